@@ -10,6 +10,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use config::{Config, LcoreSet};
+use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::machine::Machine;
 use crate::rules::hugepages;
@@ -66,7 +67,7 @@ impl Proposal {
         let workers = u32::try_from(lcores.workers).unwrap_or(1);
         let needed = hugepages::needed(&Config::default(), workers);
         Self {
-            configuration: text::configuration(&ethernet, &infiniband),
+            configuration: text::configuration(&ethernet, &infiniband, pair_key().as_deref()),
             environment: text::environment(machine, &ethernet, &lcores, needed),
         }
     }
@@ -95,8 +96,9 @@ impl Proposal {
         if beside == file {
             return Err(InitError::Same(beside));
         }
-        create(file, &self.configuration)?;
-        create(&beside, &self.environment).inspect_err(|_| {
+        // The key in it is a secret.
+        create(file, &self.configuration, 0o600)?;
+        create(&beside, &self.environment, 0o644).inspect_err(|_| {
             // Both or none; this one was made just now.
             let _ = fs::remove_file(file);
         })?;
@@ -104,8 +106,8 @@ impl Proposal {
     }
 }
 
-fn create(file: &Path, text: &str) -> Result<(), InitError> {
-    let opened = OpenOptions::new().write(true).create_new(true).mode(0o644).open(file);
+fn create(file: &Path, text: &str, mode: u32) -> Result<(), InitError> {
+    let opened = OpenOptions::new().write(true).create_new(true).mode(mode).open(file);
     let written = opened.and_then(|mut opened| {
         opened.write_all(text.as_bytes()).inspect_err(|_| {
             // A part of it is worse than none, and would be in the way of the next attempt.
@@ -116,6 +118,13 @@ fn create(file: &Path, text: &str) -> Result<(), InitError> {
         io::ErrorKind::AlreadyExists => InitError::There(file.to_owned()),
         _ => InitError::Write { file: file.to_owned(), source },
     })
+}
+
+/// A new key for the gateways of a segment; `None` if the kernel has no random bits.
+fn pair_key() -> Option<String> {
+    let mut bits = [0; 16];
+    let length = getrandom(&mut bits, GetRandomFlags::empty()).ok()?;
+    (length == bits.len()).then(|| format!("{:032x}", u128::from_be_bytes(bits)))
 }
 
 /// Lcores: isolated ones of the port's node if there are any, else one beside the control lcore; one thread of each core.

@@ -18,15 +18,27 @@ fn reasons(out: &mut String, said: &[Said]) {
     }
 }
 
-pub(super) fn configuration(ethernet: &EthernetChoice, infiniband: &InfiniBandChoice) -> String {
+pub(super) fn configuration(
+    ethernet: &EthernetChoice,
+    infiniband: &InfiniBandChoice,
+    pair_key: Option<&str>,
+) -> String {
     let mut out = String::from(
         "# The gateway of this machine, as `ipoib-fwd init` found it. `ipoib-fwd --print-config` explains these keys and all others;\n\
          # `ipoib-fwd --check` says what is wrong or unwise.\n\
          \n[gateway]\n\
          # The gateway's own address, and the subnet of both sides: it answers ping and is the source of ICMP messages.\n\
-         #address = \"10.77.0.254/24\"\n\
-         \n# Ethernet ports of this machine:\n",
+         #address = \"10.77.0.254/24\"\n",
     );
+    if let Some(key) = pair_key {
+        let _ = writeln!(
+            out,
+            "# All gateways between the same networks need the same key: copy this one to a second gateway. Without a key any host on one of\n\
+             # the networks can stop them.\n\
+             pair-key = \"{key}\""
+        );
+    }
+    out.push_str("\n# Ethernet ports of this machine:\n");
     if ethernet.said.is_empty() {
         out.push_str("# - none\n");
     }

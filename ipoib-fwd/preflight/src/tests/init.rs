@@ -192,3 +192,18 @@ fn what_cannot_be_written_whole_is_taken_away() {
     assert!(done.status.success() && said.contains("1 passed"), "{said}");
     assert_eq!(std::fs::read_dir(tree.path()).unwrap().count(), 0);
 }
+
+#[test]
+fn each_configuration_has_a_key_of_its_own_that_only_its_owner_reads() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let (machine, tree) = (Tree::good().machine(), Tree::new());
+    let keys = [(); 2].map(|()| {
+        let config = Config::parse(Path::new("gateway.toml"), &Proposal::of(&machine).text()).unwrap();
+        config.gateway.pair_key.expect("a key").bytes()
+    });
+    assert_ne!(keys[0], keys[1]);
+    let file = tree.path().join("site.toml");
+    Proposal::of(&machine).write(&file).unwrap();
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+}

@@ -215,7 +215,7 @@ impl<B: Backend> GatewayControl<B> {
                 "segment": duty.name, "ethernet": ethernet, "vlan": vlan, "infiniband": infiniband, "pkey": format!("{:#06x}", duty.pkey.0),
                 "link": if link.is_some_and(|l| l.state().up) { "up" } else { "down" },
                 "role": duty.duty.pair.role().name(),
-                "peers": duty.duty.pair.peers(now).count(),
+                "peers": duty.duty.pair.peers(now).filter(|peer| peer.alive).count(),
                 "mode": link.map(|l| l.state().mode),
                 "waits_for": troubles.or_else(|| link.and_then(|l| l.waits_for()).map(|why| why.to_string())),
                 "addresses": link.map(|l| {
