@@ -319,7 +319,7 @@ impl Hand {
             pool: pool.clone(),
             srq_low,
             seed: 1,
-            period: Arc::default(),
+            storm: Arc::default(),
             tap: None,
         });
         let reader = worker.counters().reader();

@@ -142,7 +142,7 @@ impl Rig {
                 pool: pool.clone(),
                 srq_low: 1,
                 seed: 1,
-                period: Arc::default(),
+                storm: Arc::default(),
                 tap: None,
             });
             let reader = worker.counters().reader();

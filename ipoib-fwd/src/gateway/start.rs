@@ -3,7 +3,6 @@
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use config::{CommandLine, Config, ConfigFile, Overrides, Segment};
@@ -41,6 +40,7 @@ use super::worker::{GatewayCommand, GatewayNote, GatewayWorker, WorkerParts};
 use super::writer::{self, Writer};
 use crate::counter::{Totals, WorkerCounters};
 use crate::forward::{EndpointIndex, SegmentIndex};
+use crate::segment::pair::storm::SharedStorm;
 use endpoint::{Endpoint, EndpointConfig, EndpointPlace, LinkWorker, WorkerSizes};
 
 /// One signalled send in this many: completions are reaped in batches.
@@ -340,7 +340,7 @@ impl Running<'_> {
         }
         board.flush();
 
-        let storm_period = Arc::<AtomicU32>::default();
+        let storm = Arc::<SharedStorm>::default();
         let mut workers = Vec::new();
         for links in links.drain(..) {
             let tap = self.capture.as_mut().map(Capture::tap);
@@ -351,7 +351,7 @@ impl Running<'_> {
                 pool: self.pool.clone(),
                 srq_low: self.config.infiniband.srq_alarm(),
                 seed: random(),
-                period: Arc::clone(&storm_period),
+                storm: Arc::clone(&storm),
                 tap,
             }));
         }
@@ -369,7 +369,7 @@ impl Running<'_> {
         };
         let mut controller = GatewayControl {
             readers: workers.iter().map(|w| w.counters().reader()).collect(),
-            storm_period,
+            storm,
             endpoints,
             board,
             gids,

@@ -158,7 +158,7 @@ pub(crate) fn forward(case: Case, begin: impl FnMut(), end: impl FnOnce()) -> Ou
         pool: pool.clone(),
         srq_low: 16,
         seed: 1,
-        period: Arc::default(),
+        storm: Arc::default(),
         tap: None,
     });
     let reader = worker.counters().reader();

@@ -20,7 +20,6 @@ pub(super) mod traces;
 
 use std::io::Write as _;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant, SystemTime};
 
 use dataplane::control::{Controller, Flow};
@@ -36,6 +35,7 @@ use crate::counter::{SegmentCounterReader, Totals, WorkerCounterReader, WorkerCo
 use crate::event::What;
 
 use crate::forward::EndpointIndex;
+use crate::segment::pair::storm::SharedStorm;
 use duties::Duties;
 use events::Events;
 use ports::{DeviceGids, Endpoints, EthernetPort};
@@ -67,7 +67,7 @@ pub(super) struct GatewayControl<B: Backend> {
     pub(super) pool: Pool,
     pub(super) readers: Vec<WorkerCounterReader>,
     /// The period that workers' storm guards count for.
-    pub(super) storm_period: Arc<AtomicU32>,
+    pub(super) storm: Arc<SharedStorm>,
     /// The control lcore's own drops.
     pub(super) own: WorkerCounters,
     pub(super) own_reader: WorkerCounterReader,

@@ -2,7 +2,6 @@
 //! and hosts.
 
 use std::net::IpAddr;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ib_wire::Gid;
@@ -100,7 +99,7 @@ impl<B: Backend> GatewayControl<B> {
     pub(super) fn drive_pairs(&mut self, now: Instant) {
         if now >= self.schedule.storm {
             self.schedule.storm = now + storm::PERIOD;
-            self.storm_period.fetch_add(1, Ordering::Relaxed);
+            self.storm.begin_period();
         }
         for at in self.indices() {
             self.drive_pair(now, at);

@@ -1,7 +1,6 @@
 //! What a worker does with a packet once its segment is known: the verdict, and carrying it out.
 
 use std::net::Ipv4Addr;
-use std::sync::atomic::Ordering;
 
 use dataplane::usage::Marks;
 use pmd::eth::Burst;
@@ -441,8 +440,8 @@ impl<Q: MemoryWork> Hands<'_, Q> {
     fn is_calm(&mut self, segment: SegmentIndex, head: &[u8], header_len: usize, origin: u64) -> bool {
         let packet = head.get(header_len..).unwrap_or_default();
         let broadcast = packet.get(16).is_some_and(|first| !(224..240).contains(first));
-        let Common { storm, period, .. } = &mut self.common;
-        storm.admits(period.load(Ordering::Relaxed), segment.0.into(), packet, broadcast, origin)
+        let Common { storm, shared_storm, .. } = &mut self.common;
+        storm.admits(shared_storm, segment.0.into(), packet, broadcast, origin)
     }
 
     #[inline(always)]

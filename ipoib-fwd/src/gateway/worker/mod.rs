@@ -9,7 +9,6 @@ mod held;
 mod trace;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use dataplane::latency::Recorder;
@@ -26,7 +25,7 @@ use super::sighting::Tracer;
 use crate::counter::{Traffic, WorkerCounters};
 use crate::forward::{EndpointIndex, EthernetIndex, SegmentIndex, ShortWay, Side, Tables};
 use crate::segment::Origin;
-use crate::segment::pair::storm::StormGuard;
+use crate::segment::pair::storm::{SharedStorm, StormGuard};
 use endpoint::LinkWorker;
 use faces::{EthernetFace, InfiniBandFace, Rota};
 use hands::{Hands, RunEnd};
@@ -69,8 +68,8 @@ pub struct WorkerParts<Q: MemoryWork> {
     pub srq_low: u32,
     /// Drawn at start: the network must not know which packets collide.
     pub seed: u64,
-    /// The period that storm guards count for; the control lcore counts on.
-    pub period: Arc<AtomicU32>,
+    /// What the storm guards of all workers share.
+    pub storm: Arc<SharedStorm>,
     /// Who sees its frames.
     pub tap: Option<Tap>,
 }
@@ -99,7 +98,7 @@ struct Common {
     worker: WorkerIndex,
     counters: WorkerCounters,
     storm: StormGuard,
-    period: Arc<AtomicU32>,
+    shared_storm: Arc<SharedStorm>,
     tap: Option<Tap>,
     /// Who follows packets. With somebody there none goes the short way.
     tracer: Option<Tracer>,
@@ -109,7 +108,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
     /// A worker from its parts.
     #[must_use]
     pub fn new(parts: WorkerParts<Q>) -> Self {
-        let WorkerParts { links, ethernets, tables, pool, srq_low, seed, period, tap } = parts;
+        let WorkerParts { links, ethernets, tables, pool, srq_low, seed, storm, tap } = parts;
         let worker = WorkerIndex(links.first().map_or(0, LinkWorker::index));
         Self {
             rota: Rota::new(links.len() as u8),
@@ -124,7 +123,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
                 worker,
                 counters: WorkerCounters::default(),
                 storm: StormGuard::new(seed),
-                period,
+                shared_storm: storm,
                 tap,
                 tracer: None,
             },

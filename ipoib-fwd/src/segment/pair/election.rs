@@ -227,7 +227,9 @@ impl Pair {
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.evaluate_for(now, None);
-        if self.hands_over.take_if(|until| now >= *until).is_some() {
+        // A gateway that is not believed forwards the same packets.
+        let ends = self.hands_over() && !self.rivals.proven(now).is_empty();
+        if self.hands_over.take_if(|until| ends || now >= *until).is_some() {
             self.events.push_back(Event::HandedOver);
             self.look_for_successor(now);
         }
@@ -250,9 +252,10 @@ impl Pair {
         self.wake = self.next_wake(now);
     }
 
-    /// Who stands by does not probe: the forwarder does, and says what it finds.
+    /// A gateway that stands by does not probe, unless it still hands over: the forwarder does, and says what it finds.
     const fn probes(&self) -> bool {
-        self.up.is_both() && !self.leaves && !matches!(self.role, Role::Standby | Role::Drained)
+        let carries = self.hands_over() || !matches!(self.role, Role::Standby | Role::Drained);
+        self.up.is_both() && !self.leaves && carries
     }
 
     fn next_wake(&self, now: Instant) -> Instant {

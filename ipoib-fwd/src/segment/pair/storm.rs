@@ -1,11 +1,13 @@
-//! A bound on what one worker sends to groups, whatever comes: so that nothing multiplies before a loop is noticed.
+//! A bound on what a worker sends to groups, whatever comes: so that nothing multiplies before a loop is noticed.
 //!
 //! A packet that was forwarded and comes again from another station, on either side, was carried round by another gateway or bridge: it
-//! passes once. The same station may repeat a packet, up to a bound.
+//! passes once. All workers share that memory, since copies may come to different ones. The same station may repeat a packet, up to
+//! a bound of each worker.
 //!
-//! The worker has no clock: the control lcore counts periods.
+//! Workers have no clock: the control lcore counts periods.
 
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
@@ -21,21 +23,56 @@ const REMEMBERED: u32 = 10;
 /// Segments that a gateway can have.
 const SEGMENTS: usize = crate::forward::MAX_SEGMENTS;
 /// Packets that are told apart. A worker's cache keeps them.
-const SLOTS: usize = 1024;
+const SLOTS: usize = 256;
+/// Packets whose station is remembered.
+const ORIGINS: usize = 4096;
 /// Bytes of a packet behind its IPv4 header that count: ports, length, checksum.
 const PAYLOAD: usize = 16;
+/// Bits of an entry of [`SharedStorm::origins`]: the packet's name, its station, the period in which it came last.
+const ORIGIN_BITS: u32 = 20;
+const PERIOD_BITS: u32 = 12;
 
-/// The last packet of a slot.
-#[derive(Clone, Copy, Default, Debug)]
-struct Slot {
-    /// Of the packet; the segment is part of it.
-    name: u32,
-    /// Of the station from which it came first.
-    origin: u32,
-    /// When it came last.
-    period: u32,
-    /// How often it came in that period.
-    copies: u8,
+/// What the guards of all workers share: the period, and where packets to groups came from.
+#[derive(Debug)]
+pub struct SharedStorm {
+    period: AtomicU32,
+    hash: FixedState,
+    origins: Box<[AtomicU64]>,
+}
+
+impl Default for SharedStorm {
+    fn default() -> Self {
+        let hash = FixedState::with_seed(RandomState::new().hash_one(0));
+        let origins = std::iter::repeat_with(AtomicU64::default).take(ORIGINS).collect();
+        // Nothing is remembered of the first period: an entry that was never written is as old as can be.
+        Self { period: AtomicU32::new(REMEMBERED + 1), hash, origins }
+    }
+}
+
+impl SharedStorm {
+    /// The next period begins.
+    pub fn begin_period(&self) {
+        self.period.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// True if a packet came from another station before; else this one is remembered. Two workers that take copies in the same moment may
+    /// both pass theirs.
+    fn came_from_another(&self, period: u32, segment: u32, fields: [&[u8]; 3], origin: u64) -> bool {
+        let hash = self.hash.hash_one((segment, fields));
+        let Some(entry) = self.origins.get(hash as usize % ORIGINS) else { return false };
+        let name = hash >> (ORIGIN_BITS + PERIOD_BITS) << (ORIGIN_BITS + PERIOD_BITS);
+        let origin = self.hash.hash_one(origin) >> (64 - ORIGIN_BITS) << PERIOD_BITS;
+        let now = u64::from(period) & ((1 << PERIOD_BITS) - 1);
+        let known = entry.load(Ordering::Relaxed);
+        let age = now.wrapping_sub(known) & ((1 << PERIOD_BITS) - 1);
+        let is_known = known >> (ORIGIN_BITS + PERIOD_BITS) == name >> (ORIGIN_BITS + PERIOD_BITS)
+            && age <= u64::from(REMEMBERED);
+        if is_known && known & (((1 << ORIGIN_BITS) - 1) << PERIOD_BITS) != origin {
+            return true;
+        }
+        entry.store(name | origin | now, Ordering::Relaxed);
+        false
+    }
 }
 
 /// Counts of this period.
@@ -45,24 +82,33 @@ pub struct StormGuard {
     period: u32,
     /// By segment.
     broadcasts: Box<[u32; SEGMENTS]>,
-    slots: Box<[Slot]>,
+    slots: Box<[(u32, u8)]>,
 }
 
 impl StormGuard {
     /// Nothing counted yet; `seed` is drawn at start: the network must not know which packets are taken for one another.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let slots = vec![Slot::default(); SLOTS].into_boxed_slice();
+        let slots = vec![(0, 0); SLOTS].into_boxed_slice();
         Self { hash: FixedState::with_seed(seed), period: 0, broadcasts: Box::new([0; SEGMENTS]), slots }
     }
 
-    /// True if a packet to a group or to all may be forwarded in this period. `packet` is its IPv4 packet, or the first bytes of it, `origin`
-    /// the station that sent it, different on the two sides. `segment` tells apart what different segments forward. Only broadcasts have a
-    /// bound for all of a segment together: groups are joined and wanted.
-    pub fn admits(&mut self, period: u32, segment: u32, packet: &[u8], broadcast: bool, origin: u64) -> bool {
+    /// True if a packet to a group or to all may be forwarded now. `packet` is its IPv4 packet, or the first bytes of it, `origin` the station
+    /// that sent it, different on the two sides. `segment` tells apart what different segments forward. Only broadcasts have a bound for
+    /// all of a segment together: groups are joined and wanted.
+    pub fn admits(
+        &mut self,
+        shared: &SharedStorm,
+        segment: u32,
+        packet: &[u8],
+        broadcast: bool,
+        origin: u64,
+    ) -> bool {
+        let period = shared.period.load(Ordering::Relaxed);
         if self.period != period {
             self.period = period;
             self.broadcasts.fill(0);
+            self.slots.fill((0, 0));
         }
         if broadcast && let Some(count) = self.broadcasts.get_mut(segment as usize % SEGMENTS) {
             *count = count.saturating_add(1);
@@ -72,20 +118,18 @@ impl StormGuard {
         }
         // What a router on the way changes does not count: time to live, header checksum.
         let field = |at: usize, to: usize| packet.get(at..to.min(packet.len())).unwrap_or_default();
-        let hash = self.hash.hash_one((segment, field(2, 8), field(9, 10), field(12, 20 + PAYLOAD)));
-        let origin = (self.hash.hash_one(origin) >> 32) as u32;
+        let fields = [field(2, 8), field(9, 10), field(12, 20 + PAYLOAD)];
+        if shared.came_from_another(period, segment, fields, origin) {
+            return false;
+        }
+        let hash = self.hash.hash_one((segment, fields));
         let Some(slot) = self.slots.get_mut(hash as usize % SLOTS) else { return true };
         let name = (hash >> 32) as u32;
-        let is_known = slot.name == name && period.wrapping_sub(slot.period) <= REMEMBERED;
-        if !is_known {
-            *slot = Slot { name, origin, period, copies: 0 };
-        } else if slot.origin != origin {
-            return false;
-        } else if slot.period != period {
-            (slot.period, slot.copies) = (period, 0);
+        if slot.0 != name {
+            *slot = (name, 0);
         }
-        slot.copies = slot.copies.saturating_add(1);
-        slot.copies <= COPIES
+        slot.1 = slot.1.saturating_add(1);
+        slot.1 <= COPIES
     }
 }
 
@@ -94,43 +138,50 @@ mod tests {
     use super::*;
     use ipoib::net::probe::{Nonce, probe_packet};
 
+    /// What guards share in a period.
+    fn at(period: u32) -> SharedStorm {
+        SharedStorm { period: AtomicU32::new(period), ..SharedStorm::default() }
+    }
+
     #[test]
     fn copies_of_one_packet_are_bounded_in_each_period_and_others_are_not_touched() {
         let mut guard = StormGuard::new(7);
         let mut packet = probe_packet(Nonce(1));
         let copies = |guard: &mut StormGuard, period, packet: &[u8]| {
-            (0..100).filter(|_| guard.admits(period, 0, packet, true, 1)).count()
+            (0..100).filter(|_| guard.admits(&at(period), 0, packet, true, 1)).count()
         };
         assert_eq!(copies(&mut guard, 1, &packet), usize::from(COPIES));
         // A router's copy is the same packet.
         packet[8] -= 1;
         assert_eq!(copies(&mut guard, 1, &packet), 0);
-        assert!(guard.admits(1, 0, &probe_packet(Nonce(2)), true, 1));
-        assert!(guard.admits(1, 1, &packet, true, 1), "another segment");
+        assert!(guard.admits(&at(1), 0, &probe_packet(Nonce(2)), true, 1));
+        assert!(guard.admits(&at(1), 1, &packet, true, 1), "another segment");
         assert_eq!(copies(&mut guard, 2, &packet), usize::from(COPIES), "a new period");
     }
 
     #[test]
-    fn a_packet_that_comes_again_from_another_station_passes_once_for_a_second() {
-        let mut guard = StormGuard::new(7);
+    fn a_packet_that_comes_again_from_another_station_passes_once_for_a_second_whichever_worker_takes_it() {
+        let (shared, mut guards) = (SharedStorm::default(), [StormGuard::new(7), StormGuard::new(8)]);
         let packet = probe_packet(Nonce(1));
-        assert!(guard.admits(5, 0, &packet, true, 1));
-        for period in 5..=5 + REMEMBERED {
-            for other in 2..10 {
-                assert!(!guard.admits(period, 0, &packet, true, other), "{period}");
+        assert!(guards[0].admits(&shared, 0, &packet, true, 1));
+        for _ in 0..=REMEMBERED {
+            for guard in &mut guards {
+                assert!((2..10).all(|other| !guard.admits(&shared, 0, &packet, true, other)));
             }
+            shared.begin_period();
         }
-        assert!(guard.admits(6, 0, &packet, true, 1), "its sender repeats it");
-        assert!(guard.admits(6, 1, &packet, true, 2), "another segment");
-        assert!(guard.admits(6, 0, &probe_packet(Nonce(2)), true, 2), "another packet");
-        assert!(guard.admits(7 + REMEMBERED, 0, &packet, true, 2), "much later");
+        assert!(guards[1].admits(&shared, 0, &packet, true, 2), "much later");
+        assert!(guards[0].admits(&shared, 0, &packet, true, 2), "its sender repeats it");
+        assert!(guards[0].admits(&shared, 1, &packet, true, 3), "another segment");
+        assert!(guards[0].admits(&shared, 0, &probe_packet(Nonce(2)), true, 3), "another packet");
     }
 
     #[test]
     fn broadcasts_are_bounded_all_together_and_groups_are_not() {
         let mut guard = StormGuard::new(7);
+        let shared = at(1);
         let different = |guard: &mut StormGuard, broadcast| {
-            (0..10_000).filter(|n| guard.admits(1, 0, &probe_packet(Nonce(*n)), broadcast, 1)).count()
+            (0..10_000).filter(|n| guard.admits(&shared, 0, &probe_packet(Nonce(*n)), broadcast, 1)).count()
         };
         assert_eq!(different(&mut guard, true), BROADCASTS as usize);
         assert_eq!(different(&mut guard, false), 10_000);
@@ -140,7 +191,7 @@ mod tests {
     fn a_packet_of_any_length_is_taken() {
         let mut guard = StormGuard::new(7);
         for n in 0..=48 {
-            assert!(guard.admits(n, 0, &probe_packet(Nonce(1))[..n as usize], true, 1));
+            assert!(guard.admits(&at(n), 0, &probe_packet(Nonce(1))[..n as usize], true, 1));
         }
     }
 }

@@ -27,10 +27,7 @@ impl Pair {
                 self.statistics.rejected += 1;
                 let was_near = self.strangers.is_near();
                 let tell = self.strangers.unreadable(now, side, error);
-                self.tell_stranger(tell);
-                if !was_near && self.strangers.is_near() {
-                    self.probe_soon(now);
-                }
+                self.tell_stranger(now, tell, was_near);
                 return Err(error);
             }
         };
@@ -81,8 +78,9 @@ impl Pair {
         }
         let is_same = message.segment.is_same_partition(own);
         if !is_same {
+            let was_near = self.strangers.is_near();
             let tell = self.strangers.elsewhere(now, side);
-            self.tell_stranger(tell);
+            self.tell_stranger(now, tell, was_near);
         }
         is_same
     }
@@ -103,12 +101,15 @@ impl Pair {
         self.wake = self.wake.min(self.loops.next_probe());
     }
 
-    /// Tells of a gateway that is not believed.
-    fn tell_stranger(&mut self, tell: bool) {
+    /// Reports a gateway that is not believed. With the first message of one it probes: it may join the same two networks.
+    fn tell_stranger(&mut self, now: Instant, tell: bool, was_near: bool) {
         if let Some((why, ..)) = self.strangers.told().filter(|_| tell) {
             self.events.push_back(Event::Stranger { why: Some(why) });
         }
         self.wake = self.wake.min(self.strangers.poll_timeout().unwrap_or(self.wake));
+        if !was_near && self.strangers.is_near() {
+            self.probe_soon(now);
+        }
     }
 
     /// Why another gateway between these two networks is not believed, where it is heard, and since when; if there is one.

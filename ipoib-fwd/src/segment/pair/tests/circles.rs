@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::world::{HELLO, World, ms};
 use crate::segment::pair::rivals::PROOF;
-use crate::segment::pair::storm::{PERIOD, StormGuard};
+use crate::segment::pair::storm::{PERIOD, SharedStorm, StormGuard};
 use crate::segment::pair::{Identity, Key, Pair, Role, SegmentId, Settings, Side, Transmit};
 use ipoib::net::probe::{Nonce, probe_nonce, probe_packet};
 use std::net::Ipv4Addr;
@@ -63,6 +63,7 @@ fn believe(a: Setup, b: Setup) -> bool {
 struct Gateway {
     pair: Option<Pair>,
     guard: StormGuard,
+    storm: SharedStorm,
     setup: Setup,
     part: [u8; 2],
     up: [bool; 2],
@@ -88,7 +89,6 @@ enum Cargo {
 }
 
 struct Nets {
-    start: Instant,
     now: Instant,
     gateways: Vec<Gateway>,
     flying: BTreeMap<(Instant, u64), (usize, Side, Cargo)>,
@@ -116,12 +116,12 @@ impl Nets {
         let gateways = setups.iter().enumerate().map(|(n, setup)| Gateway {
             pair: None,
             guard: StormGuard::new(n as u64),
+            storm: SharedStorm::default(),
             setup: *setup,
             part: [0; 2],
             up: [true; 2],
         });
         let mut nets = Self {
-            start: now,
             now,
             gateways: gateways.collect(),
             flying: BTreeMap::new(),
@@ -172,6 +172,11 @@ impl Nets {
 
     fn forwarders(&self) -> Vec<usize> {
         (0..self.gateways.len()).filter(|n| self.role(*n) == Some(Role::Forwarding)).collect()
+    }
+
+    /// True if it forwards packets to one host.
+    fn carries(&self, n: usize) -> bool {
+        self.gateways[n].pair.as_ref().is_some_and(|p| p.role() == Role::Forwarding || p.hands_over())
     }
 
     fn share(&self, a: usize, b: usize) -> bool {
@@ -229,7 +234,7 @@ impl Nets {
     fn send_on(&mut self, from: usize, side: Side, number: u64) {
         let gateway = &self.gateways[from];
         let Some(pair) = gateway.pair.as_ref().filter(|_| gateway.up == [true; 2]) else { return };
-        if pair.role() != Role::Forwarding && !pair.hands_over() {
+        if !self.carries(from) {
             return;
         }
         let known: Vec<_> = pair.stations(self.now).collect();
@@ -283,13 +288,12 @@ impl Nets {
             }
             Cargo::Group { number, from } => {
                 let origin = from.map_or(1000 + number, |n| n as u64) | (side as u64) << 32;
-                let period = (now - self.start).as_millis() / PERIOD.as_millis();
                 let packet = probe_packet(Nonce(number));
                 let known = from.is_some_and(|n| pair.stations(now).any(|s| s == World::station(n)));
                 if pair.role() == Role::Forwarding
                     && gateway.up == [true; 2]
                     && !known
-                    && gateway.guard.admits(period as u32, 0, &packet, false, origin)
+                    && gateway.guard.admits(&gateway.storm, 0, &packet, false, origin)
                 {
                     assert!(self.passed.insert((to, number)), "{number} passes {to} twice");
                     let part = gateway.part[side.other() as usize];
@@ -303,10 +307,15 @@ impl Nets {
 
     /// Two that share both networks and can hear each other do not forward for long.
     fn note_roles(&mut self) {
-        let forwarders = self.forwarders();
+        let carry: Vec<usize> = (0..self.gateways.len()).filter(|n| self.carries(*n)).collect();
         let mut now_together = BTreeMap::new();
-        for (i, a) in forwarders.iter().enumerate() {
-            for b in forwarders.iter().skip(i + 1).filter(|b| self.share(*a, **b)) {
+        for (i, a) in carry.iter().enumerate() {
+            for b in carry.iter().skip(i + 1).filter(|b| self.share(*a, **b)) {
+                // In a pair one hands over to the other, and both know each other's addresses.
+                let forward = [*a, *b].iter().all(|n| self.role(*n) == Some(Role::Forwarding));
+                if !forward && believe(self.gateways[*a].setup, self.gateways[*b].setup) {
+                    continue;
+                }
                 let since = self.together.get(&(*a, *b)).copied().unwrap_or(self.now);
                 assert!(self.now - since <= TOGETHER, "{a} and {b} forward for {:?}", self.now - since);
                 now_together.insert((*a, *b), since);
@@ -321,12 +330,17 @@ impl Nets {
     fn run(&mut self, time: Duration) {
         let end = self.now + time;
         let mut next_packet = self.now;
+        let mut next_period = self.now + PERIOD;
         loop {
             let timers = self.gateways.iter().filter_map(|g| g.pair.as_ref().map(Pair::poll_timeout)).min();
             let flight = self.flying.first_key_value().map(|(key, _)| key.0);
-            let events = timers.into_iter().chain(flight).chain([next_packet]);
+            let events = timers.into_iter().chain(flight).chain([next_packet, next_period]);
             let Some(next) = events.min().filter(|next| *next <= end) else { break };
             self.now = self.now.max(next);
+            if self.now >= next_period {
+                next_period = self.now + PERIOD;
+                self.gateways.iter().for_each(|gateway| gateway.storm.begin_period());
+            }
             if self.now >= next_packet {
                 next_packet = self.now + ms(50);
                 self.host_sends();
