@@ -28,7 +28,7 @@ pub struct Path {
     pub life_time: LifeTime,
     /// Flow label, for a GRH.
     pub flow_label: FlowLabel,
-    /// Hop limit; 0 or 1 = the path stays in the subnet and needs no GRH.
+    /// Hop limit: 0 or 1 within the subnet; above 0 packets carry a GRH.
     pub hop_limit: u8,
     /// Traffic class, for a GRH.
     pub traffic_class: u8,
@@ -57,15 +57,22 @@ impl Path {
         })
     }
 
-    /// True if packets on this path need a GRH: it leaves the subnet.
+    /// True if packets cross a router: LIDs of this subnet mean nothing at the other end (`subnet local` of a REQ, inverted).
     #[must_use]
-    pub fn needs_grh(&self) -> bool {
+    pub fn leaves_subnet(&self) -> bool {
         self.hop_limit > 1 || self.sgid.prefix() != self.dgid.prefix()
     }
 
-    /// QP1 at the other end.
+    /// True if packets on this path need a GRH (IBA 12.7.19). Within the subnet too: virtual ports share a LID, and only
+    /// the GID distinguishes them.
     #[must_use]
-    pub fn gsi(&self, pkey_index: u16, sgid_index: u8) -> MadAddress {
+    pub fn needs_grh(&self) -> bool {
+        self.hop_limit > 0 || self.leaves_subnet()
+    }
+
+    /// QP1 at the other end. `grh_required`: our port sends nothing without a GRH, whatever the path says.
+    #[must_use]
+    pub fn gsi(&self, pkey_index: u16, sgid_index: u8, grh_required: bool) -> MadAddress {
         MadAddress {
             lid: self.dlid,
             qpn: Qpn::GSI,
@@ -73,7 +80,7 @@ impl Path {
             sl: self.sl,
             path_bits: 0,
             pkey_index,
-            route: self.needs_grh().then_some(Route {
+            route: (grh_required || self.needs_grh()).then_some(Route {
                 gid: self.dgid,
                 sgid_index,
                 flow_label: self.flow_label.get(),
@@ -95,7 +102,7 @@ impl Path {
             traffic_class: self.traffic_class,
             hop_limit: self.hop_limit,
             sl: self.sl,
-            subnet_local: !self.needs_grh(),
+            subnet_local: !self.leaves_subnet(),
             ack_timeout,
         }
     }
@@ -140,18 +147,23 @@ mod tests {
         Path::from_record(&record).unwrap()
     }
 
+    /// A path with a hop limit of 1 stays in the subnet and carries a GRH all the same: these are two questions.
     #[test]
-    fn a_grh_only_beyond_the_subnet() {
-        for (prefix, hop_limit, grh) in [
-            (Gid::DEFAULT_PREFIX, 0, false),
-            (Gid::DEFAULT_PREFIX, 1, false),
-            (Gid::DEFAULT_PREFIX, 64, true),
-            (7, 0, true),
+    fn a_hop_limit_above_0_needs_a_grh() {
+        for (prefix, hop_limit, grh, leaves_subnet) in [
+            (Gid::DEFAULT_PREFIX, 0, false, false),
+            (Gid::DEFAULT_PREFIX, 1, true, false),
+            (Gid::DEFAULT_PREFIX, 64, true, true),
+            (7, 0, true, true),
         ] {
             let path = path(prefix, hop_limit);
+            let route = |required| path.gsi(0, 3, required).route.map(|r| (r.gid, r.sgid_index, r.hop_limit));
+            let global = Some((path.dgid, 3, hop_limit));
             assert_eq!(path.needs_grh(), grh);
-            assert_eq!(path.gsi(0, 3).route.map(|r| (r.gid, r.sgid_index)), grh.then_some((path.dgid, 3)));
-            assert_eq!(path.to_request(TimeoutCode::new(19)).subnet_local, !grh);
+            assert_eq!(route(false), global.filter(|_| grh));
+            assert_eq!(route(true), global, "the port requires it");
+            assert_eq!(path.leaves_subnet(), leaves_subnet);
+            assert_eq!(path.to_request(TimeoutCode::new(19)).subnet_local, !leaves_subnet);
         }
     }
 

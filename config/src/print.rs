@@ -26,9 +26,9 @@ impl Config {
         out.push_str("## One or two ports, each with these keys:\n");
         let mut port = Vec::new();
         for key in RawSoftPort::keys() {
-            let doc: String = key.doc.concat();
-            let _ = writeln!(out, "## - {}:{doc}{}", key.name, range(&key));
-            port.extend(key.example.map(|example| format!("{} = {example}", key.name)));
+            let (name, doc) = (key.name.replace('_', "-"), key.doc.concat());
+            let _ = writeln!(out, "## - {name}:{doc}{}", range(&key));
+            port.extend(key.example.map(|example| format!("{name} = {example}")));
         }
         let _ = writeln!(out, "# ports = [{{ {} }}]", port.join(", "));
         section(&mut out, "", "[buffers]", &RawBuffers::keys());

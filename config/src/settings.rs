@@ -206,6 +206,9 @@ section! {
         pub mtu: u16 = 4096 => 256..=4096, Restart, "4096";
         /// Port GUID. Made from the node's if not given.
         pub guid: Option<Guid> = None, Restart, "\"0x0202c90300000002\"";
+        /// true: as the virtual port of an SR-IOV function, the port sends nothing without a GRH and takes nothing without one. The subnet
+        /// manager's paths then need a hop limit of at least 1.
+        pub grh_required: bool = false, Restart, "false";
     }
 }
 

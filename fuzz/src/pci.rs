@@ -38,6 +38,7 @@ impl Guest {
             port: HcaPort { guid: Guid(2), cable: None },
             description: String::new(),
             second_port: Some(HcaPort { guid: Guid(3), cable: None }),
+            grh_required: false,
             seed: 1,
             tables: TableSizes::default(),
         })

@@ -97,6 +97,7 @@ impl World {
             sm_lid: MANAGER,
             sm_sl: ServiceLevel::new(0),
             mtu: Mtu::B4096,
+            grh_required: false,
             pkeys: vec![PKey::DEFAULT],
         };
         port.handle_port(now, facts);

@@ -11,6 +11,7 @@ pub fn run(bytes: &[u8]) {
         port: HcaPort { guid: Guid(2), cable: None },
         description: String::new(),
         second_port: None,
+        grh_required: false,
         seed: 1,
         tables: TableSizes::default(),
     };

@@ -31,6 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .allowlist_function("umad_(init|done|open_port|close_port|register|unregister|send|recv|poll)")
         .allowlist_function("umad_(get_fd|size|get_mad|status|set_addr|set_grh|set_pkey)")
         .allowlist_type("verbs_context|mlx5_(cqe64|err_cqe|wqe_.*)|mlx5dv_.*|ibv_.*|ib_user_mad|ib_mad_addr")
+        .allowlist_type("ib_uverbs_query_port_flags")
         .allowlist_var("(IBV|MLX5|MLX5DV|UMAD)_.*")
         // bindgen drops the two-byte alignment of packed members within it (rust-bindgen issue 2240).
         .opaque_type("mlx5_wqe_ctrl_seg")

@@ -15,9 +15,7 @@ from testbed.traffic import ping
 
 pytestmark = pytest.mark.netns
 
-# Copies of one broadcast, at most, where nothing but the storm guard ends a loop.
-COPIES = 32
-# Those of one that circles until the gateways have noticed: eight in each tenth of a second.
+# Copies of one broadcast that circles until the gateways have noticed: eight in each tenth of a second.
 CIRCLING = 300
 # Seconds for which a loop blocks the gateways, at least, and two more.
 BLOCKED = 12

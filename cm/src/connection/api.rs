@@ -76,6 +76,8 @@ pub struct ConnectRequest {
     pub pkey_index: u16,
     /// Index of the path's source GID in the port's table.
     pub sgid_index: u8,
+    /// Our port sends nothing without a GRH ([`Path::gsi`]).
+    pub grh_required: bool,
     /// Private data, at most 92 bytes.
     pub private_data: Vec<u8>,
     /// Our queue pair is on a shared receive queue.
@@ -107,6 +109,7 @@ impl ConnectRequest {
             path,
             pkey_index: 0,
             sgid_index: 0,
+            grh_required: false,
             private_data: private_data.to_vec(),
             srq: true,
             responder_resources: 4,

@@ -122,7 +122,7 @@ impl ConnectionTable {
                 failover: Failover::Accepted,
                 abandoned: false,
                 cause: DisconnectCause::Us,
-                peer: path.gsi(request.pkey_index, request.sgid_index),
+                peer: path.gsi(request.pkey_index, request.sgid_index, request.grh_required),
                 remote_comm_id: CommId(0),
                 remote_ca_guid: None,
                 remote_qpn: None,

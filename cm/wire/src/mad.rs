@@ -50,6 +50,13 @@ impl MadAddress {
         Self { lid, qpn: Qpn::GSI, qkey: QKey::GSI, sl, path_bits: 0, pkey_index: 0, route: None }
     }
 
+    /// The same with a GRH to `gid`, from the first GID of our port.
+    #[must_use]
+    pub const fn with_gid(self, gid: Gid) -> Self {
+        let route = Route { gid, sgid_index: 0, flow_label: 0, hop_limit: 0, traffic_class: 0 };
+        Self { route: Some(route), ..self }
+    }
+
     /// The address that answers a datagram which came from this one.
     #[must_use]
     pub const fn reply(self) -> Self {

@@ -217,6 +217,9 @@ impl Gid {
     /// Prefix of every subnet that was given no other one.
     pub const DEFAULT_PREFIX: u64 = 0xfe80_0000_0000_0000;
 
+    /// Interface id by which subnet administration is addressed in every subnet: locally administered, number 2.
+    pub const SUBNET_ADMINISTRATION: Guid = Guid(1 << 57 | 2);
+
     /// Subnet prefix and interface id.
     #[must_use]
     pub const fn new(prefix: u64, id: Guid) -> Self {

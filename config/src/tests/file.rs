@@ -52,7 +52,7 @@ srq-depth = 64
 [infiniband.soft]
 node-guid = "0002:c903:00a1:b2c3"
 seed = 7
-ports = [{ link = "shm:/tmp/a" }, { link = "udp:10.0.0.1:1-10.0.0.2:1", mtu = 2048, guid = 0x11 }]
+ports = [{ link = "shm:/tmp/a" }, { link = "udp:10.0.0.1:1-10.0.0.2:1", mtu = 2048, guid = 0x11, grh-required = true }]
 [buffers]
 count = 100000
 "#,
@@ -70,7 +70,12 @@ count = 100000
     assert_eq!(soft.node_guid, Some(Guid(0x0002_c903_00a1_b2c3)));
     assert_eq!(
         soft.ports[1],
-        SoftPort { link: "udp:10.0.0.1:1-10.0.0.2:1".into(), mtu: 2048, guid: Some(Guid(0x11)) }
+        SoftPort {
+            link: "udp:10.0.0.1:1-10.0.0.2:1".into(),
+            mtu: 2048,
+            guid: Some(Guid(0x11)),
+            grh_required: true,
+        }
     );
 }
 

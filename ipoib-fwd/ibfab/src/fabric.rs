@@ -64,6 +64,7 @@ impl Fabric {
         let first = switches.next().unwrap_or_else(|| Switch::new(&nameless()));
         let mut settings = SmConfig::new(config.switches.first().map_or(ib_wire::Guid(1), |s| s.guid));
         settings.subnet_prefix = config.prefix;
+        settings.hop_limit = config.hop_limit;
         settings.seed = seed;
         settings.partitions = config.effective_partitions();
         let manager = (management == Management::Embedded).then(|| SubnetManager::new(now, settings));
@@ -124,6 +125,13 @@ impl Fabric {
     pub fn set_prefix(&mut self, now: Instant, prefix: u64) {
         if let Some(manager) = &mut self.manager {
             manager.set_prefix(now, prefix);
+        }
+    }
+
+    /// Sets the hop limit of the paths that subnet administration gives out from now on.
+    pub const fn set_hop_limit(&mut self, hop_limit: u8) {
+        if let Some(manager) = &mut self.manager {
+            manager.set_hop_limit(hop_limit);
         }
     }
 

@@ -291,6 +291,7 @@ impl Program {
             log.set(config.log, &config.log_filter);
         }
         self.fabric.set_prefix(now, config.prefix);
+        self.fabric.set_hop_limit(config.hop_limit);
         self.fabric.set_partitions(now, config.effective_partitions());
         warn_of(&config, self.management);
         let (prefix, partitions) = (format!("{:#018x}", config.prefix), config.effective_partitions().len());
@@ -350,12 +351,20 @@ impl Program {
 /// Tells which hosts will wait for their partition, or what of the configuration nobody reads.
 fn warn_of(config: &FabricConfig, management: Management) {
     if management == Management::Elsewhere {
-        if !config.partitions.is_empty() || config.prefix != Gid::DEFAULT_PREFIX {
+        if !config.partitions.is_empty() || config.prefix != Gid::DEFAULT_PREFIX || config.hop_limit != 0 {
             tracing::warn!(
-                "partitions and prefix of the configuration are the embedded subnet manager's: with --sm none nobody reads them"
+                "partitions, prefix and hop limit of the configuration are the embedded subnet manager's: with --sm none nobody reads them"
             );
         }
         return;
+    }
+    if config.hop_limit == 0 {
+        for host in config.hosts.iter().filter(|host| host.grh_required) {
+            tracing::warn!(
+                "nobody can send to host {}: its port requires a GRH; set fabric.hop_limit = 1",
+                host.name
+            );
+        }
     }
     for host in config.hosts_without_partition() {
         let (name, pkey) = (&host.name, host.pkey);
@@ -381,6 +390,9 @@ fn adapter(config: &FabricConfig, host: &HostConfig, link: CableEnd, seed: u64) 
         gid_table: DEFAULT_GIDS,
         seed,
     })?;
+    if host.grh_required {
+        hca.require_grh(PortNumber(1))?;
+    }
     hca.set_cable(PortNumber(1), Some(link))?;
     Ok(hca)
 }

@@ -33,6 +33,8 @@ const SOFT_PORTS: &str = "infiniband.soft.ports";
 pub(super) struct SoftParts {
     config: SoftConfig,
     links: Vec<CableUrl>,
+    /// Ports that need a GRH in every packet.
+    virtual_ports: Vec<PortNumber>,
     /// Its number in the configuration.
     number: usize,
     /// Where its ports are among the gateway's.
@@ -137,6 +139,11 @@ impl SoftParts {
                 gid_table: soft.gid_table,
                 seed,
             },
+            virtual_ports: (1..)
+                .map(PortNumber)
+                .zip(&soft.ports)
+                .filter_map(|(number, port)| port.grh_required.then_some(number))
+                .collect(),
             links: soft.ports.iter().map(|p| p.link.parse()).collect::<Result<_, _>>()?,
             number,
             places: Vec::new(),
@@ -145,6 +152,9 @@ impl SoftParts {
 
     fn open(&self, capture: &mut Option<Capture>) -> Result<SoftHca, GatewayError> {
         let mut hca = SoftHca::new(&self.config)?;
+        for port in &self.virtual_ports {
+            hca.require_grh(*port)?;
+        }
         for (index, url) in self.links.iter().enumerate() {
             let mut link = CableEnd::connect(url)?;
             link.set_tap(capture.as_mut().map(Capture::tap));

@@ -18,6 +18,9 @@ hca::counted! {
         /// The GRH's destination is none of our GIDs.
         NotOurGid = "not_our_gid" =>
             "Ordinary for a moment when the GID changes. Without end: a host keeps an address that the port had.",
+        /// A packet without a GRH at a port that shares its LID with others.
+        NoGrh = "no_grh" =>
+            "A host sends by LID alone to a virtual port: its subnet manager gives paths a hop limit of 0 (`hop_limit` of `ibfab`).",
         /// An Ethernet frame to somebody else.
         NotOurMac = "not_our_mac" =>
             "Ordinary where a switch floods frames.",

@@ -212,7 +212,8 @@ fn addressed(port: &Port, packet: &Packet<'_>) -> Result<(), DropReason> {
         return Err(DropReason::NotOurLid);
     }
     match packet.grh() {
-        Some(grh) if !port.gids.has(grh.dgid) => Err(DropReason::NotOurGid),
+        Some(grh) if !port.has_gid(grh.dgid) => Err(DropReason::NotOurGid),
+        None if port.grh_required => Err(DropReason::NoGrh),
         _ => Ok(()),
     }
 }

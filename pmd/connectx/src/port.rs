@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ib_wire::packet::Lrh;
 use ib_wire::smp::{ArbitrationTables, Capabilities, LaneMap, MKeyGuard};
-use ib_wire::{Guid, Lid, Mtu, PKey, ServiceLevel, TimeoutCode};
+use ib_wire::{Gid, Guid, Lid, Mtu, PKey, ServiceLevel, TimeoutCode};
 
 use super::cable::{CableEnd, Crcs, MAX_PACKET};
 use super::counters::{Activity, Counters, DropReason};
@@ -16,7 +16,7 @@ use super::frame::{Outgoing, Way};
 use super::gids::GidTable;
 use super::pma::{ALL_PORTS, Counted, Tally};
 use super::trap::Traps;
-use hca::{AsyncEvent, LinkLayer, PortNumber, PortState};
+use hca::{AddressVector, AsyncEvent, LinkLayer, PortNumber, PortState};
 
 /// Entries of the P_Key table, as many as a ConnectX has.
 pub(crate) const PKEYS: usize = 128;
@@ -124,6 +124,8 @@ pub(crate) struct Port {
     pub(crate) max_mtu: Mtu,
     pub(crate) link_layer: LinkLayer,
     pub(crate) gids: GidTable,
+    /// Data packets have a GRH, or are not this port's.
+    pub(crate) grh_required: bool,
     /// Its Ethernet side; none at an InfiniBand port.
     pub(crate) ethernet: Option<Box<Ethernet>>,
     pub(crate) pkeys: [PKey; PKEYS],
@@ -161,6 +163,7 @@ impl Port {
             ethernet: (config.link_layer == LinkLayer::Ethernet)
                 .then(|| Box::new(Ethernet::new(config.guid))),
             gids: GidTable::new(config.link_layer, config.guid, config.gid_table),
+            grh_required: false,
             pkeys,
             pkey_violations: 0,
             qkey_violations: 0,
@@ -171,6 +174,19 @@ impl Port {
     /// True if the LID is one of the port's.
     pub(crate) fn has_lid(&self, lid: Lid) -> bool {
         self.lid.0 != 0 && lid.0 >> self.lmc.min(7) == self.lid.0 >> self.lmc.min(7)
+    }
+
+    /// True if packets to this GID are for the port: one of its own, or that of subnet administration where it has the subnet manager.
+    pub(crate) fn has_gid(&self, gid: Gid) -> bool {
+        self.gids.has(gid)
+            || gid.id() == Gid::SUBNET_ADMINISTRATION
+                && gid.prefix() == self.gids.prefix()
+                && self.capabilities.contains(Capabilities::SM)
+    }
+
+    /// True if packets by this address may leave (IBA 8.3.1).
+    pub(crate) const fn may_send_to(&self, av: &AddressVector) -> bool {
+        av.grh.is_some() || !self.grh_required
     }
 
     /// Index of the first entry that matches a P_Key, full members first (as verbs caches look it up).

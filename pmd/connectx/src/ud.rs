@@ -66,6 +66,9 @@ fn datagram(qp: &mut Qp, dev: &mut Device, control: &Control) -> Result<(Step, u
     if length > port.mtu.bytes() as u64 {
         return Err(WcStatus::LocalLength);
     }
+    if qp.kind != QpKind::Smi && !port.may_send_to(&to.av) {
+        return Err(WcStatus::LocalQpOperation);
+    }
     // A key with its top bit set means "the queue pair's own" (IBA 10.2.5).
     let qkey = match qp.kind {
         QpKind::Smi => QKey(0),

@@ -75,6 +75,9 @@ pub struct PortAttributes {
     pub pkey_table_len: u16,
     /// Port GUID.
     pub guid: Guid,
+    /// It sends nothing to other ports without a GRH, and receives nothing without one: a virtual port, which shares its LID
+    /// with others (`IBV_QPF_GRH_REQUIRED`).
+    pub grh_required: bool,
 }
 
 /// Something happened to a device without being asked for (IBA 11.6.3).

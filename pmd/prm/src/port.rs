@@ -58,6 +58,8 @@ pub struct VportContext {
 impl VportContext {
     /// In `flags`: queue pair 0 is there.
     pub const HAS_SMI: u8 = 0x40;
+    /// In `flags`: packets to other ports need a GRH.
+    pub const GRH_REQUIRED: u8 = 0x10;
 }
 
 impl Default for VportContext {

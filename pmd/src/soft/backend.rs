@@ -165,9 +165,10 @@ impl Backend for SoftHca {
 
     fn destination(
         &mut self,
-        _port: PortNumber,
+        port: PortNumber,
         to: &UdDestination,
     ) -> Result<<Self::Queues as Queues>::Destination, HcaError> {
+        self.check_grh(port, to.av.grh.is_some())?;
         Ok(Destination::new(to))
     }
 }

@@ -119,6 +119,9 @@ impl Control for SoftHca {
         let index = self.port_index(port)?;
         // Class 0x01 and 0x81 go from queue pair 0, whatever they go to; all others from 1.
         let special = usize::from(!mad.header().class.is_smp());
+        if special == 1 {
+            self.check_grh(port, mad.peer.route.is_some())?;
+        }
         let mut engine = self.engine.lock();
         if let Some(management) = self.management.get_mut(index).and_then(|m| m.get_mut(special)) {
             management.send(&mut engine, &mut self.bus, mad)?;

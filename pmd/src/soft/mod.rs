@@ -148,6 +148,22 @@ impl SoftHca {
         self.engine.lock().set_cable(port, cable)
     }
 
+    /// Makes a port one that needs a GRH in every data packet ([`Engine::require_grh`]).
+    pub fn require_grh(&mut self, port: PortNumber) -> Result<(), HcaError> {
+        self.engine.lock().require_grh(port)
+    }
+
+    /// What the kernel checks of every address (`rdma_check_ah_attr`).
+    fn check_grh(&self, port: PortNumber, present: bool) -> Result<(), HcaError> {
+        if !present && self.engine.lock().port_attributes(port)?.grh_required {
+            return Err(HcaError::Environment(format!(
+                "port {} of {} requires a GRH, and the address has none: give the subnet manager's paths a hop limit of at least 1",
+                port.0, self.name
+            )));
+        }
+        Ok(())
+    }
+
     /// What the device did and dropped.
     #[must_use]
     pub fn counters(&self) -> Counters {

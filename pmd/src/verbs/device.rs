@@ -264,6 +264,7 @@ impl Context {
             gid_table_len: u16::try_from(a.gid_tbl_len).unwrap_or(0),
             pkey_table_len: a.pkey_tbl_len,
             guid: self.gid(port, 0)?.id(),
+            grh_required: u32::from(a.flags) & sys::IB_UVERBS_QPF_GRH_REQUIRED != 0,
         })
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ib_wire::QKey;
+use ib_wire::{Lid, QKey};
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
@@ -60,6 +60,15 @@ pub(super) fn no_ethernet_datagrams(device: &str, port: PortNumber) -> HcaError 
     HcaError::Environment(format!(
         "port {} of {device} is an Ethernet port, where the mlx5 driver does not know the destinations' MAC addresses: let the \
          library send datagrams (--hca-driver verbs)",
+        port.0
+    ))
+}
+
+/// An address without a GRH at a port that shares its LID with others.
+pub(super) fn no_grh(device: &str, port: PortNumber, to: Lid) -> HcaError {
+    HcaError::Environment(format!(
+        "port {} of {device} requires a GRH, and the address of LID {to} has none: give the subnet manager's paths a hop limit of \
+         at least 1",
         port.0
     ))
 }

@@ -1,10 +1,11 @@
 //! Packets between queue pairs that the real library made: both ends by our driver, both by the library's own calls, and one by each.
 
-use ib_wire::{Gid, Lid, Qpn};
-use pmd::hca::{AddressVector, Backend, Control, GlobalRoute, RcSlot, Source};
+use ib_wire::{Gid, Guid, Lid, Qpn};
+use pmd::hca::{AddressVector, Backend, Control, GlobalRoute, RcSlot, Source, UdDestination};
 use pmd::verbs::{Adapter, Calls, DataPath, Rings};
 
-use crate::rig::{Poll, World, connect, other_world, pattern, to_lid, world};
+use crate::fakekernel;
+use crate::rig::{PORT, Poll, World, connect, other_world, pattern, to_lid, world};
 
 const SLOT: RcSlot = RcSlot(3);
 
@@ -133,6 +134,25 @@ where
         a.destroy_rc(slot);
         b.destroy_rc(slot);
     }
+    world.end_with(a, b);
+}
+
+/// The kernel refuses an address without a GRH at a virtual function's port; the driver writes addresses itself, and does the same.
+#[test]
+fn addresses_without_a_grh_are_refused_where_one_is_required() {
+    let mut world = world();
+    fakekernel::with(0, |d| d.engine.require_grh(PORT)).unwrap();
+    let (mut a, mut b) = (world.host::<Rings>(0), world.host::<Rings>(1));
+    assert!(a.hca.port(PORT).unwrap().grh_required && !b.hca.port(PORT).unwrap().grh_required);
+    let to = |av| UdDestination { av, qpn: Qpn::new(7), qkey: None };
+    let plain = to_lid(b.lid);
+    let dgid = Gid::new(Gid::DEFAULT_PREFIX, Guid(1));
+    let route = GlobalRoute { dgid, sgid_index: 0, flow_label: 0, hop_limit: 1, traffic_class: 0 };
+    let refused = a.hca.destination(PORT, &to(plain)).unwrap_err().to_string();
+    assert!(refused.contains("requires a GRH") && refused.contains("hop limit"), "{refused}");
+    assert!(a.hca.destination(PORT, &to(AddressVector { grh: Some(route), ..plain })).is_ok());
+    assert!(b.hca.destination(PORT, &to(plain)).is_ok());
+    world.settle(&mut [&mut a, &mut b]);
     world.end_with(a, b);
 }
 

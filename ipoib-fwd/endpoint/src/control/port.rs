@@ -70,6 +70,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                 sm_lid: port.sm_lid,
                 sm_sl: port.sm_sl,
                 mtu: port.active_mtu,
+                grh_required: port.grh_required,
                 pkeys: pkeys?,
             })
         };

@@ -56,6 +56,9 @@ tables! {
         mtu: Option<Spanned<u64>> = "4096",
         /// Subnet prefix, the upper half of every GID. Taken over by SIGHUP.
         prefix: Option<Spanned<String>> = "\"fe80::\"",
+        /// Hop limit of all paths, 0 or 1. Above 0 every packet has a GRH, which virtual ports (grh_required) need. Taken over by SIGHUP,
+        /// for paths that are looked up from then on.
+        hop_limit: Option<Spanned<u64>> = "0",
         /// Name of the switch where there is no [[switch]].
         name: Option<Spanned<String>> = "\"ibfab\"",
         /// GUID of that switch. None: made from its name, the same at every start.
@@ -141,6 +144,9 @@ tables! {
         guid: Option<Spanned<String>> = "\"0x0200000000000300\"",
         /// P_Key of its interface. It waits until a partition has it as a member.
         pkey: Option<Spanned<u64>> = "0xffff",
+        /// true: its port is as the virtual one of an SR-IOV function, which sends nothing without a GRH and takes nothing without one;
+        /// fabric.hop_limit = 1 goes with it.
+        grh_required: Option<bool> = "false",
         /// The switch that it hangs on. None: the first.
         switch: Option<Spanned<String>> = "\"s1\"",
     }

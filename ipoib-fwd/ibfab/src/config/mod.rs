@@ -57,6 +57,8 @@ pub struct FabricConfig {
     pub mtu: Mtu,
     /// Subnet prefix.
     pub prefix: u64,
+    /// Hop limit of all paths.
+    pub hop_limit: u8,
     /// Packets have CRCs on cables that could do without, too.
     pub keep_crcs: bool,
     /// How much is logged.
@@ -140,6 +142,8 @@ pub struct HostConfig {
     pub pkey: PKey,
     /// GUID of its channel adapter; the port's is one more.
     pub guid: Guid,
+    /// Its port needs a GRH in every packet.
+    pub grh_required: bool,
     /// The port that it hangs on.
     pub place: Place,
 }

@@ -82,6 +82,10 @@ impl<'s> Source<'s> {
             None => DEFAULT_PREFIX,
             Some(text) => self.prefix(text)?,
         };
+        let hop_limit = match &raw.fabric.hop_limit {
+            None => 0,
+            Some(limit) => self.hop_limit(limit)?,
+        };
         self.read_switches(&raw.fabric, &raw.switch)?;
         let links = self.links(&raw.link)?;
         let hosts = self.hosts(&raw.host)?;
@@ -95,6 +99,7 @@ impl<'s> Source<'s> {
         Ok(FabricConfig {
             mtu,
             prefix,
+            hop_limit,
             keep_crcs,
             log,
             log_filter,
@@ -122,6 +127,13 @@ impl<'s> Source<'s> {
         let codes = (1..=5).filter_map(Mtu::from_code);
         codes.into_iter().find(|mtu| mtu.bytes() as u64 == *bytes.get_ref()).ok_or_else(|| {
             self.error(&bytes.span(), format!("mtu {} is not 256, 512, 1024, 2048 or 4096", bytes.get_ref()))
+        })
+    }
+
+    /// More than 1 would mean that paths cross a router, which there is none of.
+    fn hop_limit(&self, limit: &Spanned<u64>) -> Result<u8> {
+        u8::try_from(*limit.get_ref()).ok().filter(|limit| *limit <= 1).ok_or_else(|| {
+            self.error(&limit.span(), format!("hop_limit {} is neither 0 nor 1", limit.get_ref()))
         })
     }
 
@@ -358,6 +370,7 @@ impl<'s> Source<'s> {
             mode,
             pkey,
             guid,
+            grh_required: raw.grh_required.unwrap_or(false),
             place,
         })
     }

@@ -58,6 +58,8 @@ impl Event {
 struct Subscription {
     /// Port that subscribed.
     port: Guid,
+    /// It came with a GRH, and so do its reports: to the port's GID with this interface id.
+    global: Option<Guid>,
     inform: InformInfo,
 }
 
@@ -123,7 +125,8 @@ impl Events {
                 Err(refuse(status::NO_RESOURCES))
             }
             (1, None) => {
-                self.subscriptions.push(Subscription { port, inform });
+                let global = mad.peer.route.map(|route| route.gid.id());
+                self.subscriptions.push(Subscription { port, global, inform });
                 Ok(inform)
             }
             (1, Some(_)) => Ok(inform),
@@ -163,6 +166,10 @@ impl Events {
             let tid = u64::from(self.high) << 32 | u64::from(self.next);
             let report = SaMad::request(Method::Report, Tid(tid), 0, &notice);
             let address = MadAddress::gsi(port.port.lid, ServiceLevel::new(0));
+            let address = match subscription.global {
+                Some(id) => address.with_gid(Gid::new(subnet.prefix, id)),
+                None => address,
+            };
             let peer = MadAddress { qpn: subscription.inform.qpn, pkey_index, ..address };
             let mad = Mad { peer, bytes: report.to_bytes() };
             to.out.push_back(mad.clone());

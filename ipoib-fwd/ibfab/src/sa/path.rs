@@ -96,6 +96,7 @@ fn between(
         slid: source.port.lid,
         pkey,
         sl,
+        hop_limit: context.config.hop_limit,
         reversible: true,
         mtu_selector: Selector::Exactly,
         mtu: mtu.into(),

@@ -160,6 +160,11 @@ impl SubnetManager {
         }
     }
 
+    /// Sets the hop limit of the paths that subnet administration gives out from now on.
+    pub const fn set_hop_limit(&mut self, hop_limit: u8) {
+        self.config.hop_limit = hop_limit;
+    }
+
     /// Takes other partitions: a sweep gives every port its keys and the switches theirs, and makes and drops broadcast
     /// groups.
     pub fn set_partitions(&mut self, now: Instant, partitions: Vec<Partition>) {

@@ -13,6 +13,8 @@ pub struct SmConfig {
     pub port_guid: Guid,
     /// Subnet prefix.
     pub subnet_prefix: u64,
+    /// Hop limit of all paths: above 0 packets have a GRH.
+    pub hop_limit: u8,
     /// First LID to give out; the subnet manager's port gets it.
     pub first_lid: Lid,
     /// Partitions. The default partition is always there for management, listed or not.
@@ -68,6 +70,7 @@ impl SmConfig {
         Self {
             port_guid,
             subnet_prefix: Gid::DEFAULT_PREFIX,
+            hop_limit: 0,
             first_lid: Lid(1),
             partitions: vec![Partition::default_ipoib()],
             subnet_timeout: TimeoutCode::new(18),

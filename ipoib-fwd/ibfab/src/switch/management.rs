@@ -187,6 +187,9 @@ impl Switch {
         if deth.qkey != QKey::GSI {
             return Err(DropReason::NotForUs);
         }
+        if packet.grh().is_some_and(|grh| !self.has_gid(grh.dgid)) {
+            return Err(DropReason::NotForUs);
+        }
         let pkey_index = self.agent.pkey_index(packet.bth().pkey).ok_or(DropReason::PKey)?;
         let route = packet.grh().map(|grh| Route {
             gid: grh.sgid,
@@ -205,6 +208,14 @@ impl Switch {
             return Ok(());
         }
         self.hand_up(Mad { peer, bytes: Box::new(*mad) })
+    }
+
+    /// True if datagrams to this GID are for port 0: its own, by the subnet's prefix or the default one (IBA 4.1.1), or that of subnet
+    /// administration if the subnet manager is here.
+    fn has_gid(&self, gid: Gid) -> bool {
+        let prefix = self.agent.port0.gid_prefix;
+        gid.id() == self.agent.guid() && [prefix, Gid::DEFAULT_PREFIX].contains(&gid.prefix())
+            || gid == Gid::new(prefix, Gid::SUBNET_ADMINISTRATION) && self.manager_elsewhere().is_none()
     }
 
     /// The answer of the performance management agent: external ports, and port 0, which has nothing to count.

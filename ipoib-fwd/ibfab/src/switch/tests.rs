@@ -1,12 +1,12 @@
 use connectx::cable::Crcs;
 use connectx::trap::INTERVAL;
 use ib_wire::mad::{MadAddress, MadStatus, Method};
-use ib_wire::packet::{Bth, Deth, Extended, Headers, Lrh, Opcode, Packet, VirtualLane};
+use ib_wire::packet::{Bth, Deth, Extended, Grh, Headers, Lrh, Opcode, Packet, VirtualLane};
 use ib_wire::smp::{
     DirectedPath, LinearForwardingBlock, MulticastForwardingBlock, NodeInfo, NodeType, PKeyBlock, PortInfo,
     Smp, attribute,
 };
-use ib_wire::{PKey, QKey, Qpn, ServiceLevel, Tid};
+use ib_wire::{Gid, PKey, QKey, Qpn, ServiceLevel, Tid};
 
 use super::*;
 
@@ -109,9 +109,13 @@ fn port_info() -> PortInfo {
 }
 
 fn packet(vl: u8, slid: u16, dlid: Lid, qpn: Qpn, qkey: QKey, payload: &[u8]) -> Vec<u8> {
+    routed(None, vl, slid, dlid, qpn, qkey, payload)
+}
+
+fn routed(grh: Option<Grh>, vl: u8, slid: u16, dlid: Lid, qpn: Qpn, qkey: QKey, payload: &[u8]) -> Vec<u8> {
     let headers = Headers {
         lrh: Lrh { vl: VirtualLane::new(vl), sl: ServiceLevel::new(0), dlid, slid: Lid(slid) },
-        grh: None,
+        grh,
         bth: Bth {
             opcode: Opcode::UdSendOnly,
             solicited: false,
@@ -495,6 +499,46 @@ fn datagrams_for_qp1_go_up_and_answers_go_out() {
     let answer = Packet::parse(&out[0]).unwrap();
     assert_eq!((answer.bth().dest_qpn, answer.lrh().dlid, answer.lrh().slid), (Qpn::GSI, Lid(12), Lid(1)));
     assert_eq!(answer.payload(), [3; 256]);
+}
+
+/// The port of the subnet manager has two GIDs; a datagram to any other is somebody else's (IBA 8.3.3).
+#[test]
+fn datagrams_with_a_grh_are_for_the_switch_or_for_subnet_administration() {
+    let mut bench = Bench::active(2);
+    let to = |id, prefix| Grh {
+        traffic_class: 0,
+        flow_label: 0,
+        hop_limit: 1,
+        sgid: Gid::new(Gid::DEFAULT_PREFIX, Guid(0x77)),
+        dgid: Gid::new(prefix, id),
+    };
+    let own = Gid::DEFAULT_PREFIX;
+    let port: PortInfo = bench.get(attribute::PORT_INFO, 0);
+    assert!(bench.set(0, &PortInfo { gid_prefix: own, state: PortState::NoChange, ..port }).is_ok());
+    for (grh, ours) in [
+        (to(GUID, own), true),
+        (to(Gid::SUBNET_ADMINISTRATION, own), true),
+        (to(Guid(0x99), own), false),
+        (to(GUID, own + 1), false),
+        (to(Gid::SUBNET_ADMINISTRATION, own + 1), false),
+    ] {
+        bench.send(2, &routed(Some(grh), 0, 12, Lid(1), Qpn::GSI, QKey::GSI, &[3; 256]));
+        let arrived = bench.switch.next_mad();
+        assert_eq!(arrived.is_some(), ours, "{}", grh.dgid);
+        let Some(mad) = arrived else { continue };
+        assert_eq!(mad.peer.route.map(|route| route.gid), Some(grh.sgid));
+        bench.switch.send_mad(&Mad { peer: mad.peer.reply(), bytes: mad.bytes });
+        let answer = bench.received(2);
+        let answer = Packet::parse(&answer[0]).unwrap();
+        assert_eq!(answer.grh().map(|g| (g.sgid, g.dgid)), Some((Gid::new(own, GUID), grh.sgid)));
+    }
+    assert_eq!(bench.dropped(2, DropReason::NotForUs), 3);
+    // With the subnet manager elsewhere its GUID is not here.
+    let port: PortInfo = bench.get(attribute::PORT_INFO, 0);
+    assert!(bench.set(0, &PortInfo { sm_lid: Lid(12), state: PortState::NoChange, ..port }).is_ok());
+    let to_sa = to(Gid::SUBNET_ADMINISTRATION, own);
+    bench.send(2, &routed(Some(to_sa), 0, 12, Lid(1), Qpn::GSI, QKey::GSI, &[3; 256]));
+    assert!(bench.switch.next_mad().is_none());
 }
 
 #[test]

@@ -84,9 +84,11 @@ impl Ground {
         self.own.is(address.gid) && self.settings.workers.iter().any(|w| w.ud_qpn == address.qpn)
     }
 
-    /// Subnet administration, as the port sees it.
+    /// Subnet administration, as the port sees it. A port that requires a GRH addresses it by its well-known GUID, as Linux does.
     pub(super) fn sm(&self) -> MadAddress {
-        MadAddress::gsi(self.port.sm_lid, self.port.sm_sl)
+        let sm = MadAddress::gsi(self.port.sm_lid, self.port.sm_sl);
+        let gid = Gid::new(self.port.gid.prefix(), Gid::SUBNET_ADMINISTRATION);
+        if self.port.grh_required { sm.with_gid(gid) } else { sm }
     }
 
     /// The partition as paths and groups name it.
@@ -99,9 +101,11 @@ impl Ground {
         PathKey { pkey: self.full_pkey(), dgid }
     }
 
-    /// True if packets need a GRH; not where only our subnet's name has changed, for the peer may have dropped the old one.
+    /// True if packets need a GRH. After a change of our subnet's prefix a path within it does without, if the port can: the peer may
+    /// have dropped the GID that the path still names.
     fn needs_grh(&self, path: &Path) -> bool {
-        path.needs_grh() && (path.hop_limit > 1 || !self.own.is_left_behind(path.dgid))
+        let stale = path.hop_limit <= 1 && self.own.is_left_behind(path.dgid);
+        self.port.grh_required || path.needs_grh() && !stale
     }
 
     /// The address vector of a path.

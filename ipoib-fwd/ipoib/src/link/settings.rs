@@ -115,6 +115,8 @@ pub struct PortFacts {
     pub sm_sl: ServiceLevel,
     /// MTU in use.
     pub mtu: Mtu,
+    /// Packets to other ports need a GRH, whatever their path says.
+    pub grh_required: bool,
     /// Where the link's P_Key is in the port's table, if the port is a full member of the partition.
     pub pkey_index: Option<u16>,
     /// The port is a limited member of the partition: that carries no broadcast domain (RFC 4391 4).
@@ -130,6 +132,7 @@ impl PortFacts {
         sm_lid: Lid(0),
         sm_sl: ServiceLevel::new(0),
         mtu: Mtu::B2048,
+        grh_required: false,
         pkey_index: None,
         limited: false,
     };

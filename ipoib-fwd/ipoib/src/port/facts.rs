@@ -20,6 +20,8 @@ pub struct Facts {
     pub sm_sl: ServiceLevel,
     /// MTU in use.
     pub mtu: Mtu,
+    /// Packets to other ports need a GRH, whatever their path says.
+    pub grh_required: bool,
     /// The P_Key table, by index; 0 where it is empty.
     pub pkeys: Vec<PKey>,
 }
@@ -27,8 +29,8 @@ pub struct Facts {
 impl Default for Facts {
     /// A port that is down.
     fn default() -> Self {
-        let PortFacts { state, lid, gid, sm_lid, sm_sl, mtu, .. } = PortFacts::DOWN;
-        Self { state, lid, gid, sm_lid, sm_sl, mtu, pkeys: Vec::new() }
+        let PortFacts { state, lid, gid, sm_lid, sm_sl, mtu, grh_required, .. } = PortFacts::DOWN;
+        Self { state, lid, gid, sm_lid, sm_sl, mtu, grh_required, pkeys: Vec::new() }
     }
 }
 
@@ -49,6 +51,7 @@ impl Facts {
             sm_lid: self.sm_lid,
             sm_sl: self.sm_sl,
             mtu: self.mtu,
+            grh_required: self.grh_required,
             pkey_index: at.and_then(|at| u16::try_from(at).ok()),
             limited: at.is_none() && self.pkeys.iter().any(|key| same(&key)),
         }

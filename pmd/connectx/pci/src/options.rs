@@ -52,6 +52,10 @@ pub struct Keys {
     /// Where a port's cable goes, port 1 first: shm:/path/to.sock, udp:LOCAL-PEER or none [default: none].
     #[arg(long, value_name = "URL")]
     pub cable: Vec<String>,
+    /// Be a virtual function: ports that send nothing without a GRH and take nothing without one. The subnet manager's paths then need a
+    /// hop limit of at least 1 [default: false].
+    #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
+    pub grh_required: Option<bool>,
     /// Node description, 64 bytes at most.
     #[arg(long, value_name = "TEXT")]
     pub description: Option<String>,
@@ -101,6 +105,7 @@ struct FileKeys {
     port_guid: Option<Spanned<String>>,
     cable: Option<Spanned<String>>,
     port: Vec<Spanned<FilePort>>,
+    grh_required: Option<bool>,
     description: Option<Spanned<String>>,
     seed: Option<Spanned<u64>>,
     lcore: Option<Spanned<usize>>,
@@ -344,7 +349,8 @@ impl Options {
         let log = file.told("log", line.log, keys.log).as_ref().map(word).transpose()?;
         let log_filter =
             file.told("log-filter", line.log_filter, keys.log_filter).as_ref().map(word).transpose()?;
-        let hca = HcaConfig { node_guid, description, port, second_port, seed, tables };
+        let grh_required = line.grh_required.or(keys.grh_required).unwrap_or(false);
+        let hca = HcaConfig { node_guid, description, port, second_port, grh_required, seed, tables };
         let log = log.unwrap_or(LogLevel::Info);
         Ok(Plan { socket: socket.value, lcore, report, log, log_filter: log_filter.unwrap_or_default(), hca })
     }

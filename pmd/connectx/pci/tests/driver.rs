@@ -20,6 +20,9 @@ fn a_driver_finds_the_device_and_sets_it_up() {
     assert_eq!(capabilities[0x10 + 0x37], 1, "ports");
     let port = g.command(&about(0x762, 0), 0x210).output;
     assert_eq!((port[0x10 + 0x22] >> 4, port[0x10 + 0x23] & 0xf, &port[0x70..0x72]), (5, 4, &[0, 7][..]));
+    assert_eq!(port[0x10 + 0x20] & 0x10, 0, "no GRH required");
+    g.hca.engine_mut().require_grh(PORT).unwrap();
+    assert_eq!(g.command(&about(0x762, 0), 0x210).output[0x10 + 0x20] & 0x10, 0x10);
     let mut gid = about(0x764, 0);
     gid[14..16].copy_from_slice(&[0, 0]);
     let gid = g.command(&gid, 0x20).output;

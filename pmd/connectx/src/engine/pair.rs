@@ -12,7 +12,7 @@ use crate::object::send::SendQueue;
 use crate::object::table::QpTable;
 use crate::queue_counters::QueueCount;
 use crate::region::RegionMemory;
-use hca::{HcaError, PortNumber, QpState, QpTransition, WcStatus};
+use hca::{HcaError, PortNumber, QpState, QpTransition, RcToReceive, UcToReceive, WcStatus};
 
 /// What a queue pair is made with.
 #[derive(Debug)]
@@ -115,6 +115,15 @@ impl Engine {
             && dev.port(qp.port).is_some_and(|port| usize::from(pkey_index) >= port.pkeys.len())
         {
             return Err(not_found("P_Key index", pkey_index));
+        }
+        if let QpTransition::RcToReceive(RcToReceive { av, .. })
+        | QpTransition::UcToReceive(UcToReceive { av, .. }) = to
+            && dev.port(qp.port).is_some_and(|port| !port.may_send_to(av))
+        {
+            return Err(HcaError::Environment(format!(
+                "port {} requires a GRH, and queue pair {qpn} has an address without one",
+                qp.port + 1
+            )));
         }
         if let (QpState::Reset, QpTransition::UdToInit { .. }, Some(number)) =
             (qp.state, to, qp.kind.external())

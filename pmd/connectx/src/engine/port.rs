@@ -157,7 +157,15 @@ impl Engine {
             gid_table_len: p.gids.len(),
             pkey_table_len: p.pkeys.len() as u16,
             guid: p.guid,
+            grh_required: p.grh_required,
         })
+    }
+
+    /// Makes an InfiniBand port one of several behind a LID, as a virtual function's is: it sends no data packet without a GRH, and
+    /// takes none in.
+    pub fn require_grh(&mut self, port: PortNumber) -> Result<(), HcaError> {
+        self.port_mut(port)?.grh_required = true;
+        Ok(())
     }
 
     /// Entry of a port's GID table.

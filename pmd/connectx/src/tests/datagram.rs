@@ -1,10 +1,11 @@
 use ib_wire::packet::Packet;
-use ib_wire::{Gid, Lid, PKey, Psn, QKey, Qpn};
+use ib_wire::smp::Capabilities;
+use ib_wire::{Gid, Lid, Mtu, PKey, Psn, QKey, Qpn};
 
 use super::rig::*;
 use crate::cable::CableEnd;
 use crate::{DropReason, QpKind};
-use hca::{GlobalRoute, QpState, QpTransition, WcStatus};
+use hca::{AddressVector, GlobalRoute, HcaError, QpState, QpTransition, RcToReceive, WcStatus};
 
 const QKEY: u32 = 0x0b1b;
 
@@ -285,4 +286,76 @@ fn what_comes_to_queue_pair_1_says_its_partition_by_key_and_the_rest_by_index() 
     rig.settle();
     let said: Vec<_> = rig.b.rcq.all().iter().map(|wc| wc.imm).collect();
     assert_eq!(said, [u32::from(key_of(4).0), 4]);
+}
+
+/// A port that shares its LID with others: without a GRH nothing leaves it, and what arrives is another port's.
+#[test]
+fn a_virtual_port_needs_a_grh_both_ways() {
+    let mut rig = Rig::new();
+    rig.b.engine.require_grh(PORT).unwrap();
+    assert!(rig.b.engine.port_attributes(PORT).unwrap().grh_required);
+    let (mut tx, mut rx) = (rig.a.ud(QKEY, 11), rig.b.ud(QKEY, 22));
+    let (out, out_key) = rig.a.memory(4096);
+    let (inn, in_key) = rig.b.memory(4096);
+    rig.b.receive(&mut rx, &[data(400, in_key, inn.address())]);
+    let plain = To { lid: Lid(2), qpn: rx.qpn, qkey: QKEY, grh: None };
+    let route = |dgid| GlobalRoute { dgid, sgid_index: 0, flow_label: 0, hop_limit: 1, traffic_class: 0 };
+    let routed = To { grh: Some(route(rig.b.gid())), ..plain.clone() };
+    rig.a.send_ud(&mut tx, &plain, &[data(100, out_key, out.address())]);
+    rig.settle();
+    assert_eq!((rig.b.rcq.all().len(), rig.b.drops(DropReason::NoGrh)), (0, 1));
+    rig.a.send_ud(&mut tx, &routed, &[data(100, out_key, out.address())]);
+    rig.settle();
+    assert_eq!(rig.b.rcq.all().iter().map(|w| (w.bytes, w.grh)).collect::<Vec<_>>(), [(140, true)]);
+
+    // Its own sends; a group's address always has a GRH.
+    let back = To { lid: Lid(1), qpn: tx.qpn, qkey: QKEY, grh: Some(route(rig.a.gid())) };
+    rig.a.receive(&mut tx, &[data(400, out_key, out.address())]);
+    rig.b.send_ud(&mut rx, &back, &[data(100, in_key, inn.address())]);
+    rig.settle();
+    assert_eq!((rig.a.rcq.all().len(), rig.b.scq.all().len()), (1, 1));
+    rig.b.send_ud(&mut rx, &To { grh: None, ..back }, &[data(100, in_key, inn.address())]);
+    rig.settle();
+    let failed: Vec<_> = rig.b.scq.all().iter().map(|w| (w.opcode, w.status)).collect();
+    let connection = RcToReceive {
+        av: local(Lid(1)),
+        path_mtu: Mtu::B1024,
+        dest_qpn: Qpn::new(7),
+        rq_psn: Psn::new(0),
+        min_rnr_timer: 0,
+    };
+    let rc = rig.b.qp(QpKind::Rc, 16, None, 0);
+    rig.b.engine.modify_qp(rc.qpn, &QpTransition::RcToInit { pkey_index: 0 }).unwrap();
+    let refused = rig.b.engine.modify_qp(rc.qpn, &QpTransition::RcToReceive(connection));
+    assert!(matches!(refused, Err(HcaError::Environment(_))), "{refused:?}");
+    let av = AddressVector { grh: Some(route(rig.a.gid())), ..connection.av };
+    rig.b.engine.modify_qp(rc.qpn, &QpTransition::RcToReceive(RcToReceive { av, ..connection })).unwrap();
+    assert_eq!(
+        (failed, rig.a.rcq.all().len()),
+        (vec![(REQ_ERR, WcStatus::LocalQpOperation)], 0),
+        "refused, not sent"
+    );
+}
+
+/// Subnet administration is reached by its well-known GUID at the port that has the subnet manager, and at no other.
+#[test]
+fn the_guid_of_subnet_administration_is_that_of_the_managers_port() {
+    let mut rig = Rig::new();
+    let (mut tx, mut rx) = (rig.a.ud(QKEY, 11), rig.b.ud(QKEY, 22));
+    let (out, out_key) = rig.a.memory(4096);
+    let (inn, in_key) = rig.b.memory(4096);
+    for _ in 0..2 {
+        rig.b.receive(&mut rx, &[data(400, in_key, inn.address())]);
+    }
+    let dgid = Gid::new(Gid::DEFAULT_PREFIX, Gid::SUBNET_ADMINISTRATION);
+    let grh = Some(GlobalRoute { dgid, sgid_index: 0, flow_label: 0, hop_limit: 0, traffic_class: 0 });
+    let to = To { lid: Lid(2), qpn: rx.qpn, qkey: QKEY, grh };
+    for (manager, arrived) in [(false, 0), (true, 1)] {
+        let value = if manager { Capabilities::SM } else { Capabilities::empty() };
+        rig.b.engine.set_capabilities(PORT, Capabilities::SM, value).unwrap();
+        rig.a.send_ud(&mut tx, &to, &[data(100, out_key, out.address())]);
+        rig.settle();
+        assert_eq!(rig.b.rcq.all().len(), arrived, "{manager}");
+    }
+    assert_eq!(rig.b.drops(DropReason::NotOurGid), 1);
 }

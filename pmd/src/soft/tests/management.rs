@@ -5,10 +5,10 @@ use std::time::Instant;
 use ib_wire::mad::{Mad, MadAddress, MadHeader, Method, MgmtClass, Route};
 use ib_wire::perf;
 use ib_wire::smp::{self, Lmc, PortInfo, Smp, attribute};
-use ib_wire::{Guid, Lid, Mtu, PKey, QKey, Qpn, ServiceLevel, Tid};
+use ib_wire::{Guid, Lid, Mtu, PKey, QKey, Qpn, Rate, ServiceLevel, Tid};
 
 use super::PORT;
-use crate::hca::{Control, PortNumber, PortState};
+use crate::hca::{AddressVector, Backend, Control, GlobalRoute, PortNumber, PortState, UdDestination};
 use crate::soft::{SoftConfig, SoftHca};
 use connectx::DropReason;
 use connectx::cable::CableEnd;
@@ -171,4 +171,38 @@ fn a_full_queue_says_so() {
     assert_eq!(sent, 128);
     assert!(a.receive_mad(PORT).unwrap().is_none());
     a.send_mad(PORT, &mad(to, 0)).unwrap();
+}
+
+/// As the kernel does at the port of a virtual function.
+#[test]
+fn a_port_that_requires_a_grh_refuses_addresses_without() {
+    let (mut a, mut b) = joined();
+    b.require_grh(PORT).unwrap();
+    assert!(b.port(PORT).unwrap().grh_required && !a.port(PORT).unwrap().grh_required);
+    let plain = MadAddress::gsi(Lid(1), ServiceLevel::new(0));
+    let routed = plain.with_gid(a.gid(PORT, 0).unwrap());
+    let refused = b.send_mad(PORT, &mad(plain, 1)).unwrap_err().to_string();
+    assert!(refused.contains("requires a GRH") && refused.contains("hop limit"), "{refused}");
+    b.send_mad(PORT, &mad(routed, 2)).unwrap();
+    a.engine().lock().step(Instant::now());
+    let arrived = a.receive_mad(PORT).unwrap().expect("the second one");
+    assert_eq!((arrived.bytes[255], arrived.peer.route.map(|r| r.gid)), (2, Some(b.gid(PORT, 0).unwrap())));
+    // The answer goes by the same GIDs, and arrives.
+    a.send_mad(PORT, &Mad { peer: arrived.peer.reply(), bytes: arrived.bytes }).unwrap();
+    b.engine().lock().step(Instant::now());
+    assert!(b.receive_mad(PORT).unwrap().is_some());
+    a.send_mad(PORT, &mad(MadAddress::gsi(Lid(2), ServiceLevel::new(0)), 3)).unwrap();
+    b.engine().lock().step(Instant::now());
+    assert!(b.receive_mad(PORT).unwrap().is_none(), "by LID alone it is another port's");
+
+    let destination = |grh| UdDestination {
+        av: AddressVector { dlid: Lid(1), sl: plain.sl, src_path_bits: 0, rate: Rate::new(0), grh },
+        qpn: Qpn::new(7),
+        qkey: None,
+    };
+    let dgid = a.gid(PORT, 0).unwrap();
+    let route = GlobalRoute { dgid, sgid_index: 0, flow_label: 0, hop_limit: 0, traffic_class: 0 };
+    assert!(b.destination(PORT, &destination(None)).is_err());
+    assert!(b.destination(PORT, &destination(Some(route))).is_ok());
+    assert!(a.destination(PORT, &destination(None)).is_ok());
 }

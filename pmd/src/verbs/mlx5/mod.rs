@@ -22,15 +22,24 @@ use std::sync::{Arc, Weak};
 
 use super::object::{ProtectionDomain, QueuePair, SharedReceiveQueue};
 use super::{DataPath, Device, remedy};
-use crate::hca::{FastRegistration, HcaError, LinkLayer, RegisteredBy};
+use crate::hca::{FastRegistration, HcaError, RegisteredBy};
 use crate::mlx5::anchor::Anchor;
 use crate::mlx5::rc::MAX_SEND_SEGMENTS;
 
 /// By the mlx5 driver, on the rings of the device.
 #[derive(Debug, Default)]
 pub struct Rings {
-    /// Link layers of ports that were asked for.
-    layers: BTreeMap<u8, LinkLayer>,
+    /// Of ports that were used, by number.
+    addressing: BTreeMap<u8, PortAddressing>,
+}
+
+/// How a port addresses others; neither changes while the device is open.
+#[derive(Clone, Copy, Debug)]
+struct PortAddressing {
+    /// By MAC addresses.
+    ethernet: bool,
+    /// Never without a GRH.
+    grh_required: bool,
 }
 
 /// What is known of a worker's queues.

@@ -12,7 +12,7 @@ use super::super::object::{
 };
 use super::super::setup::{DatagramReceives, WorkerRecord, no_queues, within};
 use super::super::{Mlx5Hca, remedy};
-use super::{RingWorker, WorkerRegister, rings};
+use super::{PortAddressing, RingWorker, WorkerRegister, rings};
 use crate::hca::{
     Backend, HcaError, LinkLayer, PortNumber, QueuesConfig, QueuesId, RcConfig, UdConfig, UdDestination,
 };
@@ -48,12 +48,18 @@ impl Mlx5Hca {
         u32::try_from(of(self.context.limits())).unwrap_or(0)
     }
 
-    fn is_ethernet(&mut self, port: PortNumber) -> Result<bool, HcaError> {
-        let layer = match self.path.layers.get(&port.0) {
-            Some(layer) => *layer,
-            None => *self.path.layers.entry(port.0).or_insert(self.context.port(port)?.link_layer),
+    /// How a port addresses others, read once.
+    fn addressing(&mut self, port: PortNumber) -> Result<PortAddressing, HcaError> {
+        if let Some(known) = self.path.addressing.get(&port.0) {
+            return Ok(*known);
+        }
+        let attributes = self.context.port(port)?;
+        let read = PortAddressing {
+            ethernet: attributes.link_layer == LinkLayer::Ethernet,
+            grh_required: attributes.grh_required,
         };
-        Ok(layer == LinkLayer::Ethernet)
+        self.path.addressing.insert(port.0, read);
+        Ok(read)
     }
 
     /// A queue pair on the worker's own register.
@@ -212,7 +218,7 @@ impl Backend for Mlx5Hca {
             recv_wr: 0,
         };
         let (qp, rings) = self.ring_qp(config.queues, &asked, parts)?;
-        let ethernet = self.is_ethernet(config.port)?;
+        let ethernet = self.addressing(config.port)?.ethernet;
         self.keep_qp(&qp, config.queues, config.port, false);
         let checks = self.context.checks_ipv4() && !ethernet;
         Ok(UdQp::new(&rings, ethernet, signal_every, Some(Box::new(qp))).checking_ipv4(checks))
@@ -276,8 +282,13 @@ impl Backend for Mlx5Hca {
     }
 
     fn destination(&mut self, port: PortNumber, to: &UdDestination) -> Result<Destination, HcaError> {
-        if self.is_ethernet(port)? {
+        let addressing = self.addressing(port)?;
+        if addressing.ethernet {
             return Err(remedy::no_ethernet_datagrams(self.context.name(), port));
+        }
+        // The kernel refuses such an address handle; here nobody else would.
+        if addressing.grh_required && to.av.grh.is_none() {
+            return Err(remedy::no_grh(self.context.name(), port, to.av.dlid));
         }
         // No object of the library: the address goes into each entry.
         Ok(Destination::new(to))

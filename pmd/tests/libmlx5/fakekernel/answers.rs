@@ -85,6 +85,7 @@ pub(super) fn query_port(device: &Device, c: &Command) -> Outcome {
         active_speed: 32,
         phys_state: 5,
         link_layer: verbs::IBV_LINK_LAYER_INFINIBAND as u8,
+        flags: if port.grh_required { verbs::IB_UVERBS_QPF_GRH_REQUIRED as u8 } else { 0 },
         ..Default::default()
     });
     Ok(())

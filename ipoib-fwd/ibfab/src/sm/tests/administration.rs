@@ -16,7 +16,7 @@ use crate::subnet::{Partition, SmConfig};
 
 const JOIN: McMask = McMask::MGID.union(McMask::PORT_GID).union(McMask::JOIN_STATE);
 
-fn up(adapters: u8, config: SmConfig) -> World {
+pub(super) fn up(adapters: u8, config: SmConfig) -> World {
     let mut world = World::new(adapters, config);
     world.pump();
     world.inbox.clear();
@@ -50,7 +50,12 @@ impl World {
         if answer.header.status.is_ok() { Ok(answer.record().unwrap()) } else { Err(answer.header.status.0) }
     }
 
-    fn path(&mut self, from: usize, mask: PathMask, record: &PathRecord) -> Result<PathRecord, u16> {
+    pub(super) fn path(
+        &mut self,
+        from: usize,
+        mask: PathMask,
+        record: &PathRecord,
+    ) -> Result<PathRecord, u16> {
         let answer = self.ask(from, Method::Get, mask.bits(), record);
         if answer.header.status.is_ok() { Ok(answer.record().unwrap()) } else { Err(answer.header.status.0) }
     }
@@ -60,7 +65,7 @@ impl World {
     }
 
     /// The reports in the inbox, each confirmed if `confirm`.
-    fn reports(&mut self, confirm: bool) -> Vec<(Lid, u16, Gid)> {
+    pub(super) fn reports(&mut self, confirm: bool) -> Vec<(Lid, u16, Gid)> {
         let mut out = Vec::new();
         for mad in std::mem::take(&mut self.inbox) {
             let report = SaMad::parse(&mad.bytes);

@@ -1,6 +1,7 @@
 mod administration;
 mod hostile;
 mod switches;
+mod virtual_ports;
 mod world;
 
 use std::time::Duration;

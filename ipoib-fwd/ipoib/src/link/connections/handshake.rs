@@ -99,6 +99,7 @@ impl Work<'_> {
         let request = ConnectRequest {
             starting_psn: psn,
             pkey_index,
+            grh_required: self.ground.port.grh_required,
             retry_count: RetryCount::new(self.ground.settings.retry_count),
             rnr_retry_count: RnrRetry::new(self.ground.settings.rnr_retry),
             ..ConnectRequest::ipoib(form.service_id(peer.qpn), qpn, path, &private)

@@ -73,6 +73,8 @@ pub(super) struct Fabric {
     pub(super) refuse_request: Option<Refusal>,
     /// CM datagrams seen on the wire.
     pub(super) cm_mads: Vec<Mad>,
+    /// Datagrams that node 0 sent, as it addressed them, if they are kept.
+    pub(super) sent_by_first: Option<Vec<Mad>>,
 }
 
 impl Fabric {
@@ -95,6 +97,7 @@ impl Fabric {
             requests: BTreeMap::new(),
             refuse_request: None,
             cm_mads: Vec::new(),
+            sent_by_first: None,
         }
     }
 
@@ -134,6 +137,7 @@ impl Fabric {
             sm_lid: SM_LID,
             sm_sl: ServiceLevel::new(0),
             mtu: Mtu::B4096,
+            grh_required: false,
             pkey_index: Some(0),
             limited: false,
         };
@@ -198,6 +202,9 @@ impl Fabric {
 
     fn carry(&mut self, from: usize, mad: Mad) {
         let source = self.nodes[from].facts.lid;
+        if let (0, Some(sent)) = (from, &mut self.sent_by_first) {
+            sent.push(mad.clone());
+        }
         if mad.header().class == MgmtClass::ComMgt {
             self.cm_mads.push(mad.clone());
         }
@@ -229,7 +236,10 @@ impl Fabric {
             return;
         }
         if let Some(to) = self.node_at(mad.peer.lid) {
-            let peer = MadAddress { qkey: QKey(0), ..MadAddress::gsi(source, ServiceLevel::new(0)) };
+            // A GRH that was sent arrives, and names its sender.
+            let gid = self.nodes[from].facts.gid;
+            let route = mad.peer.route.map(|route| Route { gid, ..route });
+            let peer = MadAddress { qkey: QKey(0), route, ..MadAddress::gsi(source, ServiceLevel::new(0)) };
             self.send(to, ms(1), Parcel::Mad(Mad { peer, bytes: mad.bytes }));
         }
     }

@@ -81,6 +81,7 @@ fn joins_and_path_queries_are_linux_s() {
         sm_lid: Lid(1),
         sm_sl: ServiceLevel::new(0),
         mtu: Mtu::B4096,
+        grh_required: false,
         pkey_index: Some(0),
         limited: false,
     };

@@ -10,6 +10,7 @@ mod day;
 mod device;
 mod dishonest_sm;
 mod fabric;
+mod grh;
 mod hostile;
 mod impostors;
 mod limits;

@@ -90,6 +90,7 @@ impl World {
                 sm_lid: SM,
                 sm_sl: ServiceLevel::new(0),
                 mtu: Mtu::B4096,
+                grh_required: false,
                 pkeys: PKEYS.to_vec(),
             };
             world.nodes.push(Node {

@@ -111,6 +111,7 @@ impl Gateway {
             sm_lid: MANAGER,
             sm_sl: ServiceLevel::new(0),
             mtu: Mtu::B4096,
+            grh_required: false,
             pkeys: vec![PKey::DEFAULT],
         };
         let mut own = Settings::new(mac(n));

@@ -90,6 +90,8 @@ pub struct HcaConfig {
     pub port: HcaPort,
     /// Port 2, if there is one.
     pub second_port: Option<HcaPort>,
+    /// Its ports need a GRH in every data packet, as those of a virtual function.
+    pub grh_required: bool,
     /// Where queue pair numbers are drawn from.
     pub seed: u64,
     /// How many objects it holds.
@@ -230,6 +232,12 @@ fn engine(config: &HcaConfig, begin: Instant, life: u64) -> Engine {
         ports: config.ports().map(port).collect(),
         seed: config.seed.wrapping_add(life),
     });
+    if config.grh_required {
+        for (port, _) in config.ports() {
+            // Its ports are those that it was made with.
+            let _ = engine.require_grh(port);
+        }
+    }
     engine.set_answer_order(INITIAL_ORDER);
     engine.start_clock(begin);
     engine

@@ -65,7 +65,7 @@ impl Hca {
         output.put(
             VPORT,
             &VportContext {
-                flags: VportContext::HAS_SMI,
+                flags: VportContext::HAS_SMI | if port.grh_required { VportContext::GRH_REQUIRED } else { 0 },
                 physical_policy: physical << 4,
                 states: state << 4 | state,
                 system_guid: node.into(),

@@ -60,6 +60,7 @@ fn every_option_is_a_key_of_the_file_with_the_same_meaning() {
         ("memory-keys", "1024"),
         ("event-queues", "64"),
         ("users", "16"),
+        ("grh-required", "true"),
         ("log", "warn"),
         ("log-filter", "softhca::hca=debug"),
     ];
@@ -70,6 +71,7 @@ fn every_option_is_a_key_of_the_file_with_the_same_meaning() {
         .iter()
         .map(|(key, value)| match value.parse::<u64>() {
             Ok(number) if value.len() < 16 => format!("{key} = {number}\n"),
+            _ if *value == "true" => format!("{key} = true\n"),
             _ => format!("{key} = '{value}'\n"),
         })
         .collect();

@@ -69,6 +69,7 @@ pub(crate) fn config(number: u64) -> HcaConfig {
         description: format!("device {number}"),
         port: HcaPort { guid: Guid(0x1000 * number + 1), cable: None },
         second_port: None,
+        grh_required: false,
         seed: number,
         tables: TableSizes::default(),
     }
