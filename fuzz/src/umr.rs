@@ -115,6 +115,7 @@ impl Program {
             let context = &mut bytes[0x18..];
             context[9] = 6 << 3 | 1;
             context[10] = 6 << 3;
+            put32(context, 0xc, 0x10);
             put32(context, 0x10, 0x123);
             put32(context, 0x7c, cq);
             put32(context, 0x9c, cq);

@@ -3,6 +3,9 @@
 /// Bytes of a doorbell page.
 pub const UAR_PAGE: usize = 4096;
 
+/// The number of a doorbell page in the word of a context that has it, 24 bits.
+pub(crate) const UAR_PAGE_MASK: u32 = 0xff_ffff;
+
 /// The initialization segment.
 pub mod segment {
     /// Firmware's minor and major number, two bytes each.

@@ -3,6 +3,7 @@
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::bar::UAR_PAGE_MASK;
 use crate::layout;
 
 /// Services of a queue pair.
@@ -235,6 +236,12 @@ impl QpContext {
     #[must_use]
     pub const fn send_blocks(&self) -> usize {
         if self.has_no_sends() { 0 } else { 1 << ((self.sq_size >> 3) & 0xf) }
+    }
+
+    /// The doorbell page that rings for its sends.
+    #[must_use]
+    pub const fn uar_page(&self) -> u32 {
+        self.uar.get() & UAR_PAGE_MASK
     }
 
     /// Its set of counters; 0 for none.

@@ -3,6 +3,7 @@
 use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::bar::UAR_PAGE_MASK;
 use crate::layout;
 
 /// Five bits at bit 24 of a word.
@@ -52,6 +53,12 @@ impl EqContext {
     #[must_use]
     pub const fn log_size(&self) -> u8 {
         log_at_24(self.size_uar.get())
+    }
+
+    /// The doorbell page that rings for it.
+    #[must_use]
+    pub const fn uar_page(&self) -> u32 {
+        self.size_uar.get() & UAR_PAGE_MASK
     }
 
     /// Interrupt vector.
@@ -148,6 +155,12 @@ impl CqContext {
     #[must_use]
     pub const fn log_size(&self) -> u8 {
         log_at_24(self.size_uar.get())
+    }
+
+    /// The doorbell page that rings for it.
+    #[must_use]
+    pub const fn uar_page(&self) -> u32 {
+        self.size_uar.get() & UAR_PAGE_MASK
     }
 
     /// Binary logarithm of the size of the pages, in units of 4096 bytes.

@@ -24,6 +24,13 @@ pub(super) struct CompletionQueue {
     _record: Lease,
 }
 
+impl CompletionQueue {
+    /// The doorbell page that it was made with.
+    pub(super) const fn uar_page(&self) -> u32 {
+        self.context.uar_page()
+    }
+}
+
 impl From<ResizeError> for Fault {
     fn from(error: ResizeError) -> Self {
         let status = match error {

@@ -62,6 +62,11 @@ impl EventQueue {
         self.mask != 0
     }
 
+    /// The doorbell page that it was made with.
+    pub(super) const fn uar_page(&self) -> u32 {
+        self.context.uar_page()
+    }
+
     /// True if an event was lost: it has to be destroyed.
     pub(super) const fn has_overrun(&self) -> bool {
         self.overrun

@@ -397,7 +397,6 @@ impl Hca {
     fn apply(&mut self, effect: Effect) {
         let rings = !matches!(effect, Effect::None | Effect::Queue | Effect::Commands(_));
         self.counters.doorbells += u64::from(rings);
-        let known = |page| self.objects.uars.has(page);
         match effect {
             Effect::None => {}
             // A driver that begins knows nothing of what another one has left.
@@ -407,24 +406,35 @@ impl Hca {
                 self.forget_objects();
             }
             Effect::Commands(entries) => self.commands(entries),
-            Effect::ArmCq { page, number, consumer, solicited } if known(page) => {
+            // A program that has a page rings for its own objects only, never for those of the kernel or of another program.
+            _ if !self.rings_for_its_own(&effect) => self.counters.stray_doorbells += 1,
+            Effect::ArmCq { number, consumer, solicited, .. } => {
                 if self.engine.arm_cq(number, consumer, solicited).is_err() {
                     self.counters.stray_doorbells += 1;
                 }
                 self.tell_events();
             }
-            Effect::Eq { page, number, consumer, arm } if known(page) => {
+            Effect::Eq { number, consumer, arm, .. } => {
                 match self.objects.eqs.get_mut(&number) {
                     Some(eq) => eq.update(consumer, arm),
                     None => self.counters.stray_doorbells += 1,
                 }
                 self.interrupt(number);
             }
-            Effect::Send { page, qpn } if known(page) => self.engine.ring(Qpn::new(qpn)),
-            Effect::ArmCq { .. } | Effect::Eq { .. } | Effect::Send { .. } => {
-                self.counters.stray_doorbells += 1
-            }
+            Effect::Send { qpn, .. } => self.engine.ring(Qpn::new(qpn)),
         }
+    }
+
+    /// True for a doorbell in the page that its queue was made with, as long as the driver has that page.
+    fn rings_for_its_own(&self, effect: &Effect) -> bool {
+        let Objects { uars, eqs, cqs, qps, .. } = &self.objects;
+        let (page, made_with) = match *effect {
+            Effect::ArmCq { page, number, .. } => (page, cqs.get(&number).map(CompletionQueue::uar_page)),
+            Effect::Eq { page, number, .. } => (page, eqs.get(&number).map(EventQueue::uar_page)),
+            Effect::Send { page, qpn } => (page, qps.get(&qpn).map(Pair::uar_page)),
+            Effect::None | Effect::Queue | Effect::Commands(_) => return true,
+        };
+        uars.has(page) && made_with == Some(page)
     }
 
     /// The driver has rung for these entries of the command queue.

@@ -35,6 +35,13 @@ pub(super) struct Pair {
     _leases: Vec<Lease>,
 }
 
+impl Pair {
+    /// The doorbell page that it was made with.
+    pub(super) const fn uar_page(&self) -> u32 {
+        self.context.uar_page()
+    }
+}
+
 impl Hca {
     pub(super) fn create_qp(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
         self.config.tables.room(Table::QueuePairs, self.objects.qps.len())?;

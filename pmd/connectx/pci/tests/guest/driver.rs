@@ -81,6 +81,14 @@ pub(crate) struct QueuePair {
     pub(crate) received: u16,
 }
 
+/// The driver's own doorbell page, the first that it gets.
+pub(crate) const UAR: u32 = 0x10;
+
+/// Where a doorbell page has one of its doorbells.
+pub(crate) const fn doorbell(page: u32, offset: u64) -> u64 {
+    page as u64 * 4096 + offset
+}
+
 pub(crate) const RECEIVES: u16 = 64;
 pub(crate) const SERVICE_RC: u8 = 0;
 pub(crate) const SERVICE_UC: u8 = 1;
@@ -156,7 +164,7 @@ impl Guest {
         self.command(&input(0x109, 0x1010), 16);
         self.command(&input(0x102, 16), 16);
         let uar = self.command(&input(0x802, 16), 16).number();
-        assert_eq!(uar, 0x10);
+        assert_eq!(uar, UAR);
         // Events of all kinds but completions and commands.
         self.create_eq(0, !(1 | 1 << 10))
     }
@@ -167,7 +175,7 @@ impl Guest {
             self.put(at + n * 64 + 63, &[1]);
         }
         let mut bytes = input(0x301, 0x110);
-        put32(&mut bytes, 0x1c, 6 << 24 | 0x10);
+        put32(&mut bytes, 0x1c, 6 << 24 | UAR);
         put16(&mut bytes, 0x26, vector);
         put64(&mut bytes, 0x58, mask);
         let number = self.command(&with_pages(bytes, &[at]), 16).number();
@@ -186,12 +194,12 @@ impl Guest {
 
     pub(crate) fn arm_eq(&mut self, eq: &Events) {
         let word = eq.number << 24 | eq.consumer & 0xff_ffff;
-        self.write(0, 0x10 * 4096 + 0x40, &word.to_be_bytes());
+        self.write(0, doorbell(UAR, 0x40), &word.to_be_bytes());
     }
 
     pub(crate) fn cq_input(&mut self, eq: u32, log: u8, pages: &[u64], record: u64) -> Vec<u8> {
         let mut bytes = input(0x400, 0x110);
-        put32(&mut bytes, 0x1c, u32::from(log) << 24 | 0x10);
+        put32(&mut bytes, 0x1c, u32::from(log) << 24 | UAR);
         put32(&mut bytes, 0x24, eq);
         put64(&mut bytes, 0x48, record);
         with_pages(bytes, pages)
@@ -227,7 +235,7 @@ impl Guest {
     pub(crate) fn arm_cq(&mut self, cq: &Completions) {
         let mut bytes = cq.consumer.to_be_bytes().to_vec();
         bytes.extend_from_slice(&cq.number.to_be_bytes());
-        self.write(0, 0x10 * 4096 + 0x20, &bytes);
+        self.write(0, doorbell(UAR, 0x20), &bytes);
     }
 
     /// A key for all memory.
@@ -262,6 +270,7 @@ impl Guest {
         c[1] = service;
         c[9] = 6 << 3 | 1;
         c[10] = 6 << 3;
+        put32(c, 0xc, UAR);
         put32(c, 0x10, 0x123);
         put32(c, 0x7c, cq);
         put32(c, 0x9c, cq);
@@ -339,7 +348,7 @@ impl Guest {
 
     /// Rings for what was laid down.
     pub(crate) fn ring_send(&mut self, first: [u8; 8]) {
-        self.write(0, 0x10 * 4096 + 0x800, &first);
+        self.write(0, doorbell(UAR, 0x800), &first);
     }
 
     /// Lays a send down without ringing; what to ring with.
