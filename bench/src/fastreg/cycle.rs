@@ -8,11 +8,12 @@ use pmd::mem::{Mbuf, Pool};
 
 use super::link::{End, Patience, SLOT};
 use super::text;
+use super::transfer::Pools;
 
 /// Most pieces of a list that lies in the work request.
 pub(super) const INLINE: usize = 52;
 
-/// A list for so many pieces.
+/// A list for so many pieces; `pool` has buffers with room for the longest, wherever in it the list may begin.
 fn list(pool: &Pool, pieces: usize) -> Result<PageList, String> {
     if pieces <= INLINE {
         return Ok(PageList::new(pieces));
@@ -48,13 +49,13 @@ impl Stock {
     /// `depth` keys, for chains of so many pieces with so many bytes each.
     pub(super) fn new<B: Backend>(
         hca: &mut B,
-        pool: &Pool,
+        pools: &Pools,
         depth: usize,
         (pieces, bytes): (usize, usize),
     ) -> Result<Self, String> {
         let each = |_| {
             let key = hca.create_key(pieces as u32).map_err(text)?;
-            Ok((key, list(pool, pieces)?, chain(pool, pieces, bytes)?))
+            Ok((key, list(&pools.large, pieces)?, chain(&pools.pages, pieces, bytes)?))
         };
         let free = (0..depth).map(each).collect::<Result<_, String>>()?;
         Ok(Self { free, registered: Vec::with_capacity(depth), lists: Vec::with_capacity(depth), depth })
@@ -124,12 +125,12 @@ impl Stock {
 /// Nanoseconds of a cycle, `depth` at once; without what a device in this process takes for its turns, if those are timed.
 pub(super) fn cycles<B: Backend<Queues: MemoryWork>>(
     end: &mut End<B>,
-    pool: &Pool,
+    pools: &Pools,
     (pieces, bytes): (usize, usize),
     depth: usize,
     time: Duration,
 ) -> Result<f64, String> {
-    let mut stock = Stock::new(&mut end.hca, pool, depth, (pieces, bytes))?;
+    let mut stock = Stock::new(&mut end.hca, pools, depth, (pieces, bytes))?;
     stock.cycle(end)?;
     let clocked = end.device.is_some();
     end.device = clocked.then_some(Duration::ZERO);

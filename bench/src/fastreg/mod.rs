@@ -162,11 +162,11 @@ impl Rig {
         let Self { soft, machine, pools, bytes: [from, to] } = self;
         let [end, _] = &mut soft.ends;
         match job {
-            Job::Cycle(pieces) => cycles(end, &pools.pages, (pieces, PAGE), 1, time),
-            Job::Batch(pieces) => cycles(end, &pools.pages, (pieces, PAGE), batch(pieces), time),
+            Job::Cycle(pieces) => cycles(end, pools, (pieces, PAGE), 1, time),
+            Job::Batch(pieces) => cycles(end, pools, (pieces, PAGE), batch(pieces), time),
             Job::Driver(pieces) => {
                 end.device = Some(Duration::ZERO);
-                let driver = cycles(end, &pools.pages, (pieces, PAGE), batch(pieces), time);
+                let driver = cycles(end, pools, (pieces, PAGE), batch(pieces), time);
                 end.device = None;
                 driver
             }
@@ -186,7 +186,7 @@ impl Rig {
             Job::Window(depth) => {
                 let link = machine.as_mut().and_then(|machine| machine.windows.as_mut());
                 let [end, _] = &mut link.ok_or("there are no windows")?.ends;
-                cycles(end, &pools.pages, (1, PAGE), depth, time)
+                cycles(end, pools, (1, PAGE), depth, time)
             }
         }
     }
@@ -220,7 +220,7 @@ impl Rig {
     /// writes, completions among them.
     fn on_paper(&mut self, pieces: usize, depth: usize) -> Result<Vec<Figure>, String> {
         let [end, _] = &mut self.soft.ends;
-        let mut stock = Stock::new(&mut end.hca, &self.pools.pages, depth, (pieces, PAGE))?;
+        let mut stock = Stock::new(&mut end.hca, &self.pools, depth, (pieces, PAGE))?;
         stock.cycle(end)?;
         let doorbells = |hca: &SoftHca| hca.counters().activity(Activity::Doorbells);
         let posted = |queues: &<SoftHca as pmd::hca::Backend>::Queues| {

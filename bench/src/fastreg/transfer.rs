@@ -72,7 +72,7 @@ fn keyed<B: Backend<Queues: MemoryWork>>(
     (pieces, bytes): (usize, usize),
     time: Duration,
 ) -> Result<f64, String> {
-    let mut stock = Stock::new(&mut link.ends[0].hca, &pools.pages, READS, (pieces, bytes))?;
+    let mut stock = Stock::new(&mut link.ends[0].hca, pools, READS, (pieces, bytes))?;
     let mut targets: Vec<Mbuf> =
         (0..READS).map(|_| chain(&pools.pages, MESSAGE / 4096, 4096)).collect::<Result<_, _>>()?;
     let (begin, mut moved) = (Instant::now(), 0);

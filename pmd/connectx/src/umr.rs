@@ -12,6 +12,9 @@ use crate::object::qp::Qp;
 use crate::ud;
 use crate::wqe::Control;
 
+/// A list outside of its work request begins at a multiple of this many bytes (Linux's `MLX5_UMR_ALIGN`).
+const LIST_ALIGN: u64 = 2048;
+
 /// Carries out the next operation of a queue pair that is for nothing else.
 pub(crate) fn step(qp: &mut Qp, dev: &mut Device) -> Step {
     ud::next(qp, dev, |qp, dev, control| {
@@ -40,6 +43,9 @@ pub(crate) fn execute(dev: &mut Device, control: &Control, member: Member) -> Re
         return mrs.change(member, key, (&umr, &context), list).map_err(|_| REFUSED);
     }
     let (segment, _) = DataSegment::read_from_prefix(rest).map_err(|_| BROKEN)?;
+    if !segment.address.get().is_multiple_of(LIST_ALIGN) {
+        return Err(BROKEN);
+    }
     if (segment.byte_count.get() as usize) < len {
         return Err(WcStatus::LocalLength);
     }

@@ -284,7 +284,8 @@ fn the_drivers_own_queue_pair_makes_regions_of_all_domains() {
         s.g.put(*page, &[n as u8 + 1; 4096]);
     }
     // In two pieces, of which the second one brings all else: a region of a program.
-    s.g.put(lists, &list(&pages));
+    s.g.put(lists, &list(&pages[..8]));
+    s.g.put(lists + 2048, &list(&pages[8..]));
     let first = Umr { flags: CHECK_FREE, octowords: 4, ..Umr::default() };
     assert_eq!(send(&mut s, index | 0x77, &first.body(&piece(64, whole, lists))), (0, UMR, 0));
     let all = Umr {
@@ -300,7 +301,7 @@ fn the_drivers_own_queue_pair_makes_regions_of_all_domains() {
         ..Umr::default()
     };
     let key = index | 0x77;
-    assert_eq!(send(&mut s, key, &all.body(&piece(64, whole, lists + 64))), (0, UMR, 0));
+    assert_eq!(send(&mut s, key, &all.body(&piece(64, whole, lists + 2048))), (0, UMR, 0));
     // A second one, with room for two pages: the list is filled up to eight.
     let small = s.g.command(&free_key_input(PAGES, store, 0x78, 1), 16).number() << 8 | 0x78;
     let one = Umr { octowords: 4, offset: 0, flags: CHECK_FREE, tag: 0x78, len: 4096, start: 0x2000, ..all };

@@ -97,7 +97,7 @@ fn what_is_refused_ends_the_queue_pair_and_leaves_the_key_as_it_was() {
     fn good(k: &Keyed) -> Umr {
         Umr { flags: 0, ..Umr::register(3, 0, &[k.piece(0, 64)]) }
     }
-    let cases: [(&str, Make, WcStatus); 26] = [
+    let cases: [(&str, Make, WcStatus); 27] = [
         ("a region", |k| (k.lkey, good(k)), window),
         ("no key", |k| (k.key + 0x700, good(k)), window),
         ("not free", |k| (k.key, Umr { flags: CHECK_FREE, ..good(k) }), window),
@@ -188,13 +188,14 @@ fn what_is_refused_ends_the_queue_pair_and_leaves_the_key_as_it_was() {
         ),
         (
             "a list that is nowhere",
-            |k| (k.key, Umr { at: Some((7, k.lkey)), ..good(k) }),
+            |k| (k.key, Umr { at: Some((2048, k.lkey)), ..good(k) }),
             WcStatus::LocalProtection,
         ),
+        ("a list under its own key", |k| (k.key, Umr { at: Some((0, k.key)), ..good(k) }), window),
         (
-            "a list under its own key",
-            |k| (k.key, Umr { at: Some((60, k.key)), ..good(k) }),
-            WcStatus::LocalProtection,
+            "a list that does not begin at a multiple of 2,048 bytes",
+            |k| (k.key, Umr { at: Some((k.there.address() + 64, k.lkey)), ..good(k) }),
+            WcStatus::LocalQpOperation,
         ),
         (
             "a long list by address",

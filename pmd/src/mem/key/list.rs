@@ -5,6 +5,10 @@ use crate::mem::packet::Packet;
 
 /// Bytes of a piece in a list that a device reads.
 const ENTRY: usize = 16;
+/// Pieces are laid out for the device in groups of this many.
+pub(crate) const GROUP: usize = 4;
+/// A list outside of its work request begins at a multiple of this many bytes (Linux's `MLX5_UMR_ALIGN`).
+const ALIGN: u64 = 2048;
 
 /// A list has no room for another piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -45,8 +49,28 @@ pub struct PageList<P = Mbuf> {
     pieces: Vec<(u64, u32)>,
     room: usize,
     /// Where the device reads a list that is too long for a work request.
-    outside: Option<P>,
+    outside: Option<Outside<P>>,
     len: u64,
+}
+
+/// Memory of a list outside of its work request.
+#[derive(Debug)]
+pub(crate) struct Outside<P> {
+    buffer: P,
+    /// Where the list begins in the buffer's room.
+    offset: usize,
+}
+
+impl<P: Packet> Outside<P> {
+    /// Where the device reads the list.
+    pub(crate) fn address(&self) -> u64 {
+        self.buffer.room().0 + self.offset as u64
+    }
+
+    /// Writes `bytes` at byte `at` of the list; false if there is no room.
+    pub(crate) fn lay(&mut self, at: usize, bytes: &[u8]) -> bool {
+        self.buffer.lay(self.offset + at, bytes)
+    }
 }
 
 impl<P: Packet> PageList<P> {
@@ -58,10 +82,15 @@ impl<P: Packet> PageList<P> {
 
     /// An empty list for as many pieces as `buffer`, fresh from its pool, has room for, 16 bytes each: there the device reads them. The
     /// pool is registered with the device.
+    ///
+    /// The list begins at the first multiple of 2,048 bytes in the buffer, so that up to 2,047 bytes are lost: at least 124 pieces fit
+    /// 4,096 bytes of room.
     #[must_use]
     pub fn in_buffer(buffer: P) -> Self {
-        let room = buffer.room().1 as usize / ENTRY;
-        Self { outside: Some(buffer), ..Self::new(room) }
+        let (address, len) = buffer.room();
+        let offset = (address.next_multiple_of(ALIGN) - address) as usize;
+        let room = (len as usize).saturating_sub(offset) / ENTRY / GROUP * GROUP;
+        Self { outside: Some(Outside { buffer, offset }), ..Self::new(room) }
     }
 
     /// Most pieces.
@@ -141,16 +170,89 @@ impl<P: Packet> PageList<P> {
     }
 
     /// Leaves its buffer behind, and all room with it, if it lies in one.
-    pub(crate) const fn leave(&mut self) -> Option<P> {
-        let buffer = self.outside.take();
-        if buffer.is_some() {
-            self.room = 0;
-        }
-        buffer
+    pub(crate) fn leave(&mut self) -> Option<P> {
+        let outside = self.outside.take()?;
+        self.room = 0;
+        Some(outside.buffer)
     }
 
     /// Where the device is to read the list, if it was made so.
-    pub(crate) const fn outside(&mut self) -> Option<&mut P> {
+    pub(crate) const fn outside(&mut self) -> Option<&mut Outside<P>> {
         self.outside.as_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A buffer without memory, for its address.
+    #[derive(Debug)]
+    struct At(u64, u32);
+
+    impl crate::mem::packet::PacketPool<At> for () {
+        fn room(&self) -> u32 {
+            0
+        }
+
+        fn take(&mut self, _: usize, _: &mut crate::mem::packet::Stash<At>) -> bool {
+            false
+        }
+
+        fn lies_within(&self, _: u64, _: u64) -> bool {
+            true
+        }
+    }
+
+    impl Packet for At {
+        type Pool = ();
+
+        fn segments(&self) -> usize {
+            1
+        }
+
+        fn pieces(&self) -> impl Iterator<Item = (u64, u32)> {
+            [(self.0, self.1)].into_iter()
+        }
+
+        fn room(&self) -> (u64, u32) {
+            (self.0, self.1)
+        }
+
+        fn fill(&mut self, _: u32) {}
+
+        fn lay(&mut self, at: usize, bytes: &[u8]) -> bool {
+            at + bytes.len() <= self.1 as usize
+        }
+
+        fn append(&mut self, _: Self) {}
+
+        fn byte_before_data(&self, _: usize) -> u8 {
+            0
+        }
+    }
+
+    #[test]
+    fn a_list_in_a_buffer_begins_at_a_multiple_of_2048() {
+        for (address, len, begin, room) in [
+            (0x10_0000, 4096, 0x10_0000, 256),
+            (0x10_0040, 4096, 0x10_0800, 132),
+            (0x10_0001, 4096, 0x10_0800, 128),
+            (0x10_07ff, 4096, 0x10_0800, 252),
+            (0x10_0800, 2048, 0x10_0800, 128),
+            (0x10_0840, 2048, 0x10_1000, 4),
+            (0x10_0001, 2048, 0x10_0800, 0),
+            (0x10_0001, 64, 0x10_0800, 0),
+        ] {
+            let mut list = PageList::in_buffer(At(address, len));
+            assert_eq!(list.room(), room, "{address:#x} {len}");
+            let outside = list.outside().unwrap();
+            assert_eq!(outside.address(), begin);
+            // The last byte of the room is there, and no byte behind it.
+            if room > 0 {
+                assert!(outside.lay((room - GROUP) * ENTRY, &[0; GROUP * ENTRY]));
+            }
+            assert!(!outside.lay(room * ENTRY, &[0; GROUP * ENTRY]), "{address:#x} {len}");
+        }
     }
 }

@@ -17,6 +17,7 @@ mod pool;
 
 use ::hca::{KeyRights, MemoryKey};
 
+pub(crate) use list::GROUP;
 pub use list::{ListFull, Memory, PageList};
 pub use pool::{KeyPool, KeyPoolConfig, KeyPoolStatistics};
 

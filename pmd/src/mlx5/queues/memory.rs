@@ -7,7 +7,7 @@ use crate::bookkeeping::{Operation, Work};
 use crate::hca::{
     DoneBurst, Fence, MemoryKey, PostError, RcSlot, Registration, RemoteMemory, Returned, WorkError,
 };
-use crate::mem::key::{Memory, PageList, RegisteredKey};
+use crate::mem::key::{GROUP, Memory, PageList, RegisteredKey};
 use crate::mem::packet::Packet;
 use crate::mlx5::bus::Bus;
 use crate::mlx5::mr::MrTable;
@@ -17,9 +17,6 @@ use crate::mlx5::send::Remote;
 use crate::mlx5::sq::{Posted, Request, SendQueue};
 use crate::mlx5::umr::FREE_UNITS;
 use prm::{DataSegment, SendOpcode, fm_ce_se};
-
-/// Pieces of a list that are laid out in one go: as many as the device counts.
-const ROUND: usize = 4;
 
 /// Flags of all memory work: each has its completion.
 pub(super) const fn flags(fence: Fence) -> u8 {
@@ -45,7 +42,7 @@ pub(super) fn lay_out<P: Packet>(
     let count = list.count();
     let mut at = 0;
     while at < count {
-        let mut round = [DataSegment::default(); ROUND];
+        let mut round = [DataSegment::default(); GROUP];
         for (entry, piece) in round.iter_mut().zip(list.pieces().get(at..).unwrap_or_default()) {
             *entry = named(regions, *piece)?;
         }
@@ -54,14 +51,14 @@ pub(super) fn lay_out<P: Packet>(
         {
             return Err(WorkError::Pieces { asked: count, room: list.room() });
         }
-        at += ROUND;
+        at += GROUP;
     }
     let Some(outside) = list.outside() else {
         let fits = count <= INLINE_PIECES;
         return if fits { Ok(None) } else { Err(WorkError::Pieces { asked: count, room: INLINE_PIECES }) };
     };
-    let bytes = count.next_multiple_of(ROUND) * size_of::<DataSegment>();
-    named(regions, (outside.room().0, bytes as u32)).map(Some)
+    let bytes = count.next_multiple_of(GROUP) * size_of::<DataSegment>();
+    named(regions, (outside.address(), bytes as u32)).map(Some)
 }
 
 impl<B: Bus, P: Packet> MlxQueues<B, P> {

@@ -18,7 +18,8 @@ use prm::{ControlSegment, Cqe, CqeOpcode, DataSegment, ErrorCqe, INVALID_LKEY, N
 
 pub(super) const HEADROOM: usize = 128;
 pub(super) const ROOM: usize = 64;
-pub(super) const EACH: usize = HEADROOM + ROOM;
+/// From one buffer to the next: the room of each begins at a multiple of this, so that a list of a key fits all of it.
+pub(super) const EACH: usize = 2048;
 pub(super) const LKEY: u32 = 0x1234_5600;
 pub(super) const UD: u32 = 0x40;
 /// Entries of the receive completion queue.
@@ -45,7 +46,8 @@ pub(super) struct Buffers(Arc<Store>);
 
 impl Buffers {
     pub(super) fn new(count: usize) -> Self {
-        let mut arena = Arena::new(count * EACH);
+        let mut arena = Arena::new((count + 1) * EACH);
+        arena.align(EACH, HEADROOM);
         let memory = arena.ring(count * EACH);
         Self(Arc::new(Store { _arena: arena, memory, out: Mutex::new(vec![false; count]) }))
     }

@@ -61,6 +61,12 @@ impl Arena {
         Self { words: vec![0xa5a5_a5a5_a5a5_a5a5; bytes.div_ceil(8) + 64].into(), used: 0 }
     }
 
+    /// What is handed out next begins `before` bytes in front of a multiple of `align`.
+    pub(crate) fn align(&mut self, align: usize, before: usize) {
+        let next = self.words.as_ptr().addr() + self.used;
+        self.used += (next + before).next_multiple_of(align) - (next + before);
+    }
+
     pub(crate) fn ring(&mut self, len: usize) -> RingMemory {
         let at = self.used;
         self.used += len.next_multiple_of(64);

@@ -7,6 +7,11 @@ use crate::{Access, HostMemory, XrcQueue};
 use hca::WcStatus;
 use prm::Syndrome;
 
+/// Memory is handed out in these: lists of keys have to be aligned like this.
+#[repr(align(2048))]
+#[derive(Clone)]
+struct Block(#[expect(dead_code, reason = "for its size")] [u64; 256]);
+
 /// Memory of the host; never touched through references.
 pub(in crate::tests) struct Memory {
     base: NonNull<u8>,
@@ -16,8 +21,8 @@ pub(in crate::tests) struct Memory {
 impl Memory {
     pub(in crate::tests) fn new(len: usize) -> Self {
         let words = len.div_ceil(64) * 8;
-        let words_box: Box<[u64]> = vec![0u64; words].into_boxed_slice();
-        let base = NonNull::new(Box::into_raw(words_box).cast::<u8>()).unwrap();
+        let blocks: Box<[Block]> = vec![Block([0; 256]); words.div_ceil(256)].into_boxed_slice();
+        let base = NonNull::new(Box::into_raw(blocks).cast::<u8>()).unwrap();
         Self { base, words }
     }
 
@@ -47,7 +52,8 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        let slice = std::ptr::slice_from_raw_parts_mut(self.base.as_ptr().cast::<u64>(), self.words);
+        let slice =
+            std::ptr::slice_from_raw_parts_mut(self.base.as_ptr().cast::<Block>(), self.words.div_ceil(256));
         // SAFETY: made by `Box::into_raw` with this length.
         drop(unsafe { Box::from_raw(slice) });
     }
