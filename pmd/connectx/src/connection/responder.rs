@@ -81,7 +81,7 @@ pub(crate) struct Responder {
     /// The last atomic operations and what was there before each: one whose answer was lost comes again and must not be carried out
     /// twice (IBA 9.4.5). As many as answers may be owed at once; who asks no more than that asks for no older one again.
     kept: VecDeque<(Atomic, u64)>,
-    /// By then the message that comes in goes on.
+    /// By then the message that comes in goes on, if it holds a receive of a shared queue.
     pub(crate) goes_on_by: Option<Instant>,
 }
 

@@ -18,9 +18,10 @@ use crate::scatter::{ScatterError, Spot};
 use hca::{AsyncEvent, QpState, WcStatus};
 use prm::{Cqe, CqeOpcode};
 
-/// A message whose next packet does not come for so long ends its connection. Until then it holds a receive of the shared queue:
-/// who begins one on each of many connections, and ends none, would hold them all.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// A SEND into a shared receive queue whose next packet does not come for this long ends its connection, with an event. The IBA has no
+/// such timer, but until then the message holds a receive that is everybody's: a peer that begins one on each of many connections, and
+/// ends none, would hold them all. Messages that hold nothing of others wait without limit.
+const SHARED_RECEIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Handles a request packet.
 pub(crate) fn request(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, now: Instant) {
@@ -33,12 +34,14 @@ pub(crate) fn request(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, now: 
     }
 }
 
-/// A packet has been taken in: when the next one is to come, if its message goes on.
+/// A packet has been taken in: when the next one is to come, if its message goes on and holds a receive of the shared queue.
 #[inline]
 fn wait_for_more(qp: &mut Qp, dev: &mut Device, now: Instant) {
+    let shared = qp.receives.are_shared();
     let Some(rc) = &mut qp.rc else { return };
     let r = &mut rc.responder;
-    let by = r.incoming.is_some().then(|| now + PATIENCE);
+    let holds = shared && matches!(r.incoming, Some(Incoming::Send { .. }));
+    let by = holds.then(|| now + SHARED_RECEIVE_TIMEOUT);
     if by != r.goes_on_by {
         r.goes_on_by = by;
         dev.update_timer(qp);
@@ -64,7 +67,8 @@ pub(crate) fn expire(qp: &mut Qp, dev: &mut Device, now: Instant) {
     let Some(rc) = &mut qp.rc else { return };
     if rc.responder.goes_on_by.is_some_and(|at| at <= now) {
         rc.responder.goes_on_by = None;
-        dev.fail_qp(qp);
+        // No completion says why, so an event does.
+        dev.fail_qp_unheard(qp);
     }
 }
 

@@ -8,8 +8,8 @@ use ib_wire::{Lid, Mtu, Psn, Qpn, Rkey};
 
 use super::rig::*;
 use crate::cable::{CableEnd, Crcs};
-use crate::{DeviceEvent, DropReason, QpKind, RemoteOperations};
-use hca::{QpState, QpTransition, WcStatus};
+use crate::{Access, DeviceEvent, DropReason, QpKind, RemoteOperations};
+use hca::{AsyncEvent, QpState, QpTransition, WcStatus};
 
 const EVERYTHING: RemoteOperations =
     RemoteOperations { write: true, read: true, atomic: true, reads_in: 4, reads_out: 4 };
@@ -272,21 +272,25 @@ fn random_headers(dice: &mut Dice, opcode: Opcode, qpn: Qpn) -> Headers {
     headers
 }
 
-/// One packet of a message, and never the next: the receive comes back, and the connection ends.
-#[test]
-fn a_message_that_does_not_go_on_gives_its_receive_back() {
-    let (mut wire, theirs) = CableEnd::pair().unwrap();
-    let (_idle, other) = CableEnd::pair().unwrap();
-    let mut rig = Rig::over(theirs, other);
-    let mut dice = Dice(9);
-    let mut srq = SharedQueue::new(&mut rig.a.engine, 8, 2000, 500);
-    srq.post();
-    let rc = rig.a.qp(QpKind::Rc, 16, Some(srq.number), 2);
-    rig.a.connect(&rc, (Lid(2), Qpn::new(5)), Rc { mtu: Mtu::B256, ..Rc::default() });
-    let mut send = |rig: &mut Rig, opcode, psn| {
-        // One that is well addressed.
+/// A device whose peer is a test that writes single packets of connections.
+struct Forged {
+    wire: CableEnd,
+    rig: Rig,
+    dice: Dice,
+    _idle: CableEnd,
+}
+
+impl Forged {
+    fn new() -> Self {
+        let (wire, theirs) = CableEnd::pair().unwrap();
+        let (idle, other) = CableEnd::pair().unwrap();
+        Self { wire, rig: Rig::over(theirs, other), dice: Dice(9), _idle: idle }
+    }
+
+    /// A well addressed packet of 256 bytes to a connection.
+    fn send(&mut self, to: Qpn, opcode: Opcode, psn: u32, reth: Option<Reth>) {
         let mut headers = loop {
-            let headers = random_headers(&mut dice, opcode, rc.qpn);
+            let headers = random_headers(&mut self.dice, opcode, to);
             let (lrh, pkey) = (headers.lrh, headers.bth.pkey.0);
             let managed = lrh.vl == ib_wire::packet::VirtualLane::MANAGEMENT;
             if (lrh.dlid, lrh.slid, pkey, managed) == (Lid(1), Lid(2), 0xffff, false) {
@@ -294,27 +298,92 @@ fn a_message_that_does_not_go_on_gives_its_receive_back() {
             }
         };
         headers.bth.psn = Psn::new(psn);
+        if let Some(reth) = reth {
+            headers.extended = Extended::Reth(reth);
+        }
         let payload = [0xab; 256];
         let mut bytes = vec![0; headers.packet_len(payload.len())];
         headers.write_packet(&payload, &mut bytes).unwrap();
-        wire.send_with(bytes.len(), |out| out.copy_from_slice(&bytes)).unwrap();
-        rig.a.engine.step(rig.now);
-        wire.receive(100, |_| ());
-    };
-    send(&mut rig, Opcode::RcSendFirst, 7);
-    assert_eq!((rig.a.engine.qp_state(rc.qpn).unwrap(), rig.a.rcq.all().len()), (QpState::Rts, 0));
+        self.wire.send_with(bytes.len(), |out| out.copy_from_slice(&bytes)).unwrap();
+        self.rig.a.engine.step(self.rig.now);
+        self.wire.receive(100, |_| ());
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.rig.now += time;
+        self.rig.a.engine.step(self.rig.now);
+    }
+}
+
+/// One packet of a message into a shared receive, and never the next: the receive comes back, and the connection ends with an event.
+#[test]
+fn a_message_that_does_not_go_on_gives_its_receive_back() {
+    let mut f = Forged::new();
+    let mut srq = SharedQueue::new(&mut f.rig.a.engine, 8, 2000, 500);
+    srq.post();
+    let rc = f.rig.a.qp(QpKind::Rc, 16, Some(srq.number), 2);
+    f.rig.a.connect(&rc, (Lid(2), Qpn::new(5)), Rc { mtu: Mtu::B256, ..Rc::default() });
+    while f.rig.a.engine.next_event().is_some() {}
+    f.send(rc.qpn, Opcode::RcSendFirst, 7, None);
+    assert_eq!((f.rig.a.engine.qp_state(rc.qpn).unwrap(), f.rig.a.rcq.all().len()), (QpState::Rts, 0));
     // It goes on, slowly; a duplicate is no progress.
-    rig.now += Duration::from_secs(9);
-    send(&mut rig, Opcode::RcSendMiddle, 8);
-    rig.now += Duration::from_secs(9);
-    send(&mut rig, Opcode::RcSendMiddle, 8);
-    assert_eq!((rig.a.engine.qp_state(rc.qpn).unwrap(), rig.a.rcq.all().len()), (QpState::Rts, 0));
-    rig.now += Duration::from_secs(2);
-    rig.a.engine.step(rig.now);
-    assert_eq!(rig.a.engine.qp_state(rc.qpn).unwrap(), QpState::Err);
-    let back = rig.a.rcq.all();
+    f.rig.now += Duration::from_secs(9);
+    f.send(rc.qpn, Opcode::RcSendMiddle, 8, None);
+    f.rig.now += Duration::from_secs(9);
+    f.send(rc.qpn, Opcode::RcSendMiddle, 8, None);
+    assert_eq!((f.rig.a.engine.qp_state(rc.qpn).unwrap(), f.rig.a.rcq.all().len()), (QpState::Rts, 0));
+    assert_eq!(f.rig.a.engine.next_event(), None);
+    f.pass(Duration::from_secs(2));
+    assert_eq!(f.rig.a.engine.qp_state(rc.qpn).unwrap(), QpState::Err);
+    let back = f.rig.a.rcq.all();
     assert_eq!(
         back.iter().map(|wc| (wc.user_index, wc.status)).collect::<Vec<_>>(),
         [(2, WcStatus::Flushed)]
     );
+    let events: Vec<_> = std::iter::from_fn(|| f.rig.a.engine.next_event()).collect();
+    assert!(events.contains(&DeviceEvent::Async(AsyncEvent::QpFatal(rc.qpn))), "{events:?}");
+}
+
+/// A requester may pause as long as its own retries allow, where its message holds nothing of other connections.
+#[test]
+fn a_message_that_holds_no_shared_receive_may_pause_without_limit() {
+    let how = Rc { mtu: Mtu::B256, ..Rc::default() };
+    for shared in [false, true] {
+        let mut f = Forged::new();
+        let (memory, key) = f.rig.a.memory(4096);
+        let mut srq = SharedQueue::new(&mut f.rig.a.engine, 8, 2000, 500);
+        srq.post();
+        let mut rc = f.rig.a.qp(QpKind::Rc, 16, shared.then_some(srq.number), 2);
+        f.rig.a.connect(&rc, (Lid(2), Qpn::new(5)), how);
+        let last = if shared {
+            // An RDMA WRITE, which takes no receive.
+            f.rig.a.engine.set_remote_operations(rc.qpn, EVERYTHING).unwrap();
+            let target = Memory::new(4096);
+            let write = Access { remote_write: true, ..Access::LOCAL };
+            let rkey = f.rig.a.engine.register(target.address(), target.host(), write).unwrap();
+            let reth = Reth { address: target.address(), rkey: Rkey(rkey), length: 512 };
+            f.send(rc.qpn, Opcode::RcWriteFirst, 7, Some(reth));
+            f.pass(Duration::from_secs(600));
+            assert_eq!(f.rig.a.engine.qp_state(rc.qpn).unwrap(), QpState::Rts, "a WRITE");
+            f.send(rc.qpn, Opcode::RcWriteLast, 8, None);
+            assert_eq!(target.get(0, 512), [0xab; 512]);
+            9
+        } else {
+            f.rig.a.receive(&mut rc, &[data(2000, key, memory.address())]);
+            f.send(rc.qpn, Opcode::RcSendFirst, 7, None);
+            f.pass(Duration::from_secs(600));
+            assert_eq!(f.rig.a.engine.qp_state(rc.qpn).unwrap(), QpState::Rts, "a receive of its own");
+            f.send(rc.qpn, Opcode::RcSendLast, 8, None);
+            let got = f.rig.a.rcq.all();
+            assert_eq!(
+                got.iter().map(|wc| (wc.status, wc.bytes)).collect::<Vec<_>>(),
+                [(WcStatus::Success, 512)]
+            );
+            9
+        };
+        // It still serves.
+        f.rig.a.receive(&mut rc, &[data(2000, key, memory.address())]);
+        f.send(rc.qpn, Opcode::RcSendOnly, last, None);
+        assert_eq!(f.rig.a.rcq.all().iter().map(|wc| wc.bytes).collect::<Vec<_>>(), [256]);
+    }
 }
