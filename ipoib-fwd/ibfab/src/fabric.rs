@@ -65,6 +65,7 @@ impl Fabric {
         let mut settings = SmConfig::new(config.switches.first().map_or(ib_wire::Guid(1), |s| s.guid));
         settings.subnet_prefix = config.prefix;
         settings.hop_limit = config.hop_limit;
+        settings.sm_key = config.sm_key;
         settings.seed = seed;
         settings.partitions = config.effective_partitions();
         let manager = (management == Management::Embedded).then(|| SubnetManager::new(now, settings));

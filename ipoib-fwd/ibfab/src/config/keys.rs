@@ -59,6 +59,8 @@ tables! {
         /// Hop limit of all paths, 0 or 1. Above 0 every packet has a GRH, which virtual ports (grh_required) need. Taken over by SIGHUP,
         /// for paths that are looked up from then on.
         hop_limit: Option<Spanned<u64>> = "0",
+        /// SM_Key: requests with it see all members of all groups (`saquery --smkey`); it gives no right to change them. 0: nobody does.
+        sm_key: Option<u64> = "1",
         /// Name of the switch where there is no [[switch]].
         name: Option<Spanned<String>> = "\"ibfab\"",
         /// GUID of that switch. None: made from its name, the same at every start.

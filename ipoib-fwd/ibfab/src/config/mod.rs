@@ -59,6 +59,8 @@ pub struct FabricConfig {
     pub prefix: u64,
     /// Hop limit of all paths.
     pub hop_limit: u8,
+    /// SM_Key of clients that may see who is in a group; 0 = none may.
+    pub sm_key: u64,
     /// Packets have CRCs on cables that could do without, too.
     pub keep_crcs: bool,
     /// How much is logged.
@@ -168,6 +170,7 @@ impl FabricConfig {
         let differs = [
             (self.mtu != other.mtu, "fabric.mtu"),
             (self.keep_crcs != other.keep_crcs, "fabric.keep_crcs"),
+            (self.sm_key != other.sm_key, "fabric.sm_key"),
             (self.switches != other.switches, "switches or their ports"),
             (cables(self) != cables(other), "trunks"),
             (self.links != other.links, "links"),

@@ -100,6 +100,7 @@ impl<'s> Source<'s> {
             mtu,
             prefix,
             hop_limit,
+            sm_key: raw.fabric.sm_key.unwrap_or(1),
             keep_crcs,
             log,
             log_filter,

@@ -24,21 +24,29 @@ const KEEPS: JoinState = JoinState::FULL_MEMBER.union(JoinState::SEND_ONLY_FULL_
 /// A part that receives.
 const RECEIVES: JoinState = JoinState::FULL_MEMBER.union(JoinState::NON_MEMBER);
 
+/// What a port is in a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Member {
+    state: JoinState,
+    /// Another port joined it (the stored ProxyJoin).
+    proxy: bool,
+}
+
 /// A group.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     /// What it is; port GID and join state are empty.
     pub record: McMemberRecord,
     /// By port GUID.
-    members: BTreeMap<Guid, JoinState>,
+    members: BTreeMap<Guid, Member>,
     /// Stays without members: made by the configuration.
     permanent: bool,
 }
 
 impl Group {
     /// The record of one member.
-    fn of_member(&self, port_gid: Gid, join_state: JoinState) -> McMemberRecord {
-        McMemberRecord { port_gid, join_state, ..self.record }
+    fn of_member(&self, port_gid: Gid, member: Member) -> McMemberRecord {
+        McMemberRecord { port_gid, join_state: member.state, proxy_join: member.proxy, ..self.record }
     }
 }
 
@@ -134,7 +142,7 @@ impl Groups {
     pub(crate) fn receivers(&self, subnet: &Subnet) -> BTreeMap<Lid, Vec<PortId>> {
         let mut all: BTreeMap<Lid, Vec<PortId>> = BTreeMap::new();
         for group in self.groups.values() {
-            let members = group.members.iter().filter(|(_, state)| state.intersects(RECEIVES));
+            let members = group.members.iter().filter(|(_, member)| member.state.intersects(RECEIVES));
             let ports = members.filter_map(|(&guid, _)| subnet.by_guid(guid));
             all.entry(group.record.mlid).or_default().extend(ports.map(|e| e.id));
         }
@@ -156,7 +164,7 @@ impl Groups {
     /// Deletes groups that no full member keeps alive.
     fn delete_orphans(&mut self, happened: &mut Vec<Event>) {
         self.groups.retain(|&mgid, group| {
-            let stays = group.permanent || group.members.values().any(|s| s.intersects(KEEPS));
+            let stays = group.permanent || group.members.values().any(|m| m.state.intersects(KEEPS));
             if !stays {
                 self.version += 1;
                 happened.push(Event::group_deleted(mgid, group.record.pkey));
@@ -165,20 +173,30 @@ impl Groups {
         });
     }
 
-    /// The port that a request is about: its own, or another one of a partition that both are in, by proxy. It is named by
-    /// the subnet's prefix: a member that still goes by another one does not know yet where it is.
-    fn subject<'a>(
-        context: &Context<'a>,
-        record: &McMemberRecord,
-        mask: McMask,
-        trusted: bool,
-    ) -> Result<EndPort<'a>, Refusal> {
-        let port = context.subnet.by_gid(record.port_gid).ok_or(INVALID)?;
+    /// The port that a request is about. It is named by the subnet's prefix: a member that still goes by another one does not know yet
+    /// where it is.
+    fn subject<'a>(context: &Context<'a>, record: &McMemberRecord) -> Result<EndPort<'a>, Refusal> {
+        context.subnet.by_gid(record.port_gid).ok_or(INVALID)
+    }
+
+    /// Decides who may change the membership of `port` in a group of partition `pkey` (o15-0.1.14, o15-0.2.1). The SM_Key does not
+    /// count.
+    ///
+    /// | the port is | may change it |
+    /// |---|---|
+    /// | no member | the port itself; a request with ProxyJoin from another port in the partition |
+    /// | a member by its own request | the port itself |
+    /// | a member by proxy (the *stored* ProxyJoin) | the port itself; any port in the partition |
+    fn may_change(
+        context: &Context<'_>,
+        port: EndPort<'_>,
+        pkey: PKey,
+        member: Option<&Member>,
+        asks_for_proxy: bool,
+    ) -> Result<(), Refusal> {
         let own = port.id == context.requester.id;
-        let proxy = mask.contains(McMask::PROXY_JOIN)
-            && record.proxy_join
-            && context.requester.port.shared_pkeys(port.port).next().is_some();
-        if own || proxy || trusted { Ok(port) } else { Err(INVALID) }
+        let proxy = member.map_or(asks_for_proxy, |member| member.proxy);
+        if own || proxy && context.requester.port.is_in(pkey) { Ok(()) } else { Err(INVALID) }
     }
 
     /// Joins a group, and makes it if it is not there.
@@ -194,12 +212,17 @@ impl Groups {
         if !mask.contains(JOIN.difference(McMask::MGID)) {
             return Err(refuse(status::INSUFFICIENT_COMPONENTS));
         }
-        let port = Self::subject(context, &wanted, mask, context.is_trusted(request))?;
+        let port = Self::subject(context, &wanted)?;
         if wanted.join_state.is_empty() {
             return Err(INVALID);
         }
         let named = mask.contains(McMask::MGID) && wanted.mgid != Gid::ZERO;
-        let mgid = if named && self.groups.contains_key(&wanted.mgid) {
+        let known = self.groups.get(&wanted.mgid).filter(|_| named);
+        let pkey = known.map_or(PKey(wanted.pkey.0 | 0x8000), |group| group.record.pkey);
+        let member = known.and_then(|group| group.members.get(&port.port.guid));
+        let asks_for_proxy = mask.contains(McMask::PROXY_JOIN) && wanted.proxy_join;
+        Self::may_change(context, port, pkey, member, asks_for_proxy)?;
+        let mgid = if known.is_some() {
             wanted.mgid
         } else {
             let group = self.create(context, &wanted, mask, named, port)?;
@@ -213,11 +236,15 @@ impl Groups {
             // A group is only made with attributes that its maker can join with, so none is left over here.
             return Err(INVALID);
         }
-        let state = group.members.entry(port.port.guid).or_insert(JoinState::empty());
-        let before = *state;
-        *state |= wanted.join_state;
-        let now = *state;
-        if now != before {
+        let own = port.id == context.requester.id;
+        let joined = Member { state: JoinState::empty(), proxy: !own };
+        let member = group.members.entry(port.port.guid).or_insert(joined);
+        let before = member.state;
+        member.state |= wanted.join_state;
+        // From its own request on a membership is the port's own.
+        member.proxy &= !own;
+        let now = *member;
+        if now.state != before {
             self.version += 1;
         }
         Ok(group.of_member(port.gid(context.subnet), now))
@@ -316,16 +343,17 @@ impl Groups {
         if !mask.contains(JOIN) {
             return Err(refuse(status::INSUFFICIENT_COMPONENTS));
         }
-        let port = Self::subject(context, &wanted, mask, context.is_trusted(request))?;
+        let port = Self::subject(context, &wanted)?;
         let group = self.groups.get_mut(&wanted.mgid).ok_or(INVALID)?;
-        let state = group.members.get_mut(&port.port.guid).ok_or(INVALID)?;
+        let member = group.members.get_mut(&port.port.guid).ok_or(INVALID)?;
+        Self::may_change(context, port, group.record.pkey, Some(member), false)?;
         // A leave names parts that the port has, and no others (IBA 15.2.5.17.3).
-        if wanted.join_state.is_empty() || !state.contains(wanted.join_state) {
+        if wanted.join_state.is_empty() || !member.state.contains(wanted.join_state) {
             return Err(INVALID);
         }
-        state.remove(wanted.join_state);
-        let left = *state;
-        if left.is_empty() {
+        member.state.remove(wanted.join_state);
+        let left = *member;
+        if left.state.is_empty() {
             group.members.remove(&port.port.guid);
         }
         self.version += 1;
@@ -350,8 +378,8 @@ impl Groups {
             {
                 continue;
             }
-            let member = |(&guid, &state): (&Guid, &JoinState)| {
-                group.of_member(Gid::new(context.subnet.prefix, guid), state)
+            let member = |(&guid, &member): (&Guid, &Member)| {
+                group.of_member(Gid::new(context.subnet.prefix, guid), member)
             };
             let fits = |r: &McMemberRecord| {
                 (!mask.contains(McMask::PORT_GID) || r.port_gid == wanted.port_gid)

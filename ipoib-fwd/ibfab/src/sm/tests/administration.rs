@@ -14,7 +14,7 @@ use super::world::World;
 use super::{SECOND, config, partition};
 use crate::subnet::{Partition, SmConfig};
 
-const JOIN: McMask = McMask::MGID.union(McMask::PORT_GID).union(McMask::JOIN_STATE);
+pub(super) const JOIN: McMask = McMask::MGID.union(McMask::PORT_GID).union(McMask::JOIN_STATE);
 
 pub(super) fn up(adapters: u8, config: SmConfig) -> World {
     let mut world = World::new(adapters, config);
@@ -24,7 +24,7 @@ pub(super) fn up(adapters: u8, config: SmConfig) -> World {
 }
 
 impl World {
-    fn send(&mut self, from: usize, request: &SaMad) -> SaMad {
+    pub(super) fn send(&mut self, from: usize, request: &SaMad) -> SaMad {
         let mad = Mad { peer: self.address(from), bytes: request.to_bytes() };
         self.sm.handle_mad(self.now, &mad);
         self.pump();
@@ -39,7 +39,7 @@ impl World {
         self.send(from, &SaMad::request(method, Tid(0x99), mask, record))
     }
 
-    fn member(
+    pub(super) fn member(
         &mut self,
         from: usize,
         method: Method,
@@ -83,7 +83,7 @@ impl World {
     }
 }
 
-fn broadcast() -> Gid {
+pub(super) fn broadcast() -> Gid {
     Gid("ff12:401b:ffff::ffff:ffff".parse::<std::net::Ipv6Addr>().unwrap().octets())
 }
 
@@ -91,7 +91,7 @@ fn all_hosts() -> Gid {
     Gid("ff12:401b:ffff::1".parse::<std::net::Ipv6Addr>().unwrap().octets())
 }
 
-fn member(world: &World, i: usize, mgid: Gid) -> McMemberRecord {
+pub(super) fn member(world: &World, i: usize, mgid: Gid) -> McMemberRecord {
     McMemberRecord {
         mgid,
         port_gid: world.gid(i),

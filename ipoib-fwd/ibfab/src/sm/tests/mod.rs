@@ -1,5 +1,6 @@
 mod administration;
 mod hostile;
+mod membership;
 mod switches;
 mod virtual_ports;
 mod world;
