@@ -22,6 +22,9 @@ const STEPS: [Step; 3] = [
     ("RTS", 0x8003, |to| matches!(to, QpTransition::UdToSend { .. })),
 ];
 
+/// Of the link whose groups are not attached.
+const DEAF: u16 = 0x8004;
+
 #[test]
 fn an_opening_that_stopped_half_way_is_tried_again() {
     let words =
@@ -29,7 +32,7 @@ fn an_opening_that_stopped_half_way_is_tried_again() {
     let _eal = Eal::init(words.map(str::to_owned)).unwrap();
     let partitions: String =
         STEPS.iter().map(|(_, pkey, _)| format!("[[partition]]\npkey = {pkey:#x}\n")).collect();
-    let (mut w, _pools) = World::new(&partitions);
+    let (mut w, _pools) = World::new(&format!("{partitions}[[partition]]\npkey = {DEAF:#x}\n"));
     w.run("the first links", |w, _| w.ends.iter().all(|end| end.is_up(LinkIndex(0))));
     for (name, pkey, is_refused) in STEPS {
         w.ends[0].endpoint.hca().refused = Some((is_refused, 0));
@@ -58,4 +61,19 @@ fn an_opening_that_stopped_half_way_is_tried_again() {
         w.connect(link);
         assert!(w.ends.iter_mut().all(|end| end.is_up(link)));
     }
+    a_group_is_attached_again(&mut w);
+}
+
+/// A link whose groups the device does not attach is deaf; it hears once the device has room.
+fn a_group_is_attached_again(w: &mut World) {
+    w.ends[0].endpoint.hca().attach_refused = Some(0);
+    let now = Instant::now();
+    let link = w.ends[0].add(now, DEAF);
+    assert_eq!(w.ends[1].add(now, DEAF), link);
+    w.run("some tries", |w, _| w.ends[0].endpoint.hca().attach_refused.is_some_and(|tries| tries >= 3));
+    let failures = w.ends[0].endpoint.link_at(link).unwrap().counters().attach_failures;
+    assert!(failures >= 3, "{failures}");
+    w.ends[0].endpoint.hca().attach_refused = None;
+    // Both ends ask for each other by the broadcast group.
+    w.connect(link);
 }

@@ -35,11 +35,12 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             Action::OpenUd { worker, pkey_index, qkey } => {
                 self.open_datagrams(now, link, worker, (pkey_index, qkey))
             }
-            Action::SetQKey { worker, qkey } => self.set_qkey(link, worker, qkey),
+            Action::SetQKey { worker, qkey } => self.set_qkey(now, link, worker, qkey),
             Action::AttachMulticast { worker, mgid, mlid } => {
                 if let Some(qpn) = self.ud_qpn(link, worker) {
                     let result = self.hca.attach_multicast(qpn, mgid, mlid);
-                    self.check(result);
+                    let ok = self.check(result).is_some();
+                    self.port.handle_attached(now, link, mgid, mlid, ok);
                 }
             }
             Action::DetachMulticast { worker, mgid, mlid } => {

@@ -112,8 +112,8 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
     }
 
-    /// Gives an open one another Q_Key.
-    pub(super) fn set_qkey(&mut self, link: LinkIndex, worker: WorkerIndex, qkey: QKey) {
+    /// Gives an open one another Q_Key. If the device refuses, it is opened again with that key.
+    pub(super) fn set_qkey(&mut self, now: Instant, link: LinkIndex, worker: WorkerIndex, qkey: QKey) {
         let Some(datagrams) = self.datagrams(link, worker) else { return };
         let qpn = datagrams.qpn;
         if let Some((_, old)) = &mut datagrams.keys {
@@ -121,7 +121,9 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
         if datagrams.state == State::Open {
             let result = self.hca.modify_qp(qpn, &QpTransition::UdQKey(qkey));
-            self.check(result);
+            if self.check(result).is_none() {
+                self.close_datagrams(now, link, worker);
+            }
         }
     }
 

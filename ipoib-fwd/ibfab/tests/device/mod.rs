@@ -50,6 +50,8 @@ pub(crate) struct Device {
     pub(crate) flushes: HashMap<Qpn, u32>,
     /// Datagram queue pairs do not go this way: what is refused, and how often that was tried.
     pub(crate) refused: Option<(Choice, u32)>,
+    /// It attaches to no group: how often that was tried.
+    pub(crate) attach_refused: Option<u32>,
     /// What it tells beside its own events.
     pub(crate) events: VecDeque<AsyncEvent>,
     /// It answers nothing any more.
@@ -60,7 +62,14 @@ impl Device {
     /// One with one port.
     pub(crate) fn new(n: u8) -> Self {
         let hca = adapter(n.into(), None);
-        Self { hca, flushes: HashMap::new(), refused: None, events: VecDeque::new(), gone: false }
+        Self {
+            hca,
+            flushes: HashMap::new(),
+            refused: None,
+            attach_refused: None,
+            events: VecDeque::new(),
+            gone: false,
+        }
     }
 
     fn there(&self) -> Result<&SoftHca, HcaError> {
@@ -114,6 +123,10 @@ impl Control for Device {
         self.there()?.qp_state(qpn)
     }
     fn attach_multicast(&mut self, qpn: Qpn, mgid: Gid, mlid: Lid) -> Result<(), HcaError> {
+        if let Some(tries) = &mut self.attach_refused {
+            *tries += 1;
+            return Err(HcaError::Exhausted("what a test takes away"));
+        }
         self.there_mut()?.attach_multicast(qpn, mgid, mlid)
     }
     fn detach_multicast(&mut self, qpn: Qpn, mgid: Gid, mlid: Lid) -> Result<(), HcaError> {

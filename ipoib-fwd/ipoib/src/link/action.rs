@@ -55,7 +55,8 @@ pub enum Action {
         /// The broadcast group's Q_Key.
         qkey: QKey,
     },
-    /// Attach a worker's datagram queue pair to a group.
+    /// Attach a worker's datagram queue pair to a group. A failure is answered by [`crate::port::Port::handle_attached`] and tried
+    /// again.
     AttachMulticast {
         /// The worker: always 0.
         worker: WorkerIndex,

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use cm::connection::{Event as CmEvent, RequestInfo};
 use hca::RcSlot;
-use ib_wire::Qpn;
 use ib_wire::cm::RejectReason;
+use ib_wire::{Gid, Lid, Qpn};
 
 use super::action::{ConnKey, WorkerNote};
 use super::machine::Link;
@@ -24,6 +24,11 @@ impl Link {
     /// Answers [`super::Action::CreateRc`]: the queue pair's number, or `None` if the device refused.
     pub(crate) fn handle_created(&mut self, now: Instant, key: ConnKey, qpn: Option<Qpn>) {
         self.with_conns(now, |conns| conns.created(now, key, qpn));
+    }
+
+    /// Answers [`super::Action::AttachMulticast`]: done, or refused by the device.
+    pub(crate) fn handle_attached(&mut self, now: Instant, mgid: Gid, mlid: Lid, ok: bool) {
+        self.at_groups().attached(now, mgid, mlid, ok);
     }
 
     /// Answers the connection's outstanding action: done, or failed.

@@ -59,14 +59,26 @@ pub(super) struct Group {
     /// The group's parameters while we are a member. They stay in force while a re-join is under way.
     member: Option<McMemberRecord>,
     joining: Joining,
+    /// The datagram queue pair is attached, or has been told to be.
+    attached: bool,
     failures: u32,
+    /// Attachments in a row that the device has refused.
+    refusals: u32,
     /// What the last attempt to join came to, if it failed.
     failure: Option<Waiting>,
 }
 
 impl Group {
     const fn new(mgid: Gid) -> Self {
-        Self { mgid, member: None, joining: Joining::Idle, failures: 0, failure: None }
+        Self {
+            mgid,
+            member: None,
+            joining: Joining::Idle,
+            attached: false,
+            failures: 0,
+            refusals: 0,
+            failure: None,
+        }
     }
 }
 
@@ -207,11 +219,13 @@ impl Work<'_> {
     /// Detaches from a group and tells the subnet administration.
     fn leave_group(&mut self, ip: Ipv4Addr, group: &Group) {
         if let Some(member) = &group.member {
-            self.out.actions.push_back(Action::DetachMulticast {
-                worker: WorkerIndex(0),
-                mgid: group.mgid,
-                mlid: member.mlid,
-            });
+            if group.attached {
+                self.out.actions.push_back(Action::DetachMulticast {
+                    worker: WorkerIndex(0),
+                    mgid: group.mgid,
+                    mlid: member.mlid,
+                });
+            }
             self.out.state_dirty = true;
         }
         // A join that is under way may still succeed, so it is undone as well.
@@ -266,7 +280,8 @@ impl Work<'_> {
             if std::mem::replace(&mut group.joining, Joining::Idle) == Joining::Asked {
                 self.out.requests.push_back(Request::CancelJoin(*ip));
             }
-            if let Some(member) = group.member.take() {
+            let attached = std::mem::take(&mut group.attached);
+            if let Some(member) = group.member.take().filter(|_| attached) {
                 self.out.actions.push_back(Action::DetachMulticast {
                     worker: WorkerIndex(0),
                     mgid: group.mgid,
@@ -363,11 +378,12 @@ impl Work<'_> {
         group.joining = Joining::Idle;
         group.failures = 0;
         let before = group.member.replace(member);
+        let attached = std::mem::replace(&mut group.attached, true);
         if ip == Ipv4Addr::BROADCAST {
             self.broadcast_joined(before.as_ref(), &member);
         }
         let worker = WorkerIndex(0);
-        match before {
+        match before.filter(|_| attached) {
             Some(before) if before.mlid == member.mlid => {}
             Some(before) => {
                 self.out.actions.push_back(Action::DetachMulticast { worker, mgid, mlid: before.mlid });
@@ -415,15 +431,36 @@ impl Work<'_> {
         // Silence may be a subnet manager on its way back; a refusal means that the membership is gone.
         if refused && let Some(member) = group.member.take() {
             let mgid = group.mgid;
-            self.out.actions.push_back(Action::DetachMulticast {
-                worker: WorkerIndex(0),
-                mgid,
-                mlid: member.mlid,
-            });
+            if std::mem::take(&mut group.attached) {
+                self.out.actions.push_back(Action::DetachMulticast {
+                    worker: WorkerIndex(0),
+                    mgid,
+                    mlid: member.mlid,
+                });
+            }
             self.out.state_dirty = true;
             if ip == Ipv4Addr::BROADCAST {
                 self.out.words.push_back(Word::Excluded);
             }
+        }
+    }
+
+    /// Answers [`Action::AttachMulticast`]. A group that the device does not attach is heard by nobody: it is joined and attached again
+    /// after a while, as Linux does.
+    pub(super) fn attached(&mut self, now: Instant, mgid: Gid, mlid: Lid, ok: bool) {
+        let named = |group: &Group| group.mgid == mgid && group.member.is_some_and(|m| m.mlid == mlid);
+        let Some((ip, group)) = self.groups.map.iter_mut().find(|(_, group)| named(group)) else { return };
+        if ok {
+            group.refusals = 0;
+            return;
+        }
+        group.attached = false;
+        let delay = self.out.random.backoff(BACKOFF.0, group.refusals, BACKOFF.1);
+        group.refusals = group.refusals.saturating_add(1);
+        self.out.counters.attach_failures += 1;
+        if group.joining == Joining::Idle {
+            group.joining = Joining::Delayed;
+            self.out.timers.set(Timer::Group(*ip), now + delay);
         }
     }
 

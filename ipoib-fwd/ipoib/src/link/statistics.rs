@@ -236,6 +236,9 @@ crate::counters! {
         /// Joins that failed.
         join_failures =
             "The subnet manager refuses: the port is no member of the partition, or the group has another rate, MTU or Q_Key. Its log, and `ipoib-fwd ctl links`.",
+        /// Groups that the device did not attach the datagram queue pair to.
+        attach_failures =
+            "The device has no room for more groups: fewer segments or groups on the port. Each is tried again every 16 seconds; until then its packets are not heard.",
         /// Flushes by port events: light, normal and heavy.
         flushes =
             "Ordinary when cables, subnet managers or partitions change. Without end: a port or cable that comes and goes, `ibqueryerrors`.",

@@ -24,7 +24,7 @@ use cm::connection::{Config, ConnId};
 use cm::port::Taken;
 use ib_wire::cm::AttributeId;
 use ib_wire::mad::{Mad, MgmtClass};
-use ib_wire::{Guid, Qpn};
+use ib_wire::{Gid, Guid, Lid, Qpn};
 
 use crate::bucket::Bucket;
 use crate::link::{
@@ -249,6 +249,13 @@ impl Port {
     pub fn handle_done(&mut self, now: Instant, conn: ConnKey, ok: bool) {
         if let Some(link) = self.link_mut(conn.link) {
             link.handle_done(now, conn, ok);
+        }
+    }
+
+    /// Answers [`Action::AttachMulticast`]: done, or refused by the device.
+    pub fn handle_attached(&mut self, now: Instant, link: LinkIndex, mgid: Gid, mlid: Lid, ok: bool) {
+        if let Some(link) = self.link_mut(link) {
+            link.handle_attached(now, mgid, mlid, ok);
         }
     }
 

@@ -5,7 +5,7 @@ use ib_wire::ipoib::{Arp, decapsulate};
 use ib_wire::{Gid, Qpn};
 
 use super::fabric::{Fabric, Parcel, Qp, ms};
-use crate::link::{Action, WorkerIndex, WorkerNote};
+use crate::link::{Action, LinkIndex, WorkerIndex, WorkerNote};
 
 impl Fabric {
     fn reply(&mut self, n: usize, parcel: Parcel) {
@@ -24,7 +24,12 @@ impl Fabric {
             }
             Action::AttachMulticast { worker, mgid, mlid } => {
                 assert_eq!(worker, WorkerIndex(0));
-                assert!(node.attached.insert((mgid, mlid)), "attached twice");
+                let ok = !node.refuse_attach.contains(&mgid);
+                if ok {
+                    assert!(node.attached.insert((mgid, mlid)), "attached twice");
+                }
+                let now = self.now;
+                self.nodes[n].link.0.handle_attached(now, LinkIndex(0), mgid, mlid, ok);
             }
             Action::DetachMulticast { worker, mgid, mlid } => {
                 assert_eq!(worker, WorkerIndex(0));

@@ -162,6 +162,7 @@ impl Fabric {
             responder: ArpResponder::new([(ip, WorkerIndex(0))]),
             created: HashSet::new(),
             destroyed: HashSet::new(),
+            refuse_attach: HashSet::new(),
             refuse_create: false,
             refuse_receive: false,
             mute: false,

@@ -117,6 +117,8 @@ pub(super) struct Node {
     pub(super) responder: ArpResponder,
     pub(super) created: HashSet<ConnKey>,
     pub(super) destroyed: HashSet<ConnKey>,
+    /// The device refuses to attach to these groups.
+    pub(super) refuse_attach: HashSet<Gid>,
     /// The device refuses to create queue pairs.
     pub(super) refuse_create: bool,
     /// The device refuses this kind of step.

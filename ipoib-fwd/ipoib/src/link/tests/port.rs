@@ -228,3 +228,37 @@ fn no_answer_from_before_a_flush_counts() {
     assert!(f.nodes[0].attached.is_empty());
     assert_eq!(f.nodes[0].link.0.mads_ignored(), 1);
 }
+
+/// Every group in turn, the broadcast group among them: the device refuses to attach to it for a while.
+#[test]
+fn a_group_that_the_device_does_not_attach_is_tried_again() {
+    for group in [Ipv4Addr::BROADCAST, ALL_HOSTS] {
+        let mut f = Fabric::new(1);
+        f.add(1, |_| {});
+        let mgid = |f: &Fabric| {
+            let groups = f.nodes[0].link.groups();
+            groups.iter().find(|info| info.ip == group).map(|info| info.mgid)
+        };
+        let now = f.now;
+        assert!(f.nodes[0].link.join(now, ALL_HOSTS));
+        let mgid = mgid(&f).expect("it wants the group");
+        f.nodes[0].refuse_attach.insert(mgid);
+        f.run(secs(100));
+        let is_attached = |f: &Fabric| f.nodes[0].attached.iter().any(|(attached, _)| *attached == mgid);
+        let failures = f.nodes[0].link.counters().attach_failures;
+        // Doubling up to 16 s, each a quarter longer or shorter at most.
+        assert!((8..=16).contains(&failures) && !is_attached(&f), "{group}: {failures} tries");
+        f.nodes[0].refuse_attach.clear();
+        f.run(secs(20));
+        assert!(is_attached(&f), "{group}");
+        assert_eq!(f.nodes[0].link.counters().attach_failures, failures);
+        // It stays so, and is given back once.
+        f.run(secs(100));
+        assert!(is_attached(&f));
+        let facts = PortFacts { state: PortState::Down, ..f.nodes[0].facts };
+        let now = f.now;
+        f.nodes[0].link.handle_port(now, facts);
+        f.run(secs(1));
+        assert_eq!(f.nodes[0].attached.len(), 0);
+    }
+}
