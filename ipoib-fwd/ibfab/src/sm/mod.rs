@@ -7,6 +7,7 @@
 //! A sweep goes through the phases of `sweep::Phase`. Everything found is compared with what shall be, and only the
 //! differences are written, so a sweep over a healthy subnet is all reading.
 
+mod duplicates;
 mod program;
 mod routing;
 mod sweep;
@@ -244,6 +245,9 @@ impl SubnetManager {
                 true
             }
             Phase::Discover => {
+                if self.sweep.settle_moved(&self.config, &mut self.counters) {
+                    return true;
+                }
                 let changes = self.sweep.decide(&self.config, &mut self.counters);
                 let subnet = &self.sweep.subnet;
                 let config = &self.config;

@@ -9,6 +9,7 @@ use ib_wire::smp::{
 };
 use ib_wire::{Guid, Lid, PKey, Tid};
 
+use super::duplicates::Duplicates;
 use super::transaction::Transactions;
 use crate::subnet::{Changes, Counters, KeyTable, Node, Port, PortId, SmConfig, Subnet, SwitchState};
 
@@ -63,9 +64,11 @@ pub(crate) struct Sweep {
     pub phase: Phase,
     pub subnet: Subnet,
     pub smps: Transactions<Step>,
-    generation: u64,
+    pub(super) generation: u64,
     /// Ports whose other end did not answer.
-    silent: Vec<PortId>,
+    pub(super) silent: Vec<PortId>,
+    /// Nodes with the GUID of another one.
+    pub(super) duplicates: Duplicates,
     /// A branch that shall be cut may still be there, so nothing is grafted in this sweep.
     pub unpruned: bool,
     /// Something did not answer: look again at the next occasion.
@@ -82,6 +85,7 @@ impl Sweep {
             smps: Transactions::new(config.smp_window, config.smp_timeout, config.smp_tries, config.seed),
             generation: 0,
             silent: Vec::new(),
+            duplicates: Duplicates::default(),
             unpruned: false,
             incomplete: false,
             wanted: true,
@@ -96,6 +100,7 @@ impl Sweep {
         self.incomplete = false;
         self.unpruned = false;
         self.silent.clear();
+        self.duplicates.start();
         self.ask_node(DirectedPath::LOCAL, None);
     }
 
@@ -134,7 +139,9 @@ impl Sweep {
         }
         match step {
             Step::NodeInfo { path, from } => {
-                if let Some(info) = smp.attribute::<NodeInfo>() {
+                if let Some(info) = smp.attribute::<NodeInfo>()
+                    && self.admits(path, from, &info)
+                {
                     self.found(path, from, &info, config, counters);
                 }
             }
@@ -197,8 +204,8 @@ impl Sweep {
         self.subnet.nodes.get_mut(&guid)?.switch.as_mut()
     }
 
-    /// A node answered.
-    fn found(
+    /// A node answered, and no other one with its GUID is known.
+    pub(super) fn found(
         &mut self,
         path: DirectedPath,
         from: Option<PortId>,
@@ -333,6 +340,7 @@ impl Sweep {
     pub(crate) fn decide(&mut self, config: &SmConfig, counters: &mut Counters) -> Changes {
         let before: BTreeMap<Guid, Vec<PKey>> =
             self.subnet.end_ports().map(|e| (e.port.guid, e.port.pkeys.keys().collect())).collect();
+        counters.duplicate_guids += self.duplicates.end();
         self.subnet.keep_silent(&self.silent, self.generation);
         self.subnet.forget_unseen(self.generation);
         let limit = self.linear_limit();

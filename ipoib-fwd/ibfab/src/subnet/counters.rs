@@ -17,6 +17,8 @@ pub struct Counters {
     pub traps: u64,
     /// Nodes beyond the limit, or without a GUID.
     pub nodes_ignored: u64,
+    /// Nodes found that have the GUID of another one.
+    pub duplicate_guids: u64,
     /// P_Keys that found no place in the table of a port.
     pub pkeys_left_out: u64,
     /// Broadcast groups for which no multicast LID was left.

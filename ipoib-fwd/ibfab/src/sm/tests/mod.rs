@@ -1,4 +1,5 @@
 mod administration;
+mod duplicates;
 mod hostile;
 mod membership;
 mod switches;
