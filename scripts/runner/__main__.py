@@ -8,15 +8,20 @@ from runner import default, full, quick
 from runner.step import need_root
 
 
+def own_arguments(words):
+    """The arguments that the user gave: `scripts/test` puts its own option before them."""
+    return words[2:] if words[:1] == ["--setup-seconds"] else words
+
+
 def main():
     parser = argparse.ArgumentParser(
         prog="scripts/test", description="Tests the tree. Without options: what continuous integration runs, from setup to the kernel's "
-        "own ib_ipoib in a virtual machine; about 20 minutes on two processors, as root on Debian 12.")
+        "own ib_ipoib in a virtual machine; about 20 minutes on two cores, as root on Debian 12.")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--quick", nargs="*", metavar="CRATE",
                       help="format, lints and tests of the crates that changed since the upstream branch, or of those named")
-    kind.add_argument("--full", nargs="*", metavar="PART", help="everything that is slow or measures, or only the parts named")
-    kind.add_argument("--list", action="store_true", help="list the parts of --full with their usual durations")
+    kind.add_argument("--full", nargs="*", metavar="PART", help="slow tests and measurements, by parts: all of them, or those named")
+    kind.add_argument("--list", action="store_true", help="list the parts of --full with their usual or maximum durations")
     parser.add_argument("--json", metavar="FILE", help="with --full: write all results to FILE")
     parser.add_argument("--setup-seconds", type=int, default=0, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -33,7 +38,7 @@ def main():
             return full.list_parts()
         if args.quick is not None:
             return quick.run(args.quick)
-        need_root("the end-to-end step")
+        need_root(own_arguments(sys.argv[1:]))
         if args.full is not None:
             return full.run(args.full, args.json)
         return default.run(args.setup_seconds)

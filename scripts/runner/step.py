@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -121,6 +122,6 @@ def stop_running():
             process.kill()
 
 
-def need_root(what):
+def need_root(arguments):
     if os.geteuid() != 0:
-        sys.exit(f"test: {what} creates network namespaces, which needs root. Run: sudo scripts/test")
+        sys.exit(f"test: this needs root (network namespaces, packages). Run: {shlex.join(['sudo', 'scripts/test', *arguments])}")
