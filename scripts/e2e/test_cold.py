@@ -41,7 +41,7 @@ class Cold(Topology):
             return False
 
     def skip_arp(self):
-        """The Ethernet host sends to the gateway without an ARP request: its first packet meets a gateway that knows nobody."""
+        """The Ethernet host sends to the gateway without an ARP request: its first packet reaches a gateway that knows no host."""
         mac = self.ctl("links")["ethernet"]["mac"]
         run("ip", "neigh", "replace", IB_IP, "lladdr", mac, "dev", "eth0", "nud", "permanent", netns=self.eth)
 

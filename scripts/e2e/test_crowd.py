@@ -137,7 +137,7 @@ def test_storm_from_infiniband_goes_unnoticed(crowd, figures):
 
 
 def stall(crowd, ethernet, manners):
-    """Hosts accept a connection and receive nothing by it, while more is sent to them than the gateway may keep for them."""
+    """Hosts accept a connection and post no receives on it, while more is sent to them than the gateway may keep for them."""
     others = {c["qpn"] for c in crowd.live_connections()}
     assert len(others) == 2, others
     addresses = [address(n + 257, net=77) for n in range(STALLED)]

@@ -1,4 +1,4 @@
-"""The fabric or the gateway dies or stands still, and comes back."""
+"""The fabric or the gateway is killed or stopped, and comes back."""
 
 import signal
 import time

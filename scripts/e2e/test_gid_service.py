@@ -207,8 +207,9 @@ def test_hostile_names(service):
 
 
 def test_hostile_files(service):
-    """Files in the place of a table, left by a process of the same user: bad ones are replaced, a link is not followed, and a table of
-    a device that is gone is removed."""
+    """A process of the same user has left files in the place of a table.
+
+    The service replaces invalid files, follows no link, and removes the table of a device that is gone."""
     service.stop(service.serve())
     table = service.tables / DEVICE
     for bad in (b"", b"x" * 100, os.urandom(8192), table.read_bytes()[:4096]):

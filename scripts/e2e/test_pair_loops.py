@@ -114,7 +114,7 @@ def test_foreign_bridge_blocks_the_gateways(pair, hosts, figures):
 @pytest.mark.slow
 @pytest.mark.timing
 def test_foreign_bridge_is_noticed_in_time(pair, hosts, figures):
-    """The rate at which a broadcast circles is bounded, so the number of copies tells for how long it did."""
+    """The rate at which a broadcast circles is bounded, so the number of copies shows how long it circled."""
     circled = block(pair, hosts)
     figures(circled=circled)
     assert circled < CIRCLING

@@ -50,8 +50,9 @@ def bounded():
 
 
 def test_user(services):
-    """With the unit's capabilities and the example's, the gateway becomes a user of its own: all of its threads do, the control socket is
-    the group's, and reload and stop work as before. A socket that a killed gateway has left is replaced."""
+    """With the capabilities of the unit and the example, all threads of the gateway change to its own user.
+
+    The control socket belongs to the group. Reload and stop still work. The gateway replaces a socket that a killed gateway has left."""
     nobody = pwd.getpwnam("nobody")
     group = grp.getgrgid(nobody.pw_gid)
     own = services.dir / "own"

@@ -1,4 +1,4 @@
-"""What somebody needs who looks into a failure: logs, counters that are not zero, links, and where the captures are."""
+"""Diagnostics of a failed test: logs, counters that are not zero, links, and where the captures are."""
 
 import json
 import shutil

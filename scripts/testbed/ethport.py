@@ -1,4 +1,4 @@
-"""Kinds of Ethernet ports that the labs have on interfaces of the kernel: DPDK's drivers net_af_packet and net_af_xdp."""
+"""Kinds of Ethernet ports that the testbed uses on kernel interfaces: DPDK's drivers net_af_packet and net_af_xdp."""
 
 import errno
 import socket
@@ -103,4 +103,4 @@ def choose(asked, usual, say):
 
 def add_option(parser, usual):
     parser.add_argument("--port", choices=sorted(KINDS),
-                        help=f"how the Ethernet port is on its interface: by net_af_packet, or by net_af_xdp (default {usual})")
+                        help=f"DPDK driver of the Ethernet port: net_af_packet or net_af_xdp (default {usual})")

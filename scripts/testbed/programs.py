@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-# Seconds that another process may take for anything, on a machine that is busy with other work. Nothing takes a tenth of it on an idle one.
+# Seconds that another process may take for anything, on a machine that is busy with other work.
 DEADLINE = 120
 
 

@@ -41,7 +41,7 @@ class Topology:
     workers = 1
     # A second link of the fabric, over UDP, for a port that misbehaves (`ibwire.Intruder`).
     intruder = False
-    # Whether the gateway writes GID tables, and captures its packets from the start for whoever looks into a failure.
+    # Whether the gateway writes GID tables, and captures its packets from the start to explain a failure.
     gids, captured = False, False
     # Buffers in hugepages if there is room for them; False: in ordinary pages.
     hugepages_wanted = True
