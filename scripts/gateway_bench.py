@@ -124,7 +124,7 @@ class ConnectionsTopology(GatewayTopology):
 
     def measure(self, add):
         with ibcrowd.Crowd(self, self.hosts, crowd.address(1, net=76), ETH_IP, programs=Path(self.args.hosts)) as hosts:
-            hosts.told("known")
+            hosts.report("known")
             raw, gateway, own = ethernet_socket(self)
             with raw:
                 to = (crowd.address(n + 1, net=76) for n in range(self.hosts))
@@ -132,9 +132,9 @@ class ConnectionsTopology(GatewayTopology):
                 for name, own_work in (("active", lambda: send_paced(raw.send, frames, 64, 0.0005)), ("passive", lambda: None)):
                     before = self.control_seconds()
                     own_work()
-                    told = hosts.told(name)
-                    add(name, "connections/s", told["connections"] / told["seconds"])
-                    add(f"{name}.cpu.control", "us/connection", (self.control_seconds() - before) * 1e6 / told["connections"])
+                    made = hosts.report(name)
+                    add(name, "connections/s", made["connections"] / made["seconds"])
+                    add(f"{name}.cpu.control", "us/connection", (self.control_seconds() - before) * 1e6 / made["connections"])
             self.wait_for("connections", lambda: min(self.live_connections().values()) >= self.hosts)
 
     def live_connections(self):

@@ -93,11 +93,11 @@ class Rounds:
     def connect(self, crowd):
         """Makes connections of both directions with all hosts."""
         self.send(range(HOSTS))
-        while (told := crowd.told("active", "missing"))["stage"] == "missing":
-            self.again += len(told["hosts"])
-            self.send(told["hosts"])
-        self.made["active"] += told["connections"]
-        self.made["passive"] += crowd.told("passive")["connections"]
+        while (made := crowd.report("active", "missing"))["stage"] == "missing":
+            self.again += len(made["hosts"])
+            self.send(made["hosts"])
+        self.made["active"] += made["connections"]
+        self.made["passive"] += crowd.report("passive")["connections"]
 
     def forget(self):
         """What has come until now."""
@@ -130,21 +130,21 @@ class Rounds:
         """Ends all connections in one of the ways in which they end; with other addresses they end as the next round begins."""
         if how == "hosts":
             crowd.order("end")
-            self.ended[how] += crowd.told("ended")["connections"]
+            self.ended[how] += crowd.report("ended")["connections"]
         elif how == "mode":
             self.lab.ctl("set", "mode", "datagram")
             crowd.order("leave")
-            self.ended[how] += crowd.told("ended")["connections"]
+            self.ended[how] += crowd.report("ended")["connections"]
             self.lab.ctl("set", "mode", "connected")
         crowd.order("again")
-        crowd.told("known")
-        self.ended["address"] += crowd.told("ended")["connections"]
+        crowd.report("known")
+        self.ended["address"] += crowd.report("ended")["connections"]
 
     def life(self, number):
         """So many connections with one crowd, which is gone then."""
         until = sum(self.made.values()) + number
         with ibcrowd.Crowd(self.lab, HOSTS, self.addresses[0], ETH_IP, "--orders") as crowd:
-            crowd.told("known")
+            crowd.report("known")
             n = 0
             while True:
                 begin = time.monotonic()
@@ -157,7 +157,7 @@ class Rounds:
                 self.end(crowd, ENDS[n % len(ENDS)])
                 n += 1
             crowd.order("count")
-            counted = crowd.told("count")
+            counted = crowd.report("count")
             crowd.kill()
         return counted
 

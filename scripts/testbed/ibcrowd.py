@@ -1,4 +1,4 @@
-"""The program ibcrowd beside a topology: many InfiniBand hosts on a port of its fabric, and what it tells."""
+"""Runs the program ibcrowd, which simulates many InfiniBand hosts on a port of a topology's fabric, and reads its reports."""
 
 import contextlib
 import json
@@ -8,13 +8,15 @@ from testbed.programs import TestbedError
 
 
 def link(lab):
-    """The port, for the fabric's configuration."""
+    """The entry of the port in the fabric's configuration."""
     return f'\n[[link]]\nname = "crowd"\nurl = "shm:{lab.dir}/crowd.sock"\n'
 
 
 class Crowd:
-    """One of them. `first` is the address of the first host, `target` the one that all ask the gateway for; `programs` is where it is, if
-    not with the topology's."""
+    """A running ibcrowd.
+
+    `first` is the address of the first host. All hosts query the gateway for `target`. `programs` is the directory of ibcrowd, if it is
+    not that of the topology's programs."""
 
     def __init__(self, lab, hosts, first, target, *more, programs=None):
         links = lab.ctl("links")["infiniband"]
@@ -37,23 +39,23 @@ class Crowd:
             self.kill()
 
     def kill(self):
-        """All hosts are gone, without a word."""
+        """All hosts disappear without closing their connections."""
         self.popen.kill()
         self.popen.wait()
 
     def order(self, word):
-        # Why it has ended, if it has, is told where its answer is waited for.
+        # If ibcrowd has exited, `report` raises the reason.
         with contextlib.suppress(BrokenPipeError):
             print(word, file=self.popen.stdin, flush=True)
 
-    def told(self, *stages):
-        """What it tells next, which is to be of one of these stages."""
+    def report(self, *stages):
+        """Reads the next report, which must be of one of these stages."""
         line = self.popen.stdout.readline()
         if not line:
             counted = {k: v for k, v in self.lab.ctl("links")["link_counters"].items() if v}
             drops = self.lab.ctl("stats")["drops"]
             raise TestbedError(f"{self.log.read_text(errors='replace')[-2000:].strip()}; the gateway dropped {drops}, counted {counted}")
-        told = json.loads(line)
-        if told["stage"] not in stages:
-            raise TestbedError(f"ibcrowd is at {told}, not {' or '.join(stages)}")
-        return told
+        report = json.loads(line)
+        if report["stage"] not in stages:
+            raise TestbedError(f"ibcrowd is at {report}, not {' or '.join(stages)}")
+        return report
