@@ -103,7 +103,7 @@ def virtual_machine_parts():
 def parts():
     """All parts, in the order in which they run."""
     return [
-        Part("e2e", "25 min", "all end-to-end tests but those of times and rates",
+        Part("e2e", "25 min", "all end-to-end tests but those marked timing or vm",
              [*PYTEST, "-m", "not timing and not vm", "-n", "2"], "pytest"),
         Part("timing", "10 min", "promises about times, rates and CPU share, end to end; wants an idle machine",
              [*PYTEST, "-m", "timing"], "pytest"),
