@@ -18,12 +18,13 @@ use pmd::mlx5::rc::RcQp;
 use prm::{CQE_SIZE, Cqe, SendOpcode};
 use sink::puppet::{Completions, Puppet, PuppetConfig, QueuePairConfig, Receives};
 
-/// Buffers, and bytes of each. Nobody looks at what is in them: their addresses are numbers.
+/// Buffers, and the distance between two. Nobody looks at what is in them: their addresses are numbers.
 const BUFFERS: usize = 512;
-const EACH: usize = 1024;
+const EACH: usize = 2048;
 const HEADROOM: usize = 128;
-const ROOM: usize = EACH - HEADROOM;
-const BASE: u64 = 0x1_0000_0000;
+const ROOM: usize = 1024 - HEADROOM;
+/// The room of each buffer begins at a multiple of 2,048 bytes, so that a list of pieces fits.
+const BASE: u64 = 0x1_0000_0000 - HEADROOM as u64;
 /// Number of the datagram queue pair; those of connections follow.
 const UD: u32 = 0x40;
 const CONNECTIONS: u16 = 3;
