@@ -117,6 +117,7 @@ def start(request, tidy, programs):
                 topology.stop_gateway()
         except TestbedError as error:
             errors.append(str(error))
+            errors += [f"--- {title}\n{text}" for title, text in diagnostics.sections(topology, kept_files(request.node))]
         finally:
             topology.close()
     assert not errors, "\n".join(errors)
@@ -126,6 +127,11 @@ def start(request, tidy, programs):
 def gateway(start):
     """The plain topology, with connections both ways."""
     return start(Topology)
+
+
+def kept_files(item):
+    """Where captures and logs of a failed test are kept."""
+    return pathlib.Path(item.config.getoption("--failures")) / re.sub(r"[^\w.-]+", "-", item.nodeid.split("/")[-1])
 
 
 def failed(item):
@@ -139,7 +145,8 @@ def pytest_runtest_makereport(item, call):
     if not report.failed:
         return
     item.call_failed = True
-    keep = pathlib.Path(item.config.getoption("--failures")) / re.sub(r"[^\w.-]+", "-", item.nodeid.split("/")[-1])
+    keep = kept_files(item)
+    shutil.rmtree(keep, ignore_errors=True)
     for topology in item.stash.get(TOPOLOGIES, []):
         if topology.dir.exists():
             report.sections += diagnostics.sections(topology, keep)

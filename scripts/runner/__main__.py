@@ -5,7 +5,7 @@ import signal
 import sys
 
 from runner import default, full, quick
-from runner.step import need_root
+from runner.step import need_root, stop_running
 
 
 def own_arguments(words):
@@ -43,6 +43,7 @@ def main():
             return full.run(args.full, args.json)
         return default.run(args.setup_seconds)
     except KeyboardInterrupt:
+        stop_running()
         sys.exit("test: interrupted")
 
 

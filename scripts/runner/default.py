@@ -8,12 +8,12 @@ import os
 import threading
 import time
 
-from runner.step import RUNNING, ROOT, Step, say, stop_running, table
+from runner.step import LOGS, ROOT, Step, say, stop_running, table
 
 PYTEST = ["/usr/bin/python3", "-m", "pytest", "-q", "scripts/e2e"]
 SHELL_SCRIPTS = ("scripts/setup", "scripts/demo", "scripts/test", "scripts/bench", "scripts/package", "scripts/platforms", "scripts/lab",
                  ".ci/run")
-PROGRAMS = ["-p", "ipoib-fwd", "-p", "ibfab", "-p", "softhca", "-p", "bench"]
+BUILD = ["cargo", "build", "--release", "--locked", "-p", "ipoib-fwd", "-p", "ibfab", "-p", "softhca", "-p", "bench"]
 
 
 def shellcheck():
@@ -30,7 +30,7 @@ def steps():
     builds = [
         Step("format", [["cargo", "fmt", "--all", "--check", "--", "--color", "never"]]),
         Step("shell and Python scripts", [shellcheck(), ["flake8", "scripts"]]),
-        Step("build", [["cargo", "build", "--release", "--locked", *PROGRAMS]]),
+        Step("build", [BUILD]),
         Step("unit, property and integration tests", [["cargo", "nextest", "run", "--workspace", "--locked", "--no-fail-fast"]],
              low_priority=True),
         Step("lints", [["cargo", "clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]], low_priority=True),
@@ -57,6 +57,8 @@ def steps():
 def run(setup_seconds):
     """Runs both lanes; the exit code."""
     os.environ.setdefault("CARGO_TERM_COLOR", "never")
+    for log in LOGS.glob("*.log"):
+        log.unlink()
     if os.environ.get("CI"):
         # In a tree that is built once incremental compilation only costs.
         os.environ["CARGO_INCREMENTAL"] = "0"
@@ -86,7 +88,6 @@ def run(setup_seconds):
     except KeyboardInterrupt:
         stop_running()
         raise SystemExit("test: interrupted") from None
-    assert not RUNNING
     every = [*builds, *runs]
     rows = [("setup", f"{setup_seconds} s", "ok")] + [(s.name, f"{s.seconds:.0f} s", s.result) for s in every]
     say("\n" + table(rows, ("step", "time", "result")))

@@ -12,7 +12,8 @@ import time
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, field
 
-from runner.step import LOGS, ROOT, first_failures, say, table
+from runner.default import BUILD
+from runner.step import LOGS, ROOT, RUNNING, first_failures, say, start, table
 
 PYTEST = ["/usr/bin/python3", "-m", "pytest", "-q", "scripts/e2e"]
 # Followed by one filter: with two, nextest runs the tests that either of them matches.
@@ -50,6 +51,9 @@ class Part:
         junit = folder / "junit.xml"
         junit.unlink(missing_ok=True)
         command = [*self.command, "--junitxml", str(junit)] if self.runner == "pytest" else self.command
+        # The tests run what is built now, and not what an earlier tree has left.
+        if self.runner == "pytest" and execute(BUILD, folder / "build.log"):
+            return "failed", 0, [Check("build", "failed", [str((folder / "build.log").relative_to(ROOT))])]
         code = execute(command, folder / "run-1.log")
         failed, total = self.failed_checks(folder / "run-1.log", junit)
         if code == 0:
@@ -87,9 +91,12 @@ class Part:
 
 
 def execute(command, log):
+    """Runs a command with its output in a file; returns its exit code."""
     with open(log, "wb") as out:
-        return subprocess.run([str(word) for word in command], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                              check=False).returncode
+        process = start(command, out)
+        code = process.wait()
+        RUNNING.discard(process)
+        return code
 
 
 def virtual_machine_parts():

@@ -1,8 +1,10 @@
 """One step: commands with their output in a log, what became of them, and the first lines of a failure."""
 
+import contextlib
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "target/test"
 # Seconds between two signs of life of a step.
 HEARTBEAT = 60
+# Seconds for a command to clean up after an interrupt.
+CLEANUP = 60
 # Lines of a failure that the summary shows.
 LINES = 40
 # Where the output of cargo, rustc, nextest, pytest and our own scripts says what is wrong.
@@ -62,22 +66,19 @@ class Step:
         log.write(f"$ {' '.join(command)}\n".encode())
         log.flush()
         if self.low_priority:
-            command = ["nice", "-n", "10", *command]
+            command = ["nice", "-n", "5", *command]
         try:
-            process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                       env={**os.environ, **self.environment})
+            process = start(command, log, self.environment)
         except FileNotFoundError:
             log.write(f"error: {command[0]} is not installed: run scripts/setup\n".encode())
             return False
-        RUNNING.add(process)
-        try:
-            while True:
-                try:
-                    return process.wait(HEARTBEAT) == 0
-                except subprocess.TimeoutExpired:
-                    say(f"   {self.name}: {time.monotonic() - begin:.0f} s, {self.last_line()}")
-        finally:
-            RUNNING.discard(process)
+        while True:
+            try:
+                code = process.wait(HEARTBEAT)
+                RUNNING.discard(process)
+                return code == 0
+            except subprocess.TimeoutExpired:
+                say(f"   {self.name}: {time.monotonic() - begin:.0f} s, {self.last_line()}")
 
     def last_line(self):
         lines = [line for line in self.text()[-4000:].splitlines() if line.strip()]
@@ -88,7 +89,7 @@ class Step:
 
     def failure(self):
         """The lines that say what is wrong, with what follows each; the end of the log if none does."""
-        return first_failures(self.text())
+        return first_failures(self.text()) if self.result == "FAILED" else []
 
 
 # Commands that are under way.
@@ -111,15 +112,26 @@ def table(rows, headings):
     return "\n".join("  ".join(str(cell).ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
 
 
+def start(command, log, environment=None):
+    """Starts a command in a process group of its own, which `stop_running` stops as a whole."""
+    process = subprocess.Popen([str(word) for word in command], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                               env={**os.environ, **(environment or {})}, start_new_session=True)
+    RUNNING.add(process)
+    return process
+
+
 def stop_running():
-    """Ends all commands that are under way."""
-    for process in list(RUNNING):
-        process.terminate()
-    for process in list(RUNNING):
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
+    """Interrupts all commands that are under way, with their children, and gives them time to clean up."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    for number, seconds in ((signal.SIGINT, CLEANUP), (signal.SIGTERM, CLEANUP), (signal.SIGKILL, None)):
+        waiting = [process for process in list(RUNNING) if process.poll() is None]
+        for process in waiting:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+        for process in waiting:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
 
 
 def need_root(arguments):

@@ -21,7 +21,10 @@ def counters(topology):
 
 def last_packets(path):
     """The last packets of a capture, a line each."""
-    out = run("tshark", "-n", "-r", path, check=False)
+    try:
+        out = run("tshark", "-n", "-r", path, check=False)
+    except TestbedError as error:
+        return str(error)
     return "\n".join(out.stdout.splitlines()[-CAPTURED_PACKETS:]) or out.stderr.strip()
 
 

@@ -10,9 +10,20 @@ from pathlib import Path
 LOCK = "/run/lock/ipoib-fwd-hugepages.lock"
 HUGEPAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
 SCRIPTS = Path(__file__).resolve().parents[1]
-# Releases hugepages when its standard input ends: when every process that could still use them has exited.
-JANITOR = "import sys; sys.stdin.read(); sys.path.insert(0, sys.argv[1]); " \
-          "from testbed.hugepages import reserve; reserve(-int(sys.argv[2]))"
+# Reserves hugepages, and releases them when its standard input ends: when every process that could still use them has exited.
+JANITOR = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from testbed.hugepages import reserve
+number = int(sys.argv[2])
+reserved = reserve(number)
+try:
+    print(reserved, flush=True)
+    sys.stdin.read()
+finally:
+    if reserved:
+        reserve(-number)
+"""
 
 
 def reserve(number):
@@ -32,19 +43,14 @@ class HugepageReservation:
     """Hugepages that are released by `release`, or when this process exits, even by SIGKILL. `number` is 0 if there is no room for them."""
 
     def __init__(self, number):
-        self.number = 0
-        try:
-            if not reserve(number):
-                return
-        except OSError:
-            return
-        self.number = number
         # Neither a signal to the process group nor the end of the terminal reaches the janitor.
         self.janitor = subprocess.Popen([sys.executable, "-c", JANITOR, str(SCRIPTS), str(number)], stdin=subprocess.PIPE,
-                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, cwd="/")
+                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, cwd="/", text=True)
+        # An error of the janitor, such as a read-only /sys, leaves no answer.
+        self.number = number if self.janitor.stdout.readline().strip() == "True" else 0
 
     def release(self):
-        if self.number:
-            self.janitor.stdin.close()
-            self.janitor.wait()
-            self.number = 0
+        self.janitor.stdin.close()
+        self.janitor.wait()
+        self.janitor.stdout.close()
+        self.number = 0

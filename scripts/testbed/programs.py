@@ -53,8 +53,11 @@ class Process:
         if netns:
             argv = ["ip", "netns", "exec", netns, *argv]
         self.out = open(log, "wb")
-        self.popen = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=self.out, stderr=subprocess.STDOUT,
-                                      start_new_session=True)
+        try:
+            self.popen = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=self.out, stderr=subprocess.STDOUT,
+                                          start_new_session=True)
+        except FileNotFoundError:
+            raise TestbedError(f"{argv[0]} is not there: build it, or run scripts/setup") from None
 
     @property
     def pid(self):

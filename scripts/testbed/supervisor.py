@@ -4,6 +4,7 @@ If either process dies, the kernel ends all programs of the run, and with them t
 are released by a process that outlives both (`testbed.hugepages`).
 """
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -49,8 +50,13 @@ def supervised(body):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code or 0)
+
+    def forward(number, _frame):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, number)
+
     for number in signals:
-        signal.signal(number, lambda number, _: os.kill(child, number))
+        signal.signal(number, forward)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     while True:
         try:

@@ -67,7 +67,7 @@ class Topology:
         """Adds a network namespace, without IPv6: captures have nothing but the test's own traffic."""
         run("ip", "netns", "add", name)
         self.namespaces.append(name)
-        run("sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1", netns=name)
+        run("sysctl", "-eqw", "net.ipv6.conf.default.disable_ipv6=1", netns=name)
         run("ip", "link", "set", "lo", "up", netns=name)
 
     def namespaces_up(self):
