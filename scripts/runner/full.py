@@ -5,6 +5,7 @@ are kept in target/test/full.
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -42,10 +43,14 @@ class Part:
     command: list
     # None, "pytest" or "nextest": how checks are found in the output.
     runner: str | None = None
-    environment: dict = field(default_factory=dict)
+    # An environment variable without which the part is skipped.
+    needs: str | None = None
 
     def run(self):
         """(result, number of checks, those that were not simply passed)"""
+        if self.needs and self.needs not in os.environ:
+            say(f"   {self.name}: skipped, {self.needs} is not set")
+            return "skipped", 0, []
         folder = FULL / self.name
         folder.mkdir(parents=True, exist_ok=True)
         junit = folder / "junit.xml"
@@ -116,6 +121,8 @@ def parts():
              [*PYTEST, "-m", "timing"], "pytest"),
         Part("cargo-timing", "3 min", "cargo's tests that measure time; wants an idle machine",
              [*NEXTEST, "--no-tests", "pass", "-E", "test(/(^|::)timing::/)"], "nextest"),
+        Part("captures", "1 min", "a public recording of InfiniBand packets is decoded; IB_CAPTURES=DIRECTORY says where it is",
+             ["cargo", "nextest", "run", "-p", "ib-wire", "--locked", "--run-ignored", "only"], needs="IB_CAPTURES"),
         Part("packages", "12 min", "packages are built, installed, run as services, upgraded and removed in a bare root",
              ["scripts/package", "check"]),
         Part("platforms", "12 min", "the programs are built in a bare root of Debian 13", ["scripts/platforms", "--build", "debian13"]),
@@ -155,6 +162,6 @@ def run(named, json_file):
     if json_file:
         with open(json_file, "w") as out:
             json.dump({"parts": document}, out, indent=1)
-    failed = sum(row[-1] == "failed" for row in rows)
-    say(f"{len(rows) - failed} passed, {failed} failed")
+    failed, skipped = (sum(row[-1] == result for row in rows) for result in ("failed", "skipped"))
+    say(f"{len(rows) - failed - skipped} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
     return 1 if failed else 0
