@@ -18,7 +18,6 @@ use super::output::{Arrival, Output, Packet};
 use super::owners::{Changes, Owners};
 use super::parked::{Awaited, Parked, Waiting};
 use super::pending::{Claim, Lookup};
-use super::search::Search;
 use crate::forward::{GatewayAddress, Routes, Side};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{Asker, Event, WorkerIndex};
@@ -93,7 +92,6 @@ pub struct Segment<P> {
     pub(super) announcements: Announcements,
     /// Of InfiniBand hosts, on Ethernet.
     pub(super) ethernet_announcements: Announcements,
-    pub(super) search: Search,
     outputs: VecDeque<Output<P>>,
     sweep: Instant,
 }
@@ -117,7 +115,6 @@ impl<P: Packet> Segment<P> {
             counters: SegmentCounters::default(),
             announcements: Announcements::default(),
             ethernet_announcements: Announcements::default(),
-            search: Search::new(now, settings.seed.rotate_left(32)),
             outputs: VecDeque::new(),
             sweep: now,
         }
@@ -281,16 +278,10 @@ impl<P: Packet> Segment<P> {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let lookups = self.lookups.values().map(|l| l.until).min();
-        [
-            self.hosts.poll_timeout(),
-            self.owners.poll_timeout(),
-            lookups,
-            Some(self.sweep),
-            self.search.poll_timeout(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        [self.hosts.poll_timeout(), self.owners.poll_timeout(), lookups, Some(self.sweep)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Lets time pass.
@@ -304,7 +295,6 @@ impl<P: Packet> Segment<P> {
             self.verify_claimed(now, fabric);
             self.send_ethernet_announcements(now, fabric, PER_TICK);
             self.send_infiniband_announcements(now, fabric, PER_TICK);
-            self.go_on_searching(now, fabric);
         }
         if now >= self.sweep || self.changes.is_due(now) {
             self.ask_cards(now, fabric);

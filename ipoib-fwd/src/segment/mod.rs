@@ -18,7 +18,6 @@
 //! * `owners`, `disputes` – one owner an address: claims, moves, addresses that move too often.
 //! * `parked` – packets that wait: for an address, or for a connection.
 //! * `role` – what a segment does that another gateway forwards.
-//! * `search` – the search for hosts by a gateway that begins to forward.
 //! * `local` – what the gateway says itself: ping replies, ICMP errors.
 //! * [`pair`] – several gateways of one segment: exactly one forwards, and nothing loops.
 
@@ -39,7 +38,6 @@ mod parked;
 mod pending;
 mod resolve;
 mod role;
-mod search;
 
 pub use arp::{ArpMeaning, Own, answer_ethernet, check_ethernet, check_infiniband};
 pub use fabric::Fabric;

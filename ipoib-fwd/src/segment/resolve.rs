@@ -15,7 +15,7 @@ use super::hosts;
 use super::limits::By;
 use super::machine::Segment;
 use super::output::{Arrival, Origin, Output, Packet};
-use super::pair::{Place, Side};
+use super::pair::Place;
 use super::parked::Awaited;
 use super::pending::{Claim, Lookup};
 use ipoib::drop_reason::DropReason;
@@ -80,7 +80,6 @@ impl<P: Packet> Segment<P> {
             return self.answer_ethernet_arp(now, fabric, &arp, meaning);
         }
         self.heard.note(sender);
-        self.search.hear(Side::Ethernet, arp.sender_ip);
         match self.hosts.get(sender) {
             // Who moves is the forwarder's to decide.
             None if fabric.hardware(sender).is_some() && !self.forwards() => {
@@ -285,7 +284,6 @@ impl<P: Packet> Segment<P> {
             return Err(DropReason::PeerGateway);
         }
         if !matches!(meaning, ArpMeaning::Probe { .. }) {
-            self.search.hear(Side::InfiniBand, arp.sender_ip);
             match fabric.hardware(sender) {
                 // Who moves is the forwarder's to decide.
                 None if self.hosts.get(sender).is_some() && !self.forwards() => {

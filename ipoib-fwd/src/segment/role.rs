@@ -18,8 +18,7 @@ use ipoib::net::ethernet::MacAddress;
 
 impl<P: Packet> Segment<P> {
     /// True if it forwards, and so speaks for others.
-    #[must_use]
-    pub fn forwards(&self) -> bool {
+    pub(super) fn forwards(&self) -> bool {
         self.own.settings.role == Role::Forwarding
     }
 
@@ -33,7 +32,6 @@ impl<P: Packet> Segment<P> {
             let doubted = self.meanwhile.doubted();
             self.ethernet_announcements.start(now, infiniband.filter(|ip| !doubted.contains(ip)));
         } else if forwarded && !self.forwards() {
-            self.search.stop();
             self.lookups.clear();
             self.ethernet_askers = Askers::default();
             self.infiniband_askers = Askers::default();

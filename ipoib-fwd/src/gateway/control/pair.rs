@@ -240,11 +240,7 @@ impl<B: Backend> GatewayControl<B> {
         let (duty, link, _) = parts!(self, at);
         let known = link.neighbours(now);
         let known = known.iter().filter(|n| n.hardware.is_some()).map(|n| n.ip);
-        let begins = role == forward::Role::Forwarding && !duty.segment.forwards();
         duty.segment.set_role(now, role, known);
-        if begins {
-            duty.segment.search(now);
-        }
         link.speak(role == forward::Role::Forwarding);
     }
 

@@ -9,7 +9,6 @@ mod hosts;
 mod networks;
 mod role;
 mod said;
-mod search;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
