@@ -31,10 +31,12 @@ impl<P: Packet> Segment<P> {
         if self.forwards() && !forwarded {
             self.announce_all(now);
             let doubted = self.meanwhile.doubted();
-            self.ethernet_announcements.start(now, infiniband.filter(|ip| !doubted.contains(ip)));
+            let proven = |ip: &IpAddr| !doubted.contains(ip) && !self.unproven.contains_key(ip);
+            self.ethernet_announcements.start(now, infiniband.filter(proven));
         } else if forwarded && !self.forwards() {
             self.search.stop();
             self.lookups.clear();
+            self.unproven.clear();
             self.ethernet_askers = Askers::default();
             self.infiniband_askers = Askers::default();
             for ip in self.owners.settle() {
@@ -51,9 +53,9 @@ impl<P: Packet> Segment<P> {
     pub(super) fn verify_claimed(&mut self, now: Instant, fabric: &mut impl Fabric) {
         for ip in self.meanwhile.ask() {
             if self.hosts.get(ip).is_some() {
-                self.hosts.verify(now, ip);
+                self.verify_ethernet(now, ip, None);
             } else if fabric.hardware(ip).is_some() {
-                fabric.verify(now, ip);
+                self.verify_infiniband(now, fabric, ip, None);
             }
         }
         self.take_host_events(now, fabric);
@@ -94,7 +96,7 @@ impl<P: Packet> Segment<P> {
                     if fabric.hardware(host.ip).is_some() {
                         fabric.forget(now, host.ip);
                     }
-                    self.hosts.tell(now, host.ip, mac, ());
+                    self.hosts.tell(now, host.ip, mac, None);
                 }
                 false
             }

@@ -13,13 +13,12 @@ use std::time::{Duration, Instant};
 
 use foldhash::fast::FixedState;
 
-use super::arp::{announcement_ethernet, ask_ethernet};
-use super::fabric::{FIRST, Fabric};
+use super::arp::announcement_ethernet;
+use super::fabric::Fabric;
 use super::machine::Segment;
 use super::output::Packet;
-use super::pair::Side;
 use super::resolve::OWN_SIDE_FIRST;
-use crate::forward::{Prefix, Settings};
+use crate::forward::{Prefix, Settings, Side};
 use ipoib::net::ethernet::MacAddress;
 
 /// Most addresses that are searched; larger subnets are left out.
@@ -131,7 +130,7 @@ fn subnets<D>(settings: &Settings<D>) -> Vec<Prefix> {
 
 impl<P: Packet> Segment<P> {
     /// It begins to forward, and may not know all hosts: they are searched for on both sides.
-    pub fn search(&mut self, now: Instant) {
+    pub fn search_hosts(&mut self, now: Instant) {
         let settings = &self.own.settings;
         let hosts = subnets(settings).into_iter().flat_map(|subnet| {
             let (first, last) = subnet.hosts();
@@ -154,8 +153,8 @@ impl<P: Packet> Segment<P> {
                 continue;
             }
             self.search.ask(now, ip, round);
-            self.frame(&ask_ethernet(ip, &self.own), MacAddress::BROADCAST);
-            fabric.request(now, FIRST, IpAddr::V4(self.own.asker()), known);
+            self.ask_ethernet_host(now, fabric, known, None, MacAddress::BROADCAST);
+            self.ask_infiniband_hosts(now, fabric, known);
         }
         self.search.decide(now);
         for _ in 0..STEP {

@@ -243,7 +243,7 @@ impl<B: Backend> GatewayControl<B> {
         let begins = role == forward::Role::Forwarding && !duty.segment.forwards();
         duty.segment.set_role(now, role, known);
         if begins {
-            duty.segment.search(now);
+            duty.segment.search_hosts(now);
         }
         link.speak(role == forward::Role::Forwarding);
     }

@@ -36,6 +36,8 @@ const I2: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 4);
 const E1_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
 const E2_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 3]);
 const NONE: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
+/// By then an address that a host claims is proven, if the other side is silent.
+const PROVEN: Duration = Duration::from_millis(310);
 
 fn own() -> Own {
     let mut settings = Settings::new(GATEWAY_MAC);
@@ -99,6 +101,10 @@ struct Fake {
     behind: HashMap<Qpn, IpAddr>,
     /// Neighbours that are asked whether they are still there.
     verified: HashSet<IpAddr>,
+    /// Neighbors that were not heard for long.
+    stale: HashSet<IpAddr>,
+    /// Addresses that no neighbor has answered for yet.
+    sought: HashSet<IpAddr>,
     asked: Vec<Asked>,
 }
 
@@ -151,6 +157,9 @@ impl Fabric for Fake {
     }
 
     fn resolve(&mut self, _: Instant, _: WorkerIndex, source: IpAddr, ip: IpAddr) {
+        if !self.neighbours.contains_key(&ip) {
+            self.sought.insert(ip);
+        }
         self.asked.push(Asked::Resolve { source, ip });
     }
 
@@ -166,9 +175,19 @@ impl Fabric for Fake {
         self.asked.push(Asked::AskAt(ip, at));
     }
 
-    fn verify(&mut self, _: Instant, ip: IpAddr) {
+    fn verify(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, ip: IpAddr) {
         self.asked.push(Asked::Verify(ip));
         self.verified.insert(ip);
+    }
+
+    fn is_confirmed(&self, _: Instant, ip: IpAddr, _: Duration) -> bool {
+        self.neighbours.contains_key(&ip) && !self.stale.contains(&ip)
+    }
+
+    fn set_own_name(&mut self, _: Option<IpAddr>) {}
+
+    fn is_sought(&self, ip: IpAddr) -> bool {
+        self.sought.contains(&ip)
     }
 
     fn is_asked(&self, ip: IpAddr) -> bool {
@@ -183,13 +202,22 @@ impl Fabric for Fake {
         }
     }
 
+    fn answer(&mut self, _: Instant, _: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr) {
+        self.asked.push(Asked::Reply { ip, to: to.hardware, to_ip });
+    }
+
     fn announce(&mut self, _: Instant, _: WorkerIndex, ip: IpAddr) {
         self.asked.push(Asked::Announce(ip));
     }
 
     fn hear(&mut self, _: Instant, _: WorkerIndex, _: &UdSource, packet: Arp) {
-        self.verified.remove(&IpAddr::V4(packet.sender_ip));
-        if let Some(known) = self.neighbours.get_mut(&IpAddr::V4(packet.sender_ip)) {
+        let ip = IpAddr::V4(packet.sender_ip);
+        self.verified.remove(&ip);
+        self.stale.remove(&ip);
+        if self.sought.remove(&ip) {
+            self.neighbours.entry(ip).or_insert((packet.sender, false));
+        }
+        if let Some(known) = self.neighbours.get_mut(&ip) {
             known.0 = packet.sender;
         }
     }
@@ -276,10 +304,18 @@ impl World {
         self.segment.handle_infiniband_arp(self.now, &mut self.fabric, &arrival, &message);
     }
 
-    /// An Ethernet host makes itself known by asking for the gateway.
+    /// An Ethernet host makes itself known by asking for the gateway, and nobody on InfiniBand has its address. A standby gateway is
+    /// told of it.
     fn know_ethernet(&mut self, mac: MacAddress, ip: Ipv4Addr) {
-        self.ethernet(ArpOperation::Request, mac, ip, GATEWAY);
+        if self.segment.own.settings.role == crate::forward::Role::Forwarding {
+            self.ethernet(ArpOperation::Request, mac, ip, GATEWAY);
+            self.pass(PROVEN);
+        } else {
+            self.segment.hosts.learn(self.now, ip.into(), mac, None);
+            self.segment.take_host_events(self.now, &mut self.fabric);
+        }
         assert!(self.outputs().contains(&Output::SetHost { ip: ip.into(), mac }));
+        self.asked();
     }
 
     /// An InfiniBand host is known and published.

@@ -66,7 +66,7 @@ fn pass(w: &mut World, time: Duration, hosts: &Silent) -> Seen {
 fn begin(w: &mut World) {
     w.segment.set_role(w.now, Role::Standby, std::iter::empty());
     w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
-    w.segment.search(w.now);
+    w.segment.search_hosts(w.now);
 }
 
 fn hosts() -> Silent {
