@@ -95,30 +95,25 @@ fn ownership(page: &mut String) {
          About the address that a packet claims for its sender:",
     );
     let kinds = |kinds: &[ArpKind]| kinds.iter().map(|k| k.describe()).collect::<Vec<_>>().join(", ");
-    let heads = ["packet", "what is known of the address", "the gateway that forwards", "any other gateway"];
+    let heads = ["packet", "what is known of the address", "what is done"];
+    let done = |forwarding: &str, standby: &str| match forwarding == standby {
+        true => forwarding.to_owned(),
+        false => format!("{forwarding} On standby: {standby}"),
+    };
     table(
         page,
         heads,
         SENDERS.iter().map(|row| {
-            [
-                kinds(row.kinds),
-                row.known.describe().to_owned(),
-                row.forwarding.describe().to_owned(),
-                row.standby.describe().to_owned(),
-            ]
+            let done = done(row.forwarding.describe(), row.standby.describe());
+            [kinds(row.kinds), row.known.describe().to_owned(), done]
         }),
     );
-    page.push_str("\nAbout the address that a packet asks for:\n\n");
+    page.push_str("\nAbout the address that a packet asks for, where a gateway on standby answers for its own address only:\n\n");
     table(
         page,
         heads,
         TARGETS.iter().map(|row| {
-            [
-                kinds(row.kinds),
-                row.known.describe().to_owned(),
-                row.forwarding.describe().to_owned(),
-                row.standby.describe().to_owned(),
-            ]
+            [kinds(row.kinds), row.known.describe().to_owned(), row.forwarding.describe().to_owned()]
         }),
     );
 }
