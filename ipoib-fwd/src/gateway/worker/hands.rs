@@ -42,7 +42,7 @@ const fn frame_header<D>(destination: MacAddress, table: &SegmentTable<D>) -> Et
     EthernetHeader { destination, source: table.settings.mac, ethertype: ETHERTYPE_IPV4 }
 }
 
-/// The station that sent a frame, as [`StormGuard::admits`](crate::segment::pair::storm::StormGuard::admits) tells it from others.
+/// The station that sent a frame, as [`StormGuard::admits`](crate::segment::pair::storm::StormGuard::admits) knows it.
 fn frame_origin(frame: &Mbuf) -> u64 {
     let [_, _, _, _, _, _, a, b, c, d, e, f] = *head(frame).first_chunk().unwrap_or(&[0; 12]);
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])

@@ -94,7 +94,7 @@ impl StormGuard {
     }
 
     /// True if a packet to a group or to all may be forwarded now. `packet` is its IPv4 packet, or the first bytes of it, `origin` the station
-    /// that sent it, different on the two sides. `segment` tells apart what different segments forward. Only broadcasts have a bound for
+    /// that sent it, different on the two sides. Packets of different `segment`s are different packets. Only broadcasts have a bound for
     /// all of a segment together: groups are joined and wanted.
     pub fn admits(
         &mut self,

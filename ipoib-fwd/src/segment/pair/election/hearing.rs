@@ -26,8 +26,8 @@ impl Pair {
             Err(error) => {
                 self.statistics.rejected += 1;
                 let was_near = self.strangers.is_near();
-                let tell = self.strangers.unreadable(now, side, error);
-                self.tell_stranger(now, tell, was_near);
+                let report = self.strangers.unreadable(now, side, error);
+                self.report_stranger(now, report, was_near);
                 return Err(error);
             }
         };
@@ -79,14 +79,14 @@ impl Pair {
         let is_same = message.segment.is_same_partition(own);
         if !is_same {
             let was_near = self.strangers.is_near();
-            let tell = self.strangers.elsewhere(now, side);
-            self.tell_stranger(now, tell, was_near);
+            let report = self.strangers.elsewhere(now, side);
+            self.report_stranger(now, report, was_near);
         }
         is_same
     }
 
-    /// A hello of ours arrived on the other side. Signed, it was sent there; without a key whoever hears hellos can make it up, and only
-    /// probes, whose nonces nobody on the other side knows, tell.
+    /// A hello of ours arrived on the other side. Signed, it was sent there; without a key any host that hears hellos can
+    /// forge it. Probes prove a loop: nobody on the other side knows their nonces.
     fn suspect_loop(&mut self, now: Instant, side: Side) {
         if self.settings.key.is_some() {
             self.block(now, Sign::Hello, side);
@@ -102,8 +102,8 @@ impl Pair {
     }
 
     /// Reports a gateway that is not believed. With the first message of one it probes: it may join the same two networks.
-    fn tell_stranger(&mut self, now: Instant, tell: bool, was_near: bool) {
-        if let Some((why, ..)) = self.strangers.told().filter(|_| tell) {
+    fn report_stranger(&mut self, now: Instant, report: bool, was_near: bool) {
+        if let Some((why, ..)) = self.strangers.told().filter(|_| report) {
             self.events.push_back(Event::Stranger { why: Some(why) });
         }
         self.wake = self.wake.min(self.strangers.poll_timeout().unwrap_or(self.wake));

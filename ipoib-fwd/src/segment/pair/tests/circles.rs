@@ -494,7 +494,7 @@ fn no_short_course_of_cuts_and_deaths_lets_a_packet_pass_twice() {
     }
 }
 
-/// Whoever is on one side alone repeats and changes what it hears; with a key nothing comes of it, and without one nobody is blocked.
+/// A liar on one side alone repeats and changes what it hears. With a key nothing comes of it; without one no gateway is blocked.
 #[test]
 fn nobody_on_one_side_has_a_gateway_blocked() {
     for (keyed, liar) in [(false, Side::Ethernet), (false, Side::InfiniBand), (true, Side::Ethernet)] {
