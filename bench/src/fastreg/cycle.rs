@@ -13,7 +13,7 @@ use super::transfer::Pools;
 /// Most pieces of a list that lies in the work request.
 pub(super) const INLINE: usize = 52;
 
-/// A list for so many pieces; `pool` has buffers with room for the longest, wherever in it the list may begin.
+/// A list of `pieces`. The buffers of `pool` have room for the longest one, wherever it begins.
 fn list(pool: &Pool, pieces: usize) -> Result<PageList, String> {
     if pieces <= INLINE {
         return Ok(PageList::new(pieces));

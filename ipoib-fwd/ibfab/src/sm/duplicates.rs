@@ -45,7 +45,8 @@ impl Duplicates {
 }
 
 impl Sweep {
-    /// A node has answered behind `from`. False if it is a duplicate, or if that cannot be said before all others have answered.
+    /// Decides whether the node that answered behind `from` is taken in now. False for a duplicate, and for one at another place than
+    /// before: [`Sweep::settle_moved`] decides about that.
     pub(super) fn admits(&mut self, path: DirectedPath, from: Option<PortId>, info: &NodeInfo) -> bool {
         // A switch may be found by several of its ports.
         let Some(from) = from.filter(|_| info.node_type != NodeType::Switch) else { return true };
@@ -61,7 +62,8 @@ impl Sweep {
         false
     }
 
-    /// Everything has answered: nodes that were not found at their old places have moved. False if there was none to look at.
+    /// Takes in the nodes that have moved, once every node has answered: those that were not found at their old places. False if there
+    /// was none to look at.
     pub(super) fn settle_moved(&mut self, config: &SmConfig, counters: &mut Counters) -> bool {
         let moved = std::mem::take(&mut self.duplicates.moved);
         let any = !moved.is_empty();

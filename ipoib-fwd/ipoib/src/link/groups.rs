@@ -59,7 +59,7 @@ pub(super) struct Group {
     /// The group's parameters while we are a member. They stay in force while a re-join is under way.
     member: Option<McMemberRecord>,
     joining: Joining,
-    /// The datagram queue pair is attached, or has been told to be.
+    /// The datagram queue pair is attached, or the device was asked to attach it.
     attached: bool,
     failures: u32,
     /// Attachments in a row that the device has refused.

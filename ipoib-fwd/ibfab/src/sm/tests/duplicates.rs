@@ -33,15 +33,15 @@ fn the_second_one_stays_down_wherever_it_is_plugged_in() {
     // In front of the first one in the order of discovery, and behind it.
     for port in [1, 5] {
         let (mut world, clone) = with_clone(port);
-        let (lid, told) = (world.lid(1), world.nodes[1].reregistered);
+        let (lid, registrations) = (world.lid(1), world.nodes[1].reregistered);
         for _ in 0..3 {
             sweep(&mut world);
             assert_eq!(world.route(0, lid), 3, "the way to the first one");
             assert_eq!(world.nodes[1].ports[1].state, PortState::Active);
-            assert_eq!(world.nodes[1].reregistered, told, "it keeps its groups");
+            assert_eq!(world.nodes[1].reregistered, registrations, "it keeps its groups");
             assert_eq!(world.nodes[clone].ports[1].state, PortState::Init, "port {port}");
             assert_eq!(world.nodes[0].ports[usize::from(port)].state, PortState::Init);
-            assert_eq!(world.sm.counters().duplicate_guids, 1, "counted and told once");
+            assert_eq!(world.sm.counters().duplicate_guids, 1, "counted and reported once");
         }
         // With a GUID of its own it comes up.
         world.disconnect((0, port));
