@@ -28,7 +28,7 @@ def shellcheck():
 def steps():
     """The two lanes: builds and cargo's tests; programs that run."""
     builds = [
-        Step("format", [["cargo", "fmt", "--all", "--check"]]),
+        Step("format", [["cargo", "fmt", "--all", "--check", "--", "--color", "never"]]),
         Step("shell and Python scripts", [shellcheck(), ["flake8", "scripts"]]),
         Step("build", [["cargo", "build", "--release", "--locked", *PROGRAMS]]),
         Step("unit, property and integration tests", [["cargo", "nextest", "run", "--workspace", "--locked", "--no-fail-fast"]],

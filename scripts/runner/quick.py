@@ -41,7 +41,7 @@ def run(named):
     if not chosen:
         say("test: no crate has changed; name one: scripts/test --quick CRATE")
     packages = [word for name in chosen for word in ("-p", name)]
-    steps = [Step("format", [["cargo", "fmt", "--all", "--check"]])]
+    steps = [Step("format", [["cargo", "fmt", "--all", "--check", "--", "--color", "never"]])]
     if chosen:
         lints = ["cargo", "clippy", "--all-targets", "--locked", *packages, "--", "-D", "warnings"]
         tests = ["cargo", "nextest", "run", "--locked", "--no-fail-fast", "--no-tests", "pass", *packages]

@@ -80,7 +80,12 @@ impl<P: Packet> Segment<P> {
     }
 
     /// Queries all InfiniBand hosts and keeps nothing. Returns false as [`Self::ask_ethernet_host`] does.
-    pub(super) fn ask_infiniband_hosts(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) -> bool {
+    pub(super) fn ask_infiniband_hosts(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        ip: IpAddr,
+    ) -> bool {
         let name = self.name_for(now, fabric, Side::InfiniBand, ip, None);
         if self.may_ask_as(now, fabric, Side::InfiniBand, ip, name) {
             fabric.request(now, self.worker_of_name(name), name, ip);
