@@ -115,7 +115,7 @@ impl<P: Packet> Segment<P> {
         Err(DropReason::AddressConflict)
     }
 
-    /// A host claims the gateway's own address: people are told who, and the address is announced on that side (RFC 5227 2.4).
+    /// A host claims the gateway's own address: its hardware address is reported, and the own address is announced on that side (RFC 5227 2.4).
     pub(super) fn report_claim_to_own(
         &mut self,
         now: Instant,
@@ -155,8 +155,8 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Hosts of both sides answer for an address that none of them is proven to have: each side keeps its own, and neither is told of the
-    /// other's.
+    /// Hosts of both sides answer for an address that none of them is proven to have: each side keeps its own, and nothing is
+    /// announced or answered for it.
     pub(super) fn contest(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, heard: Place) {
         let answered = self.lookups.get(&ip).and_then(|lookup| lookup.answer);
         let other = match heard {
@@ -178,8 +178,8 @@ impl<P: Packet> Segment<P> {
         self.owners.contest(now, ip);
     }
 
-    /// A host that nobody knew answers for an address that the other side claims: the claim is refused. Who owns the address is not known
-    /// for that, so that the other side is told nothing.
+    /// A host that nobody knew answers for an address that the other side claims: the claim is refused. The owner is not
+    /// proven by that, so that nothing is announced on the other side.
     pub(super) fn refute(&mut self, now: Instant, ip: IpAddr, owner: Place) {
         if let Some(claim) = self.owners.confirm(now, ip) {
             self.counters.conflicts += 1;

@@ -92,7 +92,7 @@ impl<P: Packet> Segment<P> {
                     lookup.take(now, arp);
                     return Ok(());
                 }
-                // A packet waits for it: it goes, but nobody is told of a host that is not proven.
+                // A packet waits for it: it goes, but the host is not announced or answered for before it is proven.
                 self.unproven.insert(sender, false);
                 self.learn_ethernet(now, fabric, &arp)?;
             }
@@ -114,7 +114,7 @@ impl<P: Packet> Segment<P> {
         self.note_name(fabric, Side::Ethernet, sender);
         // Hosts of its own side hear it themselves.
         self.ethernet_askers.take(sender);
-        // Those who only want to know whether the address is taken are told at once.
+        // Hosts that only check whether the address is taken are answered at once.
         for prober in self.infiniband_askers.take_probers(sender) {
             fabric.answer(now, self.worker_of(sender), sender, prober.hardware, prober.ip);
         }
@@ -203,7 +203,7 @@ impl<P: Packet> Segment<P> {
             TargetAction::LookUp if !probes => {
                 self.seek_on_infiniband(now, fabric, target, Some(sender));
             }
-            // Whoever has the address answers, and that is told on.
+            // The probe is carried across, and so is its answer.
             TargetAction::LookUp if self.limits.infiniband_requests.take(now) => {
                 fabric.request(now, FIRST, NOBODY, target);
             }

@@ -76,8 +76,8 @@ described! {
         Drop = "Drop the packet.";
         Refuse = "Drop the packet and count a refused claim.";
         Serve = "Learn nothing. A request is served.";
-        Confirm = "Refresh the entry and refuse an open claim of the other side; tell that side who owns the address.";
-        Doubt = "Believe the new hardware address and query the old one, which keeps the address if it answers. Query the other side, which is told after 0.25 s if it stays silent.";
+        Confirm = "Refresh the entry and refuse an open claim of the other side; announce the owner on that side.";
+        Doubt = "Believe the new hardware address and query the old one, which keeps the address if it answers. Query the other side; an announcement is carried there after 0.25 s if it stays silent.";
         AskOwner = "Query the owner three times within a second, the last time its whole side: if it answers, the claim is refused, else the address moves.";
         Note = "Have the owner queried when this gateway begins to forward.";
         Contest = "Believe neither side for 10 s, and count it.";
@@ -107,7 +107,7 @@ described! {
     /// What is done about the address that a packet asks for.
     TargetAction {
         Answer = "Answer with the gateway's hardware address.";
-        Ignore = "Nothing: the host hears the request itself, or nobody may be told.";
+        Ignore = "Do not answer: the host hears the request itself, or no owner is proven.";
         Wait = "Answer when the claim is settled.";
         AskOwner = "Query the owner three times within a second; answer when it does.";
         AskOwnSide = "Query the asker's own side; answer after 0.25 s if it stays silent.";

@@ -134,8 +134,8 @@ impl<P: Packet> Segment<P> {
         asked
     }
 
-    /// A host of a side has another hardware address, so that perhaps it is not the host that was proven. Until the other side has stayed
-    /// silent nobody there is told of it.
+    /// A host of a side has another hardware address, so that perhaps it is not the host that was proven. It is
+    /// announced there after the other side has stayed silent.
     pub(super) fn prove_again(
         &mut self,
         now: Instant,
@@ -418,7 +418,7 @@ impl<P: Packet> Segment<P> {
 
     // -- announcements
 
-    /// Tells the Ethernet side that an InfiniBand host is behind the gateway: switches and hosts learn it.
+    /// Announces on Ethernet that an InfiniBand host is behind the gateway: switches and hosts learn it.
     pub(super) fn announce_to_ethernet(&mut self, now: Instant, ip: IpAddr, by: By) {
         let Some(ip) = v4(ip) else { return };
         if self.limits.take_announcement(now, Side::Ethernet, by) {
@@ -428,7 +428,7 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Tells the InfiniBand side that an Ethernet host is behind the gateway.
+    /// Announces on InfiniBand that an Ethernet host is behind the gateway.
     pub(super) fn announce_to_infiniband(
         &mut self,
         now: Instant,

@@ -42,6 +42,30 @@ fn who_does_not_answer_three_probes_is_gone() {
 }
 
 #[test]
+fn a_host_that_is_verified_is_asked_three_times_within_a_second() {
+    for answers in [false, true] {
+        let (mut t, start) = table();
+        t.learn(start, HOST, E1_MAC, None);
+        let now = start + secs(6);
+        assert!(t.is_confirmed(now, HOST, secs(6)) && !t.is_confirmed(now, HOST, secs(5)));
+        t.verify(now, HOST);
+        t.verify(now, HOST);
+        assert!(t.is_asked(HOST));
+        pass(&mut t, now + ms(340));
+        if answers {
+            t.learn(now + ms(500), HOST, E1_MAC, None);
+        }
+        pass(&mut t, now + ms(680));
+        pass(&mut t, now + ms(1020));
+        let to: Vec<_> = std::iter::from_fn(|| t.poll_transmit()).map(|probe| probe.to).collect();
+        let known = Some(E1_MAC);
+        let (asked, left) = if answers { (vec![known; 2], known) } else { (vec![known, known, None], None) };
+        assert_eq!((to, t.get(HOST)), (asked, left), "the last question is for another card");
+        assert_eq!(t.is_confirmed(now + secs(1), HOST, secs(1)), answers);
+    }
+}
+
+#[test]
 fn a_used_neighbour_is_probed_and_an_unused_one_forgotten() {
     let (mut t, start) = table();
     let nobody = IpAddr::V4(E2);

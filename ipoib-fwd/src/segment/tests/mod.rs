@@ -304,8 +304,8 @@ impl World {
         self.segment.handle_infiniband_arp(self.now, &mut self.fabric, &arrival, &message);
     }
 
-    /// An Ethernet host makes itself known by asking for the gateway, and nobody on InfiniBand has its address. A standby gateway is
-    /// told of it.
+    /// An Ethernet host makes itself known by asking for the gateway, and nobody on InfiniBand has its address. A standby gateway
+    /// learns it from its peer.
     fn know_ethernet(&mut self, mac: MacAddress, ip: Ipv4Addr) {
         if self.segment.own.settings.role == crate::forward::Role::Forwarding {
             self.ethernet(ArpOperation::Request, mac, ip, GATEWAY);

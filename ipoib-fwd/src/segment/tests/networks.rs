@@ -126,7 +126,7 @@ fn without_an_address_hosts_are_asked_in_the_askers_name_and_not_in_nobodys() {
     assert_eq!((names(&first, E1), names(&first, I1)), (vec![], vec![NONE]));
     w.pass(secs(2));
     assert_eq!(names(&w.outputs(), E1), [I1; 2]);
-    // Somebody boots there and probes: nobody's name would tell it that the address is taken.
+    // Somebody boots there and probes: a question in nobody's name would look like a conflict to it.
     w.fabric.neighbours.clear();
     w.pass(secs(5));
     w.outputs();

@@ -123,9 +123,9 @@ impl World {
             if let Some(h) = owner {
                 let host = &self.town.hosts[h];
                 let settled = at.saturating_duration_since(self.since[h]) > BOUND;
-                // Whatever it says in the name of a host tells that side that the host is behind the gateway.
+                // Any packet in the name of a host announces on that side that the host is behind the gateway.
                 let here = host.alive && host.side == side && settled && host.manner == Manner::Soon;
-                assert!(!here, "{host:?} is on the side that is told it is not: {said:?}");
+                assert!(!here, "{host:?} is on the side where the gateway speaks for it: {said:?}");
             }
             if said.operation == ArpOperation::Reply
                 && !self.lied_about.contains(&sender)
@@ -252,7 +252,7 @@ fn a_host_that_moves_without_a_word_is_found_within_ten_seconds() {
             // Hosts of the side that it has left ask as kernels do: once a second, by broadcast.
             let found = w.ask(near, ip, BOUND.as_secs() as u32);
             assert!(found, "{side:?} {net:?} {after} s");
-            // Nobody on the side where it is now is told otherwise: `check` sees to that.
+            // `check` fails if the gateway speaks for it on the side where it is now.
             for _ in 0..15 {
                 w.town.ask(far, ip);
                 w.run(secs(1));
