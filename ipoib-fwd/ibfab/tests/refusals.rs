@@ -67,10 +67,13 @@ fn an_opening_that_stopped_half_way_is_tried_again() {
 /// A link whose groups the device does not attach is deaf; it hears once the device has room.
 fn a_group_is_attached_again(w: &mut World) {
     w.ends[0].endpoint.hca().attach_refused = Some(0);
-    let now = Instant::now();
+    let now = w.now();
     let link = w.ends[0].add(now, DEAF);
     assert_eq!(w.ends[1].add(now, DEAF), link);
-    w.run("some tries", |w, _| w.ends[0].endpoint.hca().attach_refused.is_some_and(|tries| tries >= 3));
+    w.run("some tries", |w, _| {
+        w.ahead += Duration::from_millis(1);
+        w.ends[0].endpoint.hca().attach_refused.is_some_and(|tries| tries >= 3)
+    });
     let failures = w.ends[0].endpoint.link_at(link).unwrap().counters().attach_failures;
     assert!(failures >= 3, "{failures}");
     w.ends[0].endpoint.hca().attach_refused = None;
