@@ -1,4 +1,4 @@
-"""`scripts/test --full`: everything that is slow, statistical or needs much of a machine, as named parts.
+"""`scripts/test --full`: slow tests and measurements, by parts.
 
 A check that failed runs twice more by itself. It is `flaky` if it passes then, and `failed` if it never does; the outputs of all runs
 are kept in target/test/full.
@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from runner.step import LOGS, ROOT, first_failures, say, table
 
 PYTEST = ["/usr/bin/python3", "-m", "pytest", "-q", "scripts/e2e"]
-AGAIN = 2
+# Followed by one filter: with two, nextest runs the tests that either of them matches.
+NEXTEST = ["cargo", "nextest", "run", "--workspace", "--locked", "--no-fail-fast", "--run-ignored", "only"]
+RERUNS = 2
 FULL = LOGS / "full"
 
 
@@ -55,15 +57,15 @@ class Part:
         if not failed:
             # The part did not come as far as its checks, or is one itself.
             failed, total = {self.name: self.command}, max(total, 1)
-        checks = [self.again(name, command, folder) for name, command in failed.items()]
+        checks = [self.rerun(name, command, folder) for name, command in failed.items()]
         worst = "failed" if any(check.result == "failed" for check in checks) else "flaky"
         return worst, total, checks
 
-    def again(self, name, command, folder):
+    def rerun(self, name, command, folder):
         """Runs a failed check by itself."""
         base = re.sub(r"[^\w.-]+", "-", name)
         outputs, passed = [folder / "run-1.log"], 0
-        for number in range(AGAIN):
+        for number in range(RERUNS):
             say(f"   {self.name}: {name} failed; run {number + 2} of it, by itself")
             outputs.append(folder / f"{base}-run-{number + 2}.log")
             passed += execute(command, outputs[-1]) == 0
@@ -80,7 +82,7 @@ class Part:
             text = log.read_text(errors="replace")
             names = dict.fromkeys(re.findall(r"^\s*(?:FAIL|TIMEOUT|SIG\w+|ABORT) \[.*?\] (?:\(.*?\) )?\S+ (\S+)", text, re.M))
             ran = re.search(r"(\d+) tests? run", text)
-            return {name: [*self.command, "-E", f"test(={name})"] for name in names}, int(ran[1]) if ran else 0
+            return {name: [*NEXTEST, "-E", f"test(={name})"] for name in names}, int(ran[1]) if ran else 0
         return {}, 1
 
 
@@ -106,8 +108,7 @@ def parts():
         Part("timing", "10 min", "promises about times, rates and CPU share, end to end; wants an idle machine",
              [*PYTEST, "-m", "timing"], "pytest"),
         Part("cargo-timing", "3 min", "cargo's tests that measure time; wants an idle machine",
-             ["cargo", "nextest", "run", "--workspace", "--locked", "--no-fail-fast", "--run-ignored", "only", "--no-tests", "pass", "-E",
-              "test(/(^|::)timing::/)"], "nextest"),
+             [*NEXTEST, "--no-tests", "pass", "-E", "test(/(^|::)timing::/)"], "nextest"),
         Part("packages", "12 min", "packages are built, installed, run as services, upgraded and removed in a bare root",
              ["scripts/package", "check"]),
         Part("platforms", "12 min", "the programs are built in a bare root of Debian 13", ["scripts/platforms", "--build", "debian13"]),
