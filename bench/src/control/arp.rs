@@ -64,7 +64,9 @@ impl Fabric for Nobody {
         None
     }
     fn resolve(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, _: IpAddr) {}
-    fn request(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, _: IpAddr) {}
+    fn request(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, _: IpAddr) -> bool {
+        true
+    }
     fn ask(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, _: IpAddr) {}
     fn ask_at(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, _: IpAddr, _: HardwareAddress) {}
     fn verify(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, _: IpAddr) {}

@@ -150,9 +150,17 @@ impl<P: Packet> Segment<P> {
             self.counters.limited += 1;
             return;
         }
-        if self.owners.claim(now, ip, claim, true) == Answer::Ask {
-            self.search(now, fabric, claim.side().other(), ip);
+        if self.owners.claim(now, ip, claim, true) == Answer::Ask
+            && !self.search(now, fabric, claim.side().other(), ip)
+        {
+            self.give_up(ip);
         }
+    }
+
+    /// The other side could not be queried about a claim, so its silence would prove nothing: the claim is discarded.
+    fn give_up(&mut self, ip: IpAddr) {
+        self.owners.give_up(ip);
+        self.counters.limited += 1;
     }
 
     /// Hosts of both sides answer for an address that none of them is proven to have: each side keeps its own, and nothing is
@@ -195,17 +203,22 @@ impl<P: Packet> Segment<P> {
         claim: Claim,
     ) -> Result<(), DropReason> {
         match self.owners.claim(now, ip, claim, false) {
-            Answer::Ask => self.ask_owner(now, fabric, ip, claim.side().other()),
+            Answer::Ask => {
+                if !self.ask_owner(now, fabric, ip, claim.side().other()) {
+                    self.give_up(ip);
+                }
+            }
             Answer::Wait => {}
             Answer::Refused | Answer::Held => return self.refuse(),
         }
         Ok(())
     }
 
-    /// Queries the owner of an address by unicast, or its whole side if nobody is known to have the address.
-    fn ask_owner(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, side: Side) {
+    /// Queries the owner of an address by unicast, or its whole side if nobody is known to have the address. Returns false
+    /// if that side could not be queried.
+    fn ask_owner(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, side: Side) -> bool {
         match (side, self.hosts.get(ip)) {
-            _ if !self.is_on(fabric, side, ip) => self.search(now, fabric, side, ip),
+            _ if !self.is_on(fabric, side, ip) => return self.search(now, fabric, side, ip),
             // Whatever the name: an owner that is not asked would lose its address.
             (Side::Ethernet, Some(mac)) => {
                 let name = v4(self.name_for(now, fabric, side, ip, None));
@@ -218,6 +231,7 @@ impl<P: Packet> Segment<P> {
                 fabric.ask(now, self.worker_of_name(name), name, ip);
             }
         }
+        true
     }
 
     /// The owner of an address is heard: an open claim is refused, and the claimant's side told who has it (RFC 5227 2.4).
@@ -238,11 +252,13 @@ impl<P: Packet> Segment<P> {
         for step in self.owners.handle_timeout(now) {
             match step {
                 Step::Ask { ip, last } => {
-                    let side = self.owners.claimed(ip).map(|claim| claim.side().other());
-                    match side {
-                        Some(side) if last => self.search(now, fabric, side, ip),
-                        Some(side) => self.ask_owner(now, fabric, ip, side),
-                        None => {}
+                    let Some(claim) = self.owners.claimed(ip) else { continue };
+                    let side = claim.side().other();
+                    if last {
+                        // The owner was queried by unicast before.
+                        self.search(now, fabric, side, ip);
+                    } else if !self.ask_owner(now, fabric, ip, side) {
+                        self.give_up(ip);
                     }
                 }
                 Step::Prove { ip, claim } => {

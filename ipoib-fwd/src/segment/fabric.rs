@@ -36,8 +36,8 @@ pub trait Fabric {
     fn way_back(&self, source: &UdSource) -> Option<UdDestination>;
     /// Has a neighbour found, on behalf of `source`; what comes of it is published, or told by an event.
     fn resolve(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr);
-    /// Asks for an address by broadcast, and keeps nothing.
-    fn request(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr);
+    /// Queries all hosts for an address, and keeps nothing. Returns false if the request was not sent.
+    fn request(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr) -> bool;
     /// Asks a neighbour that has answered before, by unicast, and keeps nothing.
     fn ask(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr);
     /// Asks at one link-layer address whether `ip` is there, and keeps nothing.
@@ -120,8 +120,8 @@ impl Fabric for Link {
         Self::resolve(self, now, worker, source, ip);
     }
 
-    fn request(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr) {
-        Self::request(self, now, worker, source, ip);
+    fn request(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr) -> bool {
+        Self::request(self, now, worker, source, ip)
     }
 
     fn ask(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr) {

@@ -239,6 +239,15 @@ impl<C: Copy> Owners<C> {
         }
     }
 
+    /// A question about an address could not be sent: the open claim is discarded.
+    pub(super) fn give_up(&mut self, ip: IpAddr) {
+        if let Some(address) = self.addresses.get_mut(&ip)
+            && matches!(address.dispute, Dispute::Asked { .. })
+        {
+            address.dispute = Dispute::Settled;
+        }
+    }
+
     /// True while the owner of an address is being asked because of a claim.
     pub(super) fn is_asked(&self, ip: IpAddr) -> bool {
         self.addresses.get(&ip).is_some_and(|address| matches!(address.dispute, Dispute::Asked { .. }))

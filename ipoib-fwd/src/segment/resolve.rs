@@ -79,7 +79,8 @@ impl<P: Packet> Segment<P> {
         false
     }
 
-    /// Queries all InfiniBand hosts and keeps nothing. Returns false as [`Self::ask_ethernet_host`] does.
+    /// Queries all InfiniBand hosts and keeps nothing. Returns false as [`Self::ask_ethernet_host`] does, and if the link's rate limit
+    /// drops the request.
     pub(super) fn ask_infiniband_hosts(
         &mut self,
         now: Instant,
@@ -87,25 +88,22 @@ impl<P: Packet> Segment<P> {
         ip: IpAddr,
     ) -> bool {
         let name = self.name_for(now, fabric, Side::InfiniBand, ip, None);
-        if self.may_ask_as(now, fabric, Side::InfiniBand, ip, name) {
-            fabric.request(now, self.worker_of_name(name), name, ip);
-            return true;
-        }
-        false
+        self.may_ask_as(now, fabric, Side::InfiniBand, ip, name)
+            && fabric.request(now, self.worker_of_name(name), name, ip)
     }
 
     /// Queries a side for an address that a host of the other one claims and nobody is known to have. In nobody's name if there is no
-    /// other: if somebody boots with that address there it is right that it learns of the conflict.
-    pub(super) fn search(&mut self, now: Instant, fabric: &mut impl Fabric, side: Side, ip: IpAddr) {
+    /// other: if somebody boots with that address there it is right that it learns of the conflict. Returns false if the request was not
+    /// sent: then silence proves nothing.
+    pub(super) fn search(&mut self, now: Instant, fabric: &mut impl Fabric, side: Side, ip: IpAddr) -> bool {
         let name = self.name_for(now, fabric, side, ip, None);
         match (side, v4(ip), v4(name)) {
             (Side::Ethernet, Some(ip), Some(name)) => {
                 self.frame(&ask_ethernet(ip, name, self.own.mac()), MacAddress::BROADCAST);
+                true
             }
-            (Side::InfiniBand, Some(_), Some(_)) => {
-                fabric.request(now, self.worker_of_name(name), name, ip);
-            }
-            _ => {}
+            (Side::InfiniBand, Some(_), Some(_)) => fabric.request(now, self.worker_of_name(name), name, ip),
+            _ => false,
         }
     }
 

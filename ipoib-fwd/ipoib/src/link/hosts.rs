@@ -150,19 +150,22 @@ impl Link {
         self.at_paths().send_arp(now, worker, (to.gid, to.qpn), packet, reason);
     }
 
-    /// Sends a request for `target` by broadcast, from `source` at `worker`'s link-layer address, without any state. Rate limited.
+    /// Sends a request for `target` by broadcast, from `source` at `worker`'s link-layer address, without any state. Returns false
+    /// if the rate limit drops it, or if the link cannot send.
     pub fn request(
         &mut self,
         now: Instant,
         worker: WorkerIndex,
         source: impl Into<IpAddr>,
         target: impl Into<IpAddr>,
-    ) {
-        if self.neighbours.may_broadcast(now) {
-            self.ask(now, (worker, source.into()), target.into(), None);
-        } else {
+    ) -> bool {
+        if !self.neighbours.may_broadcast(now) {
             self.out.counters.requests_limited += 1;
+            return false;
         }
+        let can_send = self.ground.up && self.groups.broadcast_destination().is_some();
+        self.ask(now, (worker, source.into()), target.into(), None);
+        can_send && self.ground.address(worker).is_some()
     }
 
     /// Tells all that `ip` is at `worker`'s link-layer address: a gratuitous request by broadcast.

@@ -146,6 +146,24 @@ fn a_card_that_answers_once_more_before_it_goes_is_asked_again_soon() {
 }
 
 #[test]
+fn a_claim_is_not_proven_by_questions_that_were_not_sent() {
+    // The link's rate limit drops the first question, or the second one.
+    for limited_after in [ms(0), ms(100)] {
+        let mut w = World::new();
+        w.fabric.is_limited = limited_after.is_zero();
+        w.ethernet(ArpOperation::Request, E2_MAC, I1, GATEWAY);
+        w.pass(limited_after);
+        w.fabric.is_limited = true;
+        w.pass(secs(3));
+        assert!(!w.outputs().iter().any(|o| matches!(o, Output::SetHost { .. })), "{limited_after:?}");
+        assert_eq!(w.segment.counters().limited, 1);
+        // The next claim is looked into.
+        w.fabric.is_limited = false;
+        w.know_ethernet(E2_MAC, I1);
+    }
+}
+
+#[test]
 fn an_address_moves_to_ethernet_when_its_owner_is_silent() {
     let mut w = World::new();
     w.know_infiniband(1, I1);

@@ -105,6 +105,8 @@ struct Fake {
     stale: HashSet<IpAddr>,
     /// Addresses that no neighbor has answered for yet.
     sought: HashSet<IpAddr>,
+    /// The link's rate limit drops all requests.
+    is_limited: bool,
     asked: Vec<Asked>,
 }
 
@@ -163,8 +165,11 @@ impl Fabric for Fake {
         self.asked.push(Asked::Resolve { source, ip });
     }
 
-    fn request(&mut self, _: Instant, _: WorkerIndex, source: IpAddr, ip: IpAddr) {
-        self.asked.push(Asked::Request { source, ip });
+    fn request(&mut self, _: Instant, _: WorkerIndex, source: IpAddr, ip: IpAddr) -> bool {
+        if !self.is_limited {
+            self.asked.push(Asked::Request { source, ip });
+        }
+        !self.is_limited
     }
 
     fn ask(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, ip: IpAddr) {
