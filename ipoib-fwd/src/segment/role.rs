@@ -69,10 +69,18 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Addresses whose owners have not answered since they were claimed while it did not forward: nobody is told where they are.
+    /// Addresses that are not reported to standby gateways: unproven ones, and those whose owners have not answered since they were
+    /// claimed while it did not forward.
     #[must_use]
     pub fn doubted(&self) -> HashSet<IpAddr> {
-        self.meanwhile.doubted()
+        let unproven = self.unproven.keys().copied();
+        self.meanwhile.doubted().into_iter().chain(unproven).collect()
+    }
+
+    /// True for a known host whose address the other side was not queried for yet.
+    #[must_use]
+    pub fn is_unproven(&self, ip: IpAddr) -> bool {
+        self.unproven.contains_key(&ip)
     }
 
     /// These are the other gateways of the segment: none of them is a host.

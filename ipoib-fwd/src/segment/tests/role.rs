@@ -317,3 +317,20 @@ fn who_asks_for_a_gateway_that_stands_by_takes_nobodys_address_by_that() {
     assert!(w.fabric.hardware(E1.into()).is_none());
     assert_eq!(w.segment.hosts().next().unwrap().mac, Some(E1_MAC));
 }
+
+/// An InfiniBand host has just answered a question for an Ethernet host.
+fn unproven() -> World {
+    let mut w = World::new();
+    w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
+    w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
+    assert!(w.segment.is_unproven(I1.into()));
+    w
+}
+
+#[test]
+fn an_unproven_host_is_not_reported_to_standby_gateways() {
+    let mut w = unproven();
+    assert!(w.segment.doubted().contains(&I1.into()));
+    w.pass(ms(260));
+    assert!(w.segment.doubted().is_empty() && !w.segment.is_unproven(I1.into()), "Ethernet is silent");
+}
