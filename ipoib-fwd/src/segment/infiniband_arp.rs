@@ -118,10 +118,8 @@ impl<P: Packet> Segment<P> {
         if known != SenderKnowledge::SoughtAcross {
             return;
         }
-        // It was looked for on Ethernet, which has the time that is left to answer.
-        if let Some(lookup) = self.lookups.get_mut(&ip) {
-            lookup.own = Side::Ethernet;
-        }
+        // Ethernet is queried again, and has the whole time to answer.
+        self.lookups.remove(&ip);
         self.infiniband_askers.take(ip);
         self.hosts.forget(ip);
         self.unproven.insert(ip, false);

@@ -167,6 +167,20 @@ fn an_infiniband_hosts_own_side_is_asked_first() {
 }
 
 #[test]
+fn an_infiniband_host_that_answers_late_is_proven_by_a_whole_silence_of_ethernet() {
+    let mut w = World::new();
+    w.infiniband(InfiniBandOperation::Request, 1, I1, I2);
+    w.pass(ms(240));
+    w.outputs();
+    w.infiniband(InfiniBandOperation::Reply, 2, I2, GATEWAY);
+    assert_eq!(World::frames(&w.outputs()).iter().map(|a| a.target_ip).collect::<Vec<_>>(), [I2]);
+    w.pass(ms(240));
+    assert!(w.segment.is_unproven(I2.into()));
+    w.pass(ms(20));
+    assert!(!w.segment.is_unproven(I2.into()));
+}
+
+#[test]
 fn hosts_that_only_talk_to_their_like_are_no_concern_of_ours() {
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
