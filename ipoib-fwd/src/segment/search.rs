@@ -4,8 +4,8 @@
 //! pairs of an earlier run; a host corrects that only when its own entry ages. A forwarder that does not know the hosts cannot announce
 //! them. So it asks both sides for each address of the segment's subnets and announces those that answer to the other side.
 //!
-//! A host that answers on both sides at a time is announced nowhere: nobody takes an address whose owner answers. Hosts that are known
-//! already are announced by `role`.
+//! Each address is queried twice on each side before it is decided where it is. An address that both sides speak for is not announced,
+//! or not again: a host does not take an address whose owner answers. Hosts that are known already are announced by `role`.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
@@ -38,10 +38,10 @@ pub(super) struct Search {
     waiting: VecDeque<(Ipv4Addr, u8)>,
     /// Asked for, and when it is decided what the answers mean.
     decided_at: VecDeque<(Instant, Ipv4Addr, u8)>,
-    /// On which sides they have answered.
+    /// On which sides they have answered, in any round and until the last announcement.
     answered: HashMap<Ipv4Addr, [bool; 2], FixedState>,
-    /// To be announced on the side where the host is not.
-    announced_at: VecDeque<(Instant, Ipv4Addr, Side)>,
+    /// To be announced on the side where the host is not, and whether that is the last time.
+    announced_at: VecDeque<(Instant, Ipv4Addr, bool)>,
     next: Instant,
 }
 
@@ -94,24 +94,30 @@ impl Search {
     }
 
     fn ask(&mut self, now: Instant, ip: Ipv4Addr, round: u8) {
-        self.answered.insert(ip, [false; 2]);
+        self.answered.entry(ip).or_default();
         self.decided_at.push_back((now + OWN_SIDE_FIRST, ip, round));
     }
 
-    /// Decides what the answers mean.
+    /// Decides what the answers mean, after the last round: an owner may have lost one question.
     fn decide(&mut self, now: Instant) {
         while let Some((_, ip, round)) = self.decided_at.pop_front_if(|(at, ..)| *at <= now) {
-            let to = match self.answered.remove(&ip) {
-                Some([true, false]) => Side::InfiniBand,
-                Some([false, true]) => Side::Ethernet,
-                Some([false, false]) if round < ROUNDS => {
-                    self.waiting.push_back((ip, round + 1));
-                    continue;
-                }
-                _ => continue,
-            };
-            self.announced_at.push_front((now, ip, to));
-            self.announced_at.push_back((now + AGAIN, ip, to));
+            if round < ROUNDS {
+                self.waiting.push_back((ip, round + 1));
+            } else if self.announced_on(ip).is_some() {
+                self.announced_at.push_front((now, ip, false));
+                self.announced_at.push_back((now + AGAIN, ip, true));
+            } else {
+                self.answered.remove(&ip);
+            }
+        }
+    }
+
+    /// The side where a host is to be announced: the one that has not answered, if the other has.
+    fn announced_on(&self, ip: Ipv4Addr) -> Option<Side> {
+        match self.answered.get(&ip)? {
+            [true, false] => Some(Side::InfiniBand),
+            [false, true] => Some(Side::Ethernet),
+            [true, true] | [false, false] => None,
         }
     }
 }
@@ -148,26 +154,51 @@ impl<P: Packet> Segment<P> {
             return;
         }
         for (ip, round) in self.search.due(now) {
-            let known = IpAddr::V4(ip);
-            if self.hosts.get(known).is_some() || fabric.hardware(known).is_some() {
-                continue;
+            let host = IpAddr::V4(ip);
+            let is_known = self.hosts.get(host).is_some() || fabric.hardware(host).is_some();
+            if is_known && round > 1 {
+                // It has become known since: what it answered is to be announced still.
+                self.search.ask(now, ip, round);
+            } else if is_known || !self.may_search(now, fabric, host) {
+                // A host that probes for an address now announces itself soon.
+                self.search.answered.remove(&ip);
+            } else if self.ask_infiniband_hosts(now, fabric, host) {
+                self.search.ask(now, ip, round);
+                self.ask_ethernet_host(now, fabric, host, None, MacAddress::BROADCAST);
+            } else {
+                // The link's rate limit: silence would prove nothing.
+                self.search.waiting.push_back((ip, round));
             }
-            self.search.ask(now, ip, round);
-            self.ask_ethernet_host(now, fabric, known, None, MacAddress::BROADCAST);
-            self.ask_infiniband_hosts(now, fabric, known);
         }
         self.search.decide(now);
         for _ in 0..STEP {
-            let Some((_, ip, to)) = self.search.announced_at.pop_front_if(|(at, ..)| *at <= now) else {
+            let Some((_, ip, last)) = self.search.announced_at.pop_front_if(|(at, ..)| *at <= now) else {
                 return;
             };
-            self.announce_found(now, fabric, ip, to);
+            if let Some(to) = self.search.announced_on(ip) {
+                self.announce_found(now, fabric, ip, to);
+            }
+            if last {
+                self.search.answered.remove(&ip);
+            }
         }
     }
 
-    /// Announces a host that was found, unless it is known to be elsewhere by now.
+    /// True if both sides may be queried for an address: no host there probes for it.
+    fn may_search(&self, now: Instant, fabric: &impl Fabric, ip: IpAddr) -> bool {
+        [Side::Ethernet, Side::InfiniBand].into_iter().all(|side| {
+            let name = self.name_for(now, fabric, side, ip, None);
+            self.may_ask_as(now, fabric, side, ip, name)
+        })
+    }
+
+    /// Announces a host that was found, unless it is known to be elsewhere by now, or its address is not settled.
     fn announce_found(&mut self, now: Instant, fabric: &mut impl Fabric, ip: Ipv4Addr, to: Side) {
         let host = IpAddr::V4(ip);
+        let is_open = self.owners.is_contested(now, host) || self.owners.claimed(host).is_some();
+        if is_open || self.lookups.contains_key(&host) || self.is_unproven(host) {
+            return;
+        }
         match to {
             Side::Ethernet if self.hosts.get(host).is_none() => {
                 self.frame(&announcement_ethernet(ip, self.own.mac()), MacAddress::BROADCAST);

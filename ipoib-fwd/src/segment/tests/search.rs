@@ -10,6 +10,15 @@ struct Silent {
     infiniband: Vec<(Ipv4Addr, u8)>,
     /// Rounds of questions that get lost.
     deaf: usize,
+    /// The first question to this host on this side gets lost, too.
+    lost: Option<(Side, Ipv4Addr)>,
+}
+
+impl Silent {
+    /// How many questions to a host get lost.
+    fn deaf_to(&self, side: Side, ip: Ipv4Addr) -> usize {
+        self.deaf + usize::from(self.lost == Some((side, ip)))
+    }
 }
 
 /// What was announced on Ethernet and on InfiniBand, and how often each address was asked for there.
@@ -39,7 +48,7 @@ fn pass(w: &mut World, time: Duration, hosts: &Silent) -> Seen {
             let times = seen.asked[0].entry(frame.target_ip).or_default();
             *times += 1;
             if let Some((ip, mac)) = hosts.ethernet.iter().find(|(ip, _)| *ip == frame.target_ip)
-                && *times > hosts.deaf
+                && *times > hosts.deaf_to(Side::Ethernet, *ip)
             {
                 w.ethernet(ArpOperation::Reply, *mac, *ip, frame.sender_ip);
             }
@@ -51,7 +60,7 @@ fn pass(w: &mut World, time: Duration, hosts: &Silent) -> Seen {
                     let times = seen.asked[1].entry(v4(ip)).or_default();
                     *times += 1;
                     if let Some((ip, n)) = hosts.infiniband.iter().find(|(host, _)| *host == v4(ip))
-                        && *times > hosts.deaf
+                        && *times > hosts.deaf_to(Side::InfiniBand, *ip)
                     {
                         w.infiniband(InfiniBandOperation::Reply, *n, *ip, GATEWAY);
                     }
@@ -70,7 +79,12 @@ fn begin(w: &mut World) {
 }
 
 fn hosts() -> Silent {
-    Silent { ethernet: vec![(E1, E1_MAC), (E2, E2_MAC)], infiniband: vec![(I1, 2), (I2, 4)], deaf: 0 }
+    Silent {
+        ethernet: vec![(E1, E1_MAC), (E2, E2_MAC)],
+        infiniband: vec![(I1, 2), (I2, 4)],
+        deaf: 0,
+        lost: None,
+    }
 }
 
 #[test]
@@ -97,7 +111,7 @@ fn each_address_is_asked_for_twice_at_most_and_the_own_and_the_known_not_at_all(
     w.know_ethernet(E1_MAC, E1);
     w.know_infiniband(2, I1);
     begin(&mut w);
-    let seen = pass(&mut w, secs(3), &Silent { ethernet: vec![], infiniband: vec![], deaf: 0 });
+    let seen = pass(&mut w, secs(3), &Silent { ethernet: vec![], infiniband: vec![], ..hosts() });
     for asked in seen.asked {
         assert_eq!((asked.len(), asked.values().max()), (251, Some(&2)));
         assert!([E1, I1, GATEWAY].iter().all(|ip| !asked.contains_key(ip)));
@@ -106,18 +120,49 @@ fn each_address_is_asked_for_twice_at_most_and_the_own_and_the_known_not_at_all(
 
 #[test]
 fn who_answers_for_a_host_of_the_other_side_diverts_nothing() {
-    for liar in [Side::Ethernet, Side::InfiniBand] {
+    for (liar, owner_loses_one) in
+        [Side::Ethernet, Side::InfiniBand].into_iter().flat_map(|liar| [(liar, false), (liar, true)])
+    {
         let mut w = World::new();
         begin(&mut w);
         let mut both = hosts();
+        let owner = if liar == Side::Ethernet { I1 } else { E1 };
+        both.lost = owner_loses_one.then_some((liar.other(), owner));
         match liar {
             Side::Ethernet => both.ethernet.push((I1, E2_MAC)),
             Side::InfiniBand => both.infiniband.push((E1, 4)),
         }
         let seen = pass(&mut w, secs(3), &both);
-        let (side, victim) = if liar == Side::Ethernet { (1, I1) } else { (0, E1) };
-        assert!(!seen.announced[side].contains(&victim), "{liar:?}");
+        let side = if liar == Side::Ethernet { 1 } else { 0 };
+        assert!(!seen.announced[side].contains(&owner), "{liar:?} {owner_loses_one}");
     }
+}
+
+#[test]
+fn an_address_is_searched_again_when_a_question_was_not_sent() {
+    let mut w = World::new();
+    begin(&mut w);
+    w.fabric.is_limited = true;
+    let seen = pass(&mut w, secs(2), &hosts());
+    assert!(seen.announced.iter().all(|ips| ips.iter().all(|ip| *ip == GATEWAY)), "{:?}", seen.announced);
+    w.fabric.is_limited = false;
+    let seen = pass(&mut w, secs(2), &hosts());
+    assert!(seen.announced[0].contains(&I1) && seen.announced[1].contains(&E1));
+}
+
+#[test]
+fn a_host_that_is_found_is_not_announced_again_when_its_address_is_open() {
+    let mut w = World::new();
+    begin(&mut w);
+    let seen = pass(&mut w, secs(1), &hosts());
+    assert!([I1, I2].iter().all(|ip| seen.announced[0].contains(ip)));
+    assert!([E1, E2].iter().all(|ip| seen.announced[1].contains(ip)));
+    // A host of the other side speaks for one, and neither side is believed about another.
+    w.infiniband(InfiniBandOperation::Reply, 4, E1, GATEWAY);
+    w.segment.owners.contest(w.now, I1.into());
+    let seen = pass(&mut w, secs(2), &hosts());
+    assert!(!seen.announced[0].contains(&I1) && seen.announced[0].contains(&I2));
+    assert!(!seen.announced[1].contains(&E1) && seen.announced[1].contains(&E2));
 }
 
 #[test]
