@@ -394,6 +394,11 @@ impl<P: Packet> Segment<P> {
         if moved {
             self.announce_all(now);
         }
+        // The subnets of a search under way are others.
+        self.search.stop();
+        if self.forwards() {
+            self.search_hosts(now);
+        }
     }
 
     /// Hosts that nobody sends to are forgotten after another time from now on.

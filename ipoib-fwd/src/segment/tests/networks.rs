@@ -137,3 +137,18 @@ fn without_an_address_hosts_are_asked_in_the_askers_name_and_not_in_nobodys() {
     w.pass(secs(5));
     assert_eq!(names(&w.outputs(), E1), [NONE; 0]);
 }
+
+#[test]
+fn hosts_of_new_subnets_are_searched_and_those_of_old_ones_are_not() {
+    let mut w = World::new();
+    w.segment.search_hosts(w.now);
+    change(&mut w, FAR, routes(&[], None));
+    w.pass(secs(1));
+    let asked = World::frames(&w.outputs());
+    let far = |ip: Ipv4Addr| ip.octets()[1] == 78;
+    assert!(!asked.is_empty() && asked.iter().all(|arp| far(arp.target_ip)), "{asked:?}");
+    w.segment.set_role(w.now, crate::forward::Role::Standby, std::iter::empty());
+    change(&mut w, GATEWAY, routes(&[], None));
+    w.pass(secs(1));
+    assert!(World::frames(&w.outputs()).is_empty(), "a standby gateway searches for nobody");
+}
