@@ -26,7 +26,7 @@ use crate::forward::{Hop, Prefix, Side};
 pub(super) const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 /// A host that probes for an address has done so after this time (RFC 5227 2.1.1: three probes and a wait, 9 s at most).
 const PROBING: Duration = Duration::from_secs(10);
-/// Most addresses whose probes are remembered.
+/// Most addresses of a side whose probes are remembered.
 const MOST: usize = 1024;
 
 /// Hosts whose names may be used, and addresses that hosts probe for.
@@ -34,14 +34,14 @@ const MOST: usize = 1024;
 pub(super) struct Names {
     /// The last proven host of a side and subnet that was heard. Bounded by the subnets of a segment.
     heard: HashMap<(bool, Prefix), Ipv4Addr, FixedState>,
-    /// When, and by whom.
-    probed: HashMap<(bool, IpAddr), (Instant, Place), FixedState>,
+    /// When each address was probed for and by whom, a map for each side: a flood on one side leaves the other's as it is.
+    probed: [HashMap<IpAddr, (Instant, Place), FixedState>; 2],
 }
 
 impl Names {
     pub(super) fn new(seed: u64) -> Self {
         let hasher = || FixedState::with_seed(seed);
-        Self { heard: HashMap::with_hasher(hasher()), probed: HashMap::with_hasher(hasher()) }
+        Self { heard: HashMap::with_hasher(hasher()), probed: [hasher(), hasher()].map(HashMap::with_hasher) }
     }
 
     /// The subnets are others.
@@ -60,19 +60,20 @@ impl Names {
 
     /// Somebody of a side probes for an address.
     pub(super) fn note_probe(&mut self, now: Instant, prober: Place, ip: IpAddr) {
-        if self.probed.len() >= MOST {
-            self.probed.retain(|_, (at, _)| now.saturating_duration_since(*at) < PROBING);
+        let probed = &mut self.probed[side_of(prober) as usize];
+        if probed.len() >= MOST {
+            probed.retain(|_, (at, _)| now.saturating_duration_since(*at) < PROBING);
         }
         // With that many probes at once the oldest knowledge is as good as any.
-        if self.probed.len() >= MOST {
-            self.probed.clear();
+        if probed.len() >= MOST {
+            probed.clear();
         }
-        self.probed.insert((side_of(prober) == Side::Ethernet, ip), (now, prober));
+        probed.insert(ip, (now, prober));
     }
 
     /// Who of a side probes for an address.
     fn prober(&self, now: Instant, side: Side, ip: IpAddr) -> Option<Place> {
-        let (at, prober) = self.probed.get(&(side == Side::Ethernet, ip))?;
+        let (at, prober) = self.probed[side as usize].get(&ip)?;
         (now.saturating_duration_since(*at) < PROBING).then_some(*prober)
     }
 }

@@ -259,3 +259,16 @@ fn who_was_never_heard_is_found_in_the_end() {
     }
     assert!(asked >= 2, "{asked} of 20 times");
 }
+
+#[test]
+fn a_flood_of_probes_on_one_side_leaves_the_other_sides_probes_known() {
+    let mut w = World::new();
+    w.segment.set_networks(w.now, &mut w.fabric, None, crate::forward::Routes::default());
+    w.infiniband(InfiniBandOperation::Request, 1, NONE, I1);
+    for n in 0..3000 {
+        let ip = Ipv4Addr::from_bits(0x0a4e_0000 + n);
+        w.ethernet(ArpOperation::Request, E2_MAC, NONE, ip);
+    }
+    let none = IpAddr::V4(NONE);
+    assert!(!w.segment.may_ask_as(w.now, &w.fabric, Side::InfiniBand, I1.into(), none));
+}
