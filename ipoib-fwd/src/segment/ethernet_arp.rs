@@ -195,7 +195,9 @@ impl<P: Packet> Segment<P> {
         }
         self.ethernet_askers.add(now, target, arp.sender_mac, sender);
         match action {
-            TargetAction::AskOwner => self.verify_infiniband(now, fabric, target, Some(sender)),
+            TargetAction::AskOwner => {
+                self.verify_infiniband(now, fabric, target, Some(sender));
+            }
             TargetAction::AskOwnSide => {
                 self.ask_own_side(now, fabric, Side::Ethernet, target);
             }

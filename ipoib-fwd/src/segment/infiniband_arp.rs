@@ -221,7 +221,9 @@ impl<P: Packet> Segment<P> {
             TargetAction::AskOwnSide => {
                 self.ask_own_side(now, fabric, Side::InfiniBand, target);
             }
-            TargetAction::AskHere => self.verify_infiniband(now, fabric, target, None),
+            TargetAction::AskHere => {
+                self.verify_infiniband(now, fabric, target, None);
+            }
             TargetAction::LookUp => self.seek_on_ethernet(now, fabric, target, Some(asker))?,
             TargetAction::Wait | TargetAction::Answer | TargetAction::Ignore => {}
         }

@@ -189,18 +189,21 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Queries the owner of an address of InfiniBand, which is forgotten if it does not answer.
+    /// Queries the owner of an address of InfiniBand, which is forgotten if it does not answer. Returns false if a question in
+    /// nobody's name would do harm.
     pub(super) fn verify_infiniband(
         &mut self,
         now: Instant,
         fabric: &mut impl Fabric,
         ip: IpAddr,
         asker: Option<IpAddr>,
-    ) {
+    ) -> bool {
         let name = self.name_for(now, fabric, Side::InfiniBand, ip, asker);
-        if self.may_ask_as(now, fabric, Side::InfiniBand, ip, name) {
+        let may_ask = self.may_ask_as(now, fabric, Side::InfiniBand, ip, name);
+        if may_ask {
             fabric.verify(now, self.worker_of_name(name), name, ip);
         }
+        may_ask
     }
 
     /// The same of Ethernet.

@@ -36,7 +36,6 @@ impl<P: Packet> Segment<P> {
         } else if forwarded && !self.forwards() {
             self.search.stop();
             self.lookups.clear();
-            self.unproven.clear();
             self.ethernet_askers = Askers::default();
             self.infiniband_askers = Askers::default();
             for ip in self.owners.settle() {
@@ -51,17 +50,21 @@ impl<P: Packet> Segment<P> {
     /// Owners whose addresses were claimed while it did not forward are asked whether they are still there, by who forwards now. The other
     /// side is told of those that have answered.
     pub(super) fn verify_claimed(&mut self, now: Instant, fabric: &mut impl Fabric) {
+        let mut unasked = Vec::new();
         for ip in self.meanwhile.ask() {
             if self.hosts.get(ip).is_some() {
                 self.verify_ethernet(now, ip, None);
-            } else if fabric.hardware(ip).is_some() {
-                self.verify_infiniband(now, fabric, ip, None);
+            } else if fabric.hardware(ip).is_some() && !self.verify_infiniband(now, fabric, ip, None) {
+                unasked.push(ip);
             }
         }
         self.take_host_events(now, fabric);
         let hosts = &self.hosts;
         for ip in self.meanwhile.settled(|ip| hosts.is_asked(ip) || fabric.is_asked(ip)) {
-            if self.hosts.get(ip).is_some() {
+            if unasked.contains(&ip) {
+                // A host probes for it now: its owner is asked later.
+                self.meanwhile.note(ip);
+            } else if self.hosts.get(ip).is_some() {
                 self.announcements.add(now, ip);
             } else if fabric.hardware(ip).is_some() {
                 self.ethernet_announcements.add(now, ip);
@@ -116,6 +119,8 @@ impl<P: Packet> Segment<P> {
                 is_host
             }
         };
+        // The forwarder reports proven hosts only.
+        self.unproven.remove(&host.ip);
         self.take_host_events(now, fabric);
         told
     }

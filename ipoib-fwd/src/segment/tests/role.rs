@@ -334,3 +334,37 @@ fn an_unproven_host_is_not_reported_to_standby_gateways() {
     w.pass(ms(260));
     assert!(w.segment.doubted().is_empty() && !w.segment.is_unproven(I1.into()), "Ethernet is silent");
 }
+
+#[test]
+fn an_unproven_host_stays_unproven_while_another_gateway_forwards() {
+    for reported in [false, true] {
+        let mut w = unproven();
+        w.segment.set_role(w.now, Role::Standby, std::iter::empty());
+        w.outputs();
+        if reported {
+            // Another gateway has proven it.
+            assert!(told(&mut w, I1, Place::InfiniBand(hardware(1))));
+        }
+        w.know_infiniband(1, I1);
+        w.segment.set_role(w.now, Role::Forwarding, [I1.into()].into_iter());
+        w.pass(ms(100));
+        assert_eq!(announced_on_ethernet(&mut w, [I1, I2]), [usize::from(reported), 0]);
+    }
+}
+
+#[test]
+fn an_owner_that_could_not_be_asked_is_asked_later() {
+    let mut w = standby();
+    // Without an address there is no name to ask in while a host probes.
+    let routes = w.segment.own.settings.routes.clone();
+    w.segment.set_networks(w.now, &mut w.fabric, None, routes);
+    w.know_infiniband(1, I1);
+    w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
+    w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
+    w.infiniband(InfiniBandOperation::Request, 1, NONE, I1);
+    w.pass(secs(5));
+    assert!(!w.asked().contains(&Asked::Verify(I1.into())));
+    assert_eq!(announced_on_ethernet(&mut w, [I1, I2]), [0, 0]);
+    w.pass(secs(10));
+    assert!(w.asked().contains(&Asked::Verify(I1.into())));
+}
