@@ -126,7 +126,7 @@ impl Link {
         self.neighbours.at_address(self.conns.behind(qpn)?).next()
     }
 
-    /// Where a datagram came from, if it came from a host of this subnet: from the LID that it was sent to.
+    /// Where a datagram without a GRH came from: from the LID that it was sent to. `None` if an answer needs a GRH.
     #[must_use]
     pub fn way_back(&self, source: &UdSource) -> Option<UdDestination> {
         let av = AddressVector {
@@ -136,8 +136,10 @@ impl Link {
             rate: Rate::default(),
             grh: None,
         };
-        // Behind a GRH is another subnet, to which the source's LID is not the way.
-        let qkey = self.groups.qkey().filter(|_| self.ground.up && !source.has_grh)?;
+        // A datagram with a GRH may come from another subnet, where its LID leads nowhere, and the GIDs of the GRH are not known
+        // here. Nor can a port that requires a GRH send without one.
+        let needs_grh = source.has_grh || self.ground.port.grh_required;
+        let qkey = self.groups.qkey().filter(|_| self.ground.up && !needs_grh)?;
         Some(UdDestination { av, qpn: source.qpn, qkey: Some(qkey) })
     }
 }

@@ -319,6 +319,11 @@ fn the_way_back_begins_at_the_lid_that_was_sent_to() {
     };
     let back = f.nodes[0].link.way_back(&from).expect("the link is up");
     assert_eq!((back.av.dlid, back.qpn, back.av.src_path_bits), (Lid(9), Qpn::new(0x77), 3));
+    // Without a GRH there is none to a host that sends one, and none from a port that requires one.
+    assert_eq!(f.nodes[0].link.way_back(&hca::UdSource { has_grh: true, ..from }), None);
+    f.change_port(0, |facts| facts.grh_required = true);
+    f.run(ms(100));
+    assert_eq!(f.nodes[0].link.way_back(&from), None);
 }
 
 #[test]
