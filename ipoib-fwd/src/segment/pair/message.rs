@@ -164,7 +164,8 @@ impl Role {
 }
 
 /// Which broadcast domain a message is about, as the configuration names it. Gateways of different segments may hear each other where VLANs
-/// or cables are shared. The gateway's own address is no part of it, and a gateway may name no subnet.
+/// or cables are shared. The gateway's own address is no part of it, and a gateway may name no subnet. Gateways whose ids differ are of one segment only
+/// while they hear each other on both sides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentId(pub u64);
 
@@ -182,13 +183,6 @@ impl SegmentId {
     #[must_use]
     pub const fn is_same_partition(self, other: Self) -> bool {
         self.0 >> 48 == other.0 >> 48
-    }
-
-    /// True if both may be the same broadcast domain: the partition is the same, and so is the subnet where both name one.
-    #[must_use]
-    pub const fn agrees_with(self, other: Self) -> bool {
-        let names_none = self.0 << 16 == 0 || other.0 << 16 == 0;
-        self.0 == other.0 || (self.is_same_partition(other) && names_none)
     }
 }
 

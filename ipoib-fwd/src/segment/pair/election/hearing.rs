@@ -66,11 +66,8 @@ impl Pair {
     /// partitions differ: then it is a stranger.
     fn is_same_segment(&mut self, now: Instant, side: Side, message: &Message, is_sibling: bool) -> bool {
         let own = self.settings.segment;
-        if is_sibling {
+        if is_sibling || message.segment == own {
             return message.segment == own;
-        }
-        if message.segment.agrees_with(own) {
-            return true;
         }
         // A bridge that carries hellos across would make us a stranger to ourselves.
         if message.side != side || !self.strangers.is_on_both_sides(now, side, message.from) {

@@ -397,16 +397,19 @@ fn who_names_another_partition_on_both_sides_is_reported() {
 
 #[test]
 fn who_names_another_subnet_is_of_another_network_unless_it_is_heard_on_both_sides() {
-    let mut w = World::new(&[100], false);
-    w.run(SECOND * 3);
-    for (side, role) in [(Side::Ethernet, Role::Forwarding), (Side::InfiniBand, Role::Standby)] {
-        for sequence in 1..10 {
-            let (now, bytes) = (w.now, boast(SegmentId(2), sequence, side, None));
-            w.with(0, |pair| pair.handle_message(now, side, &bytes).unwrap());
-            w.run(HELLO);
+    // Another one, or none.
+    for segment in [SegmentId(2), SegmentId(0)] {
+        let mut w = World::new(&[100], false);
+        w.run(SECOND * 3);
+        for (side, role) in [(Side::Ethernet, Role::Forwarding), (Side::InfiniBand, Role::Standby)] {
+            for sequence in 1..10 {
+                let (now, bytes) = (w.now, boast(segment, sequence, side, None));
+                w.with(0, |pair| pair.handle_message(now, side, &bytes).unwrap());
+                w.run(HELLO);
+            }
+            assert_eq!(w.role(0), Some(role), "{segment:?} {side:?}");
+            assert!(strangers(&mut w, 0).is_empty());
         }
-        assert_eq!(w.role(0), Some(role), "{side:?}");
-        assert!(strangers(&mut w, 0).is_empty());
     }
 }
 

@@ -78,10 +78,8 @@ fn segments_of_one_partition_and_subnet_are_one_whatever_the_membership_and_own_
     assert_ne!(of(0x8001, 1, 24), of(0x8002, 1, 24));
     assert_ne!(of(0x8001, 1, 24), of(0x8001, 1, 23));
     assert_ne!(SegmentId::of(0x8001, None), of(0x8001, 1, 24));
-    // One that names no subnet contradicts none.
-    let none = SegmentId::of(0x8001, None);
-    assert!(none.agrees_with(of(0x0001, 1, 24)) && of(0x8001, 1, 24).agrees_with(none));
-    assert!(!none.agrees_with(of(0x8002, 1, 24)) && !of(0x8001, 1, 24).agrees_with(of(0x8001, 1, 23)));
+    assert!(SegmentId::of(0x8001, None).is_same_partition(of(0x0001, 1, 24)));
+    assert!(!SegmentId::of(0x8001, None).is_same_partition(of(0x8002, 1, 24)));
 }
 
 #[test]
