@@ -31,7 +31,8 @@ def main():
     def interrupted(number, _frame):
         raise KeyboardInterrupt(signal.Signals(number).name)
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    # Also where the shell ignores SIGINT, as for jobs in the background.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupted)
     try:
         if args.list:
