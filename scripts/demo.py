@@ -245,6 +245,11 @@ def arguments():
     if args.workers > 1 and args.port == ethport.AF_XDP.kind:
         parser.error("--port af-xdp takes one worker: an AF_XDP socket owns a queue of the interface, and veth has one here")
     args.keep |= args.capture
+    # Paths are relative to where the user is, and not to the tree.
+    called_from = Path(os.environ.get("CALLED_FROM", "."))
+    args.json, args.bin = (path and str((called_from / path).resolve()) for path in (args.json, args.bin))
+    if args.json and not Path(args.json).parent.is_dir():
+        parser.error(f"--json: there is no directory {Path(args.json).parent}")
     return args
 
 

@@ -27,6 +27,7 @@ def pytest_addoption(parser):
     group = parser.getgroup("ipoib-fwd")
     group.addoption("--programs", metavar="DIR", default=str(ROOT / "target/release"), help="the programs (default target/release)")
     group.addoption("--older", metavar="DIR", help="where programs of an older version are, for the upgrade of a pair")
+    group.addoption("--captured", action="store_true", help="capture packets from the start in every topology that does not rule it out")
     group.addoption("--failures", metavar="DIR", default=str(ROOT / "target/e2e"), help="where captures and logs of failed tests are kept")
 
 
@@ -103,6 +104,8 @@ def start(request, tidy, programs):
     def build(make=Topology, up=True, **attributes):
         # A class of its own, so that attributes are there before __init__ looks at them.
         topology = type(make.__name__, (make,), attributes)(programs)
+        if request.config.getoption("--captured") and topology.captured is None:
+            topology.captured = True
         running.append(topology)
         if up:
             topology.up()

@@ -16,6 +16,9 @@ pytestmark = pytest.mark.netns
 class WithCaptures(Topology):
     """The gateway has a directory for captures."""
 
+    # `ctl capture` and `--capture` exclude each other.
+    captured = False
+
     def __init__(self, *args, **more):
         super().__init__(*args, **more)
         self.captures = self.dir / "captures"

@@ -1,8 +1,10 @@
 """The command line of `scripts/test`."""
 
 import argparse
+import os
 import signal
 import sys
+from pathlib import Path
 
 from runner import default, full, quick
 from runner.step import need_root, stop_running
@@ -41,7 +43,8 @@ def main():
             return quick.run(args.quick)
         need_root(own_arguments(sys.argv[1:]))
         if args.full is not None:
-            return full.run(args.full, args.json)
+            # A path is relative to where the user is, and not to the tree.
+            return full.run(args.full, args.json and Path(os.environ.get("CALLED_FROM", "."), args.json).resolve())
         return default.run(args.setup_seconds)
     except KeyboardInterrupt:
         stop_running()

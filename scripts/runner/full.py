@@ -1,7 +1,7 @@
 """`scripts/test --full`: slow tests and measurements, by parts.
 
-A check that failed runs twice more by itself. It is `flaky` if it passes then, and `failed` if it never does; the outputs of all runs
-are kept in target/test/full.
+A check that failed runs twice more by itself, the second time with packets captured. It is `flaky` if it passes then, and `failed` if
+it never does; the outputs of all runs are kept in target/test/full.
 """
 
 import json
@@ -77,7 +77,8 @@ class Part:
         for number in range(RERUNS):
             say(f"   {self.name}: {name} failed; run {number + 2} of it, by itself")
             outputs.append(folder / f"{base}-run-{number + 2}.log")
-            passed += execute(command, outputs[-1]) == 0
+            captured = ["--captured"] if self.runner == "pytest" and number == RERUNS - 1 else []
+            passed += execute([*command, *captured], outputs[-1]) == 0
         return Check(name, "flaky" if passed else "failed", [str(path.relative_to(ROOT)) for path in outputs])
 
     def failed_checks(self, log, junit):

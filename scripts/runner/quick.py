@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from runner.default import shellcheck
 from runner.step import ROOT, Step, say
 
 
@@ -18,10 +19,20 @@ def crates():
     return {package["name"]: Path(package["manifest_path"]).parent for package in packages}
 
 
+def base():
+    """The commit from which this branch began: where it left its upstream branch or main; without either, the commit before the last."""
+    head = output("git", "rev-parse", "HEAD").strip()
+    for branch in ("@{upstream}", "origin/main", "main", "HEAD~1"):
+        found = subprocess.run(["git", "merge-base", "HEAD", branch], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+        # A branch is its own beginning where it is the one that is worked on.
+        if found and (found != head or branch == "@{upstream}"):
+            return found
+    return head
+
+
 def changed_files():
-    """Files that differ from the upstream branch, or from the last commit where there is none."""
-    base = subprocess.run(["git", "merge-base", "HEAD", "@{upstream}"], cwd=ROOT, capture_output=True, text=True, check=False)
-    files = output("git", "diff", "--name-only", base.stdout.strip() or "HEAD").splitlines()
+    """Files that differ from where this branch began."""
+    files = output("git", "diff", "--name-only", base()).splitlines()
     files += output("git", "ls-files", "--others", "--exclude-standard").splitlines()
     return [ROOT / file for file in files]
 
@@ -37,11 +48,14 @@ def run(named):
     unknown = [name for name in named if name not in directories]
     if unknown:
         sys.exit(f"test: there is no crate {unknown[0]}; the crates are {', '.join(sorted(directories))}")
-    chosen = sorted(named or {name for name in (owner(file, directories) for file in changed_files()) if name})
+    changed = [] if named else changed_files()
+    chosen = sorted(named or {name for name in (owner(file, directories) for file in changed) if name})
     if not chosen:
         say("test: no crate has changed; name one: scripts/test --quick CRATE")
     packages = [word for name in chosen for word in ("-p", name)]
     steps = [Step("format", [["cargo", "fmt", "--all", "--check", "--", "--color", "never"]])]
+    if any(file.is_relative_to(ROOT / "scripts") for file in changed):
+        steps.append(Step("shell and Python scripts", [shellcheck(), ["flake8", "scripts"]]))
     if chosen:
         lints = ["cargo", "clippy", "--all-targets", "--locked", *packages, "--", "-D", "warnings"]
         tests = ["cargo", "nextest", "run", "--locked", "--no-fail-fast", "--no-tests", "pass", *packages]

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -113,8 +114,14 @@ def table(rows, headings):
 
 
 def start(command, log, environment=None):
-    """Starts a command in a process group of its own, which `stop_running` stops as a whole."""
-    process = subprocess.Popen([str(word) for word in command], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+    """Starts a command in a process group of its own, which `stop_running` stops as a whole.
+
+    Should this process be killed, the kernel interrupts the command, which then cleans up after itself.
+    """
+    command = [str(word) for word in command]
+    if not shutil.which(command[0], path=f"{os.environ['PATH']}:{ROOT}"):
+        raise FileNotFoundError(command[0])
+    process = subprocess.Popen(["setpriv", "--pdeathsig", "INT", *command], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                env={**os.environ, **(environment or {})}, start_new_session=True)
     RUNNING.add(process)
     return process

@@ -41,8 +41,10 @@ class Topology:
     workers = 1
     # A second link of the fabric, over UDP, for a port that misbehaves (`ibwire.Intruder`).
     intruder = False
-    # Whether the gateway writes GID tables, and captures its packets from the start to explain a failure.
-    gids, captured = False, False
+    # Whether the gateway writes GID tables.
+    gids = False
+    # Whether both programs capture their packets from the start to explain a failure; None: if the tests run with --captured.
+    captured = None
     # Buffers in hugepages if there is room for them; False: in ordinary pages.
     hugepages_wanted = True
     # Whether the gateway of this topology can be asked to stop and to account for its buffers.
@@ -273,9 +275,13 @@ ports = [{{ link = "shm:{self.link}", mtu = {self.fabric_mtu} }}]
         return outstanding
 
     def close(self):
-        """Ends all programs and removes all namespaces and files."""
+        """Ends all programs and removes all namespaces and files; the first program that cannot be stopped is raised at the end."""
+        error = None
         for p in reversed(self.processes):
-            p.stop()
+            try:
+                p.stop()
+            except TestbedError as failure:
+                error = error or failure
         for name in self.namespaces:
             for pid in run("ip", "netns", "pids", name, check=False).stdout.split():
                 try:
@@ -289,3 +295,5 @@ ports = [{{ link = "shm:{self.link}", mtu = {self.fabric_mtu} }}]
             self.report(f"files kept in {self.dir}")
         else:
             shutil.rmtree(self.dir, ignore_errors=True)
+        if error:
+            raise error
