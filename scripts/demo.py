@@ -185,7 +185,7 @@ The network is up. Leave this shell to remove it.
 
   ip netns exec {t.eth} ping {IB_IP}                  from the Ethernet host to the InfiniBand host
   ip netns exec {t.ib} ping {ETH_IP}                  and back
-  ip netns exec {t.eth} tcpdump -ni eth0 -c 10           capture on the Ethernet wire (start a ping with &)
+  ip netns exec {t.eth} tcpdump -ni eth0 -c 10 arp or icmp   capture on the Ethernet wire (start a ping with &)
   ipoib-fwd ctl {ctl} stats        counters; also: links, neighbours, connections, help
   ipoib-fwd top {ctl}              live view
 """, flush=True)

@@ -82,6 +82,15 @@ def test_tiers_of_former_checks(collected):
     assert not wrong
 
 
+def test_groups_of_the_gateway():
+    """docs/manual/limits.md has the multicast groups that the gateway joins."""
+    code = (ROOT / "ipoib-fwd/ipoib/src/link/groups.rs").read_text().split("LINK_LOCAL_GROUPS", 1)[1].split("];", 1)[0]
+    joined = re.findall(r"Ipv4Addr::new\((\d+), (\d+), (\d+), (\d+)\)", code)
+    text = (ROOT / "docs/manual/limits.md").read_text().split("It joins ", 1)[1].split(". ", 1)[0]
+    assert [".".join(parts) for parts in joined] == re.findall(r"[\d.]+\d", text)
+    assert len(joined) == 12, "README.md and the comment in the code say twelve"
+
+
 def test_steps():
     """docs/dev/testing.md lists the steps of the test command, lane by lane, in their order."""
     documented = [(lane, name) for lane, name, _ in table(TESTING, "lane", "step", "what it runs")]
