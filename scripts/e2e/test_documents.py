@@ -82,6 +82,21 @@ def test_tiers_of_former_checks(collected):
     assert not wrong
 
 
+def test_statements_on_several_gateways(collected):
+    """docs/dev/pairs.md has a statement for each paragraph of the manual's page, and tests that exist for each statement."""
+    page = (ROOT / "docs/manual/pairs.md").read_text()
+    plain = " ".join(page.split())
+    statements = dict(table(ROOT / "docs/dev/pairs.md", "statement", "tests"))
+    assert not [statement for statement in statements if statement not in plain]
+    blocks = re.split(r"\n\n|\n(?=- |\d+\. )", re.sub(r"^#.*$|^```[^`]*```$", "", page, flags=re.M))
+    untested = [block for block in blocks if len(block.split()) > 20 and not any(s in " ".join(block.split()) for s in statements)]
+    assert not untested
+    rust = {name for path in (ROOT / "ipoib-fwd").rglob("*.rs") for name in re.findall(r"fn (\w+)\(", path.read_text())}
+    missing = [name for tests in statements.values() for name in re.findall(r"`([^`]+)`", tests)
+               if not (name in rust or (ROOT / name).is_file() or name in without_parameters(collected))]
+    assert not missing
+
+
 def test_groups_of_the_gateway():
     """docs/manual/limits.md has the multicast groups that the gateway joins."""
     code = (ROOT / "ipoib-fwd/ipoib/src/link/groups.rs").read_text().split("LINK_LOCAL_GROUPS", 1)[1].split("];", 1)[0]

@@ -1,0 +1,72 @@
+"""What somebody who has just started a gateway tries first: ARP by hand, and a second subnet of hosts with strict settings."""
+
+import pytest
+from testbed.programs import DEADLINE, run
+from testbed.topology import ETH_IP, GW_IP, IB_IP, PREFIX, Topology
+from testbed.traffic import first_ping
+
+pytestmark = [pytest.mark.netns, pytest.mark.core]
+
+FREE_IP = "10.77.0.99"
+SECOND_ETH, SECOND_IB = "10.78.0.1", "10.78.0.2"
+
+
+def arping(topology, *arguments):
+    """`arping` of the Ethernet host; one question, whose answer may take as long as it does on a busy machine."""
+    return run("arping", "-c", 1, "-w", DEADLINE // 2, "-I", "eth0", *arguments, netns=topology.eth, check=False)
+
+
+class Cold(Topology):
+    """Nothing has been sent when the test begins."""
+
+    def up(self):
+        self.start()
+        self.wait_hosts()
+        self.wait_for("the gateway to forward", self.link_up)
+
+
+def test_arping(start):
+    """An InfiniBand host that nobody has asked for before, and the gateway itself: both are at the gateway's address."""
+    topology = start(Cold)
+    mac = topology.ctl("links")["ethernet"]["mac"].upper()
+    for address in (IB_IP, GW_IP):
+        answer = arping(topology, address)
+        assert answer.returncode == 0, answer.stdout
+        assert mac in answer.stdout
+
+
+@pytest.mark.parametrize(("address", "taken"), [(IB_IP, True), (GW_IP, True), (FREE_IP, False)], ids=["host", "gateway", "free"])
+def test_arping_for_duplicates(start, address, taken):
+    """Duplicate address detection, as a host does it that boots: an address is taken or not."""
+    topology = start(Cold)
+    # arping ends with 1 if somebody has the address. It waits for all of its time if nobody has.
+    probe = run("arping", "-D", "-c", 2, "-w", DEADLINE // 2 if taken else 3, "-I", "eth0", address, netns=topology.eth, check=False)
+    assert (probe.returncode == 1) == taken, probe.stdout
+
+
+class SecondSubnet(Cold):
+    """Hosts of a subnet in which the gateway has no address. The Ethernet host drops what does not come from its own subnet."""
+
+    def namespaces_up(self):
+        super().namespaces_up()
+        run("ip", "addr", "del", f"{ETH_IP}/{PREFIX}", "dev", "eth0", netns=self.eth)
+        run("ip", "addr", "add", f"{SECOND_ETH}/{PREFIX}", "dev", "eth0", netns=self.eth)
+        for name in ("all", "default", "eth0"):
+            run("sysctl", "-qw", f"net.ipv4.conf.{name}.rp_filter=1", netns=self.eth)
+
+    def fabric_config(self):
+        return super().fabric_config().replace(f"{IB_IP}/{PREFIX}", f"{SECOND_IB}/{PREFIX}")
+
+    def gateway_config(self):
+        address = f'address = "{GW_IP}/{PREFIX}"\n'
+        return super().gateway_config().replace(address, f'{address}subnets = ["10.78.0.0/{PREFIX}"]\n')
+
+
+def test_second_subnet_from_infiniband(start):
+    topology = start(SecondSubnet)
+    assert first_ping(topology.ib, SECOND_ETH)
+
+
+def test_second_subnet_from_ethernet(start):
+    topology = start(SecondSubnet)
+    assert first_ping(topology.eth, SECOND_IB)
