@@ -58,8 +58,8 @@ class SecondSubnet(Cold):
         return super().fabric_config().replace(f"{IB_IP}/{PREFIX}", f"{SECOND_IB}/{PREFIX}")
 
     def gateway_config(self):
-        address = f'address = "{GW_IP}/{PREFIX}"\n'
-        return super().gateway_config().replace(address, f'{address}subnets = ["10.78.0.0/{PREFIX}"]\n')
+        segment = f'[[segment]]\nname = "one"\npkey = 0xffff\naddress = "{GW_IP}/{PREFIX}"\nsubnets = ["10.78.0.0/{PREFIX}"]\n'
+        return super().gateway_config().replace(f'address = "{GW_IP}/{PREFIX}"\n', "") + segment
 
 
 def test_second_subnet_from_infiniband(start):
