@@ -9,6 +9,7 @@ mod links;
 mod port;
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -298,7 +299,8 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                 // Our end's name in CM messages.
                 node_guid: hca.device().node_guid,
                 workers: vec![WorkerSlots { first: 0, count: sizes.max_rc }; queues.len()],
-                seed: config.link.seed.rotate_left(32),
+                // Peers see PSNs, which derive from the link's seed, and must not learn communication ids from them.
+                seed: RandomState::new().hash_one(std::process::id()),
             },
             now,
         );

@@ -66,6 +66,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             Ok(Facts {
                 state: port.state,
                 lid: port.lid,
+                lmc: port.lmc,
                 gid: self.hca.gid(self.number, 0)?,
                 sm_lid: port.sm_lid,
                 sm_sl: port.sm_sl,

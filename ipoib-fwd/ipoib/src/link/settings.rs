@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use cm::Subnet;
 use hca::{AsyncEvent, PortNumber, PortState};
 use ib_wire::{Gid, Lid, Mtu, PKey, Qpn, ServiceLevel};
 use serde::Serialize;
@@ -70,7 +71,7 @@ pub struct LinkSettings {
     /// Bound of the teardown of a connection, and of leaving the groups at the end: [`super::Link::shutdown`] takes no
     /// more than twice that, as long as actions are answered.
     pub teardown_timeout: Duration,
-    /// Seed of communication ids, PSNs and jitter.
+    /// Seed of PSNs and jitter.
     pub seed: u64,
 }
 
@@ -107,6 +108,8 @@ pub struct PortFacts {
     pub state: PortState,
     /// Base LID.
     pub lid: Lid,
+    /// LID mask control: the port has 2^lmc LIDs.
+    pub lmc: u8,
     /// GID at index 0 of the port's table.
     pub gid: Gid,
     /// LID of the subnet manager.
@@ -128,6 +131,7 @@ impl PortFacts {
     pub const DOWN: Self = Self {
         state: PortState::Down,
         lid: Lid(0),
+        lmc: 0,
         gid: Gid::ZERO,
         sm_lid: Lid(0),
         sm_sl: ServiceLevel::new(0),
@@ -136,6 +140,14 @@ impl PortFacts {
         pkey_index: None,
         limited: false,
     };
+}
+
+impl PortFacts {
+    /// The port's subnet.
+    #[must_use]
+    pub const fn subnet(&self) -> Subnet {
+        Subnet { prefix: self.gid.prefix(), lmc: self.lmc }
+    }
 }
 
 /// What a port's asynchronous event asks of a link; see [`crate::port::Port::handle_port_event`].

@@ -12,6 +12,8 @@ pub struct Facts {
     pub state: PortState,
     /// Base LID.
     pub lid: Lid,
+    /// LID mask control: the port has 2^lmc LIDs.
+    pub lmc: u8,
     /// GID at index 0 of the port's table.
     pub gid: Gid,
     /// LID of the subnet manager.
@@ -29,8 +31,8 @@ pub struct Facts {
 impl Default for Facts {
     /// A port that is down.
     fn default() -> Self {
-        let PortFacts { state, lid, gid, sm_lid, sm_sl, mtu, grh_required, .. } = PortFacts::DOWN;
-        Self { state, lid, gid, sm_lid, sm_sl, mtu, grh_required, pkeys: Vec::new() }
+        let PortFacts { state, lid, lmc, gid, sm_lid, sm_sl, mtu, grh_required, .. } = PortFacts::DOWN;
+        Self { state, lid, lmc, gid, sm_lid, sm_sl, mtu, grh_required, pkeys: Vec::new() }
     }
 }
 
@@ -47,6 +49,7 @@ impl Facts {
         PortFacts {
             state: self.state,
             lid: self.lid,
+            lmc: self.lmc,
             gid: self.gid,
             sm_lid: self.sm_lid,
             sm_sl: self.sm_sl,

@@ -20,6 +20,7 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
+use cm::Subnet;
 use cm::connection::{Config, ConnId};
 use cm::port::Taken;
 use ib_wire::cm::AttributeId;
@@ -45,7 +46,7 @@ pub struct PortSettings {
     pub node_guid: Guid,
     /// The connection slots of each worker, dealt to the links as they need them.
     pub workers: Vec<WorkerSlots>,
-    /// Seed of communication ids and transaction ids; must differ from start to start.
+    /// Seed of communication ids and transaction ids: a secret, drawn at each start.
     pub seed: u64,
 }
 
@@ -201,6 +202,11 @@ impl Port {
             let facts = facts.of(link.settings());
             link.handle_port(now, facts);
         }
+        self.set_facts(facts);
+    }
+
+    fn set_facts(&mut self, facts: Facts) {
+        self.services.connections.set_subnet(Subnet { prefix: facts.gid.prefix(), lmc: facts.lmc });
         self.facts = Some(facts);
     }
 
@@ -215,7 +221,7 @@ impl Port {
             let facts = facts.of(link.settings());
             link.handle_port_event(now, event, facts);
         }
-        self.facts = Some(facts);
+        self.set_facts(facts);
     }
 
     /// Takes a management datagram that the port's QP1 received. False if it is of no use.

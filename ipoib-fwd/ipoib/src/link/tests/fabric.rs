@@ -133,6 +133,7 @@ impl Fabric {
         let facts = PortFacts {
             state: PortState::Active,
             lid: Lid(2 + n as u16),
+            lmc: 0,
             gid: Gid::new(Gid::DEFAULT_PREFIX, guid),
             sm_lid: SM_LID,
             sm_sl: ServiceLevel::new(0),

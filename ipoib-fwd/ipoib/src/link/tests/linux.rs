@@ -77,6 +77,7 @@ fn joins_and_path_queries_are_linux_s() {
     let facts = PortFacts {
         state: PortState::Active,
         lid: Lid(1),
+        lmc: 0,
         gid: broadcast.port_gid,
         sm_lid: Lid(1),
         sm_sl: ServiceLevel::new(0),

@@ -86,6 +86,7 @@ impl World {
             let facts = Facts {
                 state: PortState::Active,
                 lid: Lid(2 + n as u16),
+                lmc: 0,
                 gid: Gid::new(Gid::DEFAULT_PREFIX, guid),
                 sm_lid: SM,
                 sm_sl: ServiceLevel::new(0),
