@@ -18,6 +18,8 @@ pub struct Config {
     pub ca_guid: Guid,
     /// Most connections, those in TIMEWAIT included. A REQ beyond is dropped; the peer tries again.
     pub max_connections: usize,
+    /// Most of them that peers have begun, TIMEWAIT included: the rest is for ours.
+    pub max_begun: usize,
     /// Most of them that one port of the fabric has begun, TIMEWAIT included. A REQ beyond is dropped; the peer tries again.
     pub max_from_port: usize,
     /// Most service ids.
@@ -43,6 +45,7 @@ impl Config {
             seed,
             ca_guid,
             max_connections: 8192,
+            max_begun: 8192,
             max_from_port: 8192,
             max_listeners: 128,
             max_transmit: 4096,

@@ -195,6 +195,7 @@ impl ConnectionTable {
         };
         self.entries.insert(id, entry);
         *self.begun_by.entry(origin).or_default() += 1;
+        self.begun += 1;
         self.by_remote_id.insert((origin, m.ca_guid, m.local_comm_id), id);
         self.by_remote_qp.insert((origin, m.ca_guid, m.local_qpn), id);
         self.step(now, id, Input::RecvReq);

@@ -28,6 +28,8 @@ pub struct ConnectionTable {
     pub(super) by_remote_qp: HashMap<(Origin, Guid, Qpn), CommId>,
     /// How many connections each port has begun, TIMEWAIT included.
     pub(super) begun_by: HashMap<Origin, usize>,
+    /// How many all of them have begun.
+    pub(super) begun: usize,
     pub(super) by_local_qp: HashMap<Qpn, CommId>,
     pub(super) listeners: HashSet<ServiceId>,
     pub(super) timers: Timers<CommId>,
@@ -47,6 +49,7 @@ impl ConnectionTable {
             entries: HashMap::new(),
             subnet: Subnet::default(),
             begun_by: HashMap::new(),
+            begun: 0,
             by_remote_id: HashMap::new(),
             by_remote_qp: HashMap::new(),
             by_local_qp: HashMap::new(),
@@ -357,7 +360,10 @@ impl ConnectionTable {
         let most = self.config.max_connections;
         if self.begun_by.get(&origin).is_some_and(|begun| *begun >= self.config.max_from_port) {
             Err(Dropped::OverShare)
-        } else if self.entries.len() >= most || self.events.len() >= most {
+        } else if self.entries.len() >= most
+            || self.begun >= self.config.max_begun
+            || self.events.len() >= most
+        {
             Err(Dropped::NoRoom)
         } else {
             Ok(())
@@ -403,6 +409,7 @@ impl ConnectionTable {
             && let Some(begun) = self.begun_by.get_mut(&entry.origin)
         {
             *begun -= 1;
+            self.begun -= 1;
             if *begun == 0 {
                 self.begun_by.remove(&entry.origin);
             }

@@ -202,6 +202,24 @@ fn one_port_cannot_fill_the_table() {
     assert_empty(&p.b);
 }
 
+/// Many ports, each within its share.
+#[test]
+fn all_ports_together_leave_room_for_our_own_connections() {
+    let mut p = Pair::new();
+    (p.b.config.max_connections, p.b.config.max_begun, p.b.config.max_from_port) = (64, 48, 16);
+    for n in 0..200u32 {
+        let mad = Mad { peer: from(8 + n as u16), bytes: request(n, 1).to_bytes(Tid(1)) };
+        p.b.handle_mad(p.now, &mad);
+        events(&mut p.b);
+    }
+    assert_eq!((p.b.len(), p.b.counters().dropped(Dropped::NoRoom)), (48, 152));
+    for n in 0..16 {
+        p.b.connect(p.now, ConnectRequest::ipoib(SERVICE, qpn(0x11 + n), path(2, 1), &[])).unwrap();
+    }
+    p.run_out();
+    assert_empty(&p.b);
+}
+
 #[test]
 fn a_peer_cannot_choose_how_long_timewait_takes() {
     let mut p = Pair::new();

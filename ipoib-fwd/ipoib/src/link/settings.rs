@@ -58,9 +58,11 @@ pub struct LinkSettings {
     pub rnr_retry: u8,
     /// A passive connection that received nothing for this long is closed.
     pub passive_idle: Duration,
-    /// Most passive connections of each worker; one more evicts the one that was idle for the longest time there.
+    /// Most passive connections of each worker, over all links of the port; one more evicts the one that was idle for the longest time
+    /// there.
     pub max_passive: usize,
-    /// Most passive connections with one port of the fabric, over all workers; one more evicts that port's own.
+    /// Most passive connections with one port of the fabric, over all workers and links, those being torn down included; one more is
+    /// refused, and evicts that port's own.
     pub max_passive_from_lid: usize,
     /// Most neighbours.
     pub max_neighbours: usize,
