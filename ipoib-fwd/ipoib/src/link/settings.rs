@@ -122,6 +122,8 @@ pub struct PortFacts {
     pub mtu: Mtu,
     /// Packets to other ports need a GRH, whatever their path says.
     pub grh_required: bool,
+    /// Where the default P_Key is in the port's table: subnet administration is addressed by it.
+    pub default_pkey_index: u16,
     /// Where the link's P_Key is in the port's table, if the port is a full member of the partition.
     pub pkey_index: Option<u16>,
     /// The port is a limited member of the partition: that carries no broadcast domain (RFC 4391 4).
@@ -139,6 +141,7 @@ impl PortFacts {
         sm_sl: ServiceLevel::new(0),
         mtu: Mtu::B2048,
         grh_required: false,
+        default_pkey_index: 0,
         pkey_index: None,
         limited: false,
     };

@@ -154,7 +154,7 @@ crate::counters! {
             "`ipoib-fwd ctl events connection` has the host and the reason of each REJ. A host in datagram mode, or one that has no room, rejects; its packets go as datagrams, and what does not fit these is answered as too big.",
         /// Those of them that will not be repeated for long, as the peer would reject them again.
         dial_rejected_for_good =
-            "The host, which `ipoib-fwd ctl events connection` names, and the gateway do not fit: look at its MTU and its version of ib_ipoib; datagrams go on. It is dialled again after five minutes, or sooner if its link-layer address or the flags in that change.",
+            "The host, which `ipoib-fwd ctl events connection` names, and the gateway do not fit: look at its version of ib_ipoib; datagrams go on. It is dialled again after five minutes, or sooner if its link-layer address or the flags in that change.",
         /// Dials that no answer ended.
         dial_timeouts =
             "The host, which `ipoib-fwd ctl events connection` names, is gone, or its connection management is: `modprobe ib_cm` there, `ibping` and `perfquery` on the way.",

@@ -37,6 +37,13 @@ impl Default for Facts {
 }
 
 impl Facts {
+    /// Where the default P_Key is in the table, as full member if there are both; the first place if there is none.
+    fn default_pkey_index(&self) -> u16 {
+        let place = |wanted: PKey| self.pkeys.iter().position(|key| *key == wanted);
+        let at = place(PKey::DEFAULT).or_else(|| place(PKey(PKey::DEFAULT.base())));
+        at.and_then(|at| u16::try_from(at).ok()).unwrap_or(0)
+    }
+
     /// What the port is to a link with these settings. A full member's place in the table is best; a limited one's will do only
     /// where the link can live with it, since other limited members do not hear it.
     #[must_use]
@@ -55,6 +62,7 @@ impl Facts {
             sm_sl: self.sm_sl,
             mtu: self.mtu,
             grh_required: self.grh_required,
+            default_pkey_index: self.default_pkey_index(),
             pkey_index: at.and_then(|at| u16::try_from(at).ok()),
             limited: at.is_none() && self.pkeys.iter().any(|key| same(&key)),
         }

@@ -139,6 +139,7 @@ impl Fabric {
             sm_sl: ServiceLevel::new(0),
             mtu: Mtu::B4096,
             grh_required: false,
+            default_pkey_index: 0,
             pkey_index: Some(0),
             limited: false,
         };

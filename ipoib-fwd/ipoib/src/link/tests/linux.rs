@@ -83,6 +83,7 @@ fn joins_and_path_queries_are_linux_s() {
         sm_sl: ServiceLevel::new(0),
         mtu: Mtu::B4096,
         grh_required: false,
+        default_pkey_index: 0,
         pkey_index: Some(0),
         limited: false,
     };

@@ -153,6 +153,27 @@ fn a_partition_is_waited_for_and_only_full_members_come_in() {
     assert!(w.nodes[0].faces[&LinkIndex(0)].events.iter().all(|e| *e != Event::Down), "never touched");
 }
 
+/// Wherever that is in the port's table.
+#[test]
+fn subnet_administration_is_asked_by_the_default_partition() {
+    for (keys, index) in [
+        (vec![PKEYS[0], PKey::DEFAULT], 1),
+        (vec![PKEYS[0], PKEYS[1], PKey(0x7fff)], 2),
+        (vec![PKey(0x7fff), PKEYS[0], PKey::DEFAULT], 2),
+        (vec![PKEYS[0]], 0),
+    ] {
+        let mut w = World::new(1, 1);
+        w.run(secs(1));
+        let before = w.requests.values().sum::<usize>();
+        w.change_port(0, |facts| facts.pkeys = keys.clone());
+        w.run(secs(1));
+        assert_eq!(w.requests.values().sum::<usize>() > before, index > 0, "a join by the other index");
+        assert!(w.is_up(0, 0), "{keys:?}");
+        let settings = LinkSettings::new(PKEYS[0], Qpn::new(0x777), 1);
+        assert_eq!(w.nodes[0].facts.of(&settings).default_pkey_index, index);
+    }
+}
+
 #[test]
 fn a_host_lives_with_a_limited_membership() {
     let mut settings = LinkSettings::new(PKEYS[1], Qpn::new(0x777), 1);

@@ -149,7 +149,15 @@ impl World {
         self.nodes.iter().position(|n| n.facts.lid == lid)
     }
 
-    fn administer(&mut self, mad: &Mad) -> Mad {
+    fn administer(&mut self, from: usize, mad: &Mad) -> Mad {
+        let keys = &self.nodes[from].facts.pkeys;
+        let is_default = |key: &PKey| key.base() == PKey::DEFAULT.base();
+        let came_by_default = keys.get(usize::from(mad.peer.pkey_index)).is_some_and(is_default);
+        assert_eq!(
+            came_by_default,
+            keys.iter().any(is_default),
+            "subnet administration is in the default partition"
+        );
         let request = SaMad::parse(&mad.bytes);
         let (what, method) = (request.header.attribute, request.header.method);
         *self.requests.entry((what, method.code())).or_default() += 1;
@@ -196,7 +204,7 @@ impl World {
 
     fn send(&mut self, from: usize, mad: Mad) {
         if mad.peer.lid == SM {
-            let answer = self.administer(&mad);
+            let answer = self.administer(from, &mad);
             if self.hold {
                 self.held.push((from, answer));
             } else {
