@@ -10,9 +10,11 @@
 
 pub mod agent;
 pub mod connection;
+mod origin;
 mod path;
 pub mod port;
 mod random;
 mod timers;
 
+pub use origin::{Origin, Subnet};
 pub use path::Path;

@@ -90,11 +90,12 @@ impl Path {
         }
     }
 
-    /// As a REQ carries it.
+    /// As a REQ carries it. LIDs of this subnet mean nothing in the other one, so as Linux does it carries permissive ones then.
     pub(crate) fn to_request(self, ack_timeout: TimeoutCode) -> PathInfo {
+        let lid = |lid| if self.leaves_subnet() { Lid::PERMISSIVE } else { lid };
         PathInfo {
-            local_lid: self.slid,
-            remote_lid: self.dlid,
+            local_lid: lid(self.slid),
+            remote_lid: lid(self.dlid),
             local_gid: self.sgid,
             remote_gid: self.dgid,
             flow_label: self.flow_label,
@@ -163,7 +164,10 @@ mod tests {
             assert_eq!(route(false), global.filter(|_| grh));
             assert_eq!(route(true), global, "the port requires it");
             assert_eq!(path.leaves_subnet(), leaves_subnet);
-            assert_eq!(path.to_request(TimeoutCode::new(19)).subnet_local, !leaves_subnet);
+            let request = path.to_request(TimeoutCode::new(19));
+            assert_eq!(request.subnet_local, !leaves_subnet);
+            let lids = if leaves_subnet { [Lid::PERMISSIVE; 2] } else { [Lid(1), Lid(2)] };
+            assert_eq!([request.local_lid, request.remote_lid], lids);
         }
     }
 

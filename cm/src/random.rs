@@ -1,5 +1,7 @@
 //! Numbers that differ from run to run, or do not, as the owner's seed has it.
 
+use std::hash::{DefaultHasher, Hasher as _};
+
 /// SplitMix64: enough for identifiers that must not repeat after a restart; not for secrets.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
@@ -19,5 +21,62 @@ impl Random {
 
     pub(crate) const fn next_u32(&mut self) -> u32 {
         (self.next_u64() >> 32) as u32
+    }
+}
+
+/// Rounds of [`Identifiers`]: eight, where four already make a pseudorandom permutation (Luby and Rackoff).
+const ROUNDS: u8 = 8;
+
+/// Identifiers that cannot be predicted from one another: a counter, encrypted by a Feistel network whose round function is SipHash
+/// under a secret key. Each of the 2^32 comes once before any comes again.
+#[derive(Clone, Debug)]
+pub(crate) struct Identifiers {
+    key: [u64; 2],
+    counter: u32,
+}
+
+impl Identifiers {
+    pub(crate) const fn new(random: &mut Random) -> Self {
+        Self { key: [random.next_u64(), random.next_u64()], counter: random.next_u32() }
+    }
+
+    pub(crate) fn next(&mut self) -> u32 {
+        self.counter = self.counter.wrapping_add(1);
+        let (mut left, mut right) = ((self.counter >> 16) as u16, self.counter as u16);
+        for round in 0..ROUNDS {
+            (left, right) = (right, left ^ self.round(round, right));
+        }
+        u32::from(left) << 16 | u32::from(right)
+    }
+
+    fn round(&self, round: u8, half: u16) -> u16 {
+        let mut hasher = DefaultHasher::new();
+        self.key.iter().for_each(|word| hasher.write_u64(*word));
+        hasher.write_u8(round);
+        hasher.write_u16(half);
+        hasher.finish() as u16
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn identifiers_do_not_repeat_and_have_no_common_difference() {
+        let mut identifiers = Identifiers::new(&mut Random::new(3));
+        let ids: Vec<u32> = (0..100_000).map(|_| identifiers.next()).collect();
+        assert_eq!(ids.iter().collect::<HashSet<_>>().len(), ids.len());
+        let differences: HashSet<u32> = ids.windows(2).map(|pair| pair[0] ^ pair[1]).collect();
+        // Of random numbers, about one pair in 43,000 has the same difference as another pair.
+        assert!(differences.len() > 99_900, "{}", differences.len());
+        let again: Vec<u32> = {
+            let mut same = Identifiers::new(&mut Random::new(3));
+            (0..100).map(|_| same.next()).collect()
+        };
+        assert_eq!(again, ids[..100], "a seed gives the same run");
+        assert_ne!(Identifiers::new(&mut Random::new(4)).next(), ids[0]);
     }
 }

@@ -93,6 +93,7 @@ impl World {
         let facts = Facts {
             state: PortState::Active,
             lid: Lid(2),
+            lmc: 0,
             gid: gid(0),
             sm_lid: MANAGER,
             sm_sl: ServiceLevel::new(0),

@@ -6,18 +6,22 @@ use ib_wire::cm::{FlowLabel, MaxCmRetries, MessageRejected, RejectReason, RetryC
 use ib_wire::{CommId, Gid, Guid, Lid, Mtu, PKey, Psn, Qpn, ServiceId, TimeoutCode};
 
 use super::state::State;
-use crate::Path;
+use crate::{Origin, Path};
 
 /// Sizes and identity of a table.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Communication ids and transaction ids derive from it; must differ from start to start, or peers take new
-    /// connections for old ones.
+    /// Communication ids and transaction ids derive from it: a secret, or others predict them; drawn at each start, or peers take
+    /// new connections for old ones.
     pub seed: u64,
     /// GUID of our channel adapter.
     pub ca_guid: Guid,
     /// Most connections, those in TIMEWAIT included. A REQ beyond is dropped; the peer tries again.
     pub max_connections: usize,
+    /// Most of them that peers have begun, TIMEWAIT included: the rest is for ours.
+    pub max_begun: usize,
+    /// Most of them that one port of the fabric has begun, TIMEWAIT included. A REQ beyond is dropped; the peer tries again.
+    pub max_from_port: usize,
     /// Most service ids.
     pub max_listeners: usize,
     /// Most datagrams that wait for [`super::ConnectionTable::poll_transmit`]; one more is dropped as if the fabric
@@ -25,8 +29,10 @@ pub struct Config {
     pub max_transmit: usize,
     /// Longest time that the ACK of our adapter takes, as REP announces it and REQ's ACK timeout contains it.
     pub ack_delay: TimeoutCode,
-    /// Upper bound of every time that a peer can impose: response timeouts, MRA service timeouts, TIMEWAIT.
+    /// Upper bound of every other time that a peer can impose: response timeouts, MRA service timeouts.
     pub max_wait: Duration,
+    /// Upper bound of TIMEWAIT where the peer has begun the connection and named its time.
+    pub max_timewait: Duration,
     /// Upper bound of the time for all repetitions of a message to a peer that has begun the connection and named times and number.
     pub max_repeating: Duration,
 }
@@ -39,10 +45,14 @@ impl Config {
             seed,
             ca_guid,
             max_connections: 8192,
+            max_begun: 8192,
+            max_from_port: 8192,
             max_listeners: 128,
             max_transmit: 4096,
             ack_delay: TimeoutCode::new(15),
             max_wait: Duration::from_secs(60),
+            // Twice the packet life time that subnet managers configure by default, rounded up as Linux does, and doubled.
+            max_timewait: Duration::from_millis(4096),
             // What ib_ipoib's own numbers come to.
             max_repeating: Duration::from_secs(66),
         }
@@ -208,6 +218,8 @@ pub struct RequestInfo {
     pub source_lid: Lid,
     /// The GID that it came from, if it had a GRH.
     pub source_gid: Option<Gid>,
+    /// The port that it came from.
+    pub origin: Origin,
     /// The peer's queue pair is on a shared receive queue.
     pub srq: bool,
     /// Transport retries that the peer uses, and we shall.

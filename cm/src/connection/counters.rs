@@ -23,19 +23,22 @@ pub enum Dropped {
     WrongQp,
     /// The table, or the queue of events, is full.
     NoRoom,
+    /// A REQ of a port that has its share of the table.
+    OverShare,
     /// Not sent: the queue of datagrams is full.
     TransmitFull,
 }
 
 impl Dropped {
     /// All, in the order of their counters.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Malformed,
         Self::UnknownConnection,
         Self::Duplicate,
         Self::State,
         Self::WrongQp,
         Self::NoRoom,
+        Self::OverShare,
         Self::TransmitFull,
     ];
 }

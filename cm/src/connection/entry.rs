@@ -8,7 +8,7 @@ use ib_wire::{CommId, Guid, Lid, Psn, Qpn, Tid, TimeoutCode};
 
 use super::DisconnectCause;
 use super::state::State;
-use crate::Path;
+use crate::{Origin, Path, Subnet};
 
 /// A message that is sent again until its answer comes.
 #[derive(Debug)]
@@ -42,6 +42,8 @@ pub(super) struct Entry {
     /// What the owner will hear when the connection has ended.
     pub(super) cause: DisconnectCause,
     pub(super) peer: MadAddress,
+    /// The port at the other end. It does not change: no alternate path is ever taken, so there is no path to migrate to.
+    pub(super) origin: Origin,
     pub(super) remote_comm_id: CommId,
     pub(super) remote_ca_guid: Option<Guid>,
     pub(super) remote_qpn: Option<Qpn>,
@@ -61,18 +63,28 @@ pub(super) struct Entry {
 
 impl Entry {
     /// The index key that the peer's communication id gives.
-    pub(super) fn remote_id_key(&self) -> Option<(Lid, Guid, CommId)> {
-        self.remote_ca_guid.map(|guid| (self.peer.lid, guid, self.remote_comm_id))
+    pub(super) fn remote_id_key(&self) -> Option<(Origin, Guid, CommId)> {
+        self.remote_ca_guid.map(|guid| (self.origin, guid, self.remote_comm_id))
     }
 
     /// The index key that the peer's queue pair gives.
-    pub(super) fn remote_qp_key(&self) -> Option<(Lid, Guid, Qpn)> {
-        Some((self.peer.lid, self.remote_ca_guid?, self.remote_qpn?))
+    pub(super) fn remote_qp_key(&self) -> Option<(Origin, Guid, Qpn)> {
+        Some((self.origin, self.remote_ca_guid?, self.remote_qpn?))
     }
 
-    /// True if a datagram comes from the port that the connection is with, as far as the device tells where from. Before the peer has named
-    /// an id of its own there is nothing else to know it by: ours can be guessed from one another.
-    pub(super) fn is_from(&self, from: MadAddress) -> bool {
-        [from.lid, self.peer.lid].contains(&Lid(0)) || from.lid == self.peer.lid
+    /// True if a datagram comes from the port that the connection is with, as far as the device reports where from. Communication ids
+    /// are no proof: others may have seen them. Where both have a GRH, the GUIDs count too: virtual ports share a LID. Behind a router
+    /// the GID alone counts, since any router may forward a datagram.
+    pub(super) fn is_from(&self, subnet: Subnet, from: &MadAddress) -> bool {
+        let is_same_lid =
+            [from.lid, self.peer.lid].contains(&Lid(0)) || subnet.is_same_port(from.lid, self.peer.lid);
+        match (self.peer.route, from.route) {
+            (Some(ours), Some(theirs)) => {
+                let is_same_guid = ours.gid.id() == theirs.gid.id();
+                let is_routed = ours.gid == theirs.gid && theirs.gid.prefix() != subnet.prefix;
+                is_same_guid && (is_same_lid || is_routed)
+            }
+            _ => is_same_lid,
+        }
     }
 }

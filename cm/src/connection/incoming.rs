@@ -43,13 +43,13 @@ impl ConnectionTable {
             Message::MessageReceiptAck(m) => self.on_mra(now, from, m),
             Message::Reject(m) => self.on_reject(now, from, m),
             Message::ReadyToUse(m) => {
-                self.find(m.remote_comm_id, m.local_comm_id).and_then(|id| self.on_rtu(now, id))
+                self.find(&from, m.remote_comm_id, m.local_comm_id).and_then(|id| self.on_rtu(now, id))
             }
             Message::DisconnectRequest(m) => self.on_dreq(now, from, tid, m),
             Message::DisconnectReply(m) => {
-                self.find(m.remote_comm_id, m.local_comm_id).and_then(|id| self.on_drep(now, id))
+                self.find(&from, m.remote_comm_id, m.local_comm_id).and_then(|id| self.on_drep(now, id))
             }
-            Message::LoadAlternatePath(m) => self.find(m.remote_comm_id, m.local_comm_id).map(|id| {
+            Message::LoadAlternatePath(m) => self.find(&from, m.remote_comm_id, m.local_comm_id).map(|id| {
                 let answer = AlternatePathResponse {
                     local_comm_id: id,
                     remote_comm_id: m.local_comm_id,
@@ -81,10 +81,16 @@ impl ConnectionTable {
         }
     }
 
-    /// The connection that a message names by our id and the peer's.
-    fn find(&self, ours: CommId, theirs: CommId) -> Result<CommId, Dropped> {
+    /// The connection that a message names by our id and the peer's, if it comes from the peer.
+    fn find(&self, from: &MadAddress, ours: CommId, theirs: CommId) -> Result<CommId, Dropped> {
         match self.entries.get(&ours) {
-            Some(e) if e.remote_ca_guid.is_some() && e.remote_comm_id == theirs => Ok(ours),
+            Some(e)
+                if e.remote_ca_guid.is_some()
+                    && e.remote_comm_id == theirs
+                    && e.is_from(self.subnet, from) =>
+            {
+                Ok(ours)
+            }
             _ => Err(Dropped::UnknownConnection),
         }
     }
@@ -112,7 +118,8 @@ impl ConnectionTable {
             table.refuse(to, tid, m.local_comm_id, MessageRejected::Request, reason);
             Ok(())
         };
-        if let Some(&known) = self.by_remote_id.get(&(from.lid, m.ca_guid, m.local_comm_id)) {
+        let origin = self.subnet.origin(&from);
+        if let Some(&known) = self.by_remote_id.get(&(origin, m.ca_guid, m.local_comm_id)) {
             return match self.state_of(known) {
                 State::MraReqSent => {
                     self.send_mra(known);
@@ -122,7 +129,7 @@ impl ConnectionTable {
                 _ => Err(Dropped::Duplicate),
             };
         }
-        if let Some(&old) = self.by_remote_qp.get(&(from.lid, m.ca_guid, m.local_qpn)) {
+        if let Some(&old) = self.by_remote_qp.get(&(origin, m.ca_guid, m.local_qpn)) {
             self.end_stale(now, old, from);
             return refuse(self, RejectReason::StaleConnection);
         }
@@ -138,9 +145,7 @@ impl ConnectionTable {
         if !connectable(m.local_qpn) {
             return refuse(self, RejectReason::Unsupported);
         }
-        if !self.has_room() {
-            return Err(Dropped::NoRoom);
-        }
+        self.check_room(origin)?;
         let path = Path::of_request(&m.primary, m.pkey, mtu, from.lid);
         let request = RequestInfo {
             service_id: m.service_id,
@@ -153,6 +158,7 @@ impl ConnectionTable {
             pkey_index: from.pkey_index,
             source_lid: from.lid,
             source_gid: from.route.map(|route| route.gid),
+            origin,
             srq: m.srq,
             retry_count: m.retry_count,
             rnr_retry_count: m.rnr_retry_count,
@@ -174,6 +180,7 @@ impl ConnectionTable {
             abandoned: false,
             cause: DisconnectCause::Peer,
             peer: to,
+            origin,
             remote_comm_id: m.local_comm_id,
             remote_ca_guid: Some(m.ca_guid),
             remote_qpn: Some(m.local_qpn),
@@ -184,11 +191,13 @@ impl ConnectionTable {
             deadline: None,
             timeout,
             max_retries,
-            way: self.bounded(response_time(request.ack_timeout)),
+            way: response_time(request.ack_timeout).min(self.config.max_timewait),
         };
         self.entries.insert(id, entry);
-        self.by_remote_id.insert((from.lid, m.ca_guid, m.local_comm_id), id);
-        self.by_remote_qp.insert((from.lid, m.ca_guid, m.local_qpn), id);
+        *self.begun_by.entry(origin).or_default() += 1;
+        self.begun += 1;
+        self.by_remote_id.insert((origin, m.ca_guid, m.local_comm_id), id);
+        self.by_remote_qp.insert((origin, m.ca_guid, m.local_qpn), id);
         self.step(now, id, Input::RecvReq);
         // By then the peer has given up; so do we if the owner has not answered.
         let patience = self.bounded(peer_timeout * (u32::from(max_retries) + 1));
@@ -207,6 +216,9 @@ impl ConnectionTable {
         let id = m.remote_comm_id;
         let entry = self.entries.get(&id).ok_or(Dropped::UnknownConnection)?;
         let active = entry.active.ok_or(Dropped::State)?;
+        if !entry.is_from(self.subnet, &from) {
+            return Err(Dropped::UnknownConnection);
+        }
         if !matches!(entry.state, State::ReqSent | State::MraReqRcvd) {
             // A repetition: what we answered got lost.
             if entry.remote_ca_guid.is_none() || entry.remote_comm_id != m.local_comm_id {
@@ -219,14 +231,12 @@ impl ConnectionTable {
             }
             return Ok(());
         }
-        if !entry.is_from(from) {
-            return Err(Dropped::UnknownConnection);
-        }
-        let lid = entry.peer.lid;
-        if !connectable(m.local_qpn) || self.by_remote_id.contains_key(&(lid, m.ca_guid, m.local_comm_id)) {
+        let origin = entry.origin;
+        if !connectable(m.local_qpn) || self.by_remote_id.contains_key(&(origin, m.ca_guid, m.local_comm_id))
+        {
             return Err(Dropped::State);
         }
-        let stale = self.by_remote_qp.get(&(lid, m.ca_guid, m.local_qpn)).copied();
+        let stale = self.by_remote_qp.get(&(origin, m.ca_guid, m.local_qpn)).copied();
         if let Some(old) = stale {
             return self.refuse_stale_reply(now, from, tid, id, m, old);
         }
@@ -254,8 +264,8 @@ impl ConnectionTable {
             entry.peer_tid = tid;
             entry.way = way;
         }
-        self.by_remote_id.insert((lid, m.ca_guid, m.local_comm_id), id);
-        self.by_remote_qp.insert((lid, m.ca_guid, m.local_qpn), id);
+        self.by_remote_id.insert((origin, m.ca_guid, m.local_comm_id), id);
+        self.by_remote_qp.insert((origin, m.ca_guid, m.local_qpn), id);
         self.step(now, id, Input::RecvRep);
         let reply = ReplyInfo {
             remote_comm_id: m.local_comm_id,
@@ -271,9 +281,8 @@ impl ConnectionTable {
     /// Ends a connection whose queue pair begins another one (IBA 12.9.8.3), if it is the same port that says so: anybody can name
     /// anybody's queue pair.
     fn end_stale(&mut self, now: Instant, old: CommId, from: MadAddress) {
-        let origin = |address: MadAddress| (address.lid, address.route.map(|route| route.gid));
         let Some(entry) = self.entries.get(&old) else { return };
-        if entry.state == State::Established && origin(entry.peer) == origin(from) {
+        if entry.state == State::Established && entry.is_from(self.subnet, &from) {
             self.start_disconnect(now, old, DisconnectCause::Stale);
         }
     }
@@ -311,12 +320,8 @@ impl ConnectionTable {
     fn on_mra(&mut self, now: Instant, from: MadAddress, m: &MessageReceiptAck) -> Result<(), Dropped> {
         let id = m.remote_comm_id;
         let entry = self.entries.get(&id).ok_or(Dropped::UnknownConnection)?;
-        let is_peer = if entry.remote_ca_guid.is_some() {
-            entry.remote_comm_id == m.local_comm_id
-        } else {
-            entry.is_from(from)
-        };
-        if !is_peer {
+        let is_known = entry.remote_ca_guid.is_none() || entry.remote_comm_id == m.local_comm_id;
+        if !is_known || !entry.is_from(self.subnet, &from) {
             return Err(Dropped::UnknownConnection);
         }
         let input = match m.message {
@@ -364,18 +369,15 @@ impl ConnectionTable {
         if m.reason == RejectReason::Timeout
             && let Some(guid) = m.used_info().first_chunk()
             && let guid = Guid(u64::from_be_bytes(*guid))
-            && let Some(&id) = self.by_remote_id.get(&(from.lid, guid, m.local_comm_id))
+            && let Some(&id) = self.by_remote_id.get(&(self.subnet.origin(&from), guid, m.local_comm_id))
+            && self.entries.get(&id).is_some_and(|entry| entry.is_from(self.subnet, &from))
         {
             return Some(id);
         }
         let entry = self.entries.get(&m.remote_comm_id)?;
         // Before the REP we do not know the peer's id, and it may have none.
-        let is_peer = if entry.remote_ca_guid.is_some() {
-            entry.remote_comm_id == m.local_comm_id
-        } else {
-            entry.is_from(from)
-        };
-        is_peer.then_some(m.remote_comm_id)
+        let is_known = entry.remote_ca_guid.is_none() || entry.remote_comm_id == m.local_comm_id;
+        (is_known && entry.is_from(self.subnet, &from)).then_some(m.remote_comm_id)
     }
 
     fn on_rtu(&mut self, now: Instant, id: CommId) -> Result<(), Dropped> {
@@ -398,8 +400,8 @@ impl ConnectionTable {
             remote_comm_id: m.local_comm_id,
             private_data: [0; 224],
         };
-        let Ok(id) = self.find(m.remote_comm_id, m.local_comm_id) else {
-            // Whoever asks to end what does not exist is told that it has ended.
+        let Ok(id) = self.find(&from, m.remote_comm_id, m.local_comm_id) else {
+            // For the sender there is no such connection, or no more.
             self.send(from.reply(), &answer(m.remote_comm_id).into(), tid);
             return Err(Dropped::UnknownConnection);
         };

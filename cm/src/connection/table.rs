@@ -5,31 +5,38 @@ use std::time::{Duration, Instant};
 
 use ib_wire::cm::{Failover, RejectReason, Reply, Request, Transport};
 use ib_wire::mad::Mad;
-use ib_wire::{CommId, Guid, Lid, Qpn, ServiceId, Tid, TimeoutCode};
+use ib_wire::{CommId, Guid, Qpn, ServiceId, Tid, TimeoutCode};
 
 use super::entry::{Active, Entry};
 use super::state::{Input, State};
-use super::{AcceptParams, Config, ConnId, ConnectRequest, Counters, DisconnectCause, Event, TableError};
-use crate::random::Random;
+use super::{
+    AcceptParams, Config, ConnId, ConnectRequest, Counters, DisconnectCause, Dropped, Event, TableError,
+};
+use crate::random::{Identifiers, Random};
 use crate::timers::{Timers, ack_timeout, response_time};
+use crate::{Origin, Subnet};
 
 /// All connections of one port.
 #[derive(Debug)]
 pub struct ConnectionTable {
     pub(super) config: Config,
     pub(super) entries: HashMap<CommId, Entry>,
-    /// (LID, CA GUID, communication id) of the peer. The LID is no matter of what the peer says: nobody holds another's ids.
-    pub(super) by_remote_id: HashMap<(Lid, Guid, CommId), CommId>,
-    /// (LID, CA GUID, queue pair) of the peer, until TIMEWAIT.
-    pub(super) by_remote_qp: HashMap<(Lid, Guid, Qpn), CommId>,
+    pub(super) subnet: Subnet,
+    /// (port, CA GUID, communication id) of the peer. The port is no matter of what the peer says: nobody holds another's ids.
+    pub(super) by_remote_id: HashMap<(Origin, Guid, CommId), CommId>,
+    /// (port, CA GUID, queue pair) of the peer, until TIMEWAIT.
+    pub(super) by_remote_qp: HashMap<(Origin, Guid, Qpn), CommId>,
+    /// How many connections each port has begun, TIMEWAIT included.
+    pub(super) begun_by: HashMap<Origin, usize>,
+    /// How many all of them have begun.
+    pub(super) begun: usize,
     pub(super) by_local_qp: HashMap<Qpn, CommId>,
     pub(super) listeners: HashSet<ServiceId>,
     pub(super) timers: Timers<CommId>,
     pub(super) counters: Counters,
     pub(super) transmit: VecDeque<Mad>,
     events: VecDeque<Event>,
-    next_id: u32,
-    id_operand: u32,
+    ids: Identifiers,
     tid_high: u32,
 }
 
@@ -40,6 +47,9 @@ impl ConnectionTable {
         let mut random = Random::new(config.seed);
         Self {
             entries: HashMap::new(),
+            subnet: Subnet::default(),
+            begun_by: HashMap::new(),
+            begun: 0,
             by_remote_id: HashMap::new(),
             by_remote_qp: HashMap::new(),
             by_local_qp: HashMap::new(),
@@ -48,11 +58,20 @@ impl ConnectionTable {
             counters: Counters::default(),
             transmit: VecDeque::new(),
             events: VecDeque::new(),
-            next_id: random.next_u32(),
-            id_operand: random.next_u32(),
+            ids: Identifiers::new(&mut random),
             tid_high: random.next_u32(),
             config,
         }
+    }
+
+    /// Takes note of our subnet. Connections that there are keep their ports.
+    pub const fn set_subnet(&mut self, subnet: Subnet) {
+        self.subnet = subnet;
+    }
+
+    /// Sets the most connections that one port of the fabric may have begun ([`Config::max_from_port`]).
+    pub const fn set_max_from_port(&mut self, most: usize) {
+        self.config.max_from_port = most;
     }
 
     /// Takes requests for a service id, compared exactly.
@@ -123,6 +142,7 @@ impl ConnectionTable {
                 abandoned: false,
                 cause: DisconnectCause::Us,
                 peer: path.gsi(request.pkey_index, request.sgid_index, request.grh_required),
+                origin: self.subnet.destination(&path),
                 remote_comm_id: CommId(0),
                 remote_ca_guid: None,
                 remote_qpn: None,
@@ -309,11 +329,10 @@ impl ConnectionTable {
         entry.state.after(input).map(|_| entry).ok_or(TableError::State(entry.state))
     }
 
-    /// A communication id that no connection has; never 0.
+    /// A communication id that no connection has, and that nobody can predict from others; never 0.
     pub(super) fn fresh_id(&mut self) -> CommId {
         loop {
-            self.next_id = self.next_id.wrapping_add(1);
-            let id = CommId(self.next_id ^ self.id_operand);
+            let id = CommId(self.ids.next());
             if id.0 != 0 && !self.entries.contains_key(&id) {
                 return id;
             }
@@ -336,9 +355,19 @@ impl ConnectionTable {
         }
     }
 
-    /// True if there is room for another connection that a peer begins.
-    pub(super) fn has_room(&self) -> bool {
-        self.entries.len() < self.config.max_connections && self.events.len() < self.config.max_connections
+    /// Says whether there is room for another connection that a port begins.
+    pub(super) fn check_room(&self, origin: Origin) -> Result<(), Dropped> {
+        let most = self.config.max_connections;
+        if self.begun_by.get(&origin).is_some_and(|begun| *begun >= self.config.max_from_port) {
+            Err(Dropped::OverShare)
+        } else if self.entries.len() >= most
+            || self.begun >= self.config.max_begun
+            || self.events.len() >= most
+        {
+            Err(Dropped::NoRoom)
+        } else {
+            Ok(())
+        }
     }
 
     /// Makes a transition and what always goes with the new state. False, and nothing done, if there is none.
@@ -376,6 +405,15 @@ impl ConnectionTable {
         if let Some(key) = entry.remote_qp_key() {
             remove_own(&mut self.by_remote_qp, &key, id);
         }
+        if entry.active.is_none()
+            && let Some(begun) = self.begun_by.get_mut(&entry.origin)
+        {
+            *begun -= 1;
+            self.begun -= 1;
+            if *begun == 0 {
+                self.begun_by.remove(&entry.origin);
+            }
+        }
         if let Some(qpn) = entry.local_qpn {
             remove_own(&mut self.by_local_qp, &qpn, id);
         }
@@ -389,8 +427,14 @@ impl ConnectionTable {
 
     /// Sizes of the indexes: tests ask whether they hold nothing that the table does not.
     #[cfg(test)]
-    pub(super) fn index_sizes(&self) -> [usize; 4] {
-        [self.by_remote_id.len(), self.by_remote_qp.len(), self.by_local_qp.len(), self.timers.len()]
+    pub(super) fn index_sizes(&self) -> [usize; 5] {
+        [
+            self.begun_by.len(),
+            self.by_remote_id.len(),
+            self.by_remote_qp.len(),
+            self.by_local_qp.len(),
+            self.timers.len(),
+        ]
     }
 }
 

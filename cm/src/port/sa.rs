@@ -56,6 +56,8 @@ pub enum SaEvent<U> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Purpose<U> {
     Join(U),
+    /// A join whose answer nobody wants: its user has left meanwhile.
+    Abandoned(U),
     Leave(U),
     Path(PathKey),
 }
@@ -68,6 +70,8 @@ pub struct Sa<U> {
     pending: BTreeMap<RequestId, Purpose<U>>,
     /// Joins and leaves that wait for others to end, oldest first.
     waiting: VecDeque<(Purpose<U>, Mad)>,
+    /// Leaves that wait for a join of the same user to end.
+    held: VecDeque<(U, Mad)>,
     groups: usize,
     paths: Paths,
     events: VecDeque<SaEvent<U>>,
@@ -79,6 +83,7 @@ impl<U: Copy + Eq> Sa<U> {
             agent: Agent::new(seed, GROUPS + OUTSTANDING),
             pending: BTreeMap::new(),
             waiting: VecDeque::new(),
+            held: VecDeque::new(),
             groups: 0,
             paths: Paths::new(),
             events: VecDeque::new(),
@@ -87,28 +92,38 @@ impl<U: Copy + Eq> Sa<U> {
 
     /// Asks to join a group. [`SaEvent::Joined`] follows, once for each call, unless it is taken back.
     pub fn join(&mut self, now: Instant, user: U, sm: MadAddress, record: &McMemberRecord, mask: McMask) {
-        self.group(now, Purpose::Join(user), sm, Method::Set, record, mask);
-    }
-
-    /// Asks to leave a group; requests of this user's to join are taken back. [`SaEvent::Left`] follows.
-    pub fn leave(&mut self, now: Instant, user: U, sm: MadAddress, record: &McMemberRecord, mask: McMask) {
-        // Sent again after the leave, it would make us a member once more.
-        self.cancel_join(now, user);
-        self.group(now, Purpose::Leave(user), sm, Method::Delete, record, mask);
-    }
-
-    fn group(
-        &mut self,
-        now: Instant,
-        purpose: Purpose<U>,
-        sm: MadAddress,
-        method: Method,
-        record: &McMemberRecord,
-        mask: McMask,
-    ) {
-        let bytes = SaMad::request(method, Tid(0), mask.bits(), record).to_bytes();
-        self.waiting.push_back((purpose, Mad { peer: sm, bytes }));
+        // Who joins again leaves no more.
+        while let Some(at) = self.held.iter().position(|(of, _)| *of == user) {
+            self.held.remove(at);
+            self.events.push_back(SaEvent::Left { user, outcome: Outcome::Granted(()) });
+        }
+        let bytes = SaMad::request(Method::Set, Tid(0), mask.bits(), record).to_bytes();
+        self.waiting.push_back((Purpose::Join(user), Mad { peer: sm, bytes }));
         self.pump(now);
+    }
+
+    /// Asks to leave a group. [`SaEvent::Left`] follows; of this user's requests to join nothing more is heard.
+    ///
+    /// A join that has been sent may be sent again whatever happens here, as the kernel does with requests that it has, and would make
+    /// us a member once more: the leave waits for its end.
+    pub fn leave(&mut self, now: Instant, user: U, sm: MadAddress, record: &McMemberRecord, mask: McMask) {
+        let bytes = SaMad::request(Method::Delete, Tid(0), mask.bits(), record).to_bytes();
+        let mad = Mad { peer: sm, bytes };
+        self.waiting.retain(|(purpose, _)| *purpose != Purpose::Join(user));
+        for purpose in self.pending.values_mut().filter(|purpose| **purpose == Purpose::Join(user)) {
+            *purpose = Purpose::Abandoned(user);
+        }
+        if self.is_joining(user) {
+            self.held.push_back((user, mad));
+        } else {
+            self.waiting.push_back((Purpose::Leave(user), mad));
+            self.pump(now);
+        }
+    }
+
+    /// True while a join is under way whose user has left.
+    fn is_joining(&self, user: U) -> bool {
+        self.pending.values().any(|purpose| *purpose == Purpose::Abandoned(user))
     }
 
     /// Takes a request to join back; no event follows.
@@ -119,9 +134,10 @@ impl<U: Copy + Eq> Sa<U> {
     /// Takes back all requests about groups that `unwanted` says so of; no events follow.
     pub fn cancel_groups(&mut self, now: Instant, unwanted: impl Fn(U) -> bool) {
         self.cancel(now, |purpose| match *purpose {
-            Purpose::Join(user) | Purpose::Leave(user) => unwanted(user),
+            Purpose::Join(user) | Purpose::Abandoned(user) | Purpose::Leave(user) => unwanted(user),
             Purpose::Path(_) => false,
         });
+        self.held.retain(|(user, _)| !unwanted(*user));
     }
 
     fn cancel(&mut self, now: Instant, unwanted: impl Fn(&Purpose<U>) -> bool) {
@@ -178,7 +194,7 @@ impl<U: Copy + Eq> Sa<U> {
     /// Requests under way or waiting.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        self.pending.len() + self.waiting.len()
+        self.pending.len() + self.waiting.len() + self.held.len()
     }
 
     /// Sends what has its turn.
@@ -229,6 +245,16 @@ impl<U: Copy + Eq> Sa<U> {
 
     fn ended(&mut self, now: Instant, purpose: Purpose<U>, outcome: Outcome<&SaMad>) {
         self.events.push_back(match purpose {
+            Purpose::Abandoned(user) => {
+                if !self.is_joining(user) {
+                    let (due, held) =
+                        std::mem::take(&mut self.held).into_iter().partition(|(of, _)| *of == user);
+                    self.held = held;
+                    let due: VecDeque<_> = due;
+                    self.waiting.extend(due.into_iter().map(|(user, mad)| (Purpose::Leave(user), mad)));
+                }
+                return;
+            }
             Purpose::Join(user) => SaEvent::Joined { user, outcome: outcome.map(SaMad::record) },
             Purpose::Leave(user) => SaEvent::Left { user, outcome: outcome.map(|_| ()) },
             Purpose::Path(key) => {

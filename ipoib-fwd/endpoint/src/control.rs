@@ -6,16 +6,17 @@ mod datagrams;
 mod keys;
 mod link;
 mod links;
+mod outgoing;
 mod port;
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dataplane::ring::{self, Receiver, Sender};
 use dataplane::usage::Usage;
 use ib_wire::Qpn;
-use ib_wire::mad::Mad;
 use pmd::hca::{Backend, HcaError, PortNumber, Queues, QueuesConfig, QueuesId, RegisteredBy, UdConfig};
 use pmd::mem::{Pool, PoolError};
 
@@ -28,7 +29,8 @@ use ipoib::link::{
 };
 use ipoib::port::{Port, PortSettings, WorkerSlots};
 use link::LinkEnd;
-use port::Gone;
+use outgoing::Outgoing;
+use port::{Gone, Misses};
 
 /// Items that fit a ring between control and worker.
 pub const RING: usize = 4096;
@@ -38,6 +40,8 @@ const USAGE_PERIOD: Duration = Duration::from_secs(1);
 const PORT_PERIOD: Duration = Duration::from_millis(50);
 /// The same while no link waits: a net for events that got lost.
 const PORT_NET: Duration = Duration::from_secs(5);
+/// The same after one that failed.
+const PORT_RETRY: Duration = Duration::from_secs(1);
 /// How often datagram queue pairs that are being closed are looked after.
 const CLOSING_PERIOD: Duration = Duration::from_millis(50);
 
@@ -212,11 +216,13 @@ pub struct Endpoint<B: Backend, C, N> {
     /// Hot halves that are not with a worker.
     rcs: HashMap<ConnKey, Rc<B>>,
     app_notes: VecDeque<(WorkerIndex, N)>,
-    /// Management datagrams that wait for room on the device, oldest first.
-    mads: VecDeque<Mad>,
+    /// Management datagrams that wait for room on the device.
+    mads: Outgoing,
     /// The device told of something that may mean another GID table.
     gid_news: bool,
     port_read: Instant,
+    /// Reads of the port's facts that have failed.
+    misses: Misses,
     closing_read: Instant,
     /// Which datagram queue pair is looked after next.
     next_look: usize,
@@ -298,7 +304,8 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                 // Our end's name in CM messages.
                 node_guid: hca.device().node_guid,
                 workers: vec![WorkerSlots { first: 0, count: sizes.max_rc }; queues.len()],
-                seed: config.link.seed.rotate_left(32),
+                // Peers see PSNs, which derive from the link's seed, and must not learn communication ids from them.
+                seed: RandomState::new().hash_one(std::process::id()),
             },
             now,
         );
@@ -335,10 +342,11 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             workers: ends,
             rcs: HashMap::new(),
             app_notes: VecDeque::new(),
-            mads: VecDeque::new(),
+            mads: Outgoing::default(),
             gid_news: false,
             // At once, then as often as is due.
             port_read: now.checked_sub(PORT_NET).unwrap_or(now),
+            misses: Misses::default(),
             closing_read: now,
             next_look: 0,
             usage_read: now,
@@ -456,7 +464,8 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         // Receiving has made room.
         self.flush_mads();
         let since = now.duration_since(self.port_read);
-        if since >= PORT_NET || since >= PORT_PERIOD && self.waits_for_port() {
+        let again = if self.misses.any() { PORT_RETRY } else { PORT_NET };
+        if since >= again || since >= PORT_PERIOD && self.waits_for_port() {
             self.read_port(now);
         }
         if now.duration_since(self.closing_read) >= CLOSING_PERIOD {

@@ -1,6 +1,7 @@
 //! Two tables with a test's hand between them.
 
 mod hostile;
+mod origin;
 mod rows;
 mod search;
 mod simulation;
@@ -163,6 +164,6 @@ fn events(table: &mut ConnectionTable) -> Vec<Event> {
 
 fn assert_empty(table: &ConnectionTable) {
     assert!(table.is_empty(), "{} connections left", table.len());
-    assert_eq!(table.index_sizes(), [0; 4]);
+    assert_eq!(table.index_sizes(), [0; 5]);
     assert_eq!(table.poll_timeout(), None);
 }

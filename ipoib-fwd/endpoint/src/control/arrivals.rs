@@ -10,8 +10,6 @@ use super::Endpoint;
 use crate::message::Note;
 use ipoib::link::{PortEvent, WorkerIndex, WorkerNote};
 
-/// Most management datagrams that wait for room on the device.
-const WAITING_MADS: usize = 4096;
 /// Notes, MADs and events taken in one tick, so that none starves the others.
 const PER_TICK: usize = 1024;
 /// Between two warnings of a shared receive queue that runs low.
@@ -158,22 +156,15 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         if self.is_gone() {
             return;
         }
-        if self.mads.len() < WAITING_MADS {
-            self.mads.push_back(mad);
-        } else {
-            self.check::<()>(Err(HcaError::Exhausted("room for management datagrams that wait")));
-        }
+        let taken = self.mads.push(mad);
+        self.check(taken);
         self.flush_mads();
     }
 
     pub(super) fn flush_mads(&mut self) {
-        while let Some(mad) = self.mads.front() {
-            let result = self.hca.send_mad(self.number, mad);
-            if matches!(result, Err(HcaError::Exhausted(_))) {
-                return;
-            }
-            self.mads.pop_front();
-            self.check(result);
+        let Self { mads, hca, number, .. } = self;
+        for error in mads.flush(|mad| hca.send_mad(*number, mad)) {
+            self.check::<()>(Err(error));
         }
     }
 }

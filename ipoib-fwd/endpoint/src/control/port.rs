@@ -33,6 +33,48 @@ impl Gone {
     }
 }
 
+/// Reads of the port's facts in a row that may fail before it counts as down: a process that is short of file descriptors or memory
+/// for a moment loses no connection.
+const MISSES: u32 = 5;
+
+/// Reads of the port's facts that have failed since the last one that did not.
+#[derive(Debug, Default)]
+pub(super) struct Misses(u32);
+
+/// What a read comes to.
+struct Read {
+    facts: Facts,
+    /// What there is to be warned of.
+    warn: Option<&'static str>,
+}
+
+impl Misses {
+    pub(super) const fn any(&self) -> bool {
+        self.0 > 0
+    }
+
+    /// Takes the outcome of a read. After one that failed the port is what it was before, unless too many have failed or the device is
+    /// gone.
+    fn take(&mut self, read: Result<Facts, HcaError>, before: Option<&Facts>) -> Read {
+        let error = match read {
+            Ok(facts) => {
+                self.0 = 0;
+                return Read { facts, warn: None };
+            }
+            Err(error) => error,
+        };
+        self.0 = self.0.saturating_add(1);
+        let is_lost = self.0 >= MISSES || matches!(error, HcaError::Gone(_));
+        let warn = match self.0 {
+            MISSES => Some("it counts as down until it can be read again"),
+            1 => Some("it stays as it was, and is read again every second"),
+            _ => None,
+        };
+        let facts = if is_lost { Facts::default() } else { before.cloned().unwrap_or_default() };
+        Read { facts, warn }
+    }
+}
+
 impl<B: Backend, C, N> Endpoint<B, C, N> {
     /// The device is gone: whatever its driver still says of the port, there is none.
     pub(super) fn lose_device(&mut self, now: Instant, why: HcaError) {
@@ -55,27 +97,45 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         self.gone.take()
     }
 
-    pub(super) fn facts(&self) -> Facts {
+    /// What the port is now, or was when it could last be read.
+    pub(super) fn facts(&mut self) -> Facts {
         if self.is_gone() {
             return Facts::default();
         }
-        let read = || -> Result<Facts, HcaError> {
-            let port = self.hca.port(self.number)?;
-            let pkeys: Result<Vec<PKey>, HcaError> =
-                (0..port.pkey_table_len).map(|index| self.hca.pkey(self.number, index)).collect();
-            Ok(Facts {
-                state: port.state,
-                lid: port.lid,
-                gid: self.hca.gid(self.number, 0)?,
-                sm_lid: port.sm_lid,
-                sm_sl: port.sm_sl,
-                mtu: port.active_mtu,
-                grh_required: port.grh_required,
-                pkeys: pkeys?,
-            })
-        };
-        // A port that cannot be asked is as good as none.
-        read().unwrap_or_default()
+        let read = self.read_facts();
+        let error = read.as_ref().err().map(ToString::to_string);
+        let taken = self.misses.take(read, self.port.facts());
+        if let Some(error) = error {
+            self.note_miss(taken.warn, error);
+        }
+        taken.facts
+    }
+
+    /// A read that failed is counted and, at the first and at the one that takes the port down, logged.
+    fn note_miss(&mut self, warn: Option<&str>, error: String) {
+        if let Some(what) = warn {
+            let name = self.hca.device().name;
+            tracing::warn!("{name} port {}: its state cannot be read ({error}): {what}", self.number.0);
+        }
+        self.device_errors += 1;
+        self.last_device_error = Some(error);
+    }
+
+    fn read_facts(&self) -> Result<Facts, HcaError> {
+        let port = self.hca.port(self.number)?;
+        let pkeys: Result<Vec<PKey>, HcaError> =
+            (0..port.pkey_table_len).map(|index| self.hca.pkey(self.number, index)).collect();
+        Ok(Facts {
+            state: port.state,
+            lid: port.lid,
+            lmc: port.lmc,
+            gid: self.hca.gid(self.number, 0)?,
+            sm_lid: port.sm_lid,
+            sm_sl: port.sm_sl,
+            mtu: port.active_mtu,
+            grh_required: port.grh_required,
+            pkeys: pkeys?,
+        })
     }
 
     pub(super) fn read_port(&mut self, now: Instant) {
@@ -92,5 +152,35 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         let active = self.port.facts().is_some_and(|facts| facts.state == PortState::Active);
         let for_key = |waiting| matches!(waiting, Waiting::PKey | Waiting::FullMembership);
         !active || self.port.links().any(|(_, link)| link.waits_for().is_some_and(for_key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_that_fail_take_the_port_down_only_when_they_are_many() {
+        let up = Facts { state: PortState::Active, pkeys: vec![PKey::DEFAULT], ..Facts::default() };
+        let failed = || Err(HcaError::Exhausted("file descriptors"));
+        let mut misses = Misses::default();
+        assert_eq!(misses.take(failed(), None).facts, Facts::default(), "nothing was ever known");
+        assert_eq!(misses.take(Ok(up.clone()), None).facts, up);
+        for _ in 0..3 {
+            let mut warnings = Vec::new();
+            for n in 1..MISSES {
+                let read = misses.take(failed(), Some(&up));
+                assert_eq!((read.facts == up, misses.any()), (true, true), "{n}");
+                warnings.extend(read.warn);
+            }
+            let read = misses.take(failed(), Some(&up));
+            warnings.extend(read.warn);
+            assert_eq!((read.facts, warnings.len()), (Facts::default(), 2));
+            let read = misses.take(failed(), Some(&Facts::default()));
+            assert_eq!((read.facts, read.warn), (Facts::default(), None));
+            assert_eq!(misses.take(Ok(up.clone()), None).facts, up);
+            assert!(!misses.any());
+        }
+        assert_eq!(misses.take(Err(HcaError::Gone("it".into())), Some(&up)).facts, Facts::default());
     }
 }

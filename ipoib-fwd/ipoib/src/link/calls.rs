@@ -1,14 +1,17 @@
 //! What the port and the device's owner tell a link about its connections.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use cm::Origin;
 use cm::connection::{Event as CmEvent, RequestInfo};
 use hca::RcSlot;
 use ib_wire::cm::RejectReason;
-use ib_wire::{Gid, Lid, Qpn};
+use ib_wire::{Gid, Lid, PKey, Qpn};
 
 use super::action::{ConnKey, WorkerNote};
+use super::connections::Candidate;
 use super::machine::Link;
+use super::settings::WorkerIndex;
 
 impl Link {
     /// Gives a connection its place in the worker's table, before its queue pair is created.
@@ -47,13 +50,54 @@ impl Link {
         self.conns.by_qpn.contains_key(&qpn)
     }
 
-    /// A peer asks for a connection: the one that begins, or why not.
-    pub(crate) fn requested(&mut self, now: Instant, request: &RequestInfo) -> Result<ConnKey, RejectReason> {
-        self.with_conns(now, |conns| conns.requested(now, request))
+    /// Examines a peer's request for a connection: what it may become, or why it becomes nothing. `came_by`: the P_Key by which it
+    /// came, if that is known.
+    pub(crate) fn examine(
+        &mut self,
+        now: Instant,
+        request: &RequestInfo,
+        came_by: Option<PKey>,
+    ) -> Result<Candidate, RejectReason> {
+        self.with_conns(now, |conns| conns.examine(request, came_by))
+    }
+
+    /// Closes the connection that the peer had before.
+    pub(crate) fn replace(&mut self, now: Instant, candidate: &Candidate) {
+        self.with_conns(now, |conns| conns.replace(now, candidate));
+    }
+
+    /// Begins the connection that a peer asks for.
+    pub(crate) fn accept(&mut self, now: Instant, request: &RequestInfo, candidate: &Candidate) -> ConnKey {
+        self.with_conns(now, |conns| conns.accept(now, request, candidate))
+    }
+
+    /// Counts a request that was refused for want of room.
+    pub(crate) const fn turn_away(&mut self) {
+        self.out.counters.requests_rejected += 1;
+    }
+
+    /// How many connections a port has opened that are not closing.
+    pub(crate) fn opened_by(&self, origin: Origin) -> usize {
+        self.conns.passive.of_origin(origin)
+    }
+
+    /// The one of them that is idle for the longest time, and since when.
+    pub(crate) fn oldest_by(&self, origin: Origin) -> Option<(Instant, ConnKey)> {
+        self.conns.passive.oldest_of_origin(origin)
+    }
+
+    /// How many connections peers have opened to a worker that are not closing.
+    pub(crate) fn opened_to(&self, worker: WorkerIndex) -> usize {
+        self.conns.passive.at_worker(worker)
+    }
+
+    /// The one of them that is idle for the longest time, and since when.
+    pub(crate) fn oldest_to(&self, worker: WorkerIndex) -> Option<(Instant, ConnKey)> {
+        self.conns.passive.oldest_of_worker(worker)
     }
 
     /// Tells what the port's connection table has to say about a connection; requests and ends have calls of their own
-    /// ([`Link::requested`], [`Link::handshake_over`]).
+    /// ([`Link::accept`], [`Link::handshake_over`]).
     pub(crate) fn handle_handshake(&mut self, now: Instant, key: ConnKey, event: CmEvent) {
         self.with_conns(now, |conns| conns.handshake(now, key, event));
     }
@@ -78,13 +122,13 @@ impl Link {
         self.conns.wants_handshake(key)
     }
 
-    /// How long the connection that is idle for the longest time has been so, if it is out of use.
-    pub(crate) fn out_of_use(&self, now: Instant) -> Option<Duration> {
+    /// The connection of a peer's that is idle for the longest time, if it is out of use, and since when.
+    pub(crate) fn out_of_use(&self, now: Instant) -> Option<(Instant, ConnKey)> {
         self.conns.out_of_use(now)
     }
 
-    /// Closes the connection that is idle for the longest time.
-    pub(crate) fn evict(&mut self, now: Instant) {
-        self.with_conns(now, |conns| conns.evict(now));
+    /// Closes a connection of a peer's to make room.
+    pub(crate) fn evict(&mut self, now: Instant, key: ConnKey) {
+        self.with_conns(now, |conns| conns.evict(now, key));
     }
 }

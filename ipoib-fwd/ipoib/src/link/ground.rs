@@ -84,9 +84,10 @@ impl Ground {
         self.own.is(address.gid) && self.settings.workers.iter().any(|w| w.ud_qpn == address.qpn)
     }
 
-    /// Subnet administration, as the port sees it. A port that requires a GRH addresses it by its well-known GUID, as Linux does.
+    /// Subnet administration, as the port sees it: in the default partition. A port that requires a GRH addresses it by its well-known GUID, as Linux does.
     pub(super) fn sm(&self) -> MadAddress {
-        let sm = MadAddress::gsi(self.port.sm_lid, self.port.sm_sl);
+        let gsi = MadAddress::gsi(self.port.sm_lid, self.port.sm_sl);
+        let sm = MadAddress { pkey_index: self.port.default_pkey_index, ..gsi };
         let gid = Gid::new(self.port.gid.prefix(), Gid::SUBNET_ADMINISTRATION);
         if self.port.grh_required { sm.with_gid(gid) } else { sm }
     }

@@ -199,9 +199,10 @@ impl Work<'_> {
     /// A datagram came from `gid` by another LID than we send to: perhaps the peer has moved, perhaps the sender is somebody else.
     /// Subnet administration knows; nothing goes to that LID before it has said so.
     pub(super) fn check_lid(&mut self, gid: Gid, slid: Lid) {
+        let subnet = self.ground.port.subnet();
         let Some(entry) = self.paths.entries.get_mut(&gid) else { return };
         let usable = slid != Lid(0) && !slid.is_multicast() && slid != Lid::PERMISSIVE;
-        if usable && entry.path.is_some_and(|p| p.dlid != slid) {
+        if usable && entry.path.is_some_and(|p| !subnet.is_same_port(p.dlid, slid)) {
             entry.doubtful = true;
             self.refresh(gid);
         }

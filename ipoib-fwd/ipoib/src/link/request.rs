@@ -40,6 +40,8 @@ pub(crate) enum Request {
         /// If the peer has no answer yet: there is nothing to serve it with.
         no_resources: bool,
     },
+    /// A connection that a peer opened has no place any more, and needs none: it counts no longer in its port's share.
+    Departed(ConnKey),
     /// A connection's place is free again.
     FreeSlot { worker: WorkerIndex, slot: RcSlot },
 }

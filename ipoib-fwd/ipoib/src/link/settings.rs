@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use cm::Subnet;
 use hca::{AsyncEvent, PortNumber, PortState};
 use ib_wire::{Gid, Lid, Mtu, PKey, Qpn, ServiceLevel};
 use serde::Serialize;
@@ -57,9 +58,11 @@ pub struct LinkSettings {
     pub rnr_retry: u8,
     /// A passive connection that received nothing for this long is closed.
     pub passive_idle: Duration,
-    /// Most passive connections of each worker; one more evicts the one that was idle for the longest time there.
+    /// Most passive connections of each worker, over all links of the port; one more evicts the one that was idle for the longest time
+    /// there.
     pub max_passive: usize,
-    /// Most passive connections with one port of the fabric, over all workers; one more evicts that port's own.
+    /// Most passive connections with one port of the fabric, over all workers and links, those being torn down included; one more is
+    /// refused, and evicts that port's own.
     pub max_passive_from_lid: usize,
     /// Most neighbours.
     pub max_neighbours: usize,
@@ -70,7 +73,7 @@ pub struct LinkSettings {
     /// Bound of the teardown of a connection, and of leaving the groups at the end: [`super::Link::shutdown`] takes no
     /// more than twice that, as long as actions are answered.
     pub teardown_timeout: Duration,
-    /// Seed of communication ids, PSNs and jitter.
+    /// Seed of PSNs and jitter.
     pub seed: u64,
 }
 
@@ -107,6 +110,8 @@ pub struct PortFacts {
     pub state: PortState,
     /// Base LID.
     pub lid: Lid,
+    /// LID mask control: the port has 2^lmc LIDs.
+    pub lmc: u8,
     /// GID at index 0 of the port's table.
     pub gid: Gid,
     /// LID of the subnet manager.
@@ -117,6 +122,8 @@ pub struct PortFacts {
     pub mtu: Mtu,
     /// Packets to other ports need a GRH, whatever their path says.
     pub grh_required: bool,
+    /// Where the default P_Key is in the port's table: subnet administration is addressed by it.
+    pub default_pkey_index: u16,
     /// Where the link's P_Key is in the port's table, if the port is a full member of the partition.
     pub pkey_index: Option<u16>,
     /// The port is a limited member of the partition: that carries no broadcast domain (RFC 4391 4).
@@ -128,14 +135,24 @@ impl PortFacts {
     pub const DOWN: Self = Self {
         state: PortState::Down,
         lid: Lid(0),
+        lmc: 0,
         gid: Gid::ZERO,
         sm_lid: Lid(0),
         sm_sl: ServiceLevel::new(0),
         mtu: Mtu::B2048,
         grh_required: false,
+        default_pkey_index: 0,
         pkey_index: None,
         limited: false,
     };
+}
+
+impl PortFacts {
+    /// The port's subnet.
+    #[must_use]
+    pub const fn subnet(&self) -> Subnet {
+        Subnet { prefix: self.gid.prefix(), lmc: self.lmc }
+    }
 }
 
 /// What a port's asynchronous event asks of a link; see [`crate::port::Port::handle_port_event`].

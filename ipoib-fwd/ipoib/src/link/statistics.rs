@@ -154,7 +154,7 @@ crate::counters! {
             "`ipoib-fwd ctl events connection` has the host and the reason of each REJ. A host in datagram mode, or one that has no room, rejects; its packets go as datagrams, and what does not fit these is answered as too big.",
         /// Those of them that will not be repeated for long, as the peer would reject them again.
         dial_rejected_for_good =
-            "The host, which `ipoib-fwd ctl events connection` names, and the gateway do not fit: look at its MTU and its version of ib_ipoib; datagrams go on. It is dialled again after five minutes, or sooner if its link-layer address or the flags in that change.",
+            "The host, which `ipoib-fwd ctl events connection` names, and the gateway do not fit: look at its version of ib_ipoib; datagrams go on. It is dialled again after five minutes, or sooner if its link-layer address or the flags in that change.",
         /// Dials that no answer ended.
         dial_timeouts =
             "The host, which `ipoib-fwd ctl events connection` names, is gone, or its connection management is: `modprobe ib_cm` there, `ibping` and `perfquery` on the way.",
@@ -163,10 +163,10 @@ crate::counters! {
             "`ipoib-fwd ctl events connection` has the reason: for `Full` a greater `infiniband.max-connections`, for `Device` the log.",
         /// Connection requests that we rejected.
         requests_rejected =
-            "In datagram mode ordinary. In connected mode a host asks for what is not here: another P_Key or MTU, or an address that the gateway no longer has; the host's log has the reason of the REJ.",
-        /// Those of them that came from another port than the one whose GID they named.
+            "In datagram mode ordinary. In connected mode a host asks for what is not here: another P_Key or MTU, or an address that the gateway no longer has, or more than an eighth of the port's connections, for which a greater `infiniband.max-connections` helps; the host's log has the reason of the REJ.",
+        /// Those of them that came from another port than the one whose GID they named, or by another partition than the one that they named.
         requests_suspect =
-            "A host has moved and the subnet manager does not know yet, or somebody forges requests: if it goes on, look at what has that GID (`saquery`).",
+            "A host has moved and the subnet manager does not know yet, or somebody forges requests: if it goes on, look at what has that GID (`saquery`), and at the partitions of the host that asks.",
         /// Connections that failed after they were up.
         connections_faulted =
             "Packets are lost in the fabric or a host has no receives posted: `perfquery` and `ibqueryerrors` on the way, `infiniband.retry-count` and `infiniband.rnr-retry`.",

@@ -1,10 +1,10 @@
 //! The neighbour table as workers see it: immutable, cheap to copy with one entry changed.
 //!
 //! A table is a fixed array of shared shards. Changing one neighbour of 4096 copies the array of 256 pointers and one
-//! shard of some 16 entries. The entry's destination type is a parameter: the link speaks of `UdDestination`, a worker
+//! shard of some 16 entries. Each table's hash has a seed that nobody knows: hosts choose their addresses. The entry's destination type is a parameter: the link speaks of `UdDestination`, a worker
 //! of what its device prepared from that.
 
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -100,20 +100,22 @@ type Shard<D> = Vec<Arc<Neighbour<D>>>;
 pub struct Neighbours<D = UdDestination> {
     shards: Box<[Arc<Shard<D>>]>,
     len: usize,
+    hash: FixedState,
 }
 
 impl<D> Default for Neighbours<D> {
     fn default() -> Self {
         let empty = Arc::new(Vec::new());
-        Self { shards: vec![empty; SHARDS].into_boxed_slice(), len: 0 }
+        let hash = FixedState::with_seed(RandomState::new().hash_one(SHARDS));
+        Self { shards: vec![empty; SHARDS].into_boxed_slice(), len: 0, hash }
     }
 }
 
 impl<D> Neighbours<D> {
-    fn shard_of(ip: IpAddr) -> usize {
+    fn shard_of(&self, ip: IpAddr) -> usize {
         let hash = match ip {
-            IpAddr::V4(ip) => FixedState::with_seed(0).hash_one(ip.to_bits()),
-            IpAddr::V6(ip) => FixedState::with_seed(0).hash_one(ip.to_bits()),
+            IpAddr::V4(ip) => self.hash.hash_one(ip.to_bits()),
+            IpAddr::V6(ip) => self.hash.hash_one(ip.to_bits()),
         };
         hash as usize % SHARDS
     }
@@ -122,7 +124,7 @@ impl<D> Neighbours<D> {
     #[must_use]
     pub fn get(&self, ip: impl Into<IpAddr>) -> Option<&Neighbour<D>> {
         let ip = ip.into();
-        let shard = self.shards.get(Self::shard_of(ip))?;
+        let shard = self.shards.get(self.shard_of(ip))?;
         shard.iter().find(|n| n.ip == ip).map(Arc::as_ref)
     }
 
@@ -146,10 +148,10 @@ impl<D> Neighbours<D> {
     /// This table after some changes; untouched shards are shared with it.
     #[must_use]
     pub fn with(&self, changes: impl IntoIterator<Item = NeighbourChange<D>>) -> Self {
-        let mut next = Self { shards: self.shards.clone(), len: self.len };
+        let mut next = Self { shards: self.shards.clone(), len: self.len, hash: self.hash.clone() };
         for change in changes {
             let ip = change.ip();
-            let Some(shard) = next.shards.get_mut(Self::shard_of(ip)) else { continue };
+            let Some(shard) = next.shards.get_mut(self.shard_of(ip)) else { continue };
             let entries = Arc::make_mut(shard);
             let at = entries.iter().position(|n| n.ip == ip);
             match (change, at) {
@@ -214,6 +216,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Addresses that a host has chosen because another table has them in one shard.
+    #[test]
+    fn nobody_can_choose_addresses_of_one_shard() {
+        let [known, other] = [(); 2].map(|()| Neighbours::<u32>::default());
+        let chosen = (0..1_000_000).filter(|ip| known.shard_of(v4(*ip)) == 0).take(1000);
+        let table = other.with(chosen.map(|ip| NeighbourChange::Set(neighbour(ip, 1))));
+        assert_eq!(table.len(), 1000);
+        assert!(table.shards.iter().all(|shard| shard.len() < 100));
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub struct Facts {
     pub state: PortState,
     /// Base LID.
     pub lid: Lid,
+    /// LID mask control: the port has 2^lmc LIDs.
+    pub lmc: u8,
     /// GID at index 0 of the port's table.
     pub gid: Gid,
     /// LID of the subnet manager.
@@ -29,12 +31,19 @@ pub struct Facts {
 impl Default for Facts {
     /// A port that is down.
     fn default() -> Self {
-        let PortFacts { state, lid, gid, sm_lid, sm_sl, mtu, grh_required, .. } = PortFacts::DOWN;
-        Self { state, lid, gid, sm_lid, sm_sl, mtu, grh_required, pkeys: Vec::new() }
+        let PortFacts { state, lid, lmc, gid, sm_lid, sm_sl, mtu, grh_required, .. } = PortFacts::DOWN;
+        Self { state, lid, lmc, gid, sm_lid, sm_sl, mtu, grh_required, pkeys: Vec::new() }
     }
 }
 
 impl Facts {
+    /// Where the default P_Key is in the table, as full member if there are both; the first place if there is none.
+    fn default_pkey_index(&self) -> u16 {
+        let place = |wanted: PKey| self.pkeys.iter().position(|key| *key == wanted);
+        let at = place(PKey::DEFAULT).or_else(|| place(PKey(PKey::DEFAULT.base())));
+        at.and_then(|at| u16::try_from(at).ok()).unwrap_or(0)
+    }
+
     /// What the port is to a link with these settings. A full member's place in the table is best; a limited one's will do only
     /// where the link can live with it, since other limited members do not hear it.
     #[must_use]
@@ -47,11 +56,13 @@ impl Facts {
         PortFacts {
             state: self.state,
             lid: self.lid,
+            lmc: self.lmc,
             gid: self.gid,
             sm_lid: self.sm_lid,
             sm_sl: self.sm_sl,
             mtu: self.mtu,
             grh_required: self.grh_required,
+            default_pkey_index: self.default_pkey_index(),
             pkey_index: at.and_then(|at| u16::try_from(at).ok()),
             limited: at.is_none() && self.pkeys.iter().any(|key| same(&key)),
         }

@@ -3,21 +3,21 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use ib_wire::Lid;
+use cm::Origin;
 
 use crate::bucket::Bucket;
 
-/// LIDs whose requests are counted at once.
-const MAX_LIDS: usize = 4096;
+/// Ports whose requests are counted at once.
+const MAX_PORTS: usize = 4096;
 /// Least time between two searches for buckets that are not needed any more.
 const SWEEP: Duration = Duration::from_millis(10);
 
-/// A bucket of tokens for each LID.
+/// A bucket of tokens for each port of the fabric.
 #[derive(Debug)]
 pub(super) struct Limit {
     burst: u32,
     per_second: u32,
-    buckets: HashMap<Lid, Bucket>,
+    buckets: HashMap<Origin, Bucket>,
     swept: Option<Instant>,
 }
 
@@ -27,21 +27,21 @@ impl Limit {
         Self { burst, per_second, buckets: HashMap::new(), swept: None }
     }
 
-    /// Takes a token of a LID's; false if it has none.
-    pub(super) fn take(&mut self, now: Instant, lid: Lid) -> bool {
-        if !self.buckets.contains_key(&lid) && self.buckets.len() >= MAX_LIDS {
+    /// Takes a token of a port's; false if it has none.
+    pub(super) fn take(&mut self, now: Instant, origin: Origin) -> bool {
+        if !self.buckets.contains_key(&origin) && self.buckets.len() >= MAX_PORTS {
             if self.swept.is_some_and(|at| now.saturating_duration_since(at) < SWEEP) {
                 return false;
             }
             self.swept = Some(now);
             // Those that have all their tokens again need no bucket.
             self.buckets.retain(|_, bucket| !bucket.is_full(now));
-            if self.buckets.len() >= MAX_LIDS {
+            if self.buckets.len() >= MAX_PORTS {
                 return false;
             }
         }
         let full = Bucket::new(now, self.burst, self.per_second);
-        self.buckets.entry(lid).or_insert(full).take(now)
+        self.buckets.entry(origin).or_insert(full).take(now)
     }
 }
 
@@ -49,12 +49,18 @@ impl Limit {
 mod tests {
     use super::*;
 
+    use ib_wire::Lid;
+
+    fn at(lid: u16) -> Origin {
+        Origin::Lid(Lid(lid))
+    }
+
     #[test]
-    fn each_lid_has_its_own() {
+    fn each_port_has_its_own() {
         let t = Instant::now();
         let mut limit = Limit::new(5, 10);
-        assert_eq!((0..100).filter(|_| limit.take(t, Lid(1))).count(), 5);
-        assert!(limit.take(t, Lid(2)), "another's requests are another's");
+        assert_eq!((0..100).filter(|_| limit.take(t, at(1))).count(), 5);
+        assert!(limit.take(t, at(2)), "another's requests are another's");
     }
 
     #[test]
@@ -62,11 +68,11 @@ mod tests {
         let t = Instant::now();
         let mut limit = Limit::new(2, 1);
         for lid in 0..u16::MAX {
-            limit.take(t, Lid(lid));
+            limit.take(t, at(lid));
         }
-        assert_eq!(limit.buckets.len(), MAX_LIDS);
-        assert!(!limit.take(t, Lid(60_000)));
-        assert!(limit.take(t + Duration::from_secs(5), Lid(60_000)), "those that are full again have gone");
+        assert_eq!(limit.buckets.len(), MAX_PORTS);
+        assert!(!limit.take(t, at(60_000)));
+        assert!(limit.take(t + Duration::from_secs(5), at(60_000)), "those that are full again have gone");
         assert_eq!(limit.buckets.len(), 1);
     }
 }

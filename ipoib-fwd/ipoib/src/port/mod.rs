@@ -11,6 +11,7 @@
 //!             └─ slots of the workers ──┘
 //! ```
 
+mod admission;
 mod facts;
 mod limit;
 mod services;
@@ -20,6 +21,7 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
+use cm::Subnet;
 use cm::connection::{Config, ConnId};
 use cm::port::Taken;
 use ib_wire::cm::AttributeId;
@@ -30,10 +32,15 @@ use crate::bucket::Bucket;
 use crate::link::{
     Action, ConnKey, Event, Link, LinkError, LinkIndex, LinkSettings, PortEvent, WorkerIndex, WorkerNote,
 };
+use admission::Holders;
 pub use facts::Facts;
 use limit::Limit;
 use slots::Slots;
 pub use slots::WorkerSlots;
+
+/// Entries of the table of handshakes that a host may have for each connection that it may open: those in TIMEWAIT are among them. A
+/// host that has its share and renews all of it every second has fewer.
+const CM_ENTRIES: usize = 4;
 
 /// Most links of a port.
 pub const MAX_LINKS: usize = 256;
@@ -45,7 +52,7 @@ pub struct PortSettings {
     pub node_guid: Guid,
     /// The connection slots of each worker, dealt to the links as they need them.
     pub workers: Vec<WorkerSlots>,
-    /// Seed of communication ids and transaction ids; must differ from start to start.
+    /// Seed of communication ids and transaction ids: a secret, drawn at each start.
     pub seed: u64,
 }
 
@@ -57,7 +64,12 @@ pub struct Port {
     facts: Option<Facts>,
     links: Vec<Option<Link>>,
     slots: Slots,
-    /// Connection requests that come, by LID.
+    /// What each host has of the slots.
+    holders: Holders,
+    subnet: Subnet,
+    /// Most connections that one host may open: the largest that a link has been added with.
+    share: usize,
+    /// Connection requests that come, by the port that they come from.
     limit: Limit,
     /// Connection requests that go.
     dials: Bucket,
@@ -82,9 +94,11 @@ impl Port {
         let slots: usize = settings.workers.iter().map(|w| usize::from(w.count)).sum();
         // All of a port's places may be asked for at once, and again within a few seconds.
         let (burst, per_second) = ((slots as u32).max(256), (slots as u32 / 4).max(128));
+        // Those in TIMEWAIT have no queue pair any more.
+        let max_connections = slots.saturating_mul(2).clamp(64, 16_384);
         let config = Config {
-            // Those in TIMEWAIT have no queue pair any more.
-            max_connections: slots.saturating_mul(2).clamp(64, 16_384),
+            max_connections,
+            max_begun: max_connections / 4 * 3,
             // Two forms for each worker of each link.
             max_listeners: MAX_LINKS * 256 * 2,
             max_wait: services::MAX_WAIT,
@@ -95,6 +109,9 @@ impl Port {
             facts: None,
             links: Vec::new(),
             slots: Slots::new(&settings.workers),
+            holders: Holders::default(),
+            subnet: Subnet::default(),
+            share: 0,
             limit: Limit::new(burst, per_second),
             dials: Bucket::new(now, burst, per_second),
             by_id: HashMap::new(),
@@ -148,6 +165,8 @@ impl Port {
             link.handle_port(now, facts);
         }
         self.listen(index, &link);
+        self.share = self.share.max(link.settings().max_passive_from_lid);
+        self.services.connections.set_max_from_port(self.share.saturating_mul(CM_ENTRIES));
         if at >= self.links.len() {
             self.links.resize_with(at + 1, || None);
         }
@@ -201,6 +220,12 @@ impl Port {
             let facts = facts.of(link.settings());
             link.handle_port(now, facts);
         }
+        self.set_facts(facts);
+    }
+
+    fn set_facts(&mut self, facts: Facts) {
+        self.subnet = Subnet { prefix: facts.gid.prefix(), lmc: facts.lmc };
+        self.services.connections.set_subnet(self.subnet);
         self.facts = Some(facts);
     }
 
@@ -215,14 +240,14 @@ impl Port {
             let facts = facts.of(link.settings());
             link.handle_port_event(now, event, facts);
         }
-        self.facts = Some(facts);
+        self.set_facts(facts);
     }
 
     /// Takes a management datagram that the port's QP1 received. False if it is of no use.
     pub fn handle_mad(&mut self, now: Instant, mad: &Mad) -> bool {
         let header = mad.header();
         let request = header.class == MgmtClass::ComMgt && header.attribute == AttributeId::Request.code();
-        if request && !self.limit.take(now, mad.peer.lid) {
+        if request && !self.limit.take(now, self.subnet.origin(&mad.peer)) {
             self.requests_limited += 1;
             return false;
         }

@@ -94,6 +94,7 @@ impl Port {
                 }
             }
             Request::Close { conn, no_resources } => self.close(now, conn, no_resources),
+            Request::Departed(conn) => self.holders.remove(conn),
             Request::FreeSlot { worker, slot } => self.slots.put(worker, slot),
         }
     }
@@ -162,10 +163,7 @@ impl Port {
     fn cm_event(&mut self, now: Instant, event: CmEvent) {
         let id = event.id();
         if let CmEvent::Requested { request, .. } = &event {
-            let of = ServiceIdForm::of(request.service_id).and_then(|(_, qpn)| self.by_service.get(&qpn));
-            let link = of.and_then(|index| self.links.get_mut(usize::from(index.0))?.as_mut());
-            let accepted = link.ok_or(RejectReason::InvalidServiceId).and_then(|l| l.requested(now, request));
-            match accepted {
+            match self.admit(now, request) {
                 Ok(key) => {
                     self.by_id.insert(id, key);
                     self.by_key.insert(key, id);
@@ -194,16 +192,8 @@ impl Port {
     /// next attempt; those in use are worth more than a new one.
     pub(super) fn place(&mut self, now: Instant, conn: ConnKey, worker: WorkerIndex, passive: bool) -> bool {
         let slot = self.slots.take(worker);
-        if slot.is_none()
-            && passive
-            && let Some(index) = self
-                .links()
-                .filter_map(|(index, link)| Some((link.out_of_use(now)?, index)))
-                .max()
-                .map(|(_, index)| index)
-            && let Some(link) = self.link_mut(index)
-        {
-            link.evict(now);
+        if slot.is_none() && passive {
+            self.evict(now, |link| link.out_of_use(now));
         }
         let Some(link) = self.link_mut(conn.link) else { return false };
         match slot {

@@ -6,10 +6,9 @@ use cm::connection::RequestInfo;
 use ib_wire::cm::RejectReason;
 use ib_wire::cm::ipoib::{PrivateData, ServiceIdForm};
 use ib_wire::ipoib::{AddressFlags, HardwareAddress};
-use ib_wire::{Gid, Lid};
+use ib_wire::{Gid, Lid, PKey};
 
-use super::passive::File;
-use super::{Side, Work};
+use super::{PeerKey, Side, Work};
 use crate::link::action::{Action, ConnKey};
 use crate::link::outbox::Word;
 use crate::link::settings::{Mode, WorkerIndex};
@@ -29,9 +28,24 @@ fn origin(request: &RequestInfo) -> Lid {
     if request.source_lid == Lid(0) { request.path.dlid } else { request.source_lid }
 }
 
+/// A peer's request that may become a connection.
+#[derive(Debug)]
+pub(crate) struct Candidate {
+    /// Our worker that it is for.
+    pub(crate) worker: WorkerIndex,
+    peer: HardwareAddress,
+    mtu: u32,
+}
+
+impl Candidate {
+    const fn peer_key(&self) -> PeerKey {
+        (self.peer.qpn, self.peer.gid, self.worker)
+    }
+}
+
 impl Work<'_> {
-    /// Decides on a peer's request: the worker and the peer, or why not.
-    fn judge(&self, request: &RequestInfo) -> Result<(WorkerIndex, HardwareAddress, u32), RejectReason> {
+    /// Decides whether a peer's request is one that can be met.
+    fn judge(&self, request: &RequestInfo) -> Result<Candidate, RejectReason> {
         // As in ib_ipoib, nobody listens in datagram mode.
         if self.ground.settings.mode != Mode::Connected || !self.ground.up || self.ground.is_shutting_down() {
             return Err(RejectReason::InvalidServiceId);
@@ -51,46 +65,54 @@ impl Work<'_> {
         if private.receive_mtu < MIN_MESSAGE || private.ud_qpn.get() < 2 || peer.gid.is_multicast() {
             return Err(RejectReason::Consumer);
         }
-        Ok((worker, peer, private.receive_mtu.min(MAX_MESSAGE)))
+        Ok(Candidate { worker, peer, mtu: private.receive_mtu.min(MAX_MESSAGE) })
     }
 
-    /// A peer asks for a connection: the one that begins, or why not.
-    pub(in crate::link) fn requested(
+    /// Examines a peer's request: what it may become, or why it becomes nothing. `came_by`: the P_Key by which it came, if that is known.
+    pub(in crate::link) fn examine(
         &mut self,
-        now: Instant,
         request: &RequestInfo,
-    ) -> Result<ConnKey, RejectReason> {
-        let (worker, peer, mtu) = match self.judge(request) {
-            Ok(accepted) => accepted,
-            Err(reason) => {
-                self.out.counters.requests_rejected += 1;
-                return Err(reason);
-            }
-        };
-        let (peer_key, lid) = ((peer.qpn, peer.gid, worker), origin(request));
-        if !self.is_at(request, peer) {
+        came_by: Option<PKey>,
+    ) -> Result<Candidate, RejectReason> {
+        let candidate = self.judge(request).inspect_err(|_| self.out.counters.requests_rejected += 1)?;
+        let gid = candidate.peer.gid;
+        if !self.is_by_our_partition(request, came_by) {
+            self.out.counters.requests_suspect += 1;
+            self.out.counters.requests_rejected += 1;
+            return Err(RejectReason::Consumer);
+        }
+        if !self.is_at(request, candidate.peer) {
             self.out.counters.requests_suspect += 1;
             self.out.counters.requests_rejected += 1;
             // If the peer has moved, subnet administration will say so, and the next request is taken.
-            self.out.words.push_back(Word::WantPath(peer.gid));
-            self.out.words.push_back(Word::CheckLid(peer.gid, lid));
+            self.out.words.push_back(Word::WantPath(gid));
+            self.out.words.push_back(Word::CheckLid(gid, origin(request)));
             return Err(RejectReason::Consumer);
         }
-        // A peer sends by one connection at a time; if it opens another, it has given the old one up.
-        if let Some(old) = self.conns.passive.of_peer(peer_key) {
+        Ok(candidate)
+    }
+
+    /// True if a request came by the partition that it names: only members of that can send so, while a message may say anything.
+    fn is_by_our_partition(&self, request: &RequestInfo, came_by: Option<PKey>) -> bool {
+        let same = |key: PKey| key.base() == self.ground.settings.pkey.base();
+        self.ground.port.pkey_index == Some(request.pkey_index) || came_by.is_some_and(same)
+    }
+
+    /// Closes the connection that a peer had: it sends by one at a time, and if it opens another, it has given the old one up.
+    pub(in crate::link) fn replace(&mut self, now: Instant, candidate: &Candidate) {
+        if let Some(old) = self.conns.passive.of_peer(candidate.peer_key()) {
             self.close(now, old, CloseReason::Replaced);
         }
-        // Whoever has more than a share makes room among what is its own.
-        while self.conns.passive.of_lid(lid) >= self.ground.settings.max_passive_from_lid
-            && let Some((_, oldest)) = self.conns.passive.oldest_of_lid(lid)
-        {
-            self.close(now, oldest, CloseReason::Evicted);
-        }
-        while self.conns.passive.at_worker(worker) >= self.ground.settings.max_passive
-            && let Some((_, oldest)) = self.conns.passive.oldest_of_worker(worker)
-        {
-            self.close(now, oldest, CloseReason::Evicted);
-        }
+    }
+
+    /// Begins the connection that a peer asks for.
+    pub(in crate::link) fn accept(
+        &mut self,
+        now: Instant,
+        request: &RequestInfo,
+        candidate: &Candidate,
+    ) -> ConnKey {
+        let Candidate { worker, peer, mtu } = *candidate;
         // Who asks is looked up, if that is not known; then it is seen whether it is who it says (`Link::check_origins`).
         self.out.words.push_back(Word::WantPath(peer.gid));
         let psn = self.out.random.psn();
@@ -102,42 +124,46 @@ impl Work<'_> {
             conn.receive = Some(receive);
             conn.send = Some(send);
             conn.handshake = true;
-            conn.lid = lid;
+            conn.lid = origin(request);
+            conn.origin = request.origin;
+            conn.counted = true;
             conn.rnr_retry = request.rnr_retry_count;
+            self.conns.passive.insert(conn.file(), key);
         }
-        self.conns.passive.insert(File { peer: peer_key, lid, used: now }, key);
         self.out.timers.set(Timer::Conn(key), now + HALF_OPEN);
         self.arm_expiry();
         self.out.actions.push_back(Action::CreateRc { conn: key, worker, passive: true });
-        Ok(key)
+        key
     }
 
-    /// Closes the connection that is idle for the longest time.
-    pub(in crate::link) fn evict(&mut self, now: Instant) {
-        if let Some((_, oldest)) = self.conns.passive.oldest() {
-            self.close(now, oldest, CloseReason::Evicted);
-        }
+    /// Closes a connection of a peer's to make room.
+    pub(in crate::link) fn evict(&mut self, now: Instant, key: ConnKey) {
+        self.close(now, key, CloseReason::Evicted);
     }
 
     /// True unless a request comes from another port than the one that has the GID which it names: as far as subnet administration has
     /// told, and as an earlier connection of that peer has shown.
     fn is_at(&self, request: &RequestInfo, peer: HardwareAddress) -> bool {
         let lid = origin(request);
-        let known = self.paths.get(peer.gid).is_none_or(|path| path.dlid == lid);
+        let subnet = self.ground.port.subnet();
+        let known = self.paths.get(peer.gid).is_none_or(|path| subnet.is_same_port(path.dlid, lid));
         // All that name one GID have come from one LID: each was seen to by this when it came.
         let other = self.conns.passive.of_gid(peer.gid).next().and_then(|key| self.conns.map.get(&key));
         // Within the subnet a request names its own LID; where no LID is told, the GRH has the port's GUID at least.
         let consistent = if request.source_lid == Lid(0) {
             request.source_gid.is_none_or(|gid| gid.id() == peer.gid.id())
         } else {
-            request.path.dlid == lid && request.source_gid.is_none_or(|gid| gid == peer.gid)
+            subnet.is_same_port(request.path.dlid, lid)
+                && request.source_gid.is_none_or(|gid| gid == peer.gid)
         };
-        consistent && known && other.is_none_or(|other| other.lid == lid)
+        consistent && known && other.is_none_or(|other| subnet.is_same_port(other.lid, lid))
     }
 
     /// Subnet administration has told where a GID is: who came from elsewhere was somebody else, or has moved.
     pub(in crate::link) fn check_origins(&mut self, now: Instant, gid: Gid, lid: Lid) {
-        let elsewhere = |key: &ConnKey| self.conns.map.get(key).is_some_and(|conn| conn.lid != lid);
+        let subnet = self.ground.port.subnet();
+        let elsewhere =
+            |key: &ConnKey| self.conns.map.get(key).is_some_and(|conn| !subnet.is_same_port(conn.lid, lid));
         let strangers: Vec<_> = self.conns.passive.of_gid(gid).filter(elsewhere).collect();
         for key in strangers {
             self.close(now, key, CloseReason::AddressChanged);

@@ -22,7 +22,7 @@ const MIN_RNR_TIMER: u8 = 12;
 
 impl Work<'_> {
     /// Tells what the port's connection table has to say about a connection; requests and ends have calls of their own
-    /// ([`Work::requested`], [`Work::released`]).
+    /// ([`Work::accept`], [`Work::released`]).
     pub(in crate::link) fn handshake(&mut self, now: Instant, key: ConnKey, event: CmEvent) {
         match event {
             CmEvent::Requested { .. } | CmEvent::Released { .. } => {}

@@ -17,6 +17,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use cm::Origin;
 use hca::{RcSlot, RcToReceive, RcToSend};
 use ib_wire::cm::RnrRetry;
 use ib_wire::cm::ipoib::ServiceIdForm;
@@ -31,6 +32,7 @@ use super::request::Request;
 use super::settings::{LinkIndex, WorkerIndex};
 use super::statistics::{CloseReason, ConnectionInfo};
 use super::table::RcPath;
+pub(crate) use accept::Candidate;
 use passive::{File, Passive};
 use state::{Input, State};
 
@@ -82,6 +84,10 @@ pub(in crate::link) struct Connection {
     pub(in crate::link) send: Option<RcToSend>,
     /// Passive: the LID that the request came from.
     pub(in crate::link) lid: Lid,
+    /// Passive: the port that the request came from.
+    pub(in crate::link) origin: Origin,
+    /// Passive: it counts in that port's share.
+    pub(in crate::link) counted: bool,
     /// Passive: it has received something.
     pub(in crate::link) carried: bool,
     /// Passive: RNR retries that the peer wants us to use.
@@ -104,7 +110,7 @@ impl Connection {
 
     /// What it is filed under if it is a passive one.
     pub(in crate::link) const fn file(&self) -> File {
-        File { peer: self.peer_key(), lid: self.lid, used: self.last_used }
+        File { peer: self.peer_key(), origin: self.origin, used: self.last_used }
     }
 
     pub(in crate::link) const fn peer_key(&self) -> PeerKey {
@@ -176,6 +182,8 @@ impl Connections {
             receive: None,
             send: None,
             lid: Lid(0),
+            origin: Origin::Lid(Lid(0)),
+            counted: false,
             carried: false,
             rnr_retry: RnrRetry::new(0),
             kept: Kept::default(),
@@ -203,10 +211,10 @@ impl Connections {
         conn.qpn.filter(|_| conn.state == State::Live)
     }
 
-    /// How long the connection that is idle for the longest time has been so, if it is out of use.
-    pub(in crate::link) fn out_of_use(&self, now: Instant) -> Option<Duration> {
-        let (used, _) = self.passive.oldest()?;
-        Some(now.saturating_duration_since(used)).filter(|idle| *idle >= accept::OUT_OF_USE)
+    /// The passive connection that is idle for the longest time, if it is out of use, and since when.
+    pub(in crate::link) fn out_of_use(&self, now: Instant) -> Option<(Instant, ConnKey)> {
+        let is_out = |used: Instant| now.saturating_duration_since(used) >= accept::OUT_OF_USE;
+        self.passive.oldest().filter(|(used, _)| is_out(*used))
     }
 
     /// True if the connection still waits for its REQ to be sent.

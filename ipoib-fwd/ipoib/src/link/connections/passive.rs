@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 
-use ib_wire::{Gid, Lid, Qpn};
+use cm::Origin;
+use ib_wire::{Gid, Qpn};
 
 use super::PeerKey;
 use crate::link::action::ConnKey;
@@ -13,8 +14,8 @@ use crate::link::settings::WorkerIndex;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::link) struct File {
     pub(in crate::link) peer: PeerKey,
-    /// The LID that its REQ came from.
-    pub(in crate::link) lid: Lid,
+    /// The port that its REQ came from.
+    pub(in crate::link) origin: Origin,
     /// When it was last seen in use.
     pub(in crate::link) used: Instant,
 }
@@ -36,10 +37,10 @@ pub(in crate::link) struct Passive {
     peers: BTreeMap<(Gid, Qpn, WorkerIndex), ConnKey>,
     by_age: BTreeSet<(Instant, ConnKey)>,
     by_worker: BTreeSet<(WorkerIndex, Instant, ConnKey)>,
-    by_lid: BTreeSet<(Lid, Instant, ConnKey)>,
-    /// How many each worker and each LID has.
+    by_origin: BTreeSet<(Origin, Instant, ConnKey)>,
+    /// How many each worker and each port of the fabric has.
     workers: HashMap<WorkerIndex, usize>,
-    lids: HashMap<Lid, usize>,
+    origins: HashMap<Origin, usize>,
 }
 
 fn less<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) {
@@ -56,19 +57,19 @@ impl Passive {
     pub(in crate::link) fn insert(&mut self, file: File, key: ConnKey) {
         self.peers.insert(file.name(), key);
         *self.workers.entry(file.worker()).or_default() += 1;
-        *self.lids.entry(file.lid).or_default() += 1;
+        *self.origins.entry(file.origin).or_default() += 1;
         self.list(file, key);
     }
 
     fn list(&mut self, file: File, key: ConnKey) {
         self.by_age.insert((file.used, key));
         self.by_worker.insert((file.worker(), file.used, key));
-        self.by_lid.insert((file.lid, file.used, key));
+        self.by_origin.insert((file.origin, file.used, key));
     }
 
     fn unlist(&mut self, file: File, key: ConnKey) -> bool {
         self.by_worker.remove(&(file.worker(), file.used, key));
-        self.by_lid.remove(&(file.lid, file.used, key));
+        self.by_origin.remove(&(file.origin, file.used, key));
         self.by_age.remove(&(file.used, key))
     }
 
@@ -78,7 +79,7 @@ impl Passive {
             return;
         }
         less(&mut self.workers, file.worker());
-        less(&mut self.lids, file.lid);
+        less(&mut self.origins, file.origin);
         if self.peers.get(&file.name()) == Some(&key) {
             self.peers.remove(&file.name());
         }
@@ -114,10 +115,10 @@ impl Passive {
         (of == worker).then_some((used, key))
     }
 
-    /// The same of those that came from one LID.
-    pub(in crate::link) fn oldest_of_lid(&self, lid: Lid) -> Option<(Instant, ConnKey)> {
-        let (of, used, key) = *self.by_lid.range((lid, self.oldest()?.0, ConnKey::FIRST)..).next()?;
-        (of == lid).then_some((used, key))
+    /// The same of those that came from one port.
+    pub(in crate::link) fn oldest_of_origin(&self, origin: Origin) -> Option<(Instant, ConnKey)> {
+        let (of, used, key) = *self.by_origin.range((origin, self.oldest()?.0, ConnKey::FIRST)..).next()?;
+        (of == origin).then_some((used, key))
     }
 
     /// How many a worker has.
@@ -125,9 +126,9 @@ impl Passive {
         self.workers.get(&worker).copied().unwrap_or(0)
     }
 
-    /// How many came from a LID.
-    pub(in crate::link) fn of_lid(&self, lid: Lid) -> usize {
-        self.lids.get(&lid).copied().unwrap_or(0)
+    /// How many came from a port.
+    pub(in crate::link) fn of_origin(&self, origin: Origin) -> usize {
+        self.origins.get(&origin).copied().unwrap_or(0)
     }
 
     /// All of them.
@@ -135,7 +136,7 @@ impl Passive {
     pub(in crate::link) fn len(&self) -> usize {
         assert_eq!(self.peers.len(), self.by_age.len());
         assert_eq!(self.by_worker.len(), self.workers.values().sum::<usize>());
-        assert_eq!(self.by_lid.len(), self.lids.values().sum::<usize>());
+        assert_eq!(self.by_origin.len(), self.origins.values().sum::<usize>());
         self.by_age.len()
     }
 }

@@ -30,13 +30,15 @@ pub(super) const fn verdict(reason: Reason) -> Verdict {
         | Reason::Consumer
         | Reason::DuplicateCommId => Verdict::Again,
         Reason::InvalidServiceId => Verdict::OtherServiceId,
+        // The MTU is the path's, too.
         Reason::PrimaryGid
         | Reason::PrimaryLid
         | Reason::PrimarySl
         | Reason::PrimaryTrafficClass
         | Reason::PrimaryHopLimit
         | Reason::PrimaryRate
-        | Reason::PrimaryFlowLabel => Verdict::NewPath,
+        | Reason::PrimaryFlowLabel
+        | Reason::InvalidMtu => Verdict::NewPath,
         // Redirection is not followed: IPoIB's peers are who ARP says they are. Of alternate paths we name none.
         Reason::Unsupported
         | Reason::InvalidTransport
@@ -50,7 +52,6 @@ pub(super) const fn verdict(reason: Reason) -> Verdict {
         | Reason::AlternateFlowLabel
         | Reason::PortCmRedirect
         | Reason::PortRedirect
-        | Reason::InvalidMtu
         | Reason::InsufficientResources
         | Reason::RnrRetry
         | Reason::ClassVersion => Verdict::Final,

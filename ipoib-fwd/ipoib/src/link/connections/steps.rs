@@ -230,6 +230,9 @@ impl Work<'_> {
     /// Gives its place in the worker's table back, if it has one.
     fn leave_place(&mut self, key: ConnKey) {
         let Some(conn) = self.conns.map.get_mut(&key) else { return };
+        if std::mem::take(&mut conn.counted) {
+            self.out.requests.push_back(Request::Departed(key));
+        }
         let (slot, worker, passive) = (conn.slot.take(), conn.worker, conn.is_passive());
         // A passive connection's slot was in no table; an active one's is in none of the next generation.
         let generation = if passive { 0 } else { self.out.unpublished_since() };

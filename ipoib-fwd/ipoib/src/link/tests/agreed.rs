@@ -1,9 +1,10 @@
 //! What a queue pair is moved with is what REQ and REP say (IBA 12.9.5, 12.6.5, 12.6.8).
 
 use ib_wire::cm::{Message, RejectReason, Reply, Request};
+use ib_wire::sa::{PathRecord, SaMad, attribute};
 use ib_wire::{Mtu, TimeoutCode};
 
-use super::fabric::{Fabric, ms};
+use super::fabric::{Fabric, ms, secs};
 
 fn handshake(f: &Fabric) -> (Box<Request>, Box<Reply>) {
     let (mut req, mut rep) = (None, None);
@@ -58,6 +59,19 @@ fn a_path_mtu_that_our_port_does_not_have_is_rejected() {
     f.run(ms(100));
     f.resolve(0, 1);
     f.run(ms(200));
-    assert_eq!(f.nodes[1].link.cm_counters().rejects_sent(RejectReason::InvalidMtu), 1);
-    assert_eq!(f.nodes[0].link.counters().dial_rejected_for_good, 1);
+    assert!(f.nodes[1].link.cm_counters().rejects_sent(RejectReason::InvalidMtu) >= 1);
+    assert_eq!(f.nodes[0].link.counters().dial_rejected_for_good, 0);
+    // The path's MTU was of a moment ago: once it is looked up again the connection comes up.
+    let forge = |bytes: &mut [u8; 256]| {
+        let mut answer = SaMad::parse(bytes);
+        if let Some(path) =
+            answer.record::<PathRecord>().filter(|_| answer.header.attribute == attribute::PATH_RECORD)
+        {
+            answer = SaMad::answer(&answer, &PathRecord { mtu: Mtu::B2048.into(), ..path });
+            *bytes = *answer.to_bytes();
+        }
+    };
+    f.forge = Some(Box::new(forge));
+    f.run(secs(3));
+    f.assert_connected(0, 0, 1);
 }

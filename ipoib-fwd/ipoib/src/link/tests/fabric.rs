@@ -133,11 +133,13 @@ impl Fabric {
         let facts = PortFacts {
             state: PortState::Active,
             lid: Lid(2 + n as u16),
+            lmc: 0,
             gid: Gid::new(Gid::DEFAULT_PREFIX, guid),
             sm_lid: SM_LID,
             sm_sl: ServiceLevel::new(0),
             mtu: Mtu::B4096,
             grh_required: false,
+            default_pkey_index: 0,
             pkey_index: Some(0),
             limited: false,
         };
@@ -178,7 +180,9 @@ impl Fabric {
 
     /// Gives a node a datagram as if it had come from `from`.
     pub(super) fn inject(&mut self, to: usize, from: Lid, bytes: Box<[u8; 256]>) {
-        let mad = Mad { peer: MadAddress::gsi(from, ServiceLevel::new(0)), bytes };
+        let pkey_index = self.nodes[to].facts.pkey_index.unwrap_or(0);
+        let peer = MadAddress { pkey_index, ..MadAddress::gsi(from, ServiceLevel::new(0)) };
+        let mad = Mad { peer, bytes };
         self.send(to, ms(0), Parcel::Mad(mad));
     }
 
@@ -240,7 +244,9 @@ impl Fabric {
             // A GRH that was sent arrives, and names its sender.
             let gid = self.nodes[from].facts.gid;
             let route = mad.peer.route.map(|route| Route { gid, ..route });
-            let peer = MadAddress { qkey: QKey(0), route, ..MadAddress::gsi(source, ServiceLevel::new(0)) };
+            let pkey_index = self.nodes[to].facts.pkey_index.unwrap_or(0);
+            let gsi = MadAddress::gsi(source, ServiceLevel::new(0));
+            let peer = MadAddress { qkey: QKey(0), pkey_index, route, ..gsi };
             self.send(to, ms(1), Parcel::Mad(Mad { peer, bytes: mad.bytes }));
         }
     }

@@ -160,10 +160,14 @@ fn one_host_cannot_push_the_others_out() {
         let made_up = request(&f, 2, Qpn::new(0x4000 + n), n);
         send(&mut f, 2, made_up);
     }
-    assert_eq!(passive(&f), 17);
-    assert_eq!(f.nodes[0].link.counters().passive_evicted, 184);
+    assert!(passive(&f) <= 17);
+    // Beyond its share, each request has one of its own connections closed, or comes while that is being torn down.
+    let counters = f.nodes[0].link.counters();
+    assert_eq!(counters.passive_evicted + counters.requests_rejected, 184);
+    assert!(counters.passive_evicted > 60, "{}", counters.passive_evicted);
     f.assert_connected(1, 0, 0);
-    assert!(f.nodes[0].link.conns.passive.oldest_of_lid(f.nodes[1].facts.lid).is_some());
+    let honest = cm::Origin::Lid(f.nodes[1].facts.lid);
+    assert_eq!(f.nodes[0].link.conns.passive.of_origin(honest), 1);
 }
 
 #[test]

@@ -77,11 +77,13 @@ fn joins_and_path_queries_are_linux_s() {
     let facts = PortFacts {
         state: PortState::Active,
         lid: Lid(1),
+        lmc: 0,
         gid: broadcast.port_gid,
         sm_lid: Lid(1),
         sm_sl: ServiceLevel::new(0),
         mtu: Mtu::B4096,
         grh_required: false,
+        default_pkey_index: 0,
         pkey_index: Some(0),
         limited: false,
     };

@@ -1,5 +1,6 @@
 //! Several links on one port: nothing of one reaches another, and each comes and goes by itself.
 
+mod fairness;
 mod world;
 
 use std::time::Duration;
@@ -58,7 +59,7 @@ fn answers_that_come_late_and_in_another_order_reach_their_links() {
     }
     w.settle();
     w.release();
-    for (link, pkey) in (0u16..).zip(PKEYS) {
+    for (link, pkey) in (0u16..3).zip(PKEYS) {
         let table = &w.nodes[0].faces[&LinkIndex(link)].table;
         let path = table.get(ip(1, link)).and_then(|n| n.ud).expect("path");
         assert_eq!(path.av.sl.get(), sl_of(pkey));
@@ -150,6 +151,27 @@ fn a_partition_is_waited_for_and_only_full_members_come_in() {
     assert!(w.is_up(0, 1));
     assert_eq!(w.nodes[0].faces[&LinkIndex(1)].opened.map(|(index, _)| index), Some(2));
     assert!(w.nodes[0].faces[&LinkIndex(0)].events.iter().all(|e| *e != Event::Down), "never touched");
+}
+
+/// Wherever that is in the port's table.
+#[test]
+fn subnet_administration_is_asked_by_the_default_partition() {
+    for (keys, index) in [
+        (vec![PKEYS[0], PKey::DEFAULT], 1),
+        (vec![PKEYS[0], PKEYS[1], PKey(0x7fff)], 2),
+        (vec![PKey(0x7fff), PKEYS[0], PKey::DEFAULT], 2),
+        (vec![PKEYS[0]], 0),
+    ] {
+        let mut w = World::new(1, 1);
+        w.run(secs(1));
+        let before = w.requests.values().sum::<usize>();
+        w.change_port(0, |facts| facts.pkeys = keys.clone());
+        w.run(secs(1));
+        assert_eq!(w.requests.values().sum::<usize>() > before, index > 0, "a join by the other index");
+        assert!(w.is_up(0, 0), "{keys:?}");
+        let settings = LinkSettings::new(PKEYS[0], Qpn::new(0x777), 1);
+        assert_eq!(w.nodes[0].facts.of(&settings).default_pkey_index, index);
+    }
 }
 
 #[test]

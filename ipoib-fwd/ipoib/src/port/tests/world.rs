@@ -18,11 +18,25 @@ use crate::port::{Facts, Port, PortSettings, WorkerSlots};
 
 pub(super) const SM: Lid = Lid(1);
 /// The partitions, in the order of the P_Key tables.
-pub(super) const PKEYS: [PKey; 3] = [PKey(0x8001), PKey(0x8002), PKey(0x8003)];
+pub(super) const PKEYS: [PKey; 8] = [
+    PKey(0x8001),
+    PKey(0x8002),
+    PKey(0x8003),
+    PKey(0x8004),
+    PKey(0x8005),
+    PKey(0x8006),
+    PKey(0x8007),
+    PKey(0x8008),
+];
+
+/// Connection slots of each node, those of them for connections that peers open, and one host's share of these.
+pub(super) const SLOTS: u16 = 64;
+pub(super) const PASSIVE: usize = 32;
+pub(super) const SHARE: usize = 8;
 
 /// The service level of a partition's paths.
 pub(super) fn sl_of(pkey: PKey) -> u8 {
-    (pkey.0 & 7) as u8
+    (pkey.0 & 15) as u8
 }
 
 /// What a device and its workers have of one link.
@@ -54,6 +68,8 @@ pub(super) struct World {
     /// Answers are kept back.
     pub(super) hold: bool,
     held: Vec<(usize, Mad)>,
+    /// Datagrams to LIDs of nobody.
+    pub(super) strays: Vec<Mad>,
 }
 
 pub(super) fn ip(node: usize, link: u16) -> Ipv4Addr {
@@ -75,10 +91,11 @@ impl World {
             requests: BTreeMap::new(),
             hold: false,
             held: Vec::new(),
+            strays: Vec::new(),
         };
         for n in 0..nodes {
             let guid = Guid(0x1000 + n as u64);
-            let slots = WorkerSlots { first: 0, count: 64 };
+            let slots = WorkerSlots { first: 0, count: SLOTS };
             let port = Port::new(
                 &PortSettings { node_guid: guid, workers: vec![slots], seed: 0x99 + n as u64 },
                 world.now,
@@ -86,6 +103,7 @@ impl World {
             let facts = Facts {
                 state: PortState::Active,
                 lid: Lid(2 + n as u16),
+                lmc: 0,
                 gid: Gid::new(Gid::DEFAULT_PREFIX, guid),
                 sm_lid: SM,
                 sm_sl: ServiceLevel::new(0),
@@ -115,6 +133,7 @@ impl World {
         let index = node.port.vacancy().expect("room");
         let mut settings = LinkSettings::new(pkey, ud_qpn(n, index.0), 7);
         settings.workers = vec![WorkerSettings { ud_qpn: ud_qpn(n, index.0) }];
+        (settings.max_passive, settings.max_passive_from_lid) = (PASSIVE, SHARE);
         assert_eq!(node.port.add(self.now, settings), Ok(index));
         node.faces.insert(index, Face::default());
         index
@@ -130,7 +149,15 @@ impl World {
         self.nodes.iter().position(|n| n.facts.lid == lid)
     }
 
-    fn administer(&mut self, mad: &Mad) -> Mad {
+    fn administer(&mut self, from: usize, mad: &Mad) -> Mad {
+        let keys = &self.nodes[from].facts.pkeys;
+        let is_default = |key: &PKey| key.base() == PKey::DEFAULT.base();
+        let came_by_default = keys.get(usize::from(mad.peer.pkey_index)).is_some_and(is_default);
+        assert_eq!(
+            came_by_default,
+            keys.iter().any(is_default),
+            "subnet administration is in the default partition"
+        );
         let request = SaMad::parse(&mad.bytes);
         let (what, method) = (request.header.attribute, request.header.method);
         *self.requests.entry((what, method.code())).or_default() += 1;
@@ -177,16 +204,34 @@ impl World {
 
     fn send(&mut self, from: usize, mad: Mad) {
         if mad.peer.lid == SM {
-            let answer = self.administer(&mad);
+            let answer = self.administer(from, &mad);
             if self.hold {
                 self.held.push((from, answer));
             } else {
                 self.mads.push_back((from, answer));
             }
         } else if let Some(to) = self.at_lid(mad.peer.lid) {
-            let peer = MadAddress::gsi(self.nodes[from].facts.lid, mad.peer.sl);
+            // It arrives by the same P_Key.
+            let key = self.nodes[from].facts.pkeys[usize::from(mad.peer.pkey_index)];
+            let pkey_index = self.pkey_index(to, key);
+            let peer = MadAddress { pkey_index, ..MadAddress::gsi(self.nodes[from].facts.lid, mad.peer.sl) };
             self.mads.push_back((to, Mad { peer, bytes: mad.bytes }));
+        } else {
+            self.strays.push(mad);
         }
+    }
+
+    /// Where a P_Key is in a node's table.
+    pub(super) fn pkey_index(&self, n: usize, key: PKey) -> u16 {
+        let at = self.nodes[n].facts.pkeys.iter().position(|k| k.base() == key.base());
+        at.and_then(|at| u16::try_from(at).ok()).expect("a partition of both")
+    }
+
+    /// Gives a node a datagram as if it had come from a LID by a P_Key.
+    pub(super) fn inject(&mut self, n: usize, from: Lid, pkey_index: u16, bytes: Box<[u8; 256]>) {
+        let peer = MadAddress { pkey_index, ..MadAddress::gsi(from, ServiceLevel::new(0)) };
+        let now = self.now;
+        self.nodes[n].port.handle_mad(now, &Mad { peer, bytes });
     }
 
     /// Delivers the answers that were kept back, the last first.

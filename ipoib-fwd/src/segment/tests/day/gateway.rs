@@ -107,6 +107,7 @@ impl Gateway {
         let facts = Facts {
             state: PortState::Down,
             lid: Lid(n),
+            lmc: 0,
             gid: port(n).gid,
             sm_lid: MANAGER,
             sm_sl: ServiceLevel::new(0),

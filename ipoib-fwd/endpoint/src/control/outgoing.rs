@@ -1,0 +1,137 @@
+//! Management datagrams that wait for room on the device.
+
+use std::collections::VecDeque;
+
+use ib_wire::mad::{Mad, MgmtClass};
+use ib_wire::sa::attribute;
+use pmd::hca::HcaError;
+
+/// Most management datagrams of each kind that wait for room on the device.
+const WAITING: usize = 4096;
+const FULL: HcaError = HcaError::Exhausted("room for management datagrams that wait");
+
+/// Datagrams by kind, oldest first. What others wait for goes first: REP, RTU and DREP, whose senders give up after seconds, then
+/// memberships of groups, then paths. A kernel that has as many requests to subnet administration as it takes refuses more for seconds.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    connections: VecDeque<Mad>,
+    memberships: VecDeque<Mad>,
+    paths: VecDeque<Mad>,
+}
+
+impl Outgoing {
+    fn kinds(&mut self) -> [&mut VecDeque<Mad>; 3] {
+        [&mut self.connections, &mut self.memberships, &mut self.paths]
+    }
+
+    pub(super) fn push(&mut self, mad: Mad) -> Result<(), HcaError> {
+        let header = mad.header();
+        let kind = match (header.class, header.attribute) {
+            (MgmtClass::SubnAdm, attribute::MC_MEMBER_RECORD) => &mut self.memberships,
+            (MgmtClass::SubnAdm, _) => &mut self.paths,
+            _ => &mut self.connections,
+        };
+        if kind.len() >= WAITING {
+            return Err(FULL);
+        }
+        kind.push_back(mad);
+        Ok(())
+    }
+
+    /// Sends what there is room for; returns the errors of the datagrams that are lost.
+    pub(super) fn flush(&mut self, mut send: impl FnMut(&Mad) -> Result<(), HcaError>) -> Vec<HcaError> {
+        let mut lost = Vec::new();
+        for kind in self.kinds() {
+            while let Some(mad) = kind.front() {
+                match send(mad) {
+                    Err(HcaError::Exhausted(_)) => return lost,
+                    Err(error) => lost.push(error),
+                    Ok(()) => {}
+                }
+                kind.pop_front();
+            }
+        }
+        lost
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.connections.is_empty() && self.memberships.is_empty() && self.paths.is_empty()
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ib_wire::mad::{MadAddress, MadHeader, Method};
+    use ib_wire::{Lid, ServiceLevel, Tid};
+
+    fn mad(class: MgmtClass, attribute: u16, n: u64) -> Mad {
+        let mut bytes = Box::new([0; 256]);
+        MadHeader::new(class, 2, Method::Get, Tid(n), attribute).put(&mut bytes);
+        Mad { peer: MadAddress::gsi(Lid(1), ServiceLevel::new(0)), bytes }
+    }
+
+    fn path(n: u64) -> Mad {
+        mad(MgmtClass::SubnAdm, attribute::PATH_RECORD, n)
+    }
+
+    /// A kernel with room for some requests to subnet administration, and always for other datagrams.
+    fn flush(outgoing: &mut Outgoing, mut room: usize) -> Vec<(u8, u64)> {
+        let mut sent = Vec::new();
+        let lost = outgoing.flush(|mad| {
+            let header = mad.header();
+            if header.class == MgmtClass::SubnAdm {
+                room = room.checked_sub(1).ok_or(HcaError::Exhausted("requests"))?;
+            }
+            sent.push((header.class.code(), header.tid.0));
+            Ok(())
+        });
+        assert!(lost.is_empty());
+        sent
+    }
+
+    #[test]
+    fn connections_do_not_wait_for_subnet_administration() {
+        let mut outgoing = Outgoing::default();
+        for n in 0..200 {
+            outgoing.push(path(n)).unwrap();
+        }
+        assert_eq!(flush(&mut outgoing, 128).len(), 128);
+        outgoing.push(mad(MgmtClass::ComMgt, 0x13, 1000)).unwrap();
+        outgoing.push(mad(MgmtClass::SubnAdm, attribute::MC_MEMBER_RECORD, 1001)).unwrap();
+        assert_eq!(flush(&mut outgoing, 0), [(7, 1000)], "while no request has an answer");
+        assert_eq!(flush(&mut outgoing, 2), [(3, 1001), (3, 128)], "groups before paths, and those in order");
+        assert_eq!(flush(&mut outgoing, 1000).len(), 71);
+        assert!(outgoing.is_empty());
+    }
+
+    #[test]
+    fn each_kind_has_room_of_its_own() {
+        let mut outgoing = Outgoing::default();
+        let taken = (0..).take_while(|n| outgoing.push(path(*n)).is_ok()).count();
+        assert_eq!(taken, WAITING);
+        assert!(outgoing.push(mad(MgmtClass::ComMgt, 0x13, 1)).is_ok());
+        assert!(outgoing.push(mad(MgmtClass::SubnAdm, attribute::MC_MEMBER_RECORD, 1)).is_ok());
+    }
+
+    #[test]
+    fn a_datagram_that_cannot_be_sent_holds_up_no_other() {
+        let mut outgoing = Outgoing::default();
+        for n in 0..3 {
+            outgoing.push(path(n)).unwrap();
+        }
+        let mut sent = 0;
+        let lost = outgoing.flush(|mad| {
+            if mad.header().tid == Tid(1) {
+                return Err(HcaError::Gone("it".into()));
+            }
+            sent += 1;
+            Ok(())
+        });
+        assert_eq!((sent, lost.len(), outgoing.is_empty()), (2, 1, true));
+    }
+}

@@ -1,0 +1,234 @@
+//! Hosts that take what they can get: what is left for the others.
+
+use std::time::Duration;
+
+use ib_wire::cm::ipoib::{PrivateData, ServiceIdForm};
+use ib_wire::cm::{DisconnectRequest, MaxCmRetries, Message, ReadyToUse, RejectReason, Reply, Request};
+use ib_wire::{CommId, Gid, Guid, Lid, Mtu, PKey, Qpn, ServiceLevel, Tid, TimeoutCode};
+
+use super::world::{PASSIVE, PKEYS, SHARE, SLOTS, World, ip, sl_of, ud_qpn};
+use super::*;
+use crate::link::{CloseReason, Event};
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// A host that is none of the nodes, and speaks for itself.
+struct Host {
+    lid: Lid,
+    gid: Gid,
+    /// Requests sent so far.
+    sent: u32,
+}
+
+impl Host {
+    fn new(lid: u16) -> Self {
+        Self { lid: Lid(lid), gid: Gid::new(Gid::DEFAULT_PREFIX, Guid(0x9000 + u64::from(lid))), sent: 0 }
+    }
+
+    /// Asks node 0 for a connection on a link, with the longest times that there are.
+    fn ask(&mut self, w: &mut World, link: u16) {
+        let pkey_index = w.pkey_index(0, PKEYS[usize::from(link)]);
+        self.ask_by(w, link, pkey_index);
+    }
+
+    fn ask_by(&mut self, w: &mut World, link: u16, pkey_index: u16) {
+        self.sent += 1;
+        let n = u32::from(self.lid.0) << 16 | self.sent;
+        let mut request = Request {
+            local_comm_id: CommId(n),
+            service_id: ServiceIdForm::Linux.service_id(ud_qpn(0, link)),
+            ca_guid: Guid(0x9000 + u64::from(self.lid.0)),
+            local_qpn: Qpn::new(0x1000 + n),
+            path_mtu: Mtu::B2048.into(),
+            pkey: PKEYS[usize::from(link)],
+            local_response_timeout: TimeoutCode::new(31),
+            remote_response_timeout: TimeoutCode::new(31),
+            max_cm_retries: MaxCmRetries::new(15),
+            ..Request::default()
+        };
+        request.primary.local_gid = self.gid;
+        request.primary.local_lid = self.lid;
+        request.primary.remote_gid = w.nodes[0].facts.gid;
+        request.primary.remote_lid = w.nodes[0].facts.lid;
+        request.primary.subnet_local = true;
+        request.primary.sl = ServiceLevel::new(sl_of(PKEYS[usize::from(link)]));
+        request.primary.ack_timeout = TimeoutCode::new(31);
+        let private = PrivateData { ud_qpn: Qpn::new(0x1000 + n), receive_mtu: 65_524 }.to_bytes();
+        request.private_data[..private.len()].copy_from_slice(&private);
+        w.inject(0, self.lid, pkey_index, Message::from(request).to_bytes(Tid(u64::from(n))));
+    }
+
+    /// What node 0 has sent it.
+    fn heard(&self, w: &mut World) -> Vec<Message> {
+        let (mine, others) =
+            std::mem::take(&mut w.strays).into_iter().partition(|mad| mad.peer.lid == self.lid);
+        w.strays = others;
+        let mine: Vec<Mad> = mine;
+        mine.iter().filter_map(|mad| Message::parse(&mad.bytes).ok()).map(|(_, message)| message).collect()
+    }
+
+    /// Answers what it has been sent: some of its connections it brings up, some it ends at once, to some it says nothing.
+    fn answer(&self, w: &mut World) {
+        let replies = self.heard(w).into_iter().filter_map(|message| match message {
+            Message::Reply(reply) => Some(reply),
+            _ => None,
+        });
+        for Reply { local_comm_id: theirs, remote_comm_id: ours, local_qpn, .. } in
+            replies.collect::<Vec<_>>()
+        {
+            let up = ReadyToUse { local_comm_id: ours, remote_comm_id: theirs, private_data: [0; 224] };
+            let end = DisconnectRequest {
+                local_comm_id: ours,
+                remote_comm_id: theirs,
+                remote_qpn: local_qpn,
+                private_data: [0; 220],
+            };
+            if ours.0 % 3 > 0 {
+                w.inject(0, self.lid, 0, Message::from(up).to_bytes(Tid(1)));
+            }
+            if ours.0 % 3 > 1 {
+                w.inject(0, self.lid, 0, Message::from(end).to_bytes(Tid(1)));
+            }
+        }
+    }
+
+    fn has(&self, w: &World) -> usize {
+        w.nodes[0].port.holders.of(cm::Origin::Lid(self.lid))
+    }
+}
+
+fn passive(w: &World, link: u16) -> usize {
+    let link = w.nodes[0].port.link(LinkIndex(link)).expect("link");
+    link.connections(w.now).iter().filter(|c| c.passive && c.state == "live").count()
+}
+
+/// Five seconds of requests on all segments, as fast as the port takes them; then another host comes, and the requests go on.
+#[test]
+fn while_one_host_takes_what_it_can_others_connect_within_a_second() {
+    for segments in [1, 8] {
+        let mut w = World::new(2, segments);
+        w.run(ms(1000));
+        let mut attacker = Host::new(50);
+        let mut attack = |w: &mut World, time: u64| {
+            for _ in 0..time {
+                for link in 0..segments {
+                    attacker.ask(w, link);
+                }
+                w.run(ms(1));
+                attacker.answer(w);
+                assert!(attacker.has(w) <= SHARE, "{segments} segments: {}", attacker.has(w));
+                assert!(w.nodes[0].port.connections() <= CM_ENTRIES * SHARE + 2 * usize::from(segments));
+            }
+        };
+        attack(&mut w, 5000);
+        for link in 0..segments {
+            let now = w.now;
+            for (from, to) in [(1, 0), (0, 1)] {
+                let machine = w.nodes[from].port.link_mut(LinkIndex(link)).expect("link");
+                machine.resolve(now, WorkerIndex(0), ip(from, link), ip(to, link));
+                machine.handle_used(now, WorkerIndex(0), &[], &[ip(to, link).into()]);
+            }
+        }
+        attack(&mut w, 1000);
+        for link in 0..segments {
+            // One each way, and none of the host's that was up was taken away again.
+            let node = w.nodes[1].port.link(LinkIndex(link)).expect("link").connections(w.now);
+            assert_eq!(node.iter().filter(|c| c.state == "live").count(), 2, "{segments} segments: {node:?}");
+        }
+        assert_eq!(attacker.sent, 6000 * u32::from(segments));
+    }
+}
+
+/// A subnet manager gives all ports of a subnet the same LMC: the requests that come by any LID of a port are one host's.
+#[test]
+fn the_lids_of_a_port_have_one_share() {
+    for (lmc, shares) in [(0, 4), (2, 1)] {
+        let mut w = World::new(1, 2);
+        w.change_port(0, |facts| facts.lmc = lmc);
+        w.run(ms(1000));
+        let mut hosts: Vec<Host> = (48..52).map(Host::new).collect();
+        for n in 0..400 {
+            hosts[n % 4].ask(&mut w, n as u16 / 4 % 2);
+            w.run(ms(10));
+        }
+        assert_eq!(w.nodes[0].port.holders.sizes(), (shares * SHARE, shares), "LMC {lmc}");
+    }
+}
+
+/// Several hosts, none of them beyond its share, fill all places of connections that hosts open, on two segments.
+#[test]
+fn connections_that_hosts_open_leave_half_of_the_places_for_ours() {
+    let mut w = World::new(2, 2);
+    w.run(ms(1000));
+    let mut hosts: Vec<Host> = (50..70).map(Host::new).collect();
+    for n in 0..usize::from(SLOTS) * 2 {
+        let at = n % hosts.len();
+        hosts[at].ask(&mut w, n as u16 % 2);
+        w.run(ms(1));
+        hosts[at].answer(&mut w);
+        w.run(ms(1));
+    }
+    assert!(passive(&w, 0) + passive(&w, 1) <= PASSIVE);
+    assert!(w.nodes[0].port.slots.in_use() <= PASSIVE, "{}", w.nodes[0].port.slots.in_use());
+    for link in 0..2 {
+        let now = w.now;
+        let machine = w.nodes[0].port.link_mut(LinkIndex(link)).expect("link");
+        machine.resolve(now, WorkerIndex(0), ip(0, link), ip(1, link));
+        w.run(ms(100));
+        let node = &w.nodes[0];
+        let dials = node.port.link(LinkIndex(link)).expect("link").connections(w.now);
+        assert!(dials.iter().any(|c| !c.passive && c.state == "live"), "{dials:?}");
+    }
+}
+
+/// What the longest idle connection is, is a matter of all segments.
+#[test]
+fn the_connection_that_makes_room_is_the_longest_idle_one_of_all_segments() {
+    let mut w = World::new(1, 2);
+    w.run(ms(1000));
+    let mut hosts: Vec<Host> = (50..70).map(Host::new).collect();
+    for n in 0..PASSIVE {
+        // The first half on the second segment.
+        hosts[n % 16].ask(&mut w, u16::from(n < PASSIVE / 2));
+        w.run(ms(500));
+    }
+    for link in 0..2 {
+        w.nodes[0].faces.get_mut(&LinkIndex(link)).expect("face").events.clear();
+    }
+    hosts[16].ask(&mut w, 0);
+    w.run(ms(1));
+    let evicted = |w: &World, link| {
+        let events = &w.nodes[0].faces[&LinkIndex(link)].events;
+        let is = |e: &&Event| matches!(e, Event::ConnectionDown { reason: CloseReason::Evicted, .. });
+        events.iter().filter(is).count()
+    };
+    assert_eq!((evicted(&w, 0), evicted(&w, 1)), (0, 1));
+}
+
+#[test]
+fn a_request_that_came_by_another_partition_is_refused() {
+    let mut w = World::new(1, 2);
+    w.run(ms(1000));
+    let mut host = Host::new(50);
+    let suspect = |w: &World| w.nodes[0].port.link(LinkIndex(1)).expect("link").counters().requests_suspect;
+    // By the first segment's key, by none of the table, by another one of the table, and by its own.
+    for (index, refusals) in [(0, 1), (77, 2), (2, 3), (1, 3)] {
+        host.ask_by(&mut w, 1, index);
+        w.run(ms(1));
+        let reason = host.heard(&mut w).into_iter().find_map(|m| match m {
+            Message::Reject(reject) => Some(reject.reason),
+            _ => None,
+        });
+        assert_eq!(reason, (index != 1).then_some(RejectReason::Consumer), "index {index}");
+        assert_eq!(suspect(&w), refusals);
+    }
+    // A limited member's packets come by the full key of the table, or by a limited one beside it.
+    w.change_port(0, |facts| facts.pkeys.push(PKey(PKEYS[1].base())));
+    let limited = w.nodes[0].facts.pkeys.len() as u16 - 1;
+    host.ask_by(&mut w, 1, limited);
+    w.run(ms(1));
+    assert!(host.heard(&mut w).iter().any(|m| matches!(m, Message::Reply(_))));
+    assert_eq!((suspect(&w), host.has(&w)), (3, 2));
+}
