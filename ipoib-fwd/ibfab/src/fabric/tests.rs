@@ -3,7 +3,9 @@ use std::time::Duration;
 
 use connectx::cable::Faults;
 use ib_wire::mad::{MAD_LEN, Mad, MadAddress, MadHeader, MadStatus, Method, MgmtClass};
-use ib_wire::{Gid, Lid, Mtu, PKey, ServiceLevel, Tid};
+use ib_wire::packet::{Bth, Deth, Extended, Headers, Lrh, Opcode, Packet, VirtualLane};
+use ib_wire::smp::{DirectedPath, LinearForwardingBlock, PKeyBlock, Smp, attribute};
+use ib_wire::{Gid, Lid, Mtu, PKey, Psn, QKey, Qpn, ServiceLevel, Tid};
 use pmd::hca::{AsyncEvent, Control, PortNumber, PortState};
 use pmd::soft::SoftHca;
 
@@ -140,6 +142,85 @@ fn subnet_administration_answers_over_the_switch() {
     let header = answer.header();
     assert_eq!((header.method, header.tid.0 as u32, header.status), (Method::GetResp, 0x77, MadStatus::OK));
     assert_eq!(answer.peer.lid, port.sm_lid);
+}
+
+#[test]
+fn a_host_without_the_m_key_changes_neither_switches_nor_ports() {
+    let mut bench = Bench::new(2, Faults::default());
+    let (near, mut attacker) = CableEnd::pair().unwrap();
+    bench.fabric.plug(Place { switch: 0, port: 3 }, "p3", near).unwrap();
+    // The manager finds nobody at the attacker's port, and looks again and again.
+    let active = |hca: &SoftHca| hca.port(PORT).unwrap().state == PortState::Active;
+    bench.run(|b| b.adapters.iter().all(active));
+    let victim = bench.adapters[0].port(PORT).unwrap().lid;
+    let switch = bench.fabric.switch().lid();
+    let here = DirectedPath::LOCAL.then(1).unwrap();
+    let next = here.then(1).unwrap();
+    let mut keys = PKeyBlock::default();
+    keys.keys[0] = PKey(0x8666);
+    let table = LinearForwardingBlock { ports: [3; 64] };
+    let set = |id, modifier, path| Smp::directed(Method::Set, Tid(5), id, modifier, path);
+    let by_lid = |id, modifier| Smp::lid_routed(Method::Set, Tid(5), id, modifier);
+    let port3 = PKeyBlock::modifier(0, 3);
+    for (smp, dlid) in [
+        (set(attribute::PKEY_TABLE, port3, &here).with(&keys), Lid::PERMISSIVE),
+        (by_lid(attribute::PKEY_TABLE, port3).with(&keys), switch),
+        (set(attribute::LINEAR_FORWARDING, 0, &here).with(&table), Lid::PERMISSIVE),
+        (set(attribute::PKEY_TABLE, 0, &next).with(&keys), Lid::PERMISSIVE),
+        (by_lid(attribute::PKEY_TABLE, 0).with(&keys), victim),
+    ] {
+        let mut smp = smp;
+        if smp.is_directed() {
+            smp.set_hop_pointer(1);
+        }
+        send_smp(&mut attacker, &smp, dlid);
+    }
+    let refused = |b: &Bench| {
+        let port = b.fabric.switch().ports().find(|port| port.number.0 == 3).unwrap();
+        let adapter = b.adapters[0].engine().lock().counters().drops(connectx::DropReason::MKey);
+        (port.switch.dropped(crate::switch::DropReason::MKey), adapter)
+    };
+    bench.run(|b| refused(b) == (3, 2));
+    assert_eq!(bench.adapters[0].pkey(PORT, 0).unwrap(), PKey::DEFAULT);
+    // Reading is for everybody, but for the key itself.
+    let mut get = Smp::directed(Method::Get, Tid(6), attribute::PORT_INFO, 0, &here);
+    get.set_hop_pointer(1);
+    send_smp(&mut attacker, &get, Lid::PERMISSIVE);
+    let mut shown = None;
+    bench.run(|_| {
+        attacker.receive(100, |bytes| {
+            let smp =
+                Packet::parse(bytes).ok().and_then(|p| Smp::from_mad(p.payload().try_into().ok()?).ok());
+            shown = smp.filter(|smp| smp.header.tid == Tid(6)).or(shown);
+        });
+        shown.is_some()
+    });
+    let shown = shown.unwrap().attribute::<ib_wire::smp::PortInfo>().unwrap();
+    assert_eq!((shown.mkey, shown.mkey_protect.get(), shown.mkey_violations), (0, 1, 3));
+}
+
+/// Sends a subnet management packet into a cable, from a port without a LID.
+fn send_smp(cable: &mut CableEnd, smp: &Smp, dlid: Lid) {
+    let bth = Bth {
+        opcode: Opcode::UdSendOnly,
+        solicited: false,
+        migrated: true,
+        pkey: PKey::DEFAULT,
+        fecn: false,
+        becn: false,
+        dest_qpn: Qpn::SMI,
+        ack_request: false,
+        psn: Psn::new(0),
+    };
+    let headers = Headers {
+        lrh: Lrh { vl: VirtualLane::MANAGEMENT, sl: ServiceLevel::new(0), dlid, slid: Lid(99) },
+        grh: None,
+        bth,
+        extended: Extended::Deth(Deth { qkey: QKey(0), src_qpn: Qpn::SMI }),
+    };
+    let bytes = smp.to_bytes();
+    let packet = |out: &mut [u8]| headers.write_packet(&bytes[..], out).map(drop).unwrap();
+    cable.send_with(headers.packet_len(MAD_LEN), packet).unwrap();
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ib_wire::{Gid, Guid, Lid, PKey, TimeoutCode};
 
-use super::{Partition, PortId};
+use super::{MKeys, Partition, PortId};
 
 /// Configuration of the embedded subnet manager.
 #[derive(Clone, Debug)]
@@ -43,6 +43,8 @@ pub struct SmConfig {
     pub report_tries: u32,
     /// SM_Key of clients that may see who is in a group; 0 = none may.
     pub sm_key: u64,
+    /// M_Keys of all ports; `None`: ports have no M_Key, and every host can change them.
+    pub m_keys: Option<MKeys>,
     /// Seed of transaction ids.
     pub seed: u64,
 }
@@ -85,6 +87,7 @@ impl SmConfig {
             report_timeout: Duration::from_millis(500),
             report_tries: 4,
             sm_key: 1,
+            m_keys: None,
             seed: 0,
         }
     }
