@@ -1,9 +1,12 @@
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 
 use connectx::cable::Faults;
+use ib_wire::ipoib::{GroupScope, broadcast_gid, multicast_gid};
 use ib_wire::mad::{MAD_LEN, Mad, MadAddress, MadHeader, MadStatus, Method, MgmtClass};
 use ib_wire::packet::{Bth, Deth, Extended, Headers, Lrh, Opcode, Packet, VirtualLane};
+use ib_wire::sa::{JoinState, McMask, McMemberRecord, SaMad};
 use ib_wire::smp::{DirectedPath, LinearForwardingBlock, PKeyBlock, Smp, attribute};
 use ib_wire::{Gid, Lid, Mtu, PKey, Psn, QKey, Qpn, ServiceLevel, Tid};
 use pmd::hca::{AsyncEvent, Control, PortNumber, PortState};
@@ -270,6 +273,71 @@ fn without_a_subnet_manager_one_at_a_link_configures_all_and_hears_of_links_that
         manager.step(Instant::now());
         manager.manager().unwrap().counters().traps > traps && manager.manager().unwrap().ports().count() == 3
     });
+}
+
+/// Groups that an IPoIB link joins at its start: the broadcast group and twelve link-local ones.
+fn groups_of_a_segment(pkey: PKey) -> Vec<Gid> {
+    let scope = GroupScope::new(2);
+    let link_local =
+        (1..=12).map(|n| multicast_gid(Ipv4Addr::new(224, 0, 0, n).into(), pkey, scope).unwrap());
+    std::iter::once(broadcast_gid(pkey, scope)).chain(link_local).collect()
+}
+
+#[test]
+fn as_many_segments_as_a_gateway_has_join_all_their_groups() {
+    const SEGMENTS: u16 = 128;
+    let mut text = "[[switch]]\nname = \"s\"\nports = 2\n".to_owned();
+    for n in 1..SEGMENTS {
+        text += &format!("[[partition]]\nname = \"p{n}\"\npkey = {}\nmembers = [\"all\"]\n", 0x8000 | n);
+    }
+    let config = FabricConfig::parse(Path::new("t.toml"), &text).unwrap();
+    let mut fabric = Fabric::new(Instant::now(), &config, 1, Management::Embedded);
+    let (near, far) = CableEnd::pair().unwrap();
+    fabric.plug(Place { switch: 0, port: 1 }, "p1", near).unwrap();
+    let mut bench = Bench { fabric, adapters: vec![adapter(1, Some(far))] };
+    bench.run(|b| b.all_active());
+    let port = bench.adapters[0].port(PORT).unwrap();
+    let port_gid = bench.adapters[0].gid(PORT, 0).unwrap();
+    let mask = McMask::MGID
+        | McMask::PORT_GID
+        | McMask::JOIN_STATE
+        | McMask::QKEY
+        | McMask::TRAFFIC_CLASS
+        | McMask::PKEY
+        | McMask::SL
+        | McMask::FLOW_LABEL;
+    let pkeys = (0..SEGMENTS).map(|n| if n == 0 { PKey::DEFAULT } else { PKey(0x8000 | n) });
+    let wanted: Vec<(PKey, Gid)> =
+        pkeys.flat_map(|pkey| groups_of_a_segment(pkey).into_iter().map(move |mgid| (pkey, mgid))).collect();
+    assert_eq!(wanted.len(), 1664);
+    let mut lids = std::collections::BTreeSet::new();
+    for (n, &(pkey, mgid)) in wanted.iter().enumerate() {
+        let record = McMemberRecord {
+            mgid,
+            port_gid,
+            join_state: JoinState::FULL_MEMBER,
+            qkey: QKey(0xb1b),
+            pkey,
+            ..McMemberRecord::default()
+        };
+        let tid = Tid(0x1_0000 + n as u64);
+        let bytes = SaMad::request(Method::Set, tid, mask.bits(), &record).to_bytes();
+        let peer = MadAddress::gsi(port.sm_lid, ServiceLevel::new(0));
+        bench.adapters[0].send_mad(PORT, &Mad { peer, bytes }).unwrap();
+        let mut answer = None;
+        bench.run(|b| {
+            answer = b.adapters[0].receive_mad(PORT).unwrap();
+            answer.is_some()
+        });
+        let answer = SaMad::parse(&answer.unwrap().bytes);
+        assert_eq!(answer.header.status, MadStatus::OK, "group {n}");
+        lids.insert(answer.record::<McMemberRecord>().unwrap().mlid);
+    }
+    assert_eq!(lids.len(), wanted.len(), "each group has a LID of its own");
+    // The switch's tables have them all: nothing is refused, and nothing is left to write.
+    bench.run(|b| b.all_active());
+    let counters = *bench.fabric.manager().unwrap().counters();
+    assert_eq!((counters.smp_refused, counters.groups_left_out, counters.sa_refused), (0, 0, 0));
 }
 
 /// Measurements, each of which an idle machine has to pass.

@@ -82,7 +82,7 @@ impl SmConfig {
             sweep_interval: Duration::from_secs(10),
             sweep_hold_off: Duration::from_millis(20),
             max_nodes: 4096,
-            max_groups: 1024,
+            max_groups: 1 << 14,
             max_subscriptions: 1024,
             report_timeout: Duration::from_millis(500),
             report_tries: 4,
