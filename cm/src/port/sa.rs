@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use ib_wire::Tid;
 use ib_wire::mad::{Mad, MadAddress, Method};
 use ib_wire::sa::{McMask, McMemberRecord, PathRecord, SaMad};
+use ib_wire::{Gid, Tid};
 
 use super::paths::{Ask, Asked, OUTSTANDING, PathKey, PathQuery, Paths};
 use crate::Path;
@@ -44,6 +44,13 @@ pub enum SaEvent<U> {
         /// How.
         outcome: Outcome<()>,
     },
+    /// A query of a group ended.
+    Group {
+        /// Whose.
+        user: U,
+        /// The group; `None` in a grant whose record was not to be read.
+        outcome: Outcome<Option<McMemberRecord>>,
+    },
     /// A lookup of a path ended. [`Outcome::Refused`] also stands for an answer that leads nowhere.
     Path {
         /// Which path.
@@ -57,6 +64,7 @@ pub enum SaEvent<U> {
 enum Purpose<U> {
     Join(U),
     Leave(U),
+    Query(U),
     Path(PathKey),
 }
 
@@ -97,6 +105,12 @@ impl<U: Copy + Eq> Sa<U> {
         self.group(now, Purpose::Leave(user), sm, Method::Delete, record, mask);
     }
 
+    /// Asks what a group is like, member or not. [`SaEvent::Group`] follows, unless it is taken back with the user's other requests.
+    pub fn query_group(&mut self, now: Instant, user: U, sm: MadAddress, mgid: Gid) {
+        let record = McMemberRecord { mgid, ..McMemberRecord::default() };
+        self.group(now, Purpose::Query(user), sm, Method::Get, &record, McMask::MGID);
+    }
+
     fn group(
         &mut self,
         now: Instant,
@@ -119,7 +133,7 @@ impl<U: Copy + Eq> Sa<U> {
     /// Takes back all requests about groups that `unwanted` says so of; no events follow.
     pub fn cancel_groups(&mut self, now: Instant, unwanted: impl Fn(U) -> bool) {
         self.cancel(now, |purpose| match *purpose {
-            Purpose::Join(user) | Purpose::Leave(user) => unwanted(user),
+            Purpose::Join(user) | Purpose::Leave(user) | Purpose::Query(user) => unwanted(user),
             Purpose::Path(_) => false,
         });
     }
@@ -230,6 +244,7 @@ impl<U: Copy + Eq> Sa<U> {
     fn ended(&mut self, now: Instant, purpose: Purpose<U>, outcome: Outcome<&SaMad>) {
         self.events.push_back(match purpose {
             Purpose::Join(user) => SaEvent::Joined { user, outcome: outcome.map(SaMad::record) },
+            Purpose::Query(user) => SaEvent::Group { user, outcome: outcome.map(SaMad::record) },
             Purpose::Leave(user) => SaEvent::Left { user, outcome: outcome.map(|_| ()) },
             Purpose::Path(key) => {
                 let record: Option<PathRecord> = match outcome {
