@@ -64,8 +64,8 @@ pub enum SaEvent<U> {
 enum Purpose<U> {
     Join(U),
     Leave(U),
-    Query(U),
     Path(PathKey),
+    Query(U),
 }
 
 /// The requests of one port. The owner takes what is to be sent and [`Sa::poll_event`] until they are empty after every
@@ -105,12 +105,6 @@ impl<U: Copy + Eq> Sa<U> {
         self.group(now, Purpose::Leave(user), sm, Method::Delete, record, mask);
     }
 
-    /// Asks what a group is like, member or not. [`SaEvent::Group`] follows, unless it is taken back with the user's other requests.
-    pub fn query_group(&mut self, now: Instant, user: U, sm: MadAddress, mgid: Gid) {
-        let record = McMemberRecord { mgid, ..McMemberRecord::default() };
-        self.group(now, Purpose::Query(user), sm, Method::Get, &record, McMask::MGID);
-    }
-
     fn group(
         &mut self,
         now: Instant,
@@ -133,8 +127,9 @@ impl<U: Copy + Eq> Sa<U> {
     /// Takes back all requests about groups that `unwanted` says so of; no events follow.
     pub fn cancel_groups(&mut self, now: Instant, unwanted: impl Fn(U) -> bool) {
         self.cancel(now, |purpose| match *purpose {
-            Purpose::Join(user) | Purpose::Leave(user) | Purpose::Query(user) => unwanted(user),
+            Purpose::Join(user) | Purpose::Leave(user) => unwanted(user),
             Purpose::Path(_) => false,
+            Purpose::Query(user) => unwanted(user),
         });
     }
 
@@ -176,6 +171,14 @@ impl<U: Copy + Eq> Sa<U> {
             self.pending.remove(&id);
             self.pump(now);
         }
+    }
+
+    /// Asks what a group is like, member or not. [`SaEvent::Group`] follows, unless it is taken back with the user's other requests.
+    pub fn query_group(&mut self, now: Instant, user: U, sm: MadAddress, mgid: Gid) {
+        let record = McMemberRecord { mgid, ..McMemberRecord::default() };
+        let bytes = SaMad::request(Method::Get, Tid(0), McMask::MGID.bits(), &record).to_bytes();
+        self.waiting.push_back((Purpose::Query(user), Mad { peer: sm, bytes }));
+        self.pump(now);
     }
 
     /// Paths that are known or being looked up.
@@ -244,8 +247,8 @@ impl<U: Copy + Eq> Sa<U> {
     fn ended(&mut self, now: Instant, purpose: Purpose<U>, outcome: Outcome<&SaMad>) {
         self.events.push_back(match purpose {
             Purpose::Join(user) => SaEvent::Joined { user, outcome: outcome.map(SaMad::record) },
-            Purpose::Query(user) => SaEvent::Group { user, outcome: outcome.map(SaMad::record) },
             Purpose::Leave(user) => SaEvent::Left { user, outcome: outcome.map(|_| ()) },
+            Purpose::Query(user) => SaEvent::Group { user, outcome: outcome.map(SaMad::record) },
             Purpose::Path(key) => {
                 let record: Option<PathRecord> = match outcome {
                     Outcome::Granted(answer) => answer.record(),
