@@ -173,7 +173,7 @@ impl<U: Copy + Eq> Sa<U> {
         }
     }
 
-    /// Asks what a group is like, member or not. [`SaEvent::Group`] follows, unless it is taken back with the user's other requests.
+    /// Queries what a group is like, member or not. [`SaEvent::Group`] follows, unless it is taken back with the user's other requests.
     pub fn query_group(&mut self, now: Instant, user: U, sm: MadAddress, mgid: Gid) {
         let record = McMemberRecord { mgid, ..McMemberRecord::default() };
         let bytes = SaMad::request(Method::Get, Tid(0), McMask::MGID.bits(), &record).to_bytes();

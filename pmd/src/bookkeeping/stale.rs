@@ -24,7 +24,7 @@ impl StaleNumbers {
         }
     }
 
-    /// A new queue pair has this number: true if completions of an older one may be left. Asked once for each queue pair.
+    /// A new queue pair has this number: true if completions of an older one may be left. To be called once for each queue pair.
     pub(crate) fn take(&mut self, number: u32) -> bool {
         self.numbers.remove(&number) || self.overflowed
     }

@@ -122,7 +122,7 @@ pub struct MlxQueues<B: Bus, P: Packet> {
     stash: Stash<P>,
     bus: B,
     anomalies: Anomalies,
-    /// Queue pairs that failed since their send queue is broken, and nobody was told yet.
+    /// Queue pairs that failed because their send queue is broken; not reported yet.
     broken: VecDeque<Qpn>,
     datagrams_anchor: Anchored,
     connections_anchor: Anchored,

@@ -8,7 +8,7 @@ use super::sweep::{Step, Sweep};
 use crate::subnet::{Counters, PortId};
 
 impl Sweep {
-    /// Asks for all that was written to all nodes.
+    /// Reads back all that was written to all nodes.
     pub(super) fn read_all_back(&mut self) {
         let nodes = &self.subnet.nodes;
         let ports: Vec<PortId> = nodes
@@ -27,7 +27,7 @@ impl Sweep {
         }
     }
 
-    /// Asks for the P_Keys that were written to a port.
+    /// Reads back the P_Keys that were written to a port.
     pub(super) fn read_pkeys_back(&mut self, id: PortId) {
         let Some(port) = self.subnet.port(id) else { return };
         let (path, blocks) = (port.path, port.programmed.keys().copied().collect::<Vec<_>>());
@@ -38,7 +38,7 @@ impl Sweep {
         }
     }
 
-    /// Asks for the forwarding tables that were written to a switch.
+    /// Reads back the forwarding tables that were written to a switch.
     pub(super) fn read_tables_back(&mut self, guid: Guid) {
         let Some(node) = self.subnet.nodes.get(&guid) else { return };
         let Some(switch) = &node.switch else { return };

@@ -21,7 +21,7 @@ pub(crate) enum Request {
     Join { group: Ipv4Addr, sm: MadAddress, record: McMemberRecord, mask: McMask },
     /// Leave one, joined or asked for. Answer: [`super::Link::leave_answered`].
     Leave { group: Ipv4Addr, sm: MadAddress, record: McMemberRecord, mask: McMask },
-    /// Ask what a group is like that we may not join. Answer: [`super::Link::group_answered`].
+    /// Query what a group is like that we may not join. Answer: [`super::Link::group_answered`].
     QueryGroup { group: Ipv4Addr, sm: MadAddress, mgid: Gid },
     /// No answer to a join is wanted any more.
     CancelJoin(Ipv4Addr),

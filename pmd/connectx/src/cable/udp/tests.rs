@@ -251,7 +251,7 @@ fn with_partner(key: Option<CableKey>) -> (CableEnd, UdpSocket, Sessions) {
     (one, partner, Sessions { sender: 5, receiver: ours })
 }
 
-/// Receives until so many datagrams were taken or dropped; returns the packets that were taken.
+/// Receives until this number of datagrams was taken or dropped; returns the packets that were taken.
 fn take(end: &mut CableEnd, datagrams: u64) -> Vec<Vec<u8>> {
     let mut taken = Vec::new();
     while taken.len() as u64 + end.counters().rx_forged + end.counters().rx_invalid < datagrams {
