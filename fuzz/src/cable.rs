@@ -48,7 +48,7 @@ struct World {
 }
 
 fn url(transport: Transport) -> CableUrl {
-    CableUrl { transport, keeps_crcs: false, faults: connectx::cable::Faults::default() }
+    CableUrl { transport, keeps_crcs: false, key_file: None, faults: connectx::cable::Faults::default() }
 }
 
 /// A path that no other run has.

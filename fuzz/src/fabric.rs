@@ -18,7 +18,7 @@ const PORT: PortNumber = PortNumber(1);
 /// The subnet manager's LID.
 const MANAGER: Lid = Lid(1);
 /// Most groups of the subnet manager, and its own broadcast group.
-const MAX_GROUPS: usize = 1024 + 1;
+const MAX_GROUPS: usize = 1 << 14;
 /// Turns in which everything that is under way has come to its end.
 const TURNS: usize = 400;
 /// Records of an input that are played.

@@ -56,6 +56,12 @@ pub enum EalError {
         /// Drivers of software devices that are installed.
         drivers: String,
     },
+    /// `--proc-type` asks for a secondary process, or would make one where a primary runs.
+    #[error(
+        "--proc-type {0}: this program cannot run as a secondary EAL process: queues and buffers belong to the process that made them. Leave \
+         --proc-type out, and give another running DPDK program another --file-prefix"
+    )]
+    Secondary(String),
     /// EAL refused; it has printed why.
     #[error(
         "EAL did not start: {reason}. Its own lines above name the argument; -l or -c must name CPUs that this machine \
@@ -141,6 +147,7 @@ impl Eal {
     pub fn init(arguments: impl IntoIterator<Item = String>) -> Result<Self, EalError> {
         let arguments: Vec<String> = arguments.into_iter().collect();
         check::cpus(&arguments, &check::online_cpus())?;
+        check::process_type(&arguments)?;
         check::vdevs(&arguments, check::plugins())?;
         check::hugepages(&arguments)?;
         let owned = arguments

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use ib_wire::Tid;
 use ib_wire::mad::{Mad, MadAddress, Method};
 use ib_wire::sa::{McMask, McMemberRecord, PathRecord, SaMad};
+use ib_wire::{Gid, Tid};
 
 use super::paths::{Ask, Asked, OUTSTANDING, PathKey, PathQuery, Paths};
 use crate::Path;
@@ -44,6 +44,13 @@ pub enum SaEvent<U> {
         /// How.
         outcome: Outcome<()>,
     },
+    /// A query of a group ended.
+    Group {
+        /// Whose.
+        user: U,
+        /// The group; `None` in a grant whose record was not to be read.
+        outcome: Outcome<Option<McMemberRecord>>,
+    },
     /// A lookup of a path ended. [`Outcome::Refused`] also stands for an answer that leads nowhere.
     Path {
         /// Which path.
@@ -60,6 +67,7 @@ enum Purpose<U> {
     Abandoned(U),
     Leave(U),
     Path(PathKey),
+    Query(U),
 }
 
 /// The requests of one port. The owner takes what is to be sent and [`Sa::poll_event`] until they are empty after every
@@ -136,6 +144,7 @@ impl<U: Copy + Eq> Sa<U> {
         self.cancel(now, |purpose| match *purpose {
             Purpose::Join(user) | Purpose::Abandoned(user) | Purpose::Leave(user) => unwanted(user),
             Purpose::Path(_) => false,
+            Purpose::Query(user) => unwanted(user),
         });
         self.held.retain(|(user, _)| !unwanted(*user));
     }
@@ -178,6 +187,14 @@ impl<U: Copy + Eq> Sa<U> {
             self.pending.remove(&id);
             self.pump(now);
         }
+    }
+
+    /// Queries what a group is like, member or not. [`SaEvent::Group`] follows, unless it is taken back with the user's other requests.
+    pub fn query_group(&mut self, now: Instant, user: U, sm: MadAddress, mgid: Gid) {
+        let record = McMemberRecord { mgid, ..McMemberRecord::default() };
+        let bytes = SaMad::request(Method::Get, Tid(0), McMask::MGID.bits(), &record).to_bytes();
+        self.waiting.push_back((Purpose::Query(user), Mad { peer: sm, bytes }));
+        self.pump(now);
     }
 
     /// Paths that are known or being looked up.
@@ -257,6 +274,7 @@ impl<U: Copy + Eq> Sa<U> {
             }
             Purpose::Join(user) => SaEvent::Joined { user, outcome: outcome.map(SaMad::record) },
             Purpose::Leave(user) => SaEvent::Left { user, outcome: outcome.map(|_| ()) },
+            Purpose::Query(user) => SaEvent::Group { user, outcome: outcome.map(SaMad::record) },
             Purpose::Path(key) => {
                 let record: Option<PathRecord> = match outcome {
                     Outcome::Granted(answer) => answer.record(),

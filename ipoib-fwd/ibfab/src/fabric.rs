@@ -10,7 +10,7 @@ use tap::Tap;
 
 use crate::config::{FabricConfig, Place, TrunkConfig};
 use crate::sm::SubnetManager;
-use crate::subnet::{Partition, SmConfig};
+use crate::subnet::{MKeys, Partition, SmConfig};
 use crate::switch::{NoSuchPort, Switch, SwitchConfig, SwitchPort};
 
 /// Datagrams exchanged between switch and subnet manager in one turn.
@@ -66,6 +66,7 @@ impl Fabric {
         settings.subnet_prefix = config.prefix;
         settings.hop_limit = config.hop_limit;
         settings.sm_key = config.sm_key;
+        settings.m_keys = Some(MKeys::random());
         settings.seed = seed;
         settings.partitions = config.effective_partitions();
         let manager = (management == Management::Embedded).then(|| SubnetManager::new(now, settings));

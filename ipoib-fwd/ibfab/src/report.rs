@@ -53,8 +53,16 @@ fn write_switch(out: &mut String, switch: &Switch) -> fmt::Result {
         for (reason, n) in port.switch.drops() {
             write!(out, ", dropped {} {n}", reason.name())?;
         }
-        let rare =
-            ["tx_full", "tx_down", "tx_errors", "rx_invalid", "lost_going_down", "downs", "violations"];
+        let rare = [
+            "tx_full",
+            "tx_down",
+            "tx_errors",
+            "rx_invalid",
+            "rx_forged",
+            "lost_going_down",
+            "downs",
+            "violations",
+        ];
         for (name, n) in port.link.iter().filter(|(name, n)| *n > 0 && rare.contains(name)) {
             write!(out, ", {name} {n}")?;
         }

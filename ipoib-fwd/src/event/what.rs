@@ -112,6 +112,8 @@ events! {
         "The same `gateway.pair-key` and version on all gateways; if they have these, somebody else sends such messages: a capture tells who.";
     Multiplied = Alarm, "multiplied", "multiplied", "What the gateway sends on a side comes back there several times: that network has a loop of its own.",
         "Switch spanning tree on in that network.";
+    GroupMtu = Alarm, "group-mtu", "group-mtu", "A segment has no InfiniBand link, since the broadcast group's MTU is larger than the port's.",
+        "In the subnet manager's configuration give the partition's group an MTU that every port has, or use ports and links with the group's MTU; the segment goes on by itself.";
     CaptureStalls = Alarm, "capture-stalls", "capture-stalls", "The disk that captures are written to takes nothing.",
         "Look at the disk, or stop the capture; forwarding does not wait for it.";
     CaptureFailed = Alarm, "capture-failed", "capture-failed", "A capture ended by an error, which the text has.",

@@ -1,4 +1,4 @@
-//! Fragments as buffers: each piece is a copy of its part, behind its own headers.
+//! Fragments as buffers: each piece is a copy of its part, behind its own headers, in as many buffers as it needs.
 
 use pmd::hca::Checksum;
 use pmd::mem::{Mbuf, Pool};
@@ -7,7 +7,7 @@ use ipoib::drop_reason::DropReason;
 use ipoib::net::fragment::{Fragment, Fragments, fragments};
 use ipoib::net::ipv4::{IPV4_HEADER_MAX, Ipv4View};
 
-/// The pieces of a packet, first to last; a piece is `None` if there was no buffer for it.
+/// The pieces of a packet, first to last; a piece is `None` if there were no buffers for it.
 #[derive(Debug)]
 pub(super) struct Pieces<'a> {
     pool: &'a Pool,
@@ -42,9 +42,21 @@ impl Pieces<'_> {
         let mut piece = self.pool.alloc()?;
         piece.append(self.link_header.len())?.copy_from_slice(self.link_header);
         piece.append(fragment.header.len())?.copy_from_slice(&fragment.header);
-        let body = piece.append(fragment.len)?;
-        let read = self.whole.read(self.skip + fragment.offset, body);
-        (read == fragment.len).then_some(piece)
+        let mut done = self.fill(&mut piece, fragment, 0)?;
+        while done < fragment.len {
+            let mut next = self.pool.alloc()?;
+            done += self.fill(&mut next, fragment, done)?;
+            piece.append_chain(next);
+        }
+        Some(piece)
+    }
+
+    /// Copies bytes of a fragment's body from `done` on behind the data of a buffer, as many as it has room for. Returns how
+    /// many; `None` if that would be none.
+    fn fill(&self, buf: &mut Mbuf, fragment: &Fragment, done: usize) -> Option<usize> {
+        let length = buf.tailroom().min(fragment.len.checked_sub(done)?);
+        let read = self.whole.read(self.skip + fragment.offset + done, buf.append(length)?);
+        (length > 0 && read == length).then_some(length)
     }
 }
 
@@ -62,20 +74,54 @@ mod tests {
     use super::*;
     use pmd::mem::PoolConfig;
 
-    /// An IPv4 packet of 100 bytes without a right checksum.
-    fn packet() -> Vec<u8> {
-        let mut bytes = vec![7; 100];
+    /// An IPv4 packet of this length without a right checksum.
+    fn packet(length: u16) -> Vec<u8> {
+        let mut bytes: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
         bytes[..20].copy_from_slice(&[0x45, 0, 0, 100, 0, 1, 0, 0, 64, 17, 1, 2, 10, 0, 0, 1, 10, 0, 0, 2]);
+        bytes[2..4].copy_from_slice(&length.to_be_bytes());
         bytes
+    }
+
+    /// Cuts a packet into pieces that are longer than a buffer.
+    fn cut_into_long_pieces(pool: &Pool) {
+        const LENGTH: u16 = 19_000;
+        let bytes = packet(LENGTH);
+        let mut whole = pool.copy_from_slice(&bytes[..1000]).unwrap();
+        for part in bytes[1000..].chunks(1500) {
+            whole.append_chain(pool.copy_from_slice(part).unwrap());
+        }
+        let cut: Vec<Mbuf> =
+            pieces(pool, &whole, 0, LENGTH, 9000, b"head").unwrap().collect::<Option<_>>().unwrap();
+        assert_eq!(cut.iter().map(Mbuf::len).collect::<Vec<_>>(), [8996, 8996, 1048].map(|len| len + 4));
+        assert!(cut[0].segment_count() > 4 && cut[2].segment_count() == 1);
+        let mut body = Vec::new();
+        for piece in &cut {
+            let mut flat = vec![0; piece.len()];
+            assert_eq!(piece.read(0, &mut flat), flat.len());
+            assert_eq!(&flat[..4], b"head");
+            assert!(Ipv4View::parse(&flat[4..], flat.len() - 4).is_ok());
+            body.extend_from_slice(&flat[24..]);
+        }
+        assert!(body == bytes[20..], "the bodies are the packet's, in order");
+        // Where buffers run out in the middle of a piece, there is none, and no buffer is lost.
+        drop(cut);
+        let in_use = pool.in_use();
+        let mut taken: Vec<Mbuf> = std::iter::from_fn(|| pool.alloc()).collect();
+        taken.truncate(taken.len() - 3);
+        let left: Vec<bool> =
+            pieces(pool, &whole, 0, LENGTH, 9000, b"head").unwrap().map(|piece| piece.is_some()).collect();
+        assert_eq!(left, [false, false, true]);
+        drop(taken);
+        assert_eq!(pool.in_use(), in_use);
     }
 
     #[test]
     fn a_packet_whose_header_was_believed_is_cut_and_no_other_is_lost_without_a_reason() {
         let words = "cut --no-huge --no-shconf --no-pci -m 64 --no-telemetry --log-level=error --lcores 0@0";
         let eal = pmd::eal::Eal::init(words.split_whitespace().map(str::to_owned)).unwrap();
-        let config = PoolConfig { count: 16, data_room: 2048, cache: 0, socket: -1 };
+        let config = PoolConfig { count: 64, data_room: 2048, cache: 0, socket: -1 };
         let pool = Pool::create("cut", &config).unwrap();
-        let whole = pool.copy_from_slice(&packet()).unwrap();
+        let whole = pool.copy_from_slice(&packet(100)).unwrap();
         let cut: Vec<Mbuf> =
             pieces(&pool, &whole, 0, 100, 68, b"head").unwrap().collect::<Option<_>>().unwrap();
         assert_eq!(cut.iter().map(Mbuf::len).collect::<Vec<_>>(), [4 + 68, 4 + 20 + 32]);
@@ -87,6 +133,8 @@ mod tests {
         }
         assert_eq!(pieces(&pool, &whole, 0, 100, 27, b"").unwrap_err(), DropReason::TooBig);
         assert_eq!(pieces(&pool, &whole, 0, 99, 68, b"").unwrap_err(), DropReason::Truncated);
-        drop((whole, cut, pool, eal));
+        drop((whole, cut));
+        cut_into_long_pieces(&pool);
+        drop((pool, eal));
     }
 }

@@ -145,6 +145,7 @@ fn since(now: &CableCounters, then: &CableCounters) -> CableCounters {
         tx_bad_length: now.tx_bad_length.saturating_sub(then.tx_bad_length),
         tx_errors: now.tx_errors.saturating_sub(then.tx_errors),
         rx_invalid: now.rx_invalid.saturating_sub(then.rx_invalid),
+        rx_forged: now.rx_forged.saturating_sub(then.rx_forged),
         downs: now.downs.saturating_sub(then.downs),
         ..*now
     }

@@ -301,7 +301,11 @@ impl Port {
             (true, PortState::Down) if self.ethernet.is_some() => self.set_state(PortState::Active, events),
             (true, PortState::Down) => self.state = PortState::Init,
             (false, PortState::Down) | (true, _) => {}
-            (false, _) => self.set_state(PortState::Down, events),
+            (false, _) => {
+                // Out of its subnet. The next subnet manager does not know the key of the last one, which has no lease.
+                self.guard = MKeyGuard::default();
+                self.set_state(PortState::Down, events);
+            }
         }
         woken
     }

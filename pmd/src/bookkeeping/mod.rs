@@ -5,6 +5,7 @@ mod health;
 mod numbers;
 mod places;
 mod progress;
+mod stale;
 mod work;
 
 pub(crate) use credit::Credit;
@@ -12,4 +13,5 @@ pub(crate) use health::{Completed, Health};
 pub(crate) use numbers::{Numbers, Place};
 pub(crate) use places::Places;
 pub(crate) use progress::{Mark, Progress};
+pub(crate) use stale::StaleNumbers;
 pub(crate) use work::{Operation, Work};

@@ -73,6 +73,24 @@ pub(super) fn cpus(arguments: &[String], online: &str) -> Result<(), EalError> {
     Ok(())
 }
 
+/// No secondary process is asked for. As getopt_long has it, the option may be cut short.
+pub(super) fn process_type(arguments: &[String]) -> Result<(), EalError> {
+    const OPTION: &str = "--proc-type";
+    let mut words = arguments.iter().skip(1).map(String::as_str).take_while(|&word| word != "--");
+    while let Some(word) = words.next() {
+        let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
+        let is_option = name.len() > "--p".len() && OPTION.starts_with(name);
+        if !is_option {
+            continue;
+        }
+        // `auto` is a secondary process where a primary one runs.
+        if let Some(kind @ ("secondary" | "auto")) = value.or_else(|| words.next()) {
+            return Err(EalError::Secondary(kind.to_owned()));
+        }
+    }
+    Ok(())
+}
+
 /// A driver is installed for each Ethernet `--vdev`; `plugins` is the directory that EAL loads drivers from.
 pub(super) fn vdevs(arguments: &[String], plugins: &Path) -> Result<(), EalError> {
     let there: Vec<String> = std::fs::read_dir(plugins)
@@ -151,6 +169,22 @@ mod tests {
 
     fn words(line: &str) -> Vec<String> {
         line.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_secondary_process_is_refused_by_name() {
+        for good in ["x", "x --proc-type primary", "x --proc-type=primary", "x -- --proc-type=secondary"] {
+            assert!(process_type(&words(good)).is_ok(), "{good}");
+        }
+        for (bad, kind) in [
+            ("x --proc-type secondary", "secondary"),
+            ("x --proc-type=secondary", "secondary"),
+            ("x --proc=auto", "auto"),
+            ("x --pr auto", "auto"),
+        ] {
+            let text = process_type(&words(bad)).unwrap_err().to_string();
+            assert!(text.contains(kind) && text.contains("Leave --proc-type out"), "{bad}: {text}");
+        }
     }
 
     #[test]

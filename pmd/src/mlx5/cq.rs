@@ -118,7 +118,9 @@ impl CompletionQueue {
     /// nothing is ever found.
     #[must_use]
     pub fn new(ring: &CqRing) -> Self {
-        let fits = ring.cqe_count.is_power_of_two() && ring.buf.len() >= ring.cqe_count as usize * CQE_SIZE;
+        let fits = ring.cqe_count.is_power_of_two()
+            && ring.buf.len() >= ring.cqe_count as usize * CQE_SIZE
+            && ring.dbrec.has(DBREC_ARM);
         debug_assert!(fits, "{ring:?}");
         Self {
             buf: ring.buf,

@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
+use ib_wire::Qpn;
 
 use super::anchor::{Anchored, release};
 use super::av::Destination;
@@ -26,7 +27,7 @@ use super::rc::{MAX_SEND_SEGMENTS, RcQp};
 use super::rings::{CqRing, SrqRing};
 use super::sq::Request;
 use super::ud::{Door, UdQp};
-use crate::bookkeeping::{Credit, Numbers, Place, Places, Progress};
+use crate::bookkeeping::{Credit, Mark, Numbers, Place, Places, Progress, StaleNumbers};
 use crate::hca::{BURST, Done, HcaError, PostError, QpEvent, QueuesId, RcSlot, UdSlot};
 use crate::mem::packet::{Packet, Stash};
 use entries::SharedEntries;
@@ -80,6 +81,8 @@ pub struct Anomalies {
     pub unknown_qp: u64,
     /// Completions that name an entry which the device did not have.
     pub unknown_entry: u64,
+    /// Queues of which an entry did not lie within the ring: they give the device nothing more, and their queue pairs have failed.
+    pub out_of_range: u64,
     /// Messages shorter than a datagram's GRH area or longer than their buffers.
     pub bad_length: u64,
 }
@@ -94,12 +97,17 @@ pub struct MlxQueues<B: Bus, P: Packet> {
     /// How far it was read.
     progress: Progress,
     send_cq: CompletionQueue,
+    /// How far that was read.
+    send_progress: Progress,
     numbers: Numbers,
     uds: Places<UdQp<P>>,
     /// The number that is, or was last, in each place of `uds`. What a queue pair that was taken out had received came from the
     /// datagrams' receives, so its number stays known until the place is taken anew.
     ud_numbers: Box<[Option<u32>]>,
     rcs: Places<RcQp<P>>,
+    stale: StaleNumbers,
+    /// Connections that post nothing yet, since when: how far the completion queues had been read, for receives and for sends.
+    sealed: Vec<(RcSlot, Mark, Mark)>,
     /// Most segments of a message on a connection.
     max_segments: usize,
     datagrams: SharedEntries<P>,
@@ -114,6 +122,8 @@ pub struct MlxQueues<B: Bus, P: Packet> {
     stash: Stash<P>,
     bus: B,
     anomalies: Anomalies,
+    /// Queue pairs that failed because their send queue is broken; not reported yet.
+    broken: VecDeque<Qpn>,
     datagrams_anchor: Anchored,
     connections_anchor: Anchored,
     /// Memory work that has ended, oldest first.
@@ -159,10 +169,13 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             events: 0,
             progress: Progress::new(parts.receive_cq.cqe_count),
             send_cq: CompletionQueue::new(&parts.send_cq),
+            send_progress: Progress::new(parts.send_cq.cqe_count),
             numbers: Numbers::new(max_ud + max_rc),
             uds: Places::new(parts.max_ud.into()),
             ud_numbers: vec![None; max_ud].into(),
             rcs: Places::new(parts.max_rc),
+            stale: StaleNumbers::default(),
+            sealed: Vec::new(),
             max_segments: MAX_SEND_SEGMENTS,
             datagrams,
             connections,
@@ -174,6 +187,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             stash: Stash::new(),
             bus: parts.bus,
             anomalies: Anomalies::default(),
+            broken: VecDeque::new(),
             datagrams_anchor: parts.datagrams_anchor,
             connections_anchor: parts.connections_anchor,
             done: VecDeque::new(),
@@ -218,8 +232,10 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
 
     /// What the device told that cannot be, so far.
     #[must_use]
-    pub const fn anomalies(&self) -> Anomalies {
-        self.anomalies
+    pub fn anomalies(&self) -> Anomalies {
+        let receives = self.connections.iter().chain([&self.datagrams]);
+        let broken = receives.filter(|entries| entries.is_broken()).count() as u64;
+        Anomalies { out_of_range: self.anomalies.out_of_range + broken, ..self.anomalies }
     }
 
     /// Posts a datagram.
@@ -265,7 +281,8 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         to: &Destination,
         buf: P,
     ) -> Result<(), (P, PostError)> {
-        let Some(ud) = self.uds.get_mut(slot.0.into()).filter(|ud| ud.door == Door::Open) else {
+        let ud = self.uds.get_mut(slot.0.into());
+        let Some(ud) = ud.filter(|ud| ud.door == Door::Open && !ud.side.sq.is_broken()) else {
             return Err((buf, PostError::NoConnection));
         };
         if !self.credit.has_room() {
@@ -327,6 +344,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     pub(super) fn post_looking_rc(&mut self, slot: RcSlot, buf: P) -> Result<(), (P, PostError)> {
         if let Some(rc) = self.rcs.get_mut(slot.0)
             && !rc.passive
+            && !rc.sealed
             && !rc.side.health.failed()
             && rc.side.takes_plain()
             && self.credit.admits(rc.side.outstanding())
@@ -353,7 +371,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         if rc.passive || rc.side.health.failed() {
             return Err((buf, PostError::NoConnection));
         }
-        if !self.credit.admits(rc.side.outstanding()) {
+        if rc.sealed || !self.credit.admits(rc.side.outstanding()) {
             return Err((buf, PostError::Full));
         }
         let scarce = self.credit.is_scarce();
@@ -374,6 +392,19 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         Ok(())
     }
 
+    /// Posts an entry that is longer than what was reserved for it.
+    #[cfg(test)]
+    pub(super) fn post_too_long(&mut self, slot: RcSlot) {
+        let rc = self.rcs.get_mut(slot.0).unwrap();
+        let request = Request { opcode: SendOpcode::Send, flags: 0, imm: 0 };
+        let posted = rc.side.sq.post::<PostError>(request, 1, |writer| {
+            writer.data(DataSegment::new(0, 1, 0));
+            Ok(())
+        });
+        assert!(posted.is_ok());
+        self.rcs.wait(slot.0);
+    }
+
     #[cfg(test)]
     pub(super) fn has_allowance(&self, slot: RcSlot) -> bool {
         self.rcs.get(slot.0).is_some_and(|rc| rc.side.has_allowance())
@@ -382,16 +413,18 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     /// Rings for all that was posted.
     #[inline]
     pub fn ring_all(&mut self) {
-        let Self { uds, rcs, bus, lagging, rang, .. } = self;
+        let Self { uds, rcs, bus, lagging, rang, broken, .. } = self;
         *rang |= uds.any_waits() || rcs.any_waits();
         uds.ring(|at, ud| {
             ud.side.sq.ring(bus);
+            broken.extend(ud.side.newly_broken());
             if ud.side.starts_to_lag() {
                 lagging.push_back(Place::Ud(UdSlot(at as u8)));
             }
         });
         rcs.ring(|at, rc| {
             rc.side.sq.ring(bus);
+            broken.extend(rc.side.newly_broken());
             if rc.side.starts_to_lag() {
                 lagging.push_back(Place::Rc(RcSlot(at), rc.beside));
             }

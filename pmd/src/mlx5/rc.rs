@@ -184,6 +184,16 @@ impl<P: Packet> SendSide<P> {
         self.withdraw();
     }
 
+    /// The number of a queue pair whose send queue has turned out to be broken: it fails with that. Once.
+    #[inline(always)]
+    pub(super) fn newly_broken(&mut self) -> Option<Qpn> {
+        if !self.sq.is_broken() || self.health.failed() {
+            return None;
+        }
+        self.fail();
+        Some(Qpn::new(self.sq.qpn()))
+    }
+
     /// True if [`SendSide::post_allowed`] may be called.
     #[inline(always)]
     pub(super) const fn has_allowance(&self) -> bool {
@@ -466,6 +476,8 @@ impl<P: Packet> SendSide<P> {
 #[repr(C, align(128))]
 pub struct RcQp<P> {
     pub(super) passive: bool,
+    /// Nothing is posted yet: completions of an older queue pair with its number may be left.
+    pub(super) sealed: bool,
     /// The datagram queue pair that it stands beside.
     pub(super) beside: UdSlot,
     pub(super) side: SendSide<P>,
@@ -486,7 +498,7 @@ impl<P: Packet> RcQp<P> {
     #[must_use]
     pub fn new(rings: &QpRings, passive: bool, beside: UdSlot, signal_every: u32, anchor: Anchored) -> Self {
         let side = SendSide::new(rings, signal_every.min(1 << 12) as u16, CONTROL_UNITS);
-        Self { passive, beside, side, anchor }
+        Self { passive, sealed: false, beside, side, anchor }
     }
 
     /// Destroys it; what it still owes goes home, or is kept if the device does not let go.

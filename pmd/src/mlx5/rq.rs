@@ -23,7 +23,8 @@ impl ReceiveQueue {
         let stride = rings.rq_stride as usize;
         let fits = rings.rq_slots.is_power_of_two()
             && rings.rq_slots <= 1 << 15
-            && rings.rq_buf.len() >= rings.rq_slots as usize * stride;
+            && rings.rq_buf.len() >= rings.rq_slots as usize * stride
+            && rings.dbrec.has(DBREC_RECEIVE);
         debug_assert!(fits || rings.rq_slots == 0, "{rings:?}");
         Self {
             buf: rings.rq_buf,

@@ -53,6 +53,8 @@ pub struct SendQueue {
     dbrec: DoorbellRecord,
     register: Register,
     qpn: u32,
+    /// An entry did not lie within the ring, or not within what was reserved for it: nothing more is given to the device.
+    broken: bool,
 }
 
 impl SendQueue {
@@ -62,7 +64,8 @@ impl SendQueue {
     pub fn new(rings: &QpRings) -> Self {
         let fits = rings.sq_wqebbs.is_power_of_two()
             && rings.sq_wqebbs <= 1 << 15
-            && rings.sq_buf.len() >= rings.sq_wqebbs as usize * WQEBB;
+            && rings.sq_buf.len() >= rings.sq_wqebbs as usize * WQEBB
+            && rings.dbrec.has(DBREC_SEND);
         debug_assert!(fits, "{rings:?}");
         Self {
             buf: rings.sq_buf,
@@ -76,7 +79,20 @@ impl SendQueue {
             next_fence: 0,
             last: [0; 8],
             dirty: false,
+            broken: false,
         }
+    }
+
+    /// True if an entry could not be written as a whole. Such a queue rings for nothing any more; its queue pair has failed.
+    #[inline]
+    #[must_use]
+    pub const fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    #[cold]
+    const fn note_broken(&mut self) {
+        self.broken = true;
     }
 
     /// Number of the queue pair.
@@ -136,11 +152,14 @@ impl SendQueue {
             at: start + DS_UNIT,
             written: DS_UNIT,
             limit: units.max(1) * DS_UNIT,
+            broken: false,
         };
         fill(&mut writer)?;
-        let ds = writer.written.div_ceil(DS_UNIT);
+        let (ds, broken) = (writer.written.div_ceil(DS_UNIT), writer.broken);
         let control = self.control(request, ds);
-        self.buf.write(start, &control);
+        if !self.buf.write(start, &control) || broken {
+            self.note_broken();
+        }
         Ok(self.finish(&control, ds))
     }
 
@@ -154,7 +173,9 @@ impl SendQueue {
         let start = usize::from(self.posted & self.mask) * WQEBB;
         let control = self.control(request, 2);
         let entry: [[u8; DS_UNIT]; 2] = [zerocopy::transmute!(control), zerocopy::transmute!(data)];
-        self.buf.write(start, &entry);
+        if !self.buf.write(start, &entry) {
+            self.note_broken();
+        }
         Ok(self.finish(&control, 2))
     }
 
@@ -175,14 +196,17 @@ impl SendQueue {
         let first = (u64::from(index) << 40 | self.plain | ds).to_be();
         let second = (u64::from(flags) << 32).to_be();
         let data: [u64; 2] = zerocopy::transmute!(data);
-        match to {
+        let written = match to {
             None => self.buf.write(place(index), &[first, second, data[0], data[1]]),
             Some(to) => {
                 let to: [u64; 6] = zerocopy::transmute!(*to);
                 let [a, b, c, d, e, f] = to;
-                self.buf.write(place(index), &[first, second, a, b, c, d, e, f]);
-                self.buf.write(place(index.wrapping_add(1)), &data);
+                self.buf.write(place(index), &[first, second, a, b, c, d, e, f])
+                    && self.buf.write(place(index.wrapping_add(1)), &data)
             }
+        };
+        if !written {
+            self.note_broken();
         }
         self.last = first.to_ne_bytes();
         self.posted = index.wrapping_add(if to.is_some() { 2 } else { 1 });
@@ -224,6 +248,9 @@ impl SendQueue {
             return;
         }
         self.dirty = false;
+        if self.broken {
+            return;
+        }
         barrier::udma_to_device();
         self.dbrec.store(DBREC_SEND, u32::from(self.posted));
         bus.ring(&mut self.register, self.last);
@@ -262,6 +289,7 @@ pub struct Writer {
     at: usize,
     written: usize,
     limit: usize,
+    broken: bool,
 }
 
 impl Writer {
@@ -271,7 +299,7 @@ impl Writer {
             self.at = 0;
         }
         let fits = self.written + len <= self.limit;
-        debug_assert!(fits, "a segment is longer than was reserved");
+        self.broken |= !fits;
         fits
     }
 
@@ -281,7 +309,7 @@ impl Writer {
     pub fn segment<T: IntoBytes + Immutable>(&mut self, segment: &T) {
         let len = size_of::<T>();
         if self.claim(len) {
-            self.buf.write(self.at, segment);
+            self.broken |= !self.buf.write(self.at, segment);
             self.at += len;
             self.written += len;
         }
@@ -303,7 +331,7 @@ impl Writer {
             if !self.claim(len) {
                 return;
             }
-            self.buf.write(self.at, now);
+            self.broken |= !self.buf.write(self.at, now);
             self.at += len;
             self.written += len;
             bytes = later;

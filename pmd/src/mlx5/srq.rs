@@ -28,6 +28,8 @@ pub struct SharedReceiveQueue<T> {
     posts: u32,
     completions: u32,
     published: u32,
+    /// An entry did not lie within the ring.
+    broken: bool,
 }
 
 impl<T> SharedReceiveQueue<T> {
@@ -42,7 +44,8 @@ impl<T> SharedReceiveQueue<T> {
         let fits = ring.slots <= 1 << 16
             && stride >= head + unit
             && ring.buf.len() >= ring.slots as usize * stride
-            && u32::from(ring.head) < ring.slots;
+            && u32::from(ring.head) < ring.slots
+            && ring.dbrec.has(DBREC_RECEIVE);
         debug_assert!(fits, "{ring:?}");
         let slots = if fits { ring.slots } else { 0 };
         let entries = entries.min(slots.saturating_sub(1));
@@ -62,6 +65,7 @@ impl<T> SharedReceiveQueue<T> {
             posts: 0,
             completions: 0,
             published: 0,
+            broken: false,
         }
     }
 
@@ -120,7 +124,8 @@ impl<T> SharedReceiveQueue<T> {
             let at = usize::from(self.head) * self.stride
                 + size_of::<NextSegment>()
                 + index * size_of::<DataSegment>();
-            self.buf.write(at, &segment);
+            let written = self.buf.write(at, &segment);
+            self.check(written);
         }
     }
 
@@ -150,7 +155,8 @@ impl<T> SharedReceiveQueue<T> {
         *self.held.get_mut(slot)? = Some(what);
         self.head = next;
         self.posts = self.posts.wrapping_add(1);
-        self.buf.write(slot * self.stride, &link(next));
+        let written = self.buf.write(slot * self.stride, &link(next));
+        self.check(written);
         Some(slot)
     }
 
@@ -164,7 +170,7 @@ impl<T> SharedReceiveQueue<T> {
     ) -> usize {
         let ring = self.buf.slots::<[u64; 4]>(self.stride, self.held.len());
         let before = self.posts;
-        let mut head = self.head;
+        let (mut head, mut written) = (self.head, true);
         loop {
             // Of the free slots as many as lie one behind the other.
             let (from, left) = (self.place(self.posts), self.room());
@@ -175,7 +181,7 @@ impl<T> SharedReceiveQueue<T> {
                 let slot = usize::from(head);
                 let (link, segment): ([u64; 2], [u64; 2]) =
                     (zerocopy::transmute!(link(next)), zerocopy::transmute!(first(&what)));
-                ring.write(slot, [link[0], link[1], segment[0], segment[1]]);
+                written &= ring.write(slot, [link[0], link[1], segment[0], segment[1]]);
                 if let Some(held) = self.held.get_mut(slot) {
                     // There was nothing to drop.
                     std::mem::forget(held.replace(what));
@@ -189,6 +195,7 @@ impl<T> SharedReceiveQueue<T> {
             }
         }
         self.head = head;
+        self.check(written);
         self.posts.wrapping_sub(before) as usize
     }
 
@@ -202,6 +209,21 @@ impl<T> SharedReceiveQueue<T> {
         self.commit(what)
     }
 
+    /// Something was written, or did not lie within the ring: then nothing more is posted or given to the device.
+    #[inline(always)]
+    const fn check(&mut self, written: bool) {
+        if !written {
+            self.broken = true;
+            self.entries = 0;
+        }
+    }
+
+    /// True if an entry did not lie within the ring.
+    #[must_use]
+    pub const fn is_broken(&self) -> bool {
+        self.broken
+    }
+
     /// Lets go of what is posted without dropping it.
     pub(super) fn forget(&mut self) {
         std::mem::forget(std::mem::take(&mut self.held));
@@ -210,7 +232,7 @@ impl<T> SharedReceiveQueue<T> {
     /// Gives all posted entries to the device. No register is written.
     #[inline]
     pub fn publish(&mut self) {
-        if self.published != self.posts {
+        if self.published != self.posts && !self.broken {
             self.published = self.posts;
             barrier::udma_to_device();
             self.dbrec.store(DBREC_RECEIVE, self.posts & 0xffff);

@@ -23,6 +23,7 @@ pub use node::{NodeDescription, NodeInfo, NodeType};
 pub use path::{DirectedPath, MAX_HOPS};
 pub use port::{
     Capabilities, ExtendedSpeeds, LinkWidth, Lmc, Nibble, PortInfo, PortMtu, PortPhysicalState, PortState,
+    ProtectBits,
 };
 pub use route::{DirectedStep, Origin, step};
 pub use switch::{

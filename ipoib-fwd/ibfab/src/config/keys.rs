@@ -120,7 +120,8 @@ tables! {
         /// Its name in reports and partitions.
         name: Spanned<String> = "\"gateway\"",
         /// Where the other end finds it: shm:SOCKET on this machine, or udp:LOCAL-PEER, each host:port. Faults for tests are
-        /// parameters, as in shm:/run/ibfab.sock?loss=0.01&seed=7; crc=keep keeps its CRCs as fabric.keep_crcs does those of all.
+        /// parameters, as in shm:/run/ibfab.sock?loss=0.01&seed=7; crc=keep keeps its CRCs as fabric.keep_crcs does those of all;
+        /// key-file=PATH, of udp only, names a file with a key of 32 hexadecimal digits that authenticates every datagram.
         url: Spanned<String> = "\"shm:/run/ibfab.sock\"",
         /// The switch that it is a port of. None: the first.
         switch: Option<Spanned<String>> = "\"s1\"",

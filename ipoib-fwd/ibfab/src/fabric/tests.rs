@@ -1,9 +1,14 @@
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 
 use connectx::cable::Faults;
+use ib_wire::ipoib::{GroupScope, broadcast_gid, multicast_gid};
 use ib_wire::mad::{MAD_LEN, Mad, MadAddress, MadHeader, MadStatus, Method, MgmtClass};
-use ib_wire::{Gid, Lid, Mtu, PKey, ServiceLevel, Tid};
+use ib_wire::packet::{Bth, Deth, Extended, Headers, Lrh, Opcode, Packet, VirtualLane};
+use ib_wire::sa::{JoinState, McMask, McMemberRecord, SaMad};
+use ib_wire::smp::{DirectedPath, LinearForwardingBlock, PKeyBlock, Smp, attribute};
+use ib_wire::{Gid, Lid, Mtu, PKey, Psn, QKey, Qpn, ServiceLevel, Tid};
 use pmd::hca::{AsyncEvent, Control, PortNumber, PortState};
 use pmd::soft::SoftHca;
 
@@ -143,6 +148,85 @@ fn subnet_administration_answers_over_the_switch() {
 }
 
 #[test]
+fn a_host_without_the_m_key_changes_neither_switches_nor_ports() {
+    let mut bench = Bench::new(2, Faults::default());
+    let (near, mut attacker) = CableEnd::pair().unwrap();
+    bench.fabric.plug(Place { switch: 0, port: 3 }, "p3", near).unwrap();
+    // The manager finds nobody at the attacker's port, and looks again and again.
+    let active = |hca: &SoftHca| hca.port(PORT).unwrap().state == PortState::Active;
+    bench.run(|b| b.adapters.iter().all(active));
+    let victim = bench.adapters[0].port(PORT).unwrap().lid;
+    let switch = bench.fabric.switch().lid();
+    let here = DirectedPath::LOCAL.then(1).unwrap();
+    let next = here.then(1).unwrap();
+    let mut keys = PKeyBlock::default();
+    keys.keys[0] = PKey(0x8666);
+    let table = LinearForwardingBlock { ports: [3; 64] };
+    let set = |id, modifier, path| Smp::directed(Method::Set, Tid(5), id, modifier, path);
+    let by_lid = |id, modifier| Smp::lid_routed(Method::Set, Tid(5), id, modifier);
+    let port3 = PKeyBlock::modifier(0, 3);
+    for (smp, dlid) in [
+        (set(attribute::PKEY_TABLE, port3, &here).with(&keys), Lid::PERMISSIVE),
+        (by_lid(attribute::PKEY_TABLE, port3).with(&keys), switch),
+        (set(attribute::LINEAR_FORWARDING, 0, &here).with(&table), Lid::PERMISSIVE),
+        (set(attribute::PKEY_TABLE, 0, &next).with(&keys), Lid::PERMISSIVE),
+        (by_lid(attribute::PKEY_TABLE, 0).with(&keys), victim),
+    ] {
+        let mut smp = smp;
+        if smp.is_directed() {
+            smp.set_hop_pointer(1);
+        }
+        send_smp(&mut attacker, &smp, dlid);
+    }
+    let refused = |b: &Bench| {
+        let port = b.fabric.switch().ports().find(|port| port.number.0 == 3).unwrap();
+        let adapter = b.adapters[0].engine().lock().counters().drops(connectx::DropReason::MKey);
+        (port.switch.dropped(crate::switch::DropReason::MKey), adapter)
+    };
+    bench.run(|b| refused(b) == (3, 2));
+    assert_eq!(bench.adapters[0].pkey(PORT, 0).unwrap(), PKey::DEFAULT);
+    // Reading is for everybody, but for the key itself.
+    let mut get = Smp::directed(Method::Get, Tid(6), attribute::PORT_INFO, 0, &here);
+    get.set_hop_pointer(1);
+    send_smp(&mut attacker, &get, Lid::PERMISSIVE);
+    let mut shown = None;
+    bench.run(|_| {
+        attacker.receive(100, |bytes| {
+            let smp =
+                Packet::parse(bytes).ok().and_then(|p| Smp::from_mad(p.payload().try_into().ok()?).ok());
+            shown = smp.filter(|smp| smp.header.tid == Tid(6)).or(shown);
+        });
+        shown.is_some()
+    });
+    let shown = shown.unwrap().attribute::<ib_wire::smp::PortInfo>().unwrap();
+    assert_eq!((shown.mkey, shown.mkey_protect.get(), shown.mkey_violations), (0, 1, 3));
+}
+
+/// Sends a subnet management packet into a cable, from a port without a LID.
+fn send_smp(cable: &mut CableEnd, smp: &Smp, dlid: Lid) {
+    let bth = Bth {
+        opcode: Opcode::UdSendOnly,
+        solicited: false,
+        migrated: true,
+        pkey: PKey::DEFAULT,
+        fecn: false,
+        becn: false,
+        dest_qpn: Qpn::SMI,
+        ack_request: false,
+        psn: Psn::new(0),
+    };
+    let headers = Headers {
+        lrh: Lrh { vl: VirtualLane::MANAGEMENT, sl: ServiceLevel::new(0), dlid, slid: Lid(99) },
+        grh: None,
+        bth,
+        extended: Extended::Deth(Deth { qkey: QKey(0), src_qpn: Qpn::SMI }),
+    };
+    let bytes = smp.to_bytes();
+    let packet = |out: &mut [u8]| headers.write_packet(&bytes[..], out).map(drop).unwrap();
+    cable.send_with(headers.packet_len(MAD_LEN), packet).unwrap();
+}
+
+#[test]
 fn without_a_subnet_manager_one_at_a_link_configures_all_and_hears_of_links_that_go() {
     let config = FabricConfig::parse(Path::new("t.toml"), "[[switch]]\nname = \"s\"\nports = 8").unwrap();
     let now = Instant::now();
@@ -189,6 +273,71 @@ fn without_a_subnet_manager_one_at_a_link_configures_all_and_hears_of_links_that
         manager.step(Instant::now());
         manager.manager().unwrap().counters().traps > traps && manager.manager().unwrap().ports().count() == 3
     });
+}
+
+/// Groups that an IPoIB link joins at its start: the broadcast group and twelve link-local ones.
+fn groups_of_a_segment(pkey: PKey) -> Vec<Gid> {
+    let scope = GroupScope::new(2);
+    let link_local =
+        (1..=12).map(|n| multicast_gid(Ipv4Addr::new(224, 0, 0, n).into(), pkey, scope).unwrap());
+    std::iter::once(broadcast_gid(pkey, scope)).chain(link_local).collect()
+}
+
+#[test]
+fn as_many_segments_as_a_gateway_has_join_all_their_groups() {
+    const SEGMENTS: u16 = 128;
+    let mut text = "[[switch]]\nname = \"s\"\nports = 2\n".to_owned();
+    for n in 1..SEGMENTS {
+        text += &format!("[[partition]]\nname = \"p{n}\"\npkey = {}\nmembers = [\"all\"]\n", 0x8000 | n);
+    }
+    let config = FabricConfig::parse(Path::new("t.toml"), &text).unwrap();
+    let mut fabric = Fabric::new(Instant::now(), &config, 1, Management::Embedded);
+    let (near, far) = CableEnd::pair().unwrap();
+    fabric.plug(Place { switch: 0, port: 1 }, "p1", near).unwrap();
+    let mut bench = Bench { fabric, adapters: vec![adapter(1, Some(far))] };
+    bench.run(|b| b.all_active());
+    let port = bench.adapters[0].port(PORT).unwrap();
+    let port_gid = bench.adapters[0].gid(PORT, 0).unwrap();
+    let mask = McMask::MGID
+        | McMask::PORT_GID
+        | McMask::JOIN_STATE
+        | McMask::QKEY
+        | McMask::TRAFFIC_CLASS
+        | McMask::PKEY
+        | McMask::SL
+        | McMask::FLOW_LABEL;
+    let pkeys = (0..SEGMENTS).map(|n| if n == 0 { PKey::DEFAULT } else { PKey(0x8000 | n) });
+    let wanted: Vec<(PKey, Gid)> =
+        pkeys.flat_map(|pkey| groups_of_a_segment(pkey).into_iter().map(move |mgid| (pkey, mgid))).collect();
+    assert_eq!(wanted.len(), 1664);
+    let mut lids = std::collections::BTreeSet::new();
+    for (n, &(pkey, mgid)) in wanted.iter().enumerate() {
+        let record = McMemberRecord {
+            mgid,
+            port_gid,
+            join_state: JoinState::FULL_MEMBER,
+            qkey: QKey(0xb1b),
+            pkey,
+            ..McMemberRecord::default()
+        };
+        let tid = Tid(0x1_0000 + n as u64);
+        let bytes = SaMad::request(Method::Set, tid, mask.bits(), &record).to_bytes();
+        let peer = MadAddress::gsi(port.sm_lid, ServiceLevel::new(0));
+        bench.adapters[0].send_mad(PORT, &Mad { peer, bytes }).unwrap();
+        let mut answer = None;
+        bench.run(|b| {
+            answer = b.adapters[0].receive_mad(PORT).unwrap();
+            answer.is_some()
+        });
+        let answer = SaMad::parse(&answer.unwrap().bytes);
+        assert_eq!(answer.header.status, MadStatus::OK, "group {n}");
+        lids.insert(answer.record::<McMemberRecord>().unwrap().mlid);
+    }
+    assert_eq!(lids.len(), wanted.len(), "each group has a LID of its own");
+    // The switch's tables have them all: nothing is refused, and nothing is left to write.
+    bench.run(|b| b.all_active());
+    let counters = *bench.fabric.manager().unwrap().counters();
+    assert_eq!((counters.smp_refused, counters.groups_left_out, counters.sa_refused), (0, 0, 0));
 }
 
 /// Measurements, each of which an idle machine has to pass.

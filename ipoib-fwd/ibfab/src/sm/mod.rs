@@ -9,6 +9,7 @@
 
 mod duplicates;
 mod program;
+mod read_back;
 mod routing;
 mod sweep;
 #[cfg(test)]
@@ -98,8 +99,10 @@ impl SubnetManager {
             (Method::Trap, attribute::NOTICE) => {
                 self.counters.traps += 1;
                 // The repress goes back with the notice in it (IBA 13.4.9), if there is a way back.
-                if !smp.is_directed() && self.sweep.subnet.by_lid(mad.peer.lid).is_some() {
+                let from = self.sweep.subnet.by_lid(mad.peer.lid).filter(|_| !smp.is_directed());
+                if let Some(from) = from {
                     let mut repress = smp;
+                    repress.mkey = self.config.m_keys.map_or(0, |keys| keys.of(from.port.guid));
                     repress.header.method = Method::TrapRepress;
                     self.out.push_back(repress.to_mad(mad.peer.lid));
                 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ib_wire::smp::{
     Capabilities, DirectedPath, LinearForwardingBlock, Lmc, MulticastForwardingBlock, PKEY_BLOCK_LEN,
-    PKeyBlock, PortInfo, PortPhysicalState, PortState, SwitchInfo,
+    PKeyBlock, PortInfo, PortPhysicalState, PortState, ProtectBits, SwitchInfo,
 };
 use ib_wire::{Guid, Lid, ServiceLevel};
 
@@ -14,6 +14,9 @@ use crate::subnet::{Counters, KeyTable, Node, Port, PortId, SmConfig, Subnet};
 
 /// Most P_Key blocks that are written to a port.
 const PKEY_BLOCKS: u16 = (MAX_PKEYS / PKEY_BLOCK_LEN) as u16;
+
+/// Protection of M_Keys: without the key everybody may read, nobody sees the key, and nobody may write (IBA 14.2.4.1).
+const PROTECT_WRITES: u8 = 1;
 
 /// Ports that receive each multicast LID.
 type Receivers = BTreeMap<Lid, Vec<PortId>>;
@@ -160,8 +163,12 @@ impl Sweep {
         let mut moves = Vec::new();
         for (&guid, node) in &self.subnet.nodes {
             for (&number, port) in &node.ports {
-                let has_place = port.peer.is_some() || node.is_switch() && number == 0;
-                if has_place && port.info.state == from && !port.fresh {
+                // A link comes up when both ends have what was written: an adapter that refused its keys stays down.
+                let ready = match port.peer {
+                    Some(peer) => self.subnet.port(peer).is_some_and(|peer| !peer.fresh),
+                    None => node.is_switch() && number == 0,
+                };
+                if ready && port.info.state == from && !port.fresh {
                     let info = PortInfo {
                         state: to,
                         physical_state: PortPhysicalState::NoChange,
@@ -189,6 +196,11 @@ fn desired(subnet: &Subnet, port: &Port, end: bool, config: &SmConfig, sm_lid: L
     info.neighbor_mtu = subnet.link_mtu(port).into();
     info.client_reregister = false;
     if end {
+        if let Some(keys) = config.m_keys {
+            info.mkey = keys.of(port.guid);
+            info.mkey_protect = ProtectBits::new(PROTECT_WRITES);
+            info.mkey_lease = 0;
+        }
         info.gid_prefix = config.subnet_prefix;
         info.lid = port.lid;
         info.lmc = Lmc::new(0);

@@ -11,7 +11,7 @@ use ib_wire::{Guid, Lid, PKey, Tid};
 
 use super::duplicates::Duplicates;
 use super::transaction::Transactions;
-use crate::subnet::{Changes, Counters, KeyTable, Node, Port, PortId, SmConfig, Subnet, SwitchState};
+use crate::subnet::{Changes, Counters, KeyTable, MKeys, Node, Port, PortId, SmConfig, Subnet, SwitchState};
 
 /// Most P_Keys that a port is given.
 pub(super) const MAX_PKEYS: usize = 128;
@@ -39,6 +39,23 @@ pub(crate) enum Step {
     SetMulticast(Guid, u16, u8, [u16; 32]),
     /// Light sweep: did a port change?
     Probe,
+    /// A port that was configured is read back.
+    ReadPort(PortId),
+    /// A block of P_Keys that was written is read back.
+    ReadPKeys(PortId, u16),
+    /// A block of the linear table that was written is read back.
+    ReadLinear(Guid, u16),
+    /// A block of the multicast table that was written is read back.
+    ReadMulticast(Guid, u16, u8),
+}
+
+impl Step {
+    const fn reads_back(&self) -> bool {
+        matches!(
+            self,
+            Self::ReadPort(_) | Self::ReadPKeys(..) | Self::ReadLinear(..) | Self::ReadMulticast(..)
+        )
+    }
 }
 
 /// Where the sweep is. Each phase ends when all its packets are answered or given up.
@@ -64,6 +81,7 @@ pub(crate) struct Sweep {
     pub phase: Phase,
     pub subnet: Subnet,
     pub smps: Transactions<Step>,
+    pub(super) m_keys: Option<MKeys>,
     pub(super) generation: u64,
     /// Ports whose other end did not answer.
     pub(super) silent: Vec<PortId>,
@@ -83,6 +101,7 @@ impl Sweep {
             phase: Phase::Rest,
             subnet: Subnet::new(config.subnet_prefix),
             smps: Transactions::new(config.smp_window, config.smp_timeout, config.smp_tries, config.seed),
+            m_keys: config.m_keys,
             generation: 0,
             silent: Vec::new(),
             duplicates: Duplicates::default(),
@@ -104,16 +123,36 @@ impl Sweep {
         self.ask_node(DirectedPath::LOCAL, None);
     }
 
-    /// Asks every switch whether a port of it changed.
+    /// Asks every switch whether a port of it changed, and reads everything back that was written.
     pub(crate) fn probe(&mut self) {
         let switches = self.subnet.nodes.values().filter(|n| n.is_switch());
         for path in switches.map(|n| n.path).collect::<Vec<_>>() {
             self.get(Step::Probe, attribute::SWITCH_INFO, 0, &path);
         }
+        self.read_all_back();
     }
 
-    fn get(&mut self, step: Step, id: u16, modifier: u32, path: &DirectedPath) {
-        self.smps.push(step, Smp::directed(Method::Get, Tid(0), id, modifier, path));
+    pub(super) fn get(&mut self, step: Step, id: u16, modifier: u32, path: &DirectedPath) {
+        let mkey = self.m_key(&step);
+        self.smps.push(step, Smp { mkey, ..Smp::directed(Method::Get, Tid(0), id, modifier, path) });
+    }
+
+    /// The M_Key of the port that a step goes to; 0 if it is not known, which does for finding out what is there.
+    fn m_key(&self, step: &Step) -> u64 {
+        let id = match *step {
+            Step::NodeInfo { .. } | Step::NodeDescription(_) | Step::SwitchInfo(_) | Step::Probe => return 0,
+            Step::PortInfo(id)
+            | Step::SetPKeys(id, ..)
+            | Step::SetPortInfo(id)
+            | Step::ReadPort(id)
+            | Step::ReadPKeys(id, _) => id,
+            Step::SetSwitchInfo(guid)
+            | Step::SetLinear(guid, ..)
+            | Step::SetMulticast(guid, ..)
+            | Step::ReadLinear(guid, _)
+            | Step::ReadMulticast(guid, ..) => (guid, 0),
+        };
+        self.m_keys.zip(self.subnet.port(id)).map_or(0, |(keys, port)| keys.of(port.guid))
     }
 
     pub(super) fn set<A: ib_wire::smp::Attribute>(
@@ -123,7 +162,9 @@ impl Sweep {
         path: &DirectedPath,
         value: &A,
     ) {
-        self.smps.push(step, Smp::directed(Method::Set, Tid(0), A::ID, modifier, path).with(value));
+        let mkey = self.m_key(&step);
+        let smp = Smp { mkey, ..Smp::directed(Method::Set, Tid(0), A::ID, modifier, path) };
+        self.smps.push(step, smp.with(value));
     }
 
     fn ask_node(&mut self, path: DirectedPath, from: Option<PortId>) {
@@ -186,12 +227,16 @@ impl Sweep {
                     self.wanted = true;
                 }
             }
+            Step::ReadPort(_) | Step::ReadPKeys(..) | Step::ReadLinear(..) | Step::ReadMulticast(..) => {
+                self.compare(&step, smp, counters);
+            }
         }
     }
 
     /// A step got no answer, or a bad one.
     pub(crate) fn lost(&mut self, step: Step) {
-        self.incomplete = true;
+        // What was not read back this time is read back the next time.
+        self.incomplete |= !step.reads_back();
         match step {
             Step::Probe => self.wanted = true,
             Step::SetMulticast(..) => self.unpruned |= self.phase == Phase::Prune,
@@ -200,7 +245,7 @@ impl Sweep {
         }
     }
 
-    fn switch_mut(&mut self, guid: Guid) -> Option<&mut SwitchState> {
+    pub(super) fn switch_mut(&mut self, guid: Guid) -> Option<&mut SwitchState> {
         self.subnet.nodes.get_mut(&guid)?.switch.as_mut()
     }
 
@@ -297,6 +342,7 @@ impl Sweep {
         }
         if !is_switch {
             self.get(Step::PortInfo(id), attribute::PORT_INFO, u32::from(id.1), &path);
+            self.read_pkeys_back(id);
         }
     }
 
@@ -312,7 +358,9 @@ impl Sweep {
         }
         for number in ports {
             self.get(Step::PortInfo((guid, number)), attribute::PORT_INFO, u32::from(number), &path);
+            self.read_pkeys_back((guid, number));
         }
+        self.read_tables_back(guid);
     }
 
     fn learned_port(&mut self, id: PortId, smp: &Smp) {

@@ -19,6 +19,8 @@ pub struct Counters {
     pub nodes_ignored: u64,
     /// Nodes found that have the GUID of another one.
     pub duplicate_guids: u64,
+    /// Ports and blocks of tables that were not as they were written; the next sweep writes them again.
+    pub found_changed: u64,
     /// P_Keys that found no place in the table of a port.
     pub pkeys_left_out: u64,
     /// Broadcast groups for which no multicast LID was left.

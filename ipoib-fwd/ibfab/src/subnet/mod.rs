@@ -1,6 +1,7 @@
 //! The subnet: what was last seen of it, and what it shall be. Subnet manager and subnet administration both stand on it.
 
 mod counters;
+mod m_keys;
 mod partition;
 mod rate;
 mod settings;
@@ -11,6 +12,7 @@ use ib_wire::smp::{DirectedPath, NodeInfo, NodeType, PortInfo, PortPhysicalState
 use ib_wire::{Gid, Guid, Lid, Mtu, PKey, Rate};
 
 pub use counters::Counters;
+pub use m_keys::MKeys;
 pub(crate) use partition::KeyTable;
 pub use partition::{Member, Members, Membership, Partition};
 pub(crate) use rate::{rate_of_gbits, slower, speed};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ib_wire::{Gid, Guid, Lid, PKey, TimeoutCode};
 
-use super::{Partition, PortId};
+use super::{MKeys, Partition, PortId};
 
 /// Configuration of the embedded subnet manager.
 #[derive(Clone, Debug)]
@@ -43,6 +43,8 @@ pub struct SmConfig {
     pub report_tries: u32,
     /// SM_Key of clients that may see who is in a group; 0 = none may.
     pub sm_key: u64,
+    /// M_Keys of all ports; `None`: ports have no M_Key, and every host can change them.
+    pub m_keys: Option<MKeys>,
     /// Seed of transaction ids.
     pub seed: u64,
 }
@@ -80,11 +82,12 @@ impl SmConfig {
             sweep_interval: Duration::from_secs(10),
             sweep_hold_off: Duration::from_millis(20),
             max_nodes: 4096,
-            max_groups: 1024,
+            max_groups: 1 << 14,
             max_subscriptions: 1024,
             report_timeout: Duration::from_millis(500),
             report_tries: 4,
             sm_key: 1,
+            m_keys: None,
             seed: 0,
         }
     }

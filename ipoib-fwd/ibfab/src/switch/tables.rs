@@ -9,7 +9,7 @@ use ib_wire::{Lid, PKey};
 /// Entries of the linear table: every unicast LID.
 pub(super) const LINEAR_CAP: u16 = Lid::FIRST_MULTICAST.0;
 /// Entries of the multicast table.
-pub(super) const MULTICAST_CAP: u16 = 1024;
+pub(super) const MULTICAST_CAP: u16 = 511 * MFT_BLOCK_LEN as u16;
 /// Entries of a port's P_Key table.
 pub(super) const PARTITION_CAP: u16 = (PARTITION_BLOCKS * PKEY_BLOCK_LEN) as u16;
 const PARTITION_BLOCKS: usize = 4;

@@ -416,7 +416,7 @@ fn bad_requests_get_a_status() {
     let cases = [
         (Method::Get, attribute::PORT_INFO, 2, MadStatus::INVALID_FIELD),
         (Method::Get, attribute::LINEAR_FORWARDING, 768, MadStatus::INVALID_FIELD),
-        (Method::Get, attribute::MULTICAST_FORWARDING, 32, MadStatus::INVALID_FIELD),
+        (Method::Get, attribute::MULTICAST_FORWARDING, 511, MadStatus::INVALID_FIELD),
         (Method::Get, attribute::VL_ARBITRATION, 0, MadStatus::INVALID_FIELD),
         (Method::Get, 0x7777, 0, MadStatus::UNSUPPORTED_ATTRIBUTE),
         (Method::Set, attribute::NODE_INFO, 0, MadStatus::UNSUPPORTED_ATTRIBUTE),

@@ -425,8 +425,14 @@ impl Work<'_> {
         let Some(group) = self.groups.map.get_mut(&ip) else { return };
         let delay = self.out.random.backoff(BACKOFF.0, group.failures, BACKOFF.1);
         group.failures = group.failures.saturating_add(1);
-        group.failure = Some(if refused { Waiting::Admission } else { Waiting::Answer });
         group.joining = Joining::Delayed;
+        if refused && ip == Ipv4Addr::BROADCAST {
+            // A refusal does not say why; the group may.
+            let (sm, mgid) = (self.ground.sm(), group.mgid);
+            self.out.requests.push_back(Request::QueryGroup { group: ip, sm, mgid });
+        } else {
+            group.failure = Some(if refused { Waiting::Admission } else { Waiting::Answer });
+        }
         self.out.timers.set(Timer::Group(ip), now + delay);
         // Silence may be a subnet manager on its way back; a refusal means that the membership is gone.
         if refused && let Some(member) = group.member.take() {
@@ -443,6 +449,24 @@ impl Work<'_> {
                 self.out.words.push_back(Word::Excluded);
             }
         }
+    }
+
+    /// Answers [`Request::QueryGroup`]: why a group was not to be joined.
+    pub(super) fn explained(&mut self, ip: Ipv4Addr, outcome: Outcome<Option<McMemberRecord>>) {
+        let port = self.ground.port.mtu.bytes();
+        let Some(group) = self.groups.map.get_mut(&ip) else { return };
+        if group.member.is_some() {
+            return;
+        }
+        let record = match outcome {
+            Outcome::Granted(record) => record.filter(|record| record.mgid == group.mgid),
+            Outcome::Refused | Outcome::Silence => None,
+        };
+        let mtu = record.and_then(|record| record.mtu.mtu()).map(Mtu::bytes);
+        group.failure = Some(match mtu {
+            Some(mtu) if mtu > port => Waiting::GroupMtu { group: mtu as u16, port: port as u16 },
+            _ => Waiting::Admission,
+        });
     }
 
     /// Answers [`Action::AttachMulticast`]. A group that the device does not attach is heard by nobody: it is joined and attached again

@@ -127,6 +127,12 @@ impl Link {
         self.note_waiting();
     }
 
+    /// Answers [`super::Request::QueryGroup`].
+    pub(crate) fn group_answered(&mut self, group: Ipv4Addr, outcome: Outcome<Option<McMemberRecord>>) {
+        self.at_groups().explained(group, outcome);
+        self.note_waiting();
+    }
+
     /// Answers [`super::Request::Leave`].
     pub(crate) fn leave_answered(&mut self, outcome: Outcome<()>) {
         self.at_groups().left(outcome);

@@ -7,6 +7,7 @@ use std::net::Ipv4Addr;
 use cm::connection::{AcceptParams, ConnectRequest};
 use cm::port::{Ask, PathKey, PathQuery};
 use hca::RcSlot;
+use ib_wire::Gid;
 use ib_wire::mad::MadAddress;
 use ib_wire::sa::{McMask, McMemberRecord};
 
@@ -20,6 +21,8 @@ pub(crate) enum Request {
     Join { group: Ipv4Addr, sm: MadAddress, record: McMemberRecord, mask: McMask },
     /// Leave one, joined or asked for. Answer: [`super::Link::leave_answered`].
     Leave { group: Ipv4Addr, sm: MadAddress, record: McMemberRecord, mask: McMask },
+    /// Query what a group is like that we may not join. Answer: [`super::Link::group_answered`].
+    QueryGroup { group: Ipv4Addr, sm: MadAddress, mgid: Gid },
     /// No answer to a join is wanted any more.
     CancelJoin(Ipv4Addr),
     /// Look a path up. Answer: [`super::Link::path_answered`].

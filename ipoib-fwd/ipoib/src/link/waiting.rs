@@ -18,14 +18,23 @@ pub enum Waiting {
     Answer,
     /// Subnet administration refuses to let us join the broadcast group.
     Admission,
+    /// The broadcast group's MTU is larger than the port's.
+    GroupMtu {
+        /// The group's, in bytes.
+        group: u16,
+        /// The port's, in bytes.
+        port: u16,
+    },
 }
 
 impl std::fmt::Display for Waiting {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
+        let text = match self {
             Self::Cable => "the port is down: no cable, or nothing at its other end",
             Self::SubnetManager => "the port is not active: no subnet manager has configured it",
-            Self::PKey => "the port's P_Key table does not have the segment's pkey: the subnet manager gives it",
+            Self::PKey => {
+                "the port's P_Key table does not have the segment's pkey: the subnet manager gives it"
+            }
             Self::FullMembership => {
                 "the port is only a limited member of the partition that pkey says: the subnet manager is to make it a full one"
             }
@@ -34,6 +43,14 @@ impl std::fmt::Display for Waiting {
                 "subnet administration refuses to let us join the broadcast group: the subnet manager is to make it \
                  (P_Key, scope)"
             }
-        })
+            Self::GroupMtu { group, port } => {
+                return write!(
+                    f,
+                    "the broadcast group's MTU is {group} bytes and the port's only {port}: give the group an MTU of \
+                     at most {port} in the subnet manager's configuration, or use a port and links with an MTU of {group}"
+                );
+            }
+        };
+        f.write_str(text)
     }
 }

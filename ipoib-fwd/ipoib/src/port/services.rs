@@ -71,6 +71,7 @@ impl Port {
         match request {
             Request::Join { group, sm, record, mask } => sa.join(now, (index, group), sm, &record, mask),
             Request::Leave { group, sm, record, mask } => sa.leave(now, (index, group), sm, &record, mask),
+            Request::QueryGroup { group, sm, mgid } => sa.query_group(now, (index, group), sm, mgid),
             Request::CancelJoin(group) => sa.cancel_join(now, (index, group)),
             Request::Path { query, ask } => sa.ask_path(now, query, ask),
             Request::ForgetPath(key) => sa.forget_path(now, key),
@@ -144,6 +145,11 @@ impl Port {
             SaEvent::Joined { user: (index, group), outcome } => {
                 if let Some(link) = self.link_mut(index) {
                     link.join_answered(now, group, outcome);
+                }
+            }
+            SaEvent::Group { user: (index, group), outcome } => {
+                if let Some(link) = self.link_mut(index) {
+                    link.group_answered(group, outcome);
                 }
             }
             SaEvent::Left { user: (index, _), outcome } => {

@@ -21,7 +21,7 @@ use crate::segment::pair::{Neighbour, Place};
 use crate::segment::{Arrival, Output, Packet};
 use endpoint::Endpoint;
 use ipoib::drop_reason::DropReason;
-use ipoib::link::{Event, WorkerIndex};
+use ipoib::link::{Event, Waiting, WorkerIndex};
 use ipoib::net::IPOIB_IPV4_HEADER;
 use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, MacAddress};
 
@@ -319,6 +319,15 @@ impl<B: Backend> GatewayControl<B> {
                     "{name}: our GID is {gid} now: telling all"
                 );
                 tell(What::Readdressed, format!("our GID is {gid} now"), json!({"gid": gid.to_string()}));
+            }
+            Event::Waiting(why @ Waiting::GroupMtu { group, port }) => {
+                tracing::warn!(
+                    segment = name.as_str(),
+                    event = What::GroupMtu.journal(),
+                    "{name}: no InfiniBand link: {why}"
+                );
+                let facts = json!({"group_mtu": group, "port_mtu": port});
+                tell(What::GroupMtu, format!("no InfiniBand link: {why}"), facts);
             }
             Event::Waiting(why) => {
                 tracing::warn!(

@@ -49,7 +49,8 @@ pub struct Keys {
     /// GUID of a port, 1 first [default: the node's and one; for port 2 the node's and two].
     #[arg(long, value_name = "GUID")]
     pub port_guid: Vec<String>,
-    /// Where a port's cable goes, port 1 first: shm:/path/to.sock, udp:LOCAL-PEER or none [default: none].
+    /// Where a port's cable goes, port 1 first: shm:/path/to.sock, udp:LOCAL-PEER or none; udp:LOCAL-PEER?key-file=PATH authenticates
+    /// every datagram [default: none].
     #[arg(long, value_name = "URL")]
     pub cable: Vec<String>,
     /// Be a virtual function: ports that send nothing without a GRH and take nothing without one. The subnet manager's paths then need a

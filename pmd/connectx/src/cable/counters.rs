@@ -19,8 +19,11 @@ pub struct CableCounters {
     pub tx_bad_length: u64,
     /// Packets that the network refused or cut (UDP).
     pub tx_errors: u64,
-    /// Datagrams that were no packet: too long, or from somewhere else (UDP).
+    /// Datagrams that were neither packet nor hello, or too long (UDP).
     pub rx_invalid: u64,
+    /// Datagrams that are not of this session, or that the cable's key did not sign (UDP). A few are normal when an end
+    /// restarts; otherwise a host forges them.
+    pub rx_forged: u64,
     /// Packets in flight, in either direction, when the cable went down.
     pub lost_going_down: u64,
     /// Times the cable came up.
@@ -44,6 +47,7 @@ impl CableCounters {
             ("tx_bad_length", self.tx_bad_length),
             ("tx_errors", self.tx_errors),
             ("rx_invalid", self.rx_invalid),
+            ("rx_forged", self.rx_forged),
             ("lost_going_down", self.lost_going_down),
             ("ups", self.ups),
             ("downs", self.downs),

@@ -7,12 +7,13 @@ use std::os::fd::AsRawFd;
 use rustix::fd::AsFd;
 use rustix::net::sockopt;
 
+use super::udp::MAX_TRAILER;
 use super::{CableCounters, MAX_PACKET, Sent};
 
 /// Most datagrams of one call.
 pub(super) const BATCH: usize = 32;
-/// One byte more than a packet has, so that a longer datagram shows.
-const SLOT: usize = MAX_PACKET + 1;
+/// One byte more than the longest packet with its trailer has, so that a longer datagram shows.
+const SLOT: usize = MAX_PACKET + MAX_TRAILER + 1;
 /// Bytes of a socket's buffers, as far as the system allows.
 const SOCKET_BUFFER: usize = 4 << 20;
 
@@ -44,15 +45,18 @@ impl Batch {
         self.first == self.used
     }
 
-    /// Adds a packet; does nothing if full or the packet is too long.
-    pub(super) fn push(&mut self, packet: &[u8]) {
-        if let Some(slot) = self.slots.get_mut(self.used)
-            && let Some(to) = slot.bytes.get_mut(..packet.len())
-        {
-            to.copy_from_slice(packet);
-            slot.len = packet.len();
-            self.used += 1;
+    /// Adds a datagram of these parts; does nothing if full or the datagram is too long.
+    pub(super) fn push(&mut self, parts: &[&[u8]]) {
+        let Some(slot) = self.slots.get_mut(self.used) else { return };
+        slot.len = 0;
+        for part in parts {
+            let Some(to) = slot.bytes.get_mut(slot.len..).and_then(|rest| rest.get_mut(..part.len())) else {
+                return;
+            };
+            to.copy_from_slice(part);
+            slot.len += part.len();
         }
+        self.used += 1;
     }
 
     /// Takes the first `n` out.
@@ -72,10 +76,10 @@ impl Batch {
         n
     }
 
-    /// The first datagram; `None` if there is none, or if it was longer than a packet can be.
+    /// The first datagram; `None` if there is none, or if it was longer than any can be.
     pub(super) fn first(&self) -> Option<&[u8]> {
         let slot = self.slots.get(self.first).filter(|_| !self.is_empty())?;
-        slot.bytes.get(..slot.len).filter(|b| b.len() <= MAX_PACKET)
+        slot.bytes.get(..slot.len).filter(|b| b.len() < SLOT)
     }
 }
 
@@ -123,6 +127,11 @@ pub(super) trait SocketEnd {
     /// What waits to be sent.
     fn out(&mut self) -> &mut Batch;
 
+    /// Adds a packet to what waits to be sent.
+    fn push(&mut self, packet: &[u8]) {
+        self.out().push(&[packet]);
+    }
+
     /// Sends what is collected, as far as the socket takes it.
     fn flush(&mut self, counters: &mut CableCounters);
 
@@ -142,7 +151,7 @@ pub(super) trait SocketEnd {
         if !self.has_room(counters) {
             return Sent::Full;
         }
-        self.out().push(packet);
+        self.push(packet);
         if self.out().is_full() {
             self.flush(counters);
         }

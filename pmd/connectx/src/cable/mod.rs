@@ -13,6 +13,7 @@
 mod counters;
 mod fault;
 mod handover;
+mod key;
 mod mmsg;
 mod packet;
 mod pair;
@@ -148,7 +149,10 @@ impl CableEnd {
     fn open(url: &CableUrl, shm: fn(&Path) -> Result<ShmEnd, CableError>) -> Result<Self, CableError> {
         let kind = match &url.transport {
             Transport::SharedMemory { path } => Kind::SharedMemory(Box::new(shm(path)?)),
-            Transport::Udp { local, peer } => Kind::Udp(Box::new(UdpEnd::open(*local, *peer)?)),
+            Transport::Udp { local, peer } => {
+                let key = url.key_file.as_deref().map(key::CableKey::read).transpose()?;
+                Kind::Udp(Box::new(UdpEnd::open(*local, *peer, key)?))
+            }
             Transport::Ethernet { interface } => Kind::Packet(Box::new(PacketEnd::open(interface)?)),
         };
         let mut end = Self::new(kind);

@@ -10,7 +10,7 @@ use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::mmsg::{self, Batch, SocketEnd};
-use super::{CableCounters, CableError, CableTrouble};
+use super::{CableCounters, CableError, CableTrouble, MAX_PACKET};
 
 /// Time between two looks at the state of the interface.
 const LOOK: Duration = Duration::from_millis(50);
@@ -105,7 +105,7 @@ impl PacketEnd {
             }
             let last = !self.inn.is_full();
             while n < max && !self.inn.is_empty() {
-                match self.inn.first() {
+                match self.inn.first().filter(|frame| frame.len() <= MAX_PACKET) {
                     // Longer than any packet of ours: the interface joins packets, or has another use beside.
                     None => counters.rx_invalid += 1,
                     Some(frame) if take(frame) => n += 1,

@@ -1,6 +1,7 @@
 //! What can be wrong with a cable.
 
 use std::io;
+use std::path::PathBuf;
 
 /// Why an end could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +20,21 @@ pub enum CableError {
     /// Another process listens there, or the name is no socket.
     #[error("{0} is in use; is another ibfab running? Stop it or name another socket")]
     InUse(String),
+    /// The file with the key cannot be read.
+    #[error("cannot read the cable's key file {}; see key-file in the cable's URL", path.display())]
+    KeyFile {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The file holds no key.
+    #[error(
+        "{} holds no cable key; write 32 hexadecimal digits, the same at both ends: openssl rand -hex 16",
+        .0.display()
+    )]
+    Key(PathBuf),
 }
 
 /// Why a cable is down.
@@ -40,8 +56,11 @@ pub enum CableTrouble {
     #[error("the other end already has a partner")]
     Busy,
     /// The other end speaks another version of the cable protocol.
-    #[error("the other end speaks another version of the cable protocol")]
+    #[error("the other end speaks another version of the cable protocol; run the same release at both ends")]
     Version,
+    /// The other end has another key, or only one of the ends has a key.
+    #[error("the other end has another key, or one end has none; give both ends the same key-file")]
+    Key,
     /// The other end broke the rules and was cut off.
     #[error("the other end broke the rules of the cable and was cut off")]
     Violation,

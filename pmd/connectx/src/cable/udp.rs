@@ -1,7 +1,7 @@
 //! A cable over UDP: one packet a datagram, and a small hello datagram that keeps the cable alive.
 //!
-//! The socket is connected, so the kernel drops what does not come from the other end's address. A hello begins with
-//! 0xff, which no packet does: the low half of a packet's first byte is the link version, 0 (IBA 7.7.3).
+//! The socket is connected, so the kernel drops datagrams from other addresses. A source address can be forged, so
+//! every datagram also carries the session numbers of both ends, and with a key an authentication code ([`datagram`]).
 
 use std::hash::{BuildHasher, Hasher};
 use std::io;
@@ -9,11 +9,14 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use super::key::CableKey;
 use super::mmsg::{self, BATCH, Batch, SocketEnd};
-use super::{CableCounters, CableError, CableTrouble};
+use super::{CableCounters, CableError, CableTrouble, MAX_PACKET};
+pub(super) use datagram::MAX_TRAILER;
+use datagram::{BadHello, Codec, Hello, Sessions};
 
-const MAGIC: [u8; 8] = *b"\xffIBLINK\x01";
-const HELLO_LEN: usize = 25;
+mod datagram;
+
 /// Time between two hellos.
 const HELLO: Duration = Duration::from_millis(100);
 /// Silence after which the other end is taken for dead.
@@ -22,42 +25,10 @@ const SILENCE: Duration = Duration::from_secs(1);
 const STILL: Duration = Duration::from_millis(300);
 /// Time in which it is read, or the next hello comes.
 const EXCUSE: Duration = Duration::from_millis(250);
+/// Time between two warnings of hellos that are refused.
+const WARNING: Duration = Duration::from_secs(10);
 /// Time between two looks at the socket while the cable is down.
 const CHECK: Duration = Duration::from_millis(1);
-
-/// What a hello says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Hello {
-    /// The sender's life: a random number chosen at its start, and anew when it takes the other end for dead.
-    session: u64,
-    /// The life of ours that the sender has heard of; 0 for none.
-    heard: u64,
-    /// The sender is about to go.
-    bye: bool,
-}
-
-impl Hello {
-    fn to_bytes(self) -> [u8; HELLO_LEN] {
-        let mut bytes = [0; HELLO_LEN];
-        let (magic, rest) = bytes.split_at_mut(8);
-        magic.copy_from_slice(&MAGIC);
-        let (session, rest) = rest.split_at_mut(8);
-        session.copy_from_slice(&self.session.to_be_bytes());
-        let (heard, bye) = rest.split_at_mut(8);
-        heard.copy_from_slice(&self.heard.to_be_bytes());
-        bye.fill(u8::from(self.bye));
-        bytes
-    }
-
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let rest = bytes.strip_prefix(&MAGIC)?;
-        let (session, rest) = rest.split_first_chunk()?;
-        let (heard, rest) = rest.split_first_chunk()?;
-        let &[bye @ 0..=1] = rest else { return None };
-        let session = u64::from_be_bytes(*session);
-        (session != 0).then_some(Self { session, heard: u64::from_be_bytes(*heard), bye: bye == 1 })
-    }
-}
 
 /// What we know of the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,6 +50,7 @@ fn life() -> u64 {
 #[derive(Debug)]
 pub(super) struct UdpEnd {
     socket: UdpSocket,
+    codec: Codec,
     session: u64,
     peer: Peer,
     /// Whoever polls has seen that it was down: it may come up again.
@@ -86,13 +58,18 @@ pub(super) struct UdpEnd {
     now: Instant,
     next_hello: Option<Instant>,
     next_check: Option<Instant>,
+    next_warning: Option<Instant>,
     out: Batch,
     inn: Batch,
     pub(super) trouble: Option<CableTrouble>,
 }
 
 impl UdpEnd {
-    pub(super) fn open(local: SocketAddr, peer: SocketAddr) -> Result<Self, CableError> {
+    pub(super) fn open(
+        local: SocketAddr,
+        peer: SocketAddr,
+        key: Option<CableKey>,
+    ) -> Result<Self, CableError> {
         let failed = |what, name: SocketAddr| {
             move |source| CableError::Socket { what, name: name.to_string(), source }
         };
@@ -102,12 +79,14 @@ impl UdpEnd {
         mmsg::large_buffers(&socket);
         Ok(Self {
             socket,
+            codec: Codec::new(key),
             session: life(),
             peer: Peer::Unknown,
             down_seen: true,
             now: Instant::now(),
             next_hello: None,
             next_check: None,
+            next_warning: None,
             out: Batch::new(),
             inn: Batch::new(),
             trouble: None,
@@ -149,7 +128,8 @@ impl UdpEnd {
             Peer::Unknown => 0,
             Peer::Talking { session } | Peer::Up { session, .. } => session,
         };
-        if let Err(e) = self.socket.send(&Hello { session: self.session, heard, bye }.to_bytes())
+        let hello = self.codec.hello(Hello { session: self.session, heard, bye });
+        if let Err(e) = self.socket.send(&hello)
             && !self.is_up()
         {
             self.trouble = Some(match e.kind() {
@@ -173,6 +153,37 @@ impl UdpEnd {
         self.trouble = Some(why);
         self.peer = Peer::Unknown;
         self.down_seen = false;
+    }
+
+    /// Handles a hello that cannot be accepted. While the cable is up it is a forgery, or the last hello of an older life.
+    fn refuse(&mut self, bad: BadHello, counters: &mut CableCounters) {
+        let why = match bad {
+            BadHello::NoHello => {
+                counters.rx_invalid += 1;
+                return;
+            }
+            BadHello::OtherVersion => CableTrouble::Version,
+            BadHello::OtherKey => CableTrouble::Key,
+        };
+        counters.rx_forged += 1;
+        if self.is_up() {
+            return;
+        }
+        self.trouble = Some(why);
+        if self.next_warning.is_none_or(|at| self.now >= at) {
+            self.next_warning = Some(self.now + WARNING);
+            if let (Ok(local), Ok(peer)) = (self.socket.local_addr(), self.socket.peer_addr()) {
+                tracing::warn!("cable udp:{local}-{peer} stays down: {why}");
+            }
+        }
+    }
+
+    /// Session numbers of the datagrams that we send; `None` while the cable is down.
+    const fn sessions(&self) -> Option<Sessions> {
+        match self.peer {
+            Peer::Up { session, .. } => Some(Sessions { sender: self.session, receiver: session }),
+            Peer::Unknown | Peer::Talking { .. } => None,
+        }
     }
 
     fn hear(&mut self, hello: Hello, counters: &mut CableCounters) {
@@ -238,17 +249,21 @@ impl UdpEnd {
                 looked_at += 1;
                 match inn.first() {
                     None => counters.rx_invalid += 1,
-                    Some(packet) if packet.first().is_some_and(|b| b & 0xf == 0) => {
-                        if self.is_up() {
-                            if !take(packet) {
-                                break 'all;
+                    Some(bytes) if datagram::is_packet(bytes) => {
+                        if let Some(ours) = self.sessions() {
+                            match self.codec.open(bytes, ours.reversed()) {
+                                None => counters.rx_forged += 1,
+                                Some(packet) if packet.is_empty() || packet.len() > MAX_PACKET => {
+                                    counters.rx_invalid += 1;
+                                }
+                                Some(packet) if take(packet) => n += 1,
+                                Some(_) => break 'all,
                             }
-                            n += 1;
                         }
                     }
-                    Some(other) => match Hello::parse(other) {
-                        Some(hello) => self.hear(hello, counters),
-                        None => counters.rx_invalid += 1,
+                    Some(bytes) => match self.codec.parse_hello(bytes) {
+                        Ok(hello) => self.hear(hello, counters),
+                        Err(bad) => self.refuse(bad, counters),
                     },
                 }
                 inn.remove(1);
@@ -269,6 +284,12 @@ impl SocketEnd for UdpEnd {
 
     fn out(&mut self) -> &mut Batch {
         &mut self.out
+    }
+
+    fn push(&mut self, packet: &[u8]) {
+        if let Some(sessions) = self.sessions() {
+            self.out.push(&[packet, self.codec.trailer(packet, sessions).as_slice()]);
+        }
     }
 
     fn flush(&mut self, counters: &mut CableCounters) {

@@ -1,5 +1,5 @@
 //! Cable URLs: `shm:/run/ibfab.sock`, `udp:10.0.0.1:4800-10.0.0.2:4800`, `roce:eth1`, with faults as `?loss=0.01&seed=7`, and
-//! `?crc=keep` where packets shall have CRCs though the cable cannot damage them.
+//! `?crc=keep` where packets shall have CRCs though the cable cannot damage them. A UDP cable takes `?key-file=PATH`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -21,6 +21,8 @@ pub struct CableUrl {
     pub transport: Transport,
     /// Packets have CRCs even where they could do without ([`super::Crcs`]); one end that wants it will do.
     pub keeps_crcs: bool,
+    /// File with the key by which the ends of a UDP cable authenticate every datagram.
+    pub key_file: Option<PathBuf>,
     /// Faults to inject; none if all are off.
     pub faults: Faults,
 }
@@ -72,7 +74,9 @@ pub enum CableUrlError {
     #[error("the other end's UDP port must not be 0")]
     PeerPort,
     /// No such option.
-    #[error("unknown link option `{0}`; there are loss, duplicate, reorder, corrupt, delay, seed, crc")]
+    #[error(
+        "unknown link option `{0}`; there are loss, duplicate, reorder, corrupt, delay, seed, crc, key-file"
+    )]
     Option(String),
     /// An option's value is no good.
     #[error("link option {option}=`{value}`: {want}")]
@@ -115,7 +119,7 @@ impl FromStr for CableUrl {
         } else {
             return Err(CableUrlError::Scheme(text.to_owned()));
         };
-        let mut url = Self { transport, keeps_crcs: false, faults: Faults::default() };
+        let mut url = Self { transport, keeps_crcs: false, key_file: None, faults: Faults::default() };
         url.set(options)?;
         Ok(url)
     }
@@ -128,7 +132,7 @@ fn addresses(pair: &str) -> Option<(SocketAddr, SocketAddr)> {
 
 impl CableUrl {
     fn set(&mut self, options: &str) -> Result<(), CableUrlError> {
-        let Self { keeps_crcs, faults, .. } = self;
+        let Self { transport, keeps_crcs, key_file, faults } = self;
         for option in options.split('&').filter(|o| !o.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             let bad = |option, want| CableUrlError::Value { option, value: value.to_owned(), want };
@@ -148,6 +152,13 @@ impl CableUrl {
                         "crc",
                         "keep; without it CRCs are left out where nothing can damage a packet",
                     ));
+                }
+                "key-file" => {
+                    let has_key = matches!(transport, Transport::Udp { .. });
+                    if !has_key || !value.starts_with('/') || value.contains('\0') {
+                        return Err(bad("key-file", "an absolute path, for a cable udp: only"));
+                    }
+                    *key_file = Some(value.into());
                 }
                 _ => return Err(CableUrlError::Option(name.to_owned())),
             }
@@ -202,7 +213,11 @@ impl fmt::Display for CableUrl {
         option(f, "corrupt", &faults.corrupt, faults.corrupt > 0.0)?;
         option(f, "delay", &format_args!("{}us", faults.delay.as_micros()), faults.delay > off.delay)?;
         option(f, "seed", &faults.seed, faults.seed != off.seed)?;
-        option(f, "crc", &"keep", self.keeps_crcs)
+        option(f, "crc", &"keep", self.keeps_crcs)?;
+        match &self.key_file {
+            Some(path) => option(f, "key-file", &path.display(), true),
+            None => Ok(()),
+        }
     }
 }
 
@@ -219,6 +234,7 @@ mod tests {
             "udp:[::1]:1-[::1]:2?loss=0.25&seed=7",
             "shm:/run/ibfab.sock?crc=keep",
             "udp:10.0.0.1:1-10.0.0.2:1?loss=0.5&crc=keep",
+            "udp:10.0.0.1:1-10.0.0.2:1?key-file=/etc/ipoib-fwd/cable.key",
             "shm:/a?duplicate=0.5&reorder=0.125&corrupt=1&delay=2500us",
         ] {
             let url: CableUrl = text.parse().expect(text);
@@ -248,6 +264,8 @@ mod tests {
             ("shm:/a?seed=-1", "whole number"),
             ("shm:/a?crc=no", "keep"),
             ("shm:/a?crc", "keep"),
+            ("shm:/a?key-file=/k", "udp: only"),
+            ("udp:10.0.0.1:1-10.0.0.2:1?key-file=k", "absolute path"),
         ] {
             let error = text.parse::<CableUrl>().expect_err(text).to_string();
             assert!(error.contains(hint), "{text}: {error}");

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use ib_wire::Gid;
 
-/// Most groups that one device listens to.
-pub const MAX_GROUPS: usize = 1024;
+/// Most groups that one device listens to: as many as there are multicast LIDs, a power of two.
+pub const MAX_GROUPS: usize = 1 << 14;
 /// Most queue pairs on one group.
 pub const MAX_GROUP_MEMBERS: usize = 64;
 

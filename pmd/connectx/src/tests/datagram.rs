@@ -145,6 +145,20 @@ fn a_group_reaches_all_that_are_attached_but_not_its_sender() {
 }
 
 #[test]
+fn one_device_listens_to_the_groups_of_a_hundred_and_twenty_eight_segments() {
+    let mut rig = Rig::new();
+    let group =
+        |segment: u8, n: u8| Gid([0xff, 0x12, 0x40, 0x1b, 0x80, segment, 0, 0, 0, 0, 0, 0, 0, 0, 0, n]);
+    let pairs: Vec<_> = (0..128).map(|n| rig.a.ud(QKEY, n)).collect();
+    for (segment, qp) in (0..).zip(&pairs) {
+        for n in 0..13 {
+            rig.a.engine.attach_multicast(qp.qpn, group(segment, n)).unwrap();
+        }
+    }
+    assert!(rig.a.engine.detach_multicast(pairs[127].qpn, group(127, 12)).is_ok());
+}
+
+#[test]
 fn queue_pair_one_has_another_number_within() {
     let mut rig = Rig::new();
     let mut tx = rig.a.qp(QpKind::Gsi, 16, None, 1);

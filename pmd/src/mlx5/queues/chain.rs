@@ -65,7 +65,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         let contents = KeyContents { mkey: work.key.key().next().get(), start, len, rights: KeyRights::SEND };
         let rc = self.rcs.get_mut(slot.0).filter(|rc| !rc.passive && !rc.side.health.failed());
         let rc = rc.ok_or(PostError::NoConnection)?;
-        if !self.credit.admits_all(rc.side.outstanding(), CHAIN_ENTRIES as u32) {
+        if rc.sealed || !self.credit.admits_all(rc.side.outstanding(), CHAIN_ENTRIES as u32) {
             return Err(PostError::Full.into());
         }
         let units =

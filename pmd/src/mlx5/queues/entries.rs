@@ -78,6 +78,11 @@ impl<P: Packet> SharedEntries<P> {
         std::mem::forget(std::mem::take(&mut self.others));
     }
 
+    /// True if an entry did not lie within the ring.
+    pub(super) const fn is_broken(&self) -> bool {
+        self.queue.is_broken()
+    }
+
     /// Entries that the device has.
     pub(super) const fn outstanding(&self) -> u32 {
         self.queue.outstanding()

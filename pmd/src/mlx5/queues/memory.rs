@@ -72,7 +72,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         let Self { rcs, regions, credit, done, .. } = self;
         let rc = rcs.get_mut(slot.0).filter(|rc| !rc.passive && !rc.side.health.failed());
         let rc = rc.ok_or(PostError::NoConnection)?;
-        if !credit.admits(rc.side.outstanding()) {
+        if rc.sealed || !credit.admits(rc.side.outstanding()) {
             return Err(PostError::Full.into());
         }
         let was_dirty = rc.side.sq.is_dirty();

@@ -109,6 +109,9 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             }
         }
         self.progress.polled(taken, empty);
+        if !self.sealed.is_empty() {
+            self.unseal();
+        }
         self.receive_cq.publish();
         P::free_all(&mut batch);
     }

@@ -4,7 +4,7 @@ use ib_wire::Qpn;
 
 use super::{Events, MlxQueues};
 use crate::bookkeeping::{Completed, Health, Place};
-use crate::hca::{Done, WcStatus};
+use crate::hca::{Done, QpEvent, QpFault, WcStatus};
 use crate::mem::packet::{Packet, Stash};
 use crate::mlx5::bus::Bus;
 use crate::mlx5::cq::{Completion, Sent, What};
@@ -19,9 +19,12 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     /// Reaps send completions. Returns how many buffers went home.
     #[inline(never)]
     pub fn reap(&mut self, events: &mut Events) -> usize {
-        let mut freed = 0;
+        if !self.broken.is_empty() {
+            self.report_broken(events);
+        }
+        let (mut freed, mut taken, mut empty) = (0, 0, false);
         let mut batch = Stash::new();
-        for _ in 0..SEND_BATCH {
+        while taken < SEND_BATCH {
             if events.remaining_capacity() < Health::MAX_EVENTS {
                 break;
             }
@@ -30,19 +33,37 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             {
                 self.send_cq.skip();
                 freed += count;
+                taken += 1;
                 continue;
             }
             let Some(cqe) = self.send_cq.poll() else {
                 self.credit.settle();
+                empty = true;
                 break;
             };
+            taken += 1;
             freed += self.send_completion(Completion::of(&cqe), &mut batch, events);
+        }
+        self.send_progress.polled(taken, empty);
+        if !self.sealed.is_empty() {
+            self.unseal();
         }
         self.send_cq.publish();
         P::free_all(&mut batch);
         let rang = std::mem::take(&mut self.rang);
         self.visit(if rang || freed > 0 { VISITS } else { IDLE_VISITS });
         freed
+    }
+
+    /// Reports queue pairs whose send queues are broken.
+    #[cold]
+    fn report_broken(&mut self, events: &mut Events) {
+        while !events.is_full()
+            && let Some(qpn) = self.broken.pop_front()
+        {
+            self.anomalies.out_of_range += 1;
+            events.push(QpEvent { qpn, fault: QpFault::Send(WcStatus::LocalQpOperation) });
+        }
     }
 
     /// Messages have been sent, and nothing else is to be told of them: what [`MlxQueues::send_completion`] would do, in half of

@@ -89,6 +89,10 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             return Err(rc);
         }
         rc.side.limit_segments(self.max_segments);
+        rc.sealed = self.stale.take(rc.qpn().get());
+        if rc.sealed {
+            self.sealed.push((slot, self.progress.mark(), self.send_progress.mark()));
+        }
         self.rcs.insert(slot.0, rc)
     }
 
@@ -102,6 +106,10 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             Done { slot, ticket: work.ticket, status, what }
         }));
         self.numbers.remove(rc.qpn().get());
+        if rc.side.outstanding() > 0 {
+            self.stale.note(rc.qpn().get());
+        }
+        self.sealed.retain(|(other, ..)| *other != slot);
         if !rc.passive {
             self.credit.orphan(rc.side.outstanding());
         }
@@ -109,11 +117,23 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         Some(rc)
     }
 
+    /// Lets connections post whose numbers name nobody else any more.
+    pub(super) fn unseal(&mut self) {
+        let Self { sealed, rcs, progress, send_progress, .. } = self;
+        sealed.retain(|(slot, received, sent)| {
+            let waits = !progress.is_past(*received) || !send_progress.is_past(*sent);
+            if let (false, Some(rc)) = (waits, rcs.get_mut(slot.0)) {
+                rc.sealed = false;
+            }
+            waits
+        });
+    }
+
     /// Posts the drain request of a queue pair that is in error, and rings.
     pub fn drain(&mut self, slot: RcSlot) -> Result<(), PostError> {
         let rc = self.rcs.get_mut(slot.0).ok_or(PostError::NoConnection)?;
         // Those of passive ones complete among the receives, where there is room for one of each.
-        if !rc.passive && !self.credit.has_room() {
+        if rc.sealed || !rc.passive && !self.credit.has_room() {
             return Err(PostError::Full);
         }
         rc.side.post_drain()?;

@@ -79,20 +79,20 @@ impl RingMemory {
     #[inline]
     fn holds(&self, offset: usize, len: usize) -> bool {
         // An offset that is known to be small needs no look whether the sum is one.
-        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
-        debug_assert!(inside, "{offset}+{len} of {}", self.len);
-        inside
+        offset.checked_add(len).is_some_and(|end| end <= self.len)
     }
 
-    /// Writes a value at `offset`; what does not fit inside is not written.
+    /// Writes a value at `offset`. False, and nothing is written, if it does not lie inside: the queue must not give the entry to the device.
     #[inline]
-    pub fn write<T: IntoBytes + Immutable + ?Sized>(&self, offset: usize, value: &T) {
+    pub fn write<T: IntoBytes + Immutable + ?Sized>(&self, offset: usize, value: &T) -> bool {
         let bytes = value.as_bytes();
-        if self.holds(offset, bytes.len()) {
+        let inside = self.holds(offset, bytes.len());
+        if inside {
             // SAFETY: inside, as just checked; writable and unshared at this moment by the contract of `new`; a value
             // that the caller holds by reference does not overlap memory that has no references.
             unsafe { self.base.add(offset).as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         }
+        inside
     }
 
     /// Has the processor fetch the cache line at `offset`.
@@ -146,14 +146,16 @@ pub struct Slots<T> {
 }
 
 impl<T: IntoBytes + Immutable> Slots<T> {
-    /// Writes what a slot begins with; one that is not there is not written.
+    /// Writes what a slot begins with. False, and nothing is written, if it is not there.
     #[inline(always)]
-    pub fn write(&self, slot: usize, value: T) {
-        if slot < self.count {
+    pub fn write(&self, slot: usize, value: T) -> bool {
+        let inside = slot < self.count;
+        if inside {
             // SAFETY: `count` slots of `stride` bytes, each at least as long as a `T`, lie in the memory that the caller of
             // `RingMemory::new` described; writable and unshared at this moment by that contract.
             unsafe { self.base.add(slot * self.stride).cast::<T>().as_ptr().write_unaligned(value) };
         }
+        inside
     }
 }
 
@@ -179,10 +181,15 @@ impl DoorbellRecord {
         Self { words, count }
     }
 
-    /// Writes word `index`, after everything that this thread wrote before.
+    /// True if it has word `index`. Queues ask when they are made, so that no store is lost later.
+    #[must_use]
+    pub const fn has(&self, index: usize) -> bool {
+        index < self.count
+    }
+
+    /// Writes word `index`, after everything that this thread wrote before; one that is not there is not written.
     #[inline]
     pub fn store(&self, index: usize, value: u32) {
-        debug_assert!(index < self.count);
         if index < self.count {
             // SAFETY: the word is there by the contract of `new`.
             unsafe { self.words.add(index).as_ref() }.store(value.to_be(), Ordering::Release);

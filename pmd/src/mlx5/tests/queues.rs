@@ -322,6 +322,51 @@ fn a_taken_place_hands_the_queue_pair_back() {
 }
 
 #[test]
+fn completions_of_an_older_queue_pair_of_the_same_number_free_nothing_of_the_new_one() {
+    let (mut device, mut queues) = connected(&DEPTHS, 32);
+    for _ in 0..4 {
+        send(&device, &mut queues, b"old").unwrap();
+    }
+    queues.ring_all();
+    let old = device.take_sends(1);
+    // It is taken out, its sends complete all the same, and the device gives its number again at once.
+    drop(queues.remove(SLOT).unwrap());
+    assert_eq!(device.buffers.out(), 0);
+    device.sent(1, old[3].index);
+    let again = device.rc(RC, 32, false, 1);
+    queues.insert(SLOT, again).unwrap();
+    assert_eq!(send(&device, &mut queues, b"new"), Err(PostError::Full));
+    assert_eq!(queues.drain(SLOT), Err(PostError::Full));
+    assert_eq!(reap(&mut queues), (0, vec![]));
+    // Both completion queues have been read as far as they were filled then.
+    receive(&mut queues);
+    for _ in 0..4 {
+        send(&device, &mut queues, b"new").unwrap();
+    }
+    queues.ring_all();
+    let new = device.take_sends(2);
+    assert_eq!((reap(&mut queues), device.buffers.out()), ((0, vec![]), 4), "the device has them all");
+    device.sent(2, new[3].index);
+    assert_eq!((reap(&mut queues), device.buffers.out()), ((4, vec![]), 0));
+}
+
+#[test]
+fn an_entry_that_does_not_fit_fails_its_queue_pair_and_the_device_gets_nothing_of_it() {
+    let (mut device, mut queues) = connected(&DEPTHS, 32);
+    queues.post_too_long(SLOT);
+    queues.ring_all();
+    assert!(queues.bus().rung.is_empty() && device.take_sends(1).is_empty());
+    assert_eq!(reap(&mut queues), (0, vec![QpFault::Send(WcStatus::LocalQpOperation)]));
+    assert_eq!(reap(&mut queues), (0, vec![]), "reported once");
+    assert_eq!(queues.anomalies(), Anomalies { out_of_range: 1, ..Anomalies::default() });
+    assert_eq!(send(&device, &mut queues, b"x"), Err(PostError::NoConnection));
+    // Other queue pairs go on.
+    queues.post_ud(UD_SLOT, &destination(), device.buffers.chain(b"y").unwrap()).unwrap();
+    queues.ring_all();
+    assert_eq!(queues.bus().rung.len(), 1);
+}
+
+#[test]
 fn a_lying_device_is_counted_and_gets_nothing() {
     let (mut device, mut queues) = connected(&DEPTHS, 32);
     queues.fill();

@@ -22,7 +22,7 @@ use crate::mlx5::av::Destination;
 use crate::mlx5::bus::{EventSource, PciBus};
 use crate::mlx5::queues::{MlxQueues, Parts};
 use crate::mlx5::rc::RcQp;
-use crate::mlx5::rings::{QpRequest, QpRings, Register, SharedSizes};
+use crate::mlx5::rings::{QpGeometry, QpRequest, QpRings, Register, SharedSizes};
 use crate::mlx5::ud::UdQp;
 
 /// What a worker's queues hold beside their queue pairs, which may come and go.
@@ -41,6 +41,12 @@ impl EventSource for Own {
     fn wait(&self, at_most: Duration) -> u32 {
         self.recv_cq.wait(at_most)
     }
+}
+
+/// True if the rings hold what was asked for. Larger ones do: how many sends are outstanding is bounded by the completion
+/// queue's room, not by the rings.
+const fn suffices(sq_wqebbs: u32, rq_slots: u32, asked: &QpGeometry) -> bool {
+    sq_wqebbs >= asked.sq_wqebbs && rq_slots >= asked.rq_slots
 }
 
 impl Mlx5Hca {
@@ -74,10 +80,12 @@ impl Mlx5Hca {
         let geometry = asked.geometry()?;
         let pair = Arc::new(QueuePair::for_rings(&domain, parts)?);
         let rings = rings::qp(&pair)?;
-        // Smaller than asked for would let the completion queues overflow.
-        if rings.sq_wqebbs > geometry.sq_wqebbs || rings.rq_slots < geometry.rq_slots {
+        if !suffices(rings.sq_wqebbs, rings.rq_slots, &geometry) {
             return Err(remedy::rings(
-                &format!("libmlx5 made queues of {} and {} blocks", rings.sq_wqebbs, rings.rq_slots),
+                &format!(
+                    "libmlx5 made queues of {} and {} blocks, where {} and {} are needed",
+                    rings.sq_wqebbs, rings.rq_slots, geometry.sq_wqebbs, geometry.rq_slots
+                ),
                 "install another release of rdma-core",
             ));
         }
@@ -292,5 +300,27 @@ impl Backend for Mlx5Hca {
         }
         // No object of the library: the address goes into each entry.
         Ok(Destination::new(to))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn larger_queues_than_asked_for_are_taken_and_smaller_ones_refused() {
+        let asked = QpGeometry {
+            rq_slots: 32,
+            rq_stride: 64,
+            sq_wqebbs: 64,
+            sq_offset: 2048,
+            max_inline: 0,
+            max_recv_sge: 1,
+        };
+        for (sq_wqebbs, rq_slots, taken) in
+            [(64, 32, true), (128, 32, true), (64, 64, true), (32, 32, false), (64, 16, false)]
+        {
+            assert_eq!(suffices(sq_wqebbs, rq_slots, &asked), taken, "{sq_wqebbs} {rq_slots}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 mod administration;
 mod duplicates;
 mod hostile;
+mod keys;
 mod membership;
 mod switches;
 mod virtual_ports;

@@ -24,6 +24,10 @@ pub(super) struct SimNode {
     pub(super) switch: SwitchInfo,
     pub(super) linear: BTreeMap<u32, [u8; 64]>,
     pub(super) multicast: BTreeMap<(u16, u8), [u16; 32]>,
+    /// M_Key without which nothing can be written; 0: none.
+    pub(super) key: u64,
+    /// Writes that were refused for want of it.
+    pub(super) refused: u32,
     /// Does not answer.
     pub(super) mute: bool,
     /// Times that a port was told to register anew.
@@ -61,6 +65,8 @@ impl SimNode {
             switch,
             linear: BTreeMap::new(),
             multicast: BTreeMap::new(),
+            key: 0,
+            refused: 0,
             mute: false,
             reregistered: 0,
             sets: 0,
@@ -87,10 +93,14 @@ impl SimNode {
     }
 
     /// What the agent answers to a packet that came in by `entry`.
-    fn agent(&mut self, smp: &Smp, entry: u8) -> Smp {
+    fn agent(&mut self, smp: &Smp, entry: u8) -> Option<Smp> {
         let mut answer = smp.answer(MadStatus::OK);
         let set = smp.header.method == Method::Set;
         self.sets += u32::from(set);
+        if set && self.key != 0 && smp.mkey != self.key {
+            self.refused += 1;
+            return None;
+        }
         let modifier = smp.header.modifier;
         match smp.header.attribute {
             attribute::NODE_INFO => answer.set_attribute(&NodeInfo {
@@ -127,6 +137,7 @@ impl SimNode {
                         (to, from) => panic!("{from:?} to {to:?}"),
                     };
                     let physical_state = info.physical_state;
+                    self.key = wanted.mkey.max(self.key);
                     *info = PortInfo { state, physical_state, client_reregister: false, ..wanted };
                 }
                 answer.set_attribute(info);
@@ -134,22 +145,32 @@ impl SimNode {
             attribute::PKEY_TABLE => {
                 let (block, port) = PKeyBlock::place(modifier);
                 let port = if self.kind == NodeType::Switch { port } else { entry };
-                let keys = smp.attribute::<PKeyBlock>().unwrap().keys;
-                self.pkeys[usize::from(port)].insert(block, keys);
+                let keys = self.pkeys[usize::from(port)].entry(block).or_default();
+                if set {
+                    *keys = smp.attribute::<PKeyBlock>().unwrap().keys;
+                }
+                answer.set_attribute(&PKeyBlock { keys: *keys });
             }
             attribute::LINEAR_FORWARDING => {
-                let block = smp.attribute::<LinearForwardingBlock>().unwrap();
-                self.linear.insert(modifier, block.ports);
+                let ports = self.linear.entry(modifier).or_insert([255; 64]);
+                if set {
+                    *ports = smp.attribute::<LinearForwardingBlock>().unwrap().ports;
+                }
+                answer.set_attribute(&LinearForwardingBlock { ports: *ports });
             }
             attribute::MULTICAST_FORWARDING => {
-                let block = smp.attribute::<MulticastForwardingBlock>().unwrap();
-                self.multicast.insert(MulticastForwardingBlock::place(modifier), block.masks);
+                let place = MulticastForwardingBlock::place(modifier);
+                let masks = self.multicast.entry(place).or_insert([0; 32]);
+                if set {
+                    *masks = smp.attribute::<MulticastForwardingBlock>().unwrap().masks;
+                }
+                answer.set_attribute(&MulticastForwardingBlock { masks: *masks });
             }
             _ => {
                 answer.header.status = MadStatus(answer.header.status.0 | MadStatus::UNSUPPORTED_ATTRIBUTE.0)
             }
         }
-        answer
+        Some(answer)
     }
 }
 
@@ -235,7 +256,8 @@ impl World {
                 DirectedStep::Deliver if self.nodes[at].mute => return,
                 DirectedStep::Deliver => {
                     let entry = if let Origin::Port(entry) = origin { entry } else { 0 };
-                    smp = self.nodes[at].agent(&smp, entry);
+                    let Some(answer) = self.nodes[at].agent(&smp, entry) else { return };
+                    smp = answer;
                     if let Some(mlid) = self.watch {
                         self.watched += u32::from(smp.header.attribute == attribute::MULTICAST_FORWARDING);
                         self.assert_tree(mlid);

@@ -14,6 +14,12 @@ impl Fabric {
         let answer = match (request.header.attribute, request.header.method) {
             (attribute::MC_MEMBER_RECORD, method) => {
                 let asked: McMemberRecord = request.record()?;
+                if method == Method::Get {
+                    // What a group is like is for everybody.
+                    let mtu = MtuCode::from(Mtu::B4096);
+                    let record = McMemberRecord { mgid: asked.mgid, mtu, ..McMemberRecord::default() };
+                    return Some(SaMad::answer(&request, &record).to_bytes());
+                }
                 if self.refuse_join.contains(&asked.mgid) {
                     return Some(SaMad::refusal(&request, MadStatus::class_specific(7)).to_bytes());
                 }

@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 
 use hca::{AsyncEvent, PortNumber, PortState};
-use ib_wire::Lid;
 use ib_wire::sa::attribute;
+use ib_wire::{Lid, Mtu};
 
 use super::fabric::{Fabric, ms, secs};
 use crate::link::{CloseReason, Event, PortEvent, PortFacts, Waiting, WorkerIndex};
@@ -121,6 +121,36 @@ fn what_a_link_waits_for_is_told_once_each() {
         .filter_map(|e| if let Event::Waiting(why) = e { Some(why) } else { None })
         .collect();
     assert_eq!(told, [Waiting::Answer, Waiting::Cable, Waiting::SubnetManager, Waiting::PKey]);
+}
+
+#[test]
+fn a_group_whose_mtu_exceeds_the_ports_is_named_with_both_and_the_remedy() {
+    let mut f = Fabric::new(3);
+    f.add(1, |_| {});
+    let broadcast = f.nodes[0].link.groups().iter().find(|g| g.ip.is_broadcast()).expect("wanted").mgid;
+    f.refuse_join.insert(broadcast);
+    let now = f.now;
+    for (mtu, why) in
+        [(Mtu::B2048, Waiting::GroupMtu { group: 4096, port: 2048 }), (Mtu::B4096, Waiting::Admission)]
+    {
+        f.nodes[0].facts.mtu = mtu;
+        let facts = f.nodes[0].facts;
+        f.nodes[0].link.handle_port(now, facts);
+        f.run(secs(60));
+        assert_eq!(f.nodes[0].link.waits_for(), Some(why));
+    }
+    let told: Vec<_> = f.nodes[0]
+        .take_events()
+        .into_iter()
+        .filter_map(|e| if let Event::Waiting(why) = e { Some(why) } else { None })
+        .collect();
+    let group_mtu = Waiting::GroupMtu { group: 4096, port: 2048 };
+    assert_eq!(told, [group_mtu, Waiting::Admission], "each once, however often it is refused");
+    let text = group_mtu.to_string();
+    assert!(text.contains("4096") && text.contains("2048") && text.contains("subnet manager"), "{text}");
+    f.refuse_join.clear();
+    f.run(secs(60));
+    assert!(f.nodes[0].link.state().up);
 }
 
 #[test]

@@ -23,6 +23,7 @@ impl Folder {
         CableUrl {
             transport: Transport::SharedMemory { path },
             keeps_crcs: false,
+            key_file: None,
             faults: Default::default(),
         }
     }

@@ -2,22 +2,18 @@ use super::super::tests::{own_address, ports};
 use super::super::{CableEnd, CableUrl, Faults, MAX_PACKET, Transport};
 use super::*;
 
-#[test]
-fn hello_round_trips_and_is_no_packet() {
-    for bye in [false, true] {
-        let hello = Hello { session: 0x0102_0304_0506_0708, heard: 9, bye };
-        let bytes = hello.to_bytes();
-        assert_eq!(Hello::parse(&bytes), Some(hello));
-        assert_ne!(bytes[0] & 0xf, 0);
-        for len in 0..HELLO_LEN {
-            assert_eq!(Hello::parse(&bytes[..len]), None);
-        }
+fn url(local: SocketAddr, peer: SocketAddr) -> CableUrl {
+    CableUrl {
+        transport: Transport::Udp { local, peer },
+        keeps_crcs: false,
+        key_file: None,
+        faults: Faults::default(),
     }
-    assert_eq!(Hello::parse(&Hello { session: 0, heard: 0, bye: false }.to_bytes()), None);
 }
 
-fn url(local: SocketAddr, peer: SocketAddr) -> CableUrl {
-    CableUrl { transport: Transport::Udp { local, peer }, keeps_crcs: false, faults: Faults::default() }
+/// A hello without a key.
+fn datagram(hello: Hello) -> Vec<u8> {
+    Codec::new(None).hello(hello).to_vec()
 }
 
 /// Polls with a clock that runs 5 ms a round, until `done`.
@@ -155,15 +151,15 @@ fn strangers_and_odd_datagrams_do_no_harm() {
     let partner = UdpSocket::bind(b).unwrap();
     let stranger = UdpSocket::bind(own_address()).unwrap();
     let hello = Hello { session: 5, heard: 0, bye: false };
-    stranger.send_to(&hello.to_bytes(), a).unwrap();
+    stranger.send_to(&datagram(hello), a).unwrap();
     partner.send_to(b"\x00 a packet before any hello", a).unwrap();
     partner.send_to(b"\xff no hello", a).unwrap();
     partner.send_to(b"", a).unwrap();
-    partner.send_to(&[0; MAX_PACKET + 1], a).unwrap();
+    partner.send_to(&[0; MAX_PACKET + MAX_TRAILER + 1], a).unwrap();
     run(now, &mut [&mut one], |ends| ends[0].counters().rx_invalid == 3);
     assert!(!one.is_up());
     // A hello that echoes another life of ours does not bring the cable up either.
-    partner.send_to(&Hello { heard: 99, ..hello }.to_bytes(), a).unwrap();
+    partner.send_to(&datagram(Hello { heard: 99, ..hello }), a).unwrap();
     partner.send_to(b"\xff", a).unwrap();
     run(now, &mut [&mut one], |ends| ends[0].counters().rx_invalid == 4);
     assert!(!one.is_up());
@@ -205,10 +201,10 @@ fn a_hello_of_somebody_who_has_not_heard_us_does_not_take_the_cable_down() {
         one.poll(*now);
         let mut bytes = [0; 100];
         let n = partner.recv(&mut bytes).unwrap();
-        Hello::parse(&bytes[..n]).unwrap()
+        Codec::new(None).parse_hello(&bytes[..n]).unwrap()
     };
     let ours = heard(&mut one, now).session;
-    let say = |hello: Hello| partner.send(&hello.to_bytes()).unwrap();
+    let say = |hello: Hello| partner.send(&datagram(hello)).unwrap();
     say(Hello { session: 5, heard: ours, bye: false });
     run(now, &mut [&mut one], |ends| ends[0].is_up());
     // With the right address on it, but without the number that only the other end has been told.
@@ -234,4 +230,91 @@ fn a_hello_of_somebody_who_has_not_heard_us_does_not_take_the_cable_down() {
         ends[0].receive(8, |_| {});
         !ends[0].is_up()
     });
+}
+
+/// An end with a partner that the test speaks for, and the session numbers of what the partner sends.
+fn with_partner(key: Option<CableKey>) -> (CableEnd, UdpSocket, Sessions) {
+    let (a, b) = ports();
+    let now = &mut Instant::now();
+    let end = UdpEnd::open(a, b, key.clone()).unwrap();
+    let mut one = CableEnd::new(super::super::Kind::Udp(Box::new(end)));
+    let partner = UdpSocket::bind(b).unwrap();
+    partner.connect(a).unwrap();
+    partner.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+    one.poll(*now);
+    let mut bytes = [0; 100];
+    let n = partner.recv(&mut bytes).unwrap();
+    let codec = Codec::new(key);
+    let ours = codec.parse_hello(&bytes[..n]).unwrap().session;
+    partner.send(&codec.hello(Hello { session: 5, heard: ours, bye: false })).unwrap();
+    run(now, &mut [&mut one], |ends| ends[0].is_up());
+    (one, partner, Sessions { sender: 5, receiver: ours })
+}
+
+/// Receives until this number of datagrams was taken or dropped; returns the packets that were taken.
+fn take(end: &mut CableEnd, datagrams: u64) -> Vec<Vec<u8>> {
+    let mut taken = Vec::new();
+    while taken.len() as u64 + end.counters().rx_forged + end.counters().rx_invalid < datagrams {
+        end.receive(8, |packet| taken.push(packet.to_vec()));
+        std::thread::yield_now();
+    }
+    taken
+}
+
+#[test]
+fn a_forged_packet_is_dropped_and_counted_while_the_cable_is_up() {
+    let (mut one, partner, sessions) = with_partner(None);
+    let packet = [0x70; 60];
+    let send = |trailer: &[u8]| partner.send(&[&packet[..], trailer].concat()).unwrap();
+    let codec = Codec::new(None);
+    let trailer = |sender, receiver| codec.trailer(&packet, Sessions { sender, receiver });
+    send(&[]);
+    send(&trailer(0, 0));
+    send(&trailer(sessions.sender, 1));
+    send(&trailer(1, sessions.receiver));
+    send(&trailer(sessions.receiver, sessions.sender));
+    send(&trailer(sessions.sender, sessions.receiver));
+    assert_eq!(take(&mut one, 6), [packet]);
+    assert_eq!((one.counters().rx_forged, one.counters().rx_packets), (5, 1));
+    assert!(one.is_up());
+}
+
+#[test]
+fn with_a_key_a_packet_of_a_host_that_reads_the_cable_is_dropped_and_counted() {
+    let key = CableKey::new([7; 16]);
+    let (mut one, partner, sessions) = with_partner(Some(key.clone()));
+    let packet = [0x70; 60];
+    for key in [None, Some(CableKey::new([8; 16])), Some(key)] {
+        let trailer = Codec::new(key).trailer(&packet, sessions);
+        partner.send(&[&packet[..], &trailer].concat()).unwrap();
+    }
+    // It cannot take the cable down either.
+    let bye = Hello { session: sessions.sender, heard: sessions.receiver, bye: true };
+    partner.send(&datagram(bye)).unwrap();
+    assert_eq!(take(&mut one, 4), [packet]);
+    assert_eq!((one.counters().rx_forged, one.counters().rx_packets), (3, 1));
+    assert!(one.is_up());
+}
+
+#[test]
+fn an_end_of_another_version_or_key_is_refused_and_named() {
+    let (a, b) = ports();
+    let now = &mut Instant::now();
+    let mut one = CableEnd::listen(&url(a, b)).unwrap();
+    let partner = UdpSocket::bind(b).unwrap();
+    let hello = Hello { session: 5, heard: 0, bye: false };
+    let mut first_version = datagram(hello);
+    first_version[7] = 1;
+    let keyed = Codec::new(Some(CableKey::new([7; 16]))).hello(hello);
+    for (bytes, trouble, advice) in [
+        (&first_version[..], CableTrouble::Version, "same release"),
+        (&keyed[..], CableTrouble::Key, "key-file"),
+    ] {
+        let seen = one.counters().rx_forged;
+        partner.send_to(bytes, a).unwrap();
+        run(now, &mut [&mut one], |ends| ends[0].counters().rx_forged > seen);
+        assert_eq!(one.trouble(), Some(trouble));
+        assert!(trouble.to_string().contains(advice), "{trouble}");
+    }
+    assert!(!one.is_up());
 }

@@ -76,6 +76,42 @@ fn who_does_not_know_the_key_changes_nothing_until_its_lease_is_over() {
 }
 
 #[test]
+fn the_host_itself_writes_nothing_without_the_key() {
+    let mut m = Manager::new();
+    m.bring_up();
+    let guarded = PortInfo { state: Wire::NoChange, mkey: 7, ..m.get() };
+    assert_eq!(m.set(&guarded), MadStatus::OK);
+    let keys = m.get::<PKeyBlock>();
+    let mut more = keys;
+    more.keys[5] = PKey(0x8005);
+    let mut set = Smp::lid_routed(Method::Set, Tid(1), attribute::PKEY_TABLE, 0).with(&more);
+    for check in [MKeyCheck::Due, MKeyCheck::Waived] {
+        assert!(m.host.engine.management(PORT, &set.to_bytes(), check).is_none());
+    }
+    assert_eq!(m.get::<PKeyBlock>(), keys);
+    set.mkey = 7;
+    assert!(m.host.engine.management(PORT, &set.to_bytes(), MKeyCheck::Waived).is_some());
+    assert_eq!(m.get::<PKeyBlock>(), more);
+}
+
+#[test]
+fn a_port_without_its_link_forgets_the_key() {
+    let mut m = Manager::new();
+    m.bring_up();
+    let wanted = PortInfo { state: Wire::NoChange, mkey: 7, ..m.get() };
+    assert_eq!(m.set(&wanted), MadStatus::OK);
+    let set = Manager::request(Method::Set, attribute::PORT_INFO, 0).with(&wanted);
+    assert!(m.ask(&set).is_none());
+    let (ours, theirs) = CableEnd::pair().unwrap();
+    m.cable = ours;
+    m.wait(1);
+    m.host.engine.set_cable(PORT, Some(theirs)).unwrap();
+    m.wait(1);
+    assert_eq!(m.set(&PortInfo { mkey: 8, ..wanted }), MadStatus::OK, "another subnet manager configures it");
+    assert!(m.ask(&Smp { mkey: 7, ..set }).is_none());
+}
+
+#[test]
 fn who_does_not_know_the_key_is_told_of_by_trap_256() {
     let mut m = Manager::new();
     m.bring_up();
