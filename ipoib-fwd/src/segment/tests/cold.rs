@@ -24,7 +24,7 @@ fn released(outputs: &Outputs) -> Vec<&Vec<u8>> {
 fn a_packet_goes_when_the_path_is_published_and_not_before() {
     let mut w = World::new();
     let frame = cold_frame(&mut w);
-    assert_eq!(w.asked(), [Asked::Resolve { source: E1.into(), ip: I1.into() }]);
+    assert_eq!(w.asked(), [Asked::Resolve { source: GATEWAY.into(), ip: I1.into() }]);
     // It has answered, and its path is being looked up.
     w.fabric.neighbours.insert(I1.into(), (hardware(1), false));
     w.publish(I1);
@@ -70,7 +70,7 @@ fn a_message_to_a_cold_ethernet_host_goes_when_the_host_is_published() {
 fn an_asker_is_answered_when_the_path_is_published_and_not_before() {
     let mut w = World::new();
     w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
-    assert_eq!(w.asked(), [Asked::Resolve { source: E1.into(), ip: I1.into() }]);
+    assert_eq!(w.asked(), [Asked::Resolve { source: GATEWAY.into(), ip: I1.into() }]);
     assert_eq!(World::frames(&w.outputs()), []);
     w.fabric.neighbours.insert(I1.into(), (hardware(1), false));
     // Asking again before the path is known does not get the answer either.
@@ -167,6 +167,20 @@ fn an_infiniband_hosts_own_side_is_asked_first() {
 }
 
 #[test]
+fn an_infiniband_host_that_answers_late_is_proven_by_a_whole_silence_of_ethernet() {
+    let mut w = World::new();
+    w.infiniband(InfiniBandOperation::Request, 1, I1, I2);
+    w.pass(ms(240));
+    w.outputs();
+    w.infiniband(InfiniBandOperation::Reply, 2, I2, GATEWAY);
+    assert_eq!(World::frames(&w.outputs()).iter().map(|a| a.target_ip).collect::<Vec<_>>(), [I2]);
+    w.pass(ms(240));
+    assert!(w.segment.is_unproven(I2.into()));
+    w.pass(ms(20));
+    assert!(!w.segment.is_unproven(I2.into()));
+}
+
+#[test]
 fn hosts_that_only_talk_to_their_like_are_no_concern_of_ours() {
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
@@ -185,7 +199,8 @@ fn what_a_host_asks_while_its_answer_waits_is_answered_too() {
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     w.outputs();
     w.pass(ms(300));
-    let answers = World::frames(&w.outputs());
+    let mut answers = World::frames(&w.outputs());
+    answers.retain(|a| a.operation == ArpOperation::Reply);
     assert_eq!(answers.iter().map(|a| (a.sender_ip, a.target_mac)).collect::<Vec<_>>(), [(I2, E1_MAC)]);
     assert!(w.asked().contains(&Asked::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() }));
 }

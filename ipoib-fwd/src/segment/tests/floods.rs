@@ -86,12 +86,20 @@ fn of_infiniband_hosts_by_arp() {
         |w, nobody| w.ethernet(ArpOperation::Request, E2_MAC, E2, nobody),
         |w, cold| {
             w.ethernet(ArpOperation::Request, E1_MAC, E1, cold);
-            assert!(w.asked().contains(&Asked::Resolve { source: E1.into(), ip: cold.into() }));
+            assert!(w.asked().contains(&Asked::Resolve { source: GATEWAY.into(), ip: cold.into() }));
             w.know_infiniband(1, cold);
             w.publish(cold);
             assert!(World::frames(&w.outputs()).iter().any(|f| f.sender_ip == cold), "{cold} is told");
         },
     );
+    // What a limit has refused is not called a full table.
+    let refused = |w: &mut World, n: u32| {
+        w.ethernet(ArpOperation::Request, E2_MAC, E2, nobody(n));
+        w.outputs()
+    };
+    let outputs: Outputs = (0..5000).flat_map(|n| refused(&mut w, n)).collect();
+    assert!(outputs.contains(&Output::Drop(DropReason::LookupLimited, 1)));
+    assert!(!outputs.contains(&Output::Drop(DropReason::NeighbourTableFull, 1)));
     // The link has a limit for all: one host may not use it up.
     assert!(w.asked().len() < 5000 / 10);
 }
@@ -110,7 +118,7 @@ fn of_infiniband_hosts_by_packets() {
         |w, nobody| frame(w, E2_MAC, nobody),
         |w, cold| {
             frame(w, E1_MAC, cold);
-            assert_eq!(w.asked(), [Asked::Resolve { source: E1.into(), ip: cold.into() }]);
+            assert_eq!(w.asked(), [Asked::Resolve { source: GATEWAY.into(), ip: cold.into() }]);
             w.know_infiniband(1, cold);
             w.publish(cold);
             assert!(w.outputs().iter().any(|o| matches!(o, Output::Release { .. })), "{cold} has its packet");
@@ -158,7 +166,10 @@ fn of_changed_cards_another_host_still_gets_a_new_one() {
     for card in 0..2 {
         for n in 0..1024 {
             w.ethernet(ArpOperation::Request, mac(n, card), nobody(n), GATEWAY);
+            w.segment.handle_timeout(w.now, &mut w.fabric);
+            w.now += ms(2);
         }
+        w.pass(PROVEN);
         w.outputs();
     }
     w.know_ethernet(E1_MAC, E1);
@@ -185,7 +196,7 @@ fn of_infiniband_hosts_by_arp_from_many_stations() {
         },
         |w, cold| {
             w.ethernet(ArpOperation::Request, E1_MAC, E1, cold);
-            assert!(w.asked().contains(&Asked::Resolve { source: E1.into(), ip: cold.into() }));
+            assert!(w.asked().contains(&Asked::Resolve { source: GATEWAY.into(), ip: cold.into() }));
             w.know_infiniband(1, cold);
             w.publish(cold);
             assert!(World::frames(&w.outputs()).iter().any(|f| f.sender_ip == cold), "{cold} is told");
@@ -247,4 +258,17 @@ fn who_was_never_heard_is_found_in_the_end() {
         w.pass(ms(10));
     }
     assert!(asked >= 2, "{asked} of 20 times");
+}
+
+#[test]
+fn a_flood_of_probes_on_one_side_leaves_the_other_sides_probes_known() {
+    let mut w = World::new();
+    w.segment.set_networks(w.now, &mut w.fabric, None, crate::forward::Routes::default());
+    w.infiniband(InfiniBandOperation::Request, 1, NONE, I1);
+    for n in 0..3000 {
+        let ip = Ipv4Addr::from_bits(0x0a4e_0000 + n);
+        w.ethernet(ArpOperation::Request, E2_MAC, NONE, ip);
+    }
+    let none = IpAddr::V4(NONE);
+    assert!(!w.segment.may_ask_as(w.now, &w.fabric, Side::InfiniBand, I1.into(), none));
 }
