@@ -263,6 +263,7 @@ impl<P: Packet> Segment<P> {
                 }
                 Step::Prove { ip, claim } => {
                     self.take(now, fabric, |segment, fabric| segment.proven(now, fabric, ip, claim));
+                    self.introduce_proven(now, fabric, ip);
                 }
                 Step::Move { ip, claim, held } => {
                     let to = claim.place();

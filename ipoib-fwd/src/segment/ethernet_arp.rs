@@ -111,15 +111,19 @@ impl<P: Packet> Segment<P> {
         self.note_name(fabric, Side::Ethernet, sender);
         // Hosts of its own side hear it themselves.
         self.ethernet_askers.take(sender);
-        // Hosts that only check whether the address is taken are answered at once.
-        for prober in self.infiniband_askers.take_probers(sender) {
-            fabric.answer(now, self.worker_of(sender), sender, prober.hardware, prober.ip);
-        }
         if self.forwards() && self.unproven.contains_key(&sender) {
             self.ask_own_side(now, fabric, Side::InfiniBand, sender);
         }
+        // Hosts that only check whether the address is taken are answered at once, unless it is being proven. Where their own side cannot
+        // be queried, they have asked it themselves.
+        if !self.lookups.contains_key(&sender) {
+            for prober in self.infiniband_askers.take_probers(sender) {
+                fabric.answer(now, self.worker_of(sender), sender, prober.hardware, prober.ip);
+            }
+        }
         if self.is_proven(fabric, Side::Ethernet, sender) && !self.lookups.contains_key(&sender) {
             self.answer_infiniband_askers(now, fabric, sender);
+            self.introduce_proven(now, fabric, sender);
         }
         Ok(())
     }
@@ -178,6 +182,9 @@ impl<P: Packet> Segment<P> {
         {
             action = TargetAction::LookUp;
         }
+        if action == TargetAction::Answer && self.introductions.is_open(sender, target) {
+            action = TargetAction::Wait;
+        }
         match action {
             TargetAction::Answer => {
                 self.frame(&answer_ethernet(arp, self.own.mac()), arp.sender_mac);
@@ -200,7 +207,7 @@ impl<P: Packet> Segment<P> {
             }
             TargetAction::AskHere => self.verify_ethernet(now, target, None),
             TargetAction::LookUp if !probes => {
-                self.seek_on_infiniband(now, fabric, target, Some(sender));
+                self.seek_on_infiniband(now, fabric, target, Some((sender, arp.sender_mac)));
             }
             // The probe is carried across, and so is its answer.
             TargetAction::LookUp if self.limits.infiniband_requests.take(now) => {

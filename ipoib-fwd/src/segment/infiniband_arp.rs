@@ -96,6 +96,9 @@ impl<P: Packet> Segment<P> {
             let was_known = fabric.hardware(sender).is_some();
             fabric.hear(now, worker, &from, arp);
             self.infiniband_host_heard(now, fabric, sender, was_known);
+            if kind == ArpKind::Reply && fabric.hardware(sender).is_some_and(|at| at.is_same_as(arp.sender)) {
+                self.introduced(now, fabric, IpAddr::V4(arp.target_ip), sender);
+            }
         }
         if action == SenderAction::ServeAndProve {
             return self.serve_new_infiniband(now, fabric, claim, from.slid, checked?);

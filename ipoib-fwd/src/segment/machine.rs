@@ -12,6 +12,7 @@ use super::arp::Own;
 use super::askers::Askers;
 use super::fabric::{Fabric, v4};
 use super::hosts::{self, Ageing, HostCounters, HostInfo, Hosts, worker_of};
+use super::introductions::Introductions;
 use super::limits::{By, Limits};
 use super::meanwhile::Meanwhile;
 use super::names::Names;
@@ -23,7 +24,7 @@ use crate::forward::{GatewayAddress, Routes, Side};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{Asker, Event, WorkerIndex};
 use ipoib::neighbour::{Heard, Idle};
-use ipoib::net::ethernet::MacAddress;
+use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, EthernetHeader, MacAddress};
 use ipoib::net::ipv4::Ipv4View;
 
 /// How often those who wait are looked through for those who have waited for too long.
@@ -94,6 +95,7 @@ pub struct Segment<P> {
     /// Bounded by the tables of hosts.
     pub(super) unproven: HashMap<IpAddr, bool, FixedState>,
     pub(super) names: Names,
+    pub(super) introductions: Introductions,
     /// When the gateway's own address was defended last.
     pub(super) own_defended: Option<Instant>,
     pub(super) parked: Parked<P>,
@@ -122,6 +124,7 @@ impl<P: Packet> Segment<P> {
             lookups: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(24))),
             unproven: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(32))),
             names: Names::new(settings.seed.rotate_left(56)),
+            introductions: Introductions::default(),
             own_defended: None,
             parked: Parked::new(settings.most_parked),
             limits: Limits::new(now, settings.seed.rotate_left(40)),
@@ -214,7 +217,8 @@ impl<P: Packet> Segment<P> {
                 return self.drop(DropReason::NeighbourTableFull, 1);
             }
             Side::Ethernet => {
-                self.seek_on_infiniband(now, fabric, ip, Some(source));
+                let mac = ethernet_source_of(&packet).unwrap_or(MacAddress::ZERO);
+                self.seek_on_infiniband(now, fabric, ip, Some((source, mac)));
                 Awaited::InfiniBandHost
             }
             Side::InfiniBand if self.hosts.resolve(now, ip, Some(source)) => Awaited::EthernetHost,
@@ -238,14 +242,10 @@ impl<P: Packet> Segment<P> {
             if !fabric.has_way(ip) {
                 continue;
             }
-            if !self.lookups.contains_key(&ip) {
-                self.answer_ethernet_askers(now, fabric, ip);
-            }
-            for waiting in self.parked.take(Awaited::InfiniBandHost, ip) {
-                let (side, worker) = (waiting.arrival.side, waiting.arrival.worker);
-                self.output(Output::Release { side, worker, packet: waiting.packet });
-            }
+            self.introduce_to(now, fabric, ip);
+            self.release_to_infiniband(now, fabric, ip);
         }
+        self.take_host_events(now, fabric);
         self.release_connected(now, fabric);
     }
 
@@ -296,6 +296,7 @@ impl<P: Packet> Segment<P> {
         [
             self.hosts.poll_timeout(),
             self.owners.poll_timeout(),
+            self.introductions.poll_timeout(),
             lookups,
             Some(self.sweep),
         ]
@@ -310,6 +311,7 @@ impl<P: Packet> Segment<P> {
         self.hosts.handle_timeout(now);
         self.settle_lookups(now, fabric);
         self.settle_claims(now, fabric);
+        self.expire_introductions(now, fabric);
         self.take_host_events(now, fabric);
         self.release_connected(now, fabric);
         if self.forwards() {
@@ -403,11 +405,18 @@ impl<P: Packet> Segment<P> {
 }
 
 /// Source address of a packet, or the unspecified one.
-fn source_of(packet: &impl Packet, side: Side) -> IpAddr {
+pub(super) fn source_of(packet: &impl Packet, side: Side) -> IpAddr {
     let mut head = [0; 60];
     let read = packet.read(side.header_len(), &mut head);
     let length = packet.length().saturating_sub(side.header_len());
     let head = head.get(..read).unwrap_or_default();
     let source = Ipv4View::parse(head, length).map(|v| v.source());
     IpAddr::V4(source.unwrap_or(std::net::Ipv4Addr::UNSPECIFIED))
+}
+
+/// Source address of a frame.
+fn ethernet_source_of(packet: &impl Packet) -> Option<MacAddress> {
+    let mut head = [0; ETHERNET_HEADER_LEN];
+    let read = packet.read(0, &mut head);
+    EthernetHeader::parse(head.get(..read)?).ok().map(|header| header.source)
 }

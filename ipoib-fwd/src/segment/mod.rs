@@ -18,7 +18,7 @@
 //! * `resolve` – address resolution across the gateway; ARP is its only language so far.
 //! * [`ownership`] – the table that says what is done about an ARP packet, by what is known of its addresses.
 //! * `owners`, `disputes` – one owner an address: claims, moves, addresses that move too often.
-//! * `names` – in whose name hosts are queried.
+//! * `names` – in whose name hosts are queried; `introductions` – InfiniBand hosts learn by such a question where an Ethernet host is.
 //! * `parked` – packets that wait: for an address, or for a connection.
 //! * `role` – what a segment does that another gateway forwards.
 //! * `local` – what the gateway says itself: ping replies, ICMP errors.
@@ -32,6 +32,7 @@ mod ethernet_arp;
 mod fabric;
 mod hosts;
 mod infiniband_arp;
+mod introductions;
 mod knowledge;
 mod limits;
 mod local;

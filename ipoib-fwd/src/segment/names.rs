@@ -104,6 +104,11 @@ impl<P: Packet> Segment<P> {
         }
     }
 
+    /// True if a host is queried in this name: it is another one of the same subnet.
+    pub(super) fn may_name(&self, name: Ipv4Addr, target: Ipv4Addr) -> bool {
+        name != target && self.own.settings.is_on_link(name) && self.subnet_of(name) == self.subnet_of(target)
+    }
+
     /// In whose name `target` is queried on `side`, on behalf of `asker` if there is one.
     pub(super) fn name_for(
         &self,
@@ -115,9 +120,7 @@ impl<P: Packet> Segment<P> {
     ) -> IpAddr {
         let Some(to) = v4(target) else { return NOBODY };
         let subnet = self.subnet_of(to);
-        let fits = |name: &Ipv4Addr| {
-            *name != to && self.own.settings.is_on_link(*name) && self.subnet_of(*name) == subnet
-        };
+        let fits = |name: &Ipv4Addr| self.may_name(*name, to);
         // A host that was not heard for some time may have moved to the queried side.
         let proven = |name: &Ipv4Addr| {
             let (across, ip) = (side.other(), IpAddr::V4(*name));

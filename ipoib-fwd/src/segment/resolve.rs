@@ -175,15 +175,20 @@ impl<P: Packet> Segment<P> {
         Ok(())
     }
 
-    /// Looks for a host on InfiniBand on behalf of an Ethernet host.
+    /// Looks for a host on InfiniBand on behalf of an Ethernet host, which was heard at this hardware address.
     pub(super) fn seek_on_infiniband(
         &mut self,
         now: Instant,
         fabric: &mut impl Fabric,
         ip: IpAddr,
-        asker: Option<IpAddr>,
+        asker: Option<(IpAddr, MacAddress)>,
     ) {
-        let name = self.name_for(now, fabric, Side::InfiniBand, ip, asker);
+        let name = self.name_for(now, fabric, Side::InfiniBand, ip, asker.map(|(asker, _)| asker));
+        if let Some(asker) = asker.filter(|(asker, _)| *asker != name || fabric.is_sought(ip))
+            && fabric.hardware(ip).is_none()
+        {
+            self.introduce(now, fabric, asker, ip);
+        }
         if self.may_ask_as(now, fabric, Side::InfiniBand, ip, name) {
             fabric.resolve(now, self.worker_of_name(name), name, ip);
         }
@@ -216,11 +221,15 @@ impl<P: Packet> Segment<P> {
 
     // -- answers
 
-    /// Answers all Ethernet hosts that asked for an InfiniBand host; those that probe, if it was heard since.
+    /// Answers all Ethernet hosts that asked for an InfiniBand host; those that probe, if it was heard since; those that are being
+    /// introduced to it, later.
     pub(super) fn answer_ethernet_askers(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
         let mut askers = self.ethernet_askers.take(ip);
         // Those that have heard it since have been answered.
         let early: Vec<_> = askers.extract_if(.., |asker| asker.probes()).collect();
+        for asker in askers.extract_if(.., |asker| self.introductions.is_open(asker.ip, ip)) {
+            self.ethernet_askers.add(now, ip, asker.hardware, asker.ip);
+        }
         self.tell_ethernet(ip, askers.into_iter().map(|a| (a.hardware, a.ip)));
         for prober in &early {
             self.ethernet_askers.add(now, ip, prober.hardware, prober.ip);
@@ -383,6 +392,9 @@ impl<P: Packet> Segment<P> {
             }
             self.unproven.remove(&ip);
             self.note_name(fabric, across, ip);
+            if across == Side::Ethernet {
+                self.introduce_proven(now, fabric, ip);
+            }
             match across {
                 _ if !lookup.announces => {}
                 Side::Ethernet => self.announce_to_infiniband(now, fabric, ip, By::Unknown),

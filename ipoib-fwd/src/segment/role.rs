@@ -34,6 +34,7 @@ impl<P: Packet> Segment<P> {
             self.ethernet_announcements.start(now, infiniband.filter(proven));
         } else if forwarded && !self.forwards() {
             self.lookups.clear();
+            self.introductions.clear();
             self.ethernet_askers = Askers::default();
             self.infiniband_askers = Askers::default();
             for ip in self.owners.settle() {

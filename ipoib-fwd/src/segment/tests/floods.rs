@@ -81,12 +81,13 @@ fn of_ethernet_hosts_by_packets() {
 #[test]
 fn of_infiniband_hosts_by_arp() {
     let mut w = world();
+    w.know_ethernet(E1_MAC, E1);
     flood(
         &mut w,
         |w, nobody| w.ethernet(ArpOperation::Request, E2_MAC, E2, nobody),
         |w, cold| {
             w.ethernet(ArpOperation::Request, E1_MAC, E1, cold);
-            assert!(w.asked().contains(&Asked::Resolve { source: GATEWAY.into(), ip: cold.into() }));
+            assert!(w.asked().contains(&Asked::Resolve { source: E1.into(), ip: cold.into() }));
             w.know_infiniband(1, cold);
             w.publish(cold);
             assert!(World::frames(&w.outputs()).iter().any(|f| f.sender_ip == cold), "{cold} is told");
@@ -107,6 +108,7 @@ fn of_infiniband_hosts_by_arp() {
 #[test]
 fn of_infiniband_hosts_by_packets() {
     let mut w = world();
+    w.know_ethernet(E1_MAC, E1);
     let frame = |w: &mut World, from: MacAddress, to: Ipv4Addr| {
         let mut frame = packet(Side::Ethernet, E1, to, 100);
         frame[6..12].copy_from_slice(&from.0);
@@ -117,8 +119,9 @@ fn of_infiniband_hosts_by_packets() {
         &mut w,
         |w, nobody| frame(w, E2_MAC, nobody),
         |w, cold| {
+            w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
             frame(w, E1_MAC, cold);
-            assert_eq!(w.asked(), [Asked::Resolve { source: GATEWAY.into(), ip: cold.into() }]);
+            assert_eq!(w.asked(), [Asked::Resolve { source: E1.into(), ip: cold.into() }]);
             w.know_infiniband(1, cold);
             w.publish(cold);
             assert!(w.outputs().iter().any(|o| matches!(o, Output::Release { .. })), "{cold} has its packet");
@@ -186,6 +189,7 @@ fn crowd(n: u32) -> Ipv4Addr {
 #[test]
 fn of_infiniband_hosts_by_arp_from_many_stations() {
     let mut w = world();
+    w.know_ethernet(E1_MAC, E1);
     let mut n = 0u32;
     flood(
         &mut w,
@@ -196,7 +200,7 @@ fn of_infiniband_hosts_by_arp_from_many_stations() {
         },
         |w, cold| {
             w.ethernet(ArpOperation::Request, E1_MAC, E1, cold);
-            assert!(w.asked().contains(&Asked::Resolve { source: GATEWAY.into(), ip: cold.into() }));
+            assert!(w.asked().contains(&Asked::Resolve { source: E1.into(), ip: cold.into() }));
             w.know_infiniband(1, cold);
             w.publish(cold);
             assert!(World::frames(&w.outputs()).iter().any(|f| f.sender_ip == cold), "{cold} is told");
