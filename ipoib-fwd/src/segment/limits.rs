@@ -150,3 +150,31 @@ impl Limits {
         self.errors_each.get_mut(share).is_some_and(|b| b.take(now)) && self.errors.take(now)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_manual_has_these_rates() {
+        let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/manual/limits.md");
+        let manual = std::fs::read_to_string(manual).unwrap();
+        let number = |n: u32| if n < 1000 { n.to_string() } else { format!("{},{:03}", n / 1000, n % 1000) };
+        let rate =
+            |(per_second, burst): Rate| format!("{} at once, {} a second", number(burst), number(per_second));
+        let both = |each, (per_second, burst): Rate| {
+            format!("{}; {} and {}", rate(each), number(burst), number(per_second))
+        };
+        for cell in [
+            format!("| {}, once half of the room is in use | one host |", rate(LOOKUPS_EACH)),
+            format!("| {}, each of the three | all |", rate(REQUESTS)),
+            format!("because of a claim | {} for all |", both(SEARCHES_EACH, SEARCHES)),
+            format!("of the asker's own side | {} | all |", rate(SEARCHES)),
+            format!("carried across | {} to a side for all |", both(ANNOUNCEMENTS_EACH, ANNOUNCEMENTS)),
+            format!("| ping replies | {} | all |", rate(ECHO)),
+            format!("| ICMP errors | {} for all |", both(ERRORS_EACH, ERRORS)),
+        ] {
+            assert!(manual.contains(&cell), "{cell}");
+        }
+    }
+}
