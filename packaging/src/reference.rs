@@ -9,6 +9,7 @@ use ipoib_fwd::command::Command;
 use ipoib_fwd::counter::{Labour, SegmentTraffic, Traffic};
 use ipoib_fwd::event::{Kind, What};
 use ipoib_fwd::metrics::{Family, Table};
+use ipoib_fwd::segment::ownership::{ArpKind, SENDERS, TARGETS};
 use ipoib_fwd::segment::{HostCounters, SegmentCounters};
 use preflight::Code;
 
@@ -83,6 +84,40 @@ fn with_remedies<const N: usize>(page: &mut String, rows: [[&'static str; 3]; N]
     table(page, ["counter", "what", "what to do if it grows"], rows);
 }
 
+/// What is done about ARP packets.
+fn ownership(page: &mut String) {
+    section(
+        page,
+        "Address ownership",
+        "What the gateway does about an ARP packet, by what it knows of the addresses in it. An address is proven to be on a side after the \
+         other side was queried for it and stayed silent. Nothing is announced, answered or asked in the name of an address before that. \
+         It makes no difference from which side a packet comes, and whether it was sent to one station or to all.\n\n\
+         About the address that a packet claims for its sender:",
+    );
+    let kinds = |kinds: &[ArpKind]| kinds.iter().map(|k| k.describe()).collect::<Vec<_>>().join(", ");
+    let heads = ["packet", "what is known of the address", "what is done"];
+    let done = |forwarding: &str, standby: &str| match forwarding == standby {
+        true => forwarding.to_owned(),
+        false => format!("{forwarding} On standby: {standby}"),
+    };
+    table(
+        page,
+        heads,
+        SENDERS.iter().map(|row| {
+            let done = done(row.forwarding.describe(), row.standby.describe());
+            [kinds(row.kinds), row.known.describe().to_owned(), done]
+        }),
+    );
+    page.push_str("\nAbout the address that a packet asks for, where a gateway on standby answers for its own address only:\n\n");
+    table(
+        page,
+        heads,
+        TARGETS.iter().map(|row| {
+            [kinds(row.kinds), row.known.describe().to_owned(), row.forwarding.describe().to_owned()]
+        }),
+    );
+}
+
 /// The page.
 pub(crate) fn page() -> String {
     let mut page = "# Reference: commands, counters, drop reasons, alarms\n\n\
@@ -120,6 +155,8 @@ pub(crate) fn page() -> String {
         ["reason", "what", "what to do"],
         DropReason::ALL.map(|r| [code(r.name()), r.describe().to_owned(), r.remedy().to_owned()]),
     );
+
+    ownership(&mut page);
 
     section(
         &mut page,

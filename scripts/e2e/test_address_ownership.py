@@ -286,9 +286,9 @@ class LateHosts(FabricHosts):
 
 
 def test_answer_from_the_other_side_is_withdrawn(owners, figures):
-    """An InfiniBand host asks for another one. A host on Ethernet answers for all addresses, and first: the gateway does not believe it.
+    """An InfiniBand host asks for another one. A host on Ethernet answers for all addresses, and first: the gateway believes neither side.
 
-    For an address that nobody on InfiniBand has it does.
+    For an address that nobody on InfiniBand has it believes Ethernet.
     """
     with Liar(owners, (*ASKED, BEHIND_ETHERNET)) as liar, LateHosts(owners, liar) as hosts:
         withdrawn, attempts = counters(owners)["answers_withdrawn"], 0
@@ -302,7 +302,7 @@ def test_answer_from_the_other_side_is_withdrawn(owners, figures):
         else:
             pytest.fail("the lie never came before the owner's answer")
         owners.wait_for("the lie to be withdrawn", lambda: counters(owners)["answers_withdrawn"] > withdrawn)
-        assert hardware_address(owners, asked, "infiniband") and not hardware_address(owners, asked, "ethernet")
+        assert not hardware_address(owners, asked, "infiniband") and not hardware_address(owners, asked, "ethernet")
         # An answer that follows, for an address that nobody else has.
         hosts.ask_all(0, BEHIND_ETHERNET)
         owners.wait_for("the answer from Ethernet", lambda: any(

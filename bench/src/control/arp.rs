@@ -64,14 +64,24 @@ impl Fabric for Nobody {
         None
     }
     fn resolve(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, _: IpAddr) {}
-    fn request(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, _: IpAddr) {}
+    fn request(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, _: IpAddr) -> bool {
+        true
+    }
     fn ask(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, _: IpAddr) {}
     fn ask_at(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, _: IpAddr, _: HardwareAddress) {}
-    fn verify(&mut self, _: Instant, _: IpAddr) {}
+    fn verify(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, _: IpAddr) {}
+    fn set_own_name(&mut self, _: Option<IpAddr>) {}
+    fn is_confirmed(&self, _: Instant, _: IpAddr, _: Duration) -> bool {
+        false
+    }
+    fn is_sought(&self, _: IpAddr) -> bool {
+        false
+    }
     fn is_asked(&self, _: IpAddr) -> bool {
         false
     }
     fn reply(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, _: Asker, _: IpAddr) {}
+    fn answer(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, _: Asker, _: IpAddr) {}
     fn announce(&mut self, _: Instant, _: WorkerIndex, _: IpAddr) {}
     fn hear(&mut self, _: Instant, _: WorkerIndex, _: &UdSource, _: Arp) {}
     fn meet(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, _: HardwareAddress, _: IpAddr) {}

@@ -70,6 +70,8 @@ hca::counted! {
         NeighbourQueueFull = "neighbour-queue-full",
         /// The table of neighbours is full.
         NeighbourTableFull = "neighbour-table-full",
+        /// One host had many addresses looked for at once, and this was one more.
+        LookupLimited = "lookup-limited",
         /// A multicast group that is not forwarded.
         GroupUnknown = "group-unknown",
         /// The packet does not fit and may not be fragmented; the source was told by ICMP.

@@ -55,6 +55,15 @@ pub enum Side {
 }
 
 impl Side {
+    /// The other side.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Ethernet => Self::InfiniBand,
+            Self::InfiniBand => Self::Ethernet,
+        }
+    }
+
     /// Bytes in front of the IP packet.
     #[must_use]
     pub const fn header_len(self) -> usize {

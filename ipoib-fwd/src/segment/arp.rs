@@ -157,13 +157,12 @@ pub const fn answer_ethernet(request: &EthernetArp, own: MacAddress) -> Ethernet
     }
 }
 
-/// An ARP request of the gateway to the Ethernet side: who has `ip`? Without an own address it asks as a probe does,
-/// which teaches nobody a wrong address.
-pub(super) fn ask_ethernet(ip: Ipv4Addr, own: &Own) -> EthernetArp {
+/// An ARP request to the Ethernet side for `ip`, in the name of a host of the other side, of the gateway, or of nobody.
+pub(super) const fn ask_ethernet(ip: Ipv4Addr, name: Ipv4Addr, own: MacAddress) -> EthernetArp {
     EthernetArp {
         operation: ArpOperation::Request,
-        sender_mac: own.mac(),
-        sender_ip: own.asker(),
+        sender_mac: own,
+        sender_ip: name,
         target_mac: MacAddress::ZERO,
         target_ip: ip,
     }

@@ -35,7 +35,15 @@ struct Target<A> {
 pub(super) struct Asker<A> {
     pub(super) hardware: A,
     pub(super) ip: IpAddr,
-    since: Instant,
+    /// When it asked.
+    pub(super) since: Instant,
+}
+
+impl<A> Asker<A> {
+    /// True if it only wants to know whether the address is taken (RFC 5227).
+    pub(super) fn probes(&self) -> bool {
+        self.ip.is_unspecified()
+    }
 }
 
 impl<A> Default for Askers<A> {
@@ -63,6 +71,11 @@ impl<A: Copy + Eq> Askers<A> {
         }
         askers.push(Asker { hardware, ip, since: now });
         gone
+    }
+
+    /// Everybody who asks for `target`.
+    pub(super) fn of(&self, target: IpAddr) -> Vec<Asker<A>> {
+        self.waiting.get(&target).map_or_else(Vec::new, |waiting| waiting.askers.clone())
     }
 
     /// Takes everybody who asked for `target`.

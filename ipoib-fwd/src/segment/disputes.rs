@@ -3,13 +3,16 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
-use super::arp::{ArpMeaning, ask_ethernet, check_ethernet, check_infiniband};
+use super::arp::{ArpMeaning, announcement_ethernet, ask_ethernet, check_ethernet, check_infiniband};
 use super::fabric::{FIRST, Fabric, v4};
+use super::knowledge::side_of;
+use super::limits::By;
 use super::machine::Segment;
 use super::output::{Happening, Output, Packet};
-use super::owners::{Answer, Belief, Card, Due, Step};
+use super::owners::{Answer, Belief, Card, DEFEND, Due, Step};
 use super::pair::Place;
 use super::pending::Claim;
+use crate::forward::Side;
 use ib_wire::ipoib::AddressFlags;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::HardwareAddress;
@@ -21,6 +24,7 @@ impl<P: Packet> Segment<P> {
     pub(super) fn doubt(
         &mut self,
         now: Instant,
+        fabric: &impl Fabric,
         arp: &EthernetArp,
         old: MacAddress,
     ) -> Result<(), DropReason> {
@@ -28,7 +32,7 @@ impl<P: Packet> Segment<P> {
         let belief = self.changes.hear(now, ip, Card::Ethernet(old), Card::Ethernet(arp.sender_mac));
         let (owner, claimant) = (Place::Ethernet(arp.sender_mac), Place::Ethernet(old));
         if self.weigh(ip, owner, claimant, belief)? {
-            self.frame(&ask_ethernet(arp.sender_ip, &self.own), old);
+            self.ask_ethernet_host(now, fabric, ip, None, old);
         }
         Ok(())
     }
@@ -44,7 +48,8 @@ impl<P: Packet> Segment<P> {
         let card = |at: HardwareAddress| Card::InfiniBand(at.gid, at.qpn);
         let belief = self.changes.hear(now, ip, card(old), card(new));
         if self.weigh(ip, Place::InfiniBand(new), Place::InfiniBand(old), belief)? {
-            fabric.ask(now, FIRST, IpAddr::V4(self.own.asker()), ip);
+            let name = self.name_for(now, fabric, Side::InfiniBand, ip, None);
+            fabric.ask(now, self.worker_of_name(name), name, ip);
         }
         Ok(())
     }
@@ -57,25 +62,23 @@ impl<P: Packet> Segment<P> {
         if !self.forwards() {
             return;
         }
-        let asker = IpAddr::V4(self.own.asker());
         for (ip, due) in due {
             match due {
                 Due::Ask(Card::Ethernet(mac)) => {
-                    if let Some(ip) = v4(ip) {
-                        self.frame(&ask_ethernet(ip, &self.own), mac);
-                    }
+                    self.ask_ethernet_host(now, fabric, ip, None, mac);
                 }
                 Due::Ask(Card::InfiniBand(gid, qpn)) => {
                     let at = HardwareAddress { flags: AddressFlags::NONE, qpn, gid };
-                    fabric.ask_at(now, FIRST, asker, ip, at);
+                    let name = self.name_for(now, fabric, Side::InfiniBand, ip, None);
+                    fabric.ask_at(now, self.worker_of_name(name), name, ip, at);
                 }
                 Due::Verify(Card::Ethernet(mac)) if self.hosts.get(ip) == Some(mac) => {
-                    self.hosts.verify(now, ip);
+                    self.verify_ethernet(now, ip, None);
                 }
                 Due::Verify(Card::Ethernet(_)) => {}
                 Due::Verify(Card::InfiniBand(gid, qpn)) => {
                     if fabric.hardware(ip).is_some_and(|at| (at.gid, at.qpn) == (gid, qpn)) {
-                        fabric.verify(now, ip);
+                        self.verify_infiniband(now, fabric, ip, None);
                     }
                 }
             }
@@ -106,6 +109,92 @@ impl<P: Packet> Segment<P> {
         Ok(false)
     }
 
+    /// A claim that was refused already.
+    pub(super) const fn refuse(&mut self) -> Result<(), DropReason> {
+        self.counters.claims_dropped += 1;
+        Err(DropReason::AddressConflict)
+    }
+
+    /// A host claims the gateway's own address: its hardware address is reported, and the own address is announced on that side (RFC 5227 2.4).
+    pub(super) fn report_claim_to_own(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        claimant: Place,
+    ) -> Result<(), DropReason> {
+        self.counters.own_address_claimed += 1;
+        if let Some(own) = self.own.address()
+            && self.own_defended.is_none_or(|at| now.saturating_duration_since(at) >= DEFEND)
+        {
+            self.own_defended = Some(now);
+            self.output(Output::Happening(Happening::OwnAddressClaimed { ip: own.into(), claimant }));
+            match claimant {
+                Place::Ethernet(_) => {
+                    self.frame(&announcement_ethernet(own, self.own.mac()), MacAddress::BROADCAST);
+                }
+                Place::InfiniBand(_) => fabric.announce(now, FIRST, own.into()),
+            }
+        }
+        Err(DropReason::HostileArp)
+    }
+
+    /// Has an address proven that nobody is known to have: the other side is queried for it.
+    pub(super) fn prove(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, claim: Claim) {
+        if !self.forwards()
+            || self.is_on(fabric, Side::Ethernet, ip)
+            || self.is_on(fabric, Side::InfiniBand, ip)
+        {
+            return;
+        }
+        if self.owners.claimed(ip).is_none() && !self.limits.take_search(now, claim.by()) {
+            self.counters.limited += 1;
+            return;
+        }
+        if self.owners.claim(now, ip, claim, true) == Answer::Ask
+            && !self.search(now, fabric, claim.side().other(), ip)
+        {
+            self.give_up(ip);
+        }
+    }
+
+    /// The other side could not be queried about a claim, so its silence would prove nothing: the claim is discarded.
+    fn give_up(&mut self, ip: IpAddr) {
+        self.owners.give_up(ip);
+        self.counters.limited += 1;
+    }
+
+    /// Hosts of both sides answer for an address that none of them is proven to have: each side keeps its own, and nothing is
+    /// announced or answered for it.
+    pub(super) fn contest(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, heard: Place) {
+        let answered = self.lookups.get(&ip).and_then(|lookup| lookup.answer);
+        let other = match heard {
+            Place::Ethernet(_) => fabric.hardware(ip).map(Place::InfiniBand),
+            Place::InfiniBand(_) => {
+                self.hosts.get(ip).or(answered.map(|arp| arp.sender_mac)).map(Place::Ethernet)
+            }
+        };
+        self.counters.answers_withdrawn += 1;
+        if let Some(claimant) = other {
+            self.output(Output::Happening(Happening::Conflict { ip, owner: heard, claimant }));
+        }
+        self.lookups.remove(&ip);
+        self.unproven.remove(&ip);
+        self.ethernet_askers.take(ip);
+        self.infiniband_askers.take(ip);
+        self.hosts.forget(ip);
+        fabric.forget(now, ip);
+        self.owners.contest(now, ip);
+    }
+
+    /// A host that nobody knew answers for an address that the other side claims: the claim is refused. The owner is not
+    /// proven by that, so that nothing is announced on the other side.
+    pub(super) fn refute(&mut self, now: Instant, ip: IpAddr, owner: Place) {
+        if let Some(claim) = self.owners.confirm(now, ip) {
+            self.counters.conflicts += 1;
+            self.output(Output::Happening(Happening::Conflict { ip, owner, claimant: claim.place() }));
+        }
+    }
+
     pub(super) fn claim(
         &mut self,
         now: Instant,
@@ -113,23 +202,36 @@ impl<P: Packet> Segment<P> {
         ip: IpAddr,
         claim: Claim,
     ) -> Result<(), DropReason> {
-        match self.owners.claim(now, ip, claim) {
-            Answer::Ask => self.ask_owner(now, fabric, ip),
-            Answer::Wait => {}
-            Answer::Refused | Answer::Held => {
-                self.counters.claims_dropped += 1;
-                return Err(DropReason::AddressConflict);
+        match self.owners.claim(now, ip, claim, false) {
+            Answer::Ask => {
+                if !self.ask_owner(now, fabric, ip, claim.side().other()) {
+                    self.give_up(ip);
+                }
             }
+            Answer::Wait => {}
+            Answer::Refused | Answer::Held => return self.refuse(),
         }
         Ok(())
     }
 
-    /// Asks the owner of an address by unicast whether it is still there.
-    fn ask_owner(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
-        match (self.hosts.get(ip), v4(ip)) {
-            (Some(mac), Some(ip)) => self.frame(&ask_ethernet(ip, &self.own), mac),
-            _ => fabric.ask(now, FIRST, IpAddr::V4(self.own.asker()), ip),
+    /// Queries the owner of an address by unicast, or its whole side if nobody is known to have the address. Returns false
+    /// if that side could not be queried.
+    fn ask_owner(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, side: Side) -> bool {
+        match (side, self.hosts.get(ip)) {
+            _ if !self.is_on(fabric, side, ip) => return self.search(now, fabric, side, ip),
+            // Whatever the name: an owner that is not asked would lose its address.
+            (Side::Ethernet, Some(mac)) => {
+                let name = v4(self.name_for(now, fabric, side, ip, None));
+                if let (Some(ip), Some(name)) = (v4(ip), name) {
+                    self.frame(&ask_ethernet(ip, name, self.own.mac()), mac);
+                }
+            }
+            _ => {
+                let name = self.name_for(now, fabric, Side::InfiniBand, ip, None);
+                fabric.ask(now, self.worker_of_name(name), name, ip);
+            }
         }
+        true
     }
 
     /// The owner of an address is heard: an open claim is refused, and the claimant's side told who has it (RFC 5227 2.4).
@@ -141,15 +243,28 @@ impl<P: Packet> Segment<P> {
             return;
         }
         match owner {
-            Place::Ethernet(_) => self.announce_to_infiniband(now, fabric, ip),
-            Place::InfiniBand(_) => self.announce_to_ethernet(now, ip),
+            Place::Ethernet(_) => self.announce_to_infiniband(now, fabric, ip, By::Unknown),
+            Place::InfiniBand(_) => self.announce_to_ethernet(now, ip, By::Unknown),
         }
     }
 
     pub(super) fn settle_claims(&mut self, now: Instant, fabric: &mut impl Fabric) {
         for step in self.owners.handle_timeout(now) {
             match step {
-                Step::Ask(ip) => self.ask_owner(now, fabric, ip),
+                Step::Ask { ip, last } => {
+                    let Some(claim) = self.owners.claimed(ip) else { continue };
+                    let side = claim.side().other();
+                    if last {
+                        // The owner was queried by unicast before.
+                        self.search(now, fabric, side, ip);
+                    } else if !self.ask_owner(now, fabric, ip, side) {
+                        self.give_up(ip);
+                    }
+                }
+                Step::Prove { ip, claim } => {
+                    self.take(now, fabric, |segment, fabric| segment.proven(now, fabric, ip, claim));
+                    self.introduce_proven(now, fabric, ip);
+                }
                 Step::Move { ip, claim, held } => {
                     let to = claim.place();
                     self.counters.moves += 1;
@@ -164,6 +279,53 @@ impl<P: Packet> Segment<P> {
         }
     }
 
+    /// Nobody of the other side has an address: a host that asked is learned, an announcement is carried across.
+    fn proven(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        ip: IpAddr,
+        claim: Claim,
+    ) -> Result<(), DropReason> {
+        let side = side_of(claim.place());
+        if self.is_on(fabric, side.other(), ip) {
+            // Its owner was found meanwhile.
+            return self.claim(now, fabric, ip, claim);
+        }
+        self.unproven.remove(&ip);
+        match claim {
+            Claim::Ethernet(arp) => {
+                let wanted = !claim.announces() || self.infiniband_askers.is_asked(ip);
+                if wanted && !self.hosts.learn(now, ip, arp.sender_mac, None) {
+                    return Err(DropReason::NeighbourTableFull);
+                }
+                // It was heard before the other side was queried.
+                self.hosts.set_confirmed(ip, None);
+                self.note_name(fabric, side, ip);
+                if claim.announces() {
+                    self.announce_to_infiniband(now, fabric, ip, By::Ethernet(arp.sender_mac));
+                    return Ok(());
+                }
+                let meaning = check_ethernet(&arp, arp.sender_mac, &self.own)?;
+                self.answer_ethernet_arp(now, fabric, &arp, meaning)
+            }
+            Claim::InfiniBand { from, arp, .. } => {
+                let lid = from.slid;
+                if !claim.announces() || self.ethernet_askers.is_asked(ip) {
+                    let name = self.name_for(now, fabric, Side::InfiniBand, ip, None);
+                    fabric.meet(now, self.worker_of_name(name), name, arp.sender, ip);
+                }
+                self.note_name(fabric, side, ip);
+                if claim.announces() {
+                    self.announce_to_ethernet(now, ip, By::Lid(lid));
+                    return Ok(());
+                }
+                let meaning = check_infiniband(&arp, fabric.own_addresses(), &self.own)?;
+                self.answer_infiniband_arp(now, fabric, &arp, lid, meaning)
+            }
+        }
+    }
+
     /// Moves an address to the side that claims it, tells the side that it left, and does what the claim asked for.
     fn move_address(
         &mut self,
@@ -172,21 +334,24 @@ impl<P: Packet> Segment<P> {
         ip: IpAddr,
         claim: Claim,
     ) -> Result<(), DropReason> {
+        self.unproven.remove(&ip);
         let meaning = match claim {
             Claim::Ethernet(arp) => {
                 fabric.forget(now, ip);
-                if !self.hosts.learn(now, ip, arp.sender_mac, ()) {
+                if !self.hosts.learn(now, ip, arp.sender_mac, None) {
                     return Err(DropReason::NeighbourTableFull);
                 }
-                self.announce_to_infiniband(now, fabric, ip);
+                self.hosts.set_confirmed(ip, None);
+                self.announce_to_infiniband(now, fabric, ip, By::Ethernet(arp.sender_mac));
                 check_ethernet(&arp, arp.sender_mac, &self.own)?
             }
             Claim::InfiniBand { worker, from, arp } => {
                 self.hosts.forget(ip);
                 self.take_host_events(now, fabric);
-                fabric.meet(now, worker, IpAddr::V4(self.own.asker()), arp.sender, ip);
+                let name = self.name_for(now, fabric, Side::InfiniBand, ip, None);
+                fabric.meet(now, self.worker_of_name(name), name, arp.sender, ip);
                 fabric.hear(now, worker, &from, arp);
-                self.announce_to_ethernet(now, ip);
+                self.announce_to_ethernet(now, ip, By::Lid(from.slid));
                 check_infiniband(&arp, fabric.own_addresses(), &self.own)?
             }
         };

@@ -1,7 +1,7 @@
 //! What a segment asks of its InfiniBand side.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ib_wire::Qpn;
 use pmd::hca::{UdDestination, UdSource};
@@ -36,18 +36,26 @@ pub trait Fabric {
     fn way_back(&self, source: &UdSource) -> Option<UdDestination>;
     /// Has a neighbour found, on behalf of `source`; what comes of it is published, or told by an event.
     fn resolve(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr);
-    /// Asks for an address by broadcast, and keeps nothing.
-    fn request(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr);
+    /// Queries all hosts for an address, and keeps nothing. Returns false if the request was not sent.
+    fn request(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr) -> bool;
     /// Asks a neighbour that has answered before, by unicast, and keeps nothing.
     fn ask(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr);
     /// Asks at one link-layer address whether `ip` is there, and keeps nothing.
     fn ask_at(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr, at: HardwareAddress);
-    /// Asks a neighbour whether it is still there, and forgets it if it is not.
-    fn verify(&mut self, now: Instant, ip: IpAddr);
+    /// Queries a neighbor three times within a second, and forgets it if it does not answer.
+    fn verify(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr);
+    /// Names other than this one are used for some seconds only.
+    fn set_own_name(&mut self, own: Option<IpAddr>);
+    /// True if a neighbor itself was heard within `within` before `now`.
+    fn is_confirmed(&self, now: Instant, ip: IpAddr, within: Duration) -> bool;
+    /// True while an address without a known neighbor is queried.
+    fn is_sought(&self, ip: IpAddr) -> bool;
     /// True while a neighbour that has answered before is asked whether it is still there.
     fn is_asked(&self, ip: IpAddr) -> bool;
-    /// Answers: `ip` is at a worker's link-layer address.
+    /// Answers: `ip` is at a worker's link-layer address. The asker becomes a neighbor.
     fn reply(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr);
+    /// Answers, and learns nothing from it.
+    fn answer(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr);
     /// Tells all that `ip` is at a worker's link-layer address.
     fn announce(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr);
     /// Hands an ARP packet on, which confirms or answers what was asked.
@@ -112,8 +120,8 @@ impl Fabric for Link {
         Self::resolve(self, now, worker, source, ip);
     }
 
-    fn request(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr) {
-        Self::request(self, now, worker, source, ip);
+    fn request(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr) -> bool {
+        Self::request(self, now, worker, source, ip)
     }
 
     fn ask(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr) {
@@ -124,8 +132,20 @@ impl Fabric for Link {
         self.ask_address(now, worker, source, ip, at);
     }
 
-    fn verify(&mut self, now: Instant, ip: IpAddr) {
-        self.verify_neighbour(now, ip);
+    fn verify(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr) {
+        self.verify_neighbour(now, worker, source, ip);
+    }
+
+    fn is_confirmed(&self, now: Instant, ip: IpAddr, within: Duration) -> bool {
+        Self::is_confirmed(self, now, ip, within)
+    }
+
+    fn set_own_name(&mut self, own: Option<IpAddr>) {
+        Self::set_own_name(self, own);
+    }
+
+    fn is_sought(&self, ip: IpAddr) -> bool {
+        Self::is_sought(self, ip)
     }
 
     fn is_asked(&self, ip: IpAddr) -> bool {
@@ -134,6 +154,10 @@ impl Fabric for Link {
 
     fn reply(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr) {
         Self::reply(self, now, worker, ip, to, to_ip);
+    }
+
+    fn answer(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr) {
+        Self::answer(self, now, worker, ip, to, to_ip);
     }
 
     fn announce(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr) {

@@ -44,7 +44,10 @@ pub(super) fn has_room(hosts: &Hosts) -> bool {
 }
 
 /// The table.
-pub(super) type Hosts = neighbour::Ageing<MacAddress>;
+pub(super) type Hosts = neighbour::Ageing<MacAddress, Asker>;
+
+/// On whose behalf a host was queried last.
+pub(super) type Asker = Option<IpAddr>;
 
 /// A host, as `ctl neighbours` shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -27,6 +27,12 @@ const ERRORS_EACH: Rate = (50, 20);
 const REQUESTS: Rate = (1000, 256);
 /// Announcements that go from one side to the other, answers to lies among them.
 const ANNOUNCEMENTS: Rate = (200, 64);
+/// Those that one host brings about: a host that floods does not keep others' moves from being announced.
+const ANNOUNCEMENTS_EACH: Rate = (10, 16);
+/// Questions to one side because of what a host of the other one claims; and once more as many because of what one has answered.
+const SEARCHES: Rate = (1000, 256);
+/// Those that one host brings about.
+const SEARCHES_EACH: Rate = (32, 64);
 
 /// Addresses that one host has looked for while many are: for nobody's, above all. Others' have room beside its.
 const LOOKUPS_EACH: Rate = (32, 64);
@@ -78,15 +84,20 @@ pub(super) struct Limits {
     errors: Bucket,
     errors_each: Vec<Bucket>,
     lookups_each: Vec<Bucket>,
+    announcements_each: Vec<Bucket>,
+    searches_each: Vec<Bucket>,
     hash: FixedState,
     /// Requests on the InfiniBand side, and on the Ethernet side.
     pub(super) infiniband_requests: Bucket,
     pub(super) ethernet_requests: Bucket,
     /// Those for Ethernet hosts that have been heard.
     pub(super) returning_requests: Bucket,
+    searches: Bucket,
+    /// Questions to the asker's own side, before it is answered.
+    pub(super) own_side: Bucket,
     /// Announcements on the InfiniBand side, and on the Ethernet side.
-    pub(super) infiniband_announcements: Bucket,
-    pub(super) ethernet_announcements: Bucket,
+    infiniband_announcements: Bucket,
+    ethernet_announcements: Bucket,
 }
 
 impl Limits {
@@ -96,7 +107,11 @@ impl Limits {
             errors: bucket(now, ERRORS),
             errors_each: vec![bucket(now, ERRORS_EACH); SHARES],
             lookups_each: vec![bucket(now, LOOKUPS_EACH); LOOKUP_SHARES],
+            announcements_each: vec![bucket(now, ANNOUNCEMENTS_EACH); LOOKUP_SHARES],
             hash: FixedState::with_seed(seed),
+            searches_each: vec![bucket(now, SEARCHES_EACH); LOOKUP_SHARES],
+            searches: bucket(now, SEARCHES),
+            own_side: bucket(now, SEARCHES),
             infiniband_requests: bucket(now, REQUESTS),
             ethernet_requests: bucket(now, REQUESTS),
             returning_requests: bucket(now, REQUESTS),
@@ -111,10 +126,55 @@ impl Limits {
         self.lookups_each.get_mut(share).is_some_and(|b| b.take(now)) || room
     }
 
+    /// True if a side may be queried because of what a host of the other one claims.
+    pub(super) fn take_search(&mut self, now: Instant, of: By) -> bool {
+        let share = self.hash.hash_one(of) as usize % LOOKUP_SHARES;
+        self.searches_each.get_mut(share).is_some_and(|b| b.take(now)) && self.searches.take(now)
+    }
+
+    /// True if an announcement that a host has brought about may go to a side.
+    pub(super) fn take_announcement(&mut self, now: Instant, side: Side, of: By) -> bool {
+        let share = self.hash.hash_one(of) as usize % LOOKUP_SHARES;
+        // The host's own first, as with errors.
+        self.announcements_each.get_mut(share).is_some_and(|b| b.take(now))
+            && match side {
+                Side::Ethernet => self.ethernet_announcements.take(now),
+                Side::InfiniBand => self.infiniband_announcements.take(now),
+            }
+    }
+
     /// True if an ICMP error may go to a host (RFC 1812 4.3.2.8).
     pub(super) fn take_error(&mut self, now: Instant, to: IpAddr) -> bool {
         let share = self.hash.hash_one(to) as usize % SHARES;
         // The host's own first: one that may not is no burden to the others.
         self.errors_each.get_mut(share).is_some_and(|b| b.take(now)) && self.errors.take(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_manual_has_these_rates() {
+        let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/manual/limits.md");
+        let manual = std::fs::read_to_string(manual).unwrap();
+        let number = |n: u32| if n < 1000 { n.to_string() } else { format!("{},{:03}", n / 1000, n % 1000) };
+        let rate =
+            |(per_second, burst): Rate| format!("{} at once, {} a second", number(burst), number(per_second));
+        let both = |each, (per_second, burst): Rate| {
+            format!("{}; {} and {}", rate(each), number(burst), number(per_second))
+        };
+        for cell in [
+            format!("| {}, once half of the room is in use | one host |", rate(LOOKUPS_EACH)),
+            format!("| {}, each of the three | all |", rate(REQUESTS)),
+            format!("because of a claim | {} for all |", both(SEARCHES_EACH, SEARCHES)),
+            format!("of the asker's own side | {} | all |", rate(SEARCHES)),
+            format!("carried across | {} to a side for all |", both(ANNOUNCEMENTS_EACH, ANNOUNCEMENTS)),
+            format!("| ping replies | {} | all |", rate(ECHO)),
+            format!("| ICMP errors | {} for all |", both(ERRORS_EACH, ERRORS)),
+        ] {
+            assert!(manual.contains(&cell), "{cell}");
+        }
     }
 }

@@ -12,8 +12,10 @@ use super::arp::Own;
 use super::askers::Askers;
 use super::fabric::{Fabric, v4};
 use super::hosts::{self, Ageing, HostCounters, HostInfo, Hosts, worker_of};
+use super::introductions::Introductions;
 use super::limits::{By, Limits};
 use super::meanwhile::Meanwhile;
+use super::names::Names;
 use super::output::{Arrival, Output, Packet};
 use super::owners::{Changes, Owners};
 use super::parked::{Awaited, Parked, Waiting};
@@ -22,7 +24,7 @@ use crate::forward::{GatewayAddress, Routes, Side};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{Asker, Event, WorkerIndex};
 use ipoib::neighbour::{Heard, Idle};
-use ipoib::net::ethernet::MacAddress;
+use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, EthernetHeader, MacAddress};
 use ipoib::net::ipv4::Ipv4View;
 
 /// How often those who wait are looked through for those who have waited for too long.
@@ -57,9 +59,12 @@ ipoib::counters! {
         /// ARP packets dropped because they claim an address in dispute.
         claims_dropped =
             "As for `conflicts`; it ends with the dispute.",
-        /// Answers of Ethernet hosts for an address that turned out to be on InfiniBand.
+        /// Addresses that hosts of both sides answered for, so that neither was believed for 10 s.
         answers_withdrawn =
             "Few are ordinary when hosts move. Many: an Ethernet host, or a router with proxy ARP, answers for addresses of InfiniBand hosts; switch that off.",
+        /// ARP packets of hosts that claim the gateway's own address.
+        own_address_claimed =
+            "A host has `gateway.address`: `own-address-claimed` in `ipoib-fwd ctl events address` and in the journal names its hardware address. Give it another address.",
         /// Requests and announcements that were not carried across, for the rate limit.
         limited =
             "Ordinary for a moment after a restart. Without end somebody floods with ARP: `ipoib-fwd ctl trace proto=arp` tells who.",
@@ -84,8 +89,15 @@ pub struct Segment<P> {
     pub(super) heard: Heard,
     pub(super) ethernet_askers: Askers<MacAddress>,
     pub(super) infiniband_askers: Askers<Asker>,
-    /// What InfiniBand hosts ask for and their own side is asked for first.
+    /// What hosts ask for and their own side is queried for first.
     pub(super) lookups: HashMap<IpAddr, Lookup, FixedState>,
+    /// Known hosts whose addresses the other side was not queried for, and whether they were proven at another hardware address before.
+    /// Bounded by the tables of hosts.
+    pub(super) unproven: HashMap<IpAddr, bool, FixedState>,
+    pub(super) names: Names,
+    pub(super) introductions: Introductions,
+    /// When the gateway's own address was defended last.
+    pub(super) own_defended: Option<Instant>,
     pub(super) parked: Parked<P>,
     pub(super) limits: Limits,
     pub(super) counters: SegmentCounters,
@@ -110,6 +122,10 @@ impl<P: Packet> Segment<P> {
             ethernet_askers: Askers::default(),
             infiniband_askers: Askers::default(),
             lookups: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(24))),
+            unproven: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(32))),
+            names: Names::new(settings.seed.rotate_left(56)),
+            introductions: Introductions::default(),
+            own_defended: None,
             parked: Parked::new(settings.most_parked),
             limits: Limits::new(now, settings.seed.rotate_left(40)),
             counters: SegmentCounters::default(),
@@ -201,17 +217,11 @@ impl<P: Packet> Segment<P> {
                 return self.drop(DropReason::NeighbourTableFull, 1);
             }
             Side::Ethernet => {
-                // In the name of a host beyond the link nobody may ask: the asked would take it for a neighbour.
-                let source = match source {
-                    IpAddr::V4(source) if !self.own.settings.is_on_link(source) => {
-                        IpAddr::V4(self.own.asker())
-                    }
-                    source => source,
-                };
-                fabric.resolve(now, self.worker_of(source), source, ip);
+                let mac = ethernet_source_of(&packet).unwrap_or(MacAddress::ZERO);
+                self.seek_on_infiniband(now, fabric, ip, Some((source, mac)));
                 Awaited::InfiniBandHost
             }
-            Side::InfiniBand if self.hosts.resolve(now, ip, ()) => Awaited::EthernetHost,
+            Side::InfiniBand if self.hosts.resolve(now, ip, Some(source)) => Awaited::EthernetHost,
             Side::InfiniBand => return self.drop(DropReason::NeighbourTableFull, 1),
         };
         for gone in self.parked.park(now, ip, awaited, arrival, packet) {
@@ -232,12 +242,10 @@ impl<P: Packet> Segment<P> {
             if !fabric.has_way(ip) {
                 continue;
             }
-            self.answer_ethernet_askers(ip);
-            for waiting in self.parked.take(Awaited::InfiniBandHost, ip) {
-                let (side, worker) = (waiting.arrival.side, waiting.arrival.worker);
-                self.output(Output::Release { side, worker, packet: waiting.packet });
-            }
+            self.introduce_to(now, fabric, ip);
+            self.release_to_infiniband(now, fabric, ip);
         }
+        self.take_host_events(now, fabric);
         self.release_connected(now, fabric);
     }
 
@@ -259,6 +267,12 @@ impl<P: Packet> Segment<P> {
             Event::NeighbourUnreachable { ip } => {
                 let waiting = self.parked.take(Awaited::InfiniBandHost, *ip);
                 self.discard(waiting, DropReason::NeighbourUnresolved);
+                // Its own side asks for it: perhaps it is on the other one now.
+                if self.forwards() && self.infiniband_askers.is_asked(*ip) && self.hosts.get(*ip).is_none() {
+                    self.take(now, fabric, |segment, fabric| {
+                        segment.seek_on_ethernet(now, fabric, *ip, None)
+                    });
+                }
             }
             _ => {}
         }
@@ -268,7 +282,8 @@ impl<P: Packet> Segment<P> {
     /// doubt when they have answered.
     pub fn announce_all(&mut self, now: Instant) {
         let doubted = self.meanwhile.doubted();
-        let known = self.hosts.iter().filter(|h| h.address.is_some() && !doubted.contains(&h.ip));
+        let proven = |ip: &IpAddr| !doubted.contains(ip) && !self.unproven.contains_key(ip);
+        let known = self.hosts.iter().filter(|h| h.address.is_some() && proven(&h.ip));
         let hosts = known.map(|h| h.ip);
         let own = self.own.address().map(IpAddr::V4);
         self.announcements.start(now, hosts.chain(own));
@@ -278,17 +293,25 @@ impl<P: Packet> Segment<P> {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let lookups = self.lookups.values().map(|l| l.until).min();
-        [self.hosts.poll_timeout(), self.owners.poll_timeout(), lookups, Some(self.sweep)]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            self.hosts.poll_timeout(),
+            self.owners.poll_timeout(),
+            self.introductions.poll_timeout(),
+            lookups,
+            Some(self.sweep),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Instant, fabric: &mut impl Fabric) {
+        fabric.set_own_name(self.own.address().map(IpAddr::V4));
         self.hosts.handle_timeout(now);
         self.settle_lookups(now, fabric);
         self.settle_claims(now, fabric);
+        self.expire_introductions(now, fabric);
         self.take_host_events(now, fabric);
         self.release_connected(now, fabric);
         if self.forwards() {
@@ -303,6 +326,8 @@ impl<P: Packet> Segment<P> {
             self.sweep = now + SWEEP;
             self.ethernet_askers.expire(now);
             self.infiniband_askers.expire(now);
+            let hosts = &self.hosts;
+            self.unproven.retain(|ip, _| hosts.get(*ip).is_some() || fabric.hardware(*ip).is_some());
             for (_, waiting) in self.parked.expire(now) {
                 self.let_go(now, fabric, waiting, DropReason::NeighbourUnresolved);
             }
@@ -349,6 +374,7 @@ impl<P: Packet> Segment<P> {
     ) {
         let moved = self.own.settings.address != address;
         (self.own.settings.address, self.own.settings.routes) = (address, routes);
+        self.names.clear();
         let off_link = |ip: &IpAddr| v4(*ip).is_some_and(|ip| !self.own.settings.is_on_link(ip));
         let gone: Vec<IpAddr> = self.hosts.iter().map(|host| host.ip).filter(off_link).collect();
         for ip in gone {
@@ -379,11 +405,18 @@ impl<P: Packet> Segment<P> {
 }
 
 /// Source address of a packet, or the unspecified one.
-fn source_of(packet: &impl Packet, side: Side) -> IpAddr {
+pub(super) fn source_of(packet: &impl Packet, side: Side) -> IpAddr {
     let mut head = [0; 60];
     let read = packet.read(side.header_len(), &mut head);
     let length = packet.length().saturating_sub(side.header_len());
     let head = head.get(..read).unwrap_or_default();
     let source = Ipv4View::parse(head, length).map(|v| v.source());
     IpAddr::V4(source.unwrap_or(std::net::Ipv4Addr::UNSPECIFIED))
+}
+
+/// Source address of a frame.
+fn ethernet_source_of(packet: &impl Packet) -> Option<MacAddress> {
+    let mut head = [0; ETHERNET_HEADER_LEN];
+    let read = packet.read(0, &mut head);
+    EthernetHeader::parse(head.get(..read)?).ok().map(|header| header.source)
 }

@@ -14,8 +14,11 @@
 //! turn of the loop.
 //!
 //! * `hosts` – hosts of the Ethernet side: learning, ageing, probing. Those of the InfiniBand side are the link's.
+//! * `ethernet_arp`, `infiniband_arp` – ARP packets of each side; `knowledge` – what is known of their addresses.
 //! * `resolve` – address resolution across the gateway; ARP is its only language so far.
+//! * [`ownership`] – the table that says what is done about an ARP packet, by what is known of its addresses.
 //! * `owners`, `disputes` – one owner an address: claims, moves, addresses that move too often.
+//! * `names` – in whose name hosts are queried; `introductions` – InfiniBand hosts learn by such a question where an Ethernet host is.
 //! * `parked` – packets that wait: for an address, or for a connection.
 //! * `role` – what a segment does that another gateway forwards.
 //! * `local` – what the gateway says itself: ping replies, ICMP errors.
@@ -25,14 +28,20 @@ mod announcements;
 mod arp;
 mod askers;
 mod disputes;
+mod ethernet_arp;
 mod fabric;
 mod hosts;
+mod infiniband_arp;
+mod introductions;
+mod knowledge;
 mod limits;
 mod local;
 mod machine;
 mod meanwhile;
+mod names;
 mod output;
 mod owners;
+pub mod ownership;
 pub mod pair;
 mod parked;
 mod pending;

@@ -123,6 +123,13 @@ pub enum Happening {
         /// Where it was claimed from last.
         claimant: Place,
     },
+    /// A host claims the gateway's own address.
+    OwnAddressClaimed {
+        /// The address.
+        ip: IpAddr,
+        /// Where it is claimed.
+        claimant: Place,
+    },
     /// An address has moved too often: it stays where it is for a while, whoever claims it.
     HeldDown {
         /// The address.

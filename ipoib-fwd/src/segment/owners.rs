@@ -14,6 +14,9 @@
 //!
 //!  more than 5 moves in a minute: Held, all claims are refused for as long as is configured
 //! ```
+//!
+//! An address without a known owner is claimed in the same way, with fewer questions, which go to the whole other side. A host there that
+//! answers refuses the claim without becoming the owner. Contested is an address that hosts of both sides have answered for.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -27,13 +30,18 @@ use ipoib::net::ethernet::MacAddress;
 /// Questions to an owner, and the time for each answer: a second in all.
 pub(super) const QUESTIONS: u8 = 3;
 pub(super) const ANSWER: Duration = Duration::from_millis(330);
+/// Questions to the other side for the owner of an address that nobody is known to have, and the time for each answer.
+pub(super) const SEARCHES: u8 = 2;
+pub(super) const FOUND: Duration = Duration::from_millis(150);
+/// How long an address that both sides answer for is believed to be on neither.
+pub(super) const CONTESTED: Duration = Duration::from_secs(10);
 /// After a refusal further claims are refused for this long without asking again.
 const REFUSED: Duration = Duration::from_secs(1);
 /// Who has answered is asked again, so long after each answer.
 pub(super) const AGAIN: [Duration; 3] =
     [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
 /// Least time between two announcements that defend one address (RFC 5227: DEFEND_INTERVAL).
-const DEFEND: Duration = Duration::from_secs(10);
+pub(super) const DEFEND: Duration = Duration::from_secs(10);
 /// More moves than [`MOVES`] within [`WINDOW`] are too many; then the address stays where it is for a while.
 const MOVES: usize = 5;
 pub(super) const WINDOW: Duration = Duration::from_secs(60);
@@ -57,11 +65,13 @@ fn make_room<V, W: Ord>(addresses: &mut HashMap<IpAddr, V, FixedState>, worth: i
 enum Dispute<C> {
     Settled,
     /// `answered`: how often the owner has answered since the claim.
+    /// `unowned`: nobody was known to have the address when it was claimed.
     Asked {
         claim: C,
         questions: u8,
         due: Instant,
         answered: usize,
+        unowned: bool,
     },
     /// `again`: when the owner is asked once more.
     Refused {
@@ -69,8 +79,12 @@ enum Dispute<C> {
         until: Instant,
         answered: usize,
         again: Option<Instant>,
+        unowned: bool,
     },
     Held {
+        until: Instant,
+    },
+    Contested {
         until: Instant,
     },
 }
@@ -90,7 +104,7 @@ impl<C> Address<C> {
         let rank = match self.dispute {
             Dispute::Settled | Dispute::Refused { .. } => 0,
             Dispute::Asked { .. } => 1,
-            Dispute::Held { .. } => 2,
+            Dispute::Held { .. } | Dispute::Contested { .. } => 2,
         };
         (rank, self.claimed)
     }
@@ -112,10 +126,12 @@ pub(super) enum Answer {
 /// What time brings.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step<C> {
-    /// Ask the owner once more.
-    Ask(IpAddr),
+    /// Ask the owner once more; the last question goes to its whole side, where it may have another hardware address.
+    Ask { ip: IpAddr, last: bool },
     /// The owner does not answer: the address moves. `held`: it stays there for a while, having moved too often.
     Move { ip: IpAddr, claim: C, held: bool },
+    /// Nobody was known to have the address, and nobody of the other side has it.
+    Prove { ip: IpAddr, claim: C },
 }
 
 /// The addresses in dispute, and those that have moved lately. `C` is what a claim was made by.
@@ -133,8 +149,8 @@ impl<C: Copy> Owners<C> {
         Self { addresses: HashMap::with_hasher(FixedState::with_seed(seed)), hold, next: None }
     }
 
-    /// A host of one side claims an address that a host of the other has.
-    pub(super) fn claim(&mut self, now: Instant, ip: IpAddr, claim: C) -> Answer {
+    /// A host of one side claims an address that a host of the other has, or that nobody is known to have.
+    pub(super) fn claim(&mut self, now: Instant, ip: IpAddr, claim: C, unowned: bool) -> Answer {
         // Whoever floods with claims must not have others' refused.
         if !self.addresses.contains_key(&ip) {
             make_room(&mut self.addresses, Address::worth);
@@ -151,13 +167,40 @@ impl<C: Copy> Owners<C> {
                 return Answer::Wait;
             }
             Dispute::Refused { until, .. } if now < *until => return Answer::Refused,
-            Dispute::Held { until } if now < *until => return Answer::Held,
-            Dispute::Settled | Dispute::Refused { .. } | Dispute::Held { .. } => {}
+            Dispute::Held { until } | Dispute::Contested { until } if now < *until => return Answer::Held,
+            Dispute::Settled | Dispute::Refused { .. } | Dispute::Held { .. } | Dispute::Contested { .. } => {
+            }
         }
-        address.dispute = Dispute::Asked { claim, questions: 1, due: now + ANSWER, answered: 0 };
+        let due = now + answer_time(unowned);
+        address.dispute = Dispute::Asked { claim, questions: 1, due, answered: 0, unowned };
         address.claimed = now;
-        self.wake_by(now + ANSWER);
+        self.wake_by(due);
         Answer::Ask
+    }
+
+    /// Hosts of both sides have answered for an address.
+    pub(super) fn contest(&mut self, now: Instant, ip: IpAddr) {
+        if !self.addresses.contains_key(&ip) {
+            make_room(&mut self.addresses, Address::worth);
+        }
+        let (dispute, until) = (Dispute::Settled, now + CONTESTED);
+        let address = Address { dispute, moves: ArrayVec::new(), defended: None, claimed: now };
+        self.addresses.entry(ip).or_insert(address).dispute = Dispute::Contested { until };
+        self.wake_by(until);
+    }
+
+    /// True while hosts of both sides have answered for an address.
+    pub(super) fn is_contested(&self, now: Instant, ip: IpAddr) -> bool {
+        let dispute = self.addresses.get(&ip).map(|address| &address.dispute);
+        matches!(dispute, Some(Dispute::Contested { until }) if now < *until)
+    }
+
+    /// The claim that is open, or was refused and is to be looked into again.
+    pub(super) fn claimed(&self, ip: IpAddr) -> Option<C> {
+        match self.addresses.get(&ip)?.dispute {
+            Dispute::Asked { claim, .. } | Dispute::Refused { claim, again: Some(_), .. } => Some(claim),
+            _ => None,
+        }
     }
 
     /// It is not for us any more to settle disputes: another gateway does, or this one when it forwards again. Returns those that are open:
@@ -182,10 +225,10 @@ impl<C: Copy> Owners<C> {
     pub(super) fn confirm(&mut self, now: Instant, ip: IpAddr) -> Option<C> {
         let address = self.addresses.get_mut(&ip)?;
         match std::mem::replace(&mut address.dispute, Dispute::Settled) {
-            Dispute::Asked { claim, answered, .. } => {
+            Dispute::Asked { claim, answered, unowned, .. } => {
                 let again = AGAIN.get(answered).map(|after| now + *after);
                 let (until, answered) = (now + REFUSED, answered + 1);
-                address.dispute = Dispute::Refused { claim, until, answered, again };
+                address.dispute = Dispute::Refused { claim, until, answered, again, unowned };
                 again.into_iter().for_each(|at| self.wake_by(at));
                 (answered == 1).then_some(claim)
             }
@@ -193,6 +236,15 @@ impl<C: Copy> Owners<C> {
                 address.dispute = other;
                 None
             }
+        }
+    }
+
+    /// A question about an address could not be sent: the open claim is discarded.
+    pub(super) fn give_up(&mut self, ip: IpAddr) {
+        if let Some(address) = self.addresses.get_mut(&ip)
+            && matches!(address.dispute, Dispute::Asked { .. })
+        {
+            address.dispute = Dispute::Settled;
         }
     }
 
@@ -238,10 +290,16 @@ impl<C: Copy> Owners<C> {
                 address.moves.remove(0);
             }
             match &mut address.dispute {
-                Dispute::Asked { questions, due, .. } if *due <= now && *questions < QUESTIONS => {
+                Dispute::Asked { questions, due, unowned, .. }
+                    if *due <= now && *questions < if *unowned { SEARCHES } else { QUESTIONS } =>
+                {
                     *questions += 1;
-                    *due = now + ANSWER;
-                    steps.push(Step::Ask(*ip));
+                    *due = now + answer_time(*unowned);
+                    steps.push(Step::Ask { ip: *ip, last: *questions == QUESTIONS });
+                }
+                Dispute::Asked { due, claim, unowned: true, .. } if *due <= now => {
+                    steps.push(Step::Prove { ip: *ip, claim: *claim });
+                    address.dispute = Dispute::Settled;
                 }
                 Dispute::Asked { due, .. } if *due <= now => {
                     let held = address.moves.is_full();
@@ -254,16 +312,17 @@ impl<C: Copy> Owners<C> {
                     }
                 }
                 Dispute::Refused { again: Some(at), .. } if *at <= now => {
-                    if let Dispute::Refused { claim, answered, .. } =
+                    if let Dispute::Refused { claim, answered, unowned, .. } =
                         std::mem::replace(&mut address.dispute, Dispute::Settled)
                     {
-                        let due = now + ANSWER;
-                        address.dispute = Dispute::Asked { claim, questions: 1, due, answered };
-                        steps.push(Step::Ask(*ip));
+                        let due = now + answer_time(unowned);
+                        address.dispute = Dispute::Asked { claim, questions: 1, due, answered, unowned };
+                        steps.push(Step::Ask { ip: *ip, last: false });
                     }
                 }
                 Dispute::Asked { .. } | Dispute::Refused { again: Some(_), .. } => {}
-                Dispute::Refused { until, .. } | Dispute::Held { until } if now < *until => {}
+                Dispute::Refused { until, .. } | Dispute::Held { until } | Dispute::Contested { until }
+                    if now < *until => {}
                 dispute => *dispute = Dispute::Settled,
             }
             let defended = address.defended.is_some_and(|at| now.saturating_duration_since(at) < DEFEND);
@@ -272,7 +331,9 @@ impl<C: Copy> Owners<C> {
         // Histories are looked at once a second, disputes when they are due.
         let due = |address: &Address<C>| match &address.dispute {
             Dispute::Asked { due, .. } | Dispute::Refused { again: Some(due), .. } => *due,
-            Dispute::Settled | Dispute::Refused { .. } | Dispute::Held { .. } => now + Duration::from_secs(1),
+            Dispute::Settled | Dispute::Refused { .. } | Dispute::Held { .. } | Dispute::Contested { .. } => {
+                now + Duration::from_secs(1)
+            }
         };
         self.next = self.addresses.values().map(due).min();
         steps
@@ -281,6 +342,11 @@ impl<C: Copy> Owners<C> {
     fn wake_by(&mut self, at: Instant) {
         self.next = Some(self.next.map_or(at, |next| next.min(at)));
     }
+}
+
+/// How long an answer to one question is waited for.
+const fn answer_time(unowned: bool) -> Duration {
+    if unowned { FOUND } else { ANSWER }
 }
 
 /// How long the card that had an address before is listened for after another card of its side has taken it.
@@ -414,10 +480,10 @@ mod tests {
         let mut moved = Vec::new();
         for n in 0..10_000 {
             // Owners that are there answer.
-            owners.claim(now, host(n), n);
+            owners.claim(now, host(n), n, false);
             owners.confirm(now, host(n));
             if n == 5000 {
-                assert_eq!(owners.claim(now, host(1 << 30), n), Answer::Ask);
+                assert_eq!(owners.claim(now, host(1 << 30), n, false), Answer::Ask);
             }
             now += Duration::from_micros(200);
             moved.extend(owners.handle_timeout(now).into_iter().filter(|s| matches!(s, Step::Move { .. })));

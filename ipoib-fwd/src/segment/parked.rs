@@ -140,6 +140,27 @@ impl<P> Parked<P> {
         taken.packets
     }
 
+    /// Takes those that wait for a destination in one way and for which `which` says so.
+    pub(super) fn take_those(
+        &mut self,
+        awaited: Awaited,
+        to: IpAddr,
+        which: impl Fn(&P) -> bool,
+    ) -> VecDeque<Waiting<P>> {
+        let all = self.take(awaited, to);
+        let (taken, stay): (VecDeque<_>, VecDeque<_>) =
+            all.into_iter().partition(|waiting| which(&waiting.packet));
+        if let Some(first) = stay.front() {
+            let (kind, born) = (awaited.kind(), first.since);
+            self.held += stay.len();
+            if let Some(order) = self.order.get_mut(usize::from(kind)) {
+                order.insert((born, to));
+            }
+            self.waiting.insert((kind, to), Queue { born, packets: stay });
+        }
+        taken
+    }
+
     /// Takes those that wait for a connection and for which `done` says that they need not any more.
     pub(super) fn take_connections(
         &mut self,

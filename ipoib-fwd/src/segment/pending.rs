@@ -2,12 +2,14 @@
 
 use std::time::Instant;
 
-use ib_wire::ipoib::Arp as InfiniBandArp;
+use ib_wire::ipoib::{Arp as InfiniBandArp, ArpOperation as InfiniBandOperation};
 use ipoib::link::WorkerIndex;
 use ipoib::net::arp::{ArpOperation, EthernetArp};
 use pmd::hca::UdSource;
 
+use super::limits::By;
 use super::pair::Place;
+use crate::forward::Side;
 
 /// The packet that claims an address, to be answered if the address moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,6 +19,39 @@ pub(super) enum Claim {
 }
 
 impl Claim {
+    /// The side that it came from.
+    pub(super) const fn side(&self) -> Side {
+        match self {
+            Self::Ethernet(_) => Side::Ethernet,
+            Self::InfiniBand { .. } => Side::InfiniBand,
+        }
+    }
+
+    /// On whose behalf it is looked into.
+    pub(super) const fn by(&self) -> By {
+        match self {
+            Self::Ethernet(arp) => By::Ethernet(arp.sender_mac),
+            Self::InfiniBand { from, .. } => By::Lid(from.slid),
+        }
+    }
+
+    /// True for an announcement, which is carried across once the claim is proven.
+    pub(super) fn announces(&self) -> bool {
+        match self {
+            Self::Ethernet(arp) => arp.sender_ip == arp.target_ip,
+            Self::InfiniBand { arp, .. } => arp.sender_ip == arp.target_ip,
+        }
+    }
+
+    /// The same claim of a packet that has been served: it asks for nothing any more.
+    pub(super) const fn served(mut self) -> Self {
+        match &mut self {
+            Self::Ethernet(arp) => arp.operation = ArpOperation::Reply,
+            Self::InfiniBand { arp, .. } => arp.operation = InfiniBandOperation::Reply,
+        }
+        self
+    }
+
     /// Where the address is, if the claim is right.
     pub(super) const fn place(&self) -> Place {
         match self {
@@ -26,17 +61,28 @@ impl Claim {
     }
 }
 
-/// What an InfiniBand host asks for, while its own side may answer.
+/// An address that a host asks for, while a host of the asker's own side may answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lookup {
+    /// The asker's side: a host of the other one is proven if this one stays silent.
+    pub(super) own: Side,
     pub(super) until: Instant,
+    /// The host has announced itself, which is carried to the asker's side once it is proven.
+    pub(super) announces: bool,
     /// What an Ethernet host has answered meanwhile.
     pub(super) answer: Option<EthernetArp>,
+    /// When it did.
+    pub(super) answered: Option<Instant>,
 }
 
 impl Lookup {
+    pub(super) const fn new(own: Side, until: Instant) -> Self {
+        Self { own, until, announces: false, answer: None, answered: None }
+    }
+
     /// An Ethernet host speaks for the address. What it asked for itself is answered later, whatever it has said since.
-    pub(super) fn take(&mut self, arp: EthernetArp) {
+    pub(super) fn take(&mut self, now: Instant, arp: EthernetArp) {
+        self.answered = Some(now);
         let asks =
             |arp: &EthernetArp| arp.operation == ArpOperation::Request && arp.sender_ip != arp.target_ip;
         let asked = self.answer.is_some_and(|before| before.sender_mac == arp.sender_mac && asks(&before));

@@ -1,34 +1,35 @@
-//! Address resolution across the gateway: learning, asking, answering, on both sides. A request of one side becomes a
-//! request on the other in the gateway's name; who asked is told when packets can go that way.
+//! Address resolution across the gateway: lookups, what the table of Ethernet hosts wants and reports, and who is answered then.
+//!
+//! A request of one side becomes a request on the other. Before anybody is answered the asker's own side has stayed silent, too.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use ib_wire::Lid;
 use ib_wire::ipoib::Arp as InfiniBandArp;
 
-use super::arp::{
-    ArpMeaning, announcement_ethernet, answer_ethernet, ask_ethernet, check_ethernet, check_infiniband,
-};
+use super::arp::{announcement_ethernet, ask_ethernet, check_ethernet};
 use super::fabric::{FIRST, Fabric, v4};
-use super::hosts;
 use super::limits::By;
 use super::machine::Segment;
-use super::output::{Arrival, Origin, Output, Packet};
-use super::pair::Place;
+use super::names::NOBODY;
+use super::output::{Output, Packet};
 use super::parked::Awaited;
 use super::pending::{Claim, Lookup};
+use crate::forward::Side;
+use ib_wire::ServiceLevel;
+use ib_wire::ipoib::ArpOperation as InfiniBandOperation;
 use ipoib::drop_reason::DropReason;
-use ipoib::link::{Asker, WorkerIndex};
-use ipoib::neighbour::{Event as HostEvent, Question};
-use ipoib::net::IPOIB_HEADER_LEN;
+use ipoib::link::Asker;
+use ipoib::neighbour::{Event as HostEvent, Gone};
 use ipoib::net::arp::{ArpOperation, EthernetArp};
-use ipoib::net::ethernet::{EthernetHeader, MacAddress};
+use ipoib::net::ethernet::MacAddress;
+use pmd::hca::UdSource;
 
-const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-/// How long an Ethernet host's answer to an InfiniBand host waits for one of its own side, which is the better one:
-/// a router that answers for everybody is quick.
+/// How long a host's answer to the other side waits for one of the asker's own side, which is the better one: a router that answers
+/// for everybody is quick.
 pub(super) const OWN_SIDE_FIRST: Duration = Duration::from_millis(250);
+/// Most lookups at once.
+const MOST: usize = 1024;
 
 impl<P: Packet> Segment<P> {
     pub(super) fn frame(&mut self, arp: &EthernetArp, to: MacAddress) {
@@ -54,133 +55,192 @@ impl<P: Packet> Segment<P> {
             return Ok(());
         }
         self.counters.limited += 1;
-        Err(DropReason::NeighbourTableFull)
+        Err(DropReason::LookupLimited)
     }
 
-    // -- the Ethernet side
+    // -- questions
 
-    /// An ARP packet in a frame from Ethernet.
-    pub fn handle_ethernet_arp(&mut self, now: Instant, fabric: &mut impl Fabric, frame: &[u8]) {
-        self.take(now, fabric, |segment, fabric| segment.ethernet_arp(now, fabric, frame));
+    /// Queries one Ethernet host, or all. Returns false if a question in nobody's name would do harm.
+    pub(super) fn ask_ethernet_host(
+        &mut self,
+        now: Instant,
+        fabric: &impl Fabric,
+        ip: IpAddr,
+        asker: Option<IpAddr>,
+        to: MacAddress,
+    ) -> bool {
+        let name = self.name_for(now, fabric, Side::Ethernet, ip, asker);
+        if let (Some(ip), Some(name)) =
+            (v4(ip), v4(name).filter(|_| self.may_ask_as(now, fabric, Side::Ethernet, ip, name)))
+        {
+            self.frame(&ask_ethernet(ip, name, self.own.mac()), to);
+            return true;
+        }
+        false
     }
 
-    fn ethernet_arp(
+    /// Queries all InfiniBand hosts and keeps nothing. Returns false as [`Self::ask_ethernet_host`] does, and if the link's rate limit
+    /// drops the request.
+    pub(super) fn ask_infiniband_hosts(
         &mut self,
         now: Instant,
         fabric: &mut impl Fabric,
-        frame: &[u8],
-    ) -> Result<(), DropReason> {
-        let arp = EthernetArp::parse(frame)?;
-        let meaning = check_ethernet(&arp, EthernetHeader::parse(frame)?.source, &self.own)?;
-        let sender = IpAddr::V4(arp.sender_ip);
-        if self.own.settings.is_gateway_mac(arp.sender_mac) {
-            return Err(DropReason::PeerGateway);
-        }
-        if matches!(meaning, ArpMeaning::Probe { .. }) {
-            return self.answer_ethernet_arp(now, fabric, &arp, meaning);
-        }
-        self.heard.note(sender);
-        match self.hosts.get(sender) {
-            // Who moves is the forwarder's to decide.
-            None if fabric.hardware(sender).is_some() && !self.forwards() => {
-                self.meanwhile.note(sender);
-                return self.answer_ethernet_arp(now, fabric, &arp, meaning);
-            }
-            None if fabric.hardware(sender).is_some() => {
-                return self.claim(now, fabric, sender, Claim::Ethernet(arp));
-            }
-            Some(mac) if mac != arp.sender_mac => self.doubt(now, &arp, mac)?,
-            Some(mac) => self.confirm(now, fabric, sender, Place::Ethernet(mac)),
-            None => {}
-        }
-        // Of two that answer, the first is asked as one that is known is.
-        let before = self.lookups.get(&sender).and_then(|lookup| lookup.answer).map(|arp| arp.sender_mac);
-        if let Some(mac) = before.filter(|mac| *mac != arp.sender_mac) {
-            self.doubt(now, &arp, mac)?;
-        }
-        if let Some(lookup) = self.lookups.get_mut(&sender) {
-            lookup.take(arp);
-            return Ok(());
-        }
-        self.believe_ethernet(now, fabric, &arp, meaning)
+        ip: IpAddr,
+    ) -> bool {
+        let name = self.name_for(now, fabric, Side::InfiniBand, ip, None);
+        self.may_ask_as(now, fabric, Side::InfiniBand, ip, name)
+            && fabric.request(now, self.worker_of_name(name), name, ip)
     }
 
-    /// Learns a sender who concerns us, and answers it.
-    fn believe_ethernet(
+    /// Queries a side for an address that a host of the other one claims and nobody is known to have. In nobody's name if there is no
+    /// other: if somebody boots with that address there it is right that it learns of the conflict. Returns false if the request was not
+    /// sent: then silence proves nothing.
+    pub(super) fn search(&mut self, now: Instant, fabric: &mut impl Fabric, side: Side, ip: IpAddr) -> bool {
+        let name = self.name_for(now, fabric, side, ip, None);
+        match (side, v4(ip), v4(name)) {
+            (Side::Ethernet, Some(ip), Some(name)) => {
+                self.frame(&ask_ethernet(ip, name, self.own.mac()), MacAddress::BROADCAST);
+                true
+            }
+            (Side::InfiniBand, Some(_), Some(_)) => fabric.request(now, self.worker_of_name(name), name, ip),
+            _ => false,
+        }
+    }
+
+    /// Queries a side for an address, so that a host of the other side is proven to have it. Returns false if that cannot be now.
+    pub(super) fn ask_own_side(
         &mut self,
         now: Instant,
         fabric: &mut impl Fabric,
-        arp: &EthernetArp,
-        meaning: ArpMeaning,
-    ) -> Result<(), DropReason> {
-        let sender = IpAddr::V4(arp.sender_ip);
-        // Whoever talks to Ethernet hosts only is no concern of ours.
-        let concerns_us = match meaning {
-            ArpMeaning::Request { target } => self.hosts.get(IpAddr::V4(target)).is_none(),
-            ArpMeaning::Reply | ArpMeaning::Announcement | ArpMeaning::Probe { .. } => false,
+        own: Side,
+        ip: IpAddr,
+    ) -> bool {
+        if self.lookups.contains_key(&ip) {
+            return true;
+        }
+        if self.lookups.len() >= MOST || !self.limits.own_side.take(now) {
+            self.counters.limited += 1;
+            return false;
+        }
+        let asked = match own {
+            Side::Ethernet => self.ask_ethernet_host(now, fabric, ip, None, MacAddress::BROADCAST),
+            Side::InfiniBand => self.ask_infiniband_hosts(now, fabric, ip),
         };
-        let known = self.hosts.contains(sender);
-        if (known || concerns_us) && !self.hosts.learn(now, sender, arp.sender_mac, ()) {
+        if asked {
+            self.lookups.insert(ip, Lookup::new(own, now + OWN_SIDE_FIRST));
+        }
+        asked
+    }
+
+    /// A host of a side has another hardware address, so that perhaps it is not the host that was proven. It is
+    /// announced there after the other side has stayed silent.
+    pub(super) fn prove_again(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        side: Side,
+        ip: IpAddr,
+        announces: bool,
+    ) {
+        if !self.forwards() {
+            return;
+        }
+        self.unproven.entry(ip).or_insert(true);
+        self.ask_own_side(now, fabric, side.other(), ip);
+        if let Some(lookup) = self.lookups.get_mut(&ip) {
+            lookup.announces |= announces;
+        }
+    }
+
+    /// Looks for a host on Ethernet on behalf of InfiniBand hosts, which are queried, too.
+    pub(super) fn seek_on_ethernet(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        ip: IpAddr,
+        asker: Option<IpAddr>,
+    ) -> Result<(), DropReason> {
+        if !self.hosts.resolve(now, ip, asker) {
             return Err(DropReason::NeighbourTableFull);
         }
-        self.answer_ethernet_arp(now, fabric, arp, meaning)
-    }
-
-    pub(super) fn answer_ethernet_arp(
-        &mut self,
-        now: Instant,
-        fabric: &mut impl Fabric,
-        arp: &EthernetArp,
-        meaning: ArpMeaning,
-    ) -> Result<(), DropReason> {
-        if !self.forwards() && !meaning.asks_for(|target| self.own.owns(IpAddr::V4(target))) {
+        if self.lookups.contains_key(&ip) {
             return Ok(());
         }
-        let (target, probe) = match meaning {
-            ArpMeaning::Reply => return Ok(()),
-            ArpMeaning::Announcement => {
-                self.announce_to_infiniband(now, fabric, IpAddr::V4(arp.sender_ip));
-                return Ok(());
-            }
-            ArpMeaning::Request { target } => (IpAddr::V4(target), false),
-            ArpMeaning::Probe { target } => (IpAddr::V4(target), true),
-        };
-        let sender = IpAddr::V4(arp.sender_ip);
-        // Who only wants to know whether an address is taken need not wait for the way to it. The link ages its
-        // neighbours and asks them itself.
-        let known = if probe { fabric.hardware(target).is_some() } else { fabric.has_way(target) };
-        if self.own.owns(target) || (known && self.hosts.get(target).is_none()) {
-            self.frame(&answer_ethernet(arp, self.own.mac()), arp.sender_mac);
-            return Ok(());
-        }
-        // An Ethernet host hears the request, too.
-        if self.hosts.get(target).is_some() {
-            return Ok(());
-        }
-        if !self.ethernet_askers.is_asked(target) {
-            let room = self.ethernet_askers.has_room();
-            self.take_lookup(now, By::Ethernet(arp.sender_mac), room)?;
-        }
-        self.ethernet_askers.add(now, target, arp.sender_mac, sender);
-        if !probe {
-            fabric.resolve(now, self.worker_of(sender), sender, target);
-        } else if self.limits.infiniband_requests.take(now) {
-            // Whoever has the address answers, and that is told on.
-            fabric.request(now, FIRST, NOBODY, target);
-        } else {
+        // Its own side's answer goes to the asker only; this one comes to us.
+        if self.lookups.len() >= MOST || !self.limits.infiniband_requests.take(now) {
             self.counters.limited += 1;
+        } else if self.ask_infiniband_hosts(now, fabric, ip) {
+            self.lookups.insert(ip, Lookup::new(Side::InfiniBand, now + OWN_SIDE_FIRST));
         }
         Ok(())
     }
 
-    /// Answers all who asked for an InfiniBand host.
-    pub(super) fn answer_ethernet_askers(&mut self, ip: IpAddr) {
-        let askers = self.ethernet_askers.take(ip);
+    /// Looks for a host on InfiniBand on behalf of an Ethernet host, which was heard at this hardware address.
+    pub(super) fn seek_on_infiniband(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        ip: IpAddr,
+        asker: Option<(IpAddr, MacAddress)>,
+    ) {
+        let name = self.name_for(now, fabric, Side::InfiniBand, ip, asker.map(|(asker, _)| asker));
+        if let Some(asker) = asker.filter(|(asker, _)| *asker != name || fabric.is_sought(ip))
+            && fabric.hardware(ip).is_none()
+        {
+            self.introduce(now, fabric, asker, ip);
+        }
+        if self.may_ask_as(now, fabric, Side::InfiniBand, ip, name) {
+            fabric.resolve(now, self.worker_of_name(name), name, ip);
+        }
+    }
+
+    /// Queries the owner of an address of InfiniBand, which is forgotten if it does not answer. Returns false if a question in
+    /// nobody's name would do harm.
+    pub(super) fn verify_infiniband(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        ip: IpAddr,
+        asker: Option<IpAddr>,
+    ) -> bool {
+        let name = self.name_for(now, fabric, Side::InfiniBand, ip, asker);
+        let may_ask = self.may_ask_as(now, fabric, Side::InfiniBand, ip, name);
+        if may_ask {
+            fabric.verify(now, self.worker_of_name(name), name, ip);
+        }
+        may_ask
+    }
+
+    /// The same of Ethernet.
+    pub(super) fn verify_ethernet(&mut self, now: Instant, ip: IpAddr, asker: Option<IpAddr>) {
+        if let Some(tag) = self.hosts.tag_mut(ip) {
+            *tag = asker.or(*tag);
+        }
+        self.hosts.verify(now, ip);
+    }
+
+    // -- answers
+
+    /// Answers all Ethernet hosts that asked for an InfiniBand host; those that probe, if it was heard since; those that are being
+    /// introduced to it, later.
+    pub(super) fn answer_ethernet_askers(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
+        let mut askers = self.ethernet_askers.take(ip);
+        // Those that have heard it since have been answered.
+        let early: Vec<_> = askers.extract_if(.., |asker| asker.probes()).collect();
+        for asker in askers.extract_if(.., |asker| self.introductions.is_open(asker.ip, ip)) {
+            self.ethernet_askers.add(now, ip, asker.hardware, asker.ip);
+        }
         self.tell_ethernet(ip, askers.into_iter().map(|a| (a.hardware, a.ip)));
+        for prober in &early {
+            self.ethernet_askers.add(now, ip, prober.hardware, prober.ip);
+        }
+        if !early.is_empty() {
+            self.verify_infiniband(now, fabric, ip, None);
+        }
     }
 
     /// Tells Ethernet hosts that an address is behind the gateway.
-    fn tell_ethernet(&mut self, ip: IpAddr, askers: impl Iterator<Item = (MacAddress, IpAddr)>) {
+    pub(super) fn tell_ethernet(&mut self, ip: IpAddr, askers: impl Iterator<Item = (MacAddress, IpAddr)>) {
         let Some(ip) = v4(ip) else { return };
         for (target_mac, target) in askers {
             let Some(target_ip) = v4(target) else { continue };
@@ -191,21 +251,88 @@ impl<P: Packet> Segment<P> {
         }
     }
 
+    /// Answers all InfiniBand hosts that asked for an Ethernet host; those that probe, if it was heard since.
+    pub(super) fn answer_infiniband_askers(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
+        for asker in self.infiniband_askers.take(ip) {
+            let since = now.saturating_duration_since(asker.since);
+            if asker.probes() && !self.hosts.is_confirmed(now, ip, since) {
+                self.infiniband_askers.add(now, ip, asker.hardware, asker.ip);
+                self.verify_ethernet(now, ip, None);
+                continue;
+            }
+            // Its address may be another host's by now.
+            let at = fabric.hardware(asker.ip);
+            let moved = at.is_some_and(|at| !at.is_same_as(asker.hardware.hardware));
+            if !moved && self.hosts.get(asker.ip).is_none() {
+                self.reply_infiniband(now, fabric, ip, asker.hardware, asker.ip);
+            }
+        }
+    }
+
+    /// Answers an InfiniBand host, and has it proven if it is not known: a proven one becomes, or stays, a neighbor.
+    pub(super) fn reply_infiniband(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        ip: IpAddr,
+        to: Asker,
+        asker: IpAddr,
+    ) {
+        let worker = self.worker_of(ip);
+        if fabric.hardware(asker).is_some_and(|at| at.is_same_as(to.hardware)) {
+            return fabric.reply(now, worker, ip, to, asker);
+        }
+        fabric.answer(now, worker, ip, to, asker);
+        self.prove_infiniband_asker(now, fabric, to, asker);
+    }
+
+    /// Has an InfiniBand host proven that asked for somebody, if its address is not known.
+    pub(super) fn prove_infiniband_asker(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        to: Asker,
+        asker: IpAddr,
+    ) {
+        let Some(sender_ip) = v4(asker).filter(|ip| !ip.is_unspecified()) else { return };
+        let request = InfiniBandArp::request(to.hardware, sender_ip, sender_ip);
+        let arp =
+            InfiniBandArp { operation: InfiniBandOperation::Reply, target_ip: self.own.asker(), ..request };
+        let from = UdSource {
+            qpn: to.hardware.qpn,
+            slid: to.lid,
+            sl: ServiceLevel::default(),
+            dlid_path_bits: 0,
+            pkey_index: 0,
+            has_grh: true,
+            multicast: true,
+        };
+        self.prove(now, fabric, asker, Claim::InfiniBand { worker: FIRST, from, arp });
+    }
+
+    /// Has Ethernet hosts proven that asked for an InfiniBand host, which has answered.
+    pub(super) fn prove_ethernet_askers(&mut self, now: Instant, fabric: &mut impl Fabric, target: IpAddr) {
+        for asker in self.ethernet_askers.of(target) {
+            let Some(sender_ip) = v4(asker.ip).filter(|ip| !ip.is_unspecified()) else { continue };
+            let arp = EthernetArp {
+                operation: ArpOperation::Reply,
+                sender_mac: asker.hardware,
+                sender_ip,
+                target_mac: self.own.mac(),
+                target_ip: self.own.asker(),
+            };
+            self.prove(now, fabric, asker.ip, Claim::Ethernet(arp));
+        }
+    }
+
     /// Sends the requests that the table of Ethernet hosts wants, tells what it learnt.
     pub(super) fn take_host_events(&mut self, now: Instant, fabric: &mut impl Fabric) {
         while let Some(event) = self.hosts.poll_event() {
             match event {
                 HostEvent::Set { ip, address: mac, .. } => {
                     self.output(Output::SetHost { ip, mac });
-                    let worker = self.worker_of(ip);
-                    for asker in self.infiniband_askers.take(ip) {
-                        // An answer makes the asker a neighbour. Its address may be another host's by now.
-                        let at = fabric.hardware(asker.ip);
-                        let moved = at.is_some_and(|at| !at.is_same_as(asker.hardware.hardware));
-                        if moved || self.hosts.get(asker.ip).is_some() {
-                            continue;
-                        }
-                        fabric.reply(now, worker, ip, asker.hardware, asker.ip);
+                    if !self.unproven.contains_key(&ip) && !self.lookups.contains_key(&ip) {
+                        self.answer_infiniband_askers(now, fabric, ip);
                     }
                     for waiting in self.parked.take(Awaited::EthernetHost, ip) {
                         let (side, worker) = (waiting.arrival.side, waiting.arrival.worker);
@@ -216,6 +343,12 @@ impl<P: Packet> Segment<P> {
                     self.output(Output::RemoveHost { ip });
                     let waiting = self.parked.take(Awaited::EthernetHost, ip);
                     self.discard(waiting, DropReason::NeighbourUnresolved);
+                    let silent =
+                        matches!(event, HostEvent::Gone { address: Some(_), why: Gone::Unanswered, .. });
+                    // Its own side asks for it: perhaps it is on the other one now.
+                    if silent && self.forwards() && self.ethernet_askers.is_asked(ip) {
+                        self.seek_on_infiniband(now, fabric, ip, None);
+                    }
                 }
             }
         }
@@ -225,10 +358,8 @@ impl<P: Packet> Segment<P> {
                 self.counters.limited += 1;
                 continue;
             }
-            // Nobody but IPv4 hosts is learnt or asked for yet.
-            if let Question::Arp { target, .. } = Question::new(NOBODY, probe.ip) {
-                self.frame(&ask_ethernet(target, &self.own), probe.to.unwrap_or(MacAddress::BROADCAST));
-            }
+            let asker = self.hosts.tag(probe.ip).copied().flatten();
+            self.ask_ethernet_host(now, fabric, probe.ip, asker, probe.to.unwrap_or(MacAddress::BROADCAST));
         }
     }
 
@@ -238,168 +369,95 @@ impl<P: Packet> Segment<P> {
         returns || self.limits.ethernet_requests.take(now)
     }
 
-    /// Tells the Ethernet side that an InfiniBand host is behind the gateway: switches and hosts learn it.
-    pub(super) fn announce_to_ethernet(&mut self, now: Instant, ip: IpAddr) {
+    /// Believes what hosts answered for addresses that nobody of the asker's own side has.
+    pub(super) fn settle_lookups(&mut self, now: Instant, fabric: &mut impl Fabric) {
+        if self.lookups.values().all(|l| now < l.until) {
+            return;
+        }
+        let mut silent = Vec::new();
+        self.lookups.retain(|ip, lookup| {
+            let waits = now < lookup.until;
+            if !waits {
+                silent.push((*ip, *lookup));
+            }
+            waits
+        });
+        for (ip, lookup) in silent {
+            if let Some((arp, at)) = lookup.answer.zip(lookup.answered) {
+                self.take(now, fabric, |segment, fabric| segment.believe_ethernet(now, fabric, &arp, at));
+            }
+            let across = lookup.own.other();
+            if !self.is_on(fabric, across, ip) {
+                continue;
+            }
+            self.unproven.remove(&ip);
+            self.note_name(fabric, across, ip);
+            if across == Side::Ethernet {
+                self.introduce_proven(now, fabric, ip);
+            }
+            match across {
+                _ if !lookup.announces => {}
+                Side::Ethernet => self.announce_to_infiniband(now, fabric, ip, By::Unknown),
+                Side::InfiniBand => self.announce_to_ethernet(now, ip, By::Unknown),
+            }
+            match across {
+                Side::InfiniBand if fabric.has_way(ip) => self.answer_ethernet_askers(now, fabric, ip),
+                Side::Ethernet if self.is_fresh(now, fabric, across, ip) => {
+                    self.answer_infiniband_askers(now, fabric, ip);
+                }
+                Side::Ethernet => self.verify_ethernet(now, ip, None),
+                Side::InfiniBand => {}
+            }
+        }
+        self.take_host_events(now, fabric);
+    }
+
+    /// Learns an Ethernet host that has answered, and serves what it asked for itself meanwhile.
+    fn believe_ethernet(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        arp: &EthernetArp,
+        at: Instant,
+    ) -> Result<(), DropReason> {
+        let meaning = check_ethernet(arp, arp.sender_mac, &self.own)?;
+        let sender = IpAddr::V4(arp.sender_ip);
+        if self.hosts.contains(sender) && !self.hosts.learn(now, sender, arp.sender_mac, None) {
+            return Err(DropReason::NeighbourTableFull);
+        }
+        self.hosts.set_confirmed(sender, Some(at));
+        self.answer_ethernet_arp(now, fabric, arp, meaning)
+    }
+
+    // -- announcements
+
+    /// Announces on Ethernet that an InfiniBand host is behind the gateway: switches and hosts learn it.
+    pub(super) fn announce_to_ethernet(&mut self, now: Instant, ip: IpAddr, by: By) {
         let Some(ip) = v4(ip) else { return };
-        if self.limits.ethernet_announcements.take(now) {
+        if self.limits.take_announcement(now, Side::Ethernet, by) {
             self.frame(&announcement_ethernet(ip, self.own.mac()), MacAddress::BROADCAST);
         } else {
             self.counters.limited += 1;
         }
     }
 
-    // -- the InfiniBand side
-
-    /// An ARP packet in a message from the fabric.
-    pub fn handle_infiniband_arp(
+    /// Announces on InfiniBand that an Ethernet host is behind the gateway.
+    pub(super) fn announce_to_infiniband(
         &mut self,
         now: Instant,
         fabric: &mut impl Fabric,
-        arrival: &Arrival,
-        message: &[u8],
+        ip: IpAddr,
+        by: By,
     ) {
-        self.take(now, fabric, |segment, fabric| segment.infiniband_arp(now, fabric, arrival, message));
-    }
-
-    fn infiniband_arp(
-        &mut self,
-        now: Instant,
-        fabric: &mut impl Fabric,
-        arrival: &Arrival,
-        message: &[u8],
-    ) -> Result<(), DropReason> {
-        let worker = arrival.worker;
-        // Address resolution never travels by connection.
-        let Some(Origin::Datagram(from)) = arrival.origin else { return Err(DropReason::BadArp) };
-        let body = message.get(IPOIB_HEADER_LEN..).ok_or(DropReason::Truncated)?;
-        let mut arp = InfiniBandArp::parse(body).map_err(|_| DropReason::BadArp)?;
-        let meaning = check_infiniband(&arp, fabric.own_addresses(), &self.own)?;
-        // Everybody sends it by the queue pair that the address names; the adapter says which it was.
-        if arp.sender.qpn != from.qpn {
-            return Err(DropReason::ForgedArp);
-        }
-        arp.sender = fabric.believed(&from, arp.sender);
-        let sender = IpAddr::V4(arp.sender_ip);
-        if self.own.settings.is_gateway_address(arp.sender) {
-            return Err(DropReason::PeerGateway);
-        }
-        if !matches!(meaning, ArpMeaning::Probe { .. }) {
-            match fabric.hardware(sender) {
-                // Who moves is the forwarder's to decide.
-                None if self.hosts.get(sender).is_some() && !self.forwards() => {
-                    self.meanwhile.note(sender);
-                    // Whom the link answers it takes for a neighbour.
-                    return Ok(());
-                }
-                None if self.hosts.get(sender).is_some() => {
-                    return self.claim(now, fabric, sender, Claim::InfiniBand { worker, from, arp });
-                }
-                Some(known) if !known.is_same_as(arp.sender) => {
-                    self.doubt_infiniband(now, fabric, sender, [known, arp.sender])?;
-                }
-                Some(_) => self.confirm(now, fabric, sender, Place::InfiniBand(arp.sender)),
-                None => {}
-            }
-            self.withdraw(now, fabric, worker, &arp);
-            // The link learns the sender, and answers what it asked itself.
-            fabric.hear(now, worker, &from, arp);
-            let probers = self.ethernet_askers.take_probers(sender);
-            self.tell_ethernet(sender, probers.into_iter().map(|a| (a.hardware, a.ip)));
-        }
-        self.answer_infiniband_arp(now, fabric, &arp, from.slid, meaning)
-    }
-
-    pub(super) fn answer_infiniband_arp(
-        &mut self,
-        now: Instant,
-        fabric: &mut impl Fabric,
-        arp: &InfiniBandArp,
-        lid: Lid,
-        meaning: ArpMeaning,
-    ) -> Result<(), DropReason> {
-        if !self.forwards() && !meaning.asks_for(|target| self.own.owns(IpAddr::V4(target))) {
-            return Ok(());
-        }
-        let target = match meaning {
-            ArpMeaning::Reply => return Ok(()),
-            ArpMeaning::Announcement => {
-                self.announce_to_ethernet(now, IpAddr::V4(arp.sender_ip));
-                return Ok(());
-            }
-            ArpMeaning::Request { target } | ArpMeaning::Probe { target } => IpAddr::V4(target),
-        };
-        let (to, asker) = (Asker { hardware: arp.sender, lid }, IpAddr::V4(arp.sender_ip));
-        if self.own.owns(target) || self.hosts.get(target).is_some() {
-            fabric.reply(now, self.worker_of(target), target, to, asker);
-            return Ok(());
-        }
-        // An InfiniBand host hears the request, too.
-        if fabric.hardware(target).is_some() {
-            return Ok(());
-        }
-        let known = self.infiniband_askers.is_asked(target);
-        if !known {
-            let room = self.infiniband_askers.has_room() && hosts::has_room(&self.hosts);
-            self.take_lookup(now, By::Lid(lid), room)?;
-        }
-        if let Some(gone) = self.infiniband_askers.add(now, target, to, asker) {
-            // Nor is an answer believed for which its own side was not waited for.
-            self.lookups.remove(&gone);
-            if self.hosts.get(gone).is_none() {
-                self.hosts.forget(gone);
-            }
-        }
-        if !self.hosts.resolve(now, target, ()) {
-            return Err(DropReason::NeighbourTableFull);
-        }
-        if !known {
-            self.lookups.insert(target, Lookup { until: now + OWN_SIDE_FIRST, answer: None });
-            // Its own side's answer goes to the asker only; this one comes to us.
-            if self.limits.infiniband_requests.take(now) {
-                fabric.request(now, FIRST, IpAddr::V4(self.own.asker()), target);
-            } else {
-                self.counters.limited += 1;
-            }
-        }
-        Ok(())
-    }
-
-    /// A host that somebody of its own side asked for has been heard there: whoever answered for it on Ethernet is not
-    /// believed.
-    fn withdraw(&mut self, now: Instant, fabric: &mut impl Fabric, worker: WorkerIndex, arp: &InfiniBandArp) {
-        let ip = IpAddr::V4(arp.sender_ip);
-        let Some(lookup) = self.lookups.remove(&ip) else { return };
-        self.counters.answers_withdrawn += u64::from(lookup.answer.is_some());
-        self.infiniband_askers.take(ip);
-        self.hosts.forget(ip);
-        // So that a later answer from Ethernet is a claim.
-        fabric.meet(now, worker, IpAddr::V4(self.own.asker()), arp.sender, ip);
-    }
-
-    /// Believes what Ethernet hosts answered for addresses that nobody on InfiniBand has.
-    pub(super) fn settle_lookups(&mut self, now: Instant, fabric: &mut impl Fabric) {
-        if self.lookups.values().all(|l| now < l.until) {
-            return;
-        }
-        let mut answers = Vec::new();
-        self.lookups.retain(|_, lookup| {
-            let waits = now < lookup.until;
-            answers.extend(lookup.answer.filter(|_| !waits));
-            waits
-        });
-        for arp in answers {
-            self.take(now, fabric, |segment, fabric| {
-                let meaning = check_ethernet(&arp, arp.sender_mac, &segment.own)?;
-                segment.believe_ethernet(now, fabric, &arp, meaning)
-            });
-        }
-    }
-
-    pub(super) fn announce_to_infiniband(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
-        if self.limits.infiniband_announcements.take(now) {
+        if self.limits.take_announcement(now, Side::InfiniBand, by) {
             fabric.announce(now, self.worker_of(ip), ip);
         } else {
             self.counters.limited += 1;
         }
+    }
+
+    /// The worker at whose link-layer address a name is known on InfiniBand.
+    pub(super) fn worker_of_name(&self, name: IpAddr) -> ipoib::link::WorkerIndex {
+        if name == NOBODY { FIRST } else { self.worker_of(name) }
     }
 }

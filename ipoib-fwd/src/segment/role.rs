@@ -30,9 +30,11 @@ impl<P: Packet> Segment<P> {
         if self.forwards() && !forwarded {
             self.announce_all(now);
             let doubted = self.meanwhile.doubted();
-            self.ethernet_announcements.start(now, infiniband.filter(|ip| !doubted.contains(ip)));
+            let proven = |ip: &IpAddr| !doubted.contains(ip) && !self.unproven.contains_key(ip);
+            self.ethernet_announcements.start(now, infiniband.filter(proven));
         } else if forwarded && !self.forwards() {
             self.lookups.clear();
+            self.introductions.clear();
             self.ethernet_askers = Askers::default();
             self.infiniband_askers = Askers::default();
             for ip in self.owners.settle() {
@@ -47,17 +49,21 @@ impl<P: Packet> Segment<P> {
     /// Owners whose addresses were claimed while it did not forward are asked whether they are still there, by who forwards now. The other
     /// side is told of those that have answered.
     pub(super) fn verify_claimed(&mut self, now: Instant, fabric: &mut impl Fabric) {
+        let mut unasked = Vec::new();
         for ip in self.meanwhile.ask() {
             if self.hosts.get(ip).is_some() {
-                self.hosts.verify(now, ip);
-            } else if fabric.hardware(ip).is_some() {
-                fabric.verify(now, ip);
+                self.verify_ethernet(now, ip, None);
+            } else if fabric.hardware(ip).is_some() && !self.verify_infiniband(now, fabric, ip, None) {
+                unasked.push(ip);
             }
         }
         self.take_host_events(now, fabric);
         let hosts = &self.hosts;
         for ip in self.meanwhile.settled(|ip| hosts.is_asked(ip) || fabric.is_asked(ip)) {
-            if self.hosts.get(ip).is_some() {
+            if unasked.contains(&ip) {
+                // A host probes for it now: its owner is asked later.
+                self.meanwhile.note(ip);
+            } else if self.hosts.get(ip).is_some() {
                 self.announcements.add(now, ip);
             } else if fabric.hardware(ip).is_some() {
                 self.ethernet_announcements.add(now, ip);
@@ -65,10 +71,18 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Addresses whose owners have not answered since they were claimed while it did not forward: nobody is told where they are.
+    /// Addresses that are not reported to standby gateways: unproven ones, and those whose owners have not answered since they were
+    /// claimed while it did not forward.
     #[must_use]
     pub fn doubted(&self) -> HashSet<IpAddr> {
-        self.meanwhile.doubted()
+        let unproven = self.unproven.keys().copied();
+        self.meanwhile.doubted().into_iter().chain(unproven).collect()
+    }
+
+    /// True for a known host whose address the other side was not queried for yet.
+    #[must_use]
+    pub fn is_unproven(&self, ip: IpAddr) -> bool {
+        self.unproven.contains_key(&ip)
     }
 
     /// These are the other gateways of the segment: none of them is a host.
@@ -92,7 +106,7 @@ impl<P: Packet> Segment<P> {
                     if fabric.hardware(host.ip).is_some() {
                         fabric.forget(now, host.ip);
                     }
-                    self.hosts.tell(now, host.ip, mac, ());
+                    self.hosts.tell(now, host.ip, mac, None);
                 }
                 false
             }
@@ -104,6 +118,8 @@ impl<P: Packet> Segment<P> {
                 is_host
             }
         };
+        // The forwarder reports proven hosts only.
+        self.unproven.remove(&host.ip);
         self.take_host_events(now, fabric);
         told
     }

@@ -104,6 +104,9 @@ impl DropReason {
             Self::NeighbourTableFull => {
                 "More hosts than a table holds, or somebody feigns them: divide the network into segments, or find who does."
             }
+            Self::LookupLimited => {
+                "A host asks for many addresses that nobody has, as a scan does: `ipoib-fwd ctl trace proto=arp` names it. Other hosts are not affected."
+            }
             Self::GroupUnknown => {
                 "Multicast beyond link-local is not forwarded. Switch it off where it is sent, or ignore this."
             }

@@ -38,7 +38,7 @@ impl Link {
         if self.neighbours.contains(ip) {
             match self.neighbours.get(ip) {
                 Some(_) => {
-                    self.set_source(ip, (worker, source));
+                    self.set_source(now, ip, (worker, source));
                     self.used(now, worker, ip);
                 }
                 None => self.out.counters.resolve_limited += 1,
@@ -52,7 +52,7 @@ impl Link {
             self.out.counters.resolve_limited += 1;
             return;
         }
-        let mut tag = Tag::new((worker, source));
+        let mut tag = Tag::new(now, (worker, source));
         tag.used(now, worker);
         self.neighbours.ageing().resolve(now, ip, tag);
         self.attend_neighbours(now, CloseReason::NeighbourGone);
@@ -104,8 +104,31 @@ impl Link {
         self.out.events.push_back(Event::Arp(ReceivedArp { worker, packet, lid, multicast }));
     }
 
-    /// Sends an ARP reply: `ip` is at `worker`'s link-layer address. Whoever asked becomes a neighbour. IPv6 has other ways.
+    /// Sends an ARP reply, and takes the asker for a neighbor: `ip` is at `worker`'s link-layer address.
     pub fn reply(
+        &mut self,
+        now: Instant,
+        worker: WorkerIndex,
+        ip: impl Into<IpAddr>,
+        to: Asker,
+        to_ip: impl Into<IpAddr>,
+    ) {
+        let (ip, asker) = (ip.into(), to_ip.into());
+        let deaf = !self.ground.is_at_work() || self.ground.address(worker).is_none();
+        if deaf || !is_host_address(to.hardware) || self.ground.is_own(to.hardware) {
+            return;
+        }
+        // A probe for a duplicate address (RFC 5227) has no sender address, and none is learned.
+        if is_host(asker) && asker.is_ipv4() && ip.is_ipv4() {
+            self.set_source(now, asker, (worker, ip));
+            self.learn(now, asker, to.hardware, (worker, ip), Reason::Named(to.lid));
+        }
+        self.answer(now, worker, ip, to, asker);
+    }
+
+    /// Sends an ARP reply and learns nothing from the request: whether the asker has the address that it names is not known yet.
+    /// IPv6 is not supported.
+    pub fn answer(
         &mut self,
         now: Instant,
         worker: WorkerIndex,
@@ -122,31 +145,27 @@ impl Link {
             self.out.counters.unspoken += 1;
             return;
         };
-        // A probe for a duplicate address (RFC 5227) has no sender address, and none is learned.
-        let asker = IpAddr::V4(to_ip);
-        if is_host(asker) {
-            let source = (worker, IpAddr::V4(ip));
-            self.set_source(asker, source);
-            self.learn(now, asker, to, source, reason);
-        }
         let packet =
             Arp { operation: ArpOperation::Reply, sender: own, sender_ip: ip, target: to, target_ip: to_ip };
         self.at_paths().send_arp(now, worker, (to.gid, to.qpn), packet, reason);
     }
 
-    /// Sends a request for `target` by broadcast, from `source` at `worker`'s link-layer address, without any state. Rate limited.
+    /// Sends a request for `target` by broadcast, from `source` at `worker`'s link-layer address, without any state. Returns false
+    /// if the rate limit drops it, or if the link cannot send.
     pub fn request(
         &mut self,
         now: Instant,
         worker: WorkerIndex,
         source: impl Into<IpAddr>,
         target: impl Into<IpAddr>,
-    ) {
-        if self.neighbours.may_broadcast(now) {
-            self.ask(now, (worker, source.into()), target.into(), None);
-        } else {
+    ) -> bool {
+        if !self.neighbours.may_broadcast(now) {
             self.out.counters.requests_limited += 1;
+            return false;
         }
+        let can_send = self.ground.up && self.groups.broadcast_destination().is_some();
+        self.ask(now, (worker, source.into()), target.into(), None);
+        can_send && self.ground.address(worker).is_some()
     }
 
     /// Tells all that `ip` is at `worker`'s link-layer address: a gratuitous request by broadcast.
@@ -176,9 +195,9 @@ impl Link {
         }
     }
 
-    fn set_source(&mut self, ip: IpAddr, source: Source) {
+    pub(super) fn set_source(&mut self, now: Instant, ip: IpAddr, source: Source) {
         if let Some(tag) = self.neighbours.ageing().tag_mut(ip) {
-            tag.source = source;
+            (tag.source, tag.named) = (source, now);
         }
     }
 
@@ -195,7 +214,7 @@ impl Link {
         // Whom we asked for is needed, whoever says where it is.
         let asked_for = self.neighbours.contains(ip) && self.neighbours.get(ip).is_none();
         let reason = if asked_for { Reason::Needed } else { reason };
-        let known = self.neighbours.ageing().learn(now, ip, hardware, Tag::new(source));
+        let known = self.neighbours.ageing().learn(now, ip, hardware, Tag::new(now, source));
         self.attend_neighbours(now, CloseReason::NeighbourGone);
         if known {
             self.at_paths().want(now, hardware.gid, reason);
@@ -233,7 +252,8 @@ impl Link {
             }
         }
         while let Some(probe) = self.neighbours.poll_transmit() {
-            let source = self.neighbours.tag(probe.ip).map_or(NOBODY, |tag| tag.source);
+            let tag = self.neighbours.tag(probe.ip).filter(|tag| !self.neighbours.is_worn(now, tag));
+            let source = tag.map_or(NOBODY, |tag| tag.source);
             let source = self.still_ours(source);
             self.ask(now, source, probe.ip, probe.to);
         }
@@ -352,8 +372,8 @@ impl Link {
             return;
         }
         self.neighbours.note_heard(ip);
-        if self.neighbours.ageing().tell(now, ip, hardware, Tag::new(NOBODY)) {
-            self.set_source(ip, NOBODY);
+        if self.neighbours.ageing().tell(now, ip, hardware, Tag::new(now, NOBODY)) {
+            self.set_source(now, ip, NOBODY);
             self.attend_neighbours(now, CloseReason::NeighbourGone);
             self.at_paths().want(now, hardware.gid, Reason::Needed);
             self.dial_users(now, ip);

@@ -27,6 +27,9 @@ const SHARE: u32 = 64;
 const ASKED_BURST: u32 = 4096;
 const ASKED_PER_SECOND: u32 = 1024;
 
+/// How long the name of a host that the owner stands for is used.
+const BORROWED: Duration = Duration::from_secs(5);
+
 /// On whose behalf: an address of ours, and the worker whose link-layer address it has.
 pub(super) type Source = (WorkerIndex, IpAddr);
 
@@ -37,13 +40,15 @@ pub(super) const NOBODY: Source = (WorkerIndex(0), IpAddr::V4(Ipv4Addr::UNSPECIF
 pub(super) struct Tag {
     /// On whose behalf it is asked for.
     pub(super) source: Source,
+    /// Since when.
+    pub(super) named: Instant,
     /// When each worker last sent to it.
     pub(super) users: Vec<Option<Instant>>,
 }
 
 impl Tag {
-    pub(super) const fn new(source: Source) -> Self {
-        Self { source, users: Vec::new() }
+    pub(super) const fn new(now: Instant, source: Source) -> Self {
+        Self { source, named: now, users: Vec::new() }
     }
 
     /// A worker sends to it.
@@ -81,6 +86,8 @@ pub(super) struct NeighbourMap {
     returning: Bucket,
     /// Requests by broadcast on others' behalf, of which nothing is remembered.
     asked: Bucket,
+    /// The owner's own address, if other names are those of hosts that it stands for.
+    own_name: Option<Option<IpAddr>>,
 }
 
 fn rules(settings: &LinkSettings) -> Rules {
@@ -106,6 +113,7 @@ impl NeighbourMap {
             heard: Heard::new(settings.seed.rotate_left(48)),
             returning: Bucket::new(now, NEW_BURST, NEW_PER_SECOND),
             asked: Bucket::new(now, ASKED_BURST, ASKED_PER_SECOND),
+            own_name: None,
         }
     }
 
@@ -127,6 +135,17 @@ impl NeighbourMap {
     /// True if one more new address may be asked for now.
     pub(super) fn may_ask_new(&mut self, now: Instant, ip: IpAddr) -> bool {
         (self.heard.has(ip) && self.returning.take(now)) || self.new.take(now)
+    }
+
+    /// Names other than `own` are those of hosts that the owner stands for.
+    pub(super) const fn set_own_name(&mut self, own: Option<IpAddr>) {
+        self.own_name = Some(own);
+    }
+
+    /// True if a name is not to be used any more: the host that has it may be elsewhere by now.
+    pub(super) fn is_worn(&self, now: Instant, tag: &Tag) -> bool {
+        let borrowed = self.own_name.is_some_and(|own| own != Some(tag.source.1));
+        borrowed && now.saturating_duration_since(tag.named) > BORROWED
     }
 
     /// True if one more request may be broadcast now.
@@ -174,6 +193,10 @@ impl NeighbourMap {
 
     pub(super) fn is_asked(&self, ip: IpAddr) -> bool {
         self.ageing.is_asked(ip)
+    }
+
+    pub(super) fn is_confirmed(&self, now: Instant, ip: IpAddr, within: Duration) -> bool {
+        self.ageing.is_confirmed(now, ip, within)
     }
 
     pub(super) fn tag(&self, ip: IpAddr) -> Option<&Tag> {

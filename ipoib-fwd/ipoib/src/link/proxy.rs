@@ -1,7 +1,7 @@
 //! What the owner of a link that stands for other hosts needs to know, and to say, of neighbours.
 
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hca::{AddressVector, UdDestination, UdSource};
 use ib_wire::ipoib::HardwareAddress;
@@ -49,10 +49,38 @@ impl Link {
         }
     }
 
-    /// Asks a neighbour whether it is still there, more than once, and forgets it if it is not.
-    pub fn verify_neighbour(&mut self, now: Instant, ip: impl Into<IpAddr>) {
-        self.neighbours.ageing().verify(now, ip.into());
+    /// Queries a neighbor in the name of `source` at `worker`'s link-layer address: three questions within a second. Without an answer
+    /// the neighbor is forgotten.
+    pub fn verify_neighbour(
+        &mut self,
+        now: Instant,
+        worker: WorkerIndex,
+        source: impl Into<IpAddr>,
+        ip: impl Into<IpAddr>,
+    ) {
+        let ip = ip.into();
+        self.set_source(now, ip, (worker, source.into()));
+        self.neighbours.ageing().verify(now, ip);
         self.attend_neighbours(now, CloseReason::NeighbourGone);
+    }
+
+    /// Queries are in the owner's own name for as long as a neighbor is known. All other names are those of hosts that the owner stands
+    /// for, and are used for some seconds only: those hosts may move.
+    pub const fn set_own_name(&mut self, own: Option<IpAddr>) {
+        self.neighbours.set_own_name(own);
+    }
+
+    /// True if a neighbor itself was heard at its address within `within` before `now`.
+    #[must_use]
+    pub fn is_confirmed(&self, now: Instant, ip: impl Into<IpAddr>, within: Duration) -> bool {
+        self.neighbours.is_confirmed(now, ip.into(), within)
+    }
+
+    /// True while an address that no neighbor has answered for is queried, or shortly after that has failed.
+    #[must_use]
+    pub fn is_sought(&self, ip: impl Into<IpAddr>) -> bool {
+        let ip = ip.into();
+        self.neighbours.contains(ip) && self.neighbours.get(ip).is_none()
     }
 
     /// True while a neighbour that has answered before is asked whether it is still there.

@@ -10,6 +10,8 @@
 //!                      └────> Gone <── unused for long, Stale ─── Gone
 //! ```
 //!
+//! A neighbor that somebody waits for is verified: as Probing, with less time between the questions.
+//!
 //! A full table makes room by class: who never answered goes first, then whom no worker sends to, the longest unused
 //! before the others. Who carries traffic makes room for nobody, but whoever has more than a share of such neighbours to its
 //! link-layer addresses loses one of them. Every step costs the logarithm of the table's size at most.
@@ -27,6 +29,8 @@ use super::shares::{LinkLayer, Shares};
 const RETRY: Duration = Duration::from_secs(1);
 /// Questions before a neighbour counts as gone.
 const TRIES: u8 = 3;
+/// Time between two questions of a verification, for which somebody waits.
+const VERIFY: Duration = Duration::from_millis(330);
 
 /// A question to ask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,6 +92,8 @@ enum State {
     Stale,
     /// In use and asked, so many times.
     Probing { tries: u8 },
+    /// Asked at a faster pace because somebody waits for the answer.
+    Verifying { tries: u8 },
     /// No answer came; not to be asked again at once.
     Failed,
 }
@@ -109,6 +115,8 @@ struct Entry<A: LinkLayer, T> {
     state: State,
     /// When the state's time is over.
     due: Instant,
+    /// When the neighbor itself was heard last.
+    confirmed: Option<Instant>,
     /// A worker sent to it since it was last confirmed.
     used: bool,
     class: Class,
@@ -198,7 +206,23 @@ impl<A: LinkLayer, T> Ageing<A, T> {
     /// True while a neighbour that has answered before is asked whether it is still there.
     #[must_use]
     pub fn is_asked(&self, ip: IpAddr) -> bool {
-        self.entries.get(&ip).is_some_and(|entry| matches!(entry.state, State::Probing { .. }))
+        self.entries
+            .get(&ip)
+            .is_some_and(|entry| matches!(entry.state, State::Probing { .. } | State::Verifying { .. }))
+    }
+
+    /// True if a neighbor itself was heard at its address within `within` before `now`.
+    #[must_use]
+    pub fn is_confirmed(&self, now: Instant, ip: IpAddr, within: Duration) -> bool {
+        let confirmed = self.entries.get(&ip).and_then(|entry| entry.confirmed);
+        confirmed.is_some_and(|at| now.saturating_duration_since(at) <= within)
+    }
+
+    /// Sets when a neighbor itself was heard last, where that was at another time than [`Self::learn`] was called.
+    pub fn set_confirmed(&mut self, ip: IpAddr, at: Option<Instant>) {
+        if let Some(entry) = self.entries.get_mut(&ip) {
+            entry.confirmed = at;
+        }
     }
 
     /// What the link keeps of a neighbour.
@@ -245,7 +269,7 @@ impl<A: LinkLayer, T> Ageing<A, T> {
                 State::Incomplete { .. } => "incomplete",
                 State::Reachable => "reachable",
                 State::Stale => "stale",
-                State::Probing { .. } => "probing",
+                State::Probing { .. } | State::Verifying { .. } => "probing",
                 State::Failed => "failed",
             },
             since: entry.since,
@@ -274,6 +298,7 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         let due = now + self.rules.reachable;
         if let Some(mut entry) = self.take(ip) {
             let before = entry.address.replace(address);
+            entry.confirmed = Some(now);
             (entry.state, entry.due, entry.used) = (State::Reachable, due, false);
             if before.is_none() {
                 // Traffic asked for it.
@@ -293,7 +318,9 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         }
         let (state, class) = (State::Reachable, Class::Unused);
         let address = Some(address);
-        let entry = Entry { address, state, due, used: false, class, since: now, counted: None, tag };
+        let confirmed = Some(now);
+        let entry =
+            Entry { address, state, due, confirmed, used: false, class, since: now, counted: None, tag };
         self.put(ip, entry);
         self.events.extend(address.map(|address| Event::Set { ip, address, before: None }));
         true
@@ -307,6 +334,7 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         }
         if let Some(mut entry) = self.take(ip) {
             (entry.state, entry.class, entry.since) = (State::Stale, Class::Unused, now);
+            entry.confirmed = None;
             entry.due = self.stale_until(now, now);
             self.put(ip, entry);
         }
@@ -327,7 +355,8 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         }
         let (state, class) = (State::Incomplete { tries: 1 }, Class::Unanswered);
         let due = now + RETRY;
-        let entry = Entry { address: None, state, due, used: true, class, since: now, counted: None, tag };
+        let (address, confirmed, counted) = (None, None, None);
+        let entry = Entry { address, state, due, confirmed, used: true, class, since: now, counted, tag };
         self.put(ip, entry);
         self.probes.push_back(Probe { ip, to: None });
         true
@@ -349,18 +378,20 @@ impl<A: LinkLayer, T> Ageing<A, T> {
 
     /// Perhaps a neighbour is not there any more: it is asked once, and gone without an answer.
     pub fn suspect(&mut self, now: Instant, ip: IpAddr) {
-        self.probe(now, ip, TRIES);
-    }
-
-    /// The same, but a question that gets lost costs it nothing: it is asked twice.
-    pub fn verify(&mut self, now: Instant, ip: IpAddr) {
-        self.probe(now, ip, TRIES - 1);
-    }
-
-    fn probe(&mut self, now: Instant, ip: IpAddr, tries: u8) {
         let Some(mut entry) = self.take(ip) else { return };
         if matches!(entry.state, State::Reachable | State::Stale) {
-            (entry.state, entry.due) = (State::Probing { tries }, now + RETRY);
+            (entry.state, entry.due) = (State::Probing { tries: TRIES }, now + RETRY);
+            self.probes.push_back(Probe { ip, to: entry.address });
+        }
+        self.put(ip, entry);
+    }
+
+    /// Queries a known neighbor because somebody waits for the answer: three questions within a second, and it is gone without an
+    /// answer. Does nothing while such a query is under way.
+    pub fn verify(&mut self, now: Instant, ip: IpAddr) {
+        let Some(mut entry) = self.take(ip) else { return };
+        if matches!(entry.state, State::Reachable | State::Stale | State::Probing { .. }) {
+            (entry.state, entry.due) = (State::Verifying { tries: 1 }, now + VERIFY);
             self.probes.push_back(Probe { ip, to: entry.address });
         }
         self.put(ip, entry);
@@ -406,6 +437,7 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         while let Some((_, ip)) = self.due.first().copied().filter(|(due, _)| *due <= now) {
             let Some(mut entry) = self.take(ip) else { return };
             let in_use = entry.used || now.duration_since(entry.since) < self.rules.reachable;
+            let mut retry = RETRY;
             let ask = match entry.state {
                 State::Incomplete { tries } if tries < TRIES && self.insists => {
                     entry.state = State::Incomplete { tries: tries + 1 };
@@ -419,6 +451,11 @@ impl<A: LinkLayer, T> Ageing<A, T> {
                 }
                 State::Probing { tries } if tries < TRIES => {
                     entry.state = State::Probing { tries: tries + 1 };
+                    entry.address.filter(|_| tries + 1 < TRIES || !self.rules.last_to_all)
+                }
+                State::Verifying { tries } if tries < TRIES => {
+                    entry.state = State::Verifying { tries: tries + 1 };
+                    retry = VERIFY;
                     entry.address.filter(|_| tries + 1 < TRIES || !self.rules.last_to_all)
                 }
                 State::Reachable if in_use => {
@@ -444,12 +481,12 @@ impl<A: LinkLayer, T> Ageing<A, T> {
                     self.bury(ip, &entry, Gone::Unused);
                     continue;
                 }
-                State::Incomplete { .. } | State::Probing { .. } => {
+                State::Incomplete { .. } | State::Probing { .. } | State::Verifying { .. } => {
                     self.bury(ip, &entry, Gone::Unanswered);
                     continue;
                 }
             };
-            entry.due = now + RETRY;
+            entry.due = now + retry;
             self.probes.push_back(Probe { ip, to: ask });
             self.put(ip, entry);
         }

@@ -33,6 +33,7 @@ impl News {
         match happening {
             Happening::AddressMoved { .. } => tracing::info!(segment, event, "{segment}: {text}"),
             Happening::Conflict { .. } => tracing::warn!(segment, event, "{segment}: {text}"),
+            Happening::OwnAddressClaimed { .. } => tracing::error!(segment, event, "{segment}: {text}"),
             Happening::HeldDown { .. } => tracing::error!(segment, event, "{segment}: {text}"),
         }
     }
@@ -54,6 +55,10 @@ pub(super) fn said(happening: Happening) -> (What, String, Value) {
                 "claimant": {"side": claimant.side().name(), "hardware_address": claimant.to_string()},
             });
             (What::Disputed, text, facts)
+        }
+        Happening::OwnAddressClaimed { ip, claimant } => {
+            let text = format!("{ip}, the gateway's own address, is claimed by {}", at(claimant));
+            (What::OwnAddressClaimed, text, facts(ip, claimant))
         }
         Happening::HeldDown { ip, owner } => {
             let text = format!("{ip} moves too often: it stays with {} for now", at(owner));

@@ -288,9 +288,9 @@ impl<B: Backend> GatewayControl<B> {
         duty.segment.handle_link_event(now, link, event);
     }
 
-    /// Tells the gateways that stand by where a host is.
+    /// Reports to the standby gateways where a host is. An unproven one is left to the next full report: then it is proven, or gone.
     fn tell_others(&mut self, now: Instant, at: SegmentIndex, host: Neighbour) {
-        if let Some(duty) = self.segments.at_mut(at) {
+        if let Some(duty) = self.segments.at_mut(at).filter(|duty| !duty.segment.is_unproven(host.ip)) {
             duty.duty.pair.tell_neighbour(now, host);
         }
     }

@@ -23,6 +23,8 @@ fn released(outputs: &Outputs) -> Vec<&Vec<u8>> {
 #[test]
 fn a_packet_goes_when_the_path_is_published_and_not_before() {
     let mut w = World::new();
+    w.know_ethernet(E1_MAC, E1);
+    w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     let frame = cold_frame(&mut w);
     assert_eq!(w.asked(), [Asked::Resolve { source: E1.into(), ip: I1.into() }]);
     // It has answered, and its path is being looked up.
@@ -69,6 +71,7 @@ fn a_message_to_a_cold_ethernet_host_goes_when_the_host_is_published() {
 #[test]
 fn an_asker_is_answered_when_the_path_is_published_and_not_before() {
     let mut w = World::new();
+    w.know_ethernet(E1_MAC, E1);
     w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
     assert_eq!(w.asked(), [Asked::Resolve { source: E1.into(), ip: I1.into() }]);
     assert_eq!(World::frames(&w.outputs()), []);
@@ -123,6 +126,97 @@ fn those_that_nobody_answers_for_are_dropped_and_few_wait() {
     assert_eq!(discarded(&mut w), [DropReason::Shutdown; DESTINATIONS]);
 }
 
+/// Replies among frames: for whom, and to whom.
+fn replies(outputs: &Outputs) -> Vec<(Ipv4Addr, MacAddress)> {
+    let frames = World::frames(outputs).into_iter();
+    frames.filter(|a| a.operation == ArpOperation::Reply).map(|a| (a.sender_ip, a.target_mac)).collect()
+}
+
+/// E1 is being introduced to I1, which has a path: its address is proven, then I1 is queried in its name. Returns what comes out meanwhile.
+fn until_introduced(w: &mut World) -> Outputs {
+    w.pass(PROVEN);
+    let mut outputs = w.outputs();
+    assert!(World::frames(&outputs).iter().any(|a| a.target_ip == E1), "E1 is heard before its name is used");
+    w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
+    outputs.extend(w.outputs());
+    assert_eq!(w.asked().last(), Some(&Asked::Ask(I1.into())));
+    outputs
+}
+
+#[test]
+fn a_packet_waits_until_its_source_is_introduced() {
+    for answers in [true, false] {
+        let mut w = World::new();
+        let frame = cold_frame(&mut w);
+        assert_eq!(w.asked(), [Asked::Resolve { source: GATEWAY.into(), ip: I1.into() }]);
+        w.know_infiniband(1, I1);
+        w.publish(I1);
+        // I1 may know E1 at a queue pair of an earlier run: its answer to the packet would go there.
+        assert_eq!(released(&w.outputs()), [] as [&Vec<u8>; 0]);
+        let outputs = until_introduced(&mut w);
+        assert_eq!(released(&outputs), [] as [&Vec<u8>; 0]);
+        if answers {
+            w.infiniband(InfiniBandOperation::Reply, 1, I1, E1);
+        } else {
+            w.pass(ms(510));
+        }
+        assert_eq!(released(&w.outputs()), [&frame], "answers: {answers}");
+    }
+}
+
+#[test]
+fn a_packet_whose_source_cannot_be_proven_goes_all_the_same() {
+    // Somebody of InfiniBand has the address.
+    let mut w = World::new();
+    let frame = cold_frame(&mut w);
+    w.know_infiniband(1, I1);
+    w.publish(I1);
+    w.infiniband(InfiniBandOperation::Reply, 2, E1, GATEWAY);
+    w.pass(secs(1));
+    assert_eq!(released(&w.outputs()), [&frame]);
+    assert!(!w.asked().contains(&Asked::Ask(I1.into())));
+    // Its source is not of the segment, as behind a router.
+    let mut w = World::new();
+    let (frame, arrival) =
+        (packet(Side::Ethernet, Ipv4Addr::new(192, 0, 2, 1), I1, 100), arrival(Side::Ethernet, None));
+    w.segment.handle_unresolved(w.now, &mut w.fabric, I1.into(), arrival, frame.clone(), false);
+    w.know_infiniband(1, I1);
+    w.publish(I1);
+    assert_eq!(released(&w.outputs()), [&frame]);
+}
+
+#[test]
+fn an_asker_is_introduced_before_it_is_answered() {
+    let mut w = World::new();
+    w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
+    w.know_infiniband(1, I1);
+    w.publish(I1);
+    // Asking again does not get an answer before.
+    w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
+    assert_eq!(replies(&w.outputs()), []);
+    assert_eq!(replies(&until_introduced(&mut w)), []);
+    w.infiniband(InfiniBandOperation::Reply, 1, I1, E1);
+    assert_eq!(replies(&w.outputs()), [(I1, E1_MAC)]);
+}
+
+#[test]
+fn a_scan_keeps_nobody_from_being_introduced() {
+    let mut w = World::new();
+    w.segment.own.settings.address = GatewayAddress::new(GATEWAY, 16);
+    for n in 0..1000u32 {
+        let nobody = Ipv4Addr::from(0x0a4d_0400 + n);
+        w.ethernet(ArpOperation::Request, E2_MAC, E2, nobody);
+    }
+    let frame = cold_frame(&mut w);
+    w.know_infiniband(1, I1);
+    w.publish(I1);
+    w.outputs();
+    w.asked();
+    until_introduced(&mut w);
+    w.infiniband(InfiniBandOperation::Reply, 1, I1, E1);
+    assert_eq!(released(&w.outputs()), [&frame]);
+}
+
 #[test]
 fn duplicate_address_detection_sees_the_other_side() {
     let mut w = World::new();
@@ -167,6 +261,20 @@ fn an_infiniband_hosts_own_side_is_asked_first() {
 }
 
 #[test]
+fn an_infiniband_host_that_answers_late_is_proven_by_a_whole_silence_of_ethernet() {
+    let mut w = World::new();
+    w.infiniband(InfiniBandOperation::Request, 1, I1, I2);
+    w.pass(ms(240));
+    w.outputs();
+    w.infiniband(InfiniBandOperation::Reply, 2, I2, GATEWAY);
+    assert_eq!(World::frames(&w.outputs()).iter().map(|a| a.target_ip).collect::<Vec<_>>(), [I2]);
+    w.pass(ms(240));
+    assert!(w.segment.is_unproven(I2.into()));
+    w.pass(ms(20));
+    assert!(!w.segment.is_unproven(I2.into()));
+}
+
+#[test]
 fn hosts_that_only_talk_to_their_like_are_no_concern_of_ours() {
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
@@ -185,7 +293,8 @@ fn what_a_host_asks_while_its_answer_waits_is_answered_too() {
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     w.outputs();
     w.pass(ms(300));
-    let answers = World::frames(&w.outputs());
+    let mut answers = World::frames(&w.outputs());
+    answers.retain(|a| a.operation == ArpOperation::Reply);
     assert_eq!(answers.iter().map(|a| (a.sender_ip, a.target_mac)).collect::<Vec<_>>(), [(I2, E1_MAC)]);
     assert!(w.asked().contains(&Asked::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() }));
 }

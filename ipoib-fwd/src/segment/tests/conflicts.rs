@@ -131,8 +131,8 @@ fn a_card_that_answers_once_more_before_it_goes_is_asked_again_soon() {
         Output::Frame { bytes, .. } => bytes.first_chunk::<6>().map(|to| MacAddress(*to)),
         _ => None,
     };
-    assert_eq!(w.outputs().iter().filter_map(to).collect::<Vec<_>>(), [E1_MAC]);
-    w.pass(secs(1));
+    assert_eq!(w.outputs().iter().filter_map(to).collect::<Vec<_>>(), [E1_MAC; 2]);
+    w.pass(ms(200));
     assert_eq!(w.outputs().iter().filter_map(to).collect::<Vec<_>>(), [MacAddress::BROADCAST]);
     w.ethernet(ArpOperation::Reply, E2_MAC, E1, GATEWAY);
     assert_eq!(w.segment.hosts().next().unwrap().mac, Some(E2_MAC));
@@ -146,12 +146,31 @@ fn a_card_that_answers_once_more_before_it_goes_is_asked_again_soon() {
 }
 
 #[test]
+fn a_claim_is_not_proven_by_questions_that_were_not_sent() {
+    // The link's rate limit drops the first question, or the second one.
+    for limited_after in [ms(0), ms(100)] {
+        let mut w = World::new();
+        w.fabric.is_limited = limited_after.is_zero();
+        w.ethernet(ArpOperation::Request, E2_MAC, I1, GATEWAY);
+        w.pass(limited_after);
+        w.fabric.is_limited = true;
+        w.pass(secs(3));
+        assert!(!w.outputs().iter().any(|o| matches!(o, Output::SetHost { .. })), "{limited_after:?}");
+        assert_eq!(w.segment.counters().limited, 1);
+        // The next claim is looked into.
+        w.fabric.is_limited = false;
+        w.know_ethernet(E2_MAC, I1);
+    }
+}
+
+#[test]
 fn an_address_moves_to_ethernet_when_its_owner_is_silent() {
     let mut w = World::new();
     w.know_infiniband(1, I1);
     w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
     w.pass(ms(900));
-    assert_eq!(w.asked(), [Asked::Ask(I1.into()); 3]);
+    let all = Asked::Request { source: GATEWAY.into(), ip: I1.into() };
+    assert_eq!(w.asked(), [Asked::Ask(I1.into()), Asked::Ask(I1.into()), all]);
     assert_eq!(w.outputs(), []);
     w.pass(ms(200));
     let outputs = w.outputs();
@@ -386,5 +405,44 @@ fn who_answers_for_a_host_that_has_answered_is_believed_only_if_that_is_silent()
         assert!(w.asked().contains(&Asked::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() }));
         let mac = w.segment.hosts().next().unwrap().mac;
         assert_eq!(mac, Some(if stays { E1_MAC } else { E2_MAC }));
+    }
+}
+
+#[test]
+fn a_host_that_claims_the_gateways_own_address_is_reported_once_in_ten_seconds() {
+    let mut w = World::new();
+    let claim = |claimant| Happening::OwnAddressClaimed { ip: GATEWAY.into(), claimant };
+    for _ in 0..5 {
+        w.ethernet(ArpOperation::Request, E2_MAC, GATEWAY, GATEWAY);
+    }
+    let outputs = w.outputs();
+    assert_eq!(moved(&outputs), [claim(Place::Ethernet(E2_MAC))]);
+    let defence = World::frames(&outputs);
+    assert_eq!(
+        defence.iter().map(|f| (f.sender_mac, f.sender_ip)).collect::<Vec<_>>(),
+        [(GATEWAY_MAC, GATEWAY)]
+    );
+    let dropped = outputs.iter().filter(|o| **o == Output::Drop(DropReason::HostileArp, 1)).count();
+    assert_eq!((dropped, w.segment.counters().own_address_claimed), (5, 5));
+    w.pass(secs(10));
+    w.infiniband(InfiniBandOperation::Request, 3, GATEWAY, I1);
+    assert_eq!(moved(&w.outputs()), [claim(Place::InfiniBand(hardware(3)))]);
+    assert_eq!(w.asked(), [Asked::Announce(GATEWAY.into())]);
+}
+
+#[test]
+fn an_announcement_is_carried_across_when_the_other_side_has_been_silent() {
+    for owner_answers in [false, true] {
+        let mut w = World::new();
+        w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
+        assert_eq!(w.asked(), [Asked::Request { source: GATEWAY.into(), ip: I1.into() }]);
+        if owner_answers {
+            w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
+        }
+        w.pass(secs(20));
+        let announced = w.asked().contains(&Asked::Announce(I1.into()));
+        // An owner that does not answer again has gone: the announcement is carried across then.
+        assert!(announced, "{owner_answers}");
+        assert_eq!(w.segment.counters().conflicts, u64::from(owner_answers));
     }
 }

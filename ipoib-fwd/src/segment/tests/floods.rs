@@ -81,6 +81,7 @@ fn of_ethernet_hosts_by_packets() {
 #[test]
 fn of_infiniband_hosts_by_arp() {
     let mut w = world();
+    w.know_ethernet(E1_MAC, E1);
     flood(
         &mut w,
         |w, nobody| w.ethernet(ArpOperation::Request, E2_MAC, E2, nobody),
@@ -92,6 +93,14 @@ fn of_infiniband_hosts_by_arp() {
             assert!(World::frames(&w.outputs()).iter().any(|f| f.sender_ip == cold), "{cold} is told");
         },
     );
+    // What a limit has refused is not called a full table.
+    let refused = |w: &mut World, n: u32| {
+        w.ethernet(ArpOperation::Request, E2_MAC, E2, nobody(n));
+        w.outputs()
+    };
+    let outputs: Outputs = (0..5000).flat_map(|n| refused(&mut w, n)).collect();
+    assert!(outputs.contains(&Output::Drop(DropReason::LookupLimited, 1)));
+    assert!(!outputs.contains(&Output::Drop(DropReason::NeighbourTableFull, 1)));
     // The link has a limit for all: one host may not use it up.
     assert!(w.asked().len() < 5000 / 10);
 }
@@ -99,6 +108,7 @@ fn of_infiniband_hosts_by_arp() {
 #[test]
 fn of_infiniband_hosts_by_packets() {
     let mut w = world();
+    w.know_ethernet(E1_MAC, E1);
     let frame = |w: &mut World, from: MacAddress, to: Ipv4Addr| {
         let mut frame = packet(Side::Ethernet, E1, to, 100);
         frame[6..12].copy_from_slice(&from.0);
@@ -109,6 +119,7 @@ fn of_infiniband_hosts_by_packets() {
         &mut w,
         |w, nobody| frame(w, E2_MAC, nobody),
         |w, cold| {
+            w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
             frame(w, E1_MAC, cold);
             assert_eq!(w.asked(), [Asked::Resolve { source: E1.into(), ip: cold.into() }]);
             w.know_infiniband(1, cold);
@@ -158,7 +169,10 @@ fn of_changed_cards_another_host_still_gets_a_new_one() {
     for card in 0..2 {
         for n in 0..1024 {
             w.ethernet(ArpOperation::Request, mac(n, card), nobody(n), GATEWAY);
+            w.segment.handle_timeout(w.now, &mut w.fabric);
+            w.now += ms(2);
         }
+        w.pass(PROVEN);
         w.outputs();
     }
     w.know_ethernet(E1_MAC, E1);
@@ -175,6 +189,7 @@ fn crowd(n: u32) -> Ipv4Addr {
 #[test]
 fn of_infiniband_hosts_by_arp_from_many_stations() {
     let mut w = world();
+    w.know_ethernet(E1_MAC, E1);
     let mut n = 0u32;
     flood(
         &mut w,
@@ -247,4 +262,17 @@ fn who_was_never_heard_is_found_in_the_end() {
         w.pass(ms(10));
     }
     assert!(asked >= 2, "{asked} of 20 times");
+}
+
+#[test]
+fn a_flood_of_probes_on_one_side_leaves_the_other_sides_probes_known() {
+    let mut w = World::new();
+    w.segment.set_networks(w.now, &mut w.fabric, None, crate::forward::Routes::default());
+    w.infiniband(InfiniBandOperation::Request, 1, NONE, I1);
+    for n in 0..3000 {
+        let ip = Ipv4Addr::from_bits(0x0a4e_0000 + n);
+        w.ethernet(ArpOperation::Request, E2_MAC, NONE, ip);
+    }
+    let none = IpAddr::V4(NONE);
+    assert!(!w.segment.may_ask_as(w.now, &w.fabric, Side::InfiniBand, I1.into(), none));
 }

@@ -29,7 +29,7 @@ fn mac(n: u32) -> MacAddress {
 #[test]
 fn who_does_not_answer_three_probes_is_gone() {
     let (mut t, mut now) = table();
-    assert!(t.resolve(now, HOST, ()));
+    assert!(t.resolve(now, HOST, None));
     let mut probes = 0;
     for _ in 0..5 {
         probes += std::iter::from_fn(|| t.poll_transmit()).count();
@@ -42,17 +42,41 @@ fn who_does_not_answer_three_probes_is_gone() {
 }
 
 #[test]
+fn a_host_that_is_verified_is_asked_three_times_within_a_second() {
+    for answers in [false, true] {
+        let (mut t, start) = table();
+        t.learn(start, HOST, E1_MAC, None);
+        let now = start + secs(6);
+        assert!(t.is_confirmed(now, HOST, secs(6)) && !t.is_confirmed(now, HOST, secs(5)));
+        t.verify(now, HOST);
+        t.verify(now, HOST);
+        assert!(t.is_asked(HOST));
+        pass(&mut t, now + ms(340));
+        if answers {
+            t.learn(now + ms(500), HOST, E1_MAC, None);
+        }
+        pass(&mut t, now + ms(680));
+        pass(&mut t, now + ms(1020));
+        let to: Vec<_> = std::iter::from_fn(|| t.poll_transmit()).map(|probe| probe.to).collect();
+        let known = Some(E1_MAC);
+        let (asked, left) = if answers { (vec![known; 2], known) } else { (vec![known, known, None], None) };
+        assert_eq!((to, t.get(HOST)), (asked, left), "the last question is for another card");
+        assert_eq!(t.is_confirmed(now + secs(1), HOST, secs(1)), answers);
+    }
+}
+
+#[test]
 fn a_used_neighbour_is_probed_and_an_unused_one_forgotten() {
     let (mut t, start) = table();
     let nobody = IpAddr::V4(E2);
-    t.learn(start, HOST, E1_MAC, ());
-    t.learn(start, nobody, E1_MAC, ());
+    t.learn(start, HOST, E1_MAC, None);
+    t.learn(start, nobody, E1_MAC, None);
     while t.poll_event().is_some() {}
     t.note_used(start, HOST);
     pass(&mut t, start + secs(30));
     assert_eq!(t.poll_transmit(), Some(Probe { ip: HOST, to: Some(E1_MAC) }));
     assert_eq!(t.poll_transmit(), None);
-    t.learn(start + secs(30), HOST, E1_MAC, ());
+    t.learn(start + secs(30), HOST, E1_MAC, None);
     assert_eq!(t.poll_event(), None, "a refresh is no change");
     pass(&mut t, start + secs(59));
     assert_eq!(t.poll_transmit(), None);
@@ -69,8 +93,8 @@ fn a_used_neighbour_is_probed_and_an_unused_one_forgotten() {
 #[test]
 fn a_new_address_is_told_and_a_move_forgets() {
     let (mut t, now) = table();
-    t.learn(now, HOST, E1_MAC, ());
-    t.learn(now, HOST, E2_MAC, ());
+    t.learn(now, HOST, E1_MAC, None);
+    t.learn(now, HOST, E2_MAC, None);
     t.forget(HOST);
     let events: Vec<_> = std::iter::from_fn(|| t.poll_event()).collect();
     let set = |address, before| HostEvent::Set { ip: HOST, address, before };
@@ -82,8 +106,8 @@ fn a_new_address_is_told_and_a_move_forgets() {
 #[test]
 fn a_scan_pushes_out_older_questions_and_nobody_who_is_there() {
     let (mut t, now) = table();
-    t.learn(now, HOST, E1_MAC, ());
-    assert!((0..10_000).all(|i| t.resolve(now + ms(i.into()), ip(i), ())));
+    t.learn(now, HOST, E1_MAC, None);
+    assert!((0..10_000).all(|i| t.resolve(now + ms(i.into()), ip(i), None)));
     assert_eq!((t.len(), t.get(HOST)), (513, Some(E1_MAC)));
     assert_eq!(t.counters().evicted_unanswered, 10_000 - 512);
     assert!(t.contains(ip(9_999)) && !t.contains(ip(0)), "the oldest has had its time");
@@ -93,13 +117,13 @@ fn a_scan_pushes_out_older_questions_and_nobody_who_is_there() {
 fn a_storm_of_senders_takes_no_room_from_hosts_with_traffic() {
     let (mut t, start) = table();
     for i in 0..100 {
-        t.learn(start, ip(i), mac(i), ());
+        t.learn(start, ip(i), mac(i), None);
         t.note_used(start, ip(i));
     }
     // Faster than anything ages.
     for i in 1_000..21_000 {
         let now = start + Duration::from_micros(u64::from(i) * 100);
-        assert!(t.learn(now, ip(i), mac(i), ()), "{i}");
+        assert!(t.learn(now, ip(i), mac(i), None), "{i}");
         if i % 1_000 == 0 {
             (0..100).for_each(|used| t.note_used(now, ip(used)));
         }
@@ -109,17 +133,17 @@ fn a_storm_of_senders_takes_no_room_from_hosts_with_traffic() {
     assert_eq!(t.counters().evicted_unused, 20_000 - (MAX_NEIGHBOURS as u64 - 100));
     // A new host still finds room, by asking and by being asked for.
     let now = start + secs(3);
-    assert!(t.learn(now, HOST, E1_MAC, ()) && t.resolve(now, IpAddr::V4(E2), ()));
+    assert!(t.learn(now, HOST, E1_MAC, None) && t.resolve(now, IpAddr::V4(E2), None));
 }
 
 #[test]
 fn hosts_with_traffic_make_room_for_nobody() {
     let (mut t, now) = table();
     for i in 0..MAX_NEIGHBOURS as u32 {
-        assert!(t.learn(now, ip(i), mac(i), ()));
+        assert!(t.learn(now, ip(i), mac(i), None));
         t.note_used(now, ip(i));
     }
-    assert!(!t.learn(now, HOST, E1_MAC, ()) && !t.resolve(now, HOST, ()));
+    assert!(!t.learn(now, HOST, E1_MAC, None) && !t.resolve(now, HOST, None));
     assert_eq!(t.counters().table_full, 2);
 }
 
@@ -127,27 +151,27 @@ fn hosts_with_traffic_make_room_for_nobody() {
 fn one_host_that_claims_every_address_keeps_its_share_and_no_more() {
     let (mut t, mut now) = table();
     for i in 0..100 {
-        t.learn(now, ip(i), mac(i), ());
+        t.learn(now, ip(i), mac(i), None);
         t.note_used(now, ip(i));
     }
     // It speaks in the name of thousands, and has each of them sent to.
     let most = MAX_NEIGHBOURS as u32;
     for i in 1_000..1_000 + most {
-        t.learn(now, ip(i), E1_MAC, ());
+        t.learn(now, ip(i), E1_MAC, None);
         t.note_used(now, ip(i));
     }
     assert_eq!(t.len(), MAX_NEIGHBOURS);
     // Others find room nevertheless, and whoever was there stays.
     for i in 50_000..53_000 {
         now += Duration::from_micros(1);
-        assert!(t.learn(now, ip(i), mac(i), ()), "{i}");
+        assert!(t.learn(now, ip(i), mac(i), None), "{i}");
         t.note_used(now, ip(i));
     }
-    assert!(t.resolve(now, HOST, ()));
+    assert!(t.resolve(now, HOST, None));
     assert!((0..100).chain(50_000..53_000).all(|i| t.get(ip(i)) == Some(mac(i))));
     // It takes nothing from others either.
     for i in 1_000..1_000 + most {
-        t.learn(now, ip(i), E1_MAC, ());
+        t.learn(now, ip(i), E1_MAC, None);
         t.note_used(now, ip(i));
     }
     assert!((0..100).chain(50_000..53_000).all(|i| t.get(ip(i)) == Some(mac(i))));
@@ -158,7 +182,7 @@ fn one_host_that_claims_every_address_keeps_its_share_and_no_more() {
 fn who_only_speaks_often_carries_no_traffic() {
     let (mut t, start) = table();
     for i in 0..MAX_NEIGHBOURS as u32 {
-        assert!(t.learn(start, ip(i), mac(i), ()));
+        assert!(t.learn(start, ip(i), mac(i), None));
         t.note_used(start, ip(i));
     }
     // The first is sent to on and on, the others are only heard.
@@ -166,29 +190,29 @@ fn who_only_speaks_often_carries_no_traffic() {
         let now = start + secs(second);
         t.note_used(now, ip(0));
         (0..MAX_NEIGHBOURS as u32).filter(|_| second % 10 == 0).for_each(|i| {
-            t.learn(now, ip(i), mac(i), ());
+            t.learn(now, ip(i), mac(i), None);
         });
         pass(&mut t, now);
     }
     let now = start + secs(40);
     let newcomers = 100_000..100_000 + MAX_NEIGHBOURS as u32 - 1;
-    assert!(newcomers.clone().all(|i| t.learn(now, ip(i), mac(i), ())));
+    assert!(newcomers.clone().all(|i| t.learn(now, ip(i), mac(i), None)));
     assert!(t.get(ip(0)).is_some() && newcomers.clone().all(|i| t.get(ip(i)).is_some()));
 }
 
 #[test]
 fn one_sender_names_so_many_hosts_unless_they_were_asked_for() {
     let (mut t, now) = table();
-    assert!((0..1_000).all(|i| t.learn(now + ms(i.into()), ip(i), E1_MAC, ())));
+    assert!((0..1_000).all(|i| t.learn(now + ms(i.into()), ip(i), E1_MAC, None)));
     assert!((0..1_000).all(|i| t.get(ip(i)).is_some() == (i >= 744)), "the longest unused have made room");
     assert_eq!((t.len(), t.counters().sender_limited), (256, 744));
     let now = now + secs(1);
-    assert!(t.resolve(now, HOST, ()) && t.learn(now, HOST, E1_MAC, ()), "its answer is welcome");
-    assert!(t.learn(now, IpAddr::V4(E2), E2_MAC, ()), "others are not concerned");
+    assert!(t.resolve(now, HOST, None) && t.learn(now, HOST, E1_MAC, None), "its answer is welcome");
+    assert!(t.learn(now, IpAddr::V4(E2), E2_MAC, None), "others are not concerned");
     assert_eq!((t.len(), t.counters().sender_limited), (258, 744));
     // Whom traffic goes to stays, whoever writes its address into packets.
     t.note_used(now, ip(744));
-    assert!((5_000..6_000).all(|i| t.learn(now + ms(i.into()), ip(i), E1_MAC, ())));
+    assert!((5_000..6_000).all(|i| t.learn(now + ms(i.into()), ip(i), E1_MAC, None)));
     assert!(t.get(ip(744)).is_some() && t.get(ip(745)).is_none());
 }
 
@@ -197,7 +221,7 @@ fn who_is_told_of_may_have_any_number_of_addresses() {
     let (mut t, now) = table();
     for round in 0..10 {
         let now = now + secs(round * 3);
-        assert!((0..1_000).all(|i| t.tell(now, ip(i), E1_MAC, ())));
+        assert!((0..1_000).all(|i| t.tell(now, ip(i), E1_MAC, None)));
         pass(&mut t, now);
     }
     assert_eq!((t.len(), t.counters().sender_limited, t.poll_transmit()), (1_000, 0, None));

@@ -35,6 +35,8 @@ const I2: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 4);
 const E1_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
 const E2_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 3]);
 const NONE: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
+/// By then an address that a host claims is proven, if the other side is silent.
+const PROVEN: Duration = Duration::from_millis(310);
 
 fn own() -> Own {
     let mut settings = Settings::new(GATEWAY_MAC);
@@ -98,6 +100,12 @@ struct Fake {
     behind: HashMap<Qpn, IpAddr>,
     /// Neighbours that are asked whether they are still there.
     verified: HashSet<IpAddr>,
+    /// Neighbors that were not heard for long.
+    stale: HashSet<IpAddr>,
+    /// Addresses that no neighbor has answered for yet.
+    sought: HashSet<IpAddr>,
+    /// The link's rate limit drops all requests.
+    is_limited: bool,
     asked: Vec<Asked>,
 }
 
@@ -150,11 +158,17 @@ impl Fabric for Fake {
     }
 
     fn resolve(&mut self, _: Instant, _: WorkerIndex, source: IpAddr, ip: IpAddr) {
+        if !self.neighbours.contains_key(&ip) {
+            self.sought.insert(ip);
+        }
         self.asked.push(Asked::Resolve { source, ip });
     }
 
-    fn request(&mut self, _: Instant, _: WorkerIndex, source: IpAddr, ip: IpAddr) {
-        self.asked.push(Asked::Request { source, ip });
+    fn request(&mut self, _: Instant, _: WorkerIndex, source: IpAddr, ip: IpAddr) -> bool {
+        if !self.is_limited {
+            self.asked.push(Asked::Request { source, ip });
+        }
+        !self.is_limited
     }
 
     fn ask(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, ip: IpAddr) {
@@ -165,9 +179,19 @@ impl Fabric for Fake {
         self.asked.push(Asked::AskAt(ip, at));
     }
 
-    fn verify(&mut self, _: Instant, ip: IpAddr) {
+    fn verify(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, ip: IpAddr) {
         self.asked.push(Asked::Verify(ip));
         self.verified.insert(ip);
+    }
+
+    fn is_confirmed(&self, _: Instant, ip: IpAddr, _: Duration) -> bool {
+        self.neighbours.contains_key(&ip) && !self.stale.contains(&ip)
+    }
+
+    fn set_own_name(&mut self, _: Option<IpAddr>) {}
+
+    fn is_sought(&self, ip: IpAddr) -> bool {
+        self.sought.contains(&ip)
     }
 
     fn is_asked(&self, ip: IpAddr) -> bool {
@@ -182,13 +206,22 @@ impl Fabric for Fake {
         }
     }
 
+    fn answer(&mut self, _: Instant, _: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr) {
+        self.asked.push(Asked::Reply { ip, to: to.hardware, to_ip });
+    }
+
     fn announce(&mut self, _: Instant, _: WorkerIndex, ip: IpAddr) {
         self.asked.push(Asked::Announce(ip));
     }
 
     fn hear(&mut self, _: Instant, _: WorkerIndex, _: &UdSource, packet: Arp) {
-        self.verified.remove(&IpAddr::V4(packet.sender_ip));
-        if let Some(known) = self.neighbours.get_mut(&IpAddr::V4(packet.sender_ip)) {
+        let ip = IpAddr::V4(packet.sender_ip);
+        self.verified.remove(&ip);
+        self.stale.remove(&ip);
+        if self.sought.remove(&ip) {
+            self.neighbours.entry(ip).or_insert((packet.sender, false));
+        }
+        if let Some(known) = self.neighbours.get_mut(&ip) {
             known.0 = packet.sender;
         }
     }
@@ -275,10 +308,18 @@ impl World {
         self.segment.handle_infiniband_arp(self.now, &mut self.fabric, &arrival, &message);
     }
 
-    /// An Ethernet host makes itself known by asking for the gateway.
+    /// An Ethernet host makes itself known by asking for the gateway, and nobody on InfiniBand has its address. A standby gateway
+    /// learns it from its peer.
     fn know_ethernet(&mut self, mac: MacAddress, ip: Ipv4Addr) {
-        self.ethernet(ArpOperation::Request, mac, ip, GATEWAY);
+        if self.segment.own.settings.role == crate::forward::Role::Forwarding {
+            self.ethernet(ArpOperation::Request, mac, ip, GATEWAY);
+            self.pass(PROVEN);
+        } else {
+            self.segment.hosts.learn(self.now, ip.into(), mac, None);
+            self.segment.take_host_events(self.now, &mut self.fabric);
+        }
         assert!(self.outputs().contains(&Output::SetHost { ip: ip.into(), mac }));
+        self.asked();
     }
 
     /// An InfiniBand host is known and published.

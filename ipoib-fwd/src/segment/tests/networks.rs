@@ -21,8 +21,7 @@ fn hosts_of_a_subnet_that_goes_are_forgotten_and_the_others_stay() {
     let mut w = World::new();
     change(&mut w, GATEWAY, routes(&[FAR], None));
     w.know_ethernet(E1_MAC, E1);
-    w.ethernet(ArpOperation::Request, FAR_MAC, FAR, GATEWAY);
-    assert!(w.outputs().contains(&Output::SetHost { ip: FAR.into(), mac: FAR_MAC }));
+    w.know_ethernet(FAR_MAC, FAR);
     let far = Ipv4Addr::from_bits(FAR.to_bits() + 1);
     w.know_infiniband(1, I1);
     w.know_infiniband(2, far);
@@ -83,4 +82,58 @@ fn a_new_own_address_is_answered_for_and_told_and_the_old_one_is_not() {
     assert_eq!(World::frames(&w.outputs())[0].sender_ip, new);
     w.ethernet(ArpOperation::Request, E1_MAC, E1, GATEWAY);
     assert!(World::frames(&w.outputs()).iter().all(|f| f.sender_ip != GATEWAY));
+}
+
+/// In whose names Ethernet hosts were asked for an address.
+fn names(outputs: &Outputs, target: Ipv4Addr) -> Vec<Ipv4Addr> {
+    let frames = World::frames(outputs);
+    let asked = frames.iter().filter(|f| f.operation == ArpOperation::Request && f.target_ip == target);
+    asked.map(|f| f.sender_ip).collect()
+}
+
+#[test]
+fn a_host_of_another_subnet_is_asked_in_a_name_of_that_subnet_or_in_nobodys() {
+    let mut w = World::new();
+    change(&mut w, GATEWAY, routes(&[FAR], None));
+    let near = Ipv4Addr::from_bits(FAR.to_bits() + 1);
+    let send = |w: &mut World, from: Ipv4Addr| {
+        let arrival = arrival(Side::InfiniBand, Some(Origin::Datagram(super::from(1))));
+        let message = packet(Side::InfiniBand, from, FAR, 100);
+        w.segment.handle_unresolved(w.now, &mut w.fabric, FAR.into(), arrival, message, false);
+        names(&w.outputs(), FAR)
+    };
+    // Its sender is not known: the gateway's own address is of another subnet, which Linux does not answer with `rp_filter`.
+    assert_eq!(send(&mut w, near), [NONE]);
+    w.pass(secs(5));
+    w.outputs();
+    // Known, and of that subnet.
+    w.know_infiniband(1, near);
+    assert_eq!(send(&mut w, near), [near]);
+    w.pass(secs(5));
+    w.outputs();
+    // Known, and of another one.
+    w.know_infiniband(2, I1);
+    assert_eq!(send(&mut w, I1), [NONE]);
+}
+
+#[test]
+fn without_an_address_hosts_are_asked_in_the_askers_name_and_not_in_nobodys() {
+    let mut w = World::new();
+    w.segment.own.settings.address = None;
+    w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
+    // The asker is proven first: that question is about the asker.
+    let first = w.outputs();
+    assert_eq!((names(&first, E1), names(&first, I1)), (vec![], vec![NONE]));
+    w.pass(secs(2));
+    assert_eq!(names(&w.outputs(), E1), [I1; 2]);
+    // Somebody boots there and probes: a question in nobody's name would look like a conflict to it.
+    w.fabric.neighbours.clear();
+    w.pass(secs(5));
+    w.outputs();
+    w.ethernet(ArpOperation::Request, E2_MAC, NONE, E1);
+    let arrival = arrival(Side::InfiniBand, None);
+    let message = packet(Side::InfiniBand, I1, E1, 100);
+    w.segment.handle_unresolved(w.now, &mut w.fabric, E1.into(), arrival, message, false);
+    w.pass(secs(5));
+    assert_eq!(names(&w.outputs(), E1), [NONE; 0]);
 }

@@ -164,7 +164,7 @@ fn claimed_meanwhile() -> World {
     w.pass(secs(5));
     assert!(World::frames(&w.outputs()).is_empty(), "who stands by asks nobody");
     w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
-    w.pass(ms(1100));
+    w.pass(ms(700));
     let asked = World::frames(&w.outputs());
     assert!(
         asked.iter().any(|arp| arp.target_ip == E1 && arp.operation == ArpOperation::Request),
@@ -180,7 +180,7 @@ fn who_takes_over_forgets_an_owner_that_has_gone_and_finds_the_new_one() {
     assert_eq!(w.segment.hosts().count(), 0, "it does not answer");
     w.ethernet(ArpOperation::Request, E2_MAC, E2, E1);
     assert!(
-        w.asked().contains(&Asked::Resolve { source: E2.into(), ip: E1.into() }),
+        w.asked().contains(&Asked::Resolve { source: GATEWAY.into(), ip: E1.into() }),
         "and is looked for on the other side"
     );
 }
@@ -226,10 +226,10 @@ fn whose_address_was_claimed_is_announced_on_infiniband_when_it_has_answered() {
         w.know_ethernet(E2_MAC, E2);
         w.infiniband(InfiniBandOperation::Request, 1, E1, E1);
         w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
-        w.pass(ms(700));
+        w.pass(ms(300));
         // Our link-layer addresses are others: it is no better known for that.
         w.segment.announce_all(w.now);
-        w.pass(ms(800));
+        w.pass(ms(600));
         assert_eq!(announced_on_infiniband(&mut w, [E1, E2]), [0, 2]);
         if answers {
             w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
@@ -287,7 +287,7 @@ fn who_resigns_before_an_owner_has_answered_asks_it_again() {
     w.segment.set_role(w.now, Role::Standby, std::iter::empty());
     w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
     w.asked();
-    w.pass(ms(500));
+    w.pass(ms(200));
     assert_eq!(announced_on_infiniband(&mut w, [E1, E2]), [0, 0]);
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     w.pass(secs(2));
@@ -316,4 +316,55 @@ fn who_asks_for_a_gateway_that_stands_by_takes_nobodys_address_by_that() {
     assert_eq!(w.asked(), []);
     assert!(w.fabric.hardware(E1.into()).is_none());
     assert_eq!(w.segment.hosts().next().unwrap().mac, Some(E1_MAC));
+}
+
+/// An InfiniBand host has just answered a question for an Ethernet host.
+fn unproven() -> World {
+    let mut w = World::new();
+    w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
+    w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
+    assert!(w.segment.is_unproven(I1.into()));
+    w
+}
+
+#[test]
+fn an_unproven_host_is_not_reported_to_standby_gateways() {
+    let mut w = unproven();
+    assert!(w.segment.doubted().contains(&I1.into()));
+    w.pass(ms(260));
+    assert!(w.segment.doubted().is_empty() && !w.segment.is_unproven(I1.into()), "Ethernet is silent");
+}
+
+#[test]
+fn an_unproven_host_stays_unproven_while_another_gateway_forwards() {
+    for reported in [false, true] {
+        let mut w = unproven();
+        w.segment.set_role(w.now, Role::Standby, std::iter::empty());
+        w.outputs();
+        if reported {
+            // Another gateway has proven it.
+            assert!(told(&mut w, I1, Place::InfiniBand(hardware(1))));
+        }
+        w.know_infiniband(1, I1);
+        w.segment.set_role(w.now, Role::Forwarding, [I1.into()].into_iter());
+        w.pass(ms(100));
+        assert_eq!(announced_on_ethernet(&mut w, [I1, I2]), [usize::from(reported), 0]);
+    }
+}
+
+#[test]
+fn an_owner_that_could_not_be_asked_is_asked_later() {
+    let mut w = standby();
+    // Without an address there is no name to ask in while a host probes.
+    let routes = w.segment.own.settings.routes.clone();
+    w.segment.set_networks(w.now, &mut w.fabric, None, routes);
+    w.know_infiniband(1, I1);
+    w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
+    w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
+    w.infiniband(InfiniBandOperation::Request, 1, NONE, I1);
+    w.pass(secs(5));
+    assert!(!w.asked().contains(&Asked::Verify(I1.into())));
+    assert_eq!(announced_on_ethernet(&mut w, [I1, I2]), [0, 0]);
+    w.pass(secs(10));
+    assert!(w.asked().contains(&Asked::Verify(I1.into())));
 }

@@ -98,7 +98,7 @@ fn more_room_is_used() {
     let small = shown((80, 24), &page(View::Overview), Some(&model));
     let large = shown((200, 60), &page(View::Overview), Some(&model));
     assert!(small.contains(" +12") && !small.contains("conns out"), "{small}");
-    for wanted in ["conns out", "hosts IB", "segment-blocked", "Ethernet"] {
+    for wanted in ["conns out", "hosts IB", "neighbour-unresolved", "Ethernet"] {
         assert!(large.contains(wanted), "{wanted}\n{large}");
     }
     let workers = shown((200, 60), &page(View::Workers), Some(&model));

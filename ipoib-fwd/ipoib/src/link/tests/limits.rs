@@ -223,9 +223,10 @@ fn requests_on_others_behalf_are_limited() {
     f.add(1, |_| {});
     f.run(ms(100));
     let (now, own) = (f.now, f.nodes[0].ip);
-    for n in 0..10_000u32 {
-        f.nodes[0].link.request(now, WorkerIndex(0), Ipv4Addr::UNSPECIFIED, Ipv4Addr::from(0x0a50_0000 + n));
-    }
+    let link = &mut f.nodes[0].link;
+    let mut request =
+        |n| link.request(now, WorkerIndex(0), Ipv4Addr::UNSPECIFIED, Ipv4Addr::from(0x0a50_0000 + n));
+    assert_eq!((0..10_000u32).filter(|n| request(*n)).count(), 4096, "the caller knows what was sent");
     let counters = *f.nodes[0].link.counters();
     assert_eq!((counters.arp_requests_sent, counters.requests_limited), (4096, 10_000 - 4096));
     // What is asked for an entry of the table has a bound of its own.

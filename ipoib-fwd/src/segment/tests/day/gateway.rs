@@ -372,11 +372,17 @@ impl Gateway {
         }
     }
 
+    fn tell_neighbour(&mut self, now: Instant, host: Neighbour) {
+        if !self.segment.is_unproven(host.ip) {
+            self.pair.tell_neighbour(now, host);
+        }
+    }
+
     fn take_link_event(&mut self, now: Instant, event: &LinkEvent) {
         if let LinkEvent::NeighbourResolved { ip, hardware }
         | LinkEvent::NeighbourChanged { ip, new: hardware, .. } = *event
         {
-            self.pair.tell_neighbour(now, Neighbour { ip, place: Place::InfiniBand(hardware) });
+            self.tell_neighbour(now, Neighbour { ip, place: Place::InfiniBand(hardware) });
         }
         let link = self.port.link_mut(LINK).unwrap();
         self.segment.handle_link_event(now, link, event);
@@ -413,7 +419,7 @@ impl Gateway {
         match output {
             Output::Frame { bytes, .. } => self.sent.push(Sent::Frame(bytes)),
             Output::SetHost { ip, mac } => {
-                self.pair.tell_neighbour(now, Neighbour { ip, place: Place::Ethernet(mac) });
+                self.tell_neighbour(now, Neighbour { ip, place: Place::Ethernet(mac) });
             }
             Output::Release { .. } => self.packets[1] += 1,
             Output::Discard { .. } => self.packets[2] += 1,
@@ -428,7 +434,7 @@ impl Gateway {
         assert!(segment.hosts.len() <= MAX_NEIGHBOURS && self.look().neighbour_count() <= 4096);
         assert!(segment.parked.held() <= PARKED, "{} packets wait", segment.parked.held());
         assert!(segment.owners.len() <= 1024 && segment.changes.len() <= 1024);
-        assert!(segment.lookups.len() <= 1024 && segment.doubted().len() <= 512);
+        assert!(segment.lookups.len() <= 1024 && segment.meanwhile.doubted().len() <= 512);
         assert!(segment.ethernet_askers.len() <= 1024 && segment.infiniband_askers.len() <= 1024);
     }
 
@@ -440,7 +446,7 @@ impl Gateway {
         assert_eq!((segment.owners.len(), segment.changes.len()), (0, 0), "disputes of {}", self.n);
         assert_eq!((segment.ethernet_askers.len(), segment.infiniband_askers.len()), (0, 0), "askers");
         if self.forwards() {
-            assert!(segment.doubted().is_empty(), "doubted: {:?}", segment.doubted());
+            assert!(segment.meanwhile.doubted().is_empty(), "doubted: {:?}", segment.meanwhile.doubted());
             assert_eq!((segment.announcements.len(), segment.ethernet_announcements.len()), (0, 0));
         }
     }

@@ -4,6 +4,7 @@
 
 mod checks;
 mod gateway;
+mod ownership;
 mod town;
 
 use std::collections::BTreeMap;

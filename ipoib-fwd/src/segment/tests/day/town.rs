@@ -25,6 +25,10 @@ pub(super) enum Manner {
     Soon,
     Late,
     Never,
+    /// It probes for its address (RFC 5227) and does not answer; `gave_up`: it has found that the address is taken.
+    Booting {
+        gave_up: bool,
+    },
 }
 
 /// A host, or a liar.
@@ -51,12 +55,12 @@ pub(super) struct Slot {
 }
 
 /// An ARP packet of either side, as hosts see it.
-#[derive(Clone, Copy)]
-struct Said {
-    operation: ArpOperation,
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Said {
+    pub(super) operation: ArpOperation,
     at: Place,
-    sender: Ipv4Addr,
-    target: Ipv4Addr,
+    pub(super) sender: Ipv4Addr,
+    pub(super) target: Ipv4Addr,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -141,6 +145,8 @@ pub(super) struct Town {
     turn: Instant,
     next_card: u16,
     gone: Figures,
+    /// What was said on which side, by a gateway or a host, if somebody wants to know.
+    pub(super) watched: Option<Vec<(Instant, Of, bool, Said)>>,
 }
 
 /// True if both are the same card, or port and queue pair.
@@ -203,6 +209,7 @@ impl Town {
             turn: now,
             next_card: FIRST + 100,
             gone: Figures::default(),
+            watched: None,
         }
     }
 
@@ -301,6 +308,10 @@ impl Town {
         }
     }
 
+    pub(super) fn probe(&mut self, h: usize, target: Ipv4Addr) {
+        self.say(h, ArpOperation::Request, NONE, target, None);
+    }
+
     pub(super) fn announce(&mut self, h: usize) {
         let ip = self.hosts[h].ip;
         self.say(h, ArpOperation::Request, ip, ip, None);
@@ -315,8 +326,13 @@ impl Town {
 
     /// A liar says that another's address is its own.
     pub(super) fn lie(&mut self, liar: usize, victim: Ipv4Addr) {
+        let kind = self.chance(4);
+        self.lie_as(kind, liar, victim);
+    }
+
+    pub(super) fn lie_as(&mut self, kind: u64, liar: usize, victim: Ipv4Addr) {
         let other = self.chance(HOSTS as u64) as usize;
-        match self.chance(4) {
+        match kind {
             0 => self.say(liar, ArpOperation::Request, victim, victim, None),
             1 => self.say(liar, ArpOperation::Reply, victim, victim, None),
             2 => self.say(liar, ArpOperation::Request, victim, self.hosts[other].ip, None),
@@ -407,6 +423,16 @@ impl Town {
         let host = &mut self.hosts[h];
         let Said { operation, at, sender, target } = said;
         if !host.alive {
+            return;
+        }
+        let of_gateway = (0..3).any(|g| is_of(at, GATEWAY + g));
+        if let Manner::Booting { gave_up } = &mut host.manner {
+            *gave_up |= sender == host.ip || (sender.is_unspecified() && target == host.ip);
+            return;
+        }
+        // Reverse path filter, and `arp_ignore` 2: gateways have no other route.
+        let reachable = sender.is_unspecified() || sender.octets()[..3] == host.ip.octets()[..3];
+        if of_gateway && operation == ArpOperation::Request && !reachable {
             return;
         }
         if operation == ArpOperation::Reply {
@@ -502,6 +528,7 @@ impl Town {
         let arp = EthernetArp::parse(bytes).unwrap();
         let (at, sender, target) = (Place::Ethernet(arp.sender_mac), arp.sender_ip, arp.target_ip);
         let said = Said { operation: arp.operation, at, sender, target };
+        self.watch(from, Of::Ethernet, said);
         self.tell_hosts(from, Of::Ethernet, said, hears);
     }
 
@@ -522,7 +549,14 @@ impl Town {
         };
         let (at, sender, target) = (Place::InfiniBand(arp.sender), arp.sender_ip, arp.target_ip);
         let said = Said { operation, at, sender, target };
+        self.watch(from, Of::InfiniBand, said);
         self.tell_hosts(from, Of::InfiniBand, said, |n| to.is_none_or(|to| to == (Lid(n), port(n).qpn)));
+    }
+
+    fn watch(&mut self, from: Whose, side: Of, said: Said) {
+        if let Some(watched) = &mut self.watched {
+            watched.push((self.now, side, matches!(from, Whose::Gateway(_)), said));
+        }
     }
 
     fn tell_hosts(&mut self, from: Whose, side: Of, said: Said, hears: impl Fn(u16) -> bool) {

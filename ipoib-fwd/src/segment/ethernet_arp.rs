@@ -1,0 +1,221 @@
+//! ARP of the Ethernet side: what the table of [`ownership`](super::ownership) says is done here.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use super::arp::{ArpMeaning, answer_ethernet, check_ethernet};
+use super::fabric::{FIRST, Fabric};
+use super::limits::By;
+use super::machine::Segment;
+use super::names::NOBODY;
+use super::output::Packet;
+use super::ownership::{
+    ArpKind, SenderAction, SenderKnowledge, TargetAction, TargetKnowledge, of_sender, of_target,
+};
+use super::pair::Place;
+use super::pending::Claim;
+use crate::forward::Side;
+use ipoib::drop_reason::DropReason;
+use ipoib::net::arp::EthernetArp;
+use ipoib::net::ethernet::EthernetHeader;
+
+impl<P: Packet> Segment<P> {
+    /// An ARP packet in a frame from Ethernet.
+    pub fn handle_ethernet_arp(&mut self, now: Instant, fabric: &mut impl Fabric, frame: &[u8]) {
+        self.take(now, fabric, |segment, fabric| segment.ethernet_arp(now, fabric, frame));
+    }
+
+    fn ethernet_arp(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        frame: &[u8],
+    ) -> Result<(), DropReason> {
+        let arp = EthernetArp::parse(frame)?;
+        let (sender, place) = (IpAddr::V4(arp.sender_ip), Place::Ethernet(arp.sender_mac));
+        let checked = check_ethernet(&arp, EthernetHeader::parse(frame)?.source, &self.own);
+        let known = self.sender_known(now, fabric, sender, place);
+        // A claim to the gateway's own address means nothing else.
+        let hostile = checked == Err(DropReason::HostileArp) && arp.sender_mac.is_unicast();
+        let kind = match checked {
+            Err(_) if hostile && known == SenderKnowledge::Own => ArpKind::Announcement,
+            checked => checked?.kind(),
+        };
+        if kind != ArpKind::Probe {
+            self.heard.note(sender);
+        }
+        let claim = Claim::Ethernet(arp);
+        match of_sender(kind, known, self.forwards()) {
+            SenderAction::Report => return self.report_claim_to_own(now, fabric, place),
+            SenderAction::Drop => return Err(DropReason::PeerGateway),
+            SenderAction::Refuse => return self.refuse(),
+            SenderAction::AskOwner => {
+                // It was to be proven again, and this is an answer.
+                self.lookups.remove(&sender);
+                return self.claim(now, fabric, sender, claim);
+            }
+            SenderAction::Prove => {
+                self.prove(now, fabric, sender, claim);
+                return Ok(());
+            }
+            SenderAction::ServeAndProve => return self.serve_new_ethernet(now, fabric, &arp, checked?),
+            SenderAction::Note => self.meanwhile.note(sender),
+            SenderAction::Contest => self.contest(now, fabric, sender, place),
+            SenderAction::Refute => self.refute(now, sender, place),
+            SenderAction::Serve => {}
+            SenderAction::Confirm => {
+                self.confirm(now, fabric, sender, place);
+                self.learn_ethernet(now, fabric, &arp)?;
+            }
+            SenderAction::Doubt => {
+                if let Some(old) = self.hosts.get(sender) {
+                    self.doubt(now, fabric, &arp, old)?;
+                }
+                self.confirm(now, fabric, sender, place);
+                self.prove_again(now, fabric, Side::Ethernet, sender, kind == ArpKind::Announcement);
+                self.learn_ethernet(now, fabric, &arp)?;
+            }
+            SenderAction::Take => {
+                // Of two that answer, the first is asked as one that is known is.
+                let lookup = self.lookups.get(&sender).copied();
+                let before = lookup.and_then(|lookup| lookup.answer).map(|arp| arp.sender_mac);
+                if let Some(mac) = before.filter(|mac| *mac != arp.sender_mac) {
+                    self.doubt(now, fabric, &arp, mac)?;
+                }
+                for asker in self.infiniband_askers.of(sender) {
+                    self.prove_infiniband_asker(now, fabric, asker.hardware, asker.ip);
+                }
+                if let Some(lookup) = self.lookups.get_mut(&sender) {
+                    lookup.take(now, arp);
+                    return Ok(());
+                }
+                // A packet waits for it: it goes, but the host is not announced or answered for before it is proven.
+                self.unproven.insert(sender, false);
+                self.learn_ethernet(now, fabric, &arp)?;
+            }
+        }
+        self.answer_ethernet_arp(now, fabric, &arp, checked?)
+    }
+
+    /// A known host was heard.
+    fn learn_ethernet(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        arp: &EthernetArp,
+    ) -> Result<(), DropReason> {
+        let sender = IpAddr::V4(arp.sender_ip);
+        if !self.hosts.learn(now, sender, arp.sender_mac, None) {
+            return Err(DropReason::NeighbourTableFull);
+        }
+        self.note_name(fabric, Side::Ethernet, sender);
+        // Hosts of its own side hear it themselves.
+        self.ethernet_askers.take(sender);
+        if self.forwards() && self.unproven.contains_key(&sender) {
+            self.ask_own_side(now, fabric, Side::InfiniBand, sender);
+        }
+        // Hosts that only check whether the address is taken are answered at once, unless it is being proven. Where their own side cannot
+        // be queried, they have asked it themselves.
+        if !self.lookups.contains_key(&sender) {
+            for prober in self.infiniband_askers.take_probers(sender) {
+                fabric.answer(now, self.worker_of(sender), sender, prober.hardware, prober.ip);
+            }
+        }
+        if self.is_proven(fabric, Side::Ethernet, sender) && !self.lookups.contains_key(&sender) {
+            self.answer_infiniband_askers(now, fabric, sender);
+            self.introduce_proven(now, fabric, sender);
+        }
+        Ok(())
+    }
+
+    /// A host that is not known asks. It is served, and proven if it is a concern of ours: hosts that talk to their own side only are not.
+    fn serve_new_ethernet(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        arp: &EthernetArp,
+        meaning: ArpMeaning,
+    ) -> Result<(), DropReason> {
+        let (sender, claim) = (IpAddr::V4(arp.sender_ip), Claim::Ethernet(*arp));
+        let ArpMeaning::Request { target } = meaning else { return Ok(()) };
+        let target = IpAddr::V4(target);
+        let unknown = self.target_known(now, fabric, Side::Ethernet, target) == TargetKnowledge::Unknown;
+        if unknown && self.name_for(now, fabric, Side::InfiniBand, target, None) == NOBODY {
+            // The other side is queried in its name, once it is proven.
+            self.prove(now, fabric, sender, claim);
+            return Ok(());
+        }
+        self.answer_ethernet_arp(now, fabric, arp, meaning)?;
+        if self.own.owns(target) || fabric.hardware(target).is_some() {
+            self.prove(now, fabric, sender, claim.served());
+        }
+        Ok(())
+    }
+
+    pub(super) fn answer_ethernet_arp(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        arp: &EthernetArp,
+        meaning: ArpMeaning,
+    ) -> Result<(), DropReason> {
+        let sender = IpAddr::V4(arp.sender_ip);
+        let by = By::Ethernet(arp.sender_mac);
+        let target = match meaning {
+            ArpMeaning::Reply => return Ok(()),
+            ArpMeaning::Announcement => {
+                if self.forwards() && self.is_proven(fabric, Side::Ethernet, sender) {
+                    self.announce_to_infiniband(now, fabric, sender, by);
+                }
+                return Ok(());
+            }
+            ArpMeaning::Request { target } | ArpMeaning::Probe { target } => IpAddr::V4(target),
+        };
+        let probes = matches!(meaning, ArpMeaning::Probe { .. });
+        if probes {
+            self.names.note_probe(now, Place::Ethernet(arp.sender_mac), target);
+        }
+        let known = self.target_known(now, fabric, Side::Ethernet, target);
+        let mut action = of_target(meaning.kind(), known, self.forwards());
+        // Known, but without a path yet.
+        if known == TargetKnowledge::AcrossFresh && action == TargetAction::Answer && !fabric.has_way(target)
+        {
+            action = TargetAction::LookUp;
+        }
+        if action == TargetAction::Answer && self.introductions.is_open(sender, target) {
+            action = TargetAction::Wait;
+        }
+        match action {
+            TargetAction::Answer => {
+                self.frame(&answer_ethernet(arp, self.own.mac()), arp.sender_mac);
+                return Ok(());
+            }
+            TargetAction::Ignore => return Ok(()),
+            _ => {}
+        }
+        if !self.ethernet_askers.is_asked(target) {
+            let room = self.ethernet_askers.has_room();
+            self.take_lookup(now, by, room)?;
+        }
+        self.ethernet_askers.add(now, target, arp.sender_mac, sender);
+        match action {
+            TargetAction::AskOwner => {
+                self.verify_infiniband(now, fabric, target, Some(sender));
+            }
+            TargetAction::AskOwnSide => {
+                self.ask_own_side(now, fabric, Side::Ethernet, target);
+            }
+            TargetAction::AskHere => self.verify_ethernet(now, target, None),
+            TargetAction::LookUp if !probes => {
+                self.seek_on_infiniband(now, fabric, target, Some((sender, arp.sender_mac)));
+            }
+            // The probe is carried across, and so is its answer.
+            TargetAction::LookUp if self.limits.infiniband_requests.take(now) => {
+                fabric.request(now, FIRST, NOBODY, target);
+            }
+            TargetAction::LookUp => self.counters.limited += 1,
+            TargetAction::Wait | TargetAction::Answer | TargetAction::Ignore => {}
+        }
+        Ok(())
+    }
+}

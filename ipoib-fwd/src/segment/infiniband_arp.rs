@@ -1,0 +1,232 @@
+//! ARP of the InfiniBand side: what the table of [`ownership`](super::ownership) says is done here.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use ib_wire::Lid;
+use ib_wire::ipoib::Arp as InfiniBandArp;
+
+use super::arp::{ArpMeaning, check_infiniband};
+use super::fabric::Fabric;
+use super::hosts;
+use super::limits::By;
+use super::machine::Segment;
+use super::names::NOBODY;
+use super::output::{Arrival, Origin, Packet};
+use super::ownership::{
+    ArpKind, SenderAction, SenderKnowledge, TargetAction, TargetKnowledge, of_sender, of_target,
+};
+use super::pair::Place;
+use super::pending::Claim;
+use crate::forward::Side;
+use ipoib::drop_reason::DropReason;
+use ipoib::link::Asker;
+use ipoib::net::IPOIB_HEADER_LEN;
+
+impl<P: Packet> Segment<P> {
+    /// An ARP packet in a message from the fabric.
+    pub fn handle_infiniband_arp(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        arrival: &Arrival,
+        message: &[u8],
+    ) {
+        self.take(now, fabric, |segment, fabric| segment.infiniband_arp(now, fabric, arrival, message));
+    }
+
+    fn infiniband_arp(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        arrival: &Arrival,
+        message: &[u8],
+    ) -> Result<(), DropReason> {
+        let worker = arrival.worker;
+        // Address resolution never travels by connection.
+        let Some(Origin::Datagram(from)) = arrival.origin else { return Err(DropReason::BadArp) };
+        let body = message.get(IPOIB_HEADER_LEN..).ok_or(DropReason::Truncated)?;
+        let mut arp = InfiniBandArp::parse(body).map_err(|_| DropReason::BadArp)?;
+        let checked = check_infiniband(&arp, fabric.own_addresses(), &self.own);
+        let (sender, forged) = (IpAddr::V4(arp.sender_ip), arp.sender.qpn != from.qpn);
+        arp.sender = fabric.believed(&from, arp.sender);
+        let place = Place::InfiniBand(arp.sender);
+        let known = self.sender_known(now, fabric, sender, place);
+        let kind = match checked {
+            Err(DropReason::HostileArp) if known == SenderKnowledge::Own => ArpKind::Announcement,
+            checked => checked?.kind(),
+        };
+        // Everybody sends it by the queue pair that the address names; the adapter says which it was.
+        if forged {
+            return Err(DropReason::ForgedArp);
+        }
+        let claim = Claim::InfiniBand { worker, from, arp };
+        let action = of_sender(kind, known, self.forwards());
+        let learns = matches!(action, SenderAction::Confirm | SenderAction::Doubt | SenderAction::Take);
+        match action {
+            SenderAction::Report => return self.report_claim_to_own(now, fabric, place),
+            SenderAction::Drop => return Err(DropReason::PeerGateway),
+            SenderAction::Refuse => return self.refuse(),
+            SenderAction::AskOwner => {
+                // It was to be proven again, and this is an answer.
+                self.lookups.remove(&sender);
+                return self.claim(now, fabric, sender, claim);
+            }
+            SenderAction::Note => {
+                self.meanwhile.note(sender);
+                return Ok(());
+            }
+            SenderAction::Prove => self.prove(now, fabric, sender, claim),
+            SenderAction::ServeAndProve => {}
+            SenderAction::Contest => self.contest(now, fabric, sender, place),
+            SenderAction::Refute => self.refute(now, sender, place),
+            SenderAction::Serve => {}
+            SenderAction::Confirm => self.confirm(now, fabric, sender, place),
+            SenderAction::Doubt => {
+                if let Some(old) = fabric.hardware(sender) {
+                    self.doubt_infiniband(now, fabric, sender, [old, arp.sender])?;
+                }
+                self.confirm(now, fabric, sender, place);
+                self.prove_again(now, fabric, Side::InfiniBand, sender, kind == ArpKind::Announcement);
+            }
+            SenderAction::Take => self.take_infiniband_answer(now, fabric, &arp, known),
+        }
+        // The link learns a sender that it seeks, so that it must not hear of one that is not to be learned.
+        if kind != ArpKind::Probe && (learns || !fabric.is_sought(sender)) {
+            let was_known = fabric.hardware(sender).is_some();
+            fabric.hear(now, worker, &from, arp);
+            self.infiniband_host_heard(now, fabric, sender, was_known);
+            if kind == ArpKind::Reply && fabric.hardware(sender).is_some_and(|at| at.is_same_as(arp.sender)) {
+                self.introduced(now, fabric, IpAddr::V4(arp.target_ip), sender);
+            }
+        }
+        if action == SenderAction::ServeAndProve {
+            return self.serve_new_infiniband(now, fabric, claim, from.slid, checked?);
+        }
+        self.answer_infiniband_arp(now, fabric, &arp, from.slid, checked?)
+    }
+
+    /// A host that this side was queried for is heard.
+    fn take_infiniband_answer(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        arp: &InfiniBandArp,
+        known: SenderKnowledge,
+    ) {
+        let ip = IpAddr::V4(arp.sender_ip);
+        if known != SenderKnowledge::SoughtAcross {
+            return;
+        }
+        // Ethernet is queried again, and has the whole time to answer.
+        self.lookups.remove(&ip);
+        self.infiniband_askers.take(ip);
+        self.hosts.forget(ip);
+        self.unproven.insert(ip, false);
+        let name = self.name_for(now, fabric, Side::InfiniBand, ip, None);
+        fabric.meet(now, self.worker_of_name(name), name, arp.sender, ip);
+    }
+
+    /// The link has taken note of a host.
+    fn infiniband_host_heard(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, was_known: bool) {
+        // Those who only want to know whether an address is taken need not wait for the path to it.
+        let probers = self.ethernet_askers.take_probers(ip);
+        self.tell_ethernet(ip, probers.into_iter().map(|a| (a.hardware, a.ip)));
+        if fabric.hardware(ip).is_none() {
+            return;
+        }
+        // Hosts of its own side hear it themselves.
+        self.infiniband_askers.take(ip);
+        if !was_known {
+            self.unproven.insert(ip, false);
+            self.prove_ethernet_askers(now, fabric, ip);
+        }
+        if self.forwards() && self.unproven.contains_key(&ip) {
+            self.ask_own_side(now, fabric, Side::Ethernet, ip);
+        }
+        self.note_name(fabric, Side::InfiniBand, ip);
+        let proven = self.is_proven(fabric, Side::InfiniBand, ip) && !self.lookups.contains_key(&ip);
+        if proven && fabric.has_way(ip) {
+            self.answer_ethernet_askers(now, fabric, ip);
+        }
+    }
+
+    /// A host that is not known asks. It is served; it is proven when it is answered, or first if there is no other name to ask in.
+    fn serve_new_infiniband(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        claim: Claim,
+        lid: Lid,
+        meaning: ArpMeaning,
+    ) -> Result<(), DropReason> {
+        let (Claim::InfiniBand { arp, .. }, ArpMeaning::Request { target }) = (claim, meaning) else {
+            return Ok(());
+        };
+        let target = IpAddr::V4(target);
+        let unknown = self.target_known(now, fabric, Side::InfiniBand, target) == TargetKnowledge::Unknown;
+        if unknown && self.name_for(now, fabric, Side::Ethernet, target, None) == NOBODY {
+            self.prove(now, fabric, arp.sender_ip.into(), claim);
+            return Ok(());
+        }
+        self.answer_infiniband_arp(now, fabric, &arp, lid, meaning)
+    }
+
+    pub(super) fn answer_infiniband_arp(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        arp: &InfiniBandArp,
+        lid: Lid,
+        meaning: ArpMeaning,
+    ) -> Result<(), DropReason> {
+        let asker = IpAddr::V4(arp.sender_ip);
+        let target = match meaning {
+            ArpMeaning::Reply => return Ok(()),
+            ArpMeaning::Announcement => {
+                if self.forwards() && self.is_proven(fabric, Side::InfiniBand, asker) {
+                    self.announce_to_ethernet(now, asker, By::Lid(lid));
+                }
+                return Ok(());
+            }
+            ArpMeaning::Request { target } | ArpMeaning::Probe { target } => IpAddr::V4(target),
+        };
+        if matches!(meaning, ArpMeaning::Probe { .. }) {
+            self.names.note_probe(now, Place::InfiniBand(arp.sender), target);
+        }
+        let to = Asker { hardware: arp.sender, lid };
+        let known = self.target_known(now, fabric, Side::InfiniBand, target);
+        let action = of_target(meaning.kind(), known, self.forwards());
+        match action {
+            TargetAction::Answer => {
+                self.reply_infiniband(now, fabric, target, to, asker);
+                return Ok(());
+            }
+            TargetAction::Ignore => return Ok(()),
+            _ => {}
+        }
+        if !self.infiniband_askers.is_asked(target) {
+            let room = self.infiniband_askers.has_room() && hosts::has_room(&self.hosts);
+            self.take_lookup(now, By::Lid(lid), room)?;
+        }
+        if let Some(gone) = self.infiniband_askers.add(now, target, to, asker) {
+            // Nor is an answer believed for which its own side was not waited for.
+            self.lookups.remove(&gone);
+            if self.hosts.get(gone).is_none() {
+                self.hosts.forget(gone);
+            }
+        }
+        match action {
+            TargetAction::AskOwner => self.verify_ethernet(now, target, Some(asker)),
+            TargetAction::AskOwnSide => {
+                self.ask_own_side(now, fabric, Side::InfiniBand, target);
+            }
+            TargetAction::AskHere => {
+                self.verify_infiniband(now, fabric, target, None);
+            }
+            TargetAction::LookUp => self.seek_on_ethernet(now, fabric, target, Some(asker))?,
+            TargetAction::Wait | TargetAction::Answer | TargetAction::Ignore => {}
+        }
+        Ok(())
+    }
+}

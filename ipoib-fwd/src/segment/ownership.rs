@@ -1,0 +1,269 @@
+//! Address ownership: what an ARP packet says, what is known of the addresses in it, and what is done.
+//!
+//! An address is *proven* to be on a side after the other side was queried for it and stayed silent. Nothing is announced, answered
+//! or asked in the name of an address before that, and a proven owner keeps its address while it answers.
+//!
+//! [`SENDERS`] decides about the address that a packet claims for its sender, [`TARGETS`] about the address that it asks for. Whether
+//! a packet was sent to one station or to all makes no difference, and neither does the side that it came from.
+
+use std::time::Duration;
+
+use ArpKind::{Announcement, Probe, Reply, Request};
+use SenderAction as Sender;
+use SenderKnowledge as Claimed;
+use TargetAction as Target;
+use TargetKnowledge as Asked;
+
+/// An owner that was heard within this time is not queried before a request for its address is answered.
+pub(super) const FRESH: Duration = Duration::from_secs(5);
+
+/// Defines an enum with its list and a word or a sentence for each value.
+macro_rules! described {
+    ($(#[$doc:meta])* $enum:ident { $($name:ident = $text:literal;)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum $enum {
+            $(#[doc = $text] $name,)*
+        }
+
+        impl $enum {
+            /// All values.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// What it means.
+            #[must_use]
+            pub const fn describe(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)*
+                }
+            }
+        }
+    };
+}
+
+described! {
+    /// What an ARP packet is.
+    ArpKind {
+        Request = "request";
+        Probe = "probe";
+        Reply = "reply";
+        Announcement = "announcement";
+    }
+}
+
+described! {
+    /// What is known of the address that a packet claims for its sender.
+    SenderKnowledge {
+        Own = "It is the gateway's own.";
+        PeerGateway = "The hardware address is another gateway's.";
+        Contested = "Both sides answered for it within the last 10 s.";
+        Here = "It is on this side, at this hardware address.";
+        Elsewhere = "It is on this side, at another hardware address.";
+        Across = "It is on the other side, proven.";
+        AcrossUnproven = "A host of the other side has answered for it, which is not proven.";
+        ClaimedAcross = "A host of the other side claims it.";
+        SoughtAcross = "The other side is being queried for it and has not answered.";
+        Awaited = "This side was queried for it.";
+        ClaimedHere = "A host of this side claims it, and the other side is being queried.";
+        Unknown = "Nothing.";
+    }
+}
+
+described! {
+    /// What is done about the sender of a packet.
+    SenderAction {
+        Report = "Drop the packet, report its sender, and announce the gateway's own address there.";
+        Drop = "Drop the packet.";
+        Refuse = "Drop the packet and count a refused claim.";
+        Serve = "Learn nothing. A request is served.";
+        Confirm = "Refresh the entry and refuse an open claim of the other side; announce the owner on that side.";
+        Doubt = "Believe the new hardware address and query the old one, which keeps the address if it answers. Query the other side; an announcement is carried there after 0.25 s if it stays silent.";
+        AskOwner = "Query the owner three times within a second, the last time its whole side: if it answers, the claim is refused, else the address moves.";
+        Note = "Have the owner queried when this gateway begins to forward.";
+        Contest = "Believe neither side for 10 s, and count it.";
+        Refute = "Refuse the claim of the other side and learn nothing. A request is served.";
+        Take = "Take the answer; it is proven when the other side has been queried and stayed silent.";
+        Prove = "Query the other side twice within 0.3 s. If it stays silent the address is proven, and an announcement is carried across.";
+        ServeAndProve = "Serve the request, and prove its sender if it asks for a host of the other side or for the gateway.";
+    }
+}
+
+described! {
+    /// What is known of the address that a packet asks for.
+    TargetKnowledge {
+        Own = "It is the gateway's own.";
+        Disputed = "A claim to it is open.";
+        Contested = "Both sides answered for it within the last 10 s.";
+        AcrossFresh = "It is on the other side, proven, and was heard within the last 5 s.";
+        Across = "It is on the other side, proven, and was not heard within the last 5 s.";
+        AcrossUnproven = "A host of the other side has answered for it, which is not proven.";
+        HereFresh = "It is on this side and was heard within the last 5 s.";
+        Here = "It is on this side and was not heard within the last 5 s.";
+        Unknown = "Nothing.";
+    }
+}
+
+described! {
+    /// What is done about the address that a packet asks for.
+    TargetAction {
+        Answer = "Answer with the gateway's hardware address.";
+        Ignore = "Do not answer: the host hears the request itself, or no owner is proven.";
+        Wait = "Answer when the claim is settled.";
+        AskOwner = "Query the owner three times within a second; answer when it does.";
+        AskOwnSide = "Query the asker's own side; answer after 0.25 s if it stays silent.";
+        AskHere = "Query the host three times within a second; if it is silent, look for it on the other side.";
+        LookUp = "Query the other side, and the asker's own side before anything is answered.";
+    }
+}
+
+/// A row of [`SENDERS`].
+#[derive(Clone, Copy, Debug)]
+pub struct SenderRow {
+    /// What is known.
+    pub known: SenderKnowledge,
+    /// Of which packets.
+    pub kinds: &'static [ArpKind],
+    /// What the gateway that forwards does.
+    pub forwarding: SenderAction,
+    /// What any other gateway does.
+    pub standby: SenderAction,
+}
+
+/// A row of [`TARGETS`].
+#[derive(Clone, Copy, Debug)]
+pub struct TargetRow {
+    /// What is known.
+    pub known: TargetKnowledge,
+    /// Of which packets.
+    pub kinds: &'static [ArpKind],
+    /// What the gateway that forwards does.
+    pub forwarding: TargetAction,
+    /// What any other gateway does.
+    pub standby: TargetAction,
+}
+
+const fn sender(
+    known: SenderKnowledge,
+    kinds: &'static [ArpKind],
+    forwarding: SenderAction,
+    standby: SenderAction,
+) -> SenderRow {
+    SenderRow { known, kinds, forwarding, standby }
+}
+
+const fn target(
+    known: TargetKnowledge,
+    kinds: &'static [ArpKind],
+    forwarding: TargetAction,
+    standby: TargetAction,
+) -> TargetRow {
+    TargetRow { known, kinds, forwarding, standby }
+}
+
+/// Packets that claim an address for their sender. A probe claims none.
+const CLAIMS: &[ArpKind] = &[Request, Reply, Announcement];
+/// Packets that ask for an address.
+const QUERIES: &[ArpKind] = &[Request, Probe];
+
+/// What is done about the address that a packet claims for its sender, by what is known of that address.
+pub const SENDERS: &[SenderRow] = &[
+    sender(Claimed::Own, CLAIMS, Sender::Report, Sender::Report),
+    sender(Claimed::PeerGateway, ArpKind::ALL, Sender::Drop, Sender::Drop),
+    sender(Claimed::Contested, &[Request], Sender::Serve, Sender::Serve),
+    sender(Claimed::Contested, &[Reply, Announcement], Sender::Refuse, Sender::Refuse),
+    sender(Claimed::Here, CLAIMS, Sender::Confirm, Sender::Confirm),
+    sender(Claimed::Elsewhere, CLAIMS, Sender::Doubt, Sender::Doubt),
+    sender(Claimed::Across, CLAIMS, Sender::AskOwner, Sender::Note),
+    sender(Claimed::AcrossUnproven, CLAIMS, Sender::Contest, Sender::Note),
+    sender(Claimed::ClaimedAcross, CLAIMS, Sender::Refute, Sender::Serve),
+    sender(Claimed::SoughtAcross, CLAIMS, Sender::Take, Sender::Serve),
+    sender(Claimed::Awaited, CLAIMS, Sender::Take, Sender::Take),
+    sender(Claimed::ClaimedHere, &[Request], Sender::ServeAndProve, Sender::Serve),
+    sender(Claimed::ClaimedHere, &[Reply], Sender::Serve, Sender::Serve),
+    sender(Claimed::ClaimedHere, &[Announcement], Sender::Prove, Sender::Serve),
+    sender(Claimed::Unknown, &[Request], Sender::ServeAndProve, Sender::Serve),
+    sender(Claimed::Unknown, &[Reply], Sender::Serve, Sender::Serve),
+    sender(Claimed::Unknown, &[Announcement], Sender::Prove, Sender::Serve),
+];
+
+/// What is done about the address that a packet asks for, by what is known of that address.
+pub const TARGETS: &[TargetRow] = &[
+    target(Asked::Own, QUERIES, Target::Answer, Target::Answer),
+    target(Asked::Disputed, QUERIES, Target::Wait, Target::Ignore),
+    target(Asked::Contested, QUERIES, Target::Ignore, Target::Ignore),
+    target(Asked::AcrossFresh, &[Request], Target::Answer, Target::Ignore),
+    target(Asked::AcrossFresh, &[Probe], Target::AskOwner, Target::Ignore),
+    target(Asked::Across, QUERIES, Target::AskOwner, Target::Ignore),
+    target(Asked::AcrossUnproven, QUERIES, Target::AskOwnSide, Target::Ignore),
+    target(Asked::HereFresh, QUERIES, Target::Ignore, Target::Ignore),
+    target(Asked::Here, QUERIES, Target::AskHere, Target::Ignore),
+    target(Asked::Unknown, QUERIES, Target::LookUp, Target::Ignore),
+];
+
+/// What is done about the sender of a packet. A probe has none.
+pub(super) fn of_sender(kind: ArpKind, known: SenderKnowledge, forwards: bool) -> SenderAction {
+    let row = SENDERS.iter().find(|row| row.known == known && row.kinds.contains(&kind));
+    row.map_or(SenderAction::Serve, |row| if forwards { row.forwarding } else { row.standby })
+}
+
+/// What is done about the address that a packet asks for. Replies and announcements ask for none.
+pub(super) fn of_target(kind: ArpKind, known: TargetKnowledge, forwards: bool) -> TargetAction {
+    let row = TARGETS.iter().find(|row| row.known == known && row.kinds.contains(&kind));
+    row.map_or(TargetAction::Ignore, |row| if forwards { row.forwarding } else { row.standby })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_case_has_one_row() {
+        for kind in ArpKind::ALL {
+            for known in SenderKnowledge::ALL {
+                let rows = SENDERS.iter().filter(|row| row.known == *known && row.kinds.contains(kind));
+                // A probe has no sender but the hardware address.
+                let has = *kind != Probe || *known == Claimed::PeerGateway;
+                assert_eq!(rows.count(), usize::from(has), "{kind:?} {known:?}");
+            }
+            for known in TargetKnowledge::ALL {
+                let rows = TARGETS.iter().filter(|row| row.known == *known && row.kinds.contains(kind));
+                assert_eq!(rows.count(), usize::from(QUERIES.contains(kind)), "{kind:?} {known:?}");
+            }
+        }
+        let used = |action: &&SenderAction| {
+            SENDERS.iter().any(|row| row.forwarding == **action || row.standby == **action)
+        };
+        assert_eq!(SenderAction::ALL.iter().filter(used).count(), SenderAction::ALL.len());
+        let used = |action: &&TargetAction| TARGETS.iter().any(|row| row.forwarding == **action);
+        assert_eq!(TargetAction::ALL.iter().filter(used).count(), TargetAction::ALL.len());
+    }
+
+    /// The properties that the table stands for, case by case.
+    #[test]
+    fn nobody_unproven_is_believed_and_no_probe_is_answered_unasked() {
+        for (kind, known) in
+            CLAIMS.iter().flat_map(|kind| SenderKnowledge::ALL.iter().map(move |k| (*kind, *k)))
+        {
+            let action = of_sender(kind, known, true);
+            let learns = matches!(action, Sender::Confirm | Sender::Doubt | Sender::Take);
+            let may = matches!(
+                known,
+                Claimed::Here | Claimed::Elsewhere | Claimed::Awaited | Claimed::SoughtAcross
+            );
+            assert_eq!(learns, may, "{kind:?} {known:?}: only a known or queried host is learned at once");
+            if known == Claimed::Across {
+                assert_eq!(action, Sender::AskOwner, "an owner is queried first");
+            }
+            let asks_others = [Sender::AskOwner, Sender::Prove, Sender::ServeAndProve, Sender::Contest];
+            let standby = of_sender(kind, known, false);
+            assert!(!asks_others.contains(&standby), "{kind:?} {known:?}: the forwarder decides");
+        }
+        for known in TargetKnowledge::ALL {
+            let answers = |kind| of_target(kind, *known, true) == Target::Answer;
+            assert_eq!(answers(Probe), *known == Asked::Own, "{known:?}");
+            assert_eq!(answers(Request), matches!(known, Asked::Own | Asked::AcrossFresh), "{known:?}");
+            let standby = of_target(Request, *known, false);
+            assert_eq!(standby == Target::Answer, *known == Asked::Own, "{known:?}");
+        }
+    }
+}

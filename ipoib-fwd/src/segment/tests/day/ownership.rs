@@ -1,0 +1,370 @@
+//! Who owns an address, model-checked: hosts that are honest, dead, moved, booting with conflict detection, and lying, on both sides of
+//! one gateway. Everything that the gateway says by ARP is watched, and held against where the hosts are.
+
+use super::super::*;
+use super::town::{self, HOSTS, LIARS, Manner, Town};
+use crate::segment::pair::Side as Of;
+
+/// The bound of all that the gateway may say after a host has died or moved without a word.
+const BOUND: Duration = secs(10);
+/// A gateway that is alone forwards by then.
+const START: Duration = secs(30);
+/// Seeds of the random runs, and seconds of each.
+const SEEDS: u64 = 60;
+const LENGTH: u64 = 240;
+
+/// What the gateway knows of its networks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Net {
+    /// It has an address in the hosts' subnet.
+    Own,
+    /// The hosts are in another subnet.
+    Second,
+    /// It has no address and knows no subnet.
+    None,
+}
+
+const NETS: [Net; 3] = [Net::Own, Net::Second, Net::None];
+
+/// The town with one gateway, and since when each host is where it is.
+struct World {
+    town: Town,
+    net: Net,
+    since: Vec<Instant>,
+    died: HashMap<Ipv4Addr, Instant>,
+    /// Probes that hosts have sent: when, on which side, for what.
+    probes: Vec<(Instant, Of, Ipv4Addr)>,
+    /// What the gateway has asked: when, on which side, for what.
+    asked: Vec<(Instant, Of, Ipv4Addr)>,
+    /// What hosts have said: when, on which side, in whose name.
+    heard: Vec<(Instant, Of, Ipv4Addr)>,
+    /// Addresses for which more than one host speaks.
+    lied_about: HashSet<Ipv4Addr>,
+}
+
+impl World {
+    fn new(seed: u64, net: Net) -> Self {
+        let mut town = Town::new(seed);
+        match net {
+            Net::Own => {}
+            Net::Second => {
+                for (n, host) in town.hosts.iter_mut().enumerate() {
+                    host.ip = Ipv4Addr::new(10, 78, 0, 1 + n as u8);
+                }
+            }
+            Net::None => {
+                // A prefix of no length is no address.
+                (town.slots[0].networks.length, town.slots[0].networks.second) = (0, false);
+                for (n, host) in town.hosts.iter_mut().enumerate() {
+                    host.ip = Ipv4Addr::new(10, 77, 0, 1 + n as u8);
+                }
+            }
+        }
+        town.start(0);
+        town.run(START);
+        town.watched = Some(Vec::new());
+        Self {
+            since: vec![town.now - BOUND * 2; HOSTS + LIARS],
+            town,
+            net,
+            died: HashMap::new(),
+            probes: Vec::new(),
+            asked: Vec::new(),
+            heard: Vec::new(),
+            lied_about: HashSet::new(),
+        }
+    }
+
+    fn host(&self, side: Of, nth: usize) -> usize {
+        let all = (0..HOSTS).filter(|h| self.town.hosts[*h].side == side);
+        all.clone().nth(nth).unwrap()
+    }
+
+    fn liar(&self, side: Of) -> usize {
+        (HOSTS..HOSTS + LIARS).find(|h| self.town.hosts[*h].side == side).unwrap()
+    }
+
+    fn ip(&self, h: usize) -> Ipv4Addr {
+        self.town.hosts[h].ip
+    }
+
+    fn kill(&mut self, h: usize) {
+        self.town.hosts[h].alive = false;
+        self.died.insert(self.ip(h), self.town.now);
+    }
+
+    fn move_over(&mut self, h: usize) {
+        self.town.move_over(h);
+        self.since[h] = self.town.now;
+    }
+
+    fn probe(&mut self, h: usize, target: Ipv4Addr) {
+        self.probes.push((self.town.now, self.town.hosts[h].side, target));
+        self.town.probe(h, target);
+    }
+
+    /// Lets time pass, and holds what the gateway said against where the hosts are.
+    fn run(&mut self, time: Duration) {
+        let end = self.town.now + time;
+        while self.town.now < end {
+            let step = ms(100).min(end - self.town.now);
+            self.town.run(step);
+            self.check();
+        }
+    }
+
+    fn check(&mut self) {
+        let said = self.town.watched.replace(Vec::new()).unwrap();
+        for (at, side, of_gateway, said) in said {
+            let sender = said.sender;
+            if !of_gateway {
+                self.heard.push((at, side, sender));
+                continue;
+            }
+            let owner = (0..HOSTS).find(|h| self.ip(*h) == sender);
+            if let Some(h) = owner {
+                let host = &self.town.hosts[h];
+                let settled = at.saturating_duration_since(self.since[h]) > BOUND;
+                // Any packet in the name of a host announces on that side that the host is behind the gateway.
+                // Without a name to ask in, a prober's own side cannot be queried again: the prober has done that itself.
+                let to_prober = said.operation == ArpOperation::Reply && said.target.is_unspecified();
+                let here = host.alive && host.side == side && settled && host.manner == Manner::Soon;
+                let is_exempt = to_prober && self.net == Net::None;
+                assert!(
+                    !here || is_exempt,
+                    "{host:?} is on the side where the gateway speaks for it: {said:?}"
+                );
+            }
+            if said.operation == ArpOperation::Reply
+                && !self.lied_about.contains(&sender)
+                && let Some(died) = self.died.get(&sender)
+            {
+                let late = at.saturating_duration_since(*died);
+                assert!(late <= BOUND, "{sender} is answered for {late:?} after its death");
+            }
+            if said.operation == ArpOperation::Request {
+                self.asked.push((at, side, said.target));
+            } else if said.target.is_unspecified() && owner.is_some() {
+                let probe = self.probes.iter().rev().find(|(_, of, ip)| (*of, *ip) == (side, sender));
+                let probed = probe.expect("only probes name no target").0;
+                let mut since = self.asked.iter().chain(&self.heard);
+                let asked = since.any(|(when, of, ip)| *when >= probed && *of != side && *ip == sender);
+                assert!(asked, "{sender}: a probe was answered, and its owner neither asked nor heard");
+            }
+        }
+    }
+
+    /// Host `h` asks for an address, `times` times, a second apart; true if the gateway has answered.
+    fn ask(&mut self, h: usize, target: Ipv4Addr, times: u32) -> bool {
+        self.town.hosts[h].answers.remove(&target);
+        for _ in 0..times {
+            self.town.ask(h, target);
+            self.run(secs(1));
+            let answers = self.town.hosts[h].answers.get(&target);
+            if answers.is_some_and(|all| all.iter().any(|at| town::is_of(*at, town::GATEWAY))) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// A host asks for another of the other side until it is answered.
+    fn meet(&mut self, a: usize, b: usize) {
+        let target = self.ip(b);
+        assert!(self.ask(a, target, 3), "{:?} has not found {:?}", self.town.hosts[a], self.town.hosts[b]);
+    }
+}
+
+/// Both sides in all networks.
+fn everywhere() -> impl Iterator<Item = (Of, Of, Net)> {
+    let sides = [(Of::Ethernet, Of::InfiniBand), (Of::InfiniBand, Of::Ethernet)];
+    sides.into_iter().flat_map(|(side, other)| NETS.map(|net| (side, other, net)))
+}
+
+#[test]
+fn a_live_host_loses_its_address_to_no_lie_of_the_other_side() {
+    for (side, other, net) in everywhere() {
+        for known in [false, true] {
+            for answers in [false, true] {
+                for kind in 0..4 {
+                    let mut w = World::new(kind, net);
+                    let (victim, peer, near) = (w.host(side, 0), w.host(other, 0), w.host(side, 1));
+                    let (liar, ip) = (w.liar(other), w.ip(victim));
+                    if known {
+                        w.meet(peer, victim);
+                        w.meet(victim, peer);
+                    }
+                    w.lied_about.insert(ip);
+                    w.town.hosts[liar].answers_for_all = answers;
+                    // Each lie, and all that hosts ask meanwhile.
+                    for _ in 0..12 {
+                        w.town.lie_as(kind, liar, ip);
+                        w.run(ms(700));
+                        w.town.ask(near, ip);
+                        w.town.ask(peer, ip);
+                        w.run(ms(700));
+                        let of_peer = w.ip(peer);
+                        w.town.ask(victim, of_peer);
+                        w.run(ms(300));
+                    }
+                    // Nobody lies any more: everybody finds it again.
+                    w.town.hosts[liar].answers_for_all = false;
+                    w.run(BOUND + secs(8));
+                    w.meet(peer, victim);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn nobody_is_answered_for_long_after_its_death() {
+    for (side, other, net) in everywhere() {
+        // By requests, by probes, with traffic, and by all of them.
+        for (requests, probes, traffic) in
+            [(true, false, false), (false, true, false), (false, false, true), (true, true, true)]
+        {
+            let mut w = World::new(7, net);
+            let (victim, peer) = (w.host(side, 0), w.host(other, 0));
+            let ip = w.ip(victim);
+            w.meet(peer, victim);
+            w.run(ms(2300));
+            w.kill(victim);
+            for _ in 0..100 {
+                if requests {
+                    w.town.ask(peer, ip);
+                }
+                if probes {
+                    w.probe(peer, ip);
+                }
+                if traffic {
+                    w.town.send(peer, ip);
+                }
+                w.run(ms(900));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_host_that_moves_without_a_word_is_found_within_ten_seconds() {
+    for (side, other, net) in everywhere() {
+        for after in [0, 1, 3, 7, 20, 45] {
+            let mut w = World::new(after, net);
+            let (mover, near, far) = (w.host(side, 0), w.host(side, 1), w.host(other, 0));
+            let ip = w.ip(mover);
+            w.meet(far, mover);
+            w.meet(mover, far);
+            w.run(secs(after));
+            w.move_over(mover);
+            // Hosts of the side that it has left ask as kernels do: once a second, by broadcast.
+            let found = w.ask(near, ip, BOUND.as_secs() as u32);
+            assert!(found, "{side:?} {net:?} {after} s");
+            // `check` fails if the gateway speaks for it on the side where it is now.
+            for _ in 0..15 {
+                w.town.ask(far, ip);
+                w.run(secs(1));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_booting_host_gets_its_address_while_others_look_for_it() {
+    for (side, other, net) in everywhere() {
+        for delay in [0, 300, 700, 1900] {
+            let mut w = World::new(delay, net);
+            let (booter, peer) = (w.host(side, 0), w.host(other, 0));
+            let ip = w.ip(booter);
+            w.town.hosts[booter].alive = false;
+            // The peer is known, as hosts that talk are.
+            let acquainted = w.host(side, 1);
+            w.meet(peer, acquainted);
+            w.meet(acquainted, peer);
+            let look = |w: &mut World, times| {
+                for _ in 0..times {
+                    w.town.ask(peer, ip);
+                    w.town.send(peer, ip);
+                    w.run(ms(500));
+                }
+            };
+            look(&mut w, 6);
+            w.run(ms(delay));
+            w.town.hosts[booter].alive = true;
+            w.town.hosts[booter].manner = Manner::Booting { gave_up: false };
+            w.since[booter] = w.town.now;
+            for _ in 0..3 {
+                w.probe(booter, ip);
+                look(&mut w, 3);
+            }
+            look(&mut w, 4);
+            assert_eq!(
+                w.town.hosts[booter].manner,
+                Manner::Booting { gave_up: false },
+                "{side:?} {net:?} {delay}"
+            );
+            w.town.hosts[booter].manner = Manner::Soon;
+            w.town.announce(booter);
+            w.run(secs(1));
+            w.meet(peer, booter);
+        }
+    }
+}
+
+#[test]
+fn whatever_befalls_hosts_the_gateway_says_nothing_that_is_not_so() {
+    for seed in 0..SEEDS {
+        let mut w = World::new(seed, NETS[seed as usize % NETS.len()]);
+        let end = w.town.now + secs(LENGTH);
+        while w.town.now < end {
+            befall(&mut w);
+            let pause = ms(w.town.chance(1500));
+            w.run(pause);
+        }
+    }
+}
+
+/// Something happens to a host, or a host does something.
+fn befall(w: &mut World) {
+    let h = w.town.chance(HOSTS as u64) as usize;
+    let other = w.town.chance(HOSTS as u64) as usize;
+    let (now, alive) = (w.town.now, w.town.hosts[h].alive);
+    let stable = |w: &World, h: usize| {
+        let host = &w.town.hosts[h];
+        host.alive && host.manner == Manner::Soon && now - w.since[h] > BOUND
+    };
+    match w.town.chance(24) {
+        0 if alive => w.kill(h),
+        1..=3 if !alive => {
+            w.town.hosts[h].alive = true;
+            w.died.remove(&w.ip(h));
+            w.since[h] = now;
+            w.town.greet(h);
+        }
+        4 if stable(w, h) => {
+            w.move_over(h);
+            if w.town.chance(2) == 0 {
+                w.town.announce(h);
+            }
+        }
+        // Of a host that is there somebody of the other side says that it is not.
+        5 | 6 if stable(w, h) => {
+            let liar =
+                w.liar(if w.town.hosts[h].side == Of::Ethernet { Of::InfiniBand } else { Of::Ethernet });
+            let victim = w.ip(h);
+            w.town.lie(liar, victim);
+        }
+        7 | 8 if alive => {
+            let target = w.ip(other);
+            w.probe(h, target);
+        }
+        9..=16 => {
+            let target = w.ip(other);
+            w.town.ask(h, target);
+        }
+        _ => {
+            let target = w.ip(other);
+            w.town.send(h, target);
+        }
+    }
+}
