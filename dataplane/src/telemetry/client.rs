@@ -57,6 +57,9 @@ impl Client {
         let mut client = Self { path: path.to_owned(), socket, timeout: None, part: MAX_MESSAGE, buffer };
         client.end_at(end);
         let greeting = client.receive()?;
+        if let Some(why) = greeting.get("error").and_then(Value::as_str) {
+            return Err(TelemetryError::Refused(why.to_owned()));
+        }
         client.timeout = Some(timeout);
         let part = greeting.get("max_output_len").and_then(Value::as_u64);
         let part = part.and_then(|n| usize::try_from(n).ok()).unwrap_or(MAX_MESSAGE);
