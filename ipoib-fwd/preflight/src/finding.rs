@@ -109,6 +109,8 @@ codes! {
     InterfaceMtu = "interface-mtu", Warning;
     /// The kernel joins packets before the gateway sees them.
     InterfaceOffloads = "interface-offloads", Warning;
+    /// The interface of a port is one end of a veth, whose other end may leave checksums out.
+    InterfaceChecksums = "interface-checksums", Note;
     /// The interface of a port is a member of a bridge or a bond.
     InterfaceMember = "interface-member", Warning;
     /// No lcore is left to forward packets.

@@ -193,6 +193,14 @@ fn one(subject: &Subject<'_>, port: &str, name: &str, found: &mut Vec<Finding>) 
             (false, _) => subject.of_key(Code::InterfaceMtu, "ethernet.mtu", None, what, help),
         });
     }
+    if link.is_pair {
+        let what = format!(
+            "{name}, the interface of {port}, is one end of a pair (veth): unless TX checksum offload is off at the other end, its \
+             packets have no TCP and UDP checksums, so that ping works and TCP does not"
+        );
+        let help = "at the other end: ethtool -K INTERFACE tx off";
+        found.push(Finding::new(Code::InterfaceChecksums, what, help));
+    }
     if !link.joins.is_empty() {
         let how = listed(&link.joins);
         let what = format!(

@@ -84,6 +84,7 @@ const CASES: &[Case] = &[
     (Code::InterfaceDown, VETH, TOML, |m| gw0(m).is_up = false),
     (Code::InterfaceDown, VETH, TOML, |m| gw0(m).has_carrier = false),
     (Code::InterfaceMtu, VETH, TOML, |m| gw0(m).mtu = Some(1400)),
+    (Code::InterfaceChecksums, VETH, TOML, |m| gw0(m).is_pair = true),
     (Code::InterfaceOffloads, VETH, TOML, |m| gw0(m).joins = vec!["gro"]),
     (Code::InterfaceMember, VETH, TOML, |m| gw0(m).master = Some("br0".into())),
     (Code::InterfaceMember, VETH, TOML, |m| gw0(m).uppers = vec!["gw0.5".into()]),
