@@ -54,7 +54,7 @@ section! {
         /// Of two gateways between the same networks the one with the higher priority forwards, the other stands by.
         pub(crate) priority: u8 = 100 => 0..=255, Segment;
         /// How often two gateways tell each other that they live, milliseconds. Who is not heard for three times as long
-        /// is taken to be gone.
+        /// is taken to be gone, and a gateway that starts listens for three times as long before it forwards.
         pub hello_ms: u32 = 300 => 50..=10_000, Restart;
         /// A secret of 32 hexadecimal digits, the same on all gateways of a segment: messages between gateways that were not made
         /// with it do not count. Without it, a host that forges them can silence a gateway.
@@ -70,7 +70,7 @@ section! {
         /// IPOIB_FWD_LOG goes before.
         pub log: LogLevel = LogLevel::Info, Live;
         /// File in which the device's GID table is shared with other processes, for instance "/run/ipoib-fwd-gids"; "" for
-        /// none. `ipoib-fwd gids --shared` reads it. Those of further devices are in files beside it, with a dot and the device's name.
+        /// none. `ipoib-fwd gids --shared FILE` reads it. Those of further devices are in files beside it, with a dot and the device's name.
         pub gids: Option<PathBuf> = None, Restart;
         /// Directory, on a local disk, in which `ipoib-fwd ctl capture` makes its files; "" for none: then nothing is captured while the
         /// gateway runs. Whoever may write to it may take them away.

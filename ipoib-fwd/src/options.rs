@@ -68,7 +68,7 @@ pub struct Options {
     /// Write InfiniBand packets to FILE (ERF in pcap; tshark opens it) and Ethernet packets to FILE.eth.pcap. A file that
     /// is full is followed by FILE.1 and FILE.1.eth.pcap, and so on; the newest of each kind are kept. What an earlier capture has
     /// left of these names goes at the start; anything else of them is an error, as is what another capture has open. A pipe has no
-    /// bounds.
+    /// bounds. `ipoib-fwd ctl capture` is refused while this captures all.
     #[arg(long, value_name = "FILE")]
     pub capture: Option<PathBuf>,
     /// With --capture: files that are kept, of each kind of packets (1 to 64).

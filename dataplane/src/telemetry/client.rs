@@ -49,7 +49,10 @@ impl Client {
         connect(&socket, &address).map_err(|error| {
             let hint = match error {
                 rustix::io::Errno::AGAIN => "; whoever serves it takes no more clients",
-                _ => "; is the gateway running, and with this control socket (--control-socket)?",
+                rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => {
+                    "; the gateway's user and the members of its group may use it: run this as one of them, or write group into [gateway]"
+                }
+                _ => "; is the gateway running, and with this control socket (--socket)?",
             };
             fail("connect", hint)(error)
         })?;

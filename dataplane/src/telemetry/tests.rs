@@ -405,5 +405,5 @@ fn a_socket_is_its_users_or_a_groups_too() {
 #[test]
 fn nobody_there_says_what_to_do() {
     let error = ask(&scratch("nobody"), "/stats", DEADLINE).unwrap_err().to_string();
-    assert!(error.contains("--control-socket"), "{error}");
+    assert!(error.contains("--socket"), "{error}");
 }
