@@ -61,6 +61,10 @@ fn bounds_in_the_documents_are_those_of_the_code() {
     };
     let connections = grouped(legal("infiniband", "max-connections"));
     let (one, two) = (soft_connections(1), soft_connections(2));
+    // What the configuration knows of the device is what the device has, less a datagram queue pair for each segment.
+    let pairs = u64::try_from(connectx::engine::MAX_QPS).unwrap();
+    assert_eq!(one, grouped(pairs - MAX_SEGMENTS as u64));
+    assert_eq!(two, grouped(pairs - 2 * MAX_SEGMENTS as u64));
     let mib = |bytes: u64| (bytes >> 20).to_string();
     let captures = Bounds::default();
     let limits = [

@@ -187,3 +187,24 @@ fn with_lower(root: &Root, mut names: BTreeSet<String>) -> BTreeSet<String> {
     }
     names
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_sys_has_of_another_namespace_is_queried_in_this_one() {
+        let index = interface::index("lo").unwrap();
+        let other = Link { index: Some(index + 100), mtu: Some(7), is_ethernet: true, ..Link::default() };
+        let mut links = BTreeMap::from([("lo".to_owned(), other)]);
+        complete(&mut links);
+        let own = &links["lo"];
+        assert_eq!((own.index, own.is_ethernet), (Some(index), false));
+        assert_eq!(own.mtu, interface::mtu("lo").ok().and_then(|mtu| u32::try_from(mtu).ok()));
+        // What is this namespace's stays as sys has it.
+        let same = Link { index: Some(index), mtu: Some(7), ..Link::default() };
+        let mut links = BTreeMap::from([("lo".to_owned(), same.clone())]);
+        complete(&mut links);
+        assert_eq!(links["lo"], same);
+    }
+}
