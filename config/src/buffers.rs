@@ -151,7 +151,8 @@ impl Config {
 
     /// All that is promised beyond what `workers` workers can hold.
     pub(crate) fn promises(&self, workers: u32) -> Vec<ConfigError> {
-        let mut all = Vec::new();
+        let mut all = self.beyond_devices();
+        all.extend(self.beyond_queue_pairs(workers));
         let mut promise = |key, what, remedy: String| all.push(ConfigError::Promise { key, what, remedy });
         let needed = self.buffers_needed(workers);
         if needed > MAX_BUFFERS {

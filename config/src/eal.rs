@@ -100,6 +100,11 @@ const AF_PACKET_BLOCK: u32 = 1 << 16;
 /// Bytes of each of its rings. The driver's own have 512 frames: what comes while a worker does not run for a few milliseconds is lost then.
 const AF_PACKET_RING: u32 = 8 << 20;
 
+/// True for the `--vdev` of an AF_PACKET port.
+pub(crate) fn is_af_packet(vdev: &str) -> bool {
+    AF_PACKET.iter().any(|driver| vdev.starts_with(driver))
+}
+
 /// One way to name lcores.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LcoreOption {
@@ -156,15 +161,16 @@ impl EalArguments {
                 "--vdev" => this.vdevs.push(value("--vdev")?),
                 "--allow" | "--block" => {
                     let device = value(long)?;
-                    this.list(long == "--allow", &device);
+                    this.list(long == "--allow", long, &device)?;
                 }
                 "--no-pci" => this.pci_restricted = true,
                 _ if argument.starts_with("--") => {}
                 _ if argument.starts_with("-l") => lcores(&mut this, LcoreOption::List, "-l", &value("-l")?)?,
                 _ if argument.starts_with("-c") => lcores(&mut this, LcoreOption::Mask, "-c", &value("-c")?)?,
                 _ if argument.starts_with("-a") || argument.starts_with("-b") => {
-                    let device = value(argument.get(..2).unwrap_or_default())?;
-                    this.list(argument.starts_with("-a"), &device);
+                    let option = argument.get(..2).unwrap_or_default();
+                    let device = value(option)?;
+                    this.list(option == "-a", option, &device)?;
                 }
                 _ => {}
             }
@@ -182,16 +188,23 @@ impl EalArguments {
     }
 
     /// Takes note of a device of `-a` or `-b`.
-    fn list(&mut self, is_allowed: bool, device: &str) {
+    fn list(&mut self, is_allowed: bool, option: &str, device: &str) -> Result<(), ConfigError> {
+        if !names_device(device) {
+            return Err(ConfigError::command_line(
+                format!("{option} {device} names no device"),
+                "write a PCI address, for instance 0000:81:00.0, or the name of a port of --vdev",
+            ));
+        }
         let list = if is_allowed { &mut self.allowed } else { &mut self.blocked };
         list.push(pci_address(device));
         self.pci_restricted |= is_allowed;
+        Ok(())
     }
 
     /// Bytes of the rings of AF_PACKET ports, which their driver has the kernel lock: one each way for each queue.
     #[must_use]
     pub fn locked_rings(&self) -> u64 {
-        let ports = self.vdevs.iter().filter(|vdev| AF_PACKET.iter().any(|driver| vdev.starts_with(driver)));
+        let ports = self.vdevs.iter().filter(|vdev| is_af_packet(vdev));
         let rings = ports.map(|vdev| {
             let option = |name: &str| {
                 let given = vdev.split(',').find_map(|option| option.strip_prefix(name));
@@ -218,7 +231,7 @@ impl EalArguments {
             let (name, options) = vdev.split_once(',').unwrap_or((vdev, ""));
             let given = ["framesz=", "blocksz=", "framecnt="];
             let is_given = options.split(',').any(|option| given.iter().any(|name| option.starts_with(name)));
-            let is_packet = AF_PACKET.iter().any(|driver| name.starts_with(driver));
+            let is_packet = is_af_packet(name);
             let more =
                 format!(",framesz={frame},blocksz={AF_PACKET_BLOCK},framecnt={}", AF_PACKET_RING / frame);
             format!("{vdev}{}", if is_packet && !is_given { more.as_str() } else { "" })
@@ -297,6 +310,13 @@ impl EalArguments {
             (false, _) => vec![Warning::EveryOtherPciDevice],
         }
     }
+}
+
+/// True for what EAL takes for a device: an address of PCI or of another bus, or a driver's name such as `net_null0`.
+fn names_device(device: &str) -> bool {
+    let name = device.split(',').next().unwrap_or_default();
+    let (kind, rest) = name.split_once('_').unwrap_or((name, ""));
+    name.contains(':') || (!rest.is_empty() && kind.bytes().all(|byte| byte.is_ascii_lowercase()))
 }
 
 /// The address of a PCI device as the kernel writes it, of `3b:00.0,option=1` for instance.

@@ -51,10 +51,9 @@ impl ConfigFile {
             faults.push(error);
             Config::from_overrides(overrides)
         });
-        if let (Some(workers), 0) = (workers, faults.len()) {
-            for promise in config.promises(workers) {
-                faults.push(source.located(promise));
-            }
+        if faults.len() == 0 {
+            let promises = workers.map_or_else(|| config.beyond_devices(), |n| config.promises(n));
+            promises.into_iter().for_each(|promise| faults.push(source.located(promise)));
         }
         let mut errors = faults.0.into_inner();
         // As one reads.

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod bounds;
 mod buffers;
 mod change;
 mod eal;
@@ -22,11 +23,13 @@ mod pair_key;
 mod print;
 mod raw;
 mod resolve;
+mod rings;
 mod segment;
 mod segments;
 mod settings;
 mod soft;
 mod source;
+mod unused;
 mod value;
 mod word;
 
@@ -39,8 +42,10 @@ pub use file::ConfigFile;
 pub use guid::Guid;
 pub use lcore::{LcoreSet, MAX_LCORE};
 pub use pair_key::PairKey;
+pub use rings::frame_of;
 pub use segment::{MAX_ROUTES, MAX_SEGMENTS, MAX_SUBNETS, PKey, Segment, SegmentName, VlanId};
 pub use settings::{Buffers, Config, Ethernet, Gateway, InfiniBand, Overrides, Soft, SoftPort};
+pub use unused::UnusedKey;
 pub use word::{Cores, Driver, Idle, LogLevel, LongMessages, Mode, Privileges, Seccomp};
 
 #[cfg(test)]

@@ -104,7 +104,7 @@ fn one(source: &Source<'_>, raw: &Spanned<RawSegment>, base: &Segment) -> Result
     for raw in routes {
         // Whether it leads anywhere is known if the segment's subnets are.
         let route = match source.kept() == before {
-            true => route(source, raw, &segment).map(Some),
+            true => route(source, raw, &segment),
             false => raw.get_ref().read(source, RouteKeys::default()).map(|_| None),
         };
         segment.routes.extend(source.keep(route, None)?);
@@ -112,12 +112,19 @@ fn one(source: &Source<'_>, raw: &Spanned<RawSegment>, base: &Segment) -> Result
     Ok(segment)
 }
 
-fn route(source: &Source<'_>, raw: &Spanned<RawRoute>, segment: &Segment) -> Result<Route, ConfigError> {
+fn route(
+    source: &Source<'_>,
+    raw: &Spanned<RawRoute>,
+    segment: &Segment,
+) -> Result<Option<Route>, ConfigError> {
     let keys = raw.get_ref();
     let at = |span: Option<Range<usize>>| span.unwrap_or_else(|| raw.span());
     let (to_at, via_at) = (at(keys.to.as_ref().map(Spanned::span)), at(keys.via.as_ref().map(Spanned::span)));
     let (to, via) = match keys.read(source, RouteKeys::default())? {
         RouteKeys { to: Some(to), via: Some(via) } => (to, via),
+        // It is given, and wrong, which has been reported.
+        RouteKeys { to: None, .. } if keys.to.is_some() => return Ok(None),
+        RouteKeys { via: None, .. } if keys.via.is_some() => return Ok(None),
         RouteKeys { to: None, .. } => {
             let remedy = "add the network that it is for, for instance to = \"0.0.0.0/0\"";
             return Err(source.error(to_at, "the route has no `to`", remedy));
@@ -153,7 +160,7 @@ fn route(source: &Source<'_>, raw: &Spanned<RawRoute>, segment: &Segment) -> Res
         let what = format!("segment `{}` has two routes to {to}", segment.name);
         return Err(source.error(to_at, what, "keep one of the two"));
     }
-    Ok(Route { to, via })
+    Ok(Some(Route { to, via }))
 }
 
 /// What a segment must be to the devices, and to other segments.

@@ -54,7 +54,7 @@ section! {
         /// Of two gateways between the same networks the one with the higher priority forwards, the other stands by.
         pub(crate) priority: u8 = 100 => 0..=255, Segment;
         /// How often two gateways tell each other that they live, milliseconds. Who is not heard for three times as long
-        /// is taken to be gone.
+        /// is taken to be gone, and a gateway that starts listens for three times as long before it forwards.
         pub hello_ms: u32 = 300 => 50..=10_000, Restart;
         /// A secret of 32 hexadecimal digits, the same on all gateways of a segment: messages between gateways that were not made
         /// with it do not count. Without it, a host that forges them can silence a gateway.
@@ -70,12 +70,12 @@ section! {
         /// IPOIB_FWD_LOG goes before.
         pub log: LogLevel = LogLevel::Info, Live;
         /// File in which the device's GID table is shared with other processes, for instance "/run/ipoib-fwd-gids"; "" for
-        /// none. `ipoib-fwd gids --shared` reads it. Those of further devices are in files beside it, with a dot and the device's name.
+        /// none. `ipoib-fwd gids --shared FILE` reads it. Those of further devices are in files beside it, with a dot and the device's name.
         pub gids: Option<PathBuf> = None, Restart;
         /// Directory, on a local disk, in which `ipoib-fwd ctl capture` makes its files; "" for none: then nothing is captured while the
         /// gateway runs. Whoever may write to it may take them away.
         pub captures: Option<PathBuf> = None, Restart;
-        /// UNIX socket of `ipoib-fwd ctl`; "" for none.
+        /// UNIX socket of `ipoib-fwd ctl`, in a directory that exists; "" for none.
         pub control_socket: Option<PathBuf> = Some("/run/ipoib-fwd.sock".into()), Restart;
         /// User that the gateway becomes when its ports and devices are open, by name or number; "" for the one that starts it. What it
         /// opens later must be that user's: the configuration to read it again, and the control socket's directory to take that away.
@@ -105,7 +105,8 @@ section! {
     pub Ethernet from RawEthernet {
         /// Name of the DPDK port: a PCI address, or the name given to --vdev. "" for the only one there is.
         pub(crate) port: Option<String> = None, Segment;
-        /// Largest IPv4 packet on the Ethernet side, bytes.
+        /// Largest IPv4 packet on the Ethernet side, bytes. Up to 1500, net_af_packet gives its interface this MTU, which stays when the
+        /// gateway ends; for longer packets the interface must have it.
         pub mtu: u16 = 1500 => 576..=9700, Restart;
         /// Receive descriptors of each worker on each port.
         pub rx_descriptors: u16 = 1024 => 64..=32_768, Restart;
@@ -147,7 +148,7 @@ section! {
         /// quarter of srq-depth.
         pub srq_low: Option<u32> = None => 0..=32_767, Restart, "128";
         /// Most connections of the gateway, half of them for each direction: a host with traffic both ways has two. Every
-        /// worker has an equal share of them on each InfiniBand port, rounded up.
+        /// worker has an equal share of them on each InfiniBand port, rounded up. A software ConnectX holds 8064 with one worker.
         pub max_connections: u32 = 4096 => 2..=65_535, Restart;
         /// Send requests of a connection that the gateway opens. What a slow host does not take beyond that is dropped. Without
         /// it as many as max-connections leave room for, at most 1024.

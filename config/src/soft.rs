@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use toml::Spanned;
 
 use crate::error::ConfigError;
+use crate::guid::Guid;
 use crate::settings::{RawInfiniBand, RawSoft, RawSoftPort, Soft, SoftPort};
 use crate::source::Source;
 
@@ -41,10 +42,40 @@ pub(crate) fn read(
             let what = format!("more than {MAX_DEVICES} software devices");
             return source.keep(Err(source.error(more.span(), what, "take this one out")), devices);
         }
-        let soft = named(source, more, devices.len(), &mut names).map(Some);
+        let soft = named(source, more, devices.len(), &mut names);
+        let soft = soft.and_then(|soft| distinct(source, more, &devices, soft)).map(Some);
         devices.extend(source.keep(soft, None)?);
     }
     Ok(devices)
+}
+
+/// That no GUID which the file gives a device is another device's: a fabric knows nodes and ports by them.
+fn distinct(
+    source: &Source<'_>,
+    raw: &Spanned<RawSoft>,
+    before: &[Soft],
+    soft: Soft,
+) -> Result<Soft, ConfigError> {
+    let guids = |soft: &Soft| {
+        let ports = soft.ports.iter().zip(1..);
+        let ports = ports
+            .filter_map(|(port, n)| port.guid.or(soft.node_guid.map(|node| Guid(node.0.wrapping_add(n)))));
+        soft.node_guid.into_iter().chain(ports).collect::<Vec<_>>()
+    };
+    let own = guids(&soft);
+    for other in before {
+        if let Some(same) = guids(other).into_iter().find(|guid| own.contains(guid)) {
+            let keys = raw.get_ref();
+            let at = keys.node_guid.as_ref().map(Spanned::span);
+            let at = at.or_else(|| keys.ports.as_ref().map(Spanned::span)).unwrap_or_else(|| raw.span());
+            let what = format!(
+                "the software devices `{}` and `{}` both have GUID {:#018x}",
+                other.name, soft.name, same.0
+            );
+            return Err(source.error(at, what, "give one of them another, or leave it out to have it drawn"));
+        }
+    }
+    Ok(soft)
 }
 
 /// A device of `[[infiniband.soft-device]]`, the `number`th, with a name of its own.

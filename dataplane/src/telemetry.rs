@@ -9,6 +9,7 @@
 
 mod client;
 mod feed;
+mod places;
 mod server;
 
 use std::fs;
@@ -23,6 +24,8 @@ use tokio::sync::oneshot;
 
 pub use client::{Client, ask};
 pub use feed::{Feed, Subscription};
+pub use places::MAX_CLIENTS;
+pub use server::MAX_FOLLOWERS;
 pub(crate) use server::Server;
 
 /// Longest answer; a longer one is replaced by an error that says so.

@@ -1,9 +1,9 @@
-//! `ipoib-fwd --check`: what is wrong or unwise before the gateway starts. What the machine has is read here; what it means is
-//! `preflight`'s.
+//! The validation before a start, for `ipoib-fwd --check` and for the start itself. What the machine has is read here; what it
+//! means is `preflight`'s.
 
 use std::path::Path;
 
-use config::{CommandLine, Config, ConfigFile, Overrides};
+use config::{CommandLine, Config, ConfigError, ConfigFile, EalArguments, Overrides};
 use pmd::hca::{Control as _, PortNumber};
 use pmd::verbs::{OpenOptions, VerbsHca};
 use preflight::{Machine, Report, Subject};
@@ -23,30 +23,49 @@ pub fn run(arguments: &[String], file: Option<&Path>, overrides: &Overrides) -> 
     let is_split = arguments.iter().position(|word| word == "--").is_some_and(|at| at > 1);
     let line = is_split.then(|| CommandLine::parse(arguments.iter().cloned()));
     let eal = line.and_then(|line| line.map_err(|error| errors.push(error)).ok()).map(|line| line.eal);
-    let roles = eal.as_ref().and_then(|eal| eal.roles().ok().flatten());
-    let workers = roles.and_then(|roles| u32::try_from(roles.workers.len()).ok());
     let file = file.and_then(|file| ConfigFile::read(file).map_err(|error| errors.push(error)).ok());
-    let config = match &file {
+    validate(eal.as_ref(), file.as_ref(), overrides, errors, ask_ports).1
+}
+
+/// What a start reads before EAL is started, with its findings. Devices are not opened: the start does that itself.
+pub(crate) fn before_start(
+    eal: &EalArguments,
+    file: Option<&ConfigFile>,
+    overrides: &Overrides,
+) -> (Config, Report) {
+    validate(Some(eal), file, overrides, Vec::new(), |_| {})
+}
+
+/// The configuration, as far as it is right, and everything that is wrong or unwise with it on this machine.
+fn validate(
+    eal: Option<&EalArguments>,
+    file: Option<&ConfigFile>,
+    overrides: &Overrides,
+    mut errors: Vec<ConfigError>,
+    open_adapters: impl FnOnce(&mut Machine),
+) -> (Config, Report) {
+    let roles = eal.and_then(|eal| eal.roles().ok().flatten());
+    // More are no gateway's: then the processors are what is wrong.
+    let workers = roles.and_then(|roles| u8::try_from(roles.workers.len()).ok()).map(u32::from);
+    let config = match file {
         Some(file) => {
             let (config, wrong) = file.examine(overrides, workers);
             errors.extend(wrong);
             config
         }
-        None => Config::from_overrides(overrides),
+        None => {
+            let config = Config::from_overrides(overrides);
+            errors.extend(workers.and_then(|workers| config.check(workers).err()));
+            config
+        }
     };
     let mut machine = Machine::read(Path::new("/"));
     machine.look_at_files(&config);
     if !config.infiniband.is_soft() {
-        ask_ports(&mut machine);
+        open_adapters(&mut machine);
     }
-    let subject = Subject {
-        machine: &machine,
-        config: &config,
-        file: file.as_ref(),
-        eal: eal.as_ref(),
-        errors: &errors,
-    };
-    subject.check()
+    let report = Subject { machine: &machine, config: &config, file, eal, errors: &errors }.check();
+    (config, report)
 }
 
 /// Asks the ports for what the kernel tells only to programs of verbs. A device that cannot be opened is told of by its files.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Command, CommandFactory as _, Parser};
 use dataplane::capture::Bounds;
 
@@ -59,15 +60,15 @@ pub struct Options {
     #[arg(long, value_name = "DRIVER")]
     pub hca_driver: Option<config::Driver>,
     /// Path of the control socket, in place of the file's; empty = none.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub control_socket: Option<PathBuf>,
-    /// Print a line of rates every SECONDS.
-    #[arg(long, value_name = "SECONDS")]
+    /// Print a line of rates every SECONDS, at most 86400; 0 = never.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400))]
     pub stats: Option<u32>,
     /// Write InfiniBand packets to FILE (ERF in pcap; tshark opens it) and Ethernet packets to FILE.eth.pcap. A file that
     /// is full is followed by FILE.1 and FILE.1.eth.pcap, and so on; the newest of each kind are kept. What an earlier capture has
     /// left of these names goes at the start; anything else of them is an error, as is what another capture has open. A pipe has no
-    /// bounds.
+    /// bounds. `ipoib-fwd ctl capture` is refused while this captures all.
     #[arg(long, value_name = "FILE")]
     pub capture: Option<PathBuf>,
     /// With --capture: files that are kept, of each kind of packets (1 to 64).
@@ -149,4 +150,19 @@ pub fn program() -> Command {
         MetricsLine::command().name("metrics"),
         TopLine::command().name("top"),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_control_socket_is_none_and_seconds_have_the_bound_of_their_key() {
+        let parse = |words: &[&str]| Options::try_parse_from([&["p"], words].concat());
+        assert_eq!(parse(&["--control-socket", ""]).unwrap().control_socket, Some(PathBuf::new()));
+        assert_eq!(parse(&["--control-socket=/x"]).unwrap().control_socket, Some("/x".into()));
+        assert_eq!(parse(&["--stats", "86400"]).unwrap().stats, Some(86_400));
+        let said = parse(&["--stats", "99999"]).unwrap_err().to_string();
+        assert!(said.contains("0..=86400"), "{said}");
+    }
 }

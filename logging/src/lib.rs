@@ -76,6 +76,36 @@ const fn capital(letter: char) -> char {
     if letter.is_ascii_alphanumeric() { letter.to_ascii_uppercase() } else { '_' }
 }
 
+/// Words for how much is logged, in the environment.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// The filter that the environment gives. An error says what is wrong with it, and what to write: then the configured level
+/// counts, since a filter that nothing passes would hide that very error.
+fn filter_of(variable: &str, given: &str) -> Result<EnvFilter, String> {
+    let wrong = |why: &str| {
+        format!(
+            "{variable}=\"{}\" {why}, so that the configured level counts; write LEVEL,MODULE=LEVEL,... with {}, or leave it unset",
+            given.escape_debug(),
+            LEVELS.join(", ")
+        )
+    };
+    if given.trim().is_empty() {
+        return Err(wrong("is empty"));
+    }
+    let is_level = |word: &str| LEVELS.contains(&word.trim().to_ascii_lowercase().as_str());
+    let mut has_level = false;
+    for part in given.split(',') {
+        match part.rsplit_once('=') {
+            Some((_, level)) if is_level(level) => {}
+            None if is_level(part) => has_level = true,
+            _ => return Err(wrong(&format!("has `{}`, which gives no level", part.escape_debug()))),
+        }
+    }
+    // Modules that are not named log as they do by default.
+    let all = if has_level { given.to_owned() } else { format!("{},{given}", LogLevel::Info) };
+    EnvFilter::try_new(all).map_err(|error| wrong(&format!("cannot be read ({error})")))
+}
+
 /// The log of this process.
 #[derive(Clone, Debug)]
 pub struct Log {
@@ -106,7 +136,13 @@ impl Log {
     #[must_use]
     pub fn start(program: &'static str) -> Self {
         let program = Program(program);
-        let given = EnvFilter::try_from_env(program.variable()).ok();
+        let variable = program.variable();
+        let given = std::env::var_os(&variable).map(|given| filter_of(&variable, &given.to_string_lossy()));
+        let (given, wrong) = match given {
+            Some(Ok(filter)) => (Some(filter), None),
+            Some(Err(wrong)) => (None, Some(wrong)),
+            None => (None, None),
+        };
         let configurable = given.is_none();
         let (filter, handle) =
             reload::Layer::new(given.unwrap_or_else(|| EnvFilter::new(LogLevel::Info.word())));
@@ -121,6 +157,9 @@ impl Log {
         });
         let layers = tracing_subscriber::registry().with(filter).with(limit.clone());
         layers.with(journal.clone()).with(lines).init();
+        if let Some(wrong) = wrong {
+            tracing::warn!("{wrong}");
+        }
         Self { program, filter: configurable.then_some(handle), journal, limit }
     }
 
@@ -189,6 +228,27 @@ mod tests {
         set(LogLevel::Info, "");
         assert!(!tracing::enabled!(target: "endpoint::control", tracing::Level::DEBUG));
         assert!(tracing::enabled!(target: "endpoint::control", tracing::Level::INFO));
+    }
+
+    #[test]
+    fn a_filter_of_the_environment_is_heeded_or_refused_in_words() {
+        for good in
+            ["debug", "WARN", "info,endpoint=debug", "endpoint=debug", "off", "ipoib_fwd::gateway=trace,warn"]
+        {
+            assert!(filter_of("P_LOG", good).is_ok(), "{good}");
+        }
+        // What is not named is logged as by default.
+        assert!(filter_of("P_LOG", "endpoint=debug").unwrap().to_string().contains("info"));
+        for bad in
+            ["", " ", "infoo", "debug,", "endpoint=loud", "info;debug", "1", "endpoint", "=", "\x1b[2J"]
+        {
+            let why = filter_of("P_LOG", bad).unwrap_err();
+            assert!(
+                why.starts_with("P_LOG=\"") && why.contains("the configured level counts; write"),
+                "{why}"
+            );
+            assert!(!why.contains('\x1b'), "{why}");
+        }
     }
 
     #[test]

@@ -4,6 +4,8 @@
 
 #[cfg(test)]
 mod documents;
+#[cfg(test)]
+mod numbers;
 mod page;
 mod reference;
 

@@ -18,6 +18,8 @@ const ALERTS: &str = include_str!("../monitoring/alerts.yml");
 
 /// Workers that the table of buffers has.
 const WORKERS: [u32; 5] = [1, 2, 4, 8, 16];
+/// Those of which the parts are shown.
+const PARTS_OF: [u32; 2] = [1, 2];
 /// Bytes of a buffer beside its data: DPDK's header and its headroom.
 const OVERHEAD: u64 = 128 + 128;
 
@@ -259,6 +261,22 @@ pub(crate) fn page() -> String {
         [workers.to_string(), buffers.to_string(), format!("{mib} MiB")]
     };
     table(&mut page, ["workers", "buffers", "memory"], WORKERS.map(row));
+    page.push_str("\nWhat they are counted for ([Sizing](sizing.md#memory) has the formulas):\n\n");
+    let budgets = PARTS_OF.map(|workers| config.budget(workers));
+    let part = |name: &str, of: fn(&config::Budget) -> u32| {
+        let [one, two] = budgets.map(|budget| of(&budget).to_string());
+        [name.to_owned(), one, two]
+    };
+    let parts = [
+        part("receives", |budget| budget.receives),
+        part("sends, and what waits for full queues", |budget| budget.sends),
+        part("packets that wait for an address or a connection", |budget| budget.parked),
+        part("messages of the control lcore", |budget| budget.messages),
+        part("what workers and the control lcore keep at hand", |budget| budget.caches),
+        part("reserve", |budget| budget.reserve),
+        part("all", config::Budget::total),
+    ];
+    table(&mut page, ["part", "one worker", "two workers"], parts);
     page
 }
 

@@ -144,6 +144,8 @@ def test_check_before_start(services, unit):
     replaced = (("/usr/bin", services.bin), ("/etc/ipoib-fwd/two", services.dir / "gateway"), ("/etc/ipoib-fwd", services.dir),
                 ("/run/", f"{services.dir}/run/"))
     before, command = (command_of(unit, key, replaced, environment) for key in ("ExecStartPre", "ExecStart"))
+    # As RuntimeDirectory= does.
+    (services.dir / "run/ipoib-fwd/two").mkdir(parents=True)
     assert [argument for argument in before if argument not in ("--check", "--warnings-pass")] == command
     passes = run(*before, check=False)
     assert passes.returncode == 0, passes.stdout

@@ -168,3 +168,15 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_wrong_destination_of_a_route_is_one_error() {
+    for (to, via) in [("10.0.0.1/8", "10.77.0.1"), ("0.0.0.0/0", "10.77.0"), ("10.0.0.1/8", "x")] {
+        let text = format!(
+            "[[segment]]\naddress = \"10.77.0.254/24\"\n[[segment.route]]\nto = \"{to}\"\nvia = \"{via}\"\n"
+        );
+        let all = complaints(&text);
+        assert!(all.iter().all(|said| !said.contains("the route has no")), "{all:#?}");
+        assert_eq!(all.len(), usize::from(to != "0.0.0.0/0") + usize::from(via != "10.77.0.1"), "{all:#?}");
+    }
+}

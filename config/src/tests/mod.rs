@@ -2,6 +2,7 @@ use std::path::Path;
 
 use super::*;
 
+mod bounds;
 mod buffers;
 mod change;
 mod command_line;

@@ -49,7 +49,10 @@ impl Client {
         connect(&socket, &address).map_err(|error| {
             let hint = match error {
                 rustix::io::Errno::AGAIN => "; whoever serves it takes no more clients",
-                _ => "; is the gateway running, and with this control socket (--control-socket)?",
+                rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => {
+                    "; the gateway's user and the members of its group may use it: run this as one of them, or write group into [gateway]"
+                }
+                _ => "; is the gateway running, and with this control socket (--socket)?",
             };
             fail("connect", hint)(error)
         })?;
@@ -57,6 +60,9 @@ impl Client {
         let mut client = Self { path: path.to_owned(), socket, timeout: None, part: MAX_MESSAGE, buffer };
         client.end_at(end);
         let greeting = client.receive()?;
+        if let Some(why) = greeting.get("error").and_then(Value::as_str) {
+            return Err(TelemetryError::Refused(why.to_owned()));
+        }
         client.timeout = Some(timeout);
         let part = greeting.get("max_output_len").and_then(Value::as_u64);
         let part = part.and_then(|n| usize::try_from(n).ok()).unwrap_or(MAX_MESSAGE);

@@ -16,15 +16,14 @@ use serde_json::{Value, json};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
+use super::places::{MAX_CLIENTS, Place, Places};
 use super::{
     Access, Command, MAX_ANSWER, MAX_MESSAGE, MAX_REQUEST, Reply, Request, Subscription, TelemetryError,
     seqpacket,
 };
 
-/// Most clients at a time.
-pub(super) const MAX_CLIENTS: usize = 16;
-/// Most of them that follow something: the others are to be answered.
-pub(super) const MAX_FOLLOWERS: usize = 8;
+/// Most clients that follow something: the others are to be answered.
+pub const MAX_FOLLOWERS: usize = 8;
 /// What the system keeps for a client that follows and does not read.
 const UNREAD: usize = 1 << 17;
 /// How long clients may take at the end to read what they follow, or have asked for.
@@ -72,14 +71,17 @@ impl Server {
             let path = path.to_owned();
             move |e: io::Error| TelemetryError::Socket { path, what, source: e, hint }
         };
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder).map_err(fail("make its folder", "; choose another path"))?;
-        }
         let address = SocketAddrUnix::new(path)
             .map_err(|e| fail("use this path", "; a path has at most 107 bytes")(e.into()))?;
         let socket = seqpacket(SocketFlags::NONBLOCK).map_err(fail("be made", ""))?;
         clear(path, &address)?;
-        bind(&socket, &address).map_err(|e| fail("be bound", "; choose another path")(e.into()))?;
+        bind(&socket, &address).map_err(|e| {
+            let hint = match e {
+                rustix::io::Errno::NOENT => "; make its directory, or choose another path",
+                _ => "; choose another path",
+            };
+            fail("be bound", hint)(e.into())
+        })?;
         access.give(path).map_err(fail("be given to its user and group", ""))?;
         let made = fs::symlink_metadata(path).map_err(fail("be found", ""))?;
         listen(&socket, 4).map_err(|e| fail("listen", "")(e.into()))?;
@@ -147,26 +149,40 @@ async fn accept_clients(
     requests: mpsc::Sender<Request>,
     listeners: Arc<Listeners>,
 ) {
-    let places = Arc::new(Semaphore::new(MAX_CLIENTS));
+    let places = Places::new();
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let accepted = async_io(&socket, Interest::Read, |fd| {
             Ok(accept_with(fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)?)
         })
         .await;
         let (requests, listeners) = (requests.clone(), Arc::clone(&listeners));
+        let places = Arc::clone(&places);
         match accepted.and_then(watch) {
             Ok(client) => {
                 tokio::spawn(async move {
                     // A client that fails to read or write is gone; the others are not concerned.
-                    let _ = serve_client(&client, &requests, &listeners).await;
-                    drop(place);
+                    let _ = match places.take(is_root(client.get_ref())).await {
+                        Some(place) => serve_client(&client, &requests, &listeners, &place).await,
+                        None => refuse(&client).await,
+                    };
                 });
             }
             // Out of descriptors or memory: try again when that may have passed.
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }
+}
+
+/// True for a client of root's, for whom a place is kept.
+fn is_root(client: &OwnedFd) -> bool {
+    sockopt::socket_peercred(client).is_ok_and(|peer| peer.uid.is_root())
+}
+
+/// In place of a greeting.
+async fn refuse(client: &AsyncFd<OwnedFd>) -> io::Result<()> {
+    let why =
+        format!("{MAX_CLIENTS} clients are being answered, which is the most, and others wait; try again");
+    send_value(client, &json!({ "error": why }), largest_message(client.get_ref())?).await
 }
 
 enum Interest {
@@ -192,7 +208,10 @@ async fn async_io<T>(
 
 /// Sends a value in messages of `part` bytes, the last one shorter: so its reader knows that it is the last.
 async fn send_value(client: &AsyncFd<OwnedFd>, value: &Value, part: usize) -> io::Result<()> {
-    let mut bytes = value.to_string().into_bytes();
+    send_bytes(client, value.to_string().into_bytes(), part).await
+}
+
+async fn send_bytes(client: &AsyncFd<OwnedFd>, mut bytes: Vec<u8>, part: usize) -> io::Result<()> {
     if bytes.len().is_multiple_of(part) {
         bytes.push(b' ');
     }
@@ -212,6 +231,7 @@ async fn serve_client(
     client: &AsyncFd<OwnedFd>,
     requests: &mpsc::Sender<Request>,
     listeners: &Listeners,
+    place: &Place,
 ) -> io::Result<()> {
     let part = largest_message(client.get_ref())?;
     let greeting = json!({
@@ -222,8 +242,13 @@ async fn serve_client(
     send_value(client, &greeting, part).await?;
     let mut buffer = [0u8; MAX_REQUEST + 1];
     loop {
-        let length =
-            async_io(client, Interest::Read, |fd| Ok(recv(fd, &mut buffer, RecvFlags::empty())?.0)).await?;
+        place.idle();
+        let length = tokio::select! {
+            biased;
+            length = async_io(client, Interest::Read, |fd| Ok(recv(fd, &mut buffer, RecvFlags::empty())?.0)) => length?,
+            () = place.wanted() => return Ok(()),
+        };
+        place.busy();
         let bytes = match buffer.get(..length) {
             None | Some([]) => return Ok(()),
             Some(bytes) => bytes,
@@ -242,7 +267,7 @@ async fn serve_client(
                     Ok(Reply::Once(value)) => whole(&name, value),
                     Ok(Reply::Later(answer)) => match answer.await.unwrap_or_else(|_| Err(stopping())) {
                         Ok(value) => whole(&name, value),
-                        Err(why) => json!({name: null, "error": why}),
+                        Err(why) => refusal(&name, &why),
                     },
                     Ok(Reply::Follow(subscription)) => match listeners.followers.try_acquire() {
                         Ok(_place) => {
@@ -254,15 +279,15 @@ async fn serve_client(
                         }
                         Err(_) => {
                             let most = format!("{MAX_FOLLOWERS} clients follow already, which is the most");
-                            json!({name: null, "error": most})
+                            refusal(&name, &most)
                         }
                     },
-                    Err(why) => json!({name: null, "error": why}),
+                    Err(why) => refusal(&name, &why),
                 }
             }
-            Err(why) => json!({ "error": why }),
+            Err(why) => json!({ "error": why }).to_string().into_bytes(),
         };
-        send_value(client, &reply, part).await?;
+        send_bytes(client, reply, part).await?;
     }
 }
 
@@ -313,11 +338,52 @@ async fn ask(command: Command, requests: &mpsc::Sender<Request>) -> Result<Reply
     rx.await.map_err(|_| stopping())?
 }
 
-/// An answer, if it is not too long.
-fn whole(name: &str, value: Value) -> Value {
-    let reply = json!({ name: value });
-    if reply.to_string().len() > MAX_ANSWER {
-        return json!({"error": format!("the answer to {name} is longer than {MAX_ANSWER} bytes; ask for a part of it")});
+/// Why a command is not answered.
+fn refusal(name: &str, why: &str) -> Vec<u8> {
+    json!({name: null, "error": why}).to_string().into_bytes()
+}
+
+/// Bytes up to a bound, behind which writing fails.
+struct Bounded(Vec<u8>);
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > MAX_ANSWER {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
     }
-    reply
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// An answer as it is sent; an error in its place as soon as it is too long.
+fn whole(name: &str, value: Value) -> Vec<u8> {
+    let mut bytes = Bounded(Vec::new());
+    if serde_json::to_writer(&mut bytes, &json!({ name: value })).is_ok() {
+        return bytes.0;
+    }
+    let why = format!("the answer to {name} is longer than {MAX_ANSWER} bytes; ask for a part of it");
+    json!({ "error": why }).to_string().into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    #[test]
+    fn an_answer_that_is_too_long_is_given_up_at_the_bound() {
+        let mut bounded = Bounded(Vec::new());
+        bounded.write_all(&vec![0; MAX_ANSWER]).unwrap();
+        assert_eq!(bounded.write(&[0]).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        assert_eq!(bounded.0.len(), MAX_ANSWER);
+        // `{"/x":""}` is around the text.
+        let of = |length: usize| whole("/x", Value::String("y".repeat(length)));
+        assert_eq!(of(MAX_ANSWER - 9).len(), MAX_ANSWER);
+        assert!(of(MAX_ANSWER - 8).starts_with(b"{\"error\":\"the answer to /x is longer than"));
+    }
 }

@@ -7,7 +7,7 @@ use rustix::net::{SendFlags, SocketAddrUnix, accept_with, bind, connect, listen,
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::server::{MAX_CLIENTS, MAX_FOLLOWERS, largest_message};
+use super::server::largest_message;
 use super::*;
 
 /// For an answer, on a machine that may be busy.
@@ -228,6 +228,56 @@ fn a_thousand_clients_come_and_go() {
     });
 }
 
+/// True if the server has closed the connection.
+fn is_closed(client: &mut Client) -> bool {
+    client.next().is_ok_and(|next| next.is_none())
+}
+
+#[test]
+fn the_client_that_is_idle_for_longest_gives_way() {
+    echo_server(&scratch("idle"), |path| {
+        let mut idle: Vec<Client> = (0..MAX_CLIENTS).map(|_| Client::open(path, DEADLINE).unwrap()).collect();
+        // All have been greeted. The first one asks, so that the second is the oldest.
+        assert_eq!(idle[0].ask("/echo,0").unwrap(), json!("0"));
+        let mut newest = Client::open(path, DEADLINE).unwrap();
+        assert_eq!(newest.ask("/echo,x").unwrap(), json!("x"));
+        assert!(is_closed(&mut idle[1]));
+        for n in [0, 2, MAX_CLIENTS - 1] {
+            assert_eq!(idle[n].ask("/echo,y").unwrap(), json!("y"), "{n}");
+        }
+        // Twice as many as there are places, one after the other: each is answered, and the newest stay.
+        let mut more: Vec<Client> = (0..2 * MAX_CLIENTS)
+            .map(|_| {
+                let mut client = Client::open(path, DEADLINE).unwrap();
+                assert_eq!(client.ask("/echo,z").unwrap(), json!("z"));
+                client
+            })
+            .collect();
+        assert!(is_closed(&mut idle[0]) && is_closed(&mut more[0]));
+        assert_eq!(more[MAX_CLIENTS + 1].ask("/echo,z").unwrap(), json!("z"));
+    });
+}
+
+#[test]
+fn clients_that_are_being_answered_keep_their_places_and_root_has_one() {
+    echo_server(&scratch("busy"), |path| {
+        let busy: Vec<Client> = (0..MAX_CLIENTS)
+            .map(|_| {
+                let client = Client::open(path, DEADLINE).unwrap();
+                send(&client.socket, b"/later,yes", SendFlags::NOSIGNAL).unwrap();
+                client
+            })
+            .collect();
+        // The test's user has a place more only if it is root; `/now` has the others answered.
+        if rustix::process::geteuid().is_root() {
+            assert_eq!(ask(path, "/now", DEADLINE).unwrap(), json!("now"));
+            for mut client in busy {
+                assert!(client.next().unwrap().is_some());
+            }
+        }
+    });
+}
+
 fn start(path: &Path) -> Result<(), TelemetryError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (tx, _rx) = mpsc::channel(1);
@@ -355,5 +405,5 @@ fn a_socket_is_its_users_or_a_groups_too() {
 #[test]
 fn nobody_there_says_what_to_do() {
     let error = ask(&scratch("nobody"), "/stats", DEADLINE).unwrap_err().to_string();
-    assert!(error.contains("--control-socket"), "{error}");
+    assert!(error.contains("--socket"), "{error}");
 }

@@ -73,6 +73,8 @@ codes! {
     ConfigUnreadable = "config-unreadable", Error;
     /// Something in the configuration file is wrong.
     ConfigInvalid = "config-invalid", Error;
+    /// A key in the configuration file has no effect.
+    KeyUnused = "key-unused", Warning;
     /// No configuration file was named.
     ConfigMissing = "config-missing", Note;
     /// The key that gateways share can be read by others.
@@ -95,6 +97,8 @@ codes! {
     EthernetUnknown = "ethernet-unknown", Error;
     /// EAL is given no Ethernet port, or several and the configuration names none.
     EthernetUnnamed = "ethernet-unnamed", Error;
+    /// A port cannot carry packets as long as the configuration has them.
+    EthernetMtu = "ethernet-mtu", Error;
     /// The interface of a port is not there.
     InterfaceMissing = "interface-missing", Error;
     /// The interface of a port is no Ethernet interface.
@@ -105,6 +109,8 @@ codes! {
     InterfaceMtu = "interface-mtu", Warning;
     /// The kernel joins packets before the gateway sees them.
     InterfaceOffloads = "interface-offloads", Warning;
+    /// The interface of a port is one end of a veth, whose other end may leave checksums out.
+    InterfaceChecksums = "interface-checksums", Note;
     /// The interface of a port is a member of a bridge or a bond.
     InterfaceMember = "interface-member", Warning;
     /// No lcore is left to forward packets.
@@ -173,6 +179,10 @@ codes! {
     FirmwareOld = "firmware-old", Warning;
     /// The software fabric's socket is not there.
     CableMissing = "cable-missing", Warning;
+    /// The user that the gateway becomes may not use the software fabric's socket.
+    CableForbidden = "cable-forbidden", Error;
+    /// A file or directory that the configuration names cannot be used.
+    PathUnusable = "path-unusable", Error;
     /// A device file is not there.
     DeviceFileMissing = "device-file-missing", Error;
     /// A device file may not be opened.
@@ -187,6 +197,30 @@ codes! {
     SocketOccupied = "control-socket-occupied", Error;
     /// The control socket's directory cannot be written to.
     SocketForbidden = "control-socket-forbidden", Error;
+}
+
+impl Code {
+    /// True if a start is refused by the same rule, before EAL is started. What the other errors are about is decided by
+    /// what the start opens: EAL, devices and sockets.
+    #[must_use]
+    pub const fn refuses_start(self) -> bool {
+        matches!(
+            self,
+            Self::ConfigUnreadable
+                | Self::ConfigInvalid
+                | Self::AccountUnknown
+                | Self::EalInvalid
+                | Self::PciMissing
+                | Self::EthernetMtu
+                | Self::InterfaceMissing
+                | Self::InterfaceKind
+                | Self::WorkerMissing
+                | Self::LcoreOffline
+                | Self::CapabilityMissing
+                | Self::CableForbidden
+                | Self::PathUnusable
+        )
+    }
 }
 
 /// A place in a file, with the text that is meant.

@@ -15,8 +15,8 @@ mod subject;
 pub use finding::{Code, Finding, Severity, Spot};
 pub use init::{InitError, Proposal};
 pub use machine::{
-    Access, Account, Adapter, AdapterPort, Iommu, Link, Machine, Memory, Occupant, Pages, PciDevice, Process,
-    Processors,
+    Access, Account, Adapter, AdapterPort, Iommu, Link, Machine, Memory, Occupant, Pages, PathKind,
+    PathState, PciDevice, Process, Processors,
 };
 pub use report::Report;
 pub use subject::Subject;

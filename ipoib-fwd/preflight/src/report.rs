@@ -30,6 +30,11 @@ impl Report {
         self.findings.iter().filter(|finding| finding.severity == severity).count()
     }
 
+    /// What keeps a gateway from starting ([`Code::refuses_start`](crate::Code::refuses_start)).
+    pub fn refusals(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|f| f.severity == Severity::Error && f.code.refuses_start())
+    }
+
     /// What a program ends with: 0 without errors and warnings, 1 with errors, 3 with warnings alone. 2 is that of a command line that
     /// is not understood.
     #[must_use]

@@ -40,7 +40,13 @@ impl Subject<'_> {
         rules::access::check(self, &mut found);
         rules::limits::check(self, &mut found);
         rules::socket::check(self, &mut found);
+        rules::paths::check(self, &mut found);
         Report::new(found)
+    }
+
+    /// True if the file has errors, so that parts of the configuration are defaults that nobody wrote.
+    pub(crate) fn is_file_faulty(&self) -> bool {
+        self.errors.iter().any(|error| matches!(error, ConfigError::Read { .. } | ConfigError::File { .. }))
     }
 
     /// Who does what, if EAL's arguments say so.

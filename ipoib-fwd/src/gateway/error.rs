@@ -70,6 +70,9 @@ pub enum GatewayError {
     /// Something that the configuration file asks for.
     #[error(transparent)]
     At(#[from] Placed),
+    /// The validation before the start.
+    #[error("{0}")]
+    Refused(String),
     /// Something that this version cannot do.
     #[error("{0}")]
     Unsupported(String),
@@ -82,6 +85,20 @@ pub enum GatewayError {
         #[source]
         source: std::io::Error,
     },
+}
+
+impl GatewayError {
+    /// A finding of the validation, with its place, and how many others there are.
+    pub(super) fn refused(finding: &preflight::Finding, others: usize) -> Self {
+        let place =
+            finding.at.as_ref().map(|at| format!("{}:{}:{}: ", at.file.display(), at.line, at.column));
+        let more = match others {
+            0 => String::new(),
+            1 => " (--check lists one more error)".to_owned(),
+            n => format!(" (--check lists {n} more errors)"),
+        };
+        Self::Refused(format!("{}{}; {}{more}", place.unwrap_or_default(), finding.what, finding.help))
+    }
 }
 
 /// What is wrong with what the configuration file asks for, and where it does.

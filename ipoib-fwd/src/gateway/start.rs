@@ -14,6 +14,7 @@ use pmd::eal::{Eal, LcoreId};
 use pmd::eth::{EthConfig, EthPort, EthQueue};
 use pmd::hca::{Backend, HcaError, PortNumber};
 use pmd::mem::{Pool, PoolConfig};
+use preflight::Code;
 use rustix::thread::CpuSet;
 use serde_json::{Value, json};
 
@@ -38,6 +39,7 @@ use super::report::Times;
 use super::segment_parts::SegmentMaker;
 use super::worker::{GatewayCommand, GatewayNote, GatewayWorker, WorkerParts};
 use super::writer::{self, Writer};
+use crate::check;
 use crate::counter::{Totals, WorkerCounters};
 use crate::forward::{EndpointIndex, SegmentIndex};
 use crate::segment::pair::storm::SharedStorm;
@@ -110,22 +112,18 @@ impl Start {
     pub fn run(self) -> Result<Report, GatewayError> {
         // Devices take their time: who asks for the configuration meanwhile is answered later.
         let control = ControlLoop::new()?;
-        // Everything that can be wrong without a device is found before EAL starts.
+        // Everything that can be wrong without a device is found before EAL starts, by the rules of --check.
         let places = Places(self.file.as_deref().map(ConfigFile::read).transpose()?);
-        let config = match &places.0 {
-            Some(file) => file.config(&self.overrides)?,
-            None => Config::from_overrides(&self.overrides),
-        };
+        let (config, report) = check::before_start(&self.line.eal, places.0.as_ref(), &self.overrides);
+        if let Some(first) = report.refusals().next() {
+            return Err(GatewayError::refused(first, report.refusals().count() - 1));
+        }
         let check = |workers: u8| match &places.0 {
             Some(file) => file.check(&config, workers.into()),
             None => config.check(workers.into()),
         };
         self.log.set(config.gateway.log, &Modules::default());
-        // More are refused below, unless EAL knows better that there are no such CPUs.
-        if let Some(workers) = self.line.eal.roles()?.and_then(|roles| u8::try_from(roles.workers.len()).ok())
-        {
-            check(workers)?;
-        }
+        warn(&report);
         let names = PortNames::of(&config);
         let devices = Devices::choose(&config, &names, &places)?;
         let privileges = Privileges::configured(&config.gateway, &devices, &places)?;
@@ -196,6 +194,15 @@ impl Start {
         };
         report.buffers_outstanding = pool.in_use();
         Ok(report)
+    }
+}
+
+/// Logs what is unwise in the configuration. What the machine lacks is said by what needs it.
+fn warn(report: &preflight::Report) {
+    for finding in report.findings().iter().filter(|finding| finding.code == Code::KeyUnused) {
+        let place =
+            finding.at.as_ref().map(|at| format!("{}:{}:{}: ", at.file.display(), at.line, at.column));
+        tracing::warn!("{}{}; {}", place.unwrap_or_default(), finding.what, finding.help);
     }
 }
 

@@ -117,6 +117,8 @@ pub(super) fn vdevs(arguments: &[String], plugins: &Path) -> Result<(), EalError
             let mut drivers: Vec<_> =
                 there.into_iter().filter(|d| software.contains(&d.trim_start_matches("net_"))).collect();
             drivers.sort();
+            // A library has a file and links to it.
+            drivers.dedup();
             return Err(EalError::Vdev { name: name.to_owned(), drivers: drivers.join(", ") });
         }
     }

@@ -66,6 +66,11 @@ impl Root {
     }
 }
 
+/// The directory of a path; that of the process for a bare name.
+pub(crate) fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// True for an address such as `0000:3b:00.0`.
 pub(super) fn is_pci_address(name: &str) -> bool {
     let mut parts = name.split([':', '.']).map(|part| (part.len(), u32::from_str_radix(part, 16).is_ok()));

@@ -5,6 +5,7 @@ mod files;
 mod infiniband;
 mod memory;
 mod network;
+mod paths;
 mod pci;
 mod process;
 mod processors;
@@ -14,10 +15,13 @@ use std::path::{Path, PathBuf};
 
 use config::Config;
 
+pub(crate) use files::directory_of;
+
 pub use accounts::Account;
 pub use infiniband::{Adapter, AdapterPort};
 pub use memory::{Memory, Pages};
 pub use network::Link;
+pub use paths::{PathKind, PathState};
 pub use pci::{Iommu, PciDevice};
 pub use process::{Access, Occupant, Process};
 pub use processors::Processors;
@@ -45,6 +49,8 @@ pub struct Machine {
     pub process: Process,
     /// Device files, sockets and directories, as far as the configuration needs them, and whether this process may use them.
     pub files: BTreeMap<PathBuf, Access>,
+    /// Paths that the configuration names.
+    pub paths: BTreeMap<PathBuf, PathState>,
     /// Who is at the control socket's path.
     pub socket: Occupant,
     /// The user that the configuration names.
@@ -74,6 +80,7 @@ impl Machine {
             modules: root.entries("sys/module").into_iter().collect(),
             process: process::read(&root),
             files: BTreeMap::new(),
+            paths: BTreeMap::new(),
             socket: Occupant::Nobody,
             user: Account::Known,
             group: Account::Known,
@@ -89,11 +96,13 @@ impl Machine {
         let cables = config.infiniband.soft.iter().flat_map(|soft| &soft.ports);
         paths.extend(cables.filter_map(|port| cable_socket(&port.link).map(PathBuf::from)));
         self.files = paths.into_iter().map(|path| (path.clone(), Access::of(&path))).collect();
+        self.paths = paths::read(config);
         if let Some(path) = &config.gateway.control_socket {
             self.socket = Occupant::of(path);
         }
         self.user = config.gateway.user.as_deref().map(Account::of_user).unwrap_or_default();
         self.group = config.gateway.group.as_deref().map(Account::of_group).unwrap_or_default();
+        network::complete(&mut self.links);
         for (name, link) in &mut self.links {
             // An interface that is gone, or knows no such question, has none.
             link.joins = interface::joins_packets(name).unwrap_or_default();

@@ -15,6 +15,8 @@ const ROUTE_UP: u32 = 1;
 /// A network interface.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Link {
+    /// Its number.
+    pub index: Option<u32>,
     /// True if it is one of Ethernet.
     pub is_ethernet: bool,
     /// True if it is up.
@@ -82,6 +84,7 @@ fn link(root: &Root, name: &str, default: &BTreeSet<String>) -> Link {
     let is_over = entries.iter().any(|entry| entry.starts_with("lower_"));
     let uppers = entries.iter().filter_map(|entry| entry.strip_prefix("upper_"));
     Link {
+        index: root.number(&of("ifindex")),
         is_ethernet: root.number(&of("type")) == Some(ETHERNET) && flags & LOOPBACK == 0,
         is_up: flags & UP != 0,
         // Reading fails while it is down.
@@ -95,6 +98,34 @@ fn link(root: &Root, name: &str, default: &BTreeSet<String>) -> Link {
         has_routes: false,
         is_pair: !is_over && root.number::<u32>(&of("iflink")) != root.number(&of("ifindex")),
         joins: Vec::new(),
+    }
+}
+
+/// Most interfaces that are queried one by one.
+const MOST_LINKS: usize = 4096;
+
+/// Adds the interfaces of this namespace that `sys`, where it is that of another one, does not have, or has another one by
+/// that name in place of.
+pub(super) fn complete(links: &mut BTreeMap<String, Link>) {
+    let dev = std::fs::read_to_string("/proc/net/dev").unwrap_or_default();
+    let names = dev.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned()));
+    for name in names.take(MOST_LINKS) {
+        let Ok(index) = interface::index(&name) else { continue };
+        if links.get(&name).is_none_or(|link| link.index != Some(index)) {
+            links.insert(name.clone(), queried(&name, index));
+        }
+    }
+}
+
+/// What the kernel answers about an interface of this namespace.
+fn queried(name: &str, index: u32) -> Link {
+    Link {
+        index: Some(index),
+        is_ethernet: name != "lo" && interface::mac(name).is_ok(),
+        is_up: true,
+        has_carrier: interface::is_running(index).unwrap_or(true),
+        mtu: interface::mtu(name).ok().and_then(|mtu| u32::try_from(mtu).ok()),
+        ..Link::default()
     }
 }
 
@@ -155,4 +186,25 @@ fn with_lower(root: &Root, mut names: BTreeSet<String>) -> BTreeSet<String> {
         names.extend(lower);
     }
     names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_sys_has_of_another_namespace_is_queried_in_this_one() {
+        let index = interface::index("lo").unwrap();
+        let other = Link { index: Some(index + 100), mtu: Some(7), is_ethernet: true, ..Link::default() };
+        let mut links = BTreeMap::from([("lo".to_owned(), other)]);
+        complete(&mut links);
+        let own = &links["lo"];
+        assert_eq!((own.index, own.is_ethernet), (Some(index), false));
+        assert_eq!(own.mtu, interface::mtu("lo").ok().and_then(|mtu| u32::try_from(mtu).ok()));
+        // What is this namespace's stays as sys has it.
+        let same = Link { index: Some(index), mtu: Some(7), ..Link::default() };
+        let mut links = BTreeMap::from([("lo".to_owned(), same.clone())]);
+        complete(&mut links);
+        assert_eq!(links["lo"], same);
+    }
 }

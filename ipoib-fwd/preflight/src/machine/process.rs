@@ -61,8 +61,10 @@ pub enum Occupant {
     Gateway,
     /// Something else.
     Other,
-    /// Its directory, or the nearest one that is there, cannot be written to.
+    /// Its directory cannot be written to.
     Forbidden,
+    /// Its directory is not there.
+    NoDirectory,
 }
 
 impl Occupant {
@@ -72,11 +74,11 @@ impl Occupant {
             Ok(about) if !about.file_type().is_socket() => Self::Other,
             Ok(_) => Self::of_socket(path),
             Err(_) => {
-                let there = path.ancestors().skip(1).find(|directory| directory.exists());
-                let there = there.filter(|directory| !directory.as_os_str().is_empty());
-                match Access::of(there.unwrap_or(Path::new("."))) {
-                    Access::Granted if there.is_none_or(Path::is_dir) => Self::Nobody,
-                    _ => Self::Forbidden,
+                let directory = super::files::directory_of(path);
+                match Access::of(directory) {
+                    _ if !directory.is_dir() => Self::NoDirectory,
+                    Access::Granted => Self::Nobody,
+                    Access::Refused | Access::Missing => Self::Forbidden,
                 }
             }
         }

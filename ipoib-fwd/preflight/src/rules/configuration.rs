@@ -22,6 +22,13 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
         }
         return;
     };
+    if !subject.is_file_faulty() {
+        for unused in file.unused_keys(subject.config) {
+            let what = format!("{} has no effect: {}", unused.key, unused.why);
+            let spot = Some(Spot::new(&unused.place, file));
+            found.push(Finding::new(Code::KeyUnused, what, unused.remedy).at(spot));
+        }
+    }
     let mode = std::fs::metadata(file.path()).map_or(0, |about| about.permissions().mode());
     if subject.config.gateway.pair_key.is_some() && mode & 0o044 != 0 {
         let what = "the key that gateways share is in a file that others can read";
@@ -30,7 +37,7 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     }
 }
 
-fn of_error(subject: &Subject<'_>, error: &ConfigError) -> Finding {
+pub(super) fn of_error(subject: &Subject<'_>, error: &ConfigError) -> Finding {
     match error {
         ConfigError::Read { file, source } => {
             let what = format!("{} cannot be read: {source}", file.display());

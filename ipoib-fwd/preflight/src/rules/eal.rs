@@ -31,6 +31,9 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
         let help = "name the gateway's own with -a ADDRESS, or give --no-pci";
         found.push(Finding::new(Code::PciUnrestricted, what, help));
     }
+    for fault in eal.ring_faults(subject.config.buffers.data_room) {
+        found.push(super::configuration::of_error(subject, &fault));
+    }
     for address in &eal.allowed {
         let Some(device) = subject.machine.pci.get(address) else {
             let of_vdev = !address.contains(':');

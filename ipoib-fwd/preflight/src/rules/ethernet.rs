@@ -3,12 +3,14 @@
 use config::{EalArguments, nearest};
 
 use super::listed;
-use crate::finding::{Code, Finding};
+use crate::finding::{Code, Finding, Severity};
 use crate::subject::Subject;
 
 /// A port of `--vdev`.
 struct Port<'v> {
     name: &'v str,
+    /// The whole argument.
+    vdev: &'v str,
     /// Interfaces of the kernel that it is on.
     interfaces: Vec<&'v str>,
 }
@@ -26,17 +28,70 @@ fn ports(eal: &EalArguments) -> impl Iterator<Item = Port<'_>> {
             options.filter(|(key, _)| is_on && keys.contains(key)).map(|(_, value)| value).collect();
         interfaces.sort_unstable();
         interfaces.dedup();
-        Port { name, interfaces }
+        Port { name, vdev, interfaces }
     })
 }
 
 pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     let Some(eal) = subject.eal else { return };
     names(subject, eal, found);
+    for port in ports(eal).filter(|port| !is_member(eal, port.name)) {
+        longest(subject, &port, found);
+    }
     for port in ports(eal) {
         for interface in &port.interfaces {
             one(subject, port.name, interface, found);
         }
+    }
+}
+
+/// True for a member of a bond, which is a port, but not the gateway's.
+fn is_member(eal: &EalArguments, name: &str) -> bool {
+    let mut bonds = eal.vdevs.iter().filter(|vdev| vdev.starts_with("net_bonding"));
+    bonds.any(|bond| bond.split(['=', ',']).any(|word| word == name))
+}
+
+/// The longest packet that AF_PACKET's driver says it takes; longer ones depend on frames and interface.
+const AF_PACKET_MTU: u16 = 1500;
+/// Bytes of an AF_PACKET port's frame that hold no packet: the kernel's header, the link's header, a VLAN tag.
+const AF_PACKET_OVERHEAD: u32 = 88;
+/// The longest packet of net_tap.
+const TAP_MTU: u32 = 1504;
+/// Bytes of the link's header with a VLAN tag and of the checksum.
+const FRAME_OVERHEAD: u32 = 22;
+
+fn is_af_packet(name: &str) -> bool {
+    ["net_af_packet", "eth_af_packet"].iter().any(|driver| name.starts_with(driver))
+}
+
+/// That a port carries packets as long as the configuration has them, as far as its driver's bounds are known.
+fn longest(subject: &Subject<'_>, port: &Port<'_>, found: &mut Vec<Finding>) {
+    let (wanted, room) = (u32::from(subject.config.ethernet.mtu), subject.config.buffers.data_room);
+    let is_of = |drivers: &[&str]| drivers.iter().any(|driver| port.name.starts_with(driver));
+    let (most, why, help) = if is_of(&["net_tap"]) {
+        (TAP_MTU, "net_tap takes no longer ones".to_owned(), "take another driver".to_owned())
+    } else if is_of(&["net_pcap", "eth_pcap", "net_null", "eth_null"]) {
+        let needed = (wanted + FRAME_OVERHEAD).next_multiple_of(64);
+        let why = format!("its driver uses one buffer of data-room = {room} a frame");
+        (u32::from(room) - FRAME_OVERHEAD, why, format!("data-room = {needed} in [buffers]"))
+    } else if is_af_packet(port.name) {
+        let frame = config::frame_of(port.vdev, room);
+        let needed = (wanted + AF_PACKET_OVERHEAD).next_power_of_two();
+        let help = match port.vdev.contains("framesz=") || port.vdev.contains("blocksz=") {
+            true => format!(
+                "data-room = {needed} in [buffers], with framesz={needed} or without framesz, blocksz and framecnt"
+            ),
+            false => format!("data-room = {needed} in [buffers], which makes the port's frames longer"),
+        };
+        (frame.saturating_sub(AF_PACKET_OVERHEAD), format!("its frames have {frame} bytes"), help)
+    } else {
+        return;
+    };
+    if wanted > most {
+        let what =
+            format!("{} carries packets up to {most} bytes, and ethernet.mtu = {wanted}: {why}", port.name);
+        let help = format!("write mtu = {most} into [ethernet], or: {help}");
+        found.push(subject.of_key(Code::EthernetMtu, "ethernet.mtu", None, what, help));
     }
 }
 
@@ -46,17 +101,13 @@ fn names(subject: &Subject<'_>, eal: &EalArguments, found: &mut Vec<Finding>) {
     if !eal.pci_restricted {
         return;
     }
-    // A bond's members are ports, but not the gateway's.
-    let bonds: Vec<&str> =
-        eal.vdevs.iter().map(String::as_str).filter(|v| v.starts_with("net_bonding")).collect();
-    let is_member = |name: &str| bonds.iter().any(|bond| bond.split(['=', ',']).any(|word| word == name));
     let adapters: Vec<&str> =
         subject.machine.adapters.values().filter_map(|adapter| adapter.pci.as_deref()).collect();
     let known: Vec<&str> = ports(eal)
         .map(|port| port.name)
         .filter(|name| ["net_", "eth_"].iter().any(|kind| name.starts_with(kind)))
         .chain(eal.allowed.iter().map(String::as_str).filter(|address| !adapters.contains(address)))
-        .filter(|name| !is_member(name))
+        .filter(|name| !is_member(eal, name))
         .collect();
     for name in subject.config.ethernet_ports() {
         let entry = subject.first_segment(|segment| segment.ethernet.as_deref() == name);
@@ -132,7 +183,23 @@ fn one(subject: &Subject<'_>, port: &str, name: &str, found: &mut Vec<Finding>) 
         let what =
             format!("packets of {wanted} bytes do not fit {name}, the interface of {port}: its MTU is {mtu}");
         let help = format!("ip link set dev {name} mtu {wanted}, or mtu = {mtu} in [ethernet]");
-        found.push(subject.of_key(Code::InterfaceMtu, "ethernet.mtu", None, what, help));
+        found.push(match (is_af_packet(port), wanted > AF_PACKET_MTU) {
+            (true, true) => subject.of_key(Code::EthernetMtu, "ethernet.mtu", None, what, help),
+            (true, false) => {
+                let help = "nothing: the start gives the interface this MTU, which it keeps";
+                let finding = subject.of_key(Code::InterfaceMtu, "ethernet.mtu", None, what, help);
+                finding.as_severe_as(Severity::Note)
+            }
+            (false, _) => subject.of_key(Code::InterfaceMtu, "ethernet.mtu", None, what, help),
+        });
+    }
+    if link.is_pair {
+        let what = format!(
+            "{name}, the interface of {port}, is one end of a pair (veth): unless TX checksum offload is off at the other end, its \
+             packets have no TCP and UDP checksums, so that ping works and TCP does not"
+        );
+        let help = "at the other end: ethtool -K INTERFACE tx off";
+        found.push(Finding::new(Code::InterfaceChecksums, what, help));
     }
     if !link.joins.is_empty() {
         let how = listed(&link.joins);

@@ -12,6 +12,7 @@ pub(crate) mod iommu;
 pub(crate) mod limits;
 pub(crate) mod modules;
 pub(crate) mod nodes;
+pub(crate) mod paths;
 pub(crate) mod processors;
 pub(crate) mod socket;
 

@@ -6,7 +6,9 @@ use crate::subject::Subject;
 
 pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     let Some(path) = &subject.config.gateway.control_socket else { return };
+    let directory = crate::machine::directory_of(path).display();
     let path = path.display();
+    let make = format!("make the directory (mkdir -p {directory}), or choose another control-socket");
     let (code, what, help) = match subject.machine.socket {
         Occupant::Nobody => return,
         Occupant::Gateway => (
@@ -19,6 +21,9 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
             format!("something else is at {path}, where the control socket is to be"),
             "take it away, or choose another control-socket",
         ),
+        Occupant::NoDirectory => {
+            (Code::PathUnusable, format!("control-socket: there is no directory {directory}"), make.as_str())
+        }
         Occupant::Forbidden => (
             Code::SocketForbidden,
             format!("the control socket {path} cannot be made: its directory may not be written to"),

@@ -6,12 +6,14 @@ use config::LcoreSet;
 
 use super::*;
 use crate::finding::{Code, Severity};
-use crate::machine::{Access, Account, Adapter, Occupant, Pages};
+use crate::machine::{Access, Account, Adapter, Occupant, Pages, PathKind, PathState};
 
 /// A change of what is good, and the one code that it adds.
 type Case = (Code, &'static str, &'static str, fn(&mut Machine));
 
 const VETH: &str = "p -l 8-10 --in-memory --no-pci --vdev net_af_packet0,iface=gw0";
+/// Its driver leaves the interface's MTU as it is.
+const PCAP: &str = "p -l 8-10 --in-memory --no-pci --vdev net_pcap0,iface=gw0";
 const TOML: &str = "[gateway]\ncontrol-socket = \"\"\nidle = \"poll\"\n";
 
 fn good() -> Machine {
@@ -31,6 +33,8 @@ fn port(machine: &mut Machine) -> &mut crate::machine::AdapterPort {
 fn list(text: &str) -> LcoreSet {
     LcoreSet::from_list(text).unwrap()
 }
+
+const SOFT: &str = "[infiniband.soft]\nports = [{ link = \"shm:/s\" }]\n";
 
 const CASES: &[Case] = &[
     (Code::ConfigInvalid, EAL, "[gateway]\ncontrol-socket = \"\"\nidle = 7\n", |_| {}),
@@ -52,6 +56,27 @@ const CASES: &[Case] = &[
     (Code::EthernetUnnamed, "p -l 8-10 --in-memory --no-pci -b 00:03.0", TOML, |_| {}),
     (Code::EthernetUnknown, VETH, CONFIGURATION, |_| {}),
     (Code::EthernetUnnamed, "p -l 8-10 --in-memory --no-pci", TOML, |_| {}),
+    (Code::InterfaceMtu, PCAP, TOML, |m| gw0(m).mtu = Some(1400)),
+    (
+        Code::EthernetMtu,
+        VETH,
+        "[gateway]\ncontrol-socket = \"\"\nidle = \"poll\"\n[ethernet]\nmtu = 4000\n",
+        |m| {
+            gw0(m).mtu = Some(3999);
+        },
+    ),
+    (
+        Code::EalInvalid,
+        "p -l 8-10 --in-memory --no-pci --vdev net_af_packet0,iface=gw0,framesz=3000",
+        TOML,
+        |_| {},
+    ),
+    (
+        Code::KeyUnused,
+        VETH,
+        "[gateway]\ncontrol-socket = \"\"\nidle = \"poll\"\n[infiniband]\nlong-messages = \"key\"\n",
+        |_| {},
+    ),
     (Code::InterfaceMissing, VETH, TOML, |m| {
         m.links.remove("gw0");
     }),
@@ -59,6 +84,7 @@ const CASES: &[Case] = &[
     (Code::InterfaceDown, VETH, TOML, |m| gw0(m).is_up = false),
     (Code::InterfaceDown, VETH, TOML, |m| gw0(m).has_carrier = false),
     (Code::InterfaceMtu, VETH, TOML, |m| gw0(m).mtu = Some(1400)),
+    (Code::InterfaceChecksums, VETH, TOML, |m| gw0(m).is_pair = true),
     (Code::InterfaceOffloads, VETH, TOML, |m| gw0(m).joins = vec!["gro"]),
     (Code::InterfaceMember, VETH, TOML, |m| gw0(m).master = Some("br0".into())),
     (Code::InterfaceMember, VETH, TOML, |m| gw0(m).uppers = vec!["gw0.5".into()]),
@@ -162,6 +188,12 @@ const CONFIGURED: &[Case] = &[
     (Code::AccountUnknown, EAL, "[gateway]\nuser = \"77\"\n", |m| m.user = Account::Groupless),
     (Code::AccountUnknown, EAL, "[gateway]\ngroup = \"gw\"\n", |m| {
         m.group = Account::Unreadable("cannot read /etc/group".into());
+    }),
+    (Code::CableForbidden, EAL, SOFT, |m| {
+        m.paths.insert("/s".into(), PathState { kind: PathKind::Other, is_writable: false });
+    }),
+    (Code::PathUnusable, EAL, "[gateway]\ngids = \"/no/gids\"\n", |m| {
+        m.paths.insert("/no".into(), PathState { kind: PathKind::Missing, is_writable: true });
     }),
     (Code::SocketOccupied, EAL, "", |m| m.socket = Occupant::Other),
     (Code::SocketForbidden, EAL, "", |m| m.socket = Occupant::Forbidden),

@@ -1,5 +1,6 @@
 //! On machines that are made up.
 
+mod bounds;
 mod codes;
 mod hostile;
 mod init;

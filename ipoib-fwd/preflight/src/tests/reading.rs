@@ -113,10 +113,11 @@ fn files_and_sockets_are_looked_at_and_left_as_they_are() {
         machine.look_at_files(&config);
         (machine.socket, machine.files[&at("cable")])
     };
-    assert_eq!(looked(&at("a/b/new.sock")), (Occupant::Nobody, Access::Missing));
+    assert_eq!(looked(&at("a/b/new.sock")), (Occupant::NoDirectory, Access::Missing));
     let file = tree.file("cable", "");
     assert_eq!(looked(&file), (Occupant::Other, Access::Granted));
-    assert_eq!(looked(&file.join("in-a-file")).0, Occupant::Forbidden);
+    assert_eq!(looked(&file.join("in-a-file")).0, Occupant::NoDirectory);
+    assert_eq!(looked(&at("new.sock")).0, Occupant::Nobody);
     // A socket of another kind, and one that nobody serves any more.
     let other = std::os::unix::net::UnixListener::bind(at("stream.sock")).unwrap();
     assert_eq!(looked(&at("stream.sock")).0, Occupant::Other);

@@ -24,6 +24,26 @@ pub(super) fn waits_of<B: Backend>(endpoints: &mut Endpoints<B>, duty: &SegmentD
     Some(format!("the device, which has refused to open its datagram queue pair {times} times: {why}"))
 }
 
+/// Most rows of an answer: with rows of up to 800 bytes it stays below the socket's bound.
+const MOST_ROWS: usize = 20_000;
+
+/// The first rows of a long table, and how many are left out: those are not built at all.
+#[derive(Default)]
+struct Rows {
+    rows: Vec<Value>,
+    left_out: usize,
+}
+
+impl Rows {
+    fn push(&mut self, row: impl FnOnce() -> Value) {
+        if self.rows.len() < MOST_ROWS {
+            self.rows.push(row());
+        } else {
+            self.left_out += 1;
+        }
+    }
+}
+
 /// What is told of each segment, by name; of one, just that.
 fn by_segment(all: impl Iterator<Item = (String, Value)>) -> Value {
     let mut all: serde_json::Map<String, Value> = all.collect();
@@ -258,7 +278,7 @@ impl<B: Backend> GatewayControl<B> {
 
     pub(super) fn connections(&mut self, now: Instant, only: Option<SegmentIndex>) -> Value {
         let Self { segments, endpoints, .. } = self;
-        let (mut rows, mut up) = (Vec::new(), [false; 2]);
+        let (mut rows, mut up) = (Rows::default(), [false; 2]);
         for duty in segments.chosen(only) {
             let list = endpoints
                 .link(duty.endpoint, duty.link)
@@ -268,14 +288,17 @@ impl<B: Backend> GatewayControl<B> {
                 if let Some(up) = up.get_mut(usize::from(connection.passive)) {
                     *up |= connection.state == "live";
                 }
-                let mut row = serde_json::to_value(&connection).unwrap_or_default();
-                if let Some(row) = row.as_object_mut() {
-                    row.insert("segment".to_owned(), duty.name.clone().into());
-                }
-                rows.push(row);
+                rows.push(|| {
+                    let mut row = serde_json::to_value(&connection).unwrap_or_default();
+                    if let Some(row) = row.as_object_mut() {
+                        row.insert("segment".to_owned(), duty.name.clone().into());
+                    }
+                    row
+                });
             }
         }
-        json!({"established_both_ways": up == [true; 2], "connections": rows})
+        let Rows { rows, left_out } = rows;
+        json!({"established_both_ways": up == [true; 2], "connections": rows, "left_out": left_out})
     }
 
     pub(super) fn groups(&mut self, only: Option<SegmentIndex>) -> Value {
@@ -314,5 +337,30 @@ impl<B: Backend> GatewayControl<B> {
                 json!({"devices": devices, "gids": rows})
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_table_ends_within_the_bound_of_an_answer_and_counts_the_rest() {
+        let mut rows = Rows::default();
+        let longest = Value::String("x".repeat(798));
+        for _ in 0..MOST_ROWS {
+            rows.push(|| longest.clone());
+        }
+        assert_eq!(rows.left_out, 0);
+        let mut built = 0;
+        for _ in 0..7 {
+            rows.push(|| {
+                built += 1;
+                Value::Null
+            });
+        }
+        assert_eq!((rows.left_out, built), (7, 0), "what is left out is not built");
+        let answer = json!({"connections": rows.rows, "left_out": rows.left_out}).to_string();
+        assert!(answer.len() < dataplane::telemetry::MAX_ANSWER, "{}", answer.len());
     }
 }

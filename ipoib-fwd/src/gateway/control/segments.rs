@@ -337,6 +337,10 @@ impl<B: Backend> GatewayControl<B> {
                 );
                 tell(What::Waiting, format!("no InfiniBand link: {why}"), Value::Null);
             }
+            // Every link goes down when the gateway is stopped.
+            Event::Down if self.stopping.is_some() => {
+                tell(What::Down, "InfiniBand link down".to_owned(), Value::Null);
+            }
             Event::Down => {
                 tracing::warn!(
                     segment = name.as_str(),

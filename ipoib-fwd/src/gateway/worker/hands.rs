@@ -606,10 +606,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
 
     /// By the ring of the segment's InfiniBand port.
     fn punt(&mut self, what: GatewayNote, table: &SegmentTable<Q::Destination>) -> Outcome {
-        let counters = &mut self.common.counters;
-        let segment = what.segment;
-        counters.packet(Traffic::Punt, what.packet.len());
-        counters.of_segment(segment, SegmentTraffic::Punt, what.packet.len());
+        let (segment, bytes) = (what.segment, what.packet.len());
         let Some(face) = self.infinibands.get_mut(table.settings.endpoint.at()) else {
             return self.drop(segment, DropReason::SegmentGone);
         };
@@ -619,6 +616,9 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         if crowded || note(notes, what).is_err() {
             return self.drop(segment, full);
         }
+        let counters = &mut self.common.counters;
+        counters.packet(Traffic::Punt, bytes);
+        counters.of_segment(segment, SegmentTraffic::Punt, bytes);
         Outcome::HandedOver
     }
 }

@@ -142,7 +142,7 @@ fn a_gateway_that_is_gone_is_told_with_the_remedy_and_the_last_figures() {
     let mut page = page(View::Overview);
     assert!(shown((80, 24), &page, None).contains("waiting for the gateway's first answer"));
     let why = "control socket /run/ipoib-fwd.sock: cannot connect: No such file or directory (os error 2); \
-               is the gateway running, and with this control socket (--control-socket)? - tried again every 1 s";
+               is the gateway running, and with this control socket (--socket)? - tried again every 1 s";
     page.trouble = Some(why.to_owned());
     for model in [None, Some(&sample_model())] {
         let text = shown((80, 24), &page, model);

@@ -1,0 +1,152 @@
+//! What devices and ports have no room for, and keys without effect: with the key's place.
+
+use super::*;
+
+const SOFT: &str = "[infiniband.soft]\nports = [{ link = \"shm:/a\" }]\n";
+
+/// Everything that is wrong with a file for `workers` workers, and the same by the way of a start.
+fn wrong(text: &str, workers: u32) -> Vec<String> {
+    let file = ConfigFile::of(text);
+    let (_, errors) = file.examine(&Overrides::default(), Some(workers));
+    let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    let started = file.config(&Overrides::default()).and_then(|config| file.check(&config, workers));
+    assert_eq!(started.is_err(), !errors.is_empty(), "{errors:?}");
+    errors
+}
+
+#[test]
+fn a_software_device_has_bounds_of_its_own() {
+    for (key, most) in [("ud-send-depth", 16_384), ("ud-receive-depth", 32_767), ("srq-depth", 32_767)] {
+        let text = |depth: u32, soft: &str| format!("[infiniband]\n{key} = {depth}\n{soft}");
+        assert_eq!(wrong(&text(most, SOFT), 1), [""; 0]);
+        let said = wrong(&text(32_768, SOFT), 1);
+        let expected = format!(
+            "gateway.toml:2:1: infiniband.{key}: 32768 are more than the {most} of a software ConnectX; write at most {most}"
+        );
+        assert_eq!(said, std::slice::from_ref(&expected));
+        // Without EAL's arguments the number of workers is unknown, and the depth is wrong all the same.
+        let (_, errors) = ConfigFile::of(&text(32_768, SOFT)).examine(&Overrides::default(), None);
+        assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
+        // An adapter says itself what it has room for.
+        assert_eq!(wrong(&text(32_768, ""), 1), [""; 0]);
+    }
+}
+
+#[test]
+fn connections_fit_the_queue_pairs_of_a_software_device() {
+    let text = |most: u32| format!("[infiniband]\nmax-connections = {most}\n{SOFT}");
+    for (workers, most) in [(1, 8064), (2, 7936), (8, 7168)] {
+        assert_eq!(wrong(&text(most), workers), [""; 0]);
+        let said = wrong(&text(most + 1), workers);
+        assert!(said[0].starts_with("gateway.toml:2:1: infiniband.max-connections: "), "{said:?}");
+        assert!(said[0].ends_with(&format!("write at most {most}")), "{said:?}");
+    }
+    assert_eq!(wrong("[infiniband]\nmax-connections = 65535\n", 1), [""; 0]);
+    assert!(wrong(SOFT, 64)[0].contains("take fewer workers"));
+}
+
+#[test]
+fn frames_of_af_packet_ports_fit_buffers_and_blocks() {
+    let faults = |options: &str| {
+        let line = format!("p --no-pci --vdev=net_af_packet0,iface=a{options} --vdev net_null0,framesz=1");
+        let eal = CommandLine::parse(line.split(' ').map(str::to_owned)).unwrap().eal;
+        let faults: Vec<String> = eal.ring_faults(4096).iter().map(ToString::to_string).collect();
+        faults
+    };
+    for good in [
+        "",
+        ",framesz=4096,blocksz=65536,framecnt=8192",
+        ",framesz=4096,blocksz=65536",
+        ",framesz=2048",
+        ",framesz=4096",
+        ",blocksz=8192",
+    ] {
+        assert_eq!(faults(good), [""; 0], "{good}");
+    }
+    for (bad, word) in [
+        (",framesz=8192,blocksz=65536,framecnt=512", "framesz=8192 do not fit packet buffers"),
+        (",framesz=3000,blocksz=65536", "framesz=3000 is no multiple of 16"),
+        (",framesz=x", "framesz=0"),
+        (",framesz=2048,blocksz=5000", "blocksz=5000 is no multiple of 4096"),
+        (",framesz=4096,blocksz=2048", "blocksz=2048"),
+        (",framesz=4080,blocksz=65536", "and of framesz=4080"),
+        (",framesz=4096,blocksz=65536,framecnt=8", "framecnt=8 is no multiple of the 16 frames"),
+        (",framesz=4096,blocksz=65536,framecnt=0", "framecnt=0"),
+    ] {
+        let said = faults(bad);
+        assert_eq!(said.len(), 1, "{bad}");
+        assert!(
+            said[0].starts_with("command line: --vdev net_af_packet0: ") && said[0].contains(word),
+            "{said:?}"
+        );
+        assert!(said[0].contains("; write "), "{said:?}");
+    }
+}
+
+#[test]
+fn what_names_no_device_is_refused() {
+    let parse =
+        |words: &str| CommandLine::parse(words.split(' ').map(str::to_owned)).map_err(|e| e.to_string());
+    for words in ["p --no-pci -a zz", "p -a zz", "p --allow=zz,a=b", "p -b 7", "p --block net"] {
+        let said = parse(words).unwrap_err();
+        assert!(said.contains(" names no device; write a PCI address"), "{words}: {said}");
+    }
+    for words in ["p -a 81:00.0", "p -a net_null0", "p -a auxiliary:mlx5_core.sf.2", "p -b 0000:81:00.0,x=1"]
+    {
+        assert!(parse(words).is_ok(), "{words}");
+    }
+}
+
+#[test]
+fn two_software_devices_have_no_guid_in_common() {
+    let text = |first: &str, second: &str| {
+        format!(
+            "[infiniband.soft]\n{first}\nports = [{{ link = \"shm:/a\" }}]\n\
+             [[infiniband.soft-device]]\nname = \"b\"\n{second}\nports = [{{ link = \"shm:/b\" }}]\n"
+        )
+    };
+    let node = "node-guid = \"0x0200000000000001\"";
+    let said = complaint(&text(node, node));
+    assert_eq!(
+        said,
+        "gateway.toml:6:13: the software devices `soft0` and `b` both have GUID 0x0200000000000001; give one of them \
+         another, or leave it out to have it drawn"
+    );
+    // A port's GUID is one more than its node's, where it is not given.
+    assert!(complaint(&text(node, "node-guid = \"0x0200000000000002\"")).contains("0x0200000000000002"));
+    assert!(parse(&text(node, "node-guid = \"0x0200000000000011\"")).is_ok());
+    assert!(parse(&text("", "")).is_ok());
+}
+
+#[test]
+fn keys_without_effect_are_named_with_their_place() {
+    let unused = |text: &str| {
+        let file = ConfigFile::of(text);
+        let config = file.config(&Overrides::default()).unwrap();
+        let unused = file.unused_keys(&config);
+        unused.into_iter().map(|unused| (unused.key, unused.place.line)).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        unused("[infiniband]\nlong-messages = \"key\"\nsend-segments = 5\n"),
+        [("infiniband.long-messages", 2), ("infiniband.send-segments", 3)]
+    );
+    // Frames of this length are in five buffers.
+    let long = "[ethernet]\nmtu = 9000\n[buffers]\ndata-room = 2048\n[infiniband]\nsend-segments = ";
+    assert_eq!(unused(&format!("{long}4\nlong-messages = \"key\"\n")), []);
+    assert_eq!(unused(&format!("{long}5\n")), [("infiniband.send-segments", 6)]);
+    assert_eq!(unused(&format!("[infiniband]\ndevice = \"mlx5_0\"\n{SOFT}")), [("infiniband.device", 2)]);
+    assert_eq!(
+        unused(&format!("[infiniband]\ndriver = \"verbs\"\n{SOFT}")),
+        [("infiniband.soft", 3)],
+        "the driver is another one"
+    );
+    let datagram = "[infiniband]\nmode = \"datagram\"\nretry-count = 1\nmax-connections = 2\n";
+    assert_eq!(unused(datagram), [("infiniband.retry-count", 3), ("infiniband.max-connections", 4)]);
+    assert_eq!(unused(&datagram.replace("datagram", "connected")), []);
+    let pkey = "[infiniband]\npkey = 0x8001\n[[segment]]\nvlan = 1\npkey = 0x8002\n[[segment]]\nvlan = 2\n";
+    assert_eq!(unused(pkey), []);
+    assert_eq!(unused(&format!("{pkey}pkey = 0x8003\n")), [("infiniband.pkey", 2)]);
+    // A file that writes defaults down wants nothing by it.
+    assert_eq!(unused(&Config::annotated_default()), []);
+    assert_eq!(unused("[infiniband]\nmode = \"datagram\"\nretry-count = 0\nlong-messages = \"copy\"\n"), []);
+}

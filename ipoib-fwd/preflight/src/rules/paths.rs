@@ -1,0 +1,85 @@
+//! Files and directories that the configuration names, for the user that the gateway becomes.
+
+use std::path::Path;
+
+use crate::finding::{Code, Finding};
+use crate::machine::{PathKind, cable_socket, directory_of};
+use crate::subject::Subject;
+
+pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
+    gids(subject, found);
+    captures(subject, found);
+    cables(subject, found);
+}
+
+fn kind(subject: &Subject<'_>, path: &Path) -> Option<PathKind> {
+    subject.machine.paths.get(path).map(|state| state.kind)
+}
+
+/// Who the gateway is later, in words.
+fn later(subject: &Subject<'_>) -> String {
+    match &subject.config.gateway.user {
+        Some(user) => format!("user {user}"),
+        None => "the gateway without capabilities (privileges = \"drop\")".to_owned(),
+    }
+}
+
+fn gids(subject: &Subject<'_>, found: &mut Vec<Finding>) {
+    const KEY: &str = "gateway.gids";
+    let Some(file) = &subject.config.gateway.gids else { return };
+    let directory = directory_of(file);
+    let (what, help) = if kind(subject, file) == Some(PathKind::Directory) {
+        (
+            format!("{KEY}: {} is a directory", file.display()),
+            format!("name a file in it: {}/gids", file.display()),
+        )
+    } else if matches!(kind(subject, directory), Some(PathKind::Missing | PathKind::Other)) {
+        let directory = directory.display();
+        (
+            format!("{KEY}: there is no directory {directory}"),
+            format!("make it (mkdir -p {directory}) or choose another file"),
+        )
+    } else {
+        return;
+    };
+    found.push(subject.of_key(Code::PathUnusable, KEY, None, what, help));
+}
+
+fn captures(subject: &Subject<'_>, found: &mut Vec<Finding>) {
+    const KEY: &str = "gateway.captures";
+    let Some(directory) = &subject.config.gateway.captures else { return };
+    let Some(state) = subject.machine.paths.get(directory) else { return };
+    let shown = directory.display();
+    let (what, help) = match state.kind {
+        PathKind::Missing => {
+            (format!("{KEY}: there is no directory {shown}"), format!("make it: mkdir -p {shown}"))
+        }
+        PathKind::Other => (format!("{KEY}: {shown} is no directory"), "name a directory".to_owned()),
+        PathKind::Directory if !state.is_writable => {
+            let what = format!("{KEY}: {} may not write to {shown}", later(subject));
+            let owner = subject.config.gateway.user.as_deref().unwrap_or("root");
+            (what, format!("give it the directory: chown {owner} {shown}"))
+        }
+        PathKind::Directory => return,
+    };
+    found.push(subject.of_key(Code::PathUnusable, KEY, None, what, help));
+}
+
+fn cables(subject: &Subject<'_>, found: &mut Vec<Finding>) {
+    if !subject.config.infiniband.is_soft() {
+        return;
+    }
+    for (number, device) in subject.config.infiniband.soft.iter().enumerate() {
+        for path in device.ports.iter().filter_map(|port| cable_socket(&port.link)) {
+            let Some(state) = subject.machine.paths.get(Path::new(path)) else { continue };
+            if state.kind != PathKind::Missing && !state.is_writable {
+                let what =
+                    format!("{} may not use the cable's socket {path} (permission denied)", later(subject));
+                let help = "give that user write access to the socket and its directory (chgrp and chmod g+w), or run ibfab as the \
+                            same user";
+                let key = "infiniband.soft.ports";
+                found.push(subject.of_key(Code::CableForbidden, key, Some(number), what, help));
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What a start is refused for as well: bounds of ports, and paths of the configuration, each with its key's place.
+
+use super::*;
+use crate::finding::{Code, Severity};
+use crate::machine::{Occupant, PathKind, PathState};
+
+/// The line of the key, the code, and what is said.
+fn refused(machine: &Machine, eal: &str, text: &str) -> Vec<(usize, Code, String)> {
+    let report = check(machine, eal, text);
+    let refusals = report.refusals().map(|finding| {
+        let line = finding.at.as_ref().map_or(0, |at| at.line);
+        (line, finding.code, format!("{}; {}", finding.what, finding.help))
+    });
+    refusals.collect()
+}
+
+fn machine() -> Machine {
+    let tree = Tree::good();
+    tree.interface("gw0", 1, "0x1003", None);
+    let mut machine = tree.machine();
+    machine.links.get_mut("gw0").unwrap().mtu = Some(9700);
+    machine
+}
+
+#[test]
+fn packets_fit_the_port() {
+    let machine = machine();
+    let cases = [
+        // (vdev, data-room, the longest packet)
+        ("net_tap0", 4096, 1504),
+        ("net_null0", 4096, 4074),
+        ("net_pcap0,iface=gw0", 4096, 4074),
+        ("net_pcap0,iface=gw0", 9024, 9002),
+        ("net_af_packet0,iface=gw0", 4096, 4008),
+        ("net_af_packet0,iface=gw0", 8192, 8104),
+        ("net_af_packet0,iface=gw0,framesz=2048", 4096, 1960),
+    ];
+    for (vdev, room, most) in cases {
+        let eal = format!("p -l 8-10 --in-memory --no-pci --vdev {vdev}");
+        let text = |mtu: u32| format!("[buffers]\ndata-room = {room}\n[ethernet]\nmtu = {mtu}\n");
+        assert_eq!(refused(&machine, &eal, &text(most)), [], "{vdev}");
+        let all = refused(&machine, &eal, &text(most + 1));
+        let [(4, Code::EthernetMtu, said)] = all.as_slice() else { panic!("{vdev}: {all:?}") };
+        assert!(
+            said.contains(&format!("up to {most} bytes")) && said.contains(&format!("mtu = {most}")),
+            "{said}"
+        );
+    }
+    // The members of a bond have the bond's.
+    let bond = "p -l 8-10 --in-memory --no-pci --vdev net_tap0 --vdev net_bonding0,member=net_tap0";
+    assert_eq!(refused(&machine, bond, "[ethernet]\nmtu = 9000\n"), []);
+}
+
+#[test]
+fn an_interface_gets_the_mtu_of_short_packets_and_must_have_that_of_long_ones() {
+    let mut machine = machine();
+    let eal = "p -l 8-10 --in-memory --no-pci --vdev net_af_packet0,iface=gw0";
+    let severity = |machine: &Machine, mtu: u32| {
+        let report = check(machine, eal, &format!("[ethernet]\nmtu = {mtu}\n"));
+        let found =
+            report.findings().iter().find(|f| matches!(f.code, Code::InterfaceMtu | Code::EthernetMtu));
+        found.map(|found| (found.code, found.severity))
+    };
+    machine.links.get_mut("gw0").unwrap().mtu = Some(576);
+    assert_eq!(severity(&machine, 576), None);
+    assert_eq!(severity(&machine, 1500), Some((Code::InterfaceMtu, Severity::Note)));
+    assert_eq!(severity(&machine, 1501), Some((Code::EthernetMtu, Severity::Error)));
+}
+
+#[test]
+fn rings_fit_the_buffers() {
+    let eal =
+        |options: &str| format!("p -l 8-10 --in-memory --no-pci --vdev net_af_packet0,iface=gw0{options}");
+    let said = refused(&machine(), &eal(",framesz=8192,blocksz=65536"), "");
+    let [(0, Code::EalInvalid, said)] = said.as_slice() else { panic!("{said:?}") };
+    assert!(said.contains("framesz=8192 do not fit") && said.contains("data-room = 8192"), "{said}");
+    assert_eq!(refused(&machine(), &eal(",framesz=8192,blocksz=65536"), "[buffers]\ndata-room = 8192\n"), []);
+}
+
+#[test]
+fn paths_of_the_configuration_are_there_and_open_to_the_later_user() {
+    let state = |kind, is_writable| PathState { kind, is_writable };
+    let said = |path: &str, state: PathState, text: &str| {
+        let mut machine = machine();
+        machine.paths.insert(path.into(), state);
+        refused(&machine, "", text)
+    };
+    let one = |all: Vec<(usize, Code, String)>, line: usize, code: Code, words: &[&str]| {
+        let [(at, is, said)] = all.as_slice() else { panic!("{all:?}") };
+        assert_eq!((*at, *is), (line, code), "{said}");
+        for word in words {
+            assert!(said.contains(word), "{word}: {said}");
+        }
+    };
+    let gids = "[gateway]\ngids = \"/g/gids\"\n";
+    let missing = said("/g", state(PathKind::Missing, true), gids);
+    one(missing, 2, Code::PathUnusable, &["gateway.gids: there is no directory /g", "mkdir -p /g"]);
+    let directory = said("/g/gids", state(PathKind::Directory, true), gids);
+    one(directory, 2, Code::PathUnusable, &["gateway.gids: /g/gids is a directory", "/g/gids/gids"]);
+    assert_eq!(said("/g", state(PathKind::Directory, true), gids), []);
+
+    let captures = "[gateway]\nuser = \"nobody\"\ncaptures = \"/c\"\n";
+    let closed = said("/c", state(PathKind::Directory, false), captures);
+    one(closed, 3, Code::PathUnusable, &["user nobody may not write to /c", "chown nobody /c"]);
+    one(said("/c", state(PathKind::Missing, true), captures), 3, Code::PathUnusable, &["mkdir -p /c"]);
+    one(said("/c", state(PathKind::Other, true), captures), 3, Code::PathUnusable, &["is no directory"]);
+    assert_eq!(said("/c", state(PathKind::Directory, true), captures), []);
+
+    let soft = "[gateway]\nuser = \"nobody\"\n[infiniband.soft]\nports = [{ link = \"shm:/s?crc=keep\" }]\n";
+    let closed = said("/s", state(PathKind::Other, false), soft);
+    one(
+        closed,
+        4,
+        Code::CableForbidden,
+        &["user nobody may not use the cable's socket /s", "permission denied"],
+    );
+    assert_eq!(said("/s", state(PathKind::Other, true), soft), []);
+    // A fabric that is started later makes its socket.
+    assert_eq!(said("/s", state(PathKind::Missing, false), soft), []);
+
+    let mut machine = machine();
+    machine.socket = Occupant::NoDirectory;
+    let socket = refused(&machine, "", "[gateway]\ncontrol-socket = \"/no/such/sock\"\n");
+    one(socket, 2, Code::PathUnusable, &["there is no directory /no/such", "mkdir -p /no/such"]);
+}
+
+#[test]
+fn a_broken_file_brings_no_error_of_what_it_may_hold() {
+    let mut machine = machine();
+    machine.adapters.clear();
+    for text in ["[infiniband.soft\nports = 7\n", "[infiniband.soft]\nports = 7\n"] {
+        assert_eq!(
+            codes(&check(&machine, EAL, text)).iter().filter(|code| **code == "infiniband-none").count(),
+            0
+        );
+    }
+    assert!(codes(&check(&machine, EAL, "")).contains(&"infiniband-none"));
+}
