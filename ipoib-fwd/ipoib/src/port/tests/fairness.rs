@@ -232,3 +232,25 @@ fn a_request_that_came_by_another_partition_is_refused() {
     assert!(host.heard(&mut w).iter().any(|m| matches!(m, Message::Reply(_))));
     assert_eq!((suspect(&w), host.has(&w)), (3, 2));
 }
+
+/// Some adapters send all datagrams of connection management by the first P_Key of their table.
+#[test]
+fn a_request_by_another_key_is_taken_once_subnet_administration_has_a_path() {
+    let mut w = World::new(2, 2);
+    w.run(ms(1000));
+    let mut host = Host::new(w.nodes[1].facts.lid.0);
+    host.gid = w.nodes[1].facts.gid;
+    for taken in [0, 1] {
+        host.ask_by(&mut w, 1, 0);
+        w.run(ms(10));
+        assert_eq!(host.has(&w), taken);
+    }
+    // The path leads to that port alone.
+    let mut liar = Host::new(50);
+    liar.gid = host.gid;
+    for _ in 0..2 {
+        liar.ask_by(&mut w, 1, 0);
+        w.run(ms(10));
+        assert_eq!(liar.has(&w), 0);
+    }
+}
