@@ -86,6 +86,16 @@ impl Link {
         self.conns.passive.oldest_of_origin(origin)
     }
 
+    /// How many connections a port has opened to a worker that are not closing.
+    pub(crate) fn opened_by_at(&self, origin: Origin, worker: WorkerIndex) -> usize {
+        self.conns.passive.of_origin_at(origin, worker)
+    }
+
+    /// The one of them that is idle for the longest time, and since when.
+    pub(crate) fn oldest_by_at(&self, origin: Origin, worker: WorkerIndex) -> Option<(Instant, ConnKey)> {
+        self.conns.passive.oldest_of_origin_at(origin, worker)
+    }
+
     /// How many connections peers have opened to a worker that are not closing.
     pub(crate) fn opened_to(&self, worker: WorkerIndex) -> usize {
         self.conns.passive.at_worker(worker)

@@ -14,24 +14,32 @@ use crate::link::{ConnKey, Link, WorkerIndex};
 /// The connections that hosts have opened and that have places, or wait for one; those being torn down are among them.
 #[derive(Debug, Default)]
 pub(super) struct Holders {
-    origins: HashMap<ConnKey, Origin>,
+    holders: HashMap<ConnKey, (Origin, WorkerIndex)>,
     counts: HashMap<Origin, usize>,
+    /// The same by worker: places are the workers'.
+    at_workers: HashMap<(Origin, WorkerIndex), usize>,
+}
+
+fn less<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) {
+    if let Some(count) = counts.get_mut(&key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&key);
+        }
+    }
 }
 
 impl Holders {
-    fn insert(&mut self, conn: ConnKey, origin: Origin) {
-        self.origins.insert(conn, origin);
+    fn insert(&mut self, conn: ConnKey, origin: Origin, worker: WorkerIndex) {
+        self.holders.insert(conn, (origin, worker));
         *self.counts.entry(origin).or_default() += 1;
+        *self.at_workers.entry((origin, worker)).or_default() += 1;
     }
 
     pub(super) fn remove(&mut self, conn: ConnKey) {
-        let Some(origin) = self.origins.remove(&conn) else { return };
-        if let Some(count) = self.counts.get_mut(&origin) {
-            *count -= 1;
-            if *count == 0 {
-                self.counts.remove(&origin);
-            }
-        }
+        let Some((origin, worker)) = self.holders.remove(&conn) else { return };
+        less(&mut self.counts, origin);
+        less(&mut self.at_workers, (origin, worker));
     }
 
     /// How many a host has.
@@ -39,17 +47,23 @@ impl Holders {
         self.counts.get(&origin).copied().unwrap_or(0)
     }
 
+    /// How many of them are connections to one worker.
+    fn at(&self, origin: Origin, worker: WorkerIndex) -> usize {
+        self.at_workers.get(&(origin, worker)).copied().unwrap_or(0)
+    }
+
     /// Connections and hosts.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> (usize, usize) {
-        (self.origins.len(), self.counts.len())
+        (self.holders.len(), self.counts.len())
     }
 }
 
 impl Port {
     /// A host asks for a connection: the one that begins, or why not.
     ///
-    /// A host that has its share makes room among its own, and asks again: the share counts what is being torn down. Hosts together
+    /// A host that has its share of the port or of the worker makes room among its own, and asks again: the share counts what is being
+    /// torn down. Hosts together
     /// have no more of a worker's places than those for connections that peers open; beyond, the one that is idle for the longest
     /// time goes, whatever its link and host.
     pub(super) fn admit(&mut self, now: Instant, request: &RequestInfo) -> Result<ConnKey, RejectReason> {
@@ -61,15 +75,24 @@ impl Port {
         let candidate = link.examine(now, request, came_by)?;
         link.replace(now, &candidate);
         let (share, most) = (link.settings().max_passive_from_lid, link.settings().max_passive);
-        if self.holders.of(request.origin) >= share {
+        let workers = self.link(index).map_or(1, |link| link.settings().workers.len()).max(1);
+        let is_at_share = if self.holders.at(request.origin, candidate.worker) >= share.div_ceil(workers) {
+            self.make_room_of_at(now, request.origin, candidate.worker);
+            true
+        } else if self.holders.of(request.origin) >= share {
             self.make_room_of(now, request.origin);
+            true
+        } else {
+            false
+        };
+        if is_at_share {
             self.link_mut(index).into_iter().for_each(Link::turn_away);
             return Err(RejectReason::NoResources);
         }
         self.make_room_at(now, candidate.worker, most);
         let link = self.link_mut(index).ok_or(RejectReason::InvalidServiceId)?;
         let key = link.accept(now, request, &candidate);
-        self.holders.insert(key, request.origin);
+        self.holders.insert(key, request.origin, candidate.worker);
         Ok(key)
     }
 
@@ -78,6 +101,14 @@ impl Port {
         let count: usize = self.links().map(|(_, link)| link.opened_by(origin)).sum();
         if count >= self.holders.of(origin) {
             self.evict(now, |link| link.oldest_by(origin));
+        }
+    }
+
+    /// The same of a host's connections to one worker.
+    fn make_room_of_at(&mut self, now: Instant, origin: Origin, worker: WorkerIndex) {
+        let count: usize = self.links().map(|(_, link)| link.opened_by_at(origin, worker)).sum();
+        if count >= self.holders.at(origin, worker) {
+            self.evict(now, |link| link.oldest_by_at(origin, worker));
         }
     }
 

@@ -99,8 +99,7 @@ impl Work<'_> {
     /// gives paths only to members.
     fn is_of_our_partition(&self, request: &RequestInfo, came_by: Option<PKey>, gid: Gid) -> bool {
         let same = |key: PKey| key.base() == self.ground.settings.pkey.base();
-        let came_by_it =
-            self.ground.port.pkey_index == Some(request.pkey_index) || came_by.is_some_and(same);
+        let came_by_it = self.ground.port.pkey_index == Some(request.pkey_index) || came_by.is_some_and(same);
         let lid = request.source_lid;
         let is_path_to = |path: &cm::Path| self.ground.port.subnet().is_same_port(path.dlid, lid);
         came_by_it || lid != Lid(0) && self.paths.get(gid).is_some_and(is_path_to)

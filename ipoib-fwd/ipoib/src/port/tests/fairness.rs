@@ -6,7 +6,7 @@ use ib_wire::cm::ipoib::{PrivateData, ServiceIdForm};
 use ib_wire::cm::{DisconnectRequest, MaxCmRetries, Message, ReadyToUse, RejectReason, Reply, Request};
 use ib_wire::{CommId, Gid, Guid, Lid, Mtu, PKey, Qpn, ServiceLevel, Tid, TimeoutCode};
 
-use super::world::{PASSIVE, PKEYS, SHARE, SLOTS, World, ip, sl_of, ud_qpn};
+use super::world::{PASSIVE, PKEYS, SHARE, SLOTS, World, ip, sl_of, ud_qpn_at};
 use super::*;
 use crate::link::{CloseReason, Event};
 
@@ -18,13 +18,16 @@ fn ms(n: u64) -> Duration {
 struct Host {
     lid: Lid,
     gid: Gid,
+    /// The worker that it asks.
+    worker: u8,
     /// Requests sent so far.
     sent: u32,
 }
 
 impl Host {
     fn new(lid: u16) -> Self {
-        Self { lid: Lid(lid), gid: Gid::new(Gid::DEFAULT_PREFIX, Guid(0x9000 + u64::from(lid))), sent: 0 }
+        let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x9000 + u64::from(lid)));
+        Self { lid: Lid(lid), gid, worker: 0, sent: 0 }
     }
 
     /// Asks node 0 for a connection on a link, with the longest times that there are.
@@ -38,7 +41,7 @@ impl Host {
         let n = u32::from(self.lid.0) << 16 | self.sent;
         let mut request = Request {
             local_comm_id: CommId(n),
-            service_id: ServiceIdForm::Linux.service_id(ud_qpn(0, link)),
+            service_id: ServiceIdForm::Linux.service_id(ud_qpn_at(0, link, self.worker)),
             ca_guid: Guid(0x9000 + u64::from(self.lid.0)),
             local_qpn: Qpn::new(0x1000 + n),
             path_mtu: Mtu::B2048.into(),
@@ -231,6 +234,32 @@ fn a_request_that_came_by_another_partition_is_refused() {
     w.run(ms(1));
     assert!(host.heard(&mut w).iter().any(|m| matches!(m, Message::Reply(_))));
     assert_eq!((suspect(&w), host.has(&w)), (3, 2));
+}
+
+/// Places are the workers': with a quarter of all of them a host would have one worker's.
+#[test]
+fn one_host_has_a_quarter_of_each_workers_places() {
+    let mut w = World::with_workers(1, 2, 4);
+    w.run(ms(1000));
+    let mut host = Host::new(50);
+    let mut ask_often = |w: &mut World, worker| {
+        host.worker = worker;
+        for n in 0..4 * PASSIVE {
+            host.ask(w, n as u16 % 2);
+            w.run(ms(10));
+        }
+        host.has(w)
+    };
+    assert_eq!(ask_often(&mut w, 0), PASSIVE / 4);
+    assert_eq!(ask_often(&mut w, 1), PASSIVE / 4 * 2);
+    for lid in 60..60 + (PASSIVE - PASSIVE / 4) as u16 {
+        let mut other = Host::new(lid);
+        other.ask(&mut w, 0);
+        w.run(ms(10));
+        assert_eq!(other.has(&w), 1);
+    }
+    assert_eq!(passive(&w, 0) + passive(&w, 1), 0, "nobody has brought one up");
+    assert_eq!(w.nodes[0].port.holders.of(cm::Origin::Lid(Lid(50))), PASSIVE / 4 * 2, "and none had to go");
 }
 
 /// Some adapters send all datagrams of connection management by the first P_Key of their table.

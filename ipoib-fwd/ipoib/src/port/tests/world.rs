@@ -68,6 +68,7 @@ pub(super) struct World {
     /// Answers are kept back.
     pub(super) hold: bool,
     held: Vec<(usize, Mad)>,
+    workers: u8,
     /// Datagrams to LIDs of nobody.
     pub(super) strays: Vec<Mad>,
 }
@@ -80,9 +81,19 @@ pub(super) fn ud_qpn(node: usize, link: u16) -> Qpn {
     Qpn::new(0x100 + node as u32 * 0x100 + u32::from(link))
 }
 
+/// The same of another worker than the first.
+pub(super) fn ud_qpn_at(node: usize, link: u16, worker: u8) -> Qpn {
+    Qpn::new(ud_qpn(node, link).get() + u32::from(worker) * 0x10)
+}
+
 impl World {
     /// Some ports with `links` links each.
     pub(super) fn new(nodes: usize, links: u16) -> Self {
+        Self::with_workers(nodes, links, 1)
+    }
+
+    /// The same with more than one worker, each with all its slots.
+    pub(super) fn with_workers(nodes: usize, links: u16, workers: u8) -> Self {
         let mut world = Self {
             now: Instant::now(),
             nodes: Vec::new(),
@@ -91,13 +102,18 @@ impl World {
             requests: BTreeMap::new(),
             hold: false,
             held: Vec::new(),
+            workers,
             strays: Vec::new(),
         };
         for n in 0..nodes {
             let guid = Guid(0x1000 + n as u64);
-            let slots = WorkerSlots { first: 0, count: SLOTS };
+            let slots = |at: u8| WorkerSlots { first: u16::from(at) * SLOTS, count: SLOTS };
             let port = Port::new(
-                &PortSettings { node_guid: guid, workers: vec![slots], seed: 0x99 + n as u64 },
+                &PortSettings {
+                    node_guid: guid,
+                    workers: (0..workers).map(slots).collect(),
+                    seed: 0x99 + n as u64,
+                },
                 world.now,
             );
             let facts = Facts {
@@ -132,8 +148,9 @@ impl World {
         let node = &mut self.nodes[n];
         let index = node.port.vacancy().expect("room");
         let mut settings = LinkSettings::new(pkey, ud_qpn(n, index.0), 7);
-        settings.workers = vec![WorkerSettings { ud_qpn: ud_qpn(n, index.0) }];
-        (settings.max_passive, settings.max_passive_from_lid) = (PASSIVE, SHARE);
+        let worker = |at| WorkerSettings { ud_qpn: ud_qpn_at(n, index.0, at) };
+        settings.workers = (0..self.workers).map(worker).collect();
+        (settings.max_passive, settings.max_passive_from_lid) = (PASSIVE, SHARE * usize::from(self.workers));
         assert_eq!(node.port.add(self.now, settings), Ok(index));
         node.faces.insert(index, Face::default());
         index
