@@ -20,7 +20,7 @@ use crate::connection::{Config, ConnectionTable};
 use crate::random::Random;
 
 pub use paths::{Ask, PathKey, PathQuery};
-pub use sa::{Outcome, Sa, SaEvent};
+pub use sa::{Outcome, PATIENCE, Sa, SaEvent};
 
 /// Answers to datagrams of services that we do not have which may wait to be sent; more are left out.
 const MAX_ANSWERS: usize = 32;

@@ -134,4 +134,10 @@ mod tests {
         });
         assert_eq!((sent, lost.len(), outgoing.is_empty()), (2, 1, true));
     }
+
+    /// A request that its sender gives up while the kernel still repeats it might undo what follows, and takes room of others.
+    #[test]
+    fn the_kernel_repeats_no_request_that_has_ended() {
+        assert!(pmd::verbs::REQUEST_TIME <= cm::port::PATIENCE);
+    }
 }
