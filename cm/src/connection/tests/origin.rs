@@ -73,6 +73,10 @@ fn only_the_peers_port_moves_a_connection() {
         (Some((1, 2)), with_gid(1, 77)),
         (Some((1, 2)), with_gid(9, 2)),
         (None, with_gid(9, 1)),
+        // To the one who was asked, which has seen the peer's LID and GRH. The one who asked has its own choice of path only.
+        (Some((1, 2)), from(1)),
+        (None, from(0)),
+        (Some((1, 2)), with_gid(0, 1)),
     ] {
         let arrive = |mad: &Mad, lid| {
             let mut mad = arrived(mad, lid);
@@ -88,7 +92,11 @@ fn only_the_peers_port_moves_a_connection() {
         let way = Path { hop_limit, ..path(1, 2) };
         let a = p.a.connect(p.now, ConnectRequest::ipoib(SERVICE, qpn(0x11), way, &[])).unwrap();
         let (guid_a, guid_b) = (Guid(1 << 8), Guid(2 << 8));
-        let at_a = MadAddress { lid: if liar.lid == Lid(1) { Lid(2) } else { liar.lid }, ..liar };
+        let at_a = match (liar.lid, liar.route) {
+            (Lid(0), _) | (Lid(1), None) => from(9),
+            (Lid(1), _) => MadAddress { lid: Lid(2), ..liar },
+            _ => liar,
+        };
         let req = p.a.poll_transmit().unwrap();
         assert_deaf(&mut p.a, p.now, a, 0x11, guid_b, at_a);
         p.b.handle_mad(p.now, &arrive(&req, 1));
