@@ -239,3 +239,26 @@ fn a_peer_cannot_choose_how_long_timewait_takes() {
     assert!(p.b.poll_timeout().unwrap() <= p.now + p.b.config.max_timewait);
     assert!(p.b.config.max_timewait < p.b.config.max_wait);
 }
+
+/// It has named the longest times. With the table half full of what peers have begun, it chooses no number of repetitions either.
+#[test]
+fn a_peer_cannot_choose_how_long_its_drep_is_waited_for() {
+    for (max_begun, repetitions) in [(1, 1), (2, 2)] {
+        let mut p = Pair::new();
+        p.b.config.max_begun = max_begun;
+        p.b.handle_mad(p.now, &Mad { peer: from(8), bytes: request(1, 1).to_bytes(Tid(1)) });
+        let Some(Event::Requested { id, .. }) = p.b.poll_event() else { panic!("no request") };
+        p.b.accept(p.now, id, &accept(0x22)).unwrap();
+        p.b.data_arrived(p.now, id);
+        while p.b.poll_transmit().is_some() {}
+        p.b.entries.get_mut(&id.0).unwrap().max_retries = 2;
+        p.b.disconnect(p.now, id).unwrap();
+        for n in 0..=repetitions {
+            p.b.handle_timeout(p.now + n * Duration::from_secs(1));
+            let dreqs = std::iter::from_fn(|| p.b.poll_transmit()).count();
+            assert_eq!((p.b.state(id), dreqs), (Some(State::DreqSent), 1), "{n}");
+        }
+        p.b.handle_timeout(p.now + (repetitions + 1) * Duration::from_secs(1));
+        assert_eq!(p.b.state(id), Some(State::Timewait));
+    }
+}

@@ -69,6 +69,8 @@ pub struct Port {
     subnet: Subnet,
     /// Most connections that one host may open: the largest that a link has been added with.
     share: usize,
+    /// Most handshakes that one host may have begun, whatever its share is.
+    cm_share: usize,
     /// Connection requests that come, by the port that they come from.
     limit: Limit,
     /// Connection requests that go.
@@ -96,9 +98,10 @@ impl Port {
         let (burst, per_second) = ((slots as u32).max(256), (slots as u32 / 4).max(128));
         // Those in TIMEWAIT have no queue pair any more.
         let max_connections = slots.saturating_mul(2).clamp(64, 16_384);
+        let max_begun = max_connections / 4 * 3;
         let config = Config {
             max_connections,
-            max_begun: max_connections / 4 * 3,
+            max_begun,
             // Two forms for each worker of each link.
             max_listeners: MAX_LINKS * 256 * 2,
             max_wait: services::MAX_WAIT,
@@ -112,6 +115,7 @@ impl Port {
             holders: Holders::default(),
             subnet: Subnet::default(),
             share: 0,
+            cm_share: max_begun / 4,
             limit: Limit::new(burst, per_second),
             dials: Bucket::new(now, burst, per_second),
             by_id: HashMap::new(),
@@ -166,7 +170,8 @@ impl Port {
         }
         self.listen(index, &link);
         self.share = self.share.max(link.settings().max_passive_from_lid);
-        self.services.connections.set_max_from_port(self.share.saturating_mul(CM_ENTRIES));
+        let entries = self.share.saturating_mul(CM_ENTRIES).min(self.cm_share);
+        self.services.connections.set_max_from_port(entries);
         if at >= self.links.len() {
             self.links.resize_with(at + 1, || None);
         }
