@@ -12,7 +12,7 @@ use super::state::{Input, State};
 use super::{
     AcceptParams, Config, ConnId, ConnectRequest, Counters, DisconnectCause, Dropped, Event, TableError,
 };
-use crate::random::{Identifiers, Random};
+use crate::random::{Identifiers, Label, Random};
 use crate::timers::{Timers, ack_timeout, response_time};
 use crate::{Origin, Subnet};
 
@@ -44,7 +44,7 @@ impl ConnectionTable {
     /// An empty table.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        let mut random = Random::new(config.seed);
+        let ids = Identifiers::new(&mut Random::new(config.seed));
         Self {
             entries: HashMap::new(),
             subnet: Subnet::default(),
@@ -58,8 +58,8 @@ impl ConnectionTable {
             counters: Counters::default(),
             transmit: VecDeque::new(),
             events: VecDeque::new(),
-            ids: Identifiers::new(&mut random),
-            tid_high: random.next_u32(),
+            tid_high: ids.derive(Label::Connections) as u32,
+            ids,
             config,
         }
     }

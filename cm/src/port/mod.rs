@@ -17,7 +17,7 @@ use ib_wire::mad::{Mad, MgmtClass};
 use ib_wire::sa::CLASS_VERSION;
 
 use crate::connection::{Config, ConnectionTable};
-use crate::random::Random;
+use crate::random::{Identifiers, Label, Random};
 
 pub use paths::{Ask, PathKey, PathQuery};
 pub use sa::{Outcome, PATIENCE, Sa, SaEvent};
@@ -52,7 +52,7 @@ impl<U: Copy + Eq> Port<U> {
     /// A port without connections or requests.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        let seed = Random::new(config.seed).next_u64();
+        let seed = Identifiers::new(&mut Random::new(config.seed)).derive(Label::Administration);
         Self { sa: Sa::new(seed), connections: ConnectionTable::new(config), answers: VecDeque::new() }
     }
 

@@ -262,3 +262,12 @@ fn a_peer_cannot_choose_how_long_its_drep_is_waited_for() {
         assert_eq!(p.b.state(id), Some(State::Timewait));
     }
 }
+
+/// Peers see transaction ids.
+#[test]
+fn transaction_ids_disclose_nothing_of_the_key_of_communication_ids() {
+    let table = ConnectionTable::new(Config::new(3, Guid(1)));
+    let high = table.tid(CommId(0)).0 >> 32;
+    let mut random = crate::random::Random::new(3);
+    assert!((0..16).all(|_| random.next_u64() >> 32 != high));
+}
