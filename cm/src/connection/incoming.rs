@@ -81,6 +81,18 @@ impl ConnectionTable {
         }
     }
 
+    /// True for a datagram that is answered whoever sends it: a request, or the end of a connection that the sender does not have.
+    #[must_use]
+    pub fn is_unsolicited(&self, mad: &Mad) -> bool {
+        match Message::parse(&mad.bytes) {
+            Ok((_, Message::Request(_) | Message::SidrRequest(_) | Message::LoadAlternatePath(_))) => true,
+            Ok((_, Message::DisconnectRequest(m))) => {
+                self.find(&mad.peer, m.remote_comm_id, m.local_comm_id).is_err()
+            }
+            _ => false,
+        }
+    }
+
     /// The connection that a message names by our id and the peer's, if it comes from the peer.
     fn find(&self, from: &MadAddress, ours: CommId, theirs: CommId) -> Result<CommId, Dropped> {
         match self.entries.get(&ours) {

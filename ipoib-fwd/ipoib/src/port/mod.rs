@@ -24,7 +24,6 @@ use std::time::Instant;
 use cm::Subnet;
 use cm::connection::{Config, ConnId};
 use cm::port::Taken;
-use ib_wire::cm::AttributeId;
 use ib_wire::mad::{Mad, MgmtClass};
 use ib_wire::{Gid, Guid, Lid, Qpn};
 
@@ -71,7 +70,7 @@ pub struct Port {
     share: usize,
     /// Most handshakes that one host may have begun, whatever its share is.
     cm_share: usize,
-    /// Connection requests that come, by the port that they come from.
+    /// Connection requests and others that anybody may send, by the port that they come from.
     limit: Limit,
     /// Connection requests that go.
     dials: Bucket,
@@ -250,9 +249,9 @@ impl Port {
 
     /// Takes a management datagram that the port's QP1 received. False if it is of no use.
     pub fn handle_mad(&mut self, now: Instant, mad: &Mad) -> bool {
-        let header = mad.header();
-        let request = header.class == MgmtClass::ComMgt && header.attribute == AttributeId::Request.code();
-        if request && !self.limit.take(now, self.subnet.origin(&mad.peer)) {
+        let is_limited =
+            mad.header().class == MgmtClass::ComMgt && self.services.connections.is_unsolicited(mad);
+        if is_limited && !self.limit.take(now, self.subnet.origin(&mad.peer)) {
             self.requests_limited += 1;
             return false;
         }
@@ -402,7 +401,7 @@ impl Port {
         self.mads_ignored
     }
 
-    /// Connection requests dropped because their sender had sent too many.
+    /// Connection requests, and other messages that anybody may send, dropped because their sender had sent too many.
     #[must_use]
     pub const fn requests_limited(&self) -> u64 {
         self.requests_limited

@@ -287,3 +287,26 @@ fn a_request_by_another_key_is_taken_once_subnet_administration_has_a_path() {
         assert_eq!(liar.has(&w), 0);
     }
 }
+
+/// Messages that are answered whoever sends them, with ids of no connection.
+#[test]
+fn answers_to_anybody_are_as_limited_as_requests() {
+    let ids = |n| (CommId(n), CommId(0x5000_0000 + n));
+    let end = |n| {
+        let (local_comm_id, remote_comm_id) = ids(n);
+        let remote_qpn = Qpn::new(0x1000 + n);
+        DisconnectRequest { local_comm_id, remote_comm_id, remote_qpn, private_data: [0; 220] }.into()
+    };
+    let lookup = |n| SidrRequest { request_id: n, ..SidrRequest::parse(&[0; SidrRequest::LEN]) }.into();
+    let messages: [&dyn Fn(u32) -> Message; 2] = [&end, &lookup];
+    for message in messages {
+        let mut w = World::new(1, 1);
+        w.run(ms(1000));
+        let host = Host::new(50);
+        for n in 0..1000 {
+            w.inject(0, host.lid, 0, message(n).to_bytes(Tid(1)));
+        }
+        w.settle();
+        assert_eq!((host.heard(&mut w).len(), w.nodes[0].port.requests_limited()), (256, 744));
+    }
+}
