@@ -11,13 +11,15 @@ use ib_wire::cm::ipoib::ServiceIdForm;
 use super::Port;
 use crate::link::{ConnKey, Link, WorkerIndex};
 
-/// The connections that hosts have opened and that have places, or wait for one; those being torn down are among them.
+/// The connections that hosts have opened, until their queue pairs are gone; those being torn down are among them.
 #[derive(Debug, Default)]
 pub(super) struct Holders {
     holders: HashMap<ConnKey, (Origin, WorkerIndex)>,
     counts: HashMap<Origin, usize>,
     /// The same by worker: places are the workers'.
     at_workers: HashMap<(Origin, WorkerIndex), usize>,
+    /// All hosts' together.
+    workers: HashMap<WorkerIndex, usize>,
 }
 
 fn less<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) {
@@ -34,12 +36,14 @@ impl Holders {
         self.holders.insert(conn, (origin, worker));
         *self.counts.entry(origin).or_default() += 1;
         *self.at_workers.entry((origin, worker)).or_default() += 1;
+        *self.workers.entry(worker).or_default() += 1;
     }
 
     pub(super) fn remove(&mut self, conn: ConnKey) {
         let Some((origin, worker)) = self.holders.remove(&conn) else { return };
         less(&mut self.counts, origin);
         less(&mut self.at_workers, (origin, worker));
+        less(&mut self.workers, worker);
     }
 
     /// How many a host has.
@@ -52,6 +56,11 @@ impl Holders {
         self.at_workers.get(&(origin, worker)).copied().unwrap_or(0)
     }
 
+    /// How many connections all hosts together have to a worker.
+    fn to(&self, worker: WorkerIndex) -> usize {
+        self.workers.get(&worker).copied().unwrap_or(0)
+    }
+
     /// Connections and hosts.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> (usize, usize) {
@@ -59,13 +68,18 @@ impl Holders {
     }
 }
 
+/// Connections to a worker that may be on their way out while others take their places: a queue pair lives until TIMEWAIT is over. With
+/// none, a port that is full would take one connection in seconds.
+fn closing(most: usize) -> usize {
+    (most / 4).max(1)
+}
+
 impl Port {
     /// A host asks for a connection: the one that begins, or why not.
     ///
     /// A host that has its share of the port or of the worker makes room among its own, and asks again: the share counts what is being
-    /// torn down. Hosts together
-    /// have no more of a worker's places than those for connections that peers open; beyond, the one that is idle for the longest
-    /// time goes, whatever its link and host.
+    /// torn down. Hosts together have no more of a worker's places than those for connections that peers open; beyond, the one that is
+    /// idle for the longest time goes, whatever its link and host, until as many as may be are being torn down.
     pub(super) fn admit(&mut self, now: Instant, request: &RequestInfo) -> Result<ConnKey, RejectReason> {
         let of = ServiceIdForm::of(request.service_id).and_then(|(_, qpn)| self.by_service.get(&qpn));
         let index = *of.ok_or(RejectReason::InvalidServiceId)?;
@@ -76,16 +90,16 @@ impl Port {
         link.replace(now, &candidate);
         let (share, most) = (link.settings().max_passive_from_lid, link.settings().max_passive);
         let workers = self.link(index).map_or(1, |link| link.settings().workers.len()).max(1);
-        let is_at_share = if self.holders.at(request.origin, candidate.worker) >= share.div_ceil(workers) {
+        let is_full = if self.holders.at(request.origin, candidate.worker) >= share.div_ceil(workers) {
             self.make_room_of_at(now, request.origin, candidate.worker);
             true
         } else if self.holders.of(request.origin) >= share {
             self.make_room_of(now, request.origin);
             true
         } else {
-            false
+            self.holders.to(candidate.worker) >= most + closing(most)
         };
-        if is_at_share {
+        if is_full {
             self.link_mut(index).into_iter().for_each(Link::turn_away);
             return Err(RejectReason::NoResources);
         }

@@ -123,6 +123,7 @@ fn while_one_host_takes_what_it_can_others_connect_within_a_second() {
                 }
                 w.run(ms(1));
                 attacker.answer(w);
+                assert!(w.nodes[0].qps.len() <= SHARE + 2 * usize::from(segments), "{segments} segments");
                 assert!(attacker.has(w) <= SHARE, "{segments} segments: {}", attacker.has(w));
                 // A quarter of those that hosts may begin, which are three quarters of two for each slot; and the other host's.
                 let most = (usize::from(SLOTS) * 2 / 4 * 3 / 4).min(CM_ENTRIES * SHARE);
@@ -188,6 +189,26 @@ fn connections_that_hosts_open_leave_half_of_the_places_for_ours() {
         let dials = node.port.link(LinkIndex(link)).expect("link").connections(w.now);
         assert!(dials.iter().any(|c| !c.passive && c.state == "live"), "{dials:?}");
     }
+}
+
+/// Many hosts within their shares, each of which makes another one's connection go: a queue pair lives on through TIMEWAIT.
+#[test]
+fn queue_pairs_that_hosts_have_opened_are_bounded_with_those_that_close() {
+    let mut w = World::new(1, 2);
+    w.run(ms(1000));
+    let mut opened = 0;
+    for n in 0..2000 {
+        let mut host = Host::new(100 + n % 400);
+        host.sent = u32::from(n);
+        let before = host.has(&w);
+        host.ask(&mut w, n % 2);
+        w.run(ms(10));
+        opened += usize::from(host.has(&w) > before);
+        let alive = w.nodes[0].qps.len();
+        assert!(alive <= PASSIVE + PASSIVE / 4, "{alive}");
+    }
+    // In 20 s, with a TIMEWAIT of 4.1 s: it goes on all the time.
+    assert!(opened >= PASSIVE + 4 * PASSIVE / 4, "{opened}");
 }
 
 /// What the longest idle connection is, is a matter of all segments.
