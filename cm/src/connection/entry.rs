@@ -44,6 +44,8 @@ pub(super) struct Entry {
     pub(super) peer: MadAddress,
     /// The port at the other end. It does not change: no alternate path is ever taken, so there is no path to migrate to.
     pub(super) origin: Origin,
+    /// The port that it counts for, if the peer has begun it.
+    pub(super) payer: Origin,
     pub(super) remote_comm_id: CommId,
     pub(super) remote_ca_guid: Option<Guid>,
     pub(super) remote_qpn: Option<Qpn>,

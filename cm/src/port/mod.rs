@@ -16,6 +16,7 @@ use std::time::Instant;
 use ib_wire::mad::{Mad, MgmtClass};
 use ib_wire::sa::CLASS_VERSION;
 
+use crate::Origin;
 use crate::connection::{Config, ConnectionTable};
 use crate::random::{Identifiers, Label, Random};
 
@@ -58,10 +59,15 @@ impl<U: Copy + Eq> Port<U> {
 
     /// Takes a datagram that QP1 received.
     pub fn handle_mad(&mut self, now: Instant, mad: &Mad) -> Taken {
+        self.handle_mad_for(now, mad, self.connections.subnet().origin(&mad.peer))
+    }
+
+    /// The same, if a connection that it begins is to count in the share of `payer`.
+    pub fn handle_mad_for(&mut self, now: Instant, mad: &Mad, payer: Origin) -> Taken {
         let header = mad.header();
         match header.class {
             MgmtClass::ComMgt => {
-                self.connections.handle_mad(now, mad);
+                self.connections.handle_mad_for(now, mad, payer);
                 Taken::Connection
             }
             MgmtClass::SubnAdm if header.class_version == CLASS_VERSION && header.method.is_response() => {

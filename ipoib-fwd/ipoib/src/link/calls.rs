@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use cm::Origin;
 use cm::connection::{Event as CmEvent, RequestInfo};
+use cm::{Origin, Path};
 use hca::RcSlot;
 use ib_wire::cm::RejectReason;
 use ib_wire::{Gid, Lid, PKey, Qpn};
@@ -74,6 +74,11 @@ impl Link {
     /// Counts a request that was refused for want of room.
     pub(crate) const fn turn_away(&mut self) {
         self.out.counters.requests_rejected += 1;
+    }
+
+    /// The path to a port, if it is known.
+    pub(crate) fn path(&self, gid: Gid) -> Option<&Path> {
+        self.paths.get(gid)
     }
 
     /// How many connections a port has opened that are not closing.

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use cm::Origin;
 use cm::connection::RequestInfo;
+use cm::{Origin, Path};
+use ib_wire::Lid;
 use ib_wire::cm::RejectReason;
 use ib_wire::cm::ipoib::ServiceIdForm;
+use ib_wire::mad::MadAddress;
 
 use super::Port;
 use crate::link::{ConnKey, Link, WorkerIndex};
@@ -90,11 +92,11 @@ impl Port {
         link.replace(now, &candidate);
         let (share, most) = (link.settings().max_passive_from_lid, link.settings().max_passive);
         let workers = self.link(index).map_or(1, |link| link.settings().workers.len()).max(1);
-        let is_full = if self.holders.at(request.origin, candidate.worker) >= share.div_ceil(workers) {
-            self.make_room_of_at(now, request.origin, candidate.worker);
+        let is_full = if self.holders.at(request.payer, candidate.worker) >= share.div_ceil(workers) {
+            self.make_room_of_at(now, request.payer, candidate.worker);
             true
-        } else if self.holders.of(request.origin) >= share {
-            self.make_room_of(now, request.origin);
+        } else if self.holders.of(request.payer) >= share {
+            self.make_room_of(now, request.payer);
             true
         } else {
             self.holders.to(candidate.worker) >= most + closing(most)
@@ -106,8 +108,21 @@ impl Port {
         self.make_room_at(now, candidate.worker, most);
         let link = self.link_mut(index).ok_or(RejectReason::InvalidServiceId)?;
         let key = link.accept(now, request, &candidate);
-        self.holders.insert(key, request.origin, candidate.worker);
+        self.holders.insert(key, request.payer, candidate.worker);
         Ok(key)
+    }
+
+    /// The host that pays for what a datagram begins. A GRH with another subnet's GID makes no host of its own, or one could be as many
+    /// as it likes: its LID's share pays, until subnet administration's path to that GID leads through a router at that LID.
+    pub(super) fn payer(&self, from: &MadAddress) -> Origin {
+        let origin = self.subnet.origin(from);
+        let Origin::Gid(gid) = origin else { return origin };
+        let is_routed = |path: &Path| path.hop_limit > 1 && self.subnet.is_same_port(path.dlid, from.lid);
+        if from.lid == Lid(0) || self.links().any(|(_, link)| link.path(gid).is_some_and(is_routed)) {
+            origin
+        } else {
+            Origin::Lid(self.subnet.base_lid(from.lid))
+        }
     }
 
     /// Closes the connection of a host that is idle for the longest time, unless one of its connections is being torn down already.

@@ -249,13 +249,14 @@ impl Port {
 
     /// Takes a management datagram that the port's QP1 received. False if it is of no use.
     pub fn handle_mad(&mut self, now: Instant, mad: &Mad) -> bool {
+        let payer = self.payer(&mad.peer);
         let is_limited =
             mad.header().class == MgmtClass::ComMgt && self.services.connections.is_unsolicited(mad);
-        if is_limited && !self.limit.take(now, self.subnet.origin(&mad.peer)) {
+        if is_limited && !self.limit.take(now, payer) {
             self.requests_limited += 1;
             return false;
         }
-        let taken = self.services.handle_mad(now, mad);
+        let taken = self.services.handle_mad_for(now, mad, payer);
         match taken {
             Taken::Administration | Taken::Connection => {}
             Taken::Refused => self.mads_refused += 1,

@@ -132,7 +132,7 @@ impl Work<'_> {
             conn.send = Some(send);
             conn.handshake = true;
             conn.lid = origin(request);
-            conn.origin = request.origin;
+            conn.origin = request.payer;
             conn.counted = true;
             conn.rnr_retry = request.rnr_retry_count;
             self.conns.passive.insert(conn.file(), key);

@@ -8,7 +8,7 @@ use ib_wire::cm::{
 };
 use ib_wire::{CommId, Gid, Guid, Lid, Mtu, PKey, Qpn, ServiceLevel, Tid, TimeoutCode};
 
-use super::world::{PASSIVE, PKEYS, SHARE, SLOTS, World, ip, sl_of, ud_qpn_at};
+use super::world::{FAR, PASSIVE, PKEYS, ROUTER, SHARE, SLOTS, World, ip, sl_of, ud_qpn_at};
 use super::*;
 use crate::link::{CloseReason, Event};
 
@@ -57,12 +57,17 @@ impl Host {
         request.primary.local_lid = self.lid;
         request.primary.remote_gid = w.nodes[0].facts.gid;
         request.primary.remote_lid = w.nodes[0].facts.lid;
-        request.primary.subnet_local = true;
+        request.primary.subnet_local = self.gid.prefix() == Gid::DEFAULT_PREFIX;
         request.primary.sl = ServiceLevel::new(sl_of(PKEYS[usize::from(link)]));
         request.primary.ack_timeout = TimeoutCode::new(31);
         let private = PrivateData { ud_qpn: Qpn::new(0x1000 + n), receive_mtu: 65_524 }.to_bytes();
         request.private_data[..private.len()].copy_from_slice(&private);
-        w.inject(0, self.lid, pkey_index, Message::from(request).to_bytes(Tid(u64::from(n))));
+        let bytes = Message::from(request).to_bytes(Tid(u64::from(n)));
+        if self.gid.prefix() == Gid::DEFAULT_PREFIX {
+            w.inject(0, self.lid, pkey_index, bytes);
+        } else {
+            w.inject_by(0, (self.lid, self.gid), pkey_index, bytes);
+        }
     }
 
     /// What node 0 has sent it.
@@ -330,4 +335,29 @@ fn answers_to_anybody_are_as_limited_as_requests() {
         w.settle();
         assert_eq!((host.heard(&mut w).len(), w.nodes[0].port.requests_limited()), (256, 744));
     }
+}
+
+/// By a GRH a datagram can name any GID of other subnets. With one share for each the sender would have them all.
+#[test]
+fn gids_of_other_subnets_have_a_share_only_behind_their_router() {
+    let mut w = World::new(1, 1);
+    w.run(ms(1000));
+    let mut sent = 0;
+    let mut ask = |lid, guid| {
+        sent += 1;
+        let mut host = Host::new(lid);
+        (host.gid, host.sent) = (Gid::new(FAR, Guid(guid)), sent);
+        host.ask(&mut w, 0);
+        w.run(ms(10));
+        let holders = &w.nodes[0].port.holders;
+        let handshakes = w.nodes[0].port.connections();
+        (holders.of(cm::Origin::Lid(host.lid)), holders.of(cm::Origin::Gid(host.gid)), handshakes)
+    };
+    for guid in 0..100 {
+        let (by_lid, by_gid, handshakes) = ask(50, guid);
+        assert!(by_lid <= SHARE && by_gid == 0 && handshakes <= 2 * SHARE + SHARE, "{by_lid} {handshakes}");
+    }
+    // The first request has the path looked up; from then on it is the host's own.
+    assert_eq!(ask(ROUTER.0, 1000).1, 0);
+    assert_eq!(ask(ROUTER.0, 1000).1, 1);
 }

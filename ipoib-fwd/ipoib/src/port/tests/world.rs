@@ -17,6 +17,9 @@ use crate::link::{
 use crate::port::{Facts, Port, PortSettings, WorkerSlots};
 
 pub(super) const SM: Lid = Lid(1);
+/// A router, and the GID prefix of the subnet behind it, where all GIDs are.
+pub(super) const ROUTER: Lid = Lid(90);
+pub(super) const FAR: u64 = 7;
 /// The partitions, in the order of the P_Key tables.
 pub(super) const PKEYS: [PKey; 8] = [
     PKey(0x8001),
@@ -200,10 +203,13 @@ impl World {
             SaMad::answer(&request, &record)
         } else {
             let asked: PathRecord = request.record().expect("record");
-            match self.nodes.iter().find(|n| n.facts.gid == asked.dgid) {
-                Some(to) => {
+            let near = self.nodes.iter().find(|n| n.facts.gid == asked.dgid).map(|n| (n.facts.lid, 0));
+            let far = (asked.dgid.prefix() == FAR).then_some((ROUTER, 64));
+            match near.or(far) {
+                Some((dlid, hop_limit)) => {
                     let record = PathRecord {
-                        dlid: to.facts.lid,
+                        dlid,
+                        hop_limit,
                         slid: self.nodes.iter().find(|n| n.facts.gid == asked.sgid).expect("ours").facts.lid,
                         sl: ServiceLevel::new(sl_of(asked.pkey)),
                         mtu: Mtu::B4096.into(),
@@ -249,6 +255,14 @@ impl World {
         let peer = MadAddress { pkey_index, ..MadAddress::gsi(from, ServiceLevel::new(0)) };
         let now = self.now;
         self.nodes[n].port.handle_mad(now, &Mad { peer, bytes });
+    }
+
+    /// The same with a GRH.
+    pub(super) fn inject_by(&mut self, n: usize, (from, gid): (Lid, Gid), pkey: u16, bytes: Box<[u8; 256]>) {
+        let peer = MadAddress::gsi(from, ServiceLevel::new(0)).with_gid(gid);
+        let mad = Mad { peer: MadAddress { pkey_index: pkey, ..peer }, bytes };
+        let now = self.now;
+        self.nodes[n].port.handle_mad(now, &mad);
     }
 
     /// Delivers the answers that were kept back, the last first.
