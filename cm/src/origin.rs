@@ -5,7 +5,8 @@ use ib_wire::{Gid, Lid};
 
 use crate::Path;
 
-/// A port of the fabric. It is known by what its adapter writes into each packet, never by what a message says.
+/// A port of the fabric. It is known by the headers of its packets, never by what a message says. A LID is the adapter's; a GID is one of
+/// those that the sender's adapter has, or says that it has.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Origin {
     /// A port of our subnet, by its base LID.

@@ -27,6 +27,15 @@ impl Random {
 /// Rounds of [`Identifiers`]: eight, where four already make a pseudorandom permutation (Luby and Rackoff).
 const ROUNDS: u8 = 8;
 
+/// What a secret is for that [`Identifiers::derive`] makes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Label {
+    /// The upper half of transaction ids of connection management.
+    Connections,
+    /// Transaction ids of subnet administration.
+    Administration,
+}
+
 /// Identifiers that cannot be predicted from one another: a counter, encrypted by a Feistel network whose round function is SipHash
 /// under a secret key. Each of the 2^32 comes once before any comes again.
 #[derive(Clone, Debug)]
@@ -49,12 +58,21 @@ impl Identifiers {
         u32::from(left) << 16 | u32::from(right)
     }
 
+    /// Another secret of the same key, which neither the identifiers nor the other secrets disclose.
+    pub(crate) fn derive(&self, label: Label) -> u64 {
+        self.hash(ROUNDS + label as u8, 0)
+    }
+
     fn round(&self, round: u8, half: u16) -> u16 {
+        self.hash(round, half) as u16
+    }
+
+    fn hash(&self, round: u8, half: u16) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.key.iter().for_each(|word| hasher.write_u64(*word));
         hasher.write_u8(round);
         hasher.write_u16(half);
-        hasher.finish() as u16
+        hasher.finish()
     }
 }
 
@@ -63,6 +81,19 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+
+    #[test]
+    fn what_is_derived_is_none_of_the_outputs_that_the_key_is_made_of() {
+        let identifiers = Identifiers::new(&mut Random::new(3));
+        let derived = [Label::Connections, Label::Administration].map(|label| identifiers.derive(label));
+        assert_ne!(derived[0], derived[1]);
+        let mut random = Random::new(3);
+        let outputs: Vec<u64> = (0..16).map(|_| random.next_u64()).collect();
+        for derived in derived {
+            assert!(outputs.iter().all(|output| *output != derived && output >> 32 != derived >> 32));
+        }
+        assert_eq!(Identifiers::new(&mut Random::new(3)).derive(Label::Connections), derived[0]);
+    }
 
     #[test]
     fn identifiers_do_not_repeat_and_have_no_common_difference() {

@@ -218,8 +218,8 @@ pub struct RequestInfo {
     pub source_lid: Lid,
     /// The GID that it came from, if it had a GRH.
     pub source_gid: Option<Gid>,
-    /// The port that it came from.
-    pub origin: Origin,
+    /// The port in whose share it counts ([`super::ConnectionTable::handle_mad_for`]): the one that it came from, as a rule.
+    pub payer: Origin,
     /// The peer's queue pair is on a shared receive queue.
     pub srq: bool,
     /// Transport retries that the peer uses, and we shall.

@@ -44,6 +44,8 @@ pub(super) struct Entry {
     pub(super) peer: MadAddress,
     /// The port at the other end. It does not change: no alternate path is ever taken, so there is no path to migrate to.
     pub(super) origin: Origin,
+    /// The port that it counts for, if the peer has begun it.
+    pub(super) payer: Origin,
     pub(super) remote_comm_id: CommId,
     pub(super) remote_ca_guid: Option<Guid>,
     pub(super) remote_qpn: Option<Qpn>,
@@ -74,17 +76,22 @@ impl Entry {
 
     /// True if a datagram comes from the port that the connection is with, as far as the device reports where from. Communication ids
     /// are no proof: others may have seen them. Where both have a GRH, the GUIDs count too: virtual ports share a LID. Behind a router
-    /// the GID alone counts, since any router may forward a datagram.
+    /// the GID alone counts, since any router may forward a datagram. A peer that has begun the connection goes on as it began: with a
+    /// LID, and with a GRH if there was one. Of the others only the path is known, and not what they send by.
     pub(super) fn is_from(&self, subnet: Subnet, from: &MadAddress) -> bool {
-        let is_same_lid =
-            [from.lid, self.peer.lid].contains(&Lid(0)) || subnet.is_same_port(from.lid, self.peer.lid);
+        let is_same_lid = if from.lid == Lid(0) {
+            self.peer.lid == Lid(0) || self.active.is_some()
+        } else {
+            subnet.is_same_port(from.lid, self.peer.lid)
+        };
         match (self.peer.route, from.route) {
             (Some(ours), Some(theirs)) => {
                 let is_same_guid = ours.gid.id() == theirs.gid.id();
                 let is_routed = ours.gid == theirs.gid && theirs.gid.prefix() != subnet.prefix;
                 is_same_guid && (is_same_lid || is_routed)
             }
-            _ => is_same_lid,
+            (Some(_), None) => is_same_lid && self.active.is_some(),
+            (None, _) => is_same_lid,
         }
     }
 }

@@ -16,8 +16,8 @@ use super::{
     ConnId, ConnectionTable, DisconnectCause, Dropped, Event, QpAttributes, RejectInfo, ReplyInfo,
     RequestInfo,
 };
-use crate::Path;
 use crate::timers::{ack_timeout, response_time};
+use crate::{Origin, Path};
 
 /// True for a number that a connected queue pair can have.
 fn connectable(qpn: Qpn) -> bool {
@@ -30,6 +30,11 @@ const MAX_ACK_DELAY: u8 = 18;
 impl ConnectionTable {
     /// Takes a datagram of class CM. Whatever is wrong with it is counted, and nothing else happens.
     pub fn handle_mad(&mut self, now: Instant, mad: &Mad) {
+        self.handle_mad_for(now, mad, self.subnet.origin(&mad.peer));
+    }
+
+    /// The same, if what the datagram begins is to count in the share of `payer`.
+    pub fn handle_mad_for(&mut self, now: Instant, mad: &Mad, payer: Origin) {
         let Ok((header, message)) = Message::parse(&mad.bytes) else {
             self.counters.count_dropped(Dropped::Malformed);
             return;
@@ -38,7 +43,7 @@ impl ConnectionTable {
         let from = mad.peer;
         let tid = header.tid;
         let done = match &message {
-            Message::Request(m) => self.on_request(now, from, tid, m),
+            Message::Request(m) => self.on_request(now, from, tid, m, payer),
             Message::Reply(m) => self.on_reply(now, from, tid, m),
             Message::MessageReceiptAck(m) => self.on_mra(now, from, m),
             Message::Reject(m) => self.on_reject(now, from, m),
@@ -81,6 +86,18 @@ impl ConnectionTable {
         }
     }
 
+    /// True for a datagram that is answered whoever sends it: a request, or the end of a connection that the sender does not have.
+    #[must_use]
+    pub fn is_unsolicited(&self, mad: &Mad) -> bool {
+        match Message::parse(&mad.bytes) {
+            Ok((_, Message::Request(_) | Message::SidrRequest(_) | Message::LoadAlternatePath(_))) => true,
+            Ok((_, Message::DisconnectRequest(m))) => {
+                self.find(&mad.peer, m.remote_comm_id, m.local_comm_id).is_err()
+            }
+            _ => false,
+        }
+    }
+
     /// The connection that a message names by our id and the peer's, if it comes from the peer.
     fn find(&self, from: &MadAddress, ours: CommId, theirs: CommId) -> Result<CommId, Dropped> {
         match self.entries.get(&ours) {
@@ -112,7 +129,14 @@ impl ConnectionTable {
         self.send_reject(to, reject, tid);
     }
 
-    fn on_request(&mut self, now: Instant, from: MadAddress, tid: Tid, m: &Request) -> Result<(), Dropped> {
+    fn on_request(
+        &mut self,
+        now: Instant,
+        from: MadAddress,
+        tid: Tid,
+        m: &Request,
+        payer: Origin,
+    ) -> Result<(), Dropped> {
         let to = from.reply();
         let refuse = |table: &mut Self, reason| {
             table.refuse(to, tid, m.local_comm_id, MessageRejected::Request, reason);
@@ -145,7 +169,7 @@ impl ConnectionTable {
         if !connectable(m.local_qpn) {
             return refuse(self, RejectReason::Unsupported);
         }
-        self.check_room(origin)?;
+        self.check_room(payer)?;
         let path = Path::of_request(&m.primary, m.pkey, mtu, from.lid);
         let request = RequestInfo {
             service_id: m.service_id,
@@ -158,7 +182,7 @@ impl ConnectionTable {
             pkey_index: from.pkey_index,
             source_lid: from.lid,
             source_gid: from.route.map(|route| route.gid),
-            origin,
+            payer,
             srq: m.srq,
             retry_count: m.retry_count,
             rnr_retry_count: m.rnr_retry_count,
@@ -181,6 +205,7 @@ impl ConnectionTable {
             cause: DisconnectCause::Peer,
             peer: to,
             origin,
+            payer,
             remote_comm_id: m.local_comm_id,
             remote_ca_guid: Some(m.ca_guid),
             remote_qpn: Some(m.local_qpn),
@@ -194,7 +219,7 @@ impl ConnectionTable {
             way: response_time(request.ack_timeout).min(self.config.max_timewait),
         };
         self.entries.insert(id, entry);
-        *self.begun_by.entry(origin).or_default() += 1;
+        *self.begun_by.entry(payer).or_default() += 1;
         self.begun += 1;
         self.by_remote_id.insert((origin, m.ca_guid, m.local_comm_id), id);
         self.by_remote_qp.insert((origin, m.ca_guid, m.local_qpn), id);

@@ -1,6 +1,6 @@
 //! What the table sends.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ib_wire::cm::{
     DisconnectRequest, InfoLength, Message, MessageMraed, MessageReceiptAck, MessageRejected, ReadyToUse,
@@ -13,11 +13,22 @@ use super::entry::Pending;
 use super::state::{Input, State};
 use super::{ConnectionTable, DisconnectCause, Dropped};
 
+/// Longest time between two DREQs to a peer that has begun the connection, whatever times it has named for its handshake.
+const DREQ_TIMEOUT: Duration = Duration::from_secs(1);
+/// Most repetitions of them while others may soon want for room in the table.
+const DREQ_RETRIES: u8 = 1;
+
 impl ConnectionTable {
     /// Sends a DREQ on an established connection.
     pub(super) fn start_disconnect(&mut self, now: Instant, id: CommId, cause: DisconnectCause) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         entry.cause = cause;
+        if entry.active.is_none() {
+            entry.timeout = entry.timeout.min(DREQ_TIMEOUT);
+            if self.begun > self.config.max_begun / 2 {
+                entry.max_retries = entry.max_retries.min(DREQ_RETRIES);
+            }
+        }
         let message = DisconnectRequest {
             local_comm_id: id,
             remote_comm_id: entry.remote_comm_id,

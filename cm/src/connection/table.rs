@@ -12,7 +12,7 @@ use super::state::{Input, State};
 use super::{
     AcceptParams, Config, ConnId, ConnectRequest, Counters, DisconnectCause, Dropped, Event, TableError,
 };
-use crate::random::{Identifiers, Random};
+use crate::random::{Identifiers, Label, Random};
 use crate::timers::{Timers, ack_timeout, response_time};
 use crate::{Origin, Subnet};
 
@@ -26,7 +26,7 @@ pub struct ConnectionTable {
     pub(super) by_remote_id: HashMap<(Origin, Guid, CommId), CommId>,
     /// (port, CA GUID, queue pair) of the peer, until TIMEWAIT.
     pub(super) by_remote_qp: HashMap<(Origin, Guid, Qpn), CommId>,
-    /// How many connections each port has begun, TIMEWAIT included.
+    /// How many connections count for each port that has begun some, TIMEWAIT included.
     pub(super) begun_by: HashMap<Origin, usize>,
     /// How many all of them have begun.
     pub(super) begun: usize,
@@ -44,7 +44,7 @@ impl ConnectionTable {
     /// An empty table.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        let mut random = Random::new(config.seed);
+        let ids = Identifiers::new(&mut Random::new(config.seed));
         Self {
             entries: HashMap::new(),
             subnet: Subnet::default(),
@@ -58,8 +58,8 @@ impl ConnectionTable {
             counters: Counters::default(),
             transmit: VecDeque::new(),
             events: VecDeque::new(),
-            ids: Identifiers::new(&mut random),
-            tid_high: random.next_u32(),
+            tid_high: ids.derive(Label::Connections) as u32,
+            ids,
             config,
         }
     }
@@ -67,6 +67,10 @@ impl ConnectionTable {
     /// Takes note of our subnet. Connections that there are keep their ports.
     pub const fn set_subnet(&mut self, subnet: Subnet) {
         self.subnet = subnet;
+    }
+
+    pub(crate) const fn subnet(&self) -> Subnet {
+        self.subnet
     }
 
     /// Sets the most connections that one port of the fabric may have begun ([`Config::max_from_port`]).
@@ -143,6 +147,7 @@ impl ConnectionTable {
                 cause: DisconnectCause::Us,
                 peer: path.gsi(request.pkey_index, request.sgid_index, request.grh_required),
                 origin: self.subnet.destination(&path),
+                payer: self.subnet.destination(&path),
                 remote_comm_id: CommId(0),
                 remote_ca_guid: None,
                 remote_qpn: None,
@@ -406,12 +411,12 @@ impl ConnectionTable {
             remove_own(&mut self.by_remote_qp, &key, id);
         }
         if entry.active.is_none()
-            && let Some(begun) = self.begun_by.get_mut(&entry.origin)
+            && let Some(begun) = self.begun_by.get_mut(&entry.payer)
         {
             *begun -= 1;
             self.begun -= 1;
             if *begun == 0 {
-                self.begun_by.remove(&entry.origin);
+                self.begun_by.remove(&entry.payer);
             }
         }
         if let Some(qpn) = entry.local_qpn {

@@ -16,11 +16,12 @@ use std::time::Instant;
 use ib_wire::mad::{Mad, MgmtClass};
 use ib_wire::sa::CLASS_VERSION;
 
+use crate::Origin;
 use crate::connection::{Config, ConnectionTable};
-use crate::random::Random;
+use crate::random::{Identifiers, Label, Random};
 
 pub use paths::{Ask, PathKey, PathQuery};
-pub use sa::{Outcome, Sa, SaEvent};
+pub use sa::{Outcome, PATIENCE, Sa, SaEvent};
 
 /// Answers to datagrams of services that we do not have which may wait to be sent; more are left out.
 const MAX_ANSWERS: usize = 32;
@@ -52,16 +53,21 @@ impl<U: Copy + Eq> Port<U> {
     /// A port without connections or requests.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        let seed = Random::new(config.seed).next_u64();
+        let seed = Identifiers::new(&mut Random::new(config.seed)).derive(Label::Administration);
         Self { sa: Sa::new(seed), connections: ConnectionTable::new(config), answers: VecDeque::new() }
     }
 
     /// Takes a datagram that QP1 received.
     pub fn handle_mad(&mut self, now: Instant, mad: &Mad) -> Taken {
+        self.handle_mad_for(now, mad, self.connections.subnet().origin(&mad.peer))
+    }
+
+    /// The same, if a connection that it begins is to count in the share of `payer`.
+    pub fn handle_mad_for(&mut self, now: Instant, mad: &Mad, payer: Origin) -> Taken {
         let header = mad.header();
         match header.class {
             MgmtClass::ComMgt => {
-                self.connections.handle_mad(now, mad);
+                self.connections.handle_mad_for(now, mad, payer);
                 Taken::Connection
             }
             MgmtClass::SubnAdm if header.class_version == CLASS_VERSION && header.method.is_response() => {

@@ -13,6 +13,9 @@ use crate::agent::{Agent, Attempts, Handled, RequestId};
 
 /// Patience with the subnet manager (Linux's IPoIB asks with 1000 ms).
 const ATTEMPTS: Attempts = Attempts { timeout: Duration::from_millis(1000), tries: 3 };
+/// A request that has had no answer for this long has ended. A device that repeats requests by itself must have stopped by then, or it
+/// undoes what follows.
+pub const PATIENCE: Duration = Duration::from_millis(3000);
 /// Joins and leaves under way at once, over all links: a subnet manager that comes back is not flooded.
 const GROUPS: usize = 64;
 
@@ -117,10 +120,7 @@ impl<U: Copy + Eq> Sa<U> {
     pub fn leave(&mut self, now: Instant, user: U, sm: MadAddress, record: &McMemberRecord, mask: McMask) {
         let bytes = SaMad::request(Method::Delete, Tid(0), mask.bits(), record).to_bytes();
         let mad = Mad { peer: sm, bytes };
-        self.waiting.retain(|(purpose, _)| *purpose != Purpose::Join(user));
-        for purpose in self.pending.values_mut().filter(|purpose| **purpose == Purpose::Join(user)) {
-            *purpose = Purpose::Abandoned(user);
-        }
+        self.cancel_join(user);
         if self.is_joining(user) {
             self.held.push_back((user, mad));
         } else {
@@ -134,9 +134,12 @@ impl<U: Copy + Eq> Sa<U> {
         self.pending.values().any(|purpose| *purpose == Purpose::Abandoned(user))
     }
 
-    /// Takes a request to join back; no event follows.
-    pub fn cancel_join(&mut self, now: Instant, user: U) {
-        self.cancel(now, |purpose| *purpose == Purpose::Join(user));
+    /// Takes a request to join back; no event follows. If it has been sent, it goes on, and a leave waits for its end.
+    pub fn cancel_join(&mut self, user: U) {
+        self.waiting.retain(|(purpose, _)| *purpose != Purpose::Join(user));
+        for purpose in self.pending.values_mut().filter(|purpose| **purpose == Purpose::Join(user)) {
+            *purpose = Purpose::Abandoned(user);
+        }
     }
 
     /// Takes back all requests about groups that `unwanted` says so of; no events follow.

@@ -141,6 +141,32 @@ fn a_leave_waits_for_the_join_that_is_under_way() {
     assert_eq!((port.poll_timeout(), port.sa.outstanding()), (None, 0));
 }
 
+/// After a light flush, too.
+#[test]
+fn a_leave_waits_for_a_join_that_was_taken_back() {
+    let (mut port, now) = port();
+    join(&mut port, now, 1);
+    let request = sent(&mut port);
+    port.sa.cancel_join(1);
+    leave(&mut port, now, 1);
+    assert!(sent(&mut port).is_empty());
+    port.handle_mad(now, &answer(&request[0]));
+    assert_eq!(methods(&mut port), [Method::Delete]);
+    assert_eq!(port.sa.poll_event(), None);
+}
+
+#[test]
+fn a_request_ends_when_patience_does() {
+    let (mut port, now) = port();
+    join(&mut port, now, 1);
+    for millis in [1000, 2000, 2999] {
+        port.handle_timeout(now + Duration::from_millis(millis));
+        assert_eq!(port.sa.poll_event(), None);
+    }
+    port.handle_timeout(now + PATIENCE);
+    assert_eq!(port.sa.poll_event(), Some(SaEvent::Joined { user: 1, outcome: Outcome::Silence }));
+}
+
 #[test]
 fn a_join_that_was_not_sent_is_not_waited_for() {
     let (mut port, now) = port();

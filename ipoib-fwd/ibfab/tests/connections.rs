@@ -296,7 +296,8 @@ fn a_thousand_passive_connections_cost_little_and_leave_nothing() {
         srq_limit: 32,
         send_buffers: 1,
         rc_send_depth: 64,
-        max_rc: 2048,
+        // All peers are at one LID, which has a quarter of the handshakes that peers may begin.
+        max_rc: 4096,
         signal_every: 16,
         send_segments: None,
         long_messages: endpoint::LongMessages::Copy,

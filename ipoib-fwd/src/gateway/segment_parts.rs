@@ -190,7 +190,7 @@ impl SegmentMaker {
         // Workers' slots are dealt to the segments as they need them.
         link.max_passive = share.passive as usize;
         // A quarter for one host's port at most: it cannot push the others' connections out.
-        link.max_passive_from_lid = (link.max_passive * workers / 4).max(16);
+        link.max_passive_from_lid = (link.max_passive * workers / 4).max(1);
         link.groups = LINK_LOCAL_GROUPS.to_vec();
         // As many as its table holds.
         link.max_neighbours = MAX_NEIGHBOURS;

@@ -47,6 +47,7 @@ pub use gids::{GidDevice, interface_name};
 pub use mlx5::Rings;
 pub use queues::{Anomalies, VerbsQueues, VerbsRc, VerbsUd};
 pub use region::RegionDevice;
+pub use umad::REQUEST_TIME;
 
 /// A limit event is asked for again this long after one came: while receives are few, each one would raise it.
 const LIMIT_PAUSE: Duration = Duration::from_secs(1);

@@ -7,6 +7,7 @@
 use std::ffi::{CString, c_int, c_long};
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use ib_wire::mad::{MAD_LEN, Mad, MadAddress, Method, MgmtClass, Route};
@@ -19,7 +20,9 @@ use crate::hca::{HcaError, PortNumber};
 /// Between two sendings of a request, milliseconds.
 const PERIOD_MS: c_int = 1000;
 /// Repetitions by the kernel.
-const RETRIES: c_int = 3;
+const RETRIES: c_int = 2;
+/// The kernel repeats a request for less than this long, and remembers it no longer: the sender of a request must not give it up sooner.
+pub const REQUEST_TIME: Duration = Duration::from_millis((PERIOD_MS * (RETRIES + 1)) as u64);
 /// Requests that may be outstanding.
 const REQUESTS: usize = 128;
 /// Datagrams that one call passes over: answers to nothing, and requests that nobody answered.

@@ -73,6 +73,10 @@ fn only_the_peers_port_moves_a_connection() {
         (Some((1, 2)), with_gid(1, 77)),
         (Some((1, 2)), with_gid(9, 2)),
         (None, with_gid(9, 1)),
+        // To the one who was asked, which has seen the peer's LID and GRH. The one who asked has its own choice of path only.
+        (Some((1, 2)), from(1)),
+        (None, from(0)),
+        (Some((1, 2)), with_gid(0, 1)),
     ] {
         let arrive = |mad: &Mad, lid| {
             let mut mad = arrived(mad, lid);
@@ -88,7 +92,11 @@ fn only_the_peers_port_moves_a_connection() {
         let way = Path { hop_limit, ..path(1, 2) };
         let a = p.a.connect(p.now, ConnectRequest::ipoib(SERVICE, qpn(0x11), way, &[])).unwrap();
         let (guid_a, guid_b) = (Guid(1 << 8), Guid(2 << 8));
-        let at_a = MadAddress { lid: if liar.lid == Lid(1) { Lid(2) } else { liar.lid }, ..liar };
+        let at_a = match (liar.lid, liar.route) {
+            (Lid(0), _) | (Lid(1), None) => from(9),
+            (Lid(1), _) => MadAddress { lid: Lid(2), ..liar },
+            _ => liar,
+        };
         let req = p.a.poll_transmit().unwrap();
         assert_deaf(&mut p.a, p.now, a, 0x11, guid_b, at_a);
         p.b.handle_mad(p.now, &arrive(&req, 1));
@@ -230,4 +238,36 @@ fn a_peer_cannot_choose_how_long_timewait_takes() {
     assert_eq!(p.b.state(id), Some(State::Timewait));
     assert!(p.b.poll_timeout().unwrap() <= p.now + p.b.config.max_timewait);
     assert!(p.b.config.max_timewait < p.b.config.max_wait);
+}
+
+/// It has named the longest times. With the table half full of what peers have begun, it chooses no number of repetitions either.
+#[test]
+fn a_peer_cannot_choose_how_long_its_drep_is_waited_for() {
+    for (max_begun, repetitions) in [(1, 1), (2, 2)] {
+        let mut p = Pair::new();
+        p.b.config.max_begun = max_begun;
+        p.b.handle_mad(p.now, &Mad { peer: from(8), bytes: request(1, 1).to_bytes(Tid(1)) });
+        let Some(Event::Requested { id, .. }) = p.b.poll_event() else { panic!("no request") };
+        p.b.accept(p.now, id, &accept(0x22)).unwrap();
+        p.b.data_arrived(p.now, id);
+        while p.b.poll_transmit().is_some() {}
+        p.b.entries.get_mut(&id.0).unwrap().max_retries = 2;
+        p.b.disconnect(p.now, id).unwrap();
+        for n in 0..=repetitions {
+            p.b.handle_timeout(p.now + n * Duration::from_secs(1));
+            let dreqs = std::iter::from_fn(|| p.b.poll_transmit()).count();
+            assert_eq!((p.b.state(id), dreqs), (Some(State::DreqSent), 1), "{n}");
+        }
+        p.b.handle_timeout(p.now + (repetitions + 1) * Duration::from_secs(1));
+        assert_eq!(p.b.state(id), Some(State::Timewait));
+    }
+}
+
+/// Peers see transaction ids.
+#[test]
+fn transaction_ids_disclose_nothing_of_the_key_of_communication_ids() {
+    let table = ConnectionTable::new(Config::new(3, Guid(1)));
+    let high = table.tid(CommId(0)).0 >> 32;
+    let mut random = crate::random::Random::new(3);
+    assert!((0..16).all(|_| random.next_u64() >> 32 != high));
 }

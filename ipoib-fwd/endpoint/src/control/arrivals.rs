@@ -87,7 +87,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             self.gid_news |= pmd::gids::concerns_gids(&event);
             if let Some((port, event)) = PortEvent::from_async(&event) {
                 if port == self.number {
-                    let facts = self.facts();
+                    let facts = self.facts(now);
                     self.port.handle_port_event(now, event, facts);
                 }
             } else if let Some((qpn, note)) = WorkerNote::from_async(&event) {

@@ -8,19 +8,47 @@ use pmd::hca::HcaError;
 
 /// Most management datagrams of each kind that wait for room on the device.
 const WAITING: usize = 4096;
+/// Kinds of datagrams.
+const KINDS: usize = 3;
 const FULL: HcaError = HcaError::Exhausted("room for management datagrams that wait");
 
 /// Datagrams by kind, oldest first. What others wait for goes first: REP, RTU and DREP, whose senders give up after seconds, then
 /// memberships of groups, then paths. A kernel that has as many requests to subnet administration as it takes refuses more for seconds.
+///
+/// A kind that was refused sends one datagram before all others in the next flush: hosts that keep the first kind busy, by asking for
+/// connections, do not keep the others from their turn.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     connections: VecDeque<Mad>,
     memberships: VecDeque<Mad>,
     paths: VecDeque<Mad>,
+    /// The kinds that were refused in the last flush, by number.
+    refused: [bool; KINDS],
+    /// The kind that went before all others last.
+    preferred: usize,
+}
+
+/// Sends a kind's datagrams, `most` of them; false if there is no room.
+fn send_some(
+    kind: &mut VecDeque<Mad>,
+    most: usize,
+    send: &mut impl FnMut(&Mad) -> Result<(), HcaError>,
+    lost: &mut Vec<HcaError>,
+) -> bool {
+    for _ in 0..most {
+        let Some(mad) = kind.front() else { break };
+        match send(mad) {
+            Err(HcaError::Exhausted(_)) => return false,
+            Err(error) => lost.push(error),
+            Ok(()) => {}
+        }
+        kind.pop_front();
+    }
+    true
 }
 
 impl Outgoing {
-    fn kinds(&mut self) -> [&mut VecDeque<Mad>; 3] {
+    fn kinds(&mut self) -> [&mut VecDeque<Mad>; KINDS] {
         [&mut self.connections, &mut self.memberships, &mut self.paths]
     }
 
@@ -41,16 +69,15 @@ impl Outgoing {
     /// Sends what there is room for; returns the errors of the datagrams that are lost.
     pub(super) fn flush(&mut self, mut send: impl FnMut(&Mad) -> Result<(), HcaError>) -> Vec<HcaError> {
         let mut lost = Vec::new();
-        for kind in self.kinds() {
-            while let Some(mad) = kind.front() {
-                match send(mad) {
-                    Err(HcaError::Exhausted(_)) => return lost,
-                    Err(error) => lost.push(error),
-                    Ok(()) => {}
-                }
-                kind.pop_front();
+        let refused = std::mem::take(&mut self.refused);
+        let after = (1..=KINDS).map(|n| (self.preferred + n) % KINDS);
+        if let Some(next) = after.into_iter().find(|at| refused.get(*at) == Some(&true)) {
+            self.preferred = next;
+            if let Some(kind) = self.kinds().into_iter().nth(next) {
+                send_some(kind, 1, &mut send, &mut lost);
             }
         }
+        self.refused = self.kinds().map(|kind| !send_some(kind, usize::MAX, &mut send, &mut lost));
         lost
     }
 
@@ -109,6 +136,30 @@ mod tests {
         assert!(outgoing.is_empty());
     }
 
+    /// A device with room for one datagram at a time, and always a next one about connections.
+    #[test]
+    fn connections_do_not_keep_the_others_from_their_turn() {
+        let mut outgoing = Outgoing::default();
+        for n in 0..3 {
+            outgoing.push(path(n)).unwrap();
+            outgoing.push(mad(MgmtClass::SubnAdm, attribute::MC_MEMBER_RECORD, 10 + n)).unwrap();
+        }
+        let mut sent = Vec::new();
+        for n in 0..20 {
+            outgoing.push(mad(MgmtClass::ComMgt, 0x13, 100 + n)).unwrap();
+            outgoing.push(mad(MgmtClass::ComMgt, 0x13, 200 + n)).unwrap();
+            let mut room = 1_u32;
+            outgoing.flush(|mad| {
+                room = room.checked_sub(1).ok_or(HcaError::Exhausted("room"))?;
+                sent.push(mad.header().tid.0);
+                Ok(())
+            });
+        }
+        sent.retain(|n| *n < 100);
+        sent.sort_unstable();
+        assert_eq!(sent, [0, 1, 2, 10, 11, 12]);
+    }
+
     #[test]
     fn each_kind_has_room_of_its_own() {
         let mut outgoing = Outgoing::default();
@@ -133,5 +184,11 @@ mod tests {
             Ok(())
         });
         assert_eq!((sent, lost.len(), outgoing.is_empty()), (2, 1, true));
+    }
+
+    /// A request that its sender gives up while the kernel still repeats it might undo what follows, and takes room of others.
+    #[test]
+    fn the_kernel_repeats_no_request_that_has_ended() {
+        assert!(pmd::verbs::REQUEST_TIME <= cm::port::PATIENCE);
     }
 }

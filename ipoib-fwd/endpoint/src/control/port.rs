@@ -6,7 +6,7 @@ use hca::PortState;
 use ib_wire::PKey;
 use pmd::hca::{Backend, HcaError};
 
-use super::Endpoint;
+use super::{Endpoint, PORT_RETRY};
 use ipoib::link::Waiting;
 use ipoib::port::Facts;
 
@@ -38,8 +38,14 @@ impl Gone {
 const MISSES: u32 = 5;
 
 /// Reads of the port's facts that have failed since the last one that did not.
+///
+/// Reads are more frequent while a link waits for its P_Key, and with events: those that fail within [`PORT_RETRY`] of each other count
+/// as one.
 #[derive(Debug, Default)]
-pub(super) struct Misses(u32);
+pub(super) struct Misses {
+    count: u32,
+    counted: Option<Instant>,
+}
 
 /// What a read comes to.
 struct Read {
@@ -50,22 +56,27 @@ struct Read {
 
 impl Misses {
     pub(super) const fn any(&self) -> bool {
-        self.0 > 0
+        self.count > 0
     }
 
     /// Takes the outcome of a read. After one that failed the port is what it was before, unless too many have failed or the device is
     /// gone.
-    fn take(&mut self, read: Result<Facts, HcaError>, before: Option<&Facts>) -> Read {
+    fn take(&mut self, now: Instant, read: Result<Facts, HcaError>, before: Option<&Facts>) -> Read {
         let error = match read {
             Ok(facts) => {
-                self.0 = 0;
+                *self = Self::default();
                 return Read { facts, warn: None };
             }
             Err(error) => error,
         };
-        self.0 = self.0.saturating_add(1);
-        let is_lost = self.0 >= MISSES || matches!(error, HcaError::Gone(_));
-        let warn = match self.0 {
+        let counts = self.counted.is_none_or(|at| now.saturating_duration_since(at) >= PORT_RETRY);
+        if counts {
+            self.count = self.count.saturating_add(1);
+            self.counted = Some(now);
+        }
+        let is_lost = self.count >= MISSES || matches!(error, HcaError::Gone(_));
+        let warn = match self.count {
+            _ if !counts => None,
             MISSES => Some("it counts as down until it can be read again"),
             1 => Some("it stays as it was, and is read again every second"),
             _ => None,
@@ -98,13 +109,13 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
     }
 
     /// What the port is now, or was when it could last be read.
-    pub(super) fn facts(&mut self) -> Facts {
+    pub(super) fn facts(&mut self, now: Instant) -> Facts {
         if self.is_gone() {
             return Facts::default();
         }
         let read = self.read_facts();
         let error = read.as_ref().err().map(ToString::to_string);
-        let taken = self.misses.take(read, self.port.facts());
+        let taken = self.misses.take(now, read, self.port.facts());
         if let Some(error) = error {
             self.note_miss(taken.warn, error);
         }
@@ -140,7 +151,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
 
     pub(super) fn read_port(&mut self, now: Instant) {
         self.port_read = now;
-        let facts = self.facts();
+        let facts = self.facts(now);
         self.port.handle_port(now, facts);
     }
 
@@ -157,30 +168,53 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::PORT_PERIOD;
     use super::*;
+
+    fn up() -> Facts {
+        Facts { state: PortState::Active, pkeys: vec![PKey::DEFAULT], ..Facts::default() }
+    }
+
+    const fn failed() -> Result<Facts, HcaError> {
+        Err(HcaError::Exhausted("file descriptors"))
+    }
 
     #[test]
     fn reads_that_fail_take_the_port_down_only_when_they_are_many() {
-        let up = Facts { state: PortState::Active, pkeys: vec![PKey::DEFAULT], ..Facts::default() };
-        let failed = || Err(HcaError::Exhausted("file descriptors"));
-        let mut misses = Misses::default();
-        assert_eq!(misses.take(failed(), None).facts, Facts::default(), "nothing was ever known");
-        assert_eq!(misses.take(Ok(up.clone()), None).facts, up);
+        let (mut misses, mut now, up) = (Misses::default(), Instant::now(), up());
+        assert_eq!(misses.take(now, failed(), None).facts, Facts::default(), "nothing was ever known");
+        assert_eq!(misses.take(now, Ok(up.clone()), None).facts, up);
         for _ in 0..3 {
             let mut warnings = Vec::new();
             for n in 1..MISSES {
-                let read = misses.take(failed(), Some(&up));
+                now += PORT_RETRY;
+                let read = misses.take(now, failed(), Some(&up));
                 assert_eq!((read.facts == up, misses.any()), (true, true), "{n}");
                 warnings.extend(read.warn);
             }
-            let read = misses.take(failed(), Some(&up));
+            now += PORT_RETRY;
+            let read = misses.take(now, failed(), Some(&up));
             warnings.extend(read.warn);
             assert_eq!((read.facts, warnings.len()), (Facts::default(), 2));
-            let read = misses.take(failed(), Some(&Facts::default()));
+            now += PORT_RETRY;
+            let read = misses.take(now, failed(), Some(&Facts::default()));
             assert_eq!((read.facts, read.warn), (Facts::default(), None));
-            assert_eq!(misses.take(Ok(up.clone()), None).facts, up);
+            assert_eq!(misses.take(now, Ok(up.clone()), None).facts, up);
             assert!(!misses.any());
         }
-        assert_eq!(misses.take(Err(HcaError::Gone("it".into())), Some(&up)).facts, Facts::default());
+        assert_eq!(misses.take(now, Err(HcaError::Gone("it".into())), Some(&up)).facts, Facts::default());
+    }
+
+    /// While a link waits for its P_Key the port is read every 50 ms.
+    #[test]
+    fn reads_that_fail_within_a_second_count_once() {
+        let (mut misses, begin, up) = (Misses::default(), Instant::now(), up());
+        let mut warnings = 0;
+        let down = (0..).map(|n| n * PORT_PERIOD).find(|after| {
+            let read = misses.take(begin + *after, failed(), Some(&up));
+            warnings += usize::from(read.warn.is_some());
+            read.facts != up
+        });
+        assert_eq!((down, warnings), (Some((MISSES - 1) * PORT_RETRY), 2));
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use cm::Origin;
 use cm::connection::{Event as CmEvent, RequestInfo};
+use cm::{Origin, Path};
 use hca::RcSlot;
 use ib_wire::cm::RejectReason;
 use ib_wire::{Gid, Lid, PKey, Qpn};
@@ -76,6 +76,11 @@ impl Link {
         self.out.counters.requests_rejected += 1;
     }
 
+    /// The path to a port, if it is known.
+    pub(crate) fn path(&self, gid: Gid) -> Option<&Path> {
+        self.paths.get(gid)
+    }
+
     /// How many connections a port has opened that are not closing.
     pub(crate) fn opened_by(&self, origin: Origin) -> usize {
         self.conns.passive.of_origin(origin)
@@ -84,6 +89,16 @@ impl Link {
     /// The one of them that is idle for the longest time, and since when.
     pub(crate) fn oldest_by(&self, origin: Origin) -> Option<(Instant, ConnKey)> {
         self.conns.passive.oldest_of_origin(origin)
+    }
+
+    /// How many connections a port has opened to a worker that are not closing.
+    pub(crate) fn opened_by_at(&self, origin: Origin, worker: WorkerIndex) -> usize {
+        self.conns.passive.of_origin_at(origin, worker)
+    }
+
+    /// The one of them that is idle for the longest time, and since when.
+    pub(crate) fn oldest_by_at(&self, origin: Origin, worker: WorkerIndex) -> Option<(Instant, ConnKey)> {
+        self.conns.passive.oldest_of_origin_at(origin, worker)
     }
 
     /// How many connections peers have opened to a worker that are not closing.

@@ -73,7 +73,9 @@ impl Link {
     /// it was somebody else: then what is known of its modes holds until the path is known better, and nobody loses connections by it.
     #[must_use]
     pub fn believed(&self, from: &UdSource, sender: HardwareAddress) -> HardwareAddress {
-        let elsewhere = self.paths.get(sender.gid).is_some_and(|path| path.dlid != from.slid);
+        let subnet = self.ground.port.subnet();
+        let is_elsewhere = |path: &cm::Path| !subnet.is_same_port(path.dlid, from.slid);
+        let elsewhere = self.paths.get(sender.gid).is_some_and(is_elsewhere);
         let known = elsewhere.then(|| self.neighbours.at_address(sender).next()).flatten();
         known.and_then(|ip| self.neighbours.get(ip)).unwrap_or(sender)
     }

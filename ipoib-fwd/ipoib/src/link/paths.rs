@@ -271,6 +271,7 @@ impl Work<'_> {
             self.out.counters.sa_timeouts += 1;
         }
         self.paths.unname(gid);
+        let subnet = self.ground.port.subnet();
         let Some(entry) = self.paths.entries.get_mut(&gid) else { return Answer::Known };
         entry.asked = false;
         let doubtful = std::mem::take(&mut entry.doubtful);
@@ -278,7 +279,7 @@ impl Work<'_> {
         match outcome {
             Outcome::Granted(path) => {
                 let before = entry.path.replace(path);
-                let moved = before.is_some_and(|b| b.dlid != path.dlid);
+                let moved = before.is_some_and(|b| !subnet.is_same_port(b.dlid, path.dlid));
                 if before.is_none() || (doubtful && moved) {
                     for p in parked {
                         self.send_arp_by(&path, p.worker, p.qpn, &p.packet);

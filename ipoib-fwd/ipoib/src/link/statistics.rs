@@ -166,7 +166,7 @@ crate::counters! {
             "In datagram mode ordinary. In connected mode a host asks for what is not here: another P_Key or MTU, or an address that the gateway no longer has, or more than an eighth of the port's connections, for which a greater `infiniband.max-connections` helps; the host's log has the reason of the REJ.",
         /// Those of them that came from another port than the one whose GID they named, or by another partition than the one that they named.
         requests_suspect =
-            "A host has moved and the subnet manager does not know yet, or somebody forges requests: if it goes on, look at what has that GID (`saquery`), and at the partitions of the host that asks.",
+            "A host has moved and the subnet manager does not know yet, or somebody forges requests: if it goes on, look at what has that GID (`saquery`), and at the partitions of the host that asks. One for each host with an old adapter (Connect-IB), which sends requests by its first P_Key, is ordinary: the next one is taken.",
         /// Connections that failed after they were up.
         connections_faulted =
             "Packets are lost in the fabric or a host has no receives posted: `perfquery` and `ibqueryerrors` on the way, `infiniband.retry-count` and `infiniband.rnr-retry`.",

@@ -3,35 +3,49 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use cm::Origin;
 use cm::connection::RequestInfo;
+use cm::{Origin, Path};
+use ib_wire::Lid;
 use ib_wire::cm::RejectReason;
 use ib_wire::cm::ipoib::ServiceIdForm;
+use ib_wire::mad::MadAddress;
 
 use super::Port;
 use crate::link::{ConnKey, Link, WorkerIndex};
 
-/// The connections that hosts have opened and that have places, or wait for one; those being torn down are among them.
+/// The connections that hosts have opened, until their queue pairs are gone; those being torn down are among them.
 #[derive(Debug, Default)]
 pub(super) struct Holders {
-    origins: HashMap<ConnKey, Origin>,
+    holders: HashMap<ConnKey, (Origin, WorkerIndex)>,
     counts: HashMap<Origin, usize>,
+    /// The same by worker: places are the workers'.
+    at_workers: HashMap<(Origin, WorkerIndex), usize>,
+    /// All hosts' together.
+    workers: HashMap<WorkerIndex, usize>,
+}
+
+fn less<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) {
+    if let Some(count) = counts.get_mut(&key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&key);
+        }
+    }
 }
 
 impl Holders {
-    fn insert(&mut self, conn: ConnKey, origin: Origin) {
-        self.origins.insert(conn, origin);
+    fn insert(&mut self, conn: ConnKey, origin: Origin, worker: WorkerIndex) {
+        self.holders.insert(conn, (origin, worker));
         *self.counts.entry(origin).or_default() += 1;
+        *self.at_workers.entry((origin, worker)).or_default() += 1;
+        *self.workers.entry(worker).or_default() += 1;
     }
 
     pub(super) fn remove(&mut self, conn: ConnKey) {
-        let Some(origin) = self.origins.remove(&conn) else { return };
-        if let Some(count) = self.counts.get_mut(&origin) {
-            *count -= 1;
-            if *count == 0 {
-                self.counts.remove(&origin);
-            }
-        }
+        let Some((origin, worker)) = self.holders.remove(&conn) else { return };
+        less(&mut self.counts, origin);
+        less(&mut self.at_workers, (origin, worker));
+        less(&mut self.workers, worker);
     }
 
     /// How many a host has.
@@ -39,19 +53,35 @@ impl Holders {
         self.counts.get(&origin).copied().unwrap_or(0)
     }
 
+    /// How many of them are connections to one worker.
+    fn at(&self, origin: Origin, worker: WorkerIndex) -> usize {
+        self.at_workers.get(&(origin, worker)).copied().unwrap_or(0)
+    }
+
+    /// How many connections all hosts together have to a worker.
+    fn to(&self, worker: WorkerIndex) -> usize {
+        self.workers.get(&worker).copied().unwrap_or(0)
+    }
+
     /// Connections and hosts.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> (usize, usize) {
-        (self.origins.len(), self.counts.len())
+        (self.holders.len(), self.counts.len())
     }
+}
+
+/// Connections to a worker that may be on their way out while others take their places: a queue pair lives until TIMEWAIT is over. With
+/// none, a port that is full would take one connection in seconds.
+fn closing(most: usize) -> usize {
+    (most / 4).max(1)
 }
 
 impl Port {
     /// A host asks for a connection: the one that begins, or why not.
     ///
-    /// A host that has its share makes room among its own, and asks again: the share counts what is being torn down. Hosts together
-    /// have no more of a worker's places than those for connections that peers open; beyond, the one that is idle for the longest
-    /// time goes, whatever its link and host.
+    /// A host that has its share of the port or of the worker makes room among its own, and asks again: the share counts what is being
+    /// torn down. Hosts together have no more of a worker's places than those for connections that peers open; beyond, the one that is
+    /// idle for the longest time goes, whatever its link and host, until as many as may be are being torn down.
     pub(super) fn admit(&mut self, now: Instant, request: &RequestInfo) -> Result<ConnKey, RejectReason> {
         let of = ServiceIdForm::of(request.service_id).and_then(|(_, qpn)| self.by_service.get(&qpn));
         let index = *of.ok_or(RejectReason::InvalidServiceId)?;
@@ -61,16 +91,38 @@ impl Port {
         let candidate = link.examine(now, request, came_by)?;
         link.replace(now, &candidate);
         let (share, most) = (link.settings().max_passive_from_lid, link.settings().max_passive);
-        if self.holders.of(request.origin) >= share {
-            self.make_room_of(now, request.origin);
+        let workers = self.link(index).map_or(1, |link| link.settings().workers.len()).max(1);
+        let is_full = if self.holders.at(request.payer, candidate.worker) >= share.div_ceil(workers) {
+            self.make_room_of_at(now, request.payer, candidate.worker);
+            true
+        } else if self.holders.of(request.payer) >= share {
+            self.make_room_of(now, request.payer);
+            true
+        } else {
+            self.holders.to(candidate.worker) >= most + closing(most)
+        };
+        if is_full {
             self.link_mut(index).into_iter().for_each(Link::turn_away);
             return Err(RejectReason::NoResources);
         }
         self.make_room_at(now, candidate.worker, most);
         let link = self.link_mut(index).ok_or(RejectReason::InvalidServiceId)?;
         let key = link.accept(now, request, &candidate);
-        self.holders.insert(key, request.origin);
+        self.holders.insert(key, request.payer, candidate.worker);
         Ok(key)
+    }
+
+    /// The host that pays for what a datagram begins. A GRH with another subnet's GID makes no host of its own, or one could be as many
+    /// as it likes: its LID's share pays, until subnet administration's path to that GID leads through a router at that LID.
+    pub(super) fn payer(&self, from: &MadAddress) -> Origin {
+        let origin = self.subnet.origin(from);
+        let Origin::Gid(gid) = origin else { return origin };
+        let is_routed = |path: &Path| path.hop_limit > 1 && self.subnet.is_same_port(path.dlid, from.lid);
+        if from.lid == Lid(0) || self.links().any(|(_, link)| link.path(gid).is_some_and(is_routed)) {
+            origin
+        } else {
+            Origin::Lid(self.subnet.base_lid(from.lid))
+        }
     }
 
     /// Closes the connection of a host that is idle for the longest time, unless one of its connections is being torn down already.
@@ -78,6 +130,14 @@ impl Port {
         let count: usize = self.links().map(|(_, link)| link.opened_by(origin)).sum();
         if count >= self.holders.of(origin) {
             self.evict(now, |link| link.oldest_by(origin));
+        }
+    }
+
+    /// The same of a host's connections to one worker.
+    fn make_room_of_at(&mut self, now: Instant, origin: Origin, worker: WorkerIndex) {
+        let count: usize = self.links().map(|(_, link)| link.opened_by_at(origin, worker)).sum();
+        if count >= self.holders.at(origin, worker) {
+            self.evict(now, |link| link.oldest_by_at(origin, worker));
         }
     }
 

@@ -1,4 +1,5 @@
-//! How many connection requests one port of the fabric may send us: what is beyond is dropped, as the fabric might have, and sent again.
+//! How many messages that are answered whoever sends them one port of the fabric may send us, requests for connections first of all: what
+//! is beyond is dropped, as the fabric might have, and sent again.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -24,7 +24,6 @@ use std::time::Instant;
 use cm::Subnet;
 use cm::connection::{Config, ConnId};
 use cm::port::Taken;
-use ib_wire::cm::AttributeId;
 use ib_wire::mad::{Mad, MgmtClass};
 use ib_wire::{Gid, Guid, Lid, Qpn};
 
@@ -69,7 +68,9 @@ pub struct Port {
     subnet: Subnet,
     /// Most connections that one host may open: the largest that a link has been added with.
     share: usize,
-    /// Connection requests that come, by the port that they come from.
+    /// Most handshakes that one host may have begun, whatever its share is.
+    cm_share: usize,
+    /// Connection requests and others that anybody may send, by the port that they come from.
     limit: Limit,
     /// Connection requests that go.
     dials: Bucket,
@@ -96,9 +97,10 @@ impl Port {
         let (burst, per_second) = ((slots as u32).max(256), (slots as u32 / 4).max(128));
         // Those in TIMEWAIT have no queue pair any more.
         let max_connections = slots.saturating_mul(2).clamp(64, 16_384);
+        let max_begun = max_connections / 4 * 3;
         let config = Config {
             max_connections,
-            max_begun: max_connections / 4 * 3,
+            max_begun,
             // Two forms for each worker of each link.
             max_listeners: MAX_LINKS * 256 * 2,
             max_wait: services::MAX_WAIT,
@@ -112,6 +114,7 @@ impl Port {
             holders: Holders::default(),
             subnet: Subnet::default(),
             share: 0,
+            cm_share: max_begun / 4,
             limit: Limit::new(burst, per_second),
             dials: Bucket::new(now, burst, per_second),
             by_id: HashMap::new(),
@@ -166,7 +169,8 @@ impl Port {
         }
         self.listen(index, &link);
         self.share = self.share.max(link.settings().max_passive_from_lid);
-        self.services.connections.set_max_from_port(self.share.saturating_mul(CM_ENTRIES));
+        let entries = self.share.saturating_mul(CM_ENTRIES).min(self.cm_share);
+        self.services.connections.set_max_from_port(entries);
         if at >= self.links.len() {
             self.links.resize_with(at + 1, || None);
         }
@@ -245,13 +249,14 @@ impl Port {
 
     /// Takes a management datagram that the port's QP1 received. False if it is of no use.
     pub fn handle_mad(&mut self, now: Instant, mad: &Mad) -> bool {
-        let header = mad.header();
-        let request = header.class == MgmtClass::ComMgt && header.attribute == AttributeId::Request.code();
-        if request && !self.limit.take(now, self.subnet.origin(&mad.peer)) {
+        let payer = self.payer(&mad.peer);
+        let is_limited =
+            mad.header().class == MgmtClass::ComMgt && self.services.connections.is_unsolicited(mad);
+        if is_limited && !self.limit.take(now, payer) {
             self.requests_limited += 1;
             return false;
         }
-        let taken = self.services.handle_mad(now, mad);
+        let taken = self.services.handle_mad_for(now, mad, payer);
         match taken {
             Taken::Administration | Taken::Connection => {}
             Taken::Refused => self.mads_refused += 1,
@@ -397,7 +402,7 @@ impl Port {
         self.mads_ignored
     }
 
-    /// Connection requests dropped because their sender had sent too many.
+    /// Connection requests, and other messages that anybody may send, dropped because their sender had sent too many.
     #[must_use]
     pub const fn requests_limited(&self) -> u64 {
         self.requests_limited

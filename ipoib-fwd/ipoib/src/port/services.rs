@@ -72,7 +72,7 @@ impl Port {
             Request::Join { group, sm, record, mask } => sa.join(now, (index, group), sm, &record, mask),
             Request::Leave { group, sm, record, mask } => sa.leave(now, (index, group), sm, &record, mask),
             Request::QueryGroup { group, sm, mgid } => sa.query_group(now, (index, group), sm, mgid),
-            Request::CancelJoin(group) => sa.cancel_join(now, (index, group)),
+            Request::CancelJoin(group) => sa.cancel_join((index, group)),
             Request::Path { query, ask } => sa.ask_path(now, query, ask),
             Request::ForgetPath(key) => sa.forget_path(now, key),
             Request::Connect { conn, request } => self.connect(now, conn, *request),

@@ -76,11 +76,6 @@ impl Work<'_> {
     ) -> Result<Candidate, RejectReason> {
         let candidate = self.judge(request).inspect_err(|_| self.out.counters.requests_rejected += 1)?;
         let gid = candidate.peer.gid;
-        if !self.is_by_our_partition(request, came_by) {
-            self.out.counters.requests_suspect += 1;
-            self.out.counters.requests_rejected += 1;
-            return Err(RejectReason::Consumer);
-        }
         if !self.is_at(request, candidate.peer) {
             self.out.counters.requests_suspect += 1;
             self.out.counters.requests_rejected += 1;
@@ -89,13 +84,25 @@ impl Work<'_> {
             self.out.words.push_back(Word::CheckLid(gid, origin(request)));
             return Err(RejectReason::Consumer);
         }
+        if !self.is_of_our_partition(request, came_by, gid) {
+            self.out.counters.requests_suspect += 1;
+            self.out.counters.requests_rejected += 1;
+            // If the peer is a member, subnet administration has a path to it, and the next request is taken.
+            self.out.words.push_back(Word::WantPath(gid));
+            return Err(RejectReason::Consumer);
+        }
         Ok(candidate)
     }
 
-    /// True if a request came by the partition that it names: only members of that can send so, while a message may say anything.
-    fn is_by_our_partition(&self, request: &RequestInfo, came_by: Option<PKey>) -> bool {
+    /// True if the sender of a request is a member of the partition that the request names. Only members can send by its P_Key. Some
+    /// adapters send all datagrams of connection management by the first P_Key of their table; then subnet administration decides, which
+    /// gives paths only to members.
+    fn is_of_our_partition(&self, request: &RequestInfo, came_by: Option<PKey>, gid: Gid) -> bool {
         let same = |key: PKey| key.base() == self.ground.settings.pkey.base();
-        self.ground.port.pkey_index == Some(request.pkey_index) || came_by.is_some_and(same)
+        let came_by_it = self.ground.port.pkey_index == Some(request.pkey_index) || came_by.is_some_and(same);
+        let lid = request.source_lid;
+        let is_path_to = |path: &cm::Path| self.ground.port.subnet().is_same_port(path.dlid, lid);
+        came_by_it || lid != Lid(0) && self.paths.get(gid).is_some_and(is_path_to)
     }
 
     /// Closes the connection that a peer had: it sends by one at a time, and if it opens another, it has given the old one up.
@@ -125,7 +132,7 @@ impl Work<'_> {
             conn.send = Some(send);
             conn.handshake = true;
             conn.lid = origin(request);
-            conn.origin = request.origin;
+            conn.origin = request.payer;
             conn.counted = true;
             conn.rnr_retry = request.rnr_retry_count;
             self.conns.passive.insert(conn.file(), key);

@@ -38,9 +38,11 @@ pub(in crate::link) struct Passive {
     by_age: BTreeSet<(Instant, ConnKey)>,
     by_worker: BTreeSet<(WorkerIndex, Instant, ConnKey)>,
     by_origin: BTreeSet<(Origin, Instant, ConnKey)>,
+    by_origin_at: BTreeSet<(Origin, WorkerIndex, Instant, ConnKey)>,
     /// How many each worker and each port of the fabric has.
     workers: HashMap<WorkerIndex, usize>,
     origins: HashMap<Origin, usize>,
+    origins_at: HashMap<(Origin, WorkerIndex), usize>,
 }
 
 fn less<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) {
@@ -58,6 +60,7 @@ impl Passive {
         self.peers.insert(file.name(), key);
         *self.workers.entry(file.worker()).or_default() += 1;
         *self.origins.entry(file.origin).or_default() += 1;
+        *self.origins_at.entry((file.origin, file.worker())).or_default() += 1;
         self.list(file, key);
     }
 
@@ -65,11 +68,13 @@ impl Passive {
         self.by_age.insert((file.used, key));
         self.by_worker.insert((file.worker(), file.used, key));
         self.by_origin.insert((file.origin, file.used, key));
+        self.by_origin_at.insert((file.origin, file.worker(), file.used, key));
     }
 
     fn unlist(&mut self, file: File, key: ConnKey) -> bool {
         self.by_worker.remove(&(file.worker(), file.used, key));
         self.by_origin.remove(&(file.origin, file.used, key));
+        self.by_origin_at.remove(&(file.origin, file.worker(), file.used, key));
         self.by_age.remove(&(file.used, key))
     }
 
@@ -80,6 +85,7 @@ impl Passive {
         }
         less(&mut self.workers, file.worker());
         less(&mut self.origins, file.origin);
+        less(&mut self.origins_at, (file.origin, file.worker()));
         if self.peers.get(&file.name()) == Some(&key) {
             self.peers.remove(&file.name());
         }
@@ -121,6 +127,17 @@ impl Passive {
         (of == origin).then_some((used, key))
     }
 
+    /// The same of those that came from one port to one worker.
+    pub(in crate::link) fn oldest_of_origin_at(
+        &self,
+        origin: Origin,
+        worker: WorkerIndex,
+    ) -> Option<(Instant, ConnKey)> {
+        let first = (origin, worker, self.oldest()?.0, ConnKey::FIRST);
+        let (of, at, used, key) = *self.by_origin_at.range(first..).next()?;
+        (of == origin && at == worker).then_some((used, key))
+    }
+
     /// How many a worker has.
     pub(in crate::link) fn at_worker(&self, worker: WorkerIndex) -> usize {
         self.workers.get(&worker).copied().unwrap_or(0)
@@ -131,12 +148,18 @@ impl Passive {
         self.origins.get(&origin).copied().unwrap_or(0)
     }
 
+    /// How many of them are to one worker.
+    pub(in crate::link) fn of_origin_at(&self, origin: Origin, worker: WorkerIndex) -> usize {
+        self.origins_at.get(&(origin, worker)).copied().unwrap_or(0)
+    }
+
     /// All of them.
     #[cfg(test)]
     pub(in crate::link) fn len(&self) -> usize {
         assert_eq!(self.peers.len(), self.by_age.len());
         assert_eq!(self.by_worker.len(), self.workers.values().sum::<usize>());
         assert_eq!(self.by_origin.len(), self.origins.values().sum::<usize>());
+        assert_eq!(self.by_origin_at.len(), self.origins_at.values().sum::<usize>());
         self.by_age.len()
     }
 }

@@ -220,6 +220,10 @@ impl Work<'_> {
         self.out.timers.cancel(Timer::Conn(key));
         self.leave_place(key);
         let Some(conn) = self.conns.map.remove(&key) else { return };
+        // Not sooner: its queue pair is one of those that its host has.
+        if conn.counted {
+            self.out.requests.push_back(Request::Departed(key));
+        }
         if let Some(qpn) = conn.qpn {
             self.conns.by_qpn.remove(&qpn);
             self.out.actions.push_back(Action::DestroyRc { conn: key, qpn });
@@ -230,9 +234,6 @@ impl Work<'_> {
     /// Gives its place in the worker's table back, if it has one.
     fn leave_place(&mut self, key: ConnKey) {
         let Some(conn) = self.conns.map.get_mut(&key) else { return };
-        if std::mem::take(&mut conn.counted) {
-            self.out.requests.push_back(Request::Departed(key));
-        }
         let (slot, worker, passive) = (conn.slot.take(), conn.worker, conn.is_passive());
         // A passive connection's slot was in no table; an active one's is in none of the next generation.
         let generation = if passive { 0 } else { self.out.unpublished_since() };

@@ -6,7 +6,7 @@ use ib_wire::ipoib::{AddressFlags, Arp, ArpOperation, HardwareAddress};
 use ib_wire::{CommId, Gid, Guid, Lid, Qpn, ServiceLevel, Tid, TimeoutCode};
 
 use super::fabric::{Fabric, Setup, ms, secs};
-use crate::link::{Action, Asker, LINK_LOCAL_GROUPS, Mode, WorkerIndex};
+use crate::link::{Action, Asker, CloseReason, Event, LINK_LOCAL_GROUPS, Mode, PortEvent, WorkerIndex};
 
 /// Node 0 with a connection that node 1 opened; node 2 is up to no good.
 fn world(change: impl FnOnce(&mut Setup)) -> Fabric {
@@ -489,4 +489,55 @@ fn a_queue_pair_number_or_a_gid_that_somebody_else_has_as_well_ends_no_connectio
     f.run(secs(5));
     let connections = f.nodes[0].link.connections(f.now);
     assert!(!connections.iter().any(|c| c.state == "live"), "{connections:#?}");
+}
+
+/// A port has 2^LMC LIDs: the host may send by any of them, and subnet administration name any.
+#[test]
+fn all_lids_of_a_hosts_port_are_the_hosts() {
+    for (lmc, same) in [(0, false), (2, true)] {
+        let mut f = Fabric::new(9);
+        for _ in 0..2 {
+            f.add(1, |_| {});
+        }
+        f.change_port(0, |p| p.lmc = lmc);
+        f.change_port(1, |p| p.lid = Lid(8));
+        f.run(ms(100));
+        f.resolve(0, 1);
+        f.run(secs(1));
+        f.assert_connected(0, 0, 1);
+        let (peer, ip, own) = (f.address(1, 0), f.nodes[1].ip, f.nodes[0].ip);
+        let queries = |f: &Fabric| f.nodes[0].link.counters().path_queries;
+        let from = |slid| UdSource {
+            qpn: peer.qpn,
+            slid,
+            sl: ServiceLevel::new(0),
+            dlid_path_bits: 0,
+            pkey_index: 0,
+            has_grh: true,
+            multicast: true,
+        };
+        // ARP by another LID: no doubt where the host is.
+        let (before, now) = (queries(&f), f.now);
+        f.nodes[0].link.handle_arp(now, WorkerIndex(0), &from(Lid(9)), Arp::request(peer, ip, own));
+        f.run(ms(100));
+        assert_eq!(queries(&f) == before, same);
+        let silent = HardwareAddress { flags: AddressFlags::NONE, ..peer };
+        assert_eq!(f.nodes[0].link.believed(&from(Lid(9)), silent) == silent, same);
+        // A request by another LID.
+        let asked = request(&f, 1, peer.qpn, 1);
+        f.inject(0, Lid(9), Message::from(asked).to_bytes(Tid(1)));
+        f.run(ms(100));
+        assert_eq!(passive(&f), usize::from(same));
+        assert_eq!(f.nodes[0].link.counters().requests_suspect == 0, same);
+        // Another path to the same port: neither kind of connection has lost its peer.
+        f.run(secs(5));
+        f.nodes[1].facts.lid = Lid(10);
+        let (now, facts) = (f.now, f.nodes[0].facts);
+        f.nodes[0].link.each(|link| link.handle_port_event(now, PortEvent::Light, facts));
+        f.run(ms(100));
+        let is_moved =
+            |e: &Event| matches!(e, Event::ConnectionDown { reason: CloseReason::AddressChanged, .. });
+        assert_eq!(!f.nodes[0].events.iter().any(is_moved), same, "LMC {lmc}");
+        assert_eq!(passive(&f), usize::from(same));
+    }
 }

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use ib_wire::cm::ipoib::{PrivateData, ServiceIdForm};
-use ib_wire::cm::{DisconnectRequest, MaxCmRetries, Message, ReadyToUse, RejectReason, Reply, Request};
+use ib_wire::cm::{
+    DisconnectRequest, MaxCmRetries, Message, ReadyToUse, RejectReason, Reply, Request, SidrRequest,
+};
 use ib_wire::{CommId, Gid, Guid, Lid, Mtu, PKey, Qpn, ServiceLevel, Tid, TimeoutCode};
 
-use super::world::{PASSIVE, PKEYS, SHARE, SLOTS, World, ip, sl_of, ud_qpn};
+use super::world::{FAR, PASSIVE, PKEYS, ROUTER, SHARE, SLOTS, World, ip, sl_of, ud_qpn_at};
 use super::*;
 use crate::link::{CloseReason, Event};
 
@@ -18,13 +20,16 @@ fn ms(n: u64) -> Duration {
 struct Host {
     lid: Lid,
     gid: Gid,
+    /// The worker that it asks.
+    worker: u8,
     /// Requests sent so far.
     sent: u32,
 }
 
 impl Host {
     fn new(lid: u16) -> Self {
-        Self { lid: Lid(lid), gid: Gid::new(Gid::DEFAULT_PREFIX, Guid(0x9000 + u64::from(lid))), sent: 0 }
+        let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x9000 + u64::from(lid)));
+        Self { lid: Lid(lid), gid, worker: 0, sent: 0 }
     }
 
     /// Asks node 0 for a connection on a link, with the longest times that there are.
@@ -38,7 +43,7 @@ impl Host {
         let n = u32::from(self.lid.0) << 16 | self.sent;
         let mut request = Request {
             local_comm_id: CommId(n),
-            service_id: ServiceIdForm::Linux.service_id(ud_qpn(0, link)),
+            service_id: ServiceIdForm::Linux.service_id(ud_qpn_at(0, link, self.worker)),
             ca_guid: Guid(0x9000 + u64::from(self.lid.0)),
             local_qpn: Qpn::new(0x1000 + n),
             path_mtu: Mtu::B2048.into(),
@@ -52,12 +57,17 @@ impl Host {
         request.primary.local_lid = self.lid;
         request.primary.remote_gid = w.nodes[0].facts.gid;
         request.primary.remote_lid = w.nodes[0].facts.lid;
-        request.primary.subnet_local = true;
+        request.primary.subnet_local = self.gid.prefix() == Gid::DEFAULT_PREFIX;
         request.primary.sl = ServiceLevel::new(sl_of(PKEYS[usize::from(link)]));
         request.primary.ack_timeout = TimeoutCode::new(31);
         let private = PrivateData { ud_qpn: Qpn::new(0x1000 + n), receive_mtu: 65_524 }.to_bytes();
         request.private_data[..private.len()].copy_from_slice(&private);
-        w.inject(0, self.lid, pkey_index, Message::from(request).to_bytes(Tid(u64::from(n))));
+        let bytes = Message::from(request).to_bytes(Tid(u64::from(n)));
+        if self.gid.prefix() == Gid::DEFAULT_PREFIX {
+            w.inject(0, self.lid, pkey_index, bytes);
+        } else {
+            w.inject_by(0, (self.lid, self.gid), pkey_index, bytes);
+        }
     }
 
     /// What node 0 has sent it.
@@ -118,8 +128,11 @@ fn while_one_host_takes_what_it_can_others_connect_within_a_second() {
                 }
                 w.run(ms(1));
                 attacker.answer(w);
+                assert!(w.nodes[0].qps.len() <= SHARE + 2 * usize::from(segments), "{segments} segments");
                 assert!(attacker.has(w) <= SHARE, "{segments} segments: {}", attacker.has(w));
-                assert!(w.nodes[0].port.connections() <= CM_ENTRIES * SHARE + 2 * usize::from(segments));
+                // A quarter of those that hosts may begin, which are three quarters of two for each slot; and the other host's.
+                let most = (usize::from(SLOTS) * 2 / 4 * 3 / 4).min(CM_ENTRIES * SHARE);
+                assert!(w.nodes[0].port.connections() <= most + 2 * usize::from(segments), "{segments}");
             }
         };
         attack(&mut w, 5000);
@@ -183,6 +196,26 @@ fn connections_that_hosts_open_leave_half_of_the_places_for_ours() {
     }
 }
 
+/// Many hosts within their shares, each of which makes another one's connection go: a queue pair lives on through TIMEWAIT.
+#[test]
+fn queue_pairs_that_hosts_have_opened_are_bounded_with_those_that_close() {
+    let mut w = World::new(1, 2);
+    w.run(ms(1000));
+    let mut opened = 0;
+    for n in 0..2000 {
+        let mut host = Host::new(100 + n % 400);
+        host.sent = u32::from(n);
+        let before = host.has(&w);
+        host.ask(&mut w, n % 2);
+        w.run(ms(10));
+        opened += usize::from(host.has(&w) > before);
+        let alive = w.nodes[0].qps.len();
+        assert!(alive <= PASSIVE + PASSIVE / 4, "{alive}");
+    }
+    // In 20 s, with a TIMEWAIT of 4.1 s: it goes on all the time.
+    assert!(opened >= PASSIVE + 4 * PASSIVE / 4, "{opened}");
+}
+
 /// What the longest idle connection is, is a matter of all segments.
 #[test]
 fn the_connection_that_makes_room_is_the_longest_idle_one_of_all_segments() {
@@ -231,4 +264,100 @@ fn a_request_that_came_by_another_partition_is_refused() {
     w.run(ms(1));
     assert!(host.heard(&mut w).iter().any(|m| matches!(m, Message::Reply(_))));
     assert_eq!((suspect(&w), host.has(&w)), (3, 2));
+}
+
+/// Places are the workers': with a quarter of all of them a host would have one worker's.
+#[test]
+fn one_host_has_a_quarter_of_each_workers_places() {
+    let mut w = World::with_workers(1, 2, 4);
+    w.run(ms(1000));
+    let mut host = Host::new(50);
+    let mut ask_often = |w: &mut World, worker| {
+        host.worker = worker;
+        for n in 0..4 * PASSIVE {
+            host.ask(w, n as u16 % 2);
+            w.run(ms(10));
+        }
+        host.has(w)
+    };
+    assert_eq!(ask_often(&mut w, 0), PASSIVE / 4);
+    assert_eq!(ask_often(&mut w, 1), PASSIVE / 4 * 2);
+    for lid in 60..60 + (PASSIVE - PASSIVE / 4) as u16 {
+        let mut other = Host::new(lid);
+        other.ask(&mut w, 0);
+        w.run(ms(10));
+        assert_eq!(other.has(&w), 1);
+    }
+    assert_eq!(passive(&w, 0) + passive(&w, 1), 0, "nobody has brought one up");
+    assert_eq!(w.nodes[0].port.holders.of(cm::Origin::Lid(Lid(50))), PASSIVE / 4 * 2, "and none had to go");
+}
+
+/// Some adapters send all datagrams of connection management by the first P_Key of their table.
+#[test]
+fn a_request_by_another_key_is_taken_once_subnet_administration_has_a_path() {
+    let mut w = World::new(2, 2);
+    w.run(ms(1000));
+    let mut host = Host::new(w.nodes[1].facts.lid.0);
+    host.gid = w.nodes[1].facts.gid;
+    for taken in [0, 1] {
+        host.ask_by(&mut w, 1, 0);
+        w.run(ms(10));
+        assert_eq!(host.has(&w), taken);
+    }
+    // The path leads to that port alone.
+    let mut liar = Host::new(50);
+    liar.gid = host.gid;
+    for _ in 0..2 {
+        liar.ask_by(&mut w, 1, 0);
+        w.run(ms(10));
+        assert_eq!(liar.has(&w), 0);
+    }
+}
+
+/// Messages that are answered whoever sends them, with ids of no connection.
+#[test]
+fn answers_to_anybody_are_as_limited_as_requests() {
+    let ids = |n| (CommId(n), CommId(0x5000_0000 + n));
+    let end = |n| {
+        let (local_comm_id, remote_comm_id) = ids(n);
+        let remote_qpn = Qpn::new(0x1000 + n);
+        DisconnectRequest { local_comm_id, remote_comm_id, remote_qpn, private_data: [0; 220] }.into()
+    };
+    let lookup = |n| SidrRequest { request_id: n, ..SidrRequest::parse(&[0; SidrRequest::LEN]) }.into();
+    let messages: [&dyn Fn(u32) -> Message; 2] = [&end, &lookup];
+    for message in messages {
+        let mut w = World::new(1, 1);
+        w.run(ms(1000));
+        let host = Host::new(50);
+        for n in 0..1000 {
+            w.inject(0, host.lid, 0, message(n).to_bytes(Tid(1)));
+        }
+        w.settle();
+        assert_eq!((host.heard(&mut w).len(), w.nodes[0].port.requests_limited()), (256, 744));
+    }
+}
+
+/// By a GRH a datagram can name any GID of other subnets. With one share for each the sender would have them all.
+#[test]
+fn gids_of_other_subnets_have_a_share_only_behind_their_router() {
+    let mut w = World::new(1, 1);
+    w.run(ms(1000));
+    let mut sent = 0;
+    let mut ask = |lid, guid| {
+        sent += 1;
+        let mut host = Host::new(lid);
+        (host.gid, host.sent) = (Gid::new(FAR, Guid(guid)), sent);
+        host.ask(&mut w, 0);
+        w.run(ms(10));
+        let holders = &w.nodes[0].port.holders;
+        let handshakes = w.nodes[0].port.connections();
+        (holders.of(cm::Origin::Lid(host.lid)), holders.of(cm::Origin::Gid(host.gid)), handshakes)
+    };
+    for guid in 0..100 {
+        let (by_lid, by_gid, handshakes) = ask(50, guid);
+        assert!(by_lid <= SHARE && by_gid == 0 && handshakes <= 2 * SHARE + SHARE, "{by_lid} {handshakes}");
+    }
+    // The first request has the path looked up; from then on it is the host's own.
+    assert_eq!(ask(ROUTER.0, 1000).1, 0);
+    assert_eq!(ask(ROUTER.0, 1000).1, 1);
 }

@@ -17,6 +17,9 @@ use crate::link::{
 use crate::port::{Facts, Port, PortSettings, WorkerSlots};
 
 pub(super) const SM: Lid = Lid(1);
+/// A router, and the GID prefix of the subnet behind it, where all GIDs are.
+pub(super) const ROUTER: Lid = Lid(90);
+pub(super) const FAR: u64 = 7;
 /// The partitions, in the order of the P_Key tables.
 pub(super) const PKEYS: [PKey; 8] = [
     PKey(0x8001),
@@ -68,6 +71,7 @@ pub(super) struct World {
     /// Answers are kept back.
     pub(super) hold: bool,
     held: Vec<(usize, Mad)>,
+    workers: u8,
     /// Datagrams to LIDs of nobody.
     pub(super) strays: Vec<Mad>,
 }
@@ -80,9 +84,19 @@ pub(super) fn ud_qpn(node: usize, link: u16) -> Qpn {
     Qpn::new(0x100 + node as u32 * 0x100 + u32::from(link))
 }
 
+/// The same of another worker than the first.
+pub(super) fn ud_qpn_at(node: usize, link: u16, worker: u8) -> Qpn {
+    Qpn::new(ud_qpn(node, link).get() + u32::from(worker) * 0x10)
+}
+
 impl World {
     /// Some ports with `links` links each.
     pub(super) fn new(nodes: usize, links: u16) -> Self {
+        Self::with_workers(nodes, links, 1)
+    }
+
+    /// The same with more than one worker, each with all its slots.
+    pub(super) fn with_workers(nodes: usize, links: u16, workers: u8) -> Self {
         let mut world = Self {
             now: Instant::now(),
             nodes: Vec::new(),
@@ -91,13 +105,18 @@ impl World {
             requests: BTreeMap::new(),
             hold: false,
             held: Vec::new(),
+            workers,
             strays: Vec::new(),
         };
         for n in 0..nodes {
             let guid = Guid(0x1000 + n as u64);
-            let slots = WorkerSlots { first: 0, count: SLOTS };
+            let slots = |at: u8| WorkerSlots { first: u16::from(at) * SLOTS, count: SLOTS };
             let port = Port::new(
-                &PortSettings { node_guid: guid, workers: vec![slots], seed: 0x99 + n as u64 },
+                &PortSettings {
+                    node_guid: guid,
+                    workers: (0..workers).map(slots).collect(),
+                    seed: 0x99 + n as u64,
+                },
                 world.now,
             );
             let facts = Facts {
@@ -132,8 +151,9 @@ impl World {
         let node = &mut self.nodes[n];
         let index = node.port.vacancy().expect("room");
         let mut settings = LinkSettings::new(pkey, ud_qpn(n, index.0), 7);
-        settings.workers = vec![WorkerSettings { ud_qpn: ud_qpn(n, index.0) }];
-        (settings.max_passive, settings.max_passive_from_lid) = (PASSIVE, SHARE);
+        let worker = |at| WorkerSettings { ud_qpn: ud_qpn_at(n, index.0, at) };
+        settings.workers = (0..self.workers).map(worker).collect();
+        (settings.max_passive, settings.max_passive_from_lid) = (PASSIVE, SHARE * usize::from(self.workers));
         assert_eq!(node.port.add(self.now, settings), Ok(index));
         node.faces.insert(index, Face::default());
         index
@@ -183,10 +203,13 @@ impl World {
             SaMad::answer(&request, &record)
         } else {
             let asked: PathRecord = request.record().expect("record");
-            match self.nodes.iter().find(|n| n.facts.gid == asked.dgid) {
-                Some(to) => {
+            let near = self.nodes.iter().find(|n| n.facts.gid == asked.dgid).map(|n| (n.facts.lid, 0));
+            let far = (asked.dgid.prefix() == FAR).then_some((ROUTER, 64));
+            match near.or(far) {
+                Some((dlid, hop_limit)) => {
                     let record = PathRecord {
-                        dlid: to.facts.lid,
+                        dlid,
+                        hop_limit,
                         slid: self.nodes.iter().find(|n| n.facts.gid == asked.sgid).expect("ours").facts.lid,
                         sl: ServiceLevel::new(sl_of(asked.pkey)),
                         mtu: Mtu::B4096.into(),
@@ -232,6 +255,14 @@ impl World {
         let peer = MadAddress { pkey_index, ..MadAddress::gsi(from, ServiceLevel::new(0)) };
         let now = self.now;
         self.nodes[n].port.handle_mad(now, &Mad { peer, bytes });
+    }
+
+    /// The same with a GRH.
+    pub(super) fn inject_by(&mut self, n: usize, (from, gid): (Lid, Gid), pkey: u16, bytes: Box<[u8; 256]>) {
+        let peer = MadAddress::gsi(from, ServiceLevel::new(0)).with_gid(gid);
+        let mad = Mad { peer: MadAddress { pkey_index: pkey, ..peer }, bytes };
+        let now = self.now;
+        self.nodes[n].port.handle_mad(now, &mad);
     }
 
     /// Delivers the answers that were kept back, the last first.
