@@ -20,6 +20,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use ib_wire::mad::{Mad, MadStatus, Method, MgmtClass};
+use ib_wire::sa::{Notice, trap};
 use ib_wire::smp::{PortState, SmInfo, SmState, Smp, attribute};
 use ib_wire::{Gid, Lid, Qpn};
 
@@ -30,8 +31,10 @@ use sweep::{Phase, Sweep};
 /// Most datagrams that wait to be sent; beyond it answers are dropped and counted.
 const MAX_QUEUED: usize = 4096;
 
-/// Time after a sweep in which something did not answer.
+/// Time after a sweep in which something did not answer; it doubles after every few such sweeps in a row, to 4 s.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
+/// Sweeps before it doubles.
+const RETRIES: u32 = 4;
 
 /// Subnet manager and subnet administration.
 #[derive(Debug)]
@@ -41,6 +44,8 @@ pub struct SubnetManager {
     sa: Server,
     /// When the next sweep, light or full, begins.
     next_sweep: Instant,
+    /// Sweeps in a row in which something did not answer.
+    incomplete_sweeps: u32,
     /// Multicast tables are not as the groups want them.
     groups_changed: bool,
     /// The first full sweep is done.
@@ -58,6 +63,7 @@ impl SubnetManager {
             sweep: Sweep::new(&config),
             sa: Server::new(&config),
             next_sweep: now,
+            incomplete_sweeps: 0,
             groups_changed: false,
             up: false,
             act_count: 0,
@@ -102,11 +108,17 @@ impl SubnetManager {
                 let from = self.sweep.subnet.by_lid(mad.peer.lid).filter(|_| !smp.is_directed());
                 if let Some(from) = from {
                     let mut repress = smp;
-                    repress.mkey = self.config.m_keys.map_or(0, |keys| keys.of(from.port.guid));
+                    repress.mkey =
+                        self.config.m_keys.and_then(|keys| keys.of_port(from.node, from.id.1)).unwrap_or(0);
                     repress.header.method = Method::TrapRepress;
                     self.out.push_back(repress.to_mad(mad.peer.lid));
                 }
-                self.want_sweep(now);
+                // A host that does not know the key changed nothing.
+                let is_change =
+                    smp.attribute::<Notice>().is_none_or(|notice| notice.trap_number != trap::BAD_MKEY);
+                if is_change {
+                    self.want_sweep(now);
+                }
             }
             (Method::Get, attribute::SM_INFO) => {
                 let info = SmInfo {
@@ -282,9 +294,12 @@ impl SubnetManager {
                 self.up = true;
                 self.act_count = self.act_count.wrapping_add(1);
                 self.counters.sweeps += 1;
+                let repeats = if self.sweep.incomplete { self.incomplete_sweeps + 1 } else { 0 };
+                self.incomplete_sweeps = repeats;
+                let retry = RETRY_PAUSE * (1 << (repeats.saturating_sub(1) / RETRIES).min(4));
                 let pause = match (self.sweep.wanted, self.sweep.incomplete) {
                     (true, _) => self.config.sweep_hold_off,
-                    (_, true) => self.config.sweep_interval.min(RETRY_PAUSE),
+                    (_, true) => self.config.sweep_interval.min(retry),
                     _ => self.config.sweep_interval,
                 };
                 self.next_sweep = now + pause;
