@@ -63,6 +63,8 @@ pub struct SmConfig {
     pub max_nodes: usize,
     /// Most multicast groups.
     pub max_groups: usize,
+    /// Most multicast groups that one port alone keeps.
+    pub max_groups_of_a_port: usize,
     /// Most event subscriptions.
     pub max_subscriptions: usize,
     /// Wait this long for the answer to an event report before sending it again.
@@ -113,6 +115,7 @@ impl SmConfig {
             sweep_hold_off: Duration::from_millis(20),
             max_nodes: 4096,
             max_groups: 1 << 14,
+            max_groups_of_a_port: 1 << 12,
             max_subscriptions: 1024,
             report_timeout: Duration::from_millis(500),
             report_tries: 4,
