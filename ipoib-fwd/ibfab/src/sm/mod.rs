@@ -26,7 +26,7 @@ use ib_wire::{Gid, Lid, Qpn};
 
 use crate::sa::{Output, Server};
 use crate::subnet::{Counters, Partition, SmConfig};
-use sweep::{Phase, Sweep};
+use sweep::{Phase, Step, Sweep};
 
 /// Most datagrams that wait to be sent; beyond it answers are dropped and counted.
 const MAX_QUEUED: usize = 4096;
@@ -35,6 +35,8 @@ const MAX_QUEUED: usize = 4096;
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 /// Sweeps before it doubles.
 const RETRIES: u32 = 4;
+/// Time after which reading back begins again where something else came between.
+const READ_AGAIN: Duration = Duration::from_secs(1);
 
 /// Subnet manager and subnet administration.
 #[derive(Debug)]
@@ -44,6 +46,8 @@ pub struct SubnetManager {
     sa: Server,
     /// When the next sweep, light or full, begins.
     next_sweep: Instant,
+    /// When a sweep reads back again what was written.
+    next_read_back: Instant,
     /// Sweeps in a row in which something did not answer.
     incomplete_sweeps: u32,
     /// Multicast tables are not as the groups want them.
@@ -63,6 +67,7 @@ impl SubnetManager {
             sweep: Sweep::new(&config),
             sa: Server::new(&config),
             next_sweep: now,
+            next_read_back: now,
             incomplete_sweeps: 0,
             groups_changed: false,
             up: false,
@@ -223,6 +228,12 @@ impl SubnetManager {
 
     /// Sends what may be sent and goes to the next phase when one is done.
     fn progress(&mut self, now: Instant) {
+        // Joins and links do not wait for the answers of a host that is only read back.
+        let is_urgent = self.groups_changed || self.sweep.wanted;
+        if self.sweep.phase == Phase::Rest && is_urgent && self.sweep.smps.abandon(Step::reads_back) {
+            self.next_read_back = now;
+            self.next_sweep = self.next_sweep.min(now + READ_AGAIN);
+        }
         loop {
             self.sweep.smps.send(now, &mut self.out);
             if !self.sweep.smps.is_idle() || !self.next_phase(now) {
@@ -240,9 +251,14 @@ impl SubnetManager {
         match self.sweep.phase {
             Phase::Rest if now >= self.next_sweep => {
                 if self.sweep.wanted || self.sweep.incomplete || !self.up {
-                    self.sweep.start();
+                    let reads_back = now >= self.next_read_back;
+                    self.sweep.start(reads_back);
+                    if reads_back {
+                        self.next_read_back = now + self.config.sweep_interval;
+                    }
                 } else {
                     self.next_sweep = now + self.config.sweep_interval;
+                    self.next_read_back = self.next_sweep;
                     self.sweep.probe();
                 }
                 true

@@ -50,7 +50,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    const fn reads_back(&self) -> bool {
+    pub(super) const fn reads_back(&self) -> bool {
         matches!(
             self,
             Self::ReadPort(_) | Self::ReadPKeys(..) | Self::ReadLinear(..) | Self::ReadMulticast(..)
@@ -87,6 +87,10 @@ pub(crate) struct Sweep {
     pub(super) silent: Vec<PortId>,
     /// Nodes with the GUID of another one.
     pub(super) duplicates: Duplicates,
+    /// P_Keys and forwarding tables are read back this time.
+    pub(super) reads_back: bool,
+    /// A difference was reported this time.
+    pub(super) warned: bool,
     /// Ports that did not take their settings, which is reported once.
     refused: BTreeSet<PortId>,
     /// A branch that shall be cut may still be there, so nothing is grafted in this sweep.
@@ -107,6 +111,8 @@ impl Sweep {
             generation: 0,
             silent: Vec::new(),
             duplicates: Duplicates::default(),
+            reads_back: false,
+            warned: false,
             refused: BTreeSet::new(),
             unpruned: false,
             incomplete: false,
@@ -114,8 +120,10 @@ impl Sweep {
         }
     }
 
-    /// Begins to look around.
-    pub(crate) fn start(&mut self) {
+    /// Begins to look around; `reads_back`: and reads back what was written.
+    pub(crate) fn start(&mut self, reads_back: bool) {
+        self.reads_back = reads_back;
+        self.warned = false;
         self.phase = Phase::Discover;
         self.generation += 1;
         self.wanted = false;
@@ -128,6 +136,8 @@ impl Sweep {
 
     /// Asks every switch whether a port of it changed, and reads everything back that was written.
     pub(crate) fn probe(&mut self) {
+        self.reads_back = true;
+        self.warned = false;
         let switches = self.subnet.nodes.values().filter(|n| n.is_switch());
         for path in switches.map(|n| n.path).collect::<Vec<_>>() {
             self.get(Step::Probe, attribute::SWITCH_INFO, 0, &path);

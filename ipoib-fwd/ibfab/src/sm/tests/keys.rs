@@ -1,7 +1,9 @@
 //! M_Keys, and what is read back of what was written.
 
+use ib_wire::sa::McMemberRecord;
 use ib_wire::smp::{PortInfo, ProtectBits};
 
+use super::administration::{JOIN, broadcast, member};
 use super::*;
 use crate::subnet::{MKeys, OwnSwitches};
 
@@ -169,4 +171,45 @@ fn a_key_of_a_manager_that_is_gone_is_replaced_after_its_lease() {
     world.nodes[2].guards[1].show(&asked, &mut shown);
     assert_eq!((shown.mkey, shown.mkey_protect.get()), (0, 1));
     assert_eq!(world.nodes[2].ports[1].mkey, key);
+}
+
+#[test]
+fn a_host_that_reads_back_something_else_does_not_make_the_manager_sweep_without_end() {
+    let mut world = guarded();
+    world.nodes[2].lies = true;
+    world.pass(30 * SECOND);
+    let sweeps = world.sm.counters().sweeps;
+    world.pass(10 * SECOND);
+    assert!(world.sm.counters().sweeps - sweeps <= 2, "{:?}", world.sm.counters());
+    // Nor does it have more read when links change all the time.
+    let found = world.sm.counters().found_changed;
+    for _ in 0..100 {
+        world.sm.handle_port_change(world.now);
+        world.pass(SECOND / 10);
+    }
+    assert!(world.sm.counters().found_changed - found <= 4, "{:?}", world.sm.counters());
+}
+
+#[test]
+fn reading_a_mute_host_back_holds_up_neither_joins_nor_links() {
+    let mut world = guarded();
+    let joined = |world: &World| world.multicast(0, Lid(0xc000));
+    world.nodes[2].mute = true;
+    // The light sweep has begun, and the mute host's answers are waited for.
+    world.pass(10 * SECOND);
+    let wanted: McMemberRecord = member(&world, 1, broadcast());
+    world.member(1, Method::Set, JOIN, &wanted).unwrap();
+    world.pass(Duration::from_millis(1));
+    assert_eq!(joined(&world), 1 << 1);
+    let host = world.add(NodeType::ChannelAdapter, 0x8000, 1);
+    world.pass(Duration::from_millis(999));
+    world.connect((0, 9), (host, 1));
+    world.sm.handle_port_change(world.now);
+    world.pass(Duration::from_millis(100));
+    assert!(world.sm.ports().count() >= 4);
+    // What was left out is read later: the change of a table between.
+    world.nodes[2].mute = false;
+    world.nodes[3].pkeys[1].get_mut(&0).unwrap()[5] = PKey(0x8005);
+    world.pass(11 * SECOND);
+    assert_eq!(world.nodes[3].pkeys[1][&0][5], PKey(0));
 }
