@@ -48,6 +48,10 @@ pub struct SubnetManager {
     next_sweep: Instant,
     /// When a sweep reads back again what was written.
     next_read_back: Instant,
+    /// Reading back was interrupted.
+    interrupted: bool,
+    /// Joins may interrupt it: the time before they did not.
+    may_interrupt: bool,
     /// Sweeps in a row in which something did not answer.
     incomplete_sweeps: u32,
     /// Multicast tables are not as the groups want them.
@@ -68,6 +72,8 @@ impl SubnetManager {
             sa: Server::new(&config),
             next_sweep: now,
             next_read_back: now,
+            interrupted: false,
+            may_interrupt: true,
             incomplete_sweeps: 0,
             groups_changed: false,
             up: false,
@@ -228,9 +234,11 @@ impl SubnetManager {
 
     /// Sends what may be sent and goes to the next phase when one is done.
     fn progress(&mut self, now: Instant) {
-        // Joins and links do not wait for the answers of a host that is only read back.
-        let is_urgent = self.groups_changed || self.sweep.wanted;
+        // Joins and links do not wait for the answers of a host that is only read back. But joins without end must not keep the subnet
+        // manager from reading: its reads renew the leases of the keys.
+        let is_urgent = self.groups_changed && self.may_interrupt || self.sweep.wanted;
         if self.sweep.phase == Phase::Rest && is_urgent && self.sweep.smps.abandon(Step::reads_back) {
+            self.interrupted = true;
             self.next_read_back = now;
             self.next_sweep = self.next_sweep.min(now + READ_AGAIN);
         }
@@ -259,6 +267,7 @@ impl SubnetManager {
                 } else {
                     self.next_sweep = now + self.config.sweep_interval;
                     self.next_read_back = self.next_sweep;
+                    self.may_interrupt = !std::mem::take(&mut self.interrupted);
                     self.sweep.probe();
                 }
                 true

@@ -213,3 +213,25 @@ fn reading_a_mute_host_back_holds_up_neither_joins_nor_links() {
     world.pass(11 * SECOND);
     assert_eq!(world.nodes[3].pkeys[1][&0][5], PKey(0));
 }
+
+#[test]
+fn joins_without_end_do_not_let_the_leases_run_out() {
+    let m_keys = Some(MKeys::new([7; 16]));
+    let mut world = World::new(3, SmConfig { m_keys, smp_window: 1, ..config() });
+    world.pump();
+    world.nodes[2].mute = true;
+    let wrong = Smp::directed(Method::Set, Tid(1), attribute::PORT_INFO, 0, &DirectedPath::LOCAL);
+    let wanted: McMemberRecord = member(&world, 1, broadcast());
+    for n in 0..6000 {
+        let guard = &mut world.nodes[3].guards[1];
+        assert!(!guard.admits(&wrong));
+        guard.follow(world.now);
+        let method = if n % 2 == 0 { Method::Set } else { Method::Delete };
+        world.member(1, method, JOIN, &wanted).unwrap();
+        world.pass(SECOND / 100);
+        world.nodes[3].guards[1].follow(world.now);
+    }
+    let mut shown = PortInfo::default();
+    world.nodes[3].guards[1].show(&wrong, &mut shown);
+    assert_eq!((shown.mkey, shown.mkey_protect.get()), (0, 1), "the key is still on guard");
+}
