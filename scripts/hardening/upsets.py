@@ -9,6 +9,8 @@ from testbed.programs import TestbedError, run
 from testbed.topology import ETH_IP, IB_IP, PREFIX
 from hardening.town import (BRIDGE, ETH_GUEST, ETH_GUEST_IP, IB_GUEST, IB_GUEST_IP, OFFICE, STORAGE, STORAGE_ETH, STORAGE_IB)
 
+# Seconds that the M_Keys of a subnet manager of ibfab last without it.
+LEASE = 30
 MAIN = ((ETH, IB_IP), (IB, ETH_IP))
 IN_STORAGE = ((STORAGE_ETH, IB_IP), (STORAGE_IB, ETH_IP))
 # Addresses that move: so many, from 10.77.0.30 on.
@@ -149,6 +151,8 @@ class Upsets:
         self.lab.turned, self.lab.prefix = not self.lab.turned, self.chance.choice(PREFIXES)
         self.lab.qkey = 0x0B1B + self.chance.randrange(1, 1 << 20)
         self.lab.start_fabric()
+        # The annex keeps the M_Keys of the former subnet manager until their lease is over.
+        time.sleep(LEASE)
         return (*MAIN, *self.guests())
 
     def fabric_stands(self):

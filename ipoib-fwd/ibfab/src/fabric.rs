@@ -10,7 +10,7 @@ use tap::Tap;
 
 use crate::config::{FabricConfig, Place, TrunkConfig};
 use crate::sm::SubnetManager;
-use crate::subnet::{MKeys, Partition, SmConfig};
+use crate::subnet::{MKeys, OwnSwitches, Partition, SmConfig};
 use crate::switch::{NoSuchPort, Switch, SwitchConfig, SwitchPort};
 
 /// Datagrams exchanged between switch and subnet manager in one turn.
@@ -50,6 +50,17 @@ pub enum TrunkError {
     Memory(#[source] io::Error),
 }
 
+/// The switches of a configuration, and their ports behind which a switch may be.
+fn own_switches(config: &FabricConfig) -> OwnSwitches {
+    let id = |place: Place| Some((config.switches.get(place.switch)?.guid, place.port));
+    let links = config.links.iter().filter(|link| link.trunk);
+    OwnSwitches {
+        guids: config.switches.iter().map(|switch| switch.guid).collect(),
+        trunks: config.trunks.iter().flat_map(|trunk| trunk.ends).filter_map(id).collect(),
+        others: links.map(|link| link.place).filter_map(id).collect(),
+    }
+}
+
 impl Fabric {
     /// A fabric with nothing plugged in, trunks neither.
     #[must_use]
@@ -66,11 +77,25 @@ impl Fabric {
         settings.subnet_prefix = config.prefix;
         settings.hop_limit = config.hop_limit;
         settings.sm_key = config.sm_key;
-        settings.m_keys = Some(MKeys::random());
+        let keys = MKeys::random();
+        settings.m_keys = Some(keys);
+        settings.own = own_switches(config);
         settings.seed = seed;
         settings.partitions = config.effective_partitions();
         let manager = (management == Management::Embedded).then(|| SubnetManager::new(now, settings));
-        Self { first, others: switches.collect(), plugged: Vec::new(), keep_crcs: config.keep_crcs, manager }
+        let mut fabric = Self {
+            first,
+            others: switches.collect(),
+            plugged: Vec::new(),
+            keep_crcs: config.keep_crcs,
+            manager,
+        };
+        // Before a host can give a switch a key.
+        if management == Management::Embedded {
+            let switches = std::iter::once(&mut fabric.first).chain(&mut fabric.others);
+            switches.for_each(|switch| switch.protect(keys));
+        }
+        fabric
     }
 
     fn switch_at(&mut self, place: Place) -> Result<&mut Switch, NoSuchPort> {

@@ -30,7 +30,7 @@ const VENDOR_ID: u32 = 0x0000_02c9;
 pub(crate) enum Handled {
     /// It was for the agent.
     Answered,
-    /// It is an answer or a trap, for whoever sits on queue pair 0.
+    /// It is an answer or a trap, for a manager on queue pair 0.
     NotForAgent,
 }
 
@@ -127,7 +127,9 @@ pub(crate) fn respond(
     let mut answer = *smp;
     let result = match method {
         Method::TrapRepress => {
-            return if port.traps.repress(smp.header.tid) { Response::None } else { Response::NotForAgent };
+            // Of a trap that the agent did not raise, too: the packet has the port's M_Key, which is not for the host.
+            port.traps.repress(smp.header.tid);
+            return Response::None;
         }
         Method::Set => set(port, smp, events).and_then(|()| get(port, config, ports, smp, &mut answer)),
         _ => get(port, config, ports, smp, &mut answer),

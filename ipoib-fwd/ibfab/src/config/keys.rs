@@ -123,6 +123,9 @@ tables! {
         /// parameters, as in shm:/run/ibfab.sock?loss=0.01&seed=7; crc=keep keeps its CRCs as fabric.keep_crcs does those of all;
         /// key-file=PATH, of udp only, names a file with a key of 32 hexadecimal digits that authenticates every datagram.
         url: Spanned<String> = "\"shm:/run/ibfab.sock\"",
+        /// true: the subnet manager takes in switches that answer there, those of an ibfab with --sm none for instance. Whoever is at
+        /// the other end is trusted with its hosts' and switches' M_Keys. false: hosts only.
+        trunk: Option<bool> = "false",
         /// The switch that it is a port of. None: the first.
         switch: Option<Spanned<String>> = "\"s1\"",
     }

@@ -119,6 +119,8 @@ pub struct LinkConfig {
     pub url: CableUrl,
     /// Its port.
     pub place: Place,
+    /// Switches may be behind it.
+    pub trunk: bool,
 }
 
 /// A virtual host.

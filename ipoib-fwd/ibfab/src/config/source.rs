@@ -289,7 +289,8 @@ impl<'s> Source<'s> {
             }
             let switch = raw.switch.as_ref().map(|s| (s.get_ref().as_str(), s.span()));
             let place = self.next_port(switch, &raw.name.span())?;
-            links.push(LinkConfig { name: self.name(&raw.name, place)?, url, place });
+            let trunk = raw.trunk.unwrap_or(false);
+            links.push(LinkConfig { name: self.name(&raw.name, place)?, url, place, trunk });
         }
         Ok(links)
     }

@@ -45,7 +45,10 @@ impl Bench {
     }
 
     fn turn(&mut self) {
-        let now = Instant::now();
+        self.turn_at(Instant::now());
+    }
+
+    fn turn_at(&mut self, now: Instant) {
         self.fabric.step(now);
         for hca in &self.adapters {
             hca.engine().lock().step(now);
@@ -247,7 +250,8 @@ fn without_a_subnet_manager_one_at_a_link_configures_all_and_hears_of_links_that
     assert!(bench.adapters.iter().all(|hca| state(hca) == PortState::Init), "nobody configures them");
     assert!(bench.fabric.manager().is_none() && bench.fabric.switch().lid() == Lid(0));
     // A managed switch is one that has a subnet manager. The other fabric has one, and another name.
-    let other = "[[switch]]\nname = \"other\"\nports = 2";
+    let other = "[[switch]]\nname = \"other\"\nports = 2\n\
+        [[link]]\nname = \"trunk\"\nurl = \"shm:/nowhere.sock\"\ntrunk = true";
     let other = FabricConfig::parse(Path::new("t.toml"), other).unwrap();
     let mut manager = Fabric::new(now, &other, 2, Management::Embedded);
     let (near, far) = CableEnd::pair().unwrap();
@@ -273,6 +277,64 @@ fn without_a_subnet_manager_one_at_a_link_configures_all_and_hears_of_links_that
         manager.step(Instant::now());
         manager.manager().unwrap().counters().traps > traps && manager.manager().unwrap().ports().count() == 3
     });
+    // The manager is replaced by one that does not know its keys: it configures what has them when their lease is over.
+    let mut now = Instant::now();
+    let before = bench.adapters[0].port(PORT).unwrap();
+    let mut manager = Fabric::new(now, &other, 3, Management::Embedded);
+    let (near, far) = CableEnd::pair().unwrap();
+    bench.fabric.plug(Place { switch: 0, port: 8 }, "trunk", near).unwrap();
+    manager.plug(Place { switch: 0, port: 1 }, "trunk", far).unwrap();
+    let prefix = 0xfec0_0000_0000_0007;
+    manager.set_prefix(now, prefix);
+    let end = now + Duration::from_secs(60);
+    while bench.adapters[0].gid(PORT, 0).unwrap().prefix() != prefix || !manager.manager().unwrap().is_up() {
+        now += Duration::from_millis(5);
+        assert!(now < end, "not configured within 60 s of the test's clock");
+        manager.step(now);
+        bench.turn_at(now);
+    }
+    let after = bench.adapters[0].port(PORT).unwrap();
+    assert_eq!((after.state, after.guid), (PortState::Active, before.guid));
+    assert_eq!(manager.manager().unwrap().ports().count(), 3);
+}
+
+#[test]
+fn a_host_cannot_give_a_switch_a_key_before_the_first_sweep() {
+    let config = FabricConfig::parse(Path::new("t.toml"), "[[switch]]\nname = \"s\"\nports = 8").unwrap();
+    let mut fabric = Fabric::new(Instant::now(), &config, 1, Management::Embedded);
+    let (near, mut attacker) = CableEnd::pair().unwrap();
+    fabric.plug(Place { switch: 0, port: 3 }, "p3", near).unwrap();
+    attacker.poll(Instant::now());
+    let here = DirectedPath::LOCAL.then(1).unwrap();
+    let info = ib_wire::smp::PortInfo { mkey: 0x42, lid: Lid(7), ..Default::default() };
+    let mut smp = Smp::directed(Method::Set, Tid(5), attribute::PORT_INFO, 0, &here).with(&info);
+    smp.set_hop_pointer(1);
+    send_smp(&mut attacker, &smp, Lid::PERMISSIVE);
+    let mut bench = Bench { fabric, adapters: vec![] };
+    let refused = |b: &Bench| {
+        let port = b.fabric.switch().ports().find(|port| port.number.0 == 3).unwrap();
+        port.switch.dropped(crate::switch::DropReason::MKey)
+    };
+    bench.turn();
+    assert_eq!(refused(&bench), 1);
+    bench.run(|b| b.fabric.manager().unwrap().counters().sweeps > 0);
+    assert_eq!(bench.fabric.switch().lid(), Lid(1));
+}
+
+#[test]
+fn a_healthy_fabric_is_swept_once() {
+    let mut bench = Bench::new(3, Faults::default());
+    bench.run(|b| b.all_active());
+    let mut now = Instant::now();
+    let counters = *bench.fabric.manager().unwrap().counters();
+    for _ in 0..6000 {
+        now += Duration::from_millis(5);
+        bench.turn_at(now);
+    }
+    assert!(bench.all_active());
+    let after = *bench.fabric.manager().unwrap().counters();
+    assert_eq!((after.sweeps, after.found_changed), (counters.sweeps, counters.found_changed));
+    assert_eq!(after.smp_lost, counters.smp_lost);
 }
 
 /// Groups that an IPoIB link joins at its start: the broadcast group and twelve link-local ones.

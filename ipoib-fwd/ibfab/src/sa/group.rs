@@ -250,6 +250,12 @@ impl Groups {
         Ok(group.of_member(port.gid(context.subnet), now))
     }
 
+    /// Number of groups that end with this port's membership: nobody else is in them.
+    fn kept_by(&self, port: Guid) -> usize {
+        let is_only = |group: &&Group| !group.permanent && group.members.keys().eq([&port]);
+        self.groups.values().filter(is_only).count()
+    }
+
     /// A new group by a request's attributes (IBA 15.2.5.17.2).
     fn create(
         &mut self,
@@ -266,7 +272,9 @@ impl Groups {
         if !wanted.join_state.intersects(KEEPS) || !port.port.is_in(wanted.pkey) {
             return Err(INVALID);
         }
-        if self.groups.len() >= context.config.max_groups {
+        let is_full = self.groups.len() >= context.config.max_groups
+            || self.kept_by(port.port.guid) >= context.config.max_groups_of_a_port;
+        if is_full {
             return Err(refuse(status::NO_RESOURCES));
         }
         let (port_mtu, port_rate) = context.subnet.abilities(port.port);

@@ -4,13 +4,13 @@
 //! port that leads to the other stays down until that has a GUID of its own. A node that was moved to another port is no duplicate: it
 //! is not found at its old place any more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ib_wire::Guid;
 use ib_wire::smp::{DirectedPath, NodeInfo, NodeType};
 
 use super::sweep::Sweep;
-use crate::subnet::{Counters, PortId, SmConfig};
+use crate::subnet::{Counters, Node, PortId, SmConfig};
 
 /// What is known of duplicates.
 #[derive(Debug, Default)]
@@ -21,6 +21,8 @@ pub(crate) struct Duplicates {
     before: BTreeMap<PortId, Guid>,
     /// Nodes that answer at another place than before: they have moved, unless they are found at the old place as well.
     moved: Vec<(DirectedPath, PortId, NodeInfo)>,
+    /// Ports where a switch answers and none may be, which is reported once.
+    odd_switches: BTreeSet<PortId>,
 }
 
 impl Duplicates {
@@ -45,21 +47,64 @@ impl Duplicates {
 }
 
 impl Sweep {
-    /// Decides whether the node that answered behind `from` is taken in now. False for a duplicate, and for one at another place than
-    /// before: [`Sweep::settle_moved`] decides about that.
-    pub(super) fn admits(&mut self, path: DirectedPath, from: Option<PortId>, info: &NodeInfo) -> bool {
+    /// Decides whether the node that answered behind `from` is taken in now. False for a duplicate, for a switch where none may be, and for
+    /// a node at another place than before: [`Sweep::settle_moved`] decides about that.
+    pub(super) fn admits(
+        &mut self,
+        path: DirectedPath,
+        from: Option<PortId>,
+        info: &NodeInfo,
+        config: &SmConfig,
+        counters: &mut Counters,
+    ) -> bool {
+        let Some(from) = from else { return true };
         // A switch may be found by several of its ports.
-        let Some(from) = from.filter(|_| info.node_type != NodeType::Switch) else { return true };
-        let Some(port) = self.subnet.port((info.node_guid, info.local_port)) else { return true };
-        if port.peer.is_none_or(|home| home == from) {
-            return true;
+        if info.node_type == NodeType::Switch {
+            return self.admits_switch(from, info.node_guid, config, counters);
         }
-        if port.generation == self.generation {
-            self.duplicates.found.insert(from, info.node_guid);
-        } else {
-            self.duplicates.moved.push((path, from, *info));
+        for id in self.holders(info) {
+            let is_switch = self.subnet.nodes.get(&id.0).is_some_and(Node::is_switch);
+            let Some(port) = self.subnet.port(id) else { continue };
+            if !is_switch && port.peer.is_none_or(|home| home == from) {
+                continue;
+            }
+            if port.generation == self.generation {
+                self.duplicates.found.insert(from, info.node_guid);
+            } else {
+                self.duplicates.moved.push((path, from, *info));
+            }
+            return false;
         }
-        false
+        self.duplicates.odd_switches.remove(&from);
+        true
+    }
+
+    /// A host must not get the key of a switch by saying that it is one.
+    fn admits_switch(
+        &mut self,
+        from: PortId,
+        guid: Guid,
+        config: &SmConfig,
+        counters: &mut Counters,
+    ) -> bool {
+        let admitted = config.own.admits(guid, from);
+        // What is found from a switch of others, back at one of our own, is known already.
+        if !admitted && config.own.has(from.0) && self.duplicates.odd_switches.insert(from) {
+            counters.nodes_ignored += 1;
+            tracing::warn!(
+                "port {} of switch {} stays down: a switch ({guid}) answers there; if it is to be managed, set trunk = true for this link",
+                from.1,
+                from.0
+            );
+        }
+        admitted
+    }
+
+    /// The ports that are known by the GUIDs that a channel adapter gives: by node GUID and number, and by port GUID.
+    fn holders(&self, info: &NodeInfo) -> impl Iterator<Item = PortId> + use<> {
+        let own = (info.node_guid, info.local_port);
+        let other = self.subnet.by_guid(info.port_guid).map(|end| end.id).filter(|&id| id != own);
+        std::iter::once(own).chain(other)
     }
 
     /// Takes in the nodes that have moved, once every node has answered: those that were not found at their old places. False if there
@@ -68,11 +113,12 @@ impl Sweep {
         let moved = std::mem::take(&mut self.duplicates.moved);
         let any = !moved.is_empty();
         for (path, from, info) in moved {
-            let port = self.subnet.port((info.node_guid, info.local_port));
-            let is_there = port.is_some_and(|port| port.generation == self.generation);
-            // A host that does not answer for a moment, but has its link, is not replaced.
-            let is_silent = port.and_then(|port| port.peer).is_some_and(|home| self.silent.contains(&home));
-            if is_there || is_silent {
+            let stays = self.holders(&info).filter_map(|id| self.subnet.port(id)).any(|port| {
+                // A host that does not answer for a moment, but has its link, is not replaced.
+                let is_silent = port.peer.is_some_and(|home| self.silent.contains(&home));
+                port.generation == self.generation || is_silent
+            });
+            if stays {
                 self.duplicates.found.insert(from, info.node_guid);
             } else {
                 self.found(path, Some(from), &info, config, counters);

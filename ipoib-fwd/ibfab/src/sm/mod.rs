@@ -20,18 +20,23 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use ib_wire::mad::{Mad, MadStatus, Method, MgmtClass};
+use ib_wire::sa::{Notice, trap};
 use ib_wire::smp::{PortState, SmInfo, SmState, Smp, attribute};
 use ib_wire::{Gid, Lid, Qpn};
 
 use crate::sa::{Output, Server};
 use crate::subnet::{Counters, Partition, SmConfig};
-use sweep::{Phase, Sweep};
+use sweep::{Phase, Step, Sweep};
 
 /// Most datagrams that wait to be sent; beyond it answers are dropped and counted.
 const MAX_QUEUED: usize = 4096;
 
-/// Time after a sweep in which something did not answer.
+/// Time after a sweep in which something did not answer; it doubles after every few such sweeps in a row, to 4 s.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
+/// Sweeps before it doubles.
+const RETRIES: u32 = 4;
+/// Time after which reading back begins again where something else came between.
+const READ_AGAIN: Duration = Duration::from_secs(1);
 
 /// Subnet manager and subnet administration.
 #[derive(Debug)]
@@ -41,6 +46,14 @@ pub struct SubnetManager {
     sa: Server,
     /// When the next sweep, light or full, begins.
     next_sweep: Instant,
+    /// When a sweep reads back again what was written.
+    next_read_back: Instant,
+    /// Reading back was interrupted.
+    interrupted: bool,
+    /// Joins may interrupt it: the time before they did not.
+    may_interrupt: bool,
+    /// Sweeps in a row in which something did not answer.
+    incomplete_sweeps: u32,
     /// Multicast tables are not as the groups want them.
     groups_changed: bool,
     /// The first full sweep is done.
@@ -58,6 +71,10 @@ impl SubnetManager {
             sweep: Sweep::new(&config),
             sa: Server::new(&config),
             next_sweep: now,
+            next_read_back: now,
+            interrupted: false,
+            may_interrupt: true,
+            incomplete_sweeps: 0,
             groups_changed: false,
             up: false,
             act_count: 0,
@@ -102,11 +119,17 @@ impl SubnetManager {
                 let from = self.sweep.subnet.by_lid(mad.peer.lid).filter(|_| !smp.is_directed());
                 if let Some(from) = from {
                     let mut repress = smp;
-                    repress.mkey = self.config.m_keys.map_or(0, |keys| keys.of(from.port.guid));
+                    repress.mkey =
+                        self.config.m_keys.and_then(|keys| keys.of_port(from.node, from.id.1)).unwrap_or(0);
                     repress.header.method = Method::TrapRepress;
                     self.out.push_back(repress.to_mad(mad.peer.lid));
                 }
-                self.want_sweep(now);
+                // A host that does not know the key changed nothing.
+                let is_change =
+                    smp.attribute::<Notice>().is_none_or(|notice| notice.trap_number != trap::BAD_MKEY);
+                if is_change {
+                    self.want_sweep(now);
+                }
             }
             (Method::Get, attribute::SM_INFO) => {
                 let info = SmInfo {
@@ -211,6 +234,14 @@ impl SubnetManager {
 
     /// Sends what may be sent and goes to the next phase when one is done.
     fn progress(&mut self, now: Instant) {
+        // Joins and links do not wait for the answers of a host that is only read back. But joins without end must not keep the subnet
+        // manager from reading: its reads renew the leases of the keys.
+        let is_urgent = self.groups_changed && self.may_interrupt || self.sweep.wanted;
+        if self.sweep.phase == Phase::Rest && is_urgent && self.sweep.smps.abandon(Step::reads_back) {
+            self.interrupted = true;
+            self.next_read_back = now;
+            self.next_sweep = self.next_sweep.min(now + READ_AGAIN);
+        }
         loop {
             self.sweep.smps.send(now, &mut self.out);
             if !self.sweep.smps.is_idle() || !self.next_phase(now) {
@@ -228,9 +259,15 @@ impl SubnetManager {
         match self.sweep.phase {
             Phase::Rest if now >= self.next_sweep => {
                 if self.sweep.wanted || self.sweep.incomplete || !self.up {
-                    self.sweep.start();
+                    let reads_back = now >= self.next_read_back;
+                    self.sweep.start(reads_back);
+                    if reads_back {
+                        self.next_read_back = now + self.config.sweep_interval;
+                    }
                 } else {
                     self.next_sweep = now + self.config.sweep_interval;
+                    self.next_read_back = self.next_sweep;
+                    self.may_interrupt = !std::mem::take(&mut self.interrupted);
                     self.sweep.probe();
                 }
                 true
@@ -282,9 +319,12 @@ impl SubnetManager {
                 self.up = true;
                 self.act_count = self.act_count.wrapping_add(1);
                 self.counters.sweeps += 1;
+                let repeats = if self.sweep.incomplete { self.incomplete_sweeps + 1 } else { 0 };
+                self.incomplete_sweeps = repeats;
+                let retry = RETRY_PAUSE * (1 << (repeats.saturating_sub(1) / RETRIES).min(4));
                 let pause = match (self.sweep.wanted, self.sweep.incomplete) {
                     (true, _) => self.config.sweep_hold_off,
-                    (_, true) => self.config.sweep_interval.min(RETRY_PAUSE),
+                    (_, true) => self.config.sweep_interval.min(retry),
                     _ => self.config.sweep_interval,
                 };
                 self.next_sweep = now + pause;

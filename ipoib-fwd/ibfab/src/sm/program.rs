@@ -4,19 +4,16 @@ use std::collections::BTreeMap;
 
 use ib_wire::smp::{
     Capabilities, DirectedPath, LinearForwardingBlock, Lmc, MulticastForwardingBlock, PKEY_BLOCK_LEN,
-    PKeyBlock, PortInfo, PortPhysicalState, PortState, ProtectBits, SwitchInfo,
+    PKeyBlock, PortInfo, PortPhysicalState, PortState, SwitchInfo,
 };
 use ib_wire::{Guid, Lid, ServiceLevel};
 
 use super::routing;
 use super::sweep::{MAX_PKEYS, Phase, Step, Sweep};
-use crate::subnet::{Counters, KeyTable, Node, Port, PortId, SmConfig, Subnet};
+use crate::subnet::{Counters, KeyTable, MKeys, Node, Port, PortId, SmConfig, Subnet};
 
 /// Most P_Key blocks that are written to a port.
 const PKEY_BLOCKS: u16 = (MAX_PKEYS / PKEY_BLOCK_LEN) as u16;
-
-/// Protection of M_Keys: without the key everybody may read, nobody sees the key, and nobody may write (IBA 14.2.4.1).
-const PROTECT_WRITES: u8 = 1;
 
 /// Ports that receive each multicast LID.
 type Receivers = BTreeMap<Lid, Vec<PortId>>;
@@ -106,7 +103,6 @@ impl Sweep {
     }
 
     fn configure_ports(&mut self, config: &SmConfig, counters: &mut Counters) {
-        let sm_lid = config.first_lid;
         let mut infos = Vec::new();
         let mut keys = Vec::new();
         for (&guid, node) in &self.subnet.nodes {
@@ -119,7 +115,7 @@ impl Sweep {
                 let peer = guarded(&self.subnet, node, number, port);
                 let enforced = peer.filter(|keys| can_enforce(node, keys));
                 counters.not_enforced += u64::from(peer.is_some() && enforced.is_none());
-                let mut wanted = desired(&self.subnet, port, end, config, sm_lid);
+                let mut wanted = desired(&self.subnet, node, id, config, port);
                 if let (false, Some(switch)) = (end, &node.switch) {
                     enforce(&mut wanted, &switch.info, enforced.is_some());
                 }
@@ -185,8 +181,8 @@ impl Sweep {
     }
 }
 
-/// What a port's PortInfo shall be.
-fn desired(subnet: &Subnet, port: &Port, end: bool, config: &SmConfig, sm_lid: Lid) -> PortInfo {
+/// What the PortInfo of port `id` of `node` shall be.
+fn desired(subnet: &Subnet, node: &Node, id: PortId, config: &SmConfig, port: &Port) -> PortInfo {
     let mut info = port.info;
     let peer = port.peer.and_then(|id| subnet.port(id));
     let lanes = peer.map_or(info.vl_cap, |p| p.info.vl_cap.min(info.vl_cap));
@@ -195,16 +191,14 @@ fn desired(subnet: &Subnet, port: &Port, end: bool, config: &SmConfig, sm_lid: L
     }
     info.neighbor_mtu = subnet.link_mtu(port).into();
     info.client_reregister = false;
-    if end {
-        if let Some(keys) = config.m_keys {
-            info.mkey = keys.of(port.guid);
-            info.mkey_protect = ProtectBits::new(PROTECT_WRITES);
-            info.mkey_lease = 0;
+    if node.is_end_port(id.1) {
+        if let Some(key) = config.m_keys.and_then(|keys| keys.of_port(node, id.1)) {
+            info = MKeys::protect(info, key, config.own.has(id.0));
         }
         info.gid_prefix = config.subnet_prefix;
         info.lid = port.lid;
         info.lmc = Lmc::new(0);
-        info.sm_lid = sm_lid;
+        info.sm_lid = config.first_lid;
         info.sm_sl = ServiceLevel::new(0);
         info.subnet_timeout = config.subnet_timeout;
     }

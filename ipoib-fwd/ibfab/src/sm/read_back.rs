@@ -4,7 +4,7 @@
 use ib_wire::Guid;
 use ib_wire::smp::{LinearForwardingBlock, MulticastForwardingBlock, PKeyBlock, PortInfo, Smp, attribute};
 
-use super::sweep::{Step, Sweep};
+use super::sweep::{Phase, Step, Sweep};
 use crate::subnet::{Counters, PortId};
 
 impl Sweep {
@@ -29,6 +29,9 @@ impl Sweep {
 
     /// Reads back the P_Keys that were written to a port.
     pub(super) fn read_pkeys_back(&mut self, id: PortId) {
+        if !self.reads_back {
+            return;
+        }
         let Some(port) = self.subnet.port(id) else { return };
         let (path, blocks) = (port.path, port.programmed.keys().copied().collect::<Vec<_>>());
         let is_switch = self.subnet.nodes.get(&id.0).is_some_and(|node| node.is_switch());
@@ -40,6 +43,9 @@ impl Sweep {
 
     /// Reads back the forwarding tables that were written to a switch.
     pub(super) fn read_tables_back(&mut self, guid: Guid) {
+        if !self.reads_back {
+            return;
+        }
         let Some(node) = self.subnet.nodes.get(&guid) else { return };
         let Some(switch) = &node.switch else { return };
         let path = node.path;
@@ -79,8 +85,14 @@ impl Sweep {
         };
         if changed {
             counters.found_changed += 1;
-            self.wanted = true;
-            tracing::warn!(?step, "not as the subnet manager has written it; it is written again");
+            // A full sweep writes it itself.
+            self.wanted |= self.phase == Phase::Rest;
+            if !std::mem::replace(&mut self.warned, true) {
+                tracing::warn!(
+                    ?step,
+                    "not as the subnet manager has written it, and perhaps more; it is written again"
+                );
+            }
         }
     }
 }

@@ -50,7 +50,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    const fn reads_back(&self) -> bool {
+    pub(super) const fn reads_back(&self) -> bool {
         matches!(
             self,
             Self::ReadPort(_) | Self::ReadPKeys(..) | Self::ReadLinear(..) | Self::ReadMulticast(..)
@@ -87,6 +87,12 @@ pub(crate) struct Sweep {
     pub(super) silent: Vec<PortId>,
     /// Nodes with the GUID of another one.
     pub(super) duplicates: Duplicates,
+    /// P_Keys and forwarding tables are read back this time.
+    pub(super) reads_back: bool,
+    /// A difference was reported this time.
+    pub(super) warned: bool,
+    /// Ports that did not take their settings, which is reported once.
+    refused: BTreeSet<PortId>,
     /// A branch that shall be cut may still be there, so nothing is grafted in this sweep.
     pub unpruned: bool,
     /// Something did not answer: look again at the next occasion.
@@ -105,14 +111,19 @@ impl Sweep {
             generation: 0,
             silent: Vec::new(),
             duplicates: Duplicates::default(),
+            reads_back: false,
+            warned: false,
+            refused: BTreeSet::new(),
             unpruned: false,
             incomplete: false,
             wanted: true,
         }
     }
 
-    /// Begins to look around.
-    pub(crate) fn start(&mut self) {
+    /// Begins to look around; `reads_back`: and reads back what was written.
+    pub(crate) fn start(&mut self, reads_back: bool) {
+        self.reads_back = reads_back;
+        self.warned = false;
         self.phase = Phase::Discover;
         self.generation += 1;
         self.wanted = false;
@@ -125,6 +136,8 @@ impl Sweep {
 
     /// Asks every switch whether a port of it changed, and reads everything back that was written.
     pub(crate) fn probe(&mut self) {
+        self.reads_back = true;
+        self.warned = false;
         let switches = self.subnet.nodes.values().filter(|n| n.is_switch());
         for path in switches.map(|n| n.path).collect::<Vec<_>>() {
             self.get(Step::Probe, attribute::SWITCH_INFO, 0, &path);
@@ -139,7 +152,7 @@ impl Sweep {
 
     /// The M_Key of the port that a step goes to; 0 if it is not known, which does for finding out what is there.
     fn m_key(&self, step: &Step) -> u64 {
-        let id = match *step {
+        let (guid, number) = match *step {
             Step::NodeInfo { .. } | Step::NodeDescription(_) | Step::SwitchInfo(_) | Step::Probe => return 0,
             Step::PortInfo(id)
             | Step::SetPKeys(id, ..)
@@ -152,7 +165,17 @@ impl Sweep {
             | Step::ReadLinear(guid, _)
             | Step::ReadMulticast(guid, ..) => (guid, 0),
         };
-        self.m_keys.zip(self.subnet.port(id)).map_or(0, |(keys, port)| keys.of(port.guid))
+        let (Some(keys), Some(node)) = (self.m_keys, self.subnet.nodes.get(&guid)) else { return 0 };
+        // The first packets that write go with the key that the port shows: when the lease of another subnet manager's key
+        // is over, that key. Those that follow the Set of PortInfo go with ours.
+        let first = match step {
+            Step::SetPKeys(..) => true,
+            Step::SetPortInfo((_, number)) => node.is_end_port(*number),
+            _ => false,
+        };
+        let guard = if node.is_switch() { 0 } else { number };
+        let shown = node.ports.get(&guard).map(|port| port.info.mkey).filter(|&key| first && key != 0);
+        shown.or_else(|| keys.of_port(node, number)).unwrap_or(0)
     }
 
     pub(super) fn set<A: ib_wire::smp::Attribute>(
@@ -181,7 +204,7 @@ impl Sweep {
         match step {
             Step::NodeInfo { path, from } => {
                 if let Some(info) = smp.attribute::<NodeInfo>()
-                    && self.admits(path, from, &info)
+                    && self.admits(path, from, &info, config, counters)
                 {
                     self.found(path, from, &info, config, counters);
                 }
@@ -205,6 +228,7 @@ impl Sweep {
                     port.info = info;
                     port.fresh = false;
                     port.reregister = false;
+                    self.refused.remove(&id);
                 }
             }
             Step::SetSwitchInfo(guid) => {
@@ -241,6 +265,12 @@ impl Sweep {
             Step::Probe => self.wanted = true,
             Step::SetMulticast(..) => self.unpruned |= self.phase == Phase::Prune,
             Step::NodeInfo { from: Some(port), .. } => self.silent.push(port),
+            Step::SetPortInfo(id) if self.refused.insert(id) => tracing::warn!(
+                "port {} of node {} does not take its settings: it does not answer, or it has an M_Key of somebody else; \
+                 a link that is not up stays down until it does",
+                id.1,
+                id.0
+            ),
             _ => {}
         }
     }
@@ -294,11 +324,11 @@ impl Sweep {
         if is_switch && first_sight {
             let ports: Vec<u8> = (0..=info.num_ports).collect();
             for number in ports {
-                self.see_port((guid, number), info.port_guid, path);
+                self.see_port((guid, number), info.port_guid, path, None);
             }
             self.get(Step::SwitchInfo(guid), attribute::SWITCH_INFO, 0, &path);
         } else if !is_switch {
-            self.see_port((guid, entry), info.port_guid, path);
+            self.see_port((guid, entry), info.port_guid, path, from);
         }
         if first_sight && unnamed {
             self.get(Step::NodeDescription(guid), attribute::NODE_DESCRIPTION, 0, &path);
@@ -314,7 +344,7 @@ impl Sweep {
     }
 
     /// Notes a port of a node that answered, and asks for its state. A switch's ports are asked after its SwitchInfo.
-    fn see_port(&mut self, id: PortId, guid: Guid, path: DirectedPath) {
+    fn see_port(&mut self, id: PortId, guid: Guid, path: DirectedPath, peer: Option<PortId>) {
         let generation = self.generation;
         let Some(node) = self.subnet.nodes.get_mut(&id.0) else { return };
         let is_switch = node.is_switch();
@@ -335,7 +365,7 @@ impl Sweep {
         }
         port.generation = generation;
         port.path = path;
-        port.peer = None;
+        port.peer = peer;
         if port.guid != guid {
             port.guid = guid;
             port.fresh = true;
@@ -391,6 +421,7 @@ impl Sweep {
         counters.duplicate_guids += self.duplicates.end();
         self.subnet.keep_silent(&self.silent, self.generation);
         self.subnet.forget_unseen(self.generation);
+        self.refused.retain(|&id| self.subnet.port(id).is_some());
         let limit = self.linear_limit();
         self.subnet.assign_lids(config.port_guid, config.first_lid, limit);
         let after: BTreeSet<Guid> = self.subnet.end_ports().map(|e| e.port.guid).collect();

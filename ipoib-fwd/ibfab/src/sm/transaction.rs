@@ -46,6 +46,14 @@ impl<S> Transactions<S> {
         self.waiting.push_back((step, smp));
     }
 
+    /// Gives up the steps that `which` names, whose answers do not matter any more. True if there were any.
+    pub(crate) fn abandon(&mut self, which: impl Fn(&S) -> bool) -> bool {
+        let before = self.waiting.len() + self.out.len();
+        self.waiting.retain(|(step, _)| !which(step));
+        self.out.retain(|_, out| !which(&out.step));
+        self.waiting.len() + self.out.len() != before
+    }
+
     /// True if nothing waits or is out.
     pub(crate) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.out.is_empty()

@@ -15,7 +15,7 @@ pub struct Counters {
     pub smp_refused: u64,
     /// Traps taken.
     pub traps: u64,
-    /// Nodes beyond the limit, or without a GUID.
+    /// Nodes beyond the limit or without a GUID, and switches where none may be.
     pub nodes_ignored: u64,
     /// Nodes found that have the GUID of another one.
     pub duplicate_guids: u64,

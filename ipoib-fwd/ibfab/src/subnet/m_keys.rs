@@ -4,7 +4,17 @@ use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use ib_wire::Guid;
+use ib_wire::smp::{PortInfo, ProtectBits};
 use siphasher::sip::SipHasher24;
+
+use super::{Node, PortId};
+
+/// Protection of M_Keys: without the key everybody may read, nobody sees the key, and nobody may write (IBA 14.2.4.1).
+const PROTECT_WRITES: u8 = 1;
+
+/// Seconds after which the key of a subnet manager that is gone protects a port no more, so that the next one can
+/// take it over (IBA 14.2.4.3). The subnet manager reads every port with its key several times in that time.
+const LEASE: u16 = 30;
 
 /// The secret from which each port's M_Key follows. Every port has another one: its device sees it in management
 /// packets, and must not change other ports or switches with it.
@@ -32,11 +42,29 @@ impl MKeys {
         Self(((u128::from(half()) << 64) | u128::from(half())).to_be_bytes())
     }
 
-    /// The key of the port with this GUID; never 0, which is no key.
-    pub(crate) fn of(self, guid: Guid) -> u64 {
+    /// The key of a port with `port` as its GUID, of a channel adapter at port `at` of a switch or of a switch; never 0,
+    /// which is no key. A node that claims to be another one is at another port, and gets another key.
+    pub(crate) fn of(self, at: Option<PortId>, node: Guid, port: Guid) -> u64 {
+        let (switch, number) = at.unwrap_or_default();
         let mut hasher = SipHasher24::new_with_key(&self.0);
-        hasher.write(&guid.0.to_be_bytes());
+        for guid in [switch, node, port] {
+            hasher.write(&guid.0.to_be_bytes());
+        }
+        hasher.write(&[number]);
         hasher.finish().max(1)
+    }
+
+    /// The key of a port that was found; those of a switch have one key, that of port 0.
+    pub(crate) fn of_port(self, node: &Node, number: u8) -> Option<u64> {
+        let port = node.ports.get(&if node.is_switch() { 0 } else { number })?;
+        let at = port.peer.filter(|_| !node.is_switch());
+        Some(self.of(at, node.info.node_guid, port.guid))
+    }
+
+    /// `info` with the key and its protection; `lasts`: for ever, as of a switch that ends with its subnet manager.
+    pub(crate) fn protect(info: PortInfo, key: u64, lasts: bool) -> PortInfo {
+        let mkey_lease = if lasts { 0 } else { LEASE };
+        PortInfo { mkey: key, mkey_protect: ProtectBits::new(PROTECT_WRITES), mkey_lease, ..info }
     }
 }
 
@@ -47,9 +75,18 @@ mod tests {
     #[test]
     fn every_port_and_every_run_has_another_key() {
         let (keys, others) = (MKeys::random(), MKeys::random());
-        assert_eq!(keys.of(Guid(1)), keys.of(Guid(1)));
-        assert_ne!(keys.of(Guid(1)), keys.of(Guid(2)));
-        assert_ne!(keys.of(Guid(1)), others.of(Guid(1)));
+        let at = |number| Some((Guid(9), number));
+        let key = keys.of(at(1), Guid(1), Guid(2));
+        assert_eq!(keys.of(at(1), Guid(1), Guid(2)), key);
+        for other in [
+            keys.of(at(2), Guid(1), Guid(2)),
+            keys.of(None, Guid(1), Guid(2)),
+            keys.of(at(1), Guid(3), Guid(2)),
+            keys.of(at(1), Guid(1), Guid(3)),
+            others.of(at(1), Guid(1), Guid(2)),
+        ] {
+            assert_ne!(other, key);
+        }
         assert_eq!(format!("{keys:?}"), "MKeys(…)");
     }
 }

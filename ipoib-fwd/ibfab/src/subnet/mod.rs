@@ -16,7 +16,7 @@ pub use m_keys::MKeys;
 pub(crate) use partition::KeyTable;
 pub use partition::{Member, Members, Membership, Partition};
 pub(crate) use rate::{rate_of_gbits, slower, speed};
-pub use settings::SmConfig;
+pub use settings::{OwnSwitches, SmConfig};
 
 /// Names a port: GUID of its node and its number.
 pub type PortId = (Guid, u8);

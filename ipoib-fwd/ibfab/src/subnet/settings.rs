@@ -1,10 +1,38 @@
 //! What the subnet manager is told.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ib_wire::{Gid, Guid, Lid, PKey, TimeoutCode};
 
 use super::{MKeys, Partition, PortId};
+
+/// The fabric's own switches, and where others may be.
+#[derive(Clone, Default, Debug)]
+pub struct OwnSwitches {
+    /// Their GUIDs; without any a switch may be anywhere.
+    pub guids: BTreeSet<Guid>,
+    /// Their ports that lead to each other.
+    pub trunks: BTreeSet<PortId>,
+    /// Their ports that lead to switches of others.
+    pub others: BTreeSet<PortId>,
+}
+
+impl OwnSwitches {
+    pub(crate) fn has(&self, guid: Guid) -> bool {
+        self.guids.contains(&guid)
+    }
+
+    /// True if the node with this GUID, found behind port `from` of a switch, may be a switch.
+    pub(crate) fn admits(&self, guid: Guid, from: PortId) -> bool {
+        match (self.has(from.0), self.has(guid)) {
+            _ if self.guids.is_empty() => true,
+            (true, true) => self.trunks.contains(&from),
+            (true, false) => self.others.contains(&from),
+            (false, own) => !own,
+        }
+    }
+}
 
 /// Configuration of the embedded subnet manager.
 #[derive(Clone, Debug)]
@@ -35,6 +63,8 @@ pub struct SmConfig {
     pub max_nodes: usize,
     /// Most multicast groups.
     pub max_groups: usize,
+    /// Most multicast groups that one port alone keeps.
+    pub max_groups_of_a_port: usize,
     /// Most event subscriptions.
     pub max_subscriptions: usize,
     /// Wait this long for the answer to an event report before sending it again.
@@ -45,6 +75,8 @@ pub struct SmConfig {
     pub sm_key: u64,
     /// M_Keys of all ports; `None`: ports have no M_Key, and every host can change them.
     pub m_keys: Option<MKeys>,
+    /// Where switches may be.
+    pub own: OwnSwitches,
     /// Seed of transaction ids.
     pub seed: u64,
 }
@@ -83,11 +115,13 @@ impl SmConfig {
             sweep_hold_off: Duration::from_millis(20),
             max_nodes: 4096,
             max_groups: 1 << 14,
+            max_groups_of_a_port: 1 << 12,
             max_subscriptions: 1024,
             report_timeout: Duration::from_millis(500),
             report_tries: 4,
             sm_key: 1,
             m_keys: None,
+            own: OwnSwitches::default(),
             seed: 0,
         }
     }

@@ -21,12 +21,14 @@ use connectx::cable::{CableCounters, CableEnd};
 use connectx::pma::Counted;
 use connectx::trap::Traps;
 use ib_wire::mad::Mad;
-use ib_wire::smp::{PortState, SwitchInfo};
+use ib_wire::smp::{PortInfo, PortState, SwitchInfo};
 use ib_wire::{Guid, Lid, Mtu, Psn};
 
 use agent::Agent;
 use port::Port;
 use tables::{LinearTable, MulticastTable};
+
+use crate::subnet::MKeys;
 
 pub use port::{DropReason, PortCounters};
 
@@ -123,6 +125,12 @@ impl Switch {
             questions: Vec::new(),
             postponed: Vec::new(),
         }
+    }
+
+    /// Gives port 0 its M_Key before a subnet manager does.
+    pub(crate) fn protect(&mut self, keys: MKeys) {
+        let guid = self.agent.guid();
+        self.agent.guard.set(&MKeys::protect(PortInfo::default(), keys.of(None, guid, guid), true));
     }
 
     /// Plugs the end of a link into a port, in place of what was there; `name` is for reports.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs::File;
 use std::hash::Hasher;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use siphasher::sip::SipHasher24;
@@ -15,6 +15,9 @@ use super::CableError;
 pub(super) const CODE_LEN: usize = 8;
 /// Most bytes that are read of a key file: the digits, and spaces around them.
 const MAX_FILE: u64 = 128;
+
+/// Rights of users that are neither the file's owner nor in its group.
+const EVERYBODY: u32 = 0o007;
 
 /// A key for authentication codes (SipHash-2-4, a keyed pseudorandom function).
 #[derive(Clone, PartialEq, Eq)]
@@ -38,8 +41,12 @@ impl CableKey {
         let failed = |source| CableError::KeyFile { path: path.to_owned(), source };
         // A pipe is not waited for.
         let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
-        if !file.metadata().map_err(failed)?.is_file() {
+        let metadata = file.metadata().map_err(failed)?;
+        if !metadata.is_file() {
             return Err(failed(io::Error::other("it is not a regular file")));
+        }
+        if metadata.mode() & EVERYBODY != 0 {
+            return Err(CableError::OpenKey(path.to_owned()));
         }
         let mut text = String::new();
         file.take(MAX_FILE).read_to_string(&mut text).map_err(failed)?;
@@ -61,6 +68,9 @@ impl CableKey {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -68,6 +78,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("cable-key-{}", std::process::id()));
         let read = |text: &str| {
             std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
             CableKey::read(&path)
         };
         let key = read("000102030405060708090a0b0c0d0e0F\n").unwrap();
@@ -76,6 +87,11 @@ mod tests {
         for text in ["", "00", "+00102030405060708090a0b0c0d0e0f", &"0".repeat(33), &"0".repeat(4096)] {
             let error = read(text).unwrap_err().to_string();
             assert!(error.contains("openssl rand -hex 16"), "{error}");
+        }
+        for mode in [0o644, 0o602, 0o601] {
+            std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let error = CableKey::read(&path).unwrap_err().to_string();
+            assert!(error.contains("chmod o="), "{mode:o}: {error}");
         }
         std::fs::remove_file(&path).unwrap();
         assert!(matches!(CableKey::read(&path), Err(CableError::KeyFile { .. })));

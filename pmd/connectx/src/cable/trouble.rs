@@ -35,6 +35,9 @@ pub enum CableError {
         .0.display()
     )]
     Key(PathBuf),
+    /// Everybody has rights to the file with the key.
+    #[error("everybody can open the cable's key file {path}; take the rights away: chmod o= {path}", path = .0.display())]
+    OpenKey(PathBuf),
 }
 
 /// Why a cable is down.

@@ -108,7 +108,7 @@ impl UdpEnd {
                 let heard_at = (now + EXCUSE).checked_sub(SILENCE).unwrap_or(now);
                 self.peer = Peer::Up { session, heard_at, excused: true };
             } else {
-                self.give_up(CableTrouble::Silent, counters);
+                self.go_down(CableTrouble::Silent, counters);
             }
         }
         if !self.is_up() && self.next_check.is_none_or(|at| now >= at) {
@@ -140,18 +140,14 @@ impl UdpEnd {
         }
     }
 
-    /// Takes the other end for dead. What begins with the next hello is another life, so that one that lives sees it, too: else one port
-    /// would be down and wait for its subnet manager, which sees no change at the other.
-    fn give_up(&mut self, why: CableTrouble, counters: &mut CableCounters) {
-        self.go_down(why, counters);
-        self.session = life();
-    }
-
+    /// Ends the session. What begins with the next hello is another life: what was recorded of this one is worth nothing any more, and
+    /// an end that lives sees it, too; else one port would be down and wait for its subnet manager, which sees no change at the other.
     fn go_down(&mut self, why: CableTrouble, counters: &mut CableCounters) {
         counters.lost_going_down += self.out.clear() as u64;
         counters.downs += 1;
         self.trouble = Some(why);
         self.peer = Peer::Unknown;
+        self.session = life();
         self.down_seen = false;
     }
 
@@ -193,6 +189,10 @@ impl UdpEnd {
         };
         // Who repeats our number has read what we sent; anybody can write the other end's address on a datagram.
         let heard_us = hello.heard == self.session;
+        // An end that begins has heard nobody.
+        if !heard_us && (self.is_up() || hello.heard != 0) {
+            counters.rx_forged += 1;
+        }
         if self.is_up() {
             if !heard_us {
                 // An end that began anew repeats our number as soon as our next hello tells it.
@@ -241,7 +241,7 @@ impl UdpEnd {
             let last_call_was_full = inn.is_empty() && {
                 let got = mmsg::receive(&self.socket, &mut inn);
                 if got.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) && self.is_up() {
-                    self.give_up(CableTrouble::Gone, counters);
+                    self.go_down(CableTrouble::Gone, counters);
                 }
                 inn.is_full()
             };
@@ -250,15 +250,15 @@ impl UdpEnd {
                 match inn.first() {
                     None => counters.rx_invalid += 1,
                     Some(bytes) if datagram::is_packet(bytes) => {
-                        if let Some(ours) = self.sessions() {
-                            match self.codec.open(bytes, ours.reversed()) {
-                                None => counters.rx_forged += 1,
-                                Some(packet) if packet.is_empty() || packet.len() > MAX_PACKET => {
-                                    counters.rx_invalid += 1;
-                                }
-                                Some(packet) if take(packet) => n += 1,
-                                Some(_) => break 'all,
+                        // While the cable is down there is no session that a packet could be of.
+                        let ours = self.sessions();
+                        match ours.and_then(|ours| self.codec.open(bytes, ours.reversed())) {
+                            None => counters.rx_forged += 1,
+                            Some(packet) if packet.is_empty() || packet.len() > MAX_PACKET => {
+                                counters.rx_invalid += 1;
                             }
+                            Some(packet) if take(packet) => n += 1,
+                            Some(_) => break 'all,
                         }
                     }
                     Some(bytes) => match self.codec.parse_hello(bytes) {
@@ -295,7 +295,7 @@ impl SocketEnd for UdpEnd {
     fn flush(&mut self, counters: &mut CableCounters) {
         if mmsg::send_all(&self.socket, &mut self.out, counters).is_err() {
             if self.is_up() {
-                self.give_up(CableTrouble::Gone, counters);
+                self.go_down(CableTrouble::Gone, counters);
             }
             counters.lost_going_down += self.out.clear() as u64;
         }

@@ -211,6 +211,20 @@ fn a_port_that_cannot_carry_the_group_is_refused() {
 }
 
 #[test]
+fn one_port_does_not_take_all_groups() {
+    let mut world = up(2, SmConfig { max_groups_of_a_port: 2, ..config() });
+    let mut join = |port: usize, n: u8| {
+        let mut mgid = all_hosts();
+        mgid.0[15] = n;
+        let (mask, record) = creation(&world, port, mgid);
+        world.member(port, Method::Set, mask, &record).map(|_| ())
+    };
+    assert_eq!([join(1, 1), join(1, 2), join(1, 3)], [Ok(()), Ok(()), Err(0x0100)]);
+    // Another one has its own, and what others are in as well does not count.
+    assert_eq!([join(2, 4), join(2, 1), join(1, 3), join(1, 5)], [Ok(()), Ok(()), Ok(()), Err(0x0100)]);
+}
+
+#[test]
 fn the_number_of_groups_is_bounded() {
     let mut world = up(1, SmConfig { max_groups: 3, ..config() });
     for n in 0..4u8 {

@@ -1,7 +1,11 @@
 //! M_Keys, and what is read back of what was written.
 
+use ib_wire::sa::McMemberRecord;
+use ib_wire::smp::{PortInfo, ProtectBits};
+
+use super::administration::{JOIN, broadcast, member};
 use super::*;
-use crate::subnet::MKeys;
+use crate::subnet::{MKeys, OwnSwitches};
 
 fn guarded() -> World {
     let mut world = World::new(3, SmConfig { m_keys: Some(MKeys::new([7; 16])), ..config() });
@@ -16,7 +20,7 @@ fn every_end_port_has_a_key_of_its_own() {
     let ports = [(0, 0), (1, 1), (2, 1), (3, 1)].map(|(node, port)| world.nodes[node].ports[port]);
     let mut keys: Vec<u64> = ports.iter().map(|port| port.mkey).collect();
     for port in ports {
-        assert_eq!((port.mkey_protect.get(), port.mkey_lease), (1, 0));
+        assert_eq!((port.mkey_protect.get(), port.mkey_lease), (1, 30));
     }
     keys.sort_unstable();
     keys.dedup();
@@ -78,11 +82,156 @@ fn what_somebody_else_wrote_is_found_and_written_again() {
 #[test]
 fn a_port_that_does_not_take_its_keys_stays_down() {
     let mut world = World::new(2, SmConfig { m_keys: Some(MKeys::new([7; 16])), ..config() });
-    world.nodes[2].key = 42;
+    let mkey_protect = ProtectBits::new(1);
+    world.nodes[2].guards[1].set(&PortInfo { mkey: 42, mkey_protect, ..PortInfo::default() });
     world.pass(5 * SECOND);
     assert_eq!(world.nodes[1].ports[1].state, PortState::Active);
     assert!(world.nodes[2].refused > 0);
     for (node, port) in [(2, 1), (0, 2)] {
         assert_eq!(world.nodes[node].ports[port].state, PortState::Init);
     }
+}
+
+#[test]
+fn a_node_that_claims_the_guids_of_another_one_does_not_get_its_key() {
+    // By the port GUID alone under another node GUID, by both, and by both as a switch; in front of the victim and behind it.
+    for (node_guid, kind) in [
+        (0x9000, NodeType::ChannelAdapter),
+        (0x2000, NodeType::ChannelAdapter),
+        (0x2000, NodeType::Switch),
+        (SWITCH.0, NodeType::ChannelAdapter),
+        (SWITCH.0, NodeType::Switch),
+    ] {
+        for at in [1, 9] {
+            let own = OwnSwitches { guids: [SWITCH].into(), ..OwnSwitches::default() };
+            let mut world = World::new(0, SmConfig { m_keys: Some(MKeys::new([7; 16])), own, ..config() });
+            let victim = world.add(NodeType::ChannelAdapter, 0x2000, 1);
+            world.connect((0, 5), (victim, 1));
+            world.pump();
+            let stolen = [world.nodes[0].ports[0].mkey, world.nodes[victim].ports[1].mkey];
+            let attacker = world.add(NodeType::ChannelAdapter, 0x9000, 1);
+            world.nodes[attacker].claims = Some((node_guid, kind));
+            world.nodes[attacker].claimed_port_guid =
+                Some(if node_guid == SWITCH.0 { SWITCH } else { Guid(0x2001) });
+            world.connect((0, at), (attacker, 1));
+            world.sm.handle_port_change(world.now);
+            world.pass(30 * SECOND);
+            for key in stolen {
+                assert!(key != 0 && !world.nodes[attacker].keys_seen.contains(&key), "{node_guid:#x} {at}");
+            }
+            assert_eq!(world.nodes[attacker].ports[1].state, PortState::Init);
+            assert_eq!(world.nodes[victim].ports[1].state, PortState::Active);
+            assert_eq!(world.route(0, world.nodes[victim].ports[1].lid), 5);
+        }
+    }
+}
+
+#[test]
+fn a_switch_is_taken_in_where_one_may_be() {
+    for (others, active) in [(vec![(SWITCH, 9)], true), (vec![], false)] {
+        let own =
+            OwnSwitches { guids: [SWITCH].into(), trunks: [].into(), others: others.into_iter().collect() };
+        let mut world = World::new(1, SmConfig { own, ..config() });
+        let far = world.add(NodeType::Switch, 0x200, 20);
+        world.connect((0, 9), (far, 5));
+        let host = world.add(NodeType::ChannelAdapter, 0x8000, 1);
+        world.connect((far, 7), (host, 1));
+        world.pump();
+        assert_eq!(world.nodes[host].ports[1].state == PortState::Active, active);
+        assert_eq!(world.sm.counters().nodes_ignored, u64::from(!active));
+        world.sm.handle_port_change(world.now);
+        world.pass(SECOND);
+        assert_eq!(world.sm.counters().nodes_ignored, u64::from(!active), "counted and reported once");
+    }
+}
+
+#[test]
+fn a_key_of_a_manager_that_is_gone_is_replaced_after_its_lease() {
+    let mut world = World::new(2, SmConfig { m_keys: Some(MKeys::new([7; 16])), ..config() });
+    let old = PortInfo { mkey: 42, mkey_protect: ProtectBits::new(1), mkey_lease: 30, ..PortInfo::default() };
+    world.nodes[0].guards[0].set(&old);
+    world.nodes[2].guards[1].set(&old);
+    world.pass(25 * SECOND);
+    assert!(!world.sm.is_up() && world.nodes[2].ports[1].state == PortState::Init);
+    let asked = world.nodes[2].refused;
+    assert!(asked > 4 && asked < 400, "{asked}");
+    world.pass(20 * SECOND);
+    assert!(world.sm.is_up() && all_active(&world), "{:?}", world.sm.counters());
+    assert!(![0, 42].contains(&world.nodes[2].ports[1].mkey));
+    // A host that comes with a wrong key does not end the lease of a manager that is there.
+    let asked = Smp::directed(Method::Set, Tid(1), attribute::PORT_INFO, 0, &DirectedPath::LOCAL);
+    let key = world.nodes[2].ports[1].mkey;
+    for _ in 0..20 {
+        assert!(!world.nodes[2].guards[1].admits(&Smp { mkey: 42, ..asked }));
+        world.nodes[2].guards[1].follow(world.now);
+        world.pass(10 * SECOND);
+        world.nodes[2].guards[1].follow(world.now);
+    }
+    let mut shown = PortInfo::default();
+    world.nodes[2].guards[1].show(&asked, &mut shown);
+    assert_eq!((shown.mkey, shown.mkey_protect.get()), (0, 1));
+    assert_eq!(world.nodes[2].ports[1].mkey, key);
+}
+
+#[test]
+fn a_host_that_reads_back_something_else_does_not_make_the_manager_sweep_without_end() {
+    let mut world = guarded();
+    world.nodes[2].lies = true;
+    world.pass(30 * SECOND);
+    let sweeps = world.sm.counters().sweeps;
+    world.pass(10 * SECOND);
+    assert!(world.sm.counters().sweeps - sweeps <= 2, "{:?}", world.sm.counters());
+    // Nor does it have more read when links change all the time.
+    let found = world.sm.counters().found_changed;
+    for _ in 0..100 {
+        world.sm.handle_port_change(world.now);
+        world.pass(SECOND / 10);
+    }
+    assert!(world.sm.counters().found_changed - found <= 4, "{:?}", world.sm.counters());
+}
+
+#[test]
+fn reading_a_mute_host_back_holds_up_neither_joins_nor_links() {
+    let mut world = guarded();
+    let joined = |world: &World| world.multicast(0, Lid(0xc000));
+    world.nodes[2].mute = true;
+    // The light sweep has begun, and the mute host's answers are waited for.
+    world.pass(10 * SECOND);
+    let wanted: McMemberRecord = member(&world, 1, broadcast());
+    world.member(1, Method::Set, JOIN, &wanted).unwrap();
+    world.pass(Duration::from_millis(1));
+    assert_eq!(joined(&world), 1 << 1);
+    let host = world.add(NodeType::ChannelAdapter, 0x8000, 1);
+    world.pass(Duration::from_millis(999));
+    world.connect((0, 9), (host, 1));
+    world.sm.handle_port_change(world.now);
+    world.pass(Duration::from_millis(100));
+    assert!(world.sm.ports().count() >= 4);
+    // What was left out is read later: the change of a table between.
+    world.nodes[2].mute = false;
+    world.nodes[3].pkeys[1].get_mut(&0).unwrap()[5] = PKey(0x8005);
+    world.pass(11 * SECOND);
+    assert_eq!(world.nodes[3].pkeys[1][&0][5], PKey(0));
+}
+
+#[test]
+fn joins_without_end_do_not_let_the_leases_run_out() {
+    let m_keys = Some(MKeys::new([7; 16]));
+    let mut world = World::new(3, SmConfig { m_keys, smp_window: 1, ..config() });
+    world.pump();
+    world.nodes[2].mute = true;
+    let wrong = Smp::directed(Method::Set, Tid(1), attribute::PORT_INFO, 0, &DirectedPath::LOCAL);
+    let wanted: McMemberRecord = member(&world, 1, broadcast());
+    for n in 0..6000 {
+        let guard = &mut world.nodes[3].guards[1];
+        assert!(!guard.admits(&wrong));
+        guard.follow(world.now);
+        let method = if n % 2 == 0 { Method::Set } else { Method::Delete };
+        world.member(1, method, JOIN, &wanted).unwrap();
+        world.pass(SECOND / 100);
+        world.nodes[3].guards[1].follow(world.now);
+    }
+    let mut shown = PortInfo::default();
+    world.nodes[3].guards[1].show(&wrong, &mut shown);
+    assert_eq!((shown.mkey, shown.mkey_protect.get()), (0, 1), "the key is still on guard");
 }

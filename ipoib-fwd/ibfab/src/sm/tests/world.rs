@@ -1,13 +1,13 @@
 //! A simulated fabric: nodes with subnet management agents in memory, links, lost packets, a clock.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use ib_wire::mad::{Mad, MadAddress, MadStatus, Method, MgmtClass};
 use ib_wire::smp::{
-    Capabilities, DirectedStep, LinearForwardingBlock, LinkWidth, MulticastForwardingBlock, NodeDescription,
-    NodeInfo, NodeType, Origin, PKeyBlock, PortInfo, PortPhysicalState, PortState, Smp, SwitchInfo,
-    attribute, step,
+    Capabilities, DirectedStep, LinearForwardingBlock, LinkWidth, MKeyGuard, MulticastForwardingBlock,
+    NodeDescription, NodeInfo, NodeType, Origin, PKeyBlock, PortInfo, PortPhysicalState, PortState, Smp,
+    SwitchInfo, attribute, step,
 };
 use ib_wire::{Gid, Guid, Lid, Mtu, PKey, Qpn, ServiceLevel};
 
@@ -24,10 +24,18 @@ pub(super) struct SimNode {
     pub(super) switch: SwitchInfo,
     pub(super) linear: BTreeMap<u32, [u8; 64]>,
     pub(super) multicast: BTreeMap<(u16, u8), [u16; 32]>,
-    /// M_Key without which nothing can be written; 0: none.
-    pub(super) key: u64,
-    /// Writes that were refused for want of it.
+    /// What guards each port; a switch has one for all.
+    pub(super) guards: Vec<MKeyGuard>,
+    /// Writes that were refused for want of the M_Key.
     pub(super) refused: u32,
+    /// Keys of the packets that came.
+    pub(super) keys_seen: BTreeSet<u64>,
+    /// Says that it has other P_Keys than were written.
+    pub(super) lies: bool,
+    /// Node GUID and type that it claims to have.
+    pub(super) claims: Option<(u64, NodeType)>,
+    /// Port GUID that it claims to have.
+    pub(super) claimed_port_guid: Option<Guid>,
     /// Does not answer.
     pub(super) mute: bool,
     /// Times that a port was told to register anew.
@@ -65,8 +73,12 @@ impl SimNode {
             switch,
             linear: BTreeMap::new(),
             multicast: BTreeMap::new(),
-            key: 0,
+            guards: vec![MKeyGuard::default(); count],
             refused: 0,
+            keys_seen: BTreeSet::new(),
+            lies: false,
+            claims: None,
+            claimed_port_guid: None,
             mute: false,
             reregistered: 0,
             sets: 0,
@@ -90,27 +102,37 @@ impl SimNode {
             (PortState::Down, PortPhysicalState::Polling)
         };
         self.switch.port_state_change = self.kind == NodeType::Switch;
+        if self.kind != NodeType::Switch && !up {
+            self.guards[usize::from(port)] = MKeyGuard::default();
+        }
     }
 
     /// What the agent answers to a packet that came in by `entry`.
-    fn agent(&mut self, smp: &Smp, entry: u8) -> Option<Smp> {
+    fn agent(&mut self, smp: &Smp, entry: u8, now: Instant) -> Option<Smp> {
         let mut answer = smp.answer(MadStatus::OK);
         let set = smp.header.method == Method::Set;
         self.sets += u32::from(set);
-        if set && self.key != 0 && smp.mkey != self.key {
+        self.keys_seen.insert(smp.mkey);
+        let port_guid = self.port_guid(entry);
+        let guard = &mut self.guards[if self.kind == NodeType::Switch { 0 } else { usize::from(entry) }];
+        guard.follow(now);
+        if !guard.admits(smp) {
             self.refused += 1;
+            guard.follow(now);
             return None;
         }
+        let (node_guid, node_type) =
+            self.claims.map_or((self.guid, self.kind), |(guid, kind)| (Guid(guid), kind));
         let modifier = smp.header.modifier;
         match smp.header.attribute {
             attribute::NODE_INFO => answer.set_attribute(&NodeInfo {
                 base_version: 1,
                 class_version: 1,
-                node_type: self.kind,
+                node_type,
                 num_ports: self.ports.len() as u8 - 1,
-                system_image_guid: self.guid,
-                node_guid: self.guid,
-                port_guid: self.port_guid(entry),
+                system_image_guid: node_guid,
+                node_guid,
+                port_guid: self.claimed_port_guid.unwrap_or(port_guid),
                 partition_cap: 64,
                 device_id: 1,
                 revision: 1,
@@ -137,10 +159,16 @@ impl SimNode {
                         (to, from) => panic!("{from:?} to {to:?}"),
                     };
                     let physical_state = info.physical_state;
-                    self.key = wanted.mkey.max(self.key);
+                    if self.kind != NodeType::Switch || modifier == 0 {
+                        guard.set(&wanted);
+                    }
                     *info = PortInfo { state, physical_state, client_reregister: false, ..wanted };
                 }
-                answer.set_attribute(info);
+                let mut shown = *info;
+                if self.kind != NodeType::Switch || modifier == 0 {
+                    guard.show(smp, &mut shown);
+                }
+                answer.set_attribute(&shown);
             }
             attribute::PKEY_TABLE => {
                 let (block, port) = PKeyBlock::place(modifier);
@@ -149,7 +177,11 @@ impl SimNode {
                 if set {
                     *keys = smp.attribute::<PKeyBlock>().unwrap().keys;
                 }
-                answer.set_attribute(&PKeyBlock { keys: *keys });
+                let mut shown = PKeyBlock { keys: *keys };
+                if self.lies && !set {
+                    shown.keys[31] = PKey(0x8666);
+                }
+                answer.set_attribute(&shown);
             }
             attribute::LINEAR_FORWARDING => {
                 let ports = self.linear.entry(modifier).or_insert([255; 64]);
@@ -256,7 +288,7 @@ impl World {
                 DirectedStep::Deliver if self.nodes[at].mute => return,
                 DirectedStep::Deliver => {
                     let entry = if let Origin::Port(entry) = origin { entry } else { 0 };
-                    let Some(answer) = self.nodes[at].agent(&smp, entry) else { return };
+                    let Some(answer) = self.nodes[at].agent(&smp, entry, self.now) else { return };
                     smp = answer;
                     if let Some(mlid) = self.watch {
                         self.watched += u32::from(smp.header.attribute == attribute::MULTICAST_FORWARDING);
@@ -326,7 +358,7 @@ impl World {
         let active =
             |end: (usize, u8)| self.nodes[end.0].ports[usize::from(end.1)].state == PortState::Active;
         for &start in self.links.values().filter(|end| self.nodes[end.0].kind == NodeType::Switch) {
-            let (mut copies, mut seen) = (vec![start], std::collections::BTreeSet::new());
+            let (mut copies, mut seen) = (vec![start], BTreeSet::new());
             while let Some((at, entry)) = copies.pop() {
                 assert!(seen.insert((at, entry)), "{mlid} goes round from {start:?}");
                 let ports = self.multicast(at, mlid);

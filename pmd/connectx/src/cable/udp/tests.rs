@@ -218,8 +218,15 @@ fn a_hello_of_somebody_who_has_not_heard_us_does_not_take_the_cable_down() {
     }
     assert!(one.is_up());
     assert_eq!(one.counters().downs, 0);
-    // An end that began anew without a word has heard us, by our next hello. It says so again and again: the cable is seen to be down first.
+    // An end that began anew without a word has heard us, by our next hello, and then by that of our next session. It says so again and
+    // again: the cable is seen to be down first.
+    partner.set_nonblocking(true).unwrap();
+    let mut ours = ours;
     run(now, &mut [&mut one], |ends| {
+        let mut bytes = [0; 100];
+        while let Ok(n) = partner.recv(&mut bytes) {
+            ours = Codec::new(None).parse_hello(&bytes[..n]).unwrap().session;
+        }
         say(Hello { session: 7, heard: ours, bye: false });
         ends[0].receive(8, |_| {});
         ends[0].counters().ups == 2
@@ -317,4 +324,37 @@ fn an_end_of_another_version_or_key_is_refused_and_named() {
         assert!(trouble.to_string().contains(advice), "{trouble}");
     }
     assert!(!one.is_up());
+}
+
+#[test]
+fn a_recording_of_an_earlier_session_is_worth_nothing() {
+    let key = CableKey::new([7; 16]);
+    let codec = Codec::new(Some(key.clone()));
+    let (mut one, partner, sessions) = with_partner(Some(key));
+    let packet = [0x70; 60];
+    let recorded = [
+        codec.hello(Hello { session: sessions.sender, heard: sessions.receiver, bye: false }).to_vec(),
+        [&packet[..], &codec.trailer(&packet, sessions)].concat(),
+    ];
+    partner.send(&recorded[1]).unwrap();
+    assert_eq!(take(&mut one, 1), [packet]);
+    // The other end leaves.
+    partner.send(&codec.hello(Hello { session: 5, heard: sessions.receiver, bye: true })).unwrap();
+    let now = &mut Instant::now();
+    run(now, &mut [&mut one], |ends| {
+        ends[0].receive(8, |_| {});
+        !ends[0].is_up()
+    });
+    let forged = one.counters().rx_forged;
+    for _ in 0..3 {
+        for datagram in &recorded {
+            partner.send(datagram).unwrap();
+        }
+    }
+    run(now, &mut [&mut one], |ends| {
+        ends[0].receive(8, |_| panic!("a packet of an earlier session"));
+        assert!(!ends[0].is_up());
+        ends[0].counters().rx_forged == forged + 6
+    });
+    assert_eq!(one.counters().ups, 1);
 }
