@@ -136,7 +136,8 @@ mode = "connected"
         names = sorted(links, reverse=not self.turned)
         members = '"all"' if self.member else '"all", "gateway=limited"'
         return (f'[fabric]\nmtu = {self.fabric_mtu}\nprefix = "{self.prefix}"\n'
-                + "".join(f'\n[[link]]\nname = "{name}"\nurl = "{links[name]}"\ntrunk = {str(name == "annex").lower()}\n' for name in names) + hosts
+                + "".join(f'\n[[link]]\nname = "{name}"\nurl = "{links[name]}"\ntrunk = {str(name == "annex").lower()}\n'
+                          for name in names) + hosts
                 + f'\n[[partition]]\nname = "{OFFICE}"\npkey = 0xffff\nqkey = {self.qkey}\nmtu = {self.group_mtu}\nmembers = [{members}]\n'
                 + f'\n[[partition]]\nname = "{STORAGE}"\npkey = {PKEY:#x}\nmembers = ["gateway", "{STORAGE}"]\n')
 
