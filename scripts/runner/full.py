@@ -144,6 +144,8 @@ def run(named, json_file):
     unknown = [name for name in named if name not in every]
     if unknown:
         sys.exit(f"test: there is no part {unknown[0]}; scripts/test --list has them all")
+    if json_file and not json_file.parent.is_dir():
+        sys.exit(f"test: --json: there is no directory {json_file.parent}")
     rows, document = [], []
     for part in [every[name] for name in named] if named else every.values():
         say(f"== {part.name}: {part.shows} ({part.minutes})")

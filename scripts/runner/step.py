@@ -116,7 +116,8 @@ def table(rows, headings):
 def start(command, log, environment=None):
     """Starts a command in a process group of its own, which `stop_running` stops as a whole.
 
-    Should this process be killed, the kernel interrupts the command, which then cleans up after itself.
+    Should this process be killed, the kernel interrupts the command: programs in Python and cargo then clean up and end, and a shell
+    script ends with the command that it waits for.
     """
     command = [str(word) for word in command]
     if not shutil.which(command[0], path=f"{os.environ['PATH']}:{ROOT}"):
