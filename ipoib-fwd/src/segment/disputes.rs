@@ -179,6 +179,7 @@ impl<P: Packet> Segment<P> {
         }
         self.lookups.remove(&ip);
         self.unproven.remove(&ip);
+        self.proven_at.remove(&ip);
         self.ethernet_askers.take(ip);
         self.infiniband_askers.take(ip);
         self.hosts.forget(ip);
@@ -293,6 +294,7 @@ impl<P: Packet> Segment<P> {
             return self.claim(now, fabric, ip, claim);
         }
         self.unproven.remove(&ip);
+        self.proven_at.insert(ip, now);
         match claim {
             Claim::Ethernet(arp) => {
                 let wanted = !claim.announces() || self.infiniband_askers.is_asked(ip);
@@ -335,6 +337,7 @@ impl<P: Packet> Segment<P> {
         claim: Claim,
     ) -> Result<(), DropReason> {
         self.unproven.remove(&ip);
+        self.proven_at.remove(&ip);
         let meaning = match claim {
             Claim::Ethernet(arp) => {
                 fabric.forget(now, ip);

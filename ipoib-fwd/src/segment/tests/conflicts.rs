@@ -142,7 +142,9 @@ fn a_card_that_answers_once_more_before_it_goes_is_asked_again_soon() {
     w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
     w.asked();
     w.pass(secs(20));
-    assert_eq!(w.asked(), [Asked::Verify(I1.into()); 3]);
+    let mut asked = w.asked();
+    asked.retain(|asked| matches!(asked, Asked::Verify(_)));
+    assert_eq!(asked, [Asked::Verify(I1.into()); 3]);
 }
 
 #[test]
@@ -372,7 +374,9 @@ fn an_owner_that_missed_a_question_is_asked_again() {
     w.asked();
     w.pass(secs(5));
     let of_1 = HardwareAddress { flags: AddressFlags::NONE, ..hardware(1) };
-    assert_eq!(w.asked(), [Asked::AskAt(I1.into(), of_1); 2]);
+    let mut asked = w.asked();
+    asked.retain(|asked| matches!(asked, Asked::AskAt(..)));
+    assert_eq!(asked, [Asked::AskAt(I1.into(), of_1); 2]);
 }
 
 #[test]
