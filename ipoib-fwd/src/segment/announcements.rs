@@ -13,7 +13,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// What is still to be announced.
 #[derive(Debug, Default)]
 pub(super) struct Announcements {
-    /// Bounded by the table of Ethernet hosts, of which it is a copy.
+    /// A copy of the table of Ethernet hosts; and those that are added one by one, at a limited rate.
     waiting: VecDeque<IpAddr>,
     /// All of them once more, from this moment on.
     second: Option<(Instant, VecDeque<IpAddr>)>,

@@ -308,6 +308,7 @@ impl<P: Packet> Segment<P> {
                     self.announce_to_infiniband(now, fabric, ip, By::Ethernet(arp.sender_mac));
                     return Ok(());
                 }
+                self.announce_new(now, ip);
                 let meaning = check_ethernet(&arp, arp.sender_mac, &self.own)?;
                 self.answer_ethernet_arp(now, fabric, &arp, meaning)
             }

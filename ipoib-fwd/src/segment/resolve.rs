@@ -409,13 +409,14 @@ impl<P: Packet> Segment<P> {
             if !self.is_on(fabric, across, ip) {
                 continue;
             }
-            self.unproven.remove(&ip);
+            let is_new = self.unproven.remove(&ip) == Some(false) || lookup.answer.is_some();
             self.proven_at.insert(ip, now);
             self.note_name(fabric, across, ip);
             if across == Side::Ethernet {
                 self.introduce_proven(now, fabric, ip);
             }
             match across {
+                Side::Ethernet if is_new && !lookup.announces => self.announce_new(now, ip),
                 _ if !lookup.announces => {}
                 Side::Ethernet => self.announce_to_infiniband(now, fabric, ip, By::Unknown),
                 Side::InfiniBand => self.announce_to_ethernet(now, ip, By::Unknown),
@@ -471,6 +472,15 @@ impl<P: Packet> Segment<P> {
     ) {
         if self.limits.take_announcement(now, Side::InfiniBand, by) {
             fabric.announce(now, self.worker_of(ip), ip);
+        } else {
+            self.counters.limited += 1;
+        }
+    }
+
+    /// InfiniBand hosts may know a newly proven Ethernet host at a queue pair that is gone, as after a restart: it is announced to them.
+    pub(super) fn announce_new(&mut self, now: Instant, ip: IpAddr) {
+        if self.limits.new_hosts.take(now) {
+            self.announcements.add(now, ip);
         } else {
             self.counters.limited += 1;
         }

@@ -254,7 +254,8 @@ fn an_infiniband_hosts_own_side_is_asked_first() {
     w.pass(ms(200));
     assert!(w.asked().iter().all(|a| !matches!(a, Asked::Reply { .. })));
     w.pass(ms(100));
-    assert_eq!(w.asked(), [Asked::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() }]);
+    let reply = Asked::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() };
+    assert_eq!(w.asked(), [reply, Asked::Announce(E1.into())]);
     // One that is known is told at once.
     w.infiniband(InfiniBandOperation::Request, 2, I2, E1);
     assert_eq!(w.asked(), [Asked::Reply { ip: E1.into(), to: hardware(2), to_ip: I2.into() }]);
@@ -342,5 +343,18 @@ fn an_answer_that_comes_late_leaves_the_address_to_neither_side() {
             w.pass(secs(2));
             assert!(!w.asked().contains(&reply));
         }
+    }
+}
+
+#[test]
+fn each_ethernet_host_is_announced_to_infiniband_when_it_is_proven() {
+    // After a restart InfiniBand hosts know Ethernet hosts at queue pairs that are gone, all of them and not only the first.
+    let mut w = World::new();
+    w.know_infiniband(1, I1);
+    for (mac, ip) in [(E1_MAC, E1), (E2_MAC, E2)] {
+        w.ethernet(ArpOperation::Request, mac, ip, I1);
+        assert_eq!(replies(&w.outputs()), [(I1, mac)]);
+        w.pass(PROVEN);
+        assert!(w.asked().contains(&Asked::Announce(ip.into())), "{ip}");
     }
 }
