@@ -187,8 +187,8 @@ impl<P: Packet> Segment<P> {
         self.owners.contest(now, ip);
     }
 
-    /// A host that nobody knew answers for an address that the other side claims: the claim is refused. The owner is not
-    /// proven by that, so that nothing is announced on the other side.
+    /// A host that was not known answers for an address that the other side claims: the claim is refused. The owner is not
+    /// proven by that, so that nothing is announced on the other side. If it is sought, its answer is taken as any other.
     pub(super) fn refute(&mut self, now: Instant, ip: IpAddr, owner: Place) {
         if let Some(claim) = self.owners.confirm(now, ip) {
             self.counters.conflicts += 1;
@@ -240,7 +240,7 @@ impl<P: Packet> Segment<P> {
         let Some(claim) = self.owners.confirm(now, ip) else { return };
         self.counters.conflicts += 1;
         self.output(Output::Happening(Happening::Conflict { ip, owner, claimant: claim.place() }));
-        if !self.owners.may_defend(now, ip) {
+        if !self.is_proven(fabric, side_of(owner), ip) || !self.owners.may_defend(now, ip) {
             return;
         }
         match owner {

@@ -86,7 +86,7 @@ described! {
         AskOwner = "Query the owner three times within a second, the last time its whole side: if it answers, the claim is refused, else the address moves.";
         Note = "Have the owner queried when this gateway begins to forward.";
         Contest = "Believe neither side for 10 s, and count it.";
-        Refute = "Refuse the claim of the other side and learn nothing. A request is served.";
+        Refute = "Refuse the claim of the other side. Take the answer if this side was queried for a host of the other; it is proven when the other side has been queried and stayed silent. A request is served.";
         Take = "Take the answer; it is proven when the other side has been queried and stayed silent.";
         Prove = "Query the other side twice within 0.3 s. If it stays silent the address is proven, and an announcement is carried across.";
         ServeAndProve = "Serve the request, and prove its sender if it asks for a host of the other side or for the gateway.";
@@ -258,6 +258,7 @@ mod tests {
                 known,
                 Claimed::Here | Claimed::Elsewhere | Claimed::Awaited | Claimed::SoughtAcross
             );
+            // `Refute` learns a queried host only.
             assert_eq!(learns, may, "{kind:?} {known:?}: only a known or queried host is learned at once");
             if known == Claimed::Across || (known == Claimed::AcrossLately && kind != Reply) {
                 assert_eq!(action, Sender::AskOwner, "an owner is queried first");

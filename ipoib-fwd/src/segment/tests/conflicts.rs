@@ -450,3 +450,29 @@ fn an_announcement_is_carried_across_when_the_other_side_has_been_silent() {
         assert_eq!(w.segment.counters().conflicts, u64::from(owner_answers));
     }
 }
+
+#[test]
+fn announcements_of_a_liar_keep_nobody_from_finding_the_owner() {
+    let mut w = World::new();
+    // The owner is not known, and answers all queries; a liar of the other side announces its address again and again.
+    for _ in 0..2 {
+        w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
+        w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
+    }
+    w.pass(ms(100));
+    w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
+    assert!(w.fabric.is_sought(I1.into()));
+    w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
+    assert!(w.segment.is_unproven(I1.into()), "it is found");
+    w.pass(ms(260));
+    assert!(!w.segment.is_unproven(I1.into()));
+    // The same of a host of Ethernet.
+    w.infiniband(InfiniBandOperation::Request, 2, E2, E2);
+    w.ethernet(ArpOperation::Reply, E2_MAC, E2, GATEWAY);
+    w.pass(ms(100));
+    w.infiniband(InfiniBandOperation::Request, 3, I2, E2);
+    w.ethernet(ArpOperation::Reply, E2_MAC, E2, GATEWAY);
+    w.pass(ms(260));
+    assert_eq!(w.segment.hosts.get(E2.into()), Some(E2_MAC));
+    assert!(!w.segment.is_unproven(E2.into()));
+}
