@@ -108,6 +108,7 @@ impl<P: Packet> Segment<P> {
         }
         if let Some(lookup) = self.lookups.get_mut(&sender) {
             lookup.take(now, *arp);
+            lookup.announces |= arp.sender_ip == arp.target_ip;
             return Ok(true);
         }
         // A packet waits for it: it goes, but the host is not announced or answered for before it is proven.
@@ -185,6 +186,8 @@ impl<P: Packet> Segment<P> {
             ArpMeaning::Announcement => {
                 if self.forwards() && self.is_proven(fabric, Side::Ethernet, sender) {
                     self.announce_to_infiniband(now, fabric, sender, by);
+                } else {
+                    self.announce_when_proven(sender, Side::Ethernet);
                 }
                 return Ok(());
             }

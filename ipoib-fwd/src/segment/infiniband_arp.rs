@@ -190,6 +190,8 @@ impl<P: Packet> Segment<P> {
             ArpMeaning::Announcement => {
                 if self.forwards() && self.is_proven(fabric, Side::InfiniBand, asker) {
                     self.announce_to_ethernet(now, asker, By::Lid(lid));
+                } else {
+                    self.announce_when_proven(asker, Side::InfiniBand);
                 }
                 return Ok(());
             }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use ib_wire::ipoib::Arp as InfiniBandArp;
 
-use super::arp::{announcement_ethernet, ask_ethernet, check_ethernet};
+use super::arp::{ArpMeaning, announcement_ethernet, ask_ethernet, check_ethernet};
 use super::fabric::{FIRST, Fabric, v4};
 use super::limits::By;
 use super::machine::Segment;
@@ -447,6 +447,10 @@ impl<P: Packet> Segment<P> {
             return Err(DropReason::NeighbourTableFull);
         }
         self.hosts.set_confirmed(sender, Some(at));
+        if matches!(meaning, ArpMeaning::Announcement) {
+            // The lookup has noted it.
+            return Ok(());
+        }
         self.answer_ethernet_arp(now, fabric, arp, meaning)
     }
 
@@ -474,6 +478,13 @@ impl<P: Packet> Segment<P> {
             fabric.announce(now, self.worker_of(ip), ip);
         } else {
             self.counters.limited += 1;
+        }
+    }
+
+    /// A host of a side announces itself that is being proven: the announcement is carried across afterwards.
+    pub(super) fn announce_when_proven(&mut self, ip: IpAddr, side: Side) {
+        if let Some(lookup) = self.lookups.get_mut(&ip).filter(|lookup| lookup.own != side) {
+            lookup.announces = true;
         }
     }
 

@@ -476,3 +476,31 @@ fn announcements_of_a_liar_keep_nobody_from_finding_the_owner() {
     assert_eq!(w.segment.hosts.get(E2.into()), Some(E2_MAC));
     assert!(!w.segment.is_unproven(E2.into()));
 }
+
+#[test]
+fn an_announcement_of_a_host_that_is_being_proven_is_carried_across_afterwards() {
+    // Ethernet: the host has answered a request of the other side before, or answers it by its announcement.
+    for answered in [true, false] {
+        let mut w = World::new();
+        w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
+        if answered {
+            w.ethernet(ArpOperation::Request, E1_MAC, E1, GATEWAY);
+        }
+        w.ethernet(ArpOperation::Request, E1_MAC, E1, E1);
+        w.pass(ms(200));
+        assert!(!w.asked().contains(&Asked::Announce(E1.into())));
+        w.pass(ms(60));
+        let announced = w.asked().iter().filter(|a| **a == Asked::Announce(E1.into())).count();
+        assert_eq!(announced, 1, "{answered}");
+    }
+    // InfiniBand.
+    let mut w = World::new();
+    w.know_ethernet(E1_MAC, E1);
+    w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
+    w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
+    w.infiniband(InfiniBandOperation::Request, 1, I1, I1);
+    w.outputs();
+    w.pass(ms(260));
+    let frames = World::frames(&w.outputs());
+    assert_eq!(frames.iter().filter(|a| (a.sender_ip, a.target_ip) == (I1, I1)).count(), 1);
+}
