@@ -1,5 +1,5 @@
-//! Announcements of the Ethernet hosts that the gateway answers for, to the InfiniBand side, at a pace that leaves room for
-//! everything else.
+//! Announcements of the hosts of one side that the gateway answers for, to the other side, at a pace that leaves room for everything
+//! else.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

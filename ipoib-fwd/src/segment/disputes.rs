@@ -329,7 +329,8 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Moves an address to the side that claims it, tells the side that it left, and does what the claim asked for.
+    /// Moves an address to the side that claims it, announces it on the side that it left, and does what the claim asked for. A router may
+    /// move with hundreds of addresses (VRRP): none of them is left out.
     fn move_address(
         &mut self,
         now: Instant,
@@ -346,7 +347,7 @@ impl<P: Packet> Segment<P> {
                     return Err(DropReason::NeighbourTableFull);
                 }
                 self.hosts.set_confirmed(ip, None);
-                self.announce_to_infiniband(now, fabric, ip, By::Ethernet(arp.sender_mac));
+                self.announcements.add(now, ip);
                 check_ethernet(&arp, arp.sender_mac, &self.own)?
             }
             Claim::InfiniBand { worker, from, arp } => {
@@ -355,7 +356,7 @@ impl<P: Packet> Segment<P> {
                 let name = self.name_for(now, fabric, Side::InfiniBand, ip, None);
                 fabric.meet(now, self.worker_of_name(name), name, arp.sender, ip);
                 fabric.hear(now, worker, &from, arp);
-                self.announce_to_ethernet(now, ip, By::Lid(from.slid));
+                self.ethernet_announcements.add(now, ip);
                 check_infiniband(&arp, fabric.own_addresses(), &self.own)?
             }
         };

@@ -504,3 +504,25 @@ fn an_announcement_of_a_host_that_is_being_proven_is_carried_across_afterwards()
     let frames = World::frames(&w.outputs());
     assert_eq!(frames.iter().filter(|a| (a.sender_ip, a.target_ip) == (I1, I1)).count(), 1);
 }
+
+#[test]
+fn all_addresses_of_a_router_that_moves_are_announced_where_they_were() {
+    let mut w = World::new();
+    w.segment.own.settings.address = GatewayAddress::new(GATEWAY, 16);
+    let all: Vec<_> = (0..200u32).map(|n| Ipv4Addr::from(0x0a4d_0400 + n)).collect();
+    for ip in &all {
+        w.know_infiniband(1, *ip);
+        w.ethernet(ArpOperation::Request, E2_MAC, *ip, *ip);
+    }
+    w.pass(ms(1500));
+    let asked = w.asked();
+    assert!(all.iter().all(|ip| asked.contains(&Asked::Announce((*ip).into()))));
+    w.outputs();
+    // The other way.
+    for ip in &all {
+        w.infiniband(InfiniBandOperation::Request, 1, *ip, *ip);
+    }
+    w.pass(ms(1500));
+    let frames = World::frames(&w.outputs());
+    assert!(all.iter().all(|ip| frames.iter().any(|a| (a.sender_ip, a.target_ip) == (*ip, *ip))));
+}
