@@ -244,8 +244,8 @@ impl<P: Packet> Segment<P> {
             return;
         }
         match owner {
-            Place::Ethernet(_) => self.announce_to_infiniband(now, fabric, ip, By::Unknown),
-            Place::InfiniBand(_) => self.announce_to_ethernet(now, ip, By::Unknown),
+            Place::Ethernet(_) => self.announce_to_infiniband(now, fabric, ip, By::Beyond(ip)),
+            Place::InfiniBand(_) => self.announce_to_ethernet(now, ip, By::Beyond(ip)),
         }
     }
 

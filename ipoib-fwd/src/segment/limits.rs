@@ -47,7 +47,7 @@ pub(super) enum By {
     Ethernet(MacAddress),
     Lid(Lid),
     Connection(Qpn),
-    /// A host beyond the link: its router's link-layer address is everybody's there.
+    /// A host beyond the link: its router's link-layer address is everybody's there. Or a host that is announced.
     Beyond(IpAddr),
     Unknown,
 }

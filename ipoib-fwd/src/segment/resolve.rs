@@ -418,8 +418,8 @@ impl<P: Packet> Segment<P> {
             match across {
                 Side::Ethernet if is_new && !lookup.announces => self.announce_new(now, ip),
                 _ if !lookup.announces => {}
-                Side::Ethernet => self.announce_to_infiniband(now, fabric, ip, By::Unknown),
-                Side::InfiniBand => self.announce_to_ethernet(now, ip, By::Unknown),
+                Side::Ethernet => self.announce_to_infiniband(now, fabric, ip, By::Beyond(ip)),
+                Side::InfiniBand => self.announce_to_ethernet(now, ip, By::Beyond(ip)),
             }
             match across {
                 Side::InfiniBand if fabric.has_way(ip) => self.answer_ethernet_askers(now, fabric, ip),

@@ -526,3 +526,16 @@ fn all_addresses_of_a_router_that_moves_are_announced_where_they_were() {
     let frames = World::frames(&w.outputs());
     assert!(all.iter().all(|ip| frames.iter().any(|a| (a.sender_ip, a.target_ip) == (*ip, *ip))));
 }
+
+#[test]
+fn the_owners_of_many_addresses_are_defended_and_each_has_its_share() {
+    let mut w = World::new();
+    let all: Vec<_> = (20..60).map(|n| Ipv4Addr::new(10, 77, 0, n)).collect();
+    for ip in &all {
+        w.know_infiniband(1, *ip);
+        w.ethernet(ArpOperation::Request, E2_MAC, *ip, *ip);
+        w.infiniband(InfiniBandOperation::Reply, 1, *ip, GATEWAY);
+    }
+    let defences = World::frames(&w.outputs());
+    assert_eq!(defences.iter().map(|a| a.sender_ip).collect::<Vec<_>>(), all);
+}
