@@ -124,9 +124,10 @@ impl<P: Packet> Segment<P> {
     ) -> Result<(), DropReason> {
         self.counters.own_address_claimed += 1;
         if let Some(own) = self.own.address()
-            && self.own_defended.is_none_or(|at| now.saturating_duration_since(at) >= DEFEND)
+            && let Some(defended) = self.own_defended.get_mut(side_of(claimant) as usize)
+            && defended.is_none_or(|at| now.saturating_duration_since(at) >= DEFEND)
         {
-            self.own_defended = Some(now);
+            *defended = Some(now);
             self.output(Output::Happening(Happening::OwnAddressClaimed { ip: own.into(), claimant }));
             match claimant {
                 Place::Ethernet(_) => {

@@ -99,8 +99,8 @@ pub struct Segment<P> {
     pub(super) proven_at: HashMap<IpAddr, Instant, FixedState>,
     pub(super) names: Names,
     pub(super) introductions: Introductions,
-    /// When the gateway's own address was defended last.
-    pub(super) own_defended: Option<Instant>,
+    /// When the gateway's own address was defended last, on each side.
+    pub(super) own_defended: [Option<Instant>; 2],
     pub(super) parked: Parked<P>,
     pub(super) limits: Limits,
     pub(super) counters: SegmentCounters,
@@ -129,7 +129,7 @@ impl<P: Packet> Segment<P> {
             proven_at: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(40))),
             names: Names::new(settings.seed.rotate_left(56)),
             introductions: Introductions::default(),
-            own_defended: None,
+            own_defended: [None; 2],
             parked: Parked::new(settings.most_parked),
             limits: Limits::new(now, settings.seed.rotate_left(40)),
             counters: SegmentCounters::default(),

@@ -539,3 +539,16 @@ fn the_owners_of_many_addresses_are_defended_and_each_has_its_share() {
     let defences = World::frames(&w.outputs());
     assert_eq!(defences.iter().map(|a| a.sender_ip).collect::<Vec<_>>(), all);
 }
+
+#[test]
+fn a_claim_to_the_own_address_on_one_side_leaves_it_defended_on_the_other() {
+    let mut w = World::new();
+    w.ethernet(ArpOperation::Request, E2_MAC, GATEWAY, GATEWAY);
+    w.outputs();
+    for _ in 0..2 {
+        w.infiniband(InfiniBandOperation::Request, 3, GATEWAY, I1);
+    }
+    assert_eq!(w.asked(), [Asked::Announce(GATEWAY.into())]);
+    let claimant = Place::InfiniBand(hardware(3));
+    assert_eq!(moved(&w.outputs()), [Happening::OwnAddressClaimed { ip: GATEWAY.into(), claimant }]);
+}
