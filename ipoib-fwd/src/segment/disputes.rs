@@ -252,6 +252,12 @@ impl<P: Packet> Segment<P> {
 
     pub(super) fn settle_claims(&mut self, now: Instant, fabric: &mut impl Fabric) {
         for step in self.owners.handle_timeout(now) {
+            let (Step::Ask { ip, .. } | Step::Move { ip, .. } | Step::Prove { ip, .. }) = step;
+            // The networks may be others since it was claimed.
+            if self.own.owns(ip) || !v4(ip).is_some_and(|ip| self.own.settings.is_on_link(ip)) {
+                self.owners.give_up(ip);
+                continue;
+            }
             match step {
                 Step::Ask { ip, last } => {
                     let Some(claim) = self.owners.claimed(ip) else { continue };
