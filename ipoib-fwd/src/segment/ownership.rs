@@ -82,7 +82,7 @@ described! {
         Refuse = "Drop the packet and count a refused claim.";
         Serve = "Learn nothing. A request is served.";
         Confirm = "Refresh the entry and refuse an open claim of the other side; announce the owner on that side.";
-        Doubt = "Believe the new hardware address and query the old one, which keeps the address if it answers. Query the other side; an announcement is carried there after 0.25 s if it stays silent.";
+        Doubt = "Believe the new hardware address and query the old one, which keeps the address if it answers. Query the other side twice; an announcement is carried there after 0.25 s if it stays silent.";
         AskOwner = "Query the owner three times within a second, the last time its whole side: if it answers, the claim is refused, else the address moves.";
         Note = "Have the owner queried when this gateway begins to forward.";
         Contest = "Believe neither side for 10 s, and count it.";
@@ -115,9 +115,9 @@ described! {
         Ignore = "Do not answer: the host hears the request itself, or no owner is proven.";
         Wait = "Answer when the claim is settled.";
         AskOwner = "Query the owner three times within a second; answer when it does.";
-        AskOwnSide = "Query the asker's own side; answer after 0.25 s if it stays silent.";
+        AskOwnSide = "Query the asker's own side twice; answer after 0.25 s if it stays silent.";
         AskHere = "Query the host three times within a second; if it is silent, look for it on the other side.";
-        LookUp = "Query the other side, and the asker's own side before anything is answered.";
+        LookUp = "Query the other side, and the asker's own side before anything is answered. A probe from Ethernet is carried to the other side, and so is its answer back: the prober queries its own side itself.";
     }
 }
 
