@@ -1,5 +1,5 @@
-//! Announcements of the Ethernet hosts that the gateway answers for, to the InfiniBand side, at a pace that leaves room for
-//! everything else.
+//! Announcements of the hosts of one side that the gateway answers for, to the other side, at a pace that leaves room for everything
+//! else.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// What is still to be announced.
 #[derive(Debug, Default)]
 pub(super) struct Announcements {
-    /// Bounded by the table of Ethernet hosts, of which it is a copy.
+    /// A copy of the table of Ethernet hosts; and those that are added one by one, at a limited rate.
     waiting: VecDeque<IpAddr>,
     /// All of them once more, from this moment on.
     second: Option<(Instant, VecDeque<IpAddr>)>,

@@ -124,9 +124,10 @@ impl<P: Packet> Segment<P> {
     ) -> Result<(), DropReason> {
         self.counters.own_address_claimed += 1;
         if let Some(own) = self.own.address()
-            && self.own_defended.is_none_or(|at| now.saturating_duration_since(at) >= DEFEND)
+            && let Some(defended) = self.own_defended.get_mut(side_of(claimant) as usize)
+            && defended.is_none_or(|at| now.saturating_duration_since(at) >= DEFEND)
         {
-            self.own_defended = Some(now);
+            *defended = Some(now);
             self.output(Output::Happening(Happening::OwnAddressClaimed { ip: own.into(), claimant }));
             match claimant {
                 Place::Ethernet(_) => {
@@ -179,6 +180,7 @@ impl<P: Packet> Segment<P> {
         }
         self.lookups.remove(&ip);
         self.unproven.remove(&ip);
+        self.proven_at.remove(&ip);
         self.ethernet_askers.take(ip);
         self.infiniband_askers.take(ip);
         self.hosts.forget(ip);
@@ -186,8 +188,8 @@ impl<P: Packet> Segment<P> {
         self.owners.contest(now, ip);
     }
 
-    /// A host that nobody knew answers for an address that the other side claims: the claim is refused. The owner is not
-    /// proven by that, so that nothing is announced on the other side.
+    /// A host that was not known answers for an address that the other side claims: the claim is refused. The owner is not
+    /// proven by that, so that nothing is announced on the other side. If it is sought, its answer is taken as any other.
     pub(super) fn refute(&mut self, now: Instant, ip: IpAddr, owner: Place) {
         if let Some(claim) = self.owners.confirm(now, ip) {
             self.counters.conflicts += 1;
@@ -239,17 +241,23 @@ impl<P: Packet> Segment<P> {
         let Some(claim) = self.owners.confirm(now, ip) else { return };
         self.counters.conflicts += 1;
         self.output(Output::Happening(Happening::Conflict { ip, owner, claimant: claim.place() }));
-        if !self.owners.may_defend(now, ip) {
+        if !self.is_proven(fabric, side_of(owner), ip) || !self.owners.may_defend(now, ip) {
             return;
         }
         match owner {
-            Place::Ethernet(_) => self.announce_to_infiniband(now, fabric, ip, By::Unknown),
-            Place::InfiniBand(_) => self.announce_to_ethernet(now, ip, By::Unknown),
+            Place::Ethernet(_) => self.announce_to_infiniband(now, fabric, ip, By::Beyond(ip)),
+            Place::InfiniBand(_) => self.announce_to_ethernet(now, ip, By::Beyond(ip)),
         }
     }
 
     pub(super) fn settle_claims(&mut self, now: Instant, fabric: &mut impl Fabric) {
         for step in self.owners.handle_timeout(now) {
+            let (Step::Ask { ip, .. } | Step::Move { ip, .. } | Step::Prove { ip, .. }) = step;
+            // The networks may be others since it was claimed.
+            if self.own.owns(ip) || !v4(ip).is_some_and(|ip| self.own.settings.is_on_link(ip)) {
+                self.owners.give_up(ip);
+                continue;
+            }
             match step {
                 Step::Ask { ip, last } => {
                     let Some(claim) = self.owners.claimed(ip) else { continue };
@@ -293,6 +301,7 @@ impl<P: Packet> Segment<P> {
             return self.claim(now, fabric, ip, claim);
         }
         self.unproven.remove(&ip);
+        self.proven_at.insert(ip, now);
         match claim {
             Claim::Ethernet(arp) => {
                 let wanted = !claim.announces() || self.infiniband_askers.is_asked(ip);
@@ -306,6 +315,7 @@ impl<P: Packet> Segment<P> {
                     self.announce_to_infiniband(now, fabric, ip, By::Ethernet(arp.sender_mac));
                     return Ok(());
                 }
+                self.announce_new(now, ip);
                 let meaning = check_ethernet(&arp, arp.sender_mac, &self.own)?;
                 self.answer_ethernet_arp(now, fabric, &arp, meaning)
             }
@@ -326,7 +336,8 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Moves an address to the side that claims it, tells the side that it left, and does what the claim asked for.
+    /// Moves an address to the side that claims it, announces it on the side that it left, and does what the claim asked for. A router may
+    /// move with hundreds of addresses (VRRP): none of them is left out.
     fn move_address(
         &mut self,
         now: Instant,
@@ -335,6 +346,7 @@ impl<P: Packet> Segment<P> {
         claim: Claim,
     ) -> Result<(), DropReason> {
         self.unproven.remove(&ip);
+        self.proven_at.remove(&ip);
         let meaning = match claim {
             Claim::Ethernet(arp) => {
                 fabric.forget(now, ip);
@@ -342,7 +354,7 @@ impl<P: Packet> Segment<P> {
                     return Err(DropReason::NeighbourTableFull);
                 }
                 self.hosts.set_confirmed(ip, None);
-                self.announce_to_infiniband(now, fabric, ip, By::Ethernet(arp.sender_mac));
+                self.announcements.add(now, ip);
                 check_ethernet(&arp, arp.sender_mac, &self.own)?
             }
             Claim::InfiniBand { worker, from, arp } => {
@@ -351,7 +363,7 @@ impl<P: Packet> Segment<P> {
                 let name = self.name_for(now, fabric, Side::InfiniBand, ip, None);
                 fabric.meet(now, self.worker_of_name(name), name, arp.sender, ip);
                 fabric.hear(now, worker, &from, arp);
-                self.announce_to_ethernet(now, ip, By::Lid(from.slid));
+                self.ethernet_announcements.add(now, ip);
                 check_infiniband(&arp, fabric.own_addresses(), &self.own)?
             }
         };

@@ -61,7 +61,12 @@ impl<P: Packet> Segment<P> {
             SenderAction::ServeAndProve => return self.serve_new_ethernet(now, fabric, &arp, checked?),
             SenderAction::Note => self.meanwhile.note(sender),
             SenderAction::Contest => self.contest(now, fabric, sender, place),
-            SenderAction::Refute => self.refute(now, sender, place),
+            SenderAction::Refute => {
+                self.refute(now, sender, place);
+                if self.hosts.contains(sender) && self.take_ethernet_answer(now, fabric, &arp)? {
+                    return Ok(());
+                }
+            }
             SenderAction::Serve => {}
             SenderAction::Confirm => {
                 self.confirm(now, fabric, sender, place);
@@ -76,25 +81,40 @@ impl<P: Packet> Segment<P> {
                 self.learn_ethernet(now, fabric, &arp)?;
             }
             SenderAction::Take => {
-                // Of two that answer, the first is asked as one that is known is.
-                let lookup = self.lookups.get(&sender).copied();
-                let before = lookup.and_then(|lookup| lookup.answer).map(|arp| arp.sender_mac);
-                if let Some(mac) = before.filter(|mac| *mac != arp.sender_mac) {
-                    self.doubt(now, fabric, &arp, mac)?;
-                }
-                for asker in self.infiniband_askers.of(sender) {
-                    self.prove_infiniband_asker(now, fabric, asker.hardware, asker.ip);
-                }
-                if let Some(lookup) = self.lookups.get_mut(&sender) {
-                    lookup.take(now, arp);
+                if self.take_ethernet_answer(now, fabric, &arp)? {
                     return Ok(());
                 }
-                // A packet waits for it: it goes, but the host is not announced or answered for before it is proven.
-                self.unproven.insert(sender, false);
-                self.learn_ethernet(now, fabric, &arp)?;
             }
         }
         self.answer_ethernet_arp(now, fabric, &arp, checked?)
+    }
+
+    /// A host that this side was queried for is heard. Returns true if it is learned, and served, only when the other side has stayed silent.
+    fn take_ethernet_answer(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        arp: &EthernetArp,
+    ) -> Result<bool, DropReason> {
+        let sender = IpAddr::V4(arp.sender_ip);
+        // Of two that answer, the first is asked as one that is known is.
+        let lookup = self.lookups.get(&sender).copied();
+        let before = lookup.and_then(|lookup| lookup.answer).map(|arp| arp.sender_mac);
+        if let Some(mac) = before.filter(|mac| *mac != arp.sender_mac) {
+            self.doubt(now, fabric, arp, mac)?;
+        }
+        for asker in self.infiniband_askers.of(sender) {
+            self.prove_infiniband_asker(now, fabric, asker.hardware, asker.ip);
+        }
+        if let Some(lookup) = self.lookups.get_mut(&sender) {
+            lookup.take(now, *arp);
+            lookup.announces |= arp.sender_ip == arp.target_ip;
+            return Ok(true);
+        }
+        // A packet waits for it: it goes, but the host is not announced or answered for before it is proven.
+        self.unproven.insert(sender, false);
+        self.learn_ethernet(now, fabric, arp)?;
+        Ok(false)
     }
 
     /// A known host was heard.
@@ -166,6 +186,8 @@ impl<P: Packet> Segment<P> {
             ArpMeaning::Announcement => {
                 if self.forwards() && self.is_proven(fabric, Side::Ethernet, sender) {
                     self.announce_to_infiniband(now, fabric, sender, by);
+                } else {
+                    self.announce_when_proven(sender, Side::Ethernet);
                 }
                 return Ok(());
             }

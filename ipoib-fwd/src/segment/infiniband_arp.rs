@@ -62,7 +62,11 @@ impl<P: Packet> Segment<P> {
         }
         let claim = Claim::InfiniBand { worker, from, arp };
         let action = of_sender(kind, known, self.forwards());
-        let learns = matches!(action, SenderAction::Confirm | SenderAction::Doubt | SenderAction::Take);
+        // One that refutes a claim, and is sought, is learned as any that answers, and has to be proven.
+        let learns = matches!(
+            action,
+            SenderAction::Confirm | SenderAction::Doubt | SenderAction::Take | SenderAction::Refute
+        );
         match action {
             SenderAction::Report => return self.report_claim_to_own(now, fabric, place),
             SenderAction::Drop => return Err(DropReason::PeerGateway),
@@ -186,6 +190,8 @@ impl<P: Packet> Segment<P> {
             ArpMeaning::Announcement => {
                 if self.forwards() && self.is_proven(fabric, Side::InfiniBand, asker) {
                     self.announce_to_ethernet(now, asker, By::Lid(lid));
+                } else {
+                    self.announce_when_proven(asker, Side::InfiniBand);
                 }
                 return Ok(());
             }

@@ -7,7 +7,7 @@ use super::arp::ArpMeaning;
 use super::fabric::Fabric;
 use super::machine::Segment;
 use super::output::Packet;
-use super::ownership::{ArpKind, FRESH, SenderKnowledge, TargetKnowledge};
+use super::ownership::{ArpKind, FRESH, LATE, SenderKnowledge, TargetKnowledge};
 use super::pair::Place;
 use crate::forward::Side;
 
@@ -43,6 +43,11 @@ impl<P: Packet> Segment<P> {
             Side::Ethernet => self.hosts.is_confirmed(now, ip, FRESH),
             Side::InfiniBand => fabric.is_confirmed(now, ip, FRESH),
         }
+    }
+
+    /// True if silence has proven an address a short time ago: an answer that was late may still come.
+    fn is_proven_lately(&self, now: Instant, ip: IpAddr) -> bool {
+        self.proven_at.get(&ip).is_some_and(|at| now.saturating_duration_since(*at) < LATE)
     }
 
     /// What is known of an address that is claimed at `place`.
@@ -86,7 +91,11 @@ impl<P: Packet> Segment<P> {
         }
         if self.is_on(fabric, side.other(), ip) {
             let proven = self.unproven.get(&ip).copied().unwrap_or(lookup.is_none());
-            return if proven { SenderKnowledge::Across } else { SenderKnowledge::AcrossUnproven };
+            return match proven {
+                true if self.is_proven_lately(now, ip) => SenderKnowledge::AcrossLately,
+                true => SenderKnowledge::Across,
+                false => SenderKnowledge::AcrossUnproven,
+            };
         }
         match self.owners.claimed(ip).map(|claim| claim.side()) {
             Some(claimed) if claimed != side => return SenderKnowledge::ClaimedAcross,

@@ -47,7 +47,7 @@ pub(super) enum By {
     Ethernet(MacAddress),
     Lid(Lid),
     Connection(Qpn),
-    /// A host beyond the link: its router's link-layer address is everybody's there.
+    /// A host beyond the link: its router's link-layer address is everybody's there. Or a host that is announced.
     Beyond(IpAddr),
     Unknown,
 }
@@ -95,6 +95,8 @@ pub(super) struct Limits {
     searches: Bucket,
     /// Questions to the asker's own side, before it is answered.
     pub(super) own_side: Bucket,
+    /// Announcements of Ethernet hosts that were proven just now.
+    pub(super) new_hosts: Bucket,
     /// Announcements on the InfiniBand side, and on the Ethernet side.
     infiniband_announcements: Bucket,
     ethernet_announcements: Bucket,
@@ -115,6 +117,7 @@ impl Limits {
             infiniband_requests: bucket(now, REQUESTS),
             ethernet_requests: bucket(now, REQUESTS),
             returning_requests: bucket(now, REQUESTS),
+            new_hosts: bucket(now, ANNOUNCEMENTS),
             infiniband_announcements: bucket(now, ANNOUNCEMENTS),
             ethernet_announcements: bucket(now, ANNOUNCEMENTS),
         }
@@ -171,6 +174,7 @@ mod tests {
             format!("because of a claim | {} for all |", both(SEARCHES_EACH, SEARCHES)),
             format!("of the asker's own side | {} | all |", rate(SEARCHES)),
             format!("carried across | {} to a side for all |", both(ANNOUNCEMENTS_EACH, ANNOUNCEMENTS)),
+            format!("proven just now | {} | all |", rate(ANNOUNCEMENTS)),
             format!("| ping replies | {} | all |", rate(ECHO)),
             format!("| ICMP errors | {} for all |", both(ERRORS_EACH, ERRORS)),
         ] {

@@ -18,6 +18,7 @@ use super::meanwhile::Meanwhile;
 use super::names::Names;
 use super::output::{Arrival, Output, Packet};
 use super::owners::{Changes, Owners};
+use super::ownership::LATE;
 use super::parked::{Awaited, Parked, Waiting};
 use super::pending::{Claim, Lookup};
 use crate::forward::{GatewayAddress, Routes, Side};
@@ -94,10 +95,12 @@ pub struct Segment<P> {
     /// Known hosts whose addresses the other side was not queried for, and whether they were proven at another hardware address before.
     /// Bounded by the tables of hosts.
     pub(super) unproven: HashMap<IpAddr, bool, FixedState>,
+    /// When silence has proven the addresses of known hosts, for [`LATE`]. Bounded in the same way.
+    pub(super) proven_at: HashMap<IpAddr, Instant, FixedState>,
     pub(super) names: Names,
     pub(super) introductions: Introductions,
-    /// When the gateway's own address was defended last.
-    pub(super) own_defended: Option<Instant>,
+    /// When the gateway's own address was defended last, on each side.
+    pub(super) own_defended: [Option<Instant>; 2],
     pub(super) parked: Parked<P>,
     pub(super) limits: Limits,
     pub(super) counters: SegmentCounters,
@@ -123,9 +126,10 @@ impl<P: Packet> Segment<P> {
             infiniband_askers: Askers::default(),
             lookups: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(24))),
             unproven: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(32))),
+            proven_at: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(40))),
             names: Names::new(settings.seed.rotate_left(56)),
             introductions: Introductions::default(),
-            own_defended: None,
+            own_defended: [None; 2],
             parked: Parked::new(settings.most_parked),
             limits: Limits::new(now, settings.seed.rotate_left(40)),
             counters: SegmentCounters::default(),
@@ -292,7 +296,7 @@ impl<P: Packet> Segment<P> {
     /// When [`Self::handle_timeout`] has something to do at the latest.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let lookups = self.lookups.values().map(|l| l.until).min();
+        let lookups = self.lookups.values().map(Lookup::due).min();
         [
             self.hosts.poll_timeout(),
             self.owners.poll_timeout(),
@@ -327,7 +331,9 @@ impl<P: Packet> Segment<P> {
             self.ethernet_askers.expire(now);
             self.infiniband_askers.expire(now);
             let hosts = &self.hosts;
-            self.unproven.retain(|ip, _| hosts.get(*ip).is_some() || fabric.hardware(*ip).is_some());
+            let is_known = |ip: &IpAddr| hosts.get(*ip).is_some() || fabric.hardware(*ip).is_some();
+            self.unproven.retain(|ip, _| is_known(ip));
+            self.proven_at.retain(|ip, at| is_known(ip) && now.saturating_duration_since(*at) < LATE);
             for (_, waiting) in self.parked.expire(now) {
                 self.let_go(now, fabric, waiting, DropReason::NeighbourUnresolved);
             }

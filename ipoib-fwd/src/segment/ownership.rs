@@ -1,7 +1,8 @@
 //! Address ownership: what an ARP packet says, what is known of the addresses in it, and what is done.
 //!
 //! An address is *proven* to be on a side after the other side was queried for it and stayed silent. Nothing is announced, answered
-//! or asked in the name of an address before that, and a proven owner keeps its address while it answers.
+//! or asked in the name of an address before that, and a proven owner keeps its address while it answers. During the first 10 s an answer
+//! of the other side may be a late one: then neither side is believed.
 //!
 //! [`SENDERS`] decides about the address that a packet claims for its sender, [`TARGETS`] about the address that it asks for. Whether
 //! a packet was sent to one station or to all makes no difference, and neither does the side that it came from.
@@ -16,6 +17,9 @@ use TargetKnowledge as Asked;
 
 /// An owner that was heard within this time is not queried before a request for its address is answered.
 pub(super) const FRESH: Duration = Duration::from_secs(5);
+
+/// An answer that comes within this time after silence has proven the address counts as one that was late.
+pub(super) const LATE: Duration = Duration::from_secs(10);
 
 /// Defines an enum with its list and a word or a sentence for each value.
 macro_rules! described {
@@ -60,6 +64,7 @@ described! {
         Here = "It is on this side, at this hardware address.";
         Elsewhere = "It is on this side, at another hardware address.";
         Across = "It is on the other side, proven.";
+        AcrossLately = "It is on the other side, proven within the last 10 s.";
         AcrossUnproven = "A host of the other side has answered for it, which is not proven.";
         ClaimedAcross = "A host of the other side claims it.";
         SoughtAcross = "The other side is being queried for it and has not answered.";
@@ -77,11 +82,11 @@ described! {
         Refuse = "Drop the packet and count a refused claim.";
         Serve = "Learn nothing. A request is served.";
         Confirm = "Refresh the entry and refuse an open claim of the other side; announce the owner on that side.";
-        Doubt = "Believe the new hardware address and query the old one, which keeps the address if it answers. Query the other side; an announcement is carried there after 0.25 s if it stays silent.";
+        Doubt = "Believe the new hardware address and query the old one, which keeps the address if it answers. Query the other side twice; an announcement is carried there after 0.25 s if it stays silent.";
         AskOwner = "Query the owner three times within a second, the last time its whole side: if it answers, the claim is refused, else the address moves.";
         Note = "Have the owner queried when this gateway begins to forward.";
         Contest = "Believe neither side for 10 s, and count it.";
-        Refute = "Refuse the claim of the other side and learn nothing. A request is served.";
+        Refute = "Refuse the claim of the other side. Take the answer if this side was queried for a host of the other; it is proven when the other side has been queried and stayed silent. A request is served.";
         Take = "Take the answer; it is proven when the other side has been queried and stayed silent.";
         Prove = "Query the other side twice within 0.3 s. If it stays silent the address is proven, and an announcement is carried across.";
         ServeAndProve = "Serve the request, and prove its sender if it asks for a host of the other side or for the gateway.";
@@ -110,9 +115,9 @@ described! {
         Ignore = "Do not answer: the host hears the request itself, or no owner is proven.";
         Wait = "Answer when the claim is settled.";
         AskOwner = "Query the owner three times within a second; answer when it does.";
-        AskOwnSide = "Query the asker's own side; answer after 0.25 s if it stays silent.";
+        AskOwnSide = "Query the asker's own side twice; answer after 0.25 s if it stays silent.";
         AskHere = "Query the host three times within a second; if it is silent, look for it on the other side.";
-        LookUp = "Query the other side, and the asker's own side before anything is answered.";
+        LookUp = "Query the other side, and the asker's own side before anything is answered. A probe from Ethernet is carried to the other side, and so is its answer back: the prober queries its own side itself.";
     }
 }
 
@@ -174,6 +179,9 @@ pub const SENDERS: &[SenderRow] = &[
     sender(Claimed::Here, CLAIMS, Sender::Confirm, Sender::Confirm),
     sender(Claimed::Elsewhere, CLAIMS, Sender::Doubt, Sender::Doubt),
     sender(Claimed::Across, CLAIMS, Sender::AskOwner, Sender::Note),
+    sender(Claimed::AcrossLately, &[Request, Announcement], Sender::AskOwner, Sender::Note),
+    // It may be the owner, which was asked and answers late.
+    sender(Claimed::AcrossLately, &[Reply], Sender::Contest, Sender::Note),
     sender(Claimed::AcrossUnproven, CLAIMS, Sender::Contest, Sender::Note),
     sender(Claimed::ClaimedAcross, CLAIMS, Sender::Refute, Sender::Serve),
     sender(Claimed::SoughtAcross, CLAIMS, Sender::Take, Sender::Serve),
@@ -250,8 +258,9 @@ mod tests {
                 known,
                 Claimed::Here | Claimed::Elsewhere | Claimed::Awaited | Claimed::SoughtAcross
             );
+            // `Refute` learns a queried host only.
             assert_eq!(learns, may, "{kind:?} {known:?}: only a known or queried host is learned at once");
-            if known == Claimed::Across {
+            if known == Claimed::Across || (known == Claimed::AcrossLately && kind != Reply) {
                 assert_eq!(action, Sender::AskOwner, "an owner is queried first");
             }
             let asks_others = [Sender::AskOwner, Sender::Prove, Sender::ServeAndProve, Sender::Contest];

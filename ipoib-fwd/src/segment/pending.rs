@@ -1,6 +1,6 @@
 //! What is under way while others are asked: claims to addresses, and questions for which one side has the first word.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ib_wire::ipoib::{Arp as InfiniBandArp, ArpOperation as InfiniBandOperation};
 use ipoib::link::WorkerIndex;
@@ -10,6 +10,10 @@ use pmd::hca::UdSource;
 use super::limits::By;
 use super::pair::Place;
 use crate::forward::Side;
+
+/// How long an answer of the asker's own side is awaited after each of two questions. A router that answers for every address is
+/// quicker than the owner.
+pub(super) const OWN_SIDE_ANSWER: Duration = Duration::from_millis(125);
 
 /// The packet that claims an address, to be answered if the address moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +71,8 @@ pub(super) struct Lookup {
     /// The asker's side: a host of the other one is proven if this one stays silent.
     pub(super) own: Side,
     pub(super) until: Instant,
+    /// When that side is queried for the second time; `None` afterwards.
+    pub(super) again: Option<Instant>,
     /// The host has announced itself, which is carried to the asker's side once it is proven.
     pub(super) announces: bool,
     /// What an Ethernet host has answered meanwhile.
@@ -76,8 +82,21 @@ pub(super) struct Lookup {
 }
 
 impl Lookup {
-    pub(super) const fn new(own: Side, until: Instant) -> Self {
-        Self { own, until, announces: false, answer: None, answered: None }
+    /// Its first question was sent.
+    pub(super) fn new(now: Instant, own: Side) -> Self {
+        let again = now + OWN_SIDE_ANSWER;
+        let until = again + OWN_SIDE_ANSWER;
+        Self { own, until, again: Some(again), announces: false, answer: None, answered: None }
+    }
+
+    /// Its second question was sent, perhaps late: all the time for the answer begins now.
+    pub(super) fn asked_again(&mut self, now: Instant) {
+        (self.again, self.until) = (None, now + OWN_SIDE_ANSWER);
+    }
+
+    /// When there is something to do.
+    pub(super) fn due(&self) -> Instant {
+        self.again.unwrap_or(self.until)
     }
 
     /// An Ethernet host speaks for the address. What it asked for itself is answered later, whatever it has said since.

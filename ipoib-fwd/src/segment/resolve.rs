@@ -3,11 +3,11 @@
 //! A request of one side becomes a request on the other. Before anybody is answered the asker's own side has stayed silent, too.
 
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ib_wire::ipoib::Arp as InfiniBandArp;
 
-use super::arp::{announcement_ethernet, ask_ethernet, check_ethernet};
+use super::arp::{ArpMeaning, announcement_ethernet, ask_ethernet, check_ethernet};
 use super::fabric::{FIRST, Fabric, v4};
 use super::limits::By;
 use super::machine::Segment;
@@ -25,9 +25,6 @@ use ipoib::net::arp::{ArpOperation, EthernetArp};
 use ipoib::net::ethernet::MacAddress;
 use pmd::hca::UdSource;
 
-/// How long a host's answer to the other side waits for one of the asker's own side, which is the better one: a router that answers
-/// for everybody is quick.
-pub(super) const OWN_SIDE_FIRST: Duration = Duration::from_millis(250);
 /// Most lookups at once.
 const MOST: usize = 1024;
 
@@ -122,14 +119,35 @@ impl<P: Packet> Segment<P> {
             self.counters.limited += 1;
             return false;
         }
-        let asked = match own {
-            Side::Ethernet => self.ask_ethernet_host(now, fabric, ip, None, MacAddress::BROADCAST),
-            Side::InfiniBand => self.ask_infiniband_hosts(now, fabric, ip),
-        };
+        let asked = self.ask_side(now, fabric, own, ip);
         if asked {
-            self.lookups.insert(ip, Lookup::new(own, now + OWN_SIDE_FIRST));
+            self.lookups.insert(ip, Lookup::new(now, own));
         }
         asked
+    }
+
+    /// Queries all hosts of a side. Returns false if that cannot be now.
+    fn ask_side(&mut self, now: Instant, fabric: &mut impl Fabric, side: Side, ip: IpAddr) -> bool {
+        match side {
+            Side::Ethernet => self.ask_ethernet_host(now, fabric, ip, None, MacAddress::BROADCAST),
+            Side::InfiniBand => self.ask_infiniband_hosts(now, fabric, ip),
+        }
+    }
+
+    /// Asks the second question of lookups: the first one or its answer may be lost. If it cannot be sent, silence proves nothing, and
+    /// the lookup is discarded.
+    fn ask_own_side_again(&mut self, now: Instant, fabric: &mut impl Fabric) {
+        let due = self.lookups.iter().filter(|(_, lookup)| lookup.again.is_some_and(|at| at <= now));
+        let due: Vec<_> = due.map(|(ip, lookup)| (*ip, lookup.own)).collect();
+        for (ip, own) in due {
+            let asked = self.ask_side(now, fabric, own, ip);
+            if let Some(lookup) = self.lookups.get_mut(&ip).filter(|_| asked) {
+                lookup.asked_again(now);
+            } else {
+                self.lookups.remove(&ip);
+                self.counters.limited += 1;
+            }
+        }
     }
 
     /// A host of a side has another hardware address, so that perhaps it is not the host that was proven. It is
@@ -170,7 +188,7 @@ impl<P: Packet> Segment<P> {
         if self.lookups.len() >= MOST || !self.limits.infiniband_requests.take(now) {
             self.counters.limited += 1;
         } else if self.ask_infiniband_hosts(now, fabric, ip) {
-            self.lookups.insert(ip, Lookup::new(Side::InfiniBand, now + OWN_SIDE_FIRST));
+            self.lookups.insert(ip, Lookup::new(now, Side::InfiniBand));
         }
         Ok(())
     }
@@ -371,9 +389,10 @@ impl<P: Packet> Segment<P> {
 
     /// Believes what hosts answered for addresses that nobody of the asker's own side has.
     pub(super) fn settle_lookups(&mut self, now: Instant, fabric: &mut impl Fabric) {
-        if self.lookups.values().all(|l| now < l.until) {
+        if self.lookups.values().all(|l| now < l.due()) {
             return;
         }
+        self.ask_own_side_again(now, fabric);
         let mut silent = Vec::new();
         self.lookups.retain(|ip, lookup| {
             let waits = now < lookup.until;
@@ -390,15 +409,17 @@ impl<P: Packet> Segment<P> {
             if !self.is_on(fabric, across, ip) {
                 continue;
             }
-            self.unproven.remove(&ip);
+            let is_new = self.unproven.remove(&ip) == Some(false) || lookup.answer.is_some();
+            self.proven_at.insert(ip, now);
             self.note_name(fabric, across, ip);
             if across == Side::Ethernet {
                 self.introduce_proven(now, fabric, ip);
             }
             match across {
+                Side::Ethernet if is_new && !lookup.announces => self.announce_new(now, ip),
                 _ if !lookup.announces => {}
-                Side::Ethernet => self.announce_to_infiniband(now, fabric, ip, By::Unknown),
-                Side::InfiniBand => self.announce_to_ethernet(now, ip, By::Unknown),
+                Side::Ethernet => self.announce_to_infiniband(now, fabric, ip, By::Beyond(ip)),
+                Side::InfiniBand => self.announce_to_ethernet(now, ip, By::Beyond(ip)),
             }
             match across {
                 Side::InfiniBand if fabric.has_way(ip) => self.answer_ethernet_askers(now, fabric, ip),
@@ -426,6 +447,10 @@ impl<P: Packet> Segment<P> {
             return Err(DropReason::NeighbourTableFull);
         }
         self.hosts.set_confirmed(sender, Some(at));
+        if matches!(meaning, ArpMeaning::Announcement) {
+            // The lookup has noted it.
+            return Ok(());
+        }
         self.answer_ethernet_arp(now, fabric, arp, meaning)
     }
 
@@ -451,6 +476,22 @@ impl<P: Packet> Segment<P> {
     ) {
         if self.limits.take_announcement(now, Side::InfiniBand, by) {
             fabric.announce(now, self.worker_of(ip), ip);
+        } else {
+            self.counters.limited += 1;
+        }
+    }
+
+    /// A host of a side announces itself that is being proven: the announcement is carried across afterwards.
+    pub(super) fn announce_when_proven(&mut self, ip: IpAddr, side: Side) {
+        if let Some(lookup) = self.lookups.get_mut(&ip).filter(|lookup| lookup.own != side) {
+            lookup.announces = true;
+        }
+    }
+
+    /// InfiniBand hosts may know a newly proven Ethernet host at a queue pair that is gone, as after a restart: it is announced to them.
+    pub(super) fn announce_new(&mut self, now: Instant, ip: IpAddr) {
+        if self.limits.new_hosts.take(now) {
+            self.announcements.add(now, ip);
         } else {
             self.counters.limited += 1;
         }

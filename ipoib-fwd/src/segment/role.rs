@@ -125,12 +125,12 @@ impl<P: Packet> Segment<P> {
     }
 
     /// Tells Ethernet where InfiniBand hosts are now, at a pace that leaves room for everything else. Who has gone since the list was made
-    /// is left out; whose owner is being asked is put off: it may move.
+    /// is left out; whose owner is being asked, or is not proven, is put off: it may move.
     pub(super) fn send_ethernet_announcements(&mut self, now: Instant, fabric: &impl Fabric, at_most: usize) {
         for _ in 0..at_most {
             let Some(ip) = self.ethernet_announcements.next(now) else { return };
             let is_there = fabric.hardware(ip).is_some();
-            if is_there && self.owners.is_asked(ip) {
+            if is_there && (self.owners.is_asked(ip) || self.unproven.contains_key(&ip)) {
                 self.ethernet_announcements.put_off(now, ip);
                 continue;
             }
@@ -155,7 +155,7 @@ impl<P: Packet> Segment<P> {
         for _ in 0..at_most {
             let Some(ip) = self.announcements.next(now) else { return };
             let is_there = self.hosts.get(ip).is_some();
-            if is_there && self.owners.is_asked(ip) {
+            if is_there && (self.owners.is_asked(ip) || self.unproven.contains_key(&ip)) {
                 self.announcements.put_off(now, ip);
                 continue;
             }

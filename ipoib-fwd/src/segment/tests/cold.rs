@@ -254,7 +254,8 @@ fn an_infiniband_hosts_own_side_is_asked_first() {
     w.pass(ms(200));
     assert!(w.asked().iter().all(|a| !matches!(a, Asked::Reply { .. })));
     w.pass(ms(100));
-    assert_eq!(w.asked(), [Asked::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() }]);
+    let reply = Asked::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() };
+    assert_eq!(w.asked(), [reply, Asked::Announce(E1.into())]);
     // One that is known is told at once.
     w.infiniband(InfiniBandOperation::Request, 2, I2, E1);
     assert_eq!(w.asked(), [Asked::Reply { ip: E1.into(), to: hardware(2), to_ip: I2.into() }]);
@@ -297,4 +298,63 @@ fn what_a_host_asks_while_its_answer_waits_is_answered_too() {
     answers.retain(|a| a.operation == ArpOperation::Reply);
     assert_eq!(answers.iter().map(|a| (a.sender_ip, a.target_mac)).collect::<Vec<_>>(), [(I2, E1_MAC)]);
     assert!(w.asked().contains(&Asked::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() }));
+}
+
+#[test]
+fn the_own_side_is_asked_twice_before_an_answer_of_the_other_one_is_believed() {
+    for limited in [false, true] {
+        let mut w = World::new();
+        w.infiniband(InfiniBandOperation::Request, 1, I1, I2);
+        w.ethernet(ArpOperation::Reply, E1_MAC, I2, GATEWAY);
+        w.asked();
+        // I2 has not received the first question.
+        w.fabric.is_limited = limited;
+        w.pass(ms(130));
+        if limited {
+            // Without the second question silence proves nothing.
+            assert_eq!(w.segment.counters().limited, 1);
+        } else {
+            assert_eq!(w.asked(), [Asked::Request { source: GATEWAY.into(), ip: I2.into() }]);
+            w.infiniband(InfiniBandOperation::Reply, 2, I2, GATEWAY);
+            assert_eq!(w.segment.counters().answers_withdrawn, 1);
+        }
+        w.pass(ms(700));
+        assert!(w.asked().iter().all(|a| !matches!(a, Asked::Reply { .. } | Asked::Announce(_))));
+        assert!(!w.outputs().iter().any(|o| matches!(o, Output::SetHost { .. })));
+    }
+}
+
+#[test]
+fn an_answer_that_comes_late_leaves_the_address_to_neither_side() {
+    for after in [ms(300), secs(9), secs(11)] {
+        let mut w = World::new();
+        w.infiniband(InfiniBandOperation::Request, 1, I1, I2);
+        w.ethernet(ArpOperation::Reply, E1_MAC, I2, GATEWAY);
+        w.pass(after);
+        let reply = Asked::Reply { ip: I2.into(), to: hardware(1), to_ip: I1.into() };
+        assert!(w.asked().contains(&reply));
+        w.infiniband(InfiniBandOperation::Reply, 2, I2, GATEWAY);
+        // After ten seconds it is a claim, which the owner may refuse.
+        let late = after < secs(10);
+        assert_eq!(w.segment.counters().answers_withdrawn, u64::from(late), "{after:?}");
+        assert_eq!(w.segment.hosts.get(I2.into()).is_none(), late, "{after:?}");
+        if late {
+            w.infiniband(InfiniBandOperation::Request, 1, I1, I2);
+            w.pass(secs(2));
+            assert!(!w.asked().contains(&reply));
+        }
+    }
+}
+
+#[test]
+fn each_ethernet_host_is_announced_to_infiniband_when_it_is_proven() {
+    // After a restart InfiniBand hosts know Ethernet hosts at queue pairs that are gone, all of them and not only the first.
+    let mut w = World::new();
+    w.know_infiniband(1, I1);
+    for (mac, ip) in [(E1_MAC, E1), (E2_MAC, E2)] {
+        w.ethernet(ArpOperation::Request, mac, ip, I1);
+        assert_eq!(replies(&w.outputs()), [(I1, mac)]);
+        w.pass(PROVEN);
+        assert!(w.asked().contains(&Asked::Announce(ip.into())), "{ip}");
+    }
 }

@@ -142,7 +142,9 @@ fn a_card_that_answers_once_more_before_it_goes_is_asked_again_soon() {
     w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
     w.asked();
     w.pass(secs(20));
-    assert_eq!(w.asked(), [Asked::Verify(I1.into()); 3]);
+    let mut asked = w.asked();
+    asked.retain(|asked| matches!(asked, Asked::Verify(_)));
+    assert_eq!(asked, [Asked::Verify(I1.into()); 3]);
 }
 
 #[test]
@@ -372,7 +374,9 @@ fn an_owner_that_missed_a_question_is_asked_again() {
     w.asked();
     w.pass(secs(5));
     let of_1 = HardwareAddress { flags: AddressFlags::NONE, ..hardware(1) };
-    assert_eq!(w.asked(), [Asked::AskAt(I1.into(), of_1); 2]);
+    let mut asked = w.asked();
+    asked.retain(|asked| matches!(asked, Asked::AskAt(..)));
+    assert_eq!(asked, [Asked::AskAt(I1.into(), of_1); 2]);
 }
 
 #[test]
@@ -445,4 +449,106 @@ fn an_announcement_is_carried_across_when_the_other_side_has_been_silent() {
         assert!(announced, "{owner_answers}");
         assert_eq!(w.segment.counters().conflicts, u64::from(owner_answers));
     }
+}
+
+#[test]
+fn announcements_of_a_liar_keep_nobody_from_finding_the_owner() {
+    let mut w = World::new();
+    // The owner is not known, and answers all queries; a liar of the other side announces its address again and again.
+    for _ in 0..2 {
+        w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
+        w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
+    }
+    w.pass(ms(100));
+    w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
+    assert!(w.fabric.is_sought(I1.into()));
+    w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
+    assert!(w.segment.is_unproven(I1.into()), "it is found");
+    w.pass(ms(260));
+    assert!(!w.segment.is_unproven(I1.into()));
+    // The same of a host of Ethernet.
+    w.infiniband(InfiniBandOperation::Request, 2, E2, E2);
+    w.ethernet(ArpOperation::Reply, E2_MAC, E2, GATEWAY);
+    w.pass(ms(100));
+    w.infiniband(InfiniBandOperation::Request, 3, I2, E2);
+    w.ethernet(ArpOperation::Reply, E2_MAC, E2, GATEWAY);
+    w.pass(ms(260));
+    assert_eq!(w.segment.hosts.get(E2.into()), Some(E2_MAC));
+    assert!(!w.segment.is_unproven(E2.into()));
+}
+
+#[test]
+fn an_announcement_of_a_host_that_is_being_proven_is_carried_across_afterwards() {
+    // Ethernet: the host has answered a request of the other side before, or answers it by its announcement.
+    for answered in [true, false] {
+        let mut w = World::new();
+        w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
+        if answered {
+            w.ethernet(ArpOperation::Request, E1_MAC, E1, GATEWAY);
+        }
+        w.ethernet(ArpOperation::Request, E1_MAC, E1, E1);
+        w.pass(ms(200));
+        assert!(!w.asked().contains(&Asked::Announce(E1.into())));
+        w.pass(ms(60));
+        let announced = w.asked().iter().filter(|a| **a == Asked::Announce(E1.into())).count();
+        assert_eq!(announced, 1, "{answered}");
+    }
+    // InfiniBand.
+    let mut w = World::new();
+    w.know_ethernet(E1_MAC, E1);
+    w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
+    w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
+    w.infiniband(InfiniBandOperation::Request, 1, I1, I1);
+    w.outputs();
+    w.pass(ms(260));
+    let frames = World::frames(&w.outputs());
+    assert_eq!(frames.iter().filter(|a| (a.sender_ip, a.target_ip) == (I1, I1)).count(), 1);
+}
+
+#[test]
+fn all_addresses_of_a_router_that_moves_are_announced_where_they_were() {
+    let mut w = World::new();
+    w.segment.own.settings.address = GatewayAddress::new(GATEWAY, 16);
+    let all: Vec<_> = (0..200u32).map(|n| Ipv4Addr::from(0x0a4d_0400 + n)).collect();
+    for ip in &all {
+        w.know_infiniband(1, *ip);
+        w.ethernet(ArpOperation::Request, E2_MAC, *ip, *ip);
+    }
+    w.pass(ms(1500));
+    let asked = w.asked();
+    assert!(all.iter().all(|ip| asked.contains(&Asked::Announce((*ip).into()))));
+    w.outputs();
+    // The other way.
+    for ip in &all {
+        w.infiniband(InfiniBandOperation::Request, 1, *ip, *ip);
+    }
+    w.pass(ms(1500));
+    let frames = World::frames(&w.outputs());
+    assert!(all.iter().all(|ip| frames.iter().any(|a| (a.sender_ip, a.target_ip) == (*ip, *ip))));
+}
+
+#[test]
+fn the_owners_of_many_addresses_are_defended_and_each_has_its_share() {
+    let mut w = World::new();
+    let all: Vec<_> = (20..60).map(|n| Ipv4Addr::new(10, 77, 0, n)).collect();
+    for ip in &all {
+        w.know_infiniband(1, *ip);
+        w.ethernet(ArpOperation::Request, E2_MAC, *ip, *ip);
+        w.infiniband(InfiniBandOperation::Reply, 1, *ip, GATEWAY);
+    }
+    let defences = World::frames(&w.outputs());
+    assert_eq!(defences.iter().map(|a| a.sender_ip).collect::<Vec<_>>(), all);
+}
+
+#[test]
+fn a_claim_to_the_own_address_on_one_side_leaves_it_defended_on_the_other() {
+    let mut w = World::new();
+    w.ethernet(ArpOperation::Request, E2_MAC, GATEWAY, GATEWAY);
+    w.outputs();
+    for _ in 0..2 {
+        w.infiniband(InfiniBandOperation::Request, 3, GATEWAY, I1);
+    }
+    assert_eq!(w.asked(), [Asked::Announce(GATEWAY.into())]);
+    let claimant = Place::InfiniBand(hardware(3));
+    assert_eq!(moved(&w.outputs()), [Happening::OwnAddressClaimed { ip: GATEWAY.into(), claimant }]);
 }

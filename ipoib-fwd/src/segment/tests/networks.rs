@@ -137,3 +137,20 @@ fn without_an_address_hosts_are_asked_in_the_askers_name_and_not_in_nobodys() {
     w.pass(secs(5));
     assert_eq!(names(&w.outputs(), E1), [NONE; 0]);
 }
+
+#[test]
+fn a_claim_to_an_address_that_is_not_of_the_segment_any_more_comes_to_nothing() {
+    // Its subnet is gone, or it is the gateway's own by now.
+    for (claimed, address) in [(FAR, GATEWAY), (E1, E1)] {
+        let mut w = World::new();
+        change(&mut w, GATEWAY, routes(&[FAR], None));
+        w.ethernet(ArpOperation::Request, FAR_MAC, claimed, claimed);
+        w.ethernet(ArpOperation::Request, FAR_MAC, claimed, GATEWAY);
+        w.asked();
+        change(&mut w, address, routes(&[], None));
+        w.pass(ms(400));
+        assert!(!w.asked().iter().any(|a| matches!(a, Asked::Request { .. })), "{claimed}");
+        assert!(w.outputs().iter().all(|o| !matches!(o, Output::SetHost { .. })), "{claimed}");
+        assert!(!w.segment.owners.is_asked(claimed.into()));
+    }
+}

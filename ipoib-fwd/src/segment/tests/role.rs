@@ -278,7 +278,7 @@ fn who_is_claimed_or_gone_after_a_takeover_is_not_announced_again() {
     w.pass(secs(3));
     assert_eq!(w.segment.counters().moves, 1);
     assert_eq!(announced_on_infiniband(&mut w, [E1, E2]), [0, 0]);
-    assert_eq!(announced_on_ethernet(&mut w, [I1, E1]), [0, 1], "only the move is told");
+    assert_eq!(announced_on_ethernet(&mut w, [I1, E1]), [0, 2], "only the move is announced");
 }
 
 #[test]

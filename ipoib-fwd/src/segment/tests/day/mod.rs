@@ -20,7 +20,7 @@ use crate::segment::pair::Drain;
 use crate::segment::pair::election::{HANDOVER, WARM};
 use crate::segment::pair::sync::ROUND;
 use crate::segment::parked::PATIENCE;
-use crate::segment::resolve::OWN_SIDE_FIRST;
+use crate::segment::pending::OWN_SIDE_ANSWER;
 
 /// Hours, if `SIMULATED_HOURS` does not ask for more (`scripts/harden day`), of so many seeds if `SIMULATED_SEED` names none.
 const FEW: u64 = 1;
@@ -61,7 +61,7 @@ fn answered() -> Duration {
 
 /// Who speaks is known: the address has moved if it was another's, on both sides; what was asked for was answered or is not waited for.
 fn heard() -> Duration {
-    answered() + OWN_SIDE_FIRST + PATIENCE.max(ASKED) + SWEEP * 2 + ROUND + HELLO
+    answered() + OWN_SIDE_ANSWER * 2 + PATIENCE.max(ASKED) + SWEEP * 2 + ROUND + HELLO
 }
 
 /// Nobody speaks, and everybody is forgotten: by the forwarder, then by those that it told until then.
