@@ -140,9 +140,19 @@ fn keys_without_effect_are_named_with_their_place() {
         [("infiniband.soft", 3)],
         "the driver is another one"
     );
-    let datagram = "[infiniband]\nmode = \"datagram\"\nretry-count = 1\nmax-connections = 2\n";
-    assert_eq!(unused(datagram), [("infiniband.retry-count", 3), ("infiniband.max-connections", 4)]);
+    let datagram = "[infiniband]\nmode = \"datagram\"\nretry-count = 1\nconnection-idle-seconds = 2\n";
+    assert_eq!(unused(datagram), [("infiniband.retry-count", 3), ("infiniband.connection-idle-seconds", 4)]);
     assert_eq!(unused(&datagram.replace("datagram", "connected")), []);
+    // These determine the number of packet buffers in every mode.
+    for counted in ["receive-mtu = 2044", "max-connections = 2", "connection-send-depth = 16"] {
+        assert_eq!(unused(&format!("[infiniband]\nmode = \"datagram\"\n{counted}\n")), [], "{counted}");
+    }
+    let file = ConfigFile::of(datagram);
+    let config = file.config(&Overrides::default()).unwrap();
+    assert_eq!(
+        file.unused_keys(&config)[0].what,
+        "infiniband.retry-count has no effect until `ctl mode connected`: every segment is in datagram mode"
+    );
     let pkey = "[infiniband]\npkey = 0x8001\n[[segment]]\nvlan = 1\npkey = 0x8002\n[[segment]]\nvlan = 2\n";
     assert_eq!(unused(pkey), []);
     assert_eq!(unused(&format!("{pkey}pkey = 0x8003\n")), [("infiniband.pkey", 2)]);

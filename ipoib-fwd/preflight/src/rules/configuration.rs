@@ -24,9 +24,8 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     };
     if !subject.is_file_faulty() {
         for unused in file.unused_keys(subject.config) {
-            let what = format!("{} has no effect: {}", unused.key, unused.why);
             let spot = Some(Spot::new(&unused.place, file));
-            found.push(Finding::new(Code::KeyUnused, what, unused.remedy).at(spot));
+            found.push(Finding::new(Code::KeyUnused, unused.what, unused.remedy).at(spot));
         }
     }
     let mode = std::fs::metadata(file.path()).map_or(0, |about| about.permissions().mode());
