@@ -91,10 +91,19 @@ fn what_names_no_device_is_refused() {
         let said = parse(words).unwrap_err();
         assert!(said.contains(" names no device; write a PCI address"), "{words}: {said}");
     }
-    for words in ["p -a 81:00.0", "p -a net_null0", "p -a auxiliary:mlx5_core.sf.2", "p -b 0000:81:00.0,x=1"]
-    {
-        assert!(parse(words).is_ok(), "{words}");
+    for (argument, name) in [
+        ("81:00.0", "0000:81:00.0"),
+        ("pci:0000:00:01.0", "0000:00:01.0"),
+        ("pci:3B:00.0,x=1", "0000:3b:00.0"),
+        ("bus=pci,addr=0000:81:00.0/class=eth", "0000:81:00.0"),
+        ("net_null0", "net_null0"),
+        ("auxiliary:mlx5_core.sf.2", "mlx5_core.sf.2"),
+        ("mlx5_core.sf.2,x=1", "mlx5_core.sf.2"),
+        ("F8615163-DA09-4C1A-A0B3-B2A8E0F7D1C2", "F8615163-DA09-4C1A-A0B3-B2A8E0F7D1C2"),
+    ] {
+        assert_eq!(parse(&format!("p -a {argument}")).unwrap().eal.allowed, [name], "{argument}");
     }
+    assert_eq!(parse("p -b 0000:81:00.0,x=1").unwrap().eal.blocked, ["0000:81:00.0"]);
 }
 
 #[test]

@@ -7,18 +7,18 @@ use crate::finding::{Code, Finding, Severity};
 use crate::subject::Subject;
 
 /// A port of `--vdev`.
-struct Port<'v> {
-    name: &'v str,
+pub(super) struct Port<'v> {
+    pub(super) name: &'v str,
     /// The whole argument.
     vdev: &'v str,
     /// Interfaces of the kernel that it is on.
-    interfaces: Vec<&'v str>,
+    pub(super) interfaces: Vec<&'v str>,
 }
 
 /// Drivers of ports on interfaces that are there, by the beginnings of their names.
 const ON_INTERFACES: [&str; 5] = ["net_af_packet", "eth_af_packet", "net_af_xdp", "net_pcap", "eth_pcap"];
 
-fn ports(eal: &EalArguments) -> impl Iterator<Item = Port<'_>> {
+pub(super) fn ports(eal: &EalArguments) -> impl Iterator<Item = Port<'_>> {
     eal.vdevs.iter().map(|vdev| {
         let (name, options) = vdev.split_once(',').unwrap_or((vdev, ""));
         let is_on = ON_INTERFACES.iter().any(|driver| name.starts_with(driver));

@@ -136,3 +136,23 @@ fn a_broken_file_brings_no_error_of_what_it_may_hold() {
     }
     assert!(codes(&check(&machine, EAL, "")).contains(&"infiniband-none"));
 }
+
+#[test]
+fn devices_that_are_not_of_pci_and_ports_on_files_start() {
+    let mut machine = machine();
+    for device in
+        ["auxiliary:mlx5_core.sf.2", "mlx5_core.sf.2", "pci:0000:81:00.0", "bus=pci,addr=0000:81:00.0"]
+    {
+        assert_eq!(refused(&machine, &format!("p -l 8-10 --in-memory -a {device}"), ""), [], "{device}");
+    }
+    let missing = refused(&machine, "p -l 8-10 --in-memory -a pci:99:00.0", "");
+    assert!(matches!(missing.as_slice(), [(0, Code::PciMissing, _)]), "{missing:?}");
+    machine.process.capabilities = Some(0);
+    let pcap = |options: &str| {
+        refused(&machine, &format!("p -l 8-10 --in-memory --no-pci --vdev net_pcap0,{options}"), "")
+    };
+    assert_eq!(pcap("rx_pcap=in.pcap,tx_pcap=out.pcap"), []);
+    for on in ["iface=gw0", "rx_iface=gw0", "rx_iface_in=gw0", "rx_pcap=in.pcap,tx_iface=gw0"] {
+        assert!(matches!(pcap(on).as_slice(), [(0, Code::CapabilityMissing, _)]), "{on}: {:?}", pcap(on));
+    }
+}
