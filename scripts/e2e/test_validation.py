@@ -35,7 +35,8 @@ def line(program, path, vdev=NULL, eal=(), own=()):
 
 # name -> (the wrong configuration, the port, more arguments of EAL, the place, what is said, the configuration at the bound)
 BOUNDS = {
-    "max-connections": (config(infiniband="max-connections = 65535\n"), NULL, (), "4:1", "8192 queue pairs",
+    "max-connections": (config(infiniband="max-connections = 65535\n"), NULL, (), "4:1",
+                        "room for 8064 connections with 1 worker, and max-connections = 65535",
                         config(infiniband="max-connections = 8064\n")),
     "ud-send-depth": (config(infiniband="ud-send-depth = 32768\n"), NULL, (), "4:1", "the 16384 of a software ConnectX",
                       config(infiniband="ud-send-depth = 16384\n")),

@@ -33,16 +33,47 @@ fn a_software_device_has_bounds_of_its_own() {
 }
 
 #[test]
-fn connections_fit_the_queue_pairs_of_a_software_device() {
+fn connections_of_a_worker_fit_the_queue_pairs_of_a_software_device() {
     let text = |most: u32| format!("[infiniband]\nmax-connections = {most}\n{SOFT}");
-    for (workers, most) in [(1, 8064), (2, 7936), (8, 7168)] {
+    // Each worker's queues fit, and all together may not.
+    for (workers, most, together) in [(1, 8064, 8064), (2, 16_128, 8189), (8, 64_512, 8177)] {
         assert_eq!(wrong(&text(most), workers), [""; 0]);
-        let said = wrong(&text(most + 1), workers);
-        assert!(said[0].starts_with("gateway.toml:2:1: infiniband.max-connections: "), "{said:?}");
-        assert!(said[0].ends_with(&format!("write at most {most}")), "{said:?}");
+        let workers_are = if workers == 1 { "worker" } else { "workers" };
+        assert_eq!(
+            wrong(&text(most + 1), workers),
+            [format!(
+                "gateway.toml:2:1: infiniband.max-connections: a software ConnectX has room for {together} connections \
+                 with {workers} {workers_are}, and max-connections = {}; write at most {together}",
+                most + 1
+            )]
+        );
     }
     assert_eq!(wrong("[infiniband]\nmax-connections = 65535\n", 1), [""; 0]);
-    assert!(wrong(SOFT, 64)[0].contains("take fewer workers"));
+    // The default with many workers.
+    assert_eq!(wrong(SOFT, 33), [""; 0]);
+}
+
+#[test]
+fn more_connections_than_queue_pairs_are_reported() {
+    let over = |text: &str, workers| parse(text).unwrap().overcommitted_connections(workers);
+    let text = |most: u32| format!("[infiniband]\nmax-connections = {most}\n{SOFT}");
+    for (workers, most) in [(2, 8189), (33, 8119)] {
+        assert_eq!(over(&text(most), workers), None);
+        let expected = format!(
+            "a software ConnectX has room for {most} connections with {workers} workers, and max-connections = {}",
+            most + 1
+        );
+        let remedy = format!("write at most {most}");
+        assert_eq!(over(&text(most + 1), workers), Some((expected, remedy)));
+    }
+    assert_eq!(over(SOFT, 64), None);
+    // That is refused.
+    assert_eq!(over(&text(8065), 1), None);
+    assert_eq!(over("[infiniband]\nmax-connections = 65535\n", 2), None, "an adapter says itself");
+    // Two segments on the one device, and one on each of two.
+    let two = "[[segment]]\nvlan = 1\n[[segment]]\nvlan = 2\npkey = 0x8002\n";
+    let (what, _) = over(&format!("{}{two}", text(9000)), 2).unwrap();
+    assert!(what.contains("room for 8188 connections"), "{what}");
 }
 
 #[test]

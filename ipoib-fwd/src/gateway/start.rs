@@ -199,7 +199,8 @@ impl Start {
 
 /// Logs what is unwise in the configuration. What the machine lacks is said by what needs it.
 fn warn(report: &preflight::Report) {
-    for finding in report.findings().iter().filter(|finding| finding.code == Code::KeyUnused) {
+    let is_configured = |code| matches!(code, Code::KeyUnused | Code::ConnectionsOvercommitted);
+    for finding in report.findings().iter().filter(|finding| is_configured(finding.code)) {
         let place =
             finding.at.as_ref().map(|at| format!("{}:{}:{}: ", at.file.display(), at.line, at.column));
         tracing::warn!("{}{}; {}", place.unwrap_or_default(), finding.what, finding.help);
