@@ -96,6 +96,7 @@ fn frames_of_af_packet_ports_fit_buffers_and_blocks() {
     }
     for (bad, word) in [
         (",framesz=8192,blocksz=65536,framecnt=512", "framesz=8192 do not fit packet buffers"),
+        (",framesz=32768,blocksz=65536", "data-room = 4096; write a smaller framesz"),
         (",framesz=3000,blocksz=65536", "framesz=3000 is no multiple of 16"),
         (",framesz=x", "framesz=0"),
         (",framesz=2048,blocksz=5000", "blocksz=5000 is no multiple of 4096"),
