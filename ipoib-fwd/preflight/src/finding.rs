@@ -215,7 +215,6 @@ impl Code {
                 | Self::PciMissing
                 | Self::EthernetMtu
                 | Self::InterfaceMissing
-                | Self::InterfaceKind
                 | Self::WorkerMissing
                 | Self::LcoreOffline
                 | Self::CapabilityMissing

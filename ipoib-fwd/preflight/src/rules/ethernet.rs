@@ -51,6 +51,9 @@ fn is_member(eal: &EalArguments, name: &str) -> bool {
     bonds.any(|bond| bond.split(['=', ',']).any(|word| word == name))
 }
 
+/// The least that `ethernet.mtu` and `buffers.data-room` may be.
+const LEAST_MTU: u32 = 576;
+const LEAST_ROOM: u32 = 2048;
 /// The longest packet that AF_PACKET's driver says it takes; longer ones depend on frames and interface.
 const AF_PACKET_MTU: u16 = 1500;
 /// Bytes of an AF_PACKET port's frame that hold no packet: the kernel's header, the link's header, a VLAN tag.
@@ -76,7 +79,7 @@ fn longest(subject: &Subject<'_>, port: &Port<'_>, found: &mut Vec<Finding>) {
         (u32::from(room) - FRAME_OVERHEAD, why, format!("data-room = {needed} in [buffers]"))
     } else if is_af_packet(port.name) {
         let frame = config::frame_of(port.vdev, room);
-        let needed = (wanted + AF_PACKET_OVERHEAD).next_power_of_two();
+        let needed = (wanted + AF_PACKET_OVERHEAD).next_power_of_two().max(LEAST_ROOM);
         let help = match port.vdev.contains("framesz=") || port.vdev.contains("blocksz=") {
             true => format!(
                 "data-room = {needed} in [buffers], with framesz={needed} or without framesz, blocksz and framecnt"
@@ -90,7 +93,8 @@ fn longest(subject: &Subject<'_>, port: &Port<'_>, found: &mut Vec<Finding>) {
     if wanted > most {
         let what =
             format!("{} carries packets up to {most} bytes, and ethernet.mtu = {wanted}: {why}", port.name);
-        let help = format!("write mtu = {most} into [ethernet], or: {help}");
+        let help =
+            if most < LEAST_MTU { help } else { format!("write mtu = {most} into [ethernet], or: {help}") };
         found.push(subject.of_key(Code::EthernetMtu, "ethernet.mtu", None, what, help));
     }
 }
@@ -182,8 +186,20 @@ fn one(subject: &Subject<'_>, port: &str, name: &str, found: &mut Vec<Finding>) 
     if let Some(mtu) = link.mtu.filter(|mtu| *mtu < wanted.into()) {
         let what =
             format!("packets of {wanted} bytes do not fit {name}, the interface of {port}: its MTU is {mtu}");
-        let help = format!("ip link set dev {name} mtu {wanted}, or mtu = {mtu} in [ethernet]");
+        // A VLAN or a macvlan has at most the MTU of the interface below it.
+        let mut all = machine.links.iter();
+        let below = all.find(|(_, below)| {
+            below.uppers.iter().any(|upper| upper == name) && below.mtu.is_some_and(|mtu| mtu < wanted.into())
+        });
+        let raise = match below {
+            Some((below, _)) => format!("ip link set dev {below} mtu {wanted}, then the same for {name}"),
+            None => format!("ip link set dev {name} mtu {wanted}"),
+        };
+        let help = if mtu < LEAST_MTU { raise } else { format!("{raise}, or mtu = {mtu} in [ethernet]") };
         found.push(match (is_af_packet(port), wanted > AF_PACKET_MTU) {
+            (true, false) if below.is_some() => {
+                subject.of_key(Code::InterfaceMtu, "ethernet.mtu", None, what, help)
+            }
             (true, true) => subject.of_key(Code::EthernetMtu, "ethernet.mtu", None, what, help),
             (true, false) => {
                 let help = "nothing: the start gives the interface this MTU, which it keeps";
