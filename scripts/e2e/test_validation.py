@@ -53,7 +53,6 @@ BOUNDS = {
     "blocksz": (BASE, "net_af_packet0,iface=lo,framesz=4096,blocksz=2048", (), "command line", "blocksz=2048", None),
     "gids_directory": (config(gateway='gids = "DIR/none/gids"\n'), NULL, (), "2:1", "there is no directory", None),
     "gids_is_directory": (config(gateway='gids = "DIR"\n'), NULL, (), "2:1", "is a directory", None),
-    "captures": (config(gateway='captures = "DIR/none"\n'), NULL, (), "2:1", "there is no directory", None),
     "control_socket": (BASE.replace('""', '"DIR/none/sock"'), NULL, (), "2:1", "there is no directory", None),
 }
 
@@ -76,6 +75,8 @@ def refused(argv, place, said):
     assert len(errors) == 1, started.stderr
     assert said in errors[0]
     assert place in errors[0]
+    others = checked.stdout.count("error[") - 1
+    assert ("--check lists" in errors[0]) == (others > 0), (errors, checked.stdout)
     assert "EAL:" not in started.stderr
 
 
