@@ -116,8 +116,9 @@ fn names(subject: &Subject<'_>, eal: &EalArguments, found: &mut Vec<Finding>) {
     for name in subject.config.ethernet_ports() {
         let entry = subject.first_segment(|segment| segment.ethernet.as_deref() == name);
         match name {
-            // An adapter may be named for its Ethernet port, too.
-            Some(name) if known.contains(&name) || eal.allowed.iter().any(|address| address == name) => {}
+            // An adapter may be named for its Ethernet port, too. Representors have their device's name and more.
+            Some(name)
+                if known.contains(&name) || eal.allowed.iter().any(|device| is_port_of(device, name)) => {}
             Some(name) => {
                 let what = format!("no argument of EAL makes the Ethernet port {name}");
                 let near =
@@ -142,6 +143,11 @@ fn names(subject: &Subject<'_>, eal: &EalArguments, found: &mut Vec<Finding>) {
             }
         }
     }
+}
+
+/// True for a name of a device's ports: `0000:81:00.0` or `0000:81:00.0_representor_vf0`.
+fn is_port_of(device: &str, name: &str) -> bool {
+    name.strip_prefix(device).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
 }
 
 /// An interface of the kernel below a port.

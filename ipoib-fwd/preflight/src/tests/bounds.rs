@@ -184,6 +184,11 @@ fn devices_that_are_not_of_pci_and_ports_on_files_start() {
     {
         assert_eq!(refused(&machine, &format!("p -l 8-10 --in-memory -a {device}"), ""), [], "{device}");
     }
+    let unknown = |name: &str| {
+        let text = format!("[ethernet]\nport = \"{name}\"\n");
+        codes(&check(&machine, EAL, &text)).contains(&"ethernet-unknown")
+    };
+    assert!(!unknown("0000:81:00.0_representor_vf0") && unknown("0000:81:00.01"));
     let missing = refused(&machine, "p -l 8-10 --in-memory -a pci:99:00.0", "");
     assert!(matches!(missing.as_slice(), [(0, Code::PciMissing, _)]), "{missing:?}");
     machine.process.capabilities = Some(0);
