@@ -1,11 +1,13 @@
-//! What the software ConnectX has room for: known before it is opened.
+//! Limits of the software ConnectX.
 
+use crate::buffers::count;
 use crate::error::ConfigError;
 use crate::settings::Config;
 
+const MAX_CONNECTIONS: &str = "infiniband.max-connections";
 /// Queue pairs of a software device.
 const QUEUE_PAIRS: u32 = 8192;
-/// Datagram queue pairs that a worker keeps room for on each port: one for each segment that a reload may add.
+/// Datagram queue pairs of a worker on each port: one for each segment that a reload may add.
 const DATAGRAM_PAIRS: u32 = 128;
 /// Most send requests of a datagram queue pair: each takes two blocks of a ring of 32,768.
 const DATAGRAM_SENDS: u32 = 16_384;
@@ -34,34 +36,56 @@ impl Config {
             .collect()
     }
 
-    /// The connections of `workers` workers, if their software device does not have that many queue pairs.
+    /// Connections of one worker on one port that its software device refuses to make queues for.
     pub(crate) fn beyond_queue_pairs(&self, workers: u32) -> Option<ConfigError> {
-        if !self.infiniband.is_soft() {
+        let each = QUEUE_PAIRS - DATAGRAM_PAIRS;
+        if !self.infiniband.is_soft() || self.connection_share(workers).both() <= each {
             return None;
         }
-        let most = self.most_connections(workers);
-        (self.infiniband.max_connections > most).then(|| ConfigError::Promise {
-            key: "infiniband.max-connections",
-            what: format!(
-                "{} connections are more than the {QUEUE_PAIRS} queue pairs of a software ConnectX hold with {workers} worker(s)",
-                self.infiniband.max_connections
-            ),
-            remedy: match most {
-                0..2 => "take fewer workers: their datagram queue pairs leave none for connections".to_owned(),
-                most => format!("write at most {most}"),
-            },
-        })
+        let most = self.most_with_share(each, workers).min(self.most_connections(workers));
+        let (what, remedy) = self.too_many_connections(most, workers);
+        Some(ConfigError::Promise { key: MAX_CONNECTIONS, what, remedy })
     }
 
-    /// The most that `max-connections` may be with `workers` workers on software devices.
+    /// What to report, and its remedy, if `workers` workers may have more connections than their software device has queue pairs. Each worker's queues
+    /// fit the device.
+    #[must_use]
+    pub fn overcommitted_connections(&self, workers: u32) -> Option<(String, String)> {
+        let most = self.most_connections(workers);
+        let is_over = self.infiniband.is_soft()
+            && self.infiniband.max_connections > most
+            && self.beyond_queue_pairs(workers).is_none();
+        is_over.then(|| self.too_many_connections(most, workers))
+    }
+
+    fn too_many_connections(&self, most: u32, workers: u32) -> (String, String) {
+        let what = format!(
+            "a software ConnectX has room for {most} connections with {workers} worker{}, and max-connections = {}",
+            if workers == 1 { "" } else { "s" },
+            self.infiniband.max_connections
+        );
+        let remedy = match most {
+            0..2 => "take fewer workers: their datagram queue pairs leave none for connections".to_owned(),
+            most => format!("write at most {most}"),
+        };
+        (what, remedy)
+    }
+
+    /// The largest `max-connections` for which each software device has the queue pairs of all `workers` workers.
     fn most_connections(&self, workers: u32) -> u32 {
         let ports: Vec<_> = self.infiniband_ports().collect();
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).max(1);
-        // The device with the most ports in use is full first.
-        let on_one =
-            ports.iter().map(|(device, _)| ports.iter().filter(|(other, _)| other == device).count());
-        let on_one = count(on_one.max().unwrap_or(1));
-        let each = (QUEUE_PAIRS / (workers.max(1) * on_one)).saturating_sub(DATAGRAM_PAIRS);
-        each.saturating_mul(workers.max(1)).saturating_mul(count(ports.len()))
+        let of_worker = QUEUE_PAIRS / workers.max(1);
+        let each = ports.iter().map(|(device, _)| {
+            let used = count(ports.iter().filter(|(other, _)| other == device));
+            let datagrams = count(self.segments.iter().filter(|segment| self.device_of(segment) == *device));
+            of_worker.saturating_sub(datagrams) / used.max(1)
+        });
+        self.most_with_share(each.min().unwrap_or(of_worker), workers)
+    }
+
+    /// The largest `max-connections` of which a worker has at most `each` on a port ([`Config::connection_share`]).
+    fn most_with_share(&self, each: u32, workers: u32) -> u32 {
+        let shares = workers.max(1).saturating_mul(count(self.infiniband_ports()).max(1));
+        (each - each % 2).saturating_mul(shares).saturating_add(each % 2)
     }
 }

@@ -220,7 +220,7 @@ impl Config {
     }
 }
 
-fn count<T>(things: impl Iterator<Item = T>) -> u32 {
+pub(crate) fn count<T>(things: impl Iterator<Item = T>) -> u32 {
     u32::try_from(things.count()).unwrap_or(u32::MAX)
 }
 

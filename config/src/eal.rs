@@ -27,9 +27,9 @@ pub struct EalArguments {
     pub main_lcore: Option<u16>,
     /// True if `-a` or `--no-pci` says which PCI devices EAL may take: those and no others.
     pub pci_restricted: bool,
-    /// PCI devices named by `-a`, without their options.
+    /// Devices named by `-a`, without their bus and options.
     pub allowed: Vec<String>,
-    /// PCI devices named by `-b`: EAL may take all others.
+    /// Devices named by `-b`: EAL may take all others.
     pub blocked: Vec<String>,
     /// Devices named by `--vdev`.
     pub vdevs: Vec<String>,
@@ -196,7 +196,7 @@ impl EalArguments {
             ));
         }
         let list = if is_allowed { &mut self.allowed } else { &mut self.blocked };
-        list.push(pci_address(device));
+        list.push(device_name(device));
         self.pci_restricted |= is_allowed;
         Ok(())
     }
@@ -312,17 +312,29 @@ impl EalArguments {
     }
 }
 
-/// True for what EAL takes for a device: an address of PCI or of another bus, or a driver's name such as `net_null0`.
+/// True for what EAL may take for a device: an address or a name of some bus, a driver's name such as `net_null0`, or `bus=…,…`.
 fn names_device(device: &str) -> bool {
-    let name = device.split(',').next().unwrap_or_default();
-    let (kind, rest) = name.split_once('_').unwrap_or((name, ""));
-    name.contains(':') || (!rest.is_empty() && kind.bytes().all(|byte| byte.is_ascii_lowercase()))
+    device.split(',').next().is_some_and(|name| name.contains([':', '_', '.', '=', '-']))
 }
 
-/// The address of a PCI device as the kernel writes it, of `3b:00.0,option=1` for instance.
-fn pci_address(device: &str) -> String {
-    let address = device.split_once(',').map_or(device, |(address, _)| address).to_ascii_lowercase();
-    if address.matches(':').count() == 1 { format!("0000:{address}") } else { address }
+/// A device's name without its bus and options; a PCI address as the kernel writes it, of `3b:00.0,option=1` for instance.
+fn device_name(device: &str) -> String {
+    let name = device.split(',').next().unwrap_or_default();
+    let name = match name {
+        "bus=pci" => device.split([',', '/']).find_map(|part| part.strip_prefix("addr=")).unwrap_or(name),
+        _ => ["pci:", "auxiliary:", "vdev:"].iter().find_map(|bus| name.strip_prefix(bus)).unwrap_or(name),
+    };
+    if !is_pci_address(name) {
+        return name.to_owned();
+    }
+    let domain = if name.matches(':').count() == 1 { "0000:" } else { "" };
+    format!("{domain}{}", name.to_ascii_lowercase())
+}
+
+/// True for a name of the form of PCI addresses: hexadecimal digits, colons and dots.
+#[must_use]
+pub fn is_pci_address(name: &str) -> bool {
+    name.contains(':') && name.bytes().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.'))
 }
 
 fn parse_lcores(

@@ -36,7 +36,7 @@ mod word;
 pub use address::{Interface, Prefix, Route};
 pub use buffers::{Budget, ConnectionShare, HELD_MESSAGES, PARKED_PACKETS, WAITING_FRAMES};
 pub use change::{Change, Refused};
-pub use eal::{CommandLine, EalArguments, Lcores, Warning};
+pub use eal::{CommandLine, EalArguments, Lcores, Warning, is_pci_address};
 pub use error::{ConfigError, Place, nearest};
 pub use file::ConfigFile;
 pub use guid::Guid;

@@ -10,6 +10,8 @@ const FRAMES: u32 = 512;
 /// Frames begin at multiples of this, blocks at pages (packet_mmap).
 const ALIGNMENT: u32 = 16;
 const PAGE: u32 = 4096;
+/// The most that `buffers.data-room` may be.
+const MOST_ROOM: u32 = 16_384;
 /// Bytes of a frame that the driver does not count when it compares it with a buffer.
 const FRAME_HEADER: u32 = 32;
 
@@ -47,8 +49,13 @@ impl Rings {
         if frame > most {
             let what =
                 format!("frames of framesz={frame} do not fit packet buffers of data-room = {data_room}");
-            let power = frame.next_power_of_two();
-            return Some((what, format!("write a smaller framesz, or data-room = {power} into [buffers]")));
+            let remedy = match frame.checked_next_power_of_two() {
+                Some(power) if power <= MOST_ROOM => {
+                    format!("write a smaller framesz, or data-room = {power} into [buffers]")
+                }
+                _ => "write a smaller framesz".to_owned(),
+            };
+            return Some((what, remedy));
         }
         if !multiple(block, PAGE) || !multiple(block, frame) {
             let what = format!("blocksz={block} is no multiple of {PAGE} and of framesz={frame}");

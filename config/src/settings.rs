@@ -135,7 +135,8 @@ section! {
         pub(crate) scope: u8 = 2 => 1..=14, Segment;
         /// "connected": RC connections to hosts that accept them, packets up to 65520 bytes; "datagram": UD only.
         pub(crate) mode: Mode = Mode::Connected, Segment;
-        /// Largest IPv4 packet accepted on a connection, bytes.
+        /// Largest IPv4 packet accepted on a connection, bytes. After a reload with a smaller one, a reload without the key is
+        /// refused until a restart.
         pub receive_mtu: u16 = 65520 => 576..=65_520, Shrink;
         /// Send requests of a worker's datagram queue pair, of which each segment has one.
         pub ud_send_depth: u32 = 512 => 64..=32_768, Restart;

@@ -13,21 +13,15 @@ pub struct UnusedKey {
     pub key: &'static str,
     /// Where it is.
     pub place: Place,
-    /// Why it changes nothing.
-    pub why: String,
+    /// That it has no effect, and why.
+    pub what: String,
     /// What to do about it.
     pub remedy: &'static str,
 }
 
-/// Keys that matter to connections alone.
-const OF_CONNECTIONS: [&str; 6] = [
-    "infiniband.retry-count",
-    "infiniband.rnr-retry",
-    "infiniband.max-connections",
-    "infiniband.connection-send-depth",
-    "infiniband.connection-idle-seconds",
-    "infiniband.receive-mtu",
-];
+/// Keys that matter to connections alone. Those that [`Config::budget`] counts in every mode are not among them.
+const OF_CONNECTIONS: [&str; 3] =
+    ["infiniband.retry-count", "infiniband.rnr-retry", "infiniband.connection-idle-seconds"];
 
 /// Defaults of segments, with the key by which a segment has its own.
 const DEFAULTS: [(&str, &str); 7] = [
@@ -61,7 +55,7 @@ impl ConfigFile {
     }
 }
 
-/// The keys that are not as in the default configuration: a file that repeats a default wants nothing by it.
+/// The keys that are not as in the default configuration. Repeated defaults are not reported.
 fn differing(config: &Config) -> Vec<String> {
     let default = Config::default();
     let sections = [
@@ -83,25 +77,35 @@ struct Found<'s> {
 impl Found<'_> {
     /// Adds a key if the file gives it another value than its default.
     fn given(&mut self, key: &'static str, why: impl Into<String>, remedy: &'static str) {
-        if self.differing.iter().any(|differs| differs == key) {
+        if self.differs(key) {
             self.section(key, why, remedy);
         }
     }
 
+    fn differs(&self, key: &str) -> bool {
+        self.differing.iter().any(|differing| differing == key)
+    }
+
     /// Adds a key or a section if the file has it.
     fn section(&mut self, key: &'static str, why: impl Into<String>, remedy: &'static str) {
+        self.add(key, format!("{key} has no effect: {}", why.into()), remedy);
+    }
+
+    fn add(&mut self, key: &'static str, what: String, remedy: &'static str) {
         let (span, is_given) = self.source.place_of(key, None);
         if is_given {
             let place = Place::new(self.source.file, self.source.text, span);
-            self.keys.push(UnusedKey { key, place, why: why.into(), remedy });
+            self.keys.push(UnusedKey { key, place, what, remedy });
         }
     }
 
     fn of_mode(&mut self, config: &Config) {
         if config.segments.iter().all(|segment| segment.mode == Mode::Datagram) {
-            for key in OF_CONNECTIONS {
-                let why = "every segment is in datagram mode, which has no connections";
-                self.given(key, why, "take it out, or write mode = \"connected\"");
+            for key in OF_CONNECTIONS.into_iter().filter(|key| self.differs(key)).collect::<Vec<_>>() {
+                let what = format!(
+                    "{key} has no effect until `ctl mode connected`: every segment is in datagram mode"
+                );
+                self.add(key, what, "take it out, or write mode = \"connected\"");
             }
         }
     }

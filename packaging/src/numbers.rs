@@ -36,14 +36,14 @@ fn largest(legal: impl Fn(u32) -> bool) -> u32 {
     low
 }
 
-/// The most connections of a software device with this number of workers.
-fn soft_connections(workers: u32) -> String {
+/// The largest max-connections that is not refused with this number of workers on a software device.
+fn soft_connections(workers: u32) -> u32 {
     const SOFT: &str = "[infiniband.soft]\nports = [{ link = \"shm:/a\" }]\n";
     let is_legal = |n: u32| {
         let text = format!("[infiniband]\nmax-connections = {}\n{SOFT}", n.max(2));
         Config::parse(Path::new("gateway.toml"), &text).is_ok_and(|config| config.check(workers).is_ok())
     };
-    grouped(largest(is_legal))
+    largest(is_legal)
 }
 
 fn document(name: &str) -> String {
@@ -60,11 +60,12 @@ fn bounds_in_the_documents_are_those_of_the_code() {
         })
     };
     let connections = grouped(legal("infiniband", "max-connections"));
-    let (one, two) = (soft_connections(1), soft_connections(2));
+    let one = soft_connections(1);
+    assert_eq!(soft_connections(2), 2 * one);
     // What the configuration knows of the device is what the device has, less a datagram queue pair for each segment.
-    let pairs = u64::try_from(connectx::engine::MAX_QPS).unwrap();
-    assert_eq!(one, grouped(pairs - MAX_SEGMENTS as u64));
-    assert_eq!(two, grouped(pairs - 2 * MAX_SEGMENTS as u64));
+    let pairs = u32::try_from(connectx::engine::MAX_QPS).unwrap();
+    assert_eq!(one, pairs - u32::try_from(MAX_SEGMENTS).unwrap());
+    let (one, pairs) = (grouped(one), grouped(pairs));
     let mib = |bytes: u64| (bytes >> 20).to_string();
     let captures = Bounds::default();
     let limits = [
@@ -73,7 +74,7 @@ fn bounds_in_the_documents_are_those_of_the_code() {
         format!("| other subnets of a segment | {MAX_SUBNETS} |"),
         format!("| routes of a segment | {MAX_ROUTES} |"),
         format!(
-            "| connections | {connections}, `infiniband.max-connections`; on a software ConnectX {one} with one worker, {two} with two |"
+            "| connections | {connections}, `infiniband.max-connections`; on a software ConnectX {one} for each worker on a port, of {pairs} queue pairs that all workers share |"
         ),
         format!(
             "| {} bytes by connection, {} by datagram |",
@@ -117,7 +118,9 @@ fn bounds_in_the_documents_are_those_of_the_code() {
         ),
         format!("| {PARKED_PACKETS} x (F + S) |"),
         format!("with {reserve}, the default, a third of the other parts' sum"),
-        format!("at most {connections}; on a software ConnectX {one} with one worker and {two} with two"),
+        format!(
+            "at most {connections}; on a software ConnectX {one} for each worker on a port, of {pairs} queue pairs that all workers share"
+        ),
         format!("up to {} on each side", grouped(MAX_NEIGHBOURS as u64)),
         format!("Segments: up to {MAX_SEGMENTS},"),
     ];

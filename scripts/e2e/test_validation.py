@@ -35,7 +35,8 @@ def line(program, path, vdev=NULL, eal=(), own=()):
 
 # name -> (the wrong configuration, the port, more arguments of EAL, the place, what is said, the configuration at the bound)
 BOUNDS = {
-    "max-connections": (config(infiniband="max-connections = 65535\n"), NULL, (), "4:1", "8192 queue pairs",
+    "max-connections": (config(infiniband="max-connections = 65535\n"), NULL, (), "4:1",
+                        "room for 8064 connections with 1 worker, and max-connections = 65535",
                         config(infiniband="max-connections = 8064\n")),
     "ud-send-depth": (config(infiniband="ud-send-depth = 32768\n"), NULL, (), "4:1", "the 16384 of a software ConnectX",
                       config(infiniband="ud-send-depth = 16384\n")),
@@ -52,7 +53,6 @@ BOUNDS = {
     "blocksz": (BASE, "net_af_packet0,iface=lo,framesz=4096,blocksz=2048", (), "command line", "blocksz=2048", None),
     "gids_directory": (config(gateway='gids = "DIR/none/gids"\n'), NULL, (), "2:1", "there is no directory", None),
     "gids_is_directory": (config(gateway='gids = "DIR"\n'), NULL, (), "2:1", "is a directory", None),
-    "captures": (config(gateway='captures = "DIR/none"\n'), NULL, (), "2:1", "there is no directory", None),
     "control_socket": (BASE.replace('""', '"DIR/none/sock"'), NULL, (), "2:1", "there is no directory", None),
 }
 
@@ -75,6 +75,8 @@ def refused(argv, place, said):
     assert len(errors) == 1, started.stderr
     assert said in errors[0]
     assert place in errors[0]
+    others = checked.stdout.count("error[") - 1
+    assert ("--check lists" in errors[0]) == (others > 0), (errors, checked.stdout)
     assert "EAL:" not in started.stderr
 
 

@@ -33,16 +33,47 @@ fn a_software_device_has_bounds_of_its_own() {
 }
 
 #[test]
-fn connections_fit_the_queue_pairs_of_a_software_device() {
+fn connections_of_a_worker_fit_the_queue_pairs_of_a_software_device() {
     let text = |most: u32| format!("[infiniband]\nmax-connections = {most}\n{SOFT}");
-    for (workers, most) in [(1, 8064), (2, 7936), (8, 7168)] {
+    // Each worker's queues fit, and all together may not.
+    for (workers, most, together) in [(1, 8064, 8064), (2, 16_128, 8189), (8, 64_512, 8177)] {
         assert_eq!(wrong(&text(most), workers), [""; 0]);
-        let said = wrong(&text(most + 1), workers);
-        assert!(said[0].starts_with("gateway.toml:2:1: infiniband.max-connections: "), "{said:?}");
-        assert!(said[0].ends_with(&format!("write at most {most}")), "{said:?}");
+        let workers_are = if workers == 1 { "worker" } else { "workers" };
+        assert_eq!(
+            wrong(&text(most + 1), workers),
+            [format!(
+                "gateway.toml:2:1: infiniband.max-connections: a software ConnectX has room for {together} connections \
+                 with {workers} {workers_are}, and max-connections = {}; write at most {together}",
+                most + 1
+            )]
+        );
     }
     assert_eq!(wrong("[infiniband]\nmax-connections = 65535\n", 1), [""; 0]);
-    assert!(wrong(SOFT, 64)[0].contains("take fewer workers"));
+    // The default with many workers.
+    assert_eq!(wrong(SOFT, 33), [""; 0]);
+}
+
+#[test]
+fn more_connections_than_queue_pairs_are_reported() {
+    let over = |text: &str, workers| parse(text).unwrap().overcommitted_connections(workers);
+    let text = |most: u32| format!("[infiniband]\nmax-connections = {most}\n{SOFT}");
+    for (workers, most) in [(2, 8189), (33, 8119)] {
+        assert_eq!(over(&text(most), workers), None);
+        let expected = format!(
+            "a software ConnectX has room for {most} connections with {workers} workers, and max-connections = {}",
+            most + 1
+        );
+        let remedy = format!("write at most {most}");
+        assert_eq!(over(&text(most + 1), workers), Some((expected, remedy)));
+    }
+    assert_eq!(over(SOFT, 64), None);
+    // That is refused.
+    assert_eq!(over(&text(8065), 1), None);
+    assert_eq!(over("[infiniband]\nmax-connections = 65535\n", 2), None, "an adapter says itself");
+    // Two segments on the one device, and one on each of two.
+    let two = "[[segment]]\nvlan = 1\n[[segment]]\nvlan = 2\npkey = 0x8002\n";
+    let (what, _) = over(&format!("{}{two}", text(9000)), 2).unwrap();
+    assert!(what.contains("room for 8188 connections"), "{what}");
 }
 
 #[test]
@@ -65,6 +96,7 @@ fn frames_of_af_packet_ports_fit_buffers_and_blocks() {
     }
     for (bad, word) in [
         (",framesz=8192,blocksz=65536,framecnt=512", "framesz=8192 do not fit packet buffers"),
+        (",framesz=32768,blocksz=65536", "data-room = 4096; write a smaller framesz"),
         (",framesz=3000,blocksz=65536", "framesz=3000 is no multiple of 16"),
         (",framesz=x", "framesz=0"),
         (",framesz=2048,blocksz=5000", "blocksz=5000 is no multiple of 4096"),
@@ -91,10 +123,19 @@ fn what_names_no_device_is_refused() {
         let said = parse(words).unwrap_err();
         assert!(said.contains(" names no device; write a PCI address"), "{words}: {said}");
     }
-    for words in ["p -a 81:00.0", "p -a net_null0", "p -a auxiliary:mlx5_core.sf.2", "p -b 0000:81:00.0,x=1"]
-    {
-        assert!(parse(words).is_ok(), "{words}");
+    for (argument, name) in [
+        ("81:00.0", "0000:81:00.0"),
+        ("pci:0000:00:01.0", "0000:00:01.0"),
+        ("pci:3B:00.0,x=1", "0000:3b:00.0"),
+        ("bus=pci,addr=0000:81:00.0/class=eth", "0000:81:00.0"),
+        ("net_null0", "net_null0"),
+        ("auxiliary:mlx5_core.sf.2", "mlx5_core.sf.2"),
+        ("mlx5_core.sf.2,x=1", "mlx5_core.sf.2"),
+        ("F8615163-DA09-4C1A-A0B3-B2A8E0F7D1C2", "F8615163-DA09-4C1A-A0B3-B2A8E0F7D1C2"),
+    ] {
+        assert_eq!(parse(&format!("p -a {argument}")).unwrap().eal.allowed, [name], "{argument}");
     }
+    assert_eq!(parse("p -b 0000:81:00.0,x=1").unwrap().eal.blocked, ["0000:81:00.0"]);
 }
 
 #[test]
@@ -140,9 +181,19 @@ fn keys_without_effect_are_named_with_their_place() {
         [("infiniband.soft", 3)],
         "the driver is another one"
     );
-    let datagram = "[infiniband]\nmode = \"datagram\"\nretry-count = 1\nmax-connections = 2\n";
-    assert_eq!(unused(datagram), [("infiniband.retry-count", 3), ("infiniband.max-connections", 4)]);
+    let datagram = "[infiniband]\nmode = \"datagram\"\nretry-count = 1\nconnection-idle-seconds = 2\n";
+    assert_eq!(unused(datagram), [("infiniband.retry-count", 3), ("infiniband.connection-idle-seconds", 4)]);
     assert_eq!(unused(&datagram.replace("datagram", "connected")), []);
+    // These determine the number of packet buffers in every mode.
+    for counted in ["receive-mtu = 2044", "max-connections = 2", "connection-send-depth = 16"] {
+        assert_eq!(unused(&format!("[infiniband]\nmode = \"datagram\"\n{counted}\n")), [], "{counted}");
+    }
+    let file = ConfigFile::of(datagram);
+    let config = file.config(&Overrides::default()).unwrap();
+    assert_eq!(
+        file.unused_keys(&config)[0].what,
+        "infiniband.retry-count has no effect until `ctl mode connected`: every segment is in datagram mode"
+    );
     let pkey = "[infiniband]\npkey = 0x8001\n[[segment]]\nvlan = 1\npkey = 0x8002\n[[segment]]\nvlan = 2\n";
     assert_eq!(unused(pkey), []);
     assert_eq!(unused(&format!("{pkey}pkey = 0x8003\n")), [("infiniband.pkey", 2)]);

@@ -1,6 +1,7 @@
 //! Places for clients: as many as are served at a time. When all are taken the client that has been idle for longest gives
 //! its place up; one more place is kept for root.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -14,6 +15,8 @@ const MAX_WAITING: usize = 16;
 #[derive(Debug)]
 struct Idle {
     client: u64,
+    /// True in the place that is kept for root.
+    is_kept: bool,
     /// Ends its task.
     close: Arc<Notify>,
 }
@@ -22,14 +25,20 @@ struct Idle {
 struct Clients {
     next: u64,
     waiting: usize,
+    /// Those of them that are root's.
+    waiting_roots: usize,
     /// Those that are idle, the longest first.
     idle: Vec<Idle>,
 }
 
 impl Clients {
-    fn close_oldest(&mut self) {
-        if !self.idle.is_empty() {
-            self.idle.remove(0).close.notify_one();
+    /// Closes the client that has been idle for longest and whose place one that waits can have.
+    fn make_room(&mut self) {
+        let is_for_root = self.waiting_roots > 0;
+        if self.waiting > 0
+            && let Some(oldest) = self.idle.iter().position(|idle| is_for_root || !idle.is_kept)
+        {
+            self.idle.remove(oldest).close.notify_one();
         }
     }
 }
@@ -47,6 +56,7 @@ pub(super) struct Places {
 pub(super) struct Place {
     places: Arc<Places>,
     client: u64,
+    is_kept: bool,
     close: Arc<Notify>,
     _permit: OwnedSemaphorePermit,
 }
@@ -67,7 +77,10 @@ impl Places {
     /// A place for a client, which may take until another one has its answer. `None` if too many wait already.
     pub(super) async fn take(self: &Arc<Self>, is_root: bool) -> Option<Place> {
         if let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() {
-            return Some(self.place(permit));
+            return Some(self.place(permit, false));
+        }
+        if is_root && let Ok(permit) = Arc::clone(&self.for_root).try_acquire_owned() {
+            return Some(self.place(permit, true));
         }
         {
             let mut clients = self.clients();
@@ -75,44 +88,66 @@ impl Places {
                 return None;
             }
             clients.waiting += 1;
-            clients.close_oldest();
+            clients.waiting_roots += usize::from(is_root);
+            clients.make_room();
         }
         let free = Arc::clone(&self.free).acquire_owned();
-        let permit = if is_root {
+        let (permit, is_kept) = if is_root {
             tokio::select! {
                 biased;
-                permit = Arc::clone(&self.for_root).acquire_owned() => permit,
-                permit = free => permit,
+                permit = Arc::clone(&self.for_root).acquire_owned() => (permit, true),
+                permit = free => (permit, false),
             }
         } else {
-            free.await
+            (free.await, false)
         };
-        self.clients().waiting -= 1;
-        Some(self.place(permit.ok()?))
+        {
+            let mut clients = self.clients();
+            clients.waiting -= 1;
+            clients.waiting_roots -= usize::from(is_root);
+        }
+        Some(self.place(permit.ok()?, is_kept))
     }
 
-    fn place(self: &Arc<Self>, permit: OwnedSemaphorePermit) -> Place {
+    fn place(self: &Arc<Self>, permit: OwnedSemaphorePermit, is_kept: bool) -> Place {
         let mut clients = self.clients();
         clients.next += 1;
         let (client, close) = (clients.next, Arc::new(Notify::new()));
         drop(clients);
-        Place { places: Arc::clone(self), client, close, _permit: permit }
+        Place { places: Arc::clone(self), client, is_kept, close, _permit: permit }
     }
 }
 
 impl Place {
+    /// True for the place that is kept for root.
+    pub(super) const fn is_kept(&self) -> bool {
+        self.is_kept
+    }
+
     /// The client is idle: its place is another one's if that is wanted, which [`Place::wanted`] reports.
     pub(super) fn idle(&self) {
         let mut clients = self.places.clients();
-        clients.idle.push(Idle { client: self.client, close: Arc::clone(&self.close) });
-        if clients.waiting > 0 {
-            clients.close_oldest();
+        clients.idle.push(Idle {
+            client: self.client,
+            is_kept: self.is_kept,
+            close: Arc::clone(&self.close),
+        });
+        clients.make_room();
+    }
+
+    /// The client has sent a request, and keeps its place until that is answered. If it was about to be closed, another one is.
+    pub(super) fn busy(&self) {
+        let mut clients = self.places.clients();
+        if !self.leave(&mut clients) && pin!(self.close.notified()).enable() {
+            clients.make_room();
         }
     }
 
-    /// The client has asked something, and keeps its place until that is answered.
-    pub(super) fn busy(&self) {
-        self.places.clients().idle.retain(|idle| idle.client != self.client);
+    /// Takes the client off the idle ones; false if it was none of them.
+    fn leave(&self, clients: &mut Clients) -> bool {
+        let before = clients.idle.len();
+        clients.idle.retain(|idle| idle.client != self.client);
+        clients.idle.len() < before
     }
 
     /// Waits until the place is wanted for another client.
@@ -123,6 +158,105 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.busy();
+        self.leave(&mut self.places.clients());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+
+    use super::*;
+
+    fn run(body: impl Future<Output = ()>) {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(body);
+    }
+
+    /// As many as there are for all, each idle.
+    async fn fill(places: &Arc<Places>) -> Vec<Place> {
+        let mut all = Vec::new();
+        for _ in 0..MAX_CLIENTS {
+            let place = places.take(false).await.unwrap();
+            place.idle();
+            all.push(place);
+        }
+        all
+    }
+
+    /// A client that waits, as soon as it does.
+    async fn wait(places: &Arc<Places>, is_root: bool) -> tokio::task::JoinHandle<Option<Place>> {
+        let before = places.clients().waiting;
+        let clone = Arc::clone(places);
+        let client = tokio::spawn(async move { clone.take(is_root).await });
+        while places.clients().waiting == before {
+            assert!(!client.is_finished(), "it has a place");
+            tokio::task::yield_now().await;
+        }
+        client
+    }
+
+    /// True if the client was told to close.
+    fn is_wanted(place: &Place) -> bool {
+        pin!(place.close.notified()).enable()
+    }
+
+    #[test]
+    fn root_takes_the_kept_place_and_closes_nobody() {
+        run(async {
+            let places = Places::new();
+            let all = fill(&places).await;
+            let root = places.take(true).await.unwrap();
+            assert!(root.is_kept() && !all.iter().any(|place| place.is_kept() || is_wanted(place)));
+        });
+    }
+
+    #[test]
+    fn a_client_that_is_not_roots_leaves_the_kept_place_alone() {
+        run(async {
+            let places = Places::new();
+            let mut all = fill(&places).await;
+            let root = places.take(true).await.unwrap();
+            root.idle();
+            // The others are idle for less long than root's.
+            for place in &all {
+                place.busy();
+                place.idle();
+            }
+            let waiter = wait(&places, false).await;
+            assert!(is_wanted(&all[0]) && !is_wanted(&root));
+            drop(all.remove(0));
+            let newest = waiter.await.unwrap().unwrap();
+            assert!(!newest.is_kept());
+            // None but root's is idle, and stays.
+            all.iter().for_each(Place::busy);
+            let other = wait(&places, false).await;
+            root.busy();
+            root.idle();
+            assert!(!is_wanted(&root));
+            // Another one of root's can have it.
+            let second = wait(&places, true).await;
+            assert!(is_wanted(&root));
+            drop(root);
+            assert!(second.await.unwrap().unwrap().is_kept());
+            drop(newest);
+            assert!(other.await.unwrap().is_some());
+        });
+    }
+
+    #[test]
+    fn if_the_client_to_close_sends_a_request_another_one_is_closed() {
+        run(async {
+            let places = Places::new();
+            let mut all = fill(&places).await;
+            let waiter = wait(&places, false).await;
+            // The request came first.
+            all[0].busy();
+            assert!(is_wanted(&all[1]));
+            drop(all.remove(1));
+            assert!(waiter.await.unwrap().is_some());
+            // It is not closed later, when nobody waits.
+            all[0].idle();
+            assert!(!is_wanted(&all[0]));
+        });
     }
 }

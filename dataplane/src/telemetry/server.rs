@@ -26,6 +26,8 @@ use super::{
 pub const MAX_FOLLOWERS: usize = 8;
 /// What the system keeps for a client that follows and does not read.
 const UNREAD: usize = 1 << 17;
+/// How long a client may take to read an answer.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// How long clients may take at the end to read what they follow, or have asked for.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 /// At the end requests that have come are taken from their sockets for so long.
@@ -269,6 +271,12 @@ async fn serve_client(
                         Ok(value) => whole(&name, value),
                         Err(why) => refusal(&name, &why),
                     },
+                    Ok(Reply::Follow(_)) if place.is_kept() => {
+                        let why = format!(
+                            "{MAX_CLIENTS} clients are served, and the place that is kept for root follows nothing; try again"
+                        );
+                        refusal(&name, &why)
+                    }
                     Ok(Reply::Follow(subscription)) => match listeners.followers.try_acquire() {
                         Ok(_place) => {
                             drop(asks);
@@ -287,7 +295,8 @@ async fn serve_client(
             }
             Err(why) => json!({ "error": why }).to_string().into_bytes(),
         };
-        send_bytes(client, reply, part).await?;
+        // A client that sends requests and reads no answers is closed.
+        tokio::time::timeout(ANSWER_TIME, send_bytes(client, reply, part)).await??;
     }
 }
 

@@ -228,6 +228,11 @@ fn a_thousand_clients_come_and_go() {
     });
 }
 
+/// Places that this user's clients can have.
+fn places() -> usize {
+    MAX_CLIENTS + usize::from(rustix::process::geteuid().is_root())
+}
+
 /// True if the server has closed the connection.
 fn is_closed(client: &mut Client) -> bool {
     client.next().is_ok_and(|next| next.is_none())
@@ -236,7 +241,7 @@ fn is_closed(client: &mut Client) -> bool {
 #[test]
 fn the_client_that_is_idle_for_longest_gives_way() {
     echo_server(&scratch("idle"), |path| {
-        let mut idle: Vec<Client> = (0..MAX_CLIENTS).map(|_| Client::open(path, DEADLINE).unwrap()).collect();
+        let mut idle: Vec<Client> = (0..places()).map(|_| Client::open(path, DEADLINE).unwrap()).collect();
         // All have been greeted. The first one asks, so that the second is the oldest.
         assert_eq!(idle[0].ask("/echo,0").unwrap(), json!("0"));
         let mut newest = Client::open(path, DEADLINE).unwrap();
@@ -275,6 +280,39 @@ fn clients_that_are_being_answered_keep_their_places_and_root_has_one() {
                 assert!(client.next().unwrap().is_some());
             }
         }
+    });
+}
+
+#[test]
+fn clients_that_read_no_answers_lose_their_places() {
+    echo_server(&scratch("unread"), |path| {
+        let unread: Vec<Client> = (0..places())
+            .map(|_| {
+                let client = Client::open(path, DEADLINE).unwrap();
+                for _ in 0..2 {
+                    send(&client.socket, b"/long,8000000", SendFlags::NOSIGNAL).unwrap();
+                }
+                client
+            })
+            .collect();
+        assert_eq!(ask(path, "/echo,x", DEADLINE).unwrap(), json!("x"));
+        drop(unread);
+    });
+}
+
+#[test]
+fn the_kept_place_follows_nothing() {
+    // A place is kept for root only.
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    echo_server(&scratch("kept"), |path| {
+        let others: Vec<Client> = (0..MAX_CLIENTS).map(|_| Client::open(path, DEADLINE).unwrap()).collect();
+        let mut kept = Client::open(path, DEADLINE).unwrap();
+        let refused = kept.ask("/follow").unwrap_err().to_string();
+        assert!(refused.contains("kept for root follows nothing"), "{refused}");
+        assert_eq!(kept.ask("/echo,x").unwrap(), json!("x"));
+        drop(others);
     });
 }
 

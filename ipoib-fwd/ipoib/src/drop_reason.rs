@@ -70,7 +70,7 @@ hca::counted! {
         NeighbourQueueFull = "neighbour-queue-full",
         /// The table of neighbours is full.
         NeighbourTableFull = "neighbour-table-full",
-        /// One host had many addresses looked for at once, and this was one more.
+        /// A host exceeded its share of pending lookups.
         LookupLimited = "lookup-limited",
         /// A multicast group that is not forwarded.
         GroupUnknown = "group-unknown",

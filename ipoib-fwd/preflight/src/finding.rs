@@ -75,6 +75,8 @@ codes! {
     ConfigInvalid = "config-invalid", Error;
     /// A key in the configuration file has no effect.
     KeyUnused = "key-unused", Warning;
+    /// The connections of all workers may be more than a software ConnectX has queue pairs.
+    ConnectionsOvercommitted = "connections-overcommitted", Warning;
     /// No configuration file was named.
     ConfigMissing = "config-missing", Note;
     /// The key that gateways share can be read by others.
@@ -213,7 +215,6 @@ impl Code {
                 | Self::PciMissing
                 | Self::EthernetMtu
                 | Self::InterfaceMissing
-                | Self::InterfaceKind
                 | Self::WorkerMissing
                 | Self::LcoreOffline
                 | Self::CapabilityMissing

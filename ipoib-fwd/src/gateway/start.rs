@@ -14,7 +14,7 @@ use pmd::eal::{Eal, LcoreId};
 use pmd::eth::{EthConfig, EthPort, EthQueue};
 use pmd::hca::{Backend, HcaError, PortNumber};
 use pmd::mem::{Pool, PoolConfig};
-use preflight::Code;
+use preflight::{Code, Severity};
 use rustix::thread::CpuSet;
 use serde_json::{Value, json};
 
@@ -116,7 +116,7 @@ impl Start {
         let places = Places(self.file.as_deref().map(ConfigFile::read).transpose()?);
         let (config, report) = check::before_start(&self.line.eal, places.0.as_ref(), &self.overrides);
         if let Some(first) = report.refusals().next() {
-            return Err(GatewayError::refused(first, report.refusals().count() - 1));
+            return Err(GatewayError::refused(first, report.count(Severity::Error) - 1));
         }
         let check = |workers: u8| match &places.0 {
             Some(file) => file.check(&config, workers.into()),
@@ -199,7 +199,8 @@ impl Start {
 
 /// Logs what is unwise in the configuration. What the machine lacks is said by what needs it.
 fn warn(report: &preflight::Report) {
-    for finding in report.findings().iter().filter(|finding| finding.code == Code::KeyUnused) {
+    let is_configured = |code| matches!(code, Code::KeyUnused | Code::ConnectionsOvercommitted);
+    for finding in report.findings().iter().filter(|finding| is_configured(finding.code)) {
         let place =
             finding.at.as_ref().map(|at| format!("{}:{}:{}: ", at.file.display(), at.line, at.column));
         tracing::warn!("{}{}; {}", place.unwrap_or_default(), finding.what, finding.help);

@@ -21,6 +21,7 @@ pub use accounts::Account;
 pub use infiniband::{Adapter, AdapterPort};
 pub use memory::{Memory, Pages};
 pub use network::Link;
+pub(crate) use paths::drops_capabilities;
 pub use paths::{PathKind, PathState};
 pub use pci::{Iommu, PciDevice};
 pub use process::{Access, Occupant, Process};
@@ -45,6 +46,8 @@ pub struct Machine {
     pub links: BTreeMap<String, Link>,
     /// Modules that are loaded, or built in and known by their directory.
     pub modules: BTreeSet<String>,
+    /// The user of this process, by name if it has one.
+    pub effective_user: String,
     /// What this process may.
     pub process: Process,
     /// Device files, sockets and directories, as far as the configuration needs them, and whether this process may use them.
@@ -78,6 +81,7 @@ impl Machine {
             adapters: infiniband::read(&root),
             links: network::read(&root),
             modules: root.entries("sys/module").into_iter().collect(),
+            effective_user: process::effective_user(&root),
             process: process::read(&root),
             files: BTreeMap::new(),
             paths: BTreeMap::new(),

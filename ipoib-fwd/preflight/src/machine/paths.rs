@@ -31,11 +31,17 @@ pub struct PathState {
     pub is_writable: bool,
 }
 
-/// Who the gateway is once it has given its privileges up.
+/// Credentials after privileges are dropped.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Later {
     user: u32,
     groups: Vec<u32>,
+}
+
+/// True if the gateway gives up its capabilities. With driver "verbs" it keeps them, and "auto" may take that one.
+pub(crate) fn drops_capabilities(config: &Config) -> bool {
+    let is_able = config.infiniband.is_soft() || config.infiniband.driver == Driver::Mlx5;
+    config.gateway.privileges == Privileges::Drop && is_able
 }
 
 /// Permission bits (inode(7)), as others have them.
@@ -46,8 +52,7 @@ impl Later {
     /// `None` if it keeps its capabilities, or may keep them.
     fn of(config: &Config) -> Option<Self> {
         let gateway = &config.gateway;
-        let keeps = !config.infiniband.is_soft() && config.infiniband.driver != Driver::Mlx5;
-        if gateway.privileges == Privileges::Keep || keeps {
+        if !drops_capabilities(config) {
             return None;
         }
         let user = gateway.user.as_deref().map(privileges::user).transpose().ok()?;

@@ -97,6 +97,18 @@ impl Occupant {
     }
 }
 
+/// The name of the effective user, or its number if it has none in `/etc/passwd`.
+pub(super) fn effective_user(root: &Root) -> String {
+    let number = rustix::process::geteuid().as_raw().to_string();
+    let accounts = root.text("etc/passwd").unwrap_or_default();
+    let name = accounts.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == number && !name.is_empty()).then(|| name.to_owned())
+    });
+    name.unwrap_or(number)
+}
+
 pub(super) fn read(root: &Root) -> Process {
     let limits = root.text("proc/self/limits").unwrap_or_default();
     let soft = |name: &str| {

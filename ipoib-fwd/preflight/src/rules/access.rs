@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::ethernet;
 use crate::finding::{Code, Finding};
 use crate::machine::Access;
 use crate::subject::Subject;
@@ -31,13 +32,13 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     if has(&["net_tap"]) {
         file(subject, Path::new("/dev/net/tun"), "modprobe tun", found);
     }
+    // net_pcap on files of packets has no interface.
+    let is_on_interface = ethernet::ports(eal).any(|port| {
+        let drivers = ["net_af_packet", "eth_af_packet", "net_pcap", "eth_pcap"];
+        !port.interfaces.is_empty() && drivers.iter().any(|driver| port.name.starts_with(driver))
+    });
     let wanted = [
-        (
-            has(&["net_af_packet", "eth_af_packet", "net_pcap", "eth_pcap"]),
-            NET_RAW,
-            "CAP_NET_RAW",
-            "ports on interfaces of the kernel",
-        ),
+        (is_on_interface, NET_RAW, "CAP_NET_RAW", "ports on interfaces of the kernel"),
         // MTU and modes of the interface: the drivers write them at the start, also where they are so already.
         (
             has(&["net_af_packet", "eth_af_packet", "net_tap", "net_af_xdp"]),

@@ -11,6 +11,13 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     for error in subject.errors {
         found.push(of_error(subject, error));
     }
+    let workers = u32::try_from(subject.workers().len()).unwrap_or(u32::MAX);
+    if workers > 0
+        && let Some((what, help)) = subject.config.overcommitted_connections(workers)
+    {
+        let key = "infiniband.max-connections";
+        found.push(subject.of_key(Code::ConnectionsOvercommitted, key, None, what, help));
+    }
     let Some(file) = subject.file else {
         if !subject.errors.iter().any(|error| matches!(error, ConfigError::Read { .. })) {
             let what = "no configuration file is named: all values are the defaults";
@@ -24,9 +31,8 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     };
     if !subject.is_file_faulty() {
         for unused in file.unused_keys(subject.config) {
-            let what = format!("{} has no effect: {}", unused.key, unused.why);
             let spot = Some(Spot::new(&unused.place, file));
-            found.push(Finding::new(Code::KeyUnused, what, unused.remedy).at(spot));
+            found.push(Finding::new(Code::KeyUnused, unused.what, unused.remedy).at(spot));
         }
     }
     let mode = std::fs::metadata(file.path()).map_or(0, |about| about.permissions().mode());

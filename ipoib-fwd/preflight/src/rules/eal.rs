@@ -36,8 +36,7 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     }
     for address in &eal.allowed {
         let Some(device) = subject.machine.pci.get(address) else {
-            let of_vdev = !address.contains(':');
-            if !of_vdev {
+            if config::is_pci_address(address) {
                 let what = format!("there is no PCI device {address}");
                 let cards = subject.machine.pci.iter().filter(|(_, device)| device.is_ethernet);
                 let help = format!("network cards are: {}", listed(cards.map(|(name, _)| name)));

@@ -7,18 +7,18 @@ use crate::finding::{Code, Finding, Severity};
 use crate::subject::Subject;
 
 /// A port of `--vdev`.
-struct Port<'v> {
-    name: &'v str,
+pub(super) struct Port<'v> {
+    pub(super) name: &'v str,
     /// The whole argument.
     vdev: &'v str,
     /// Interfaces of the kernel that it is on.
-    interfaces: Vec<&'v str>,
+    pub(super) interfaces: Vec<&'v str>,
 }
 
 /// Drivers of ports on interfaces that are there, by the beginnings of their names.
 const ON_INTERFACES: [&str; 5] = ["net_af_packet", "eth_af_packet", "net_af_xdp", "net_pcap", "eth_pcap"];
 
-fn ports(eal: &EalArguments) -> impl Iterator<Item = Port<'_>> {
+pub(super) fn ports(eal: &EalArguments) -> impl Iterator<Item = Port<'_>> {
     eal.vdevs.iter().map(|vdev| {
         let (name, options) = vdev.split_once(',').unwrap_or((vdev, ""));
         let is_on = ON_INTERFACES.iter().any(|driver| name.starts_with(driver));
@@ -51,6 +51,9 @@ fn is_member(eal: &EalArguments, name: &str) -> bool {
     bonds.any(|bond| bond.split(['=', ',']).any(|word| word == name))
 }
 
+/// The least that `ethernet.mtu` and `buffers.data-room` may be.
+const LEAST_MTU: u32 = 576;
+const LEAST_ROOM: u32 = 2048;
 /// The longest packet that AF_PACKET's driver says it takes; longer ones depend on frames and interface.
 const AF_PACKET_MTU: u16 = 1500;
 /// Bytes of an AF_PACKET port's frame that hold no packet: the kernel's header, the link's header, a VLAN tag.
@@ -76,7 +79,7 @@ fn longest(subject: &Subject<'_>, port: &Port<'_>, found: &mut Vec<Finding>) {
         (u32::from(room) - FRAME_OVERHEAD, why, format!("data-room = {needed} in [buffers]"))
     } else if is_af_packet(port.name) {
         let frame = config::frame_of(port.vdev, room);
-        let needed = (wanted + AF_PACKET_OVERHEAD).next_power_of_two();
+        let needed = (wanted + AF_PACKET_OVERHEAD).next_power_of_two().max(LEAST_ROOM);
         let help = match port.vdev.contains("framesz=") || port.vdev.contains("blocksz=") {
             true => format!(
                 "data-room = {needed} in [buffers], with framesz={needed} or without framesz, blocksz and framecnt"
@@ -90,7 +93,8 @@ fn longest(subject: &Subject<'_>, port: &Port<'_>, found: &mut Vec<Finding>) {
     if wanted > most {
         let what =
             format!("{} carries packets up to {most} bytes, and ethernet.mtu = {wanted}: {why}", port.name);
-        let help = format!("write mtu = {most} into [ethernet], or: {help}");
+        let help =
+            if most < LEAST_MTU { help } else { format!("write mtu = {most} into [ethernet], or: {help}") };
         found.push(subject.of_key(Code::EthernetMtu, "ethernet.mtu", None, what, help));
     }
 }
@@ -112,8 +116,9 @@ fn names(subject: &Subject<'_>, eal: &EalArguments, found: &mut Vec<Finding>) {
     for name in subject.config.ethernet_ports() {
         let entry = subject.first_segment(|segment| segment.ethernet.as_deref() == name);
         match name {
-            // An adapter may be named for its Ethernet port, too.
-            Some(name) if known.contains(&name) || eal.allowed.iter().any(|address| address == name) => {}
+            // An adapter may be named for its Ethernet port, too. Representors have their device's name and more.
+            Some(name)
+                if known.contains(&name) || eal.allowed.iter().any(|device| is_port_of(device, name)) => {}
             Some(name) => {
                 let what = format!("no argument of EAL makes the Ethernet port {name}");
                 let near =
@@ -138,6 +143,11 @@ fn names(subject: &Subject<'_>, eal: &EalArguments, found: &mut Vec<Finding>) {
             }
         }
     }
+}
+
+/// True for a name of a device's ports: `0000:81:00.0` or `0000:81:00.0_representor_vf0`.
+fn is_port_of(device: &str, name: &str) -> bool {
+    name.strip_prefix(device).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
 }
 
 /// An interface of the kernel below a port.
@@ -182,8 +192,20 @@ fn one(subject: &Subject<'_>, port: &str, name: &str, found: &mut Vec<Finding>) 
     if let Some(mtu) = link.mtu.filter(|mtu| *mtu < wanted.into()) {
         let what =
             format!("packets of {wanted} bytes do not fit {name}, the interface of {port}: its MTU is {mtu}");
-        let help = format!("ip link set dev {name} mtu {wanted}, or mtu = {mtu} in [ethernet]");
+        // A VLAN or a macvlan has at most the MTU of the interface below it.
+        let mut all = machine.links.iter();
+        let below = all.find(|(_, below)| {
+            below.uppers.iter().any(|upper| upper == name) && below.mtu.is_some_and(|mtu| mtu < wanted.into())
+        });
+        let raise = match below {
+            Some((below, _)) => format!("ip link set dev {below} mtu {wanted}, then the same for {name}"),
+            None => format!("ip link set dev {name} mtu {wanted}"),
+        };
+        let help = if mtu < LEAST_MTU { raise } else { format!("{raise}, or mtu = {mtu} in [ethernet]") };
         found.push(match (is_af_packet(port), wanted > AF_PACKET_MTU) {
+            (true, false) if below.is_some() => {
+                subject.of_key(Code::InterfaceMtu, "ethernet.mtu", None, what, help)
+            }
             (true, true) => subject.of_key(Code::EthernetMtu, "ethernet.mtu", None, what, help),
             (true, false) => {
                 let help = "nothing: the start gives the interface this MTU, which it keeps";

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::finding::{Code, Finding};
-use crate::machine::{PathKind, cable_socket, directory_of};
+use crate::finding::{Code, Finding, Severity};
+use crate::machine::{PathKind, cable_socket, directory_of, drops_capabilities};
 use crate::subject::Subject;
 
 pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
@@ -18,10 +18,15 @@ fn kind(subject: &Subject<'_>, path: &Path) -> Option<PathKind> {
 
 /// Who the gateway is later, in words.
 fn later(subject: &Subject<'_>) -> String {
-    match &subject.config.gateway.user {
-        Some(user) => format!("user {user}"),
-        None => "the gateway without capabilities (privileges = \"drop\")".to_owned(),
-    }
+    let without = match subject.config.gateway.user {
+        None if drops_capabilities(subject.config) => " without capabilities (privileges = \"drop\")",
+        _ => "",
+    };
+    format!("user {}{without}", later_user(subject))
+}
+
+fn later_user<'s>(subject: &'s Subject<'_>) -> &'s str {
+    subject.config.gateway.user.as_deref().unwrap_or(&subject.machine.effective_user)
 }
 
 fn gids(subject: &Subject<'_>, found: &mut Vec<Finding>) {
@@ -57,12 +62,16 @@ fn captures(subject: &Subject<'_>, found: &mut Vec<Finding>) {
         PathKind::Other => (format!("{KEY}: {shown} is no directory"), "name a directory".to_owned()),
         PathKind::Directory if !state.is_writable => {
             let what = format!("{KEY}: {} may not write to {shown}", later(subject));
-            let owner = subject.config.gateway.user.as_deref().unwrap_or("root");
-            (what, format!("give it the directory: chown {owner} {shown}"))
+            (what, format!("give it the directory: chown {} {shown}", later_user(subject)))
         }
         PathKind::Directory => return,
     };
-    found.push(subject.of_key(Code::PathUnusable, KEY, None, what, help));
+    let finding = subject.of_key(Code::PathUnusable, KEY, None, what, help);
+    // A capture is started later, when the directory may be there.
+    found.push(match state.kind {
+        PathKind::Missing => finding.as_severe_as(Severity::Warning),
+        PathKind::Directory | PathKind::Other => finding,
+    });
 }
 
 fn cables(subject: &Subject<'_>, found: &mut Vec<Finding>) {

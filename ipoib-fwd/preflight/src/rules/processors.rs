@@ -31,7 +31,7 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
             let what = format!("lcores are put on processors that are not online: {missing}");
             let help = format!("-l, -c and --lcores may name {}", processors.online);
             found.push(Finding::new(Code::LcoreOffline, what, help));
-            // How processors that are not there get on with each other is no question.
+            // Skip checks of placement: the processors are offline.
             return;
         }
     }

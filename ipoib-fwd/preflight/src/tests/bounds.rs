@@ -46,6 +46,15 @@ fn packets_fit_the_port() {
             "{said}"
         );
     }
+    // A remedy beyond the bounds of its key is left out.
+    let short = "p -l 8-10 --in-memory --no-pci --vdev net_af_packet0,iface=gw0,framesz=512";
+    let all = refused(&machine, short, "[ethernet]\nmtu = 600\n");
+    let [(2, Code::EthernetMtu, said)] = all.as_slice() else { panic!("{all:?}") };
+    assert!(said.contains("data-room = 2048") && !said.contains("mtu = 424 into"), "{said}");
+    let kind = "p -l 8-10 --in-memory --no-pci --vdev net_pcap0,iface=lo";
+    let mut loopback = machine.clone();
+    loopback.links.insert("lo".into(), crate::machine::Link { is_up: true, ..Default::default() });
+    assert_eq!(refused(&loopback, kind, ""), [], "EAL takes it");
     // The members of a bond have the bond's.
     let bond = "p -l 8-10 --in-memory --no-pci --vdev net_tap0 --vdev net_bonding0,member=net_tap0";
     assert_eq!(refused(&machine, bond, "[ethernet]\nmtu = 9000\n"), []);
@@ -65,6 +74,15 @@ fn an_interface_gets_the_mtu_of_short_packets_and_must_have_that_of_long_ones() 
     assert_eq!(severity(&machine, 576), None);
     assert_eq!(severity(&machine, 1500), Some((Code::InterfaceMtu, Severity::Note)));
     assert_eq!(severity(&machine, 1501), Some((Code::EthernetMtu, Severity::Error)));
+    // An interface on top of another has at most that one's MTU.
+    let below = crate::machine::Link {
+        mtu: Some(1400),
+        uppers: vec!["gw0".into()],
+        ..crate::machine::Link::default()
+    };
+    machine.links.insert("below0".into(), below);
+    assert_eq!(severity(&machine, 1500), Some((Code::InterfaceMtu, Severity::Warning)));
+    assert_eq!(severity(&machine, 1400), Some((Code::InterfaceMtu, Severity::Note)));
 }
 
 #[test]
@@ -102,9 +120,30 @@ fn paths_of_the_configuration_are_there_and_open_to_the_later_user() {
     let captures = "[gateway]\nuser = \"nobody\"\ncaptures = \"/c\"\n";
     let closed = said("/c", state(PathKind::Directory, false), captures);
     one(closed, 3, Code::PathUnusable, &["user nobody may not write to /c", "chown nobody /c"]);
-    one(said("/c", state(PathKind::Missing, true), captures), 3, Code::PathUnusable, &["mkdir -p /c"]);
+    // A capture is started later.
+    assert_eq!(said("/c", state(PathKind::Missing, true), captures), []);
+    let mut without = machine();
+    without.paths.insert("/c".into(), state(PathKind::Missing, true));
+    let report = check(&without, "", captures);
+    let found = report.findings().iter().find(|finding| finding.code == Code::PathUnusable).unwrap();
+    assert!(found.severity == Severity::Warning && found.help.contains("mkdir -p /c"), "{found}");
     one(said("/c", state(PathKind::Other, true), captures), 3, Code::PathUnusable, &["is no directory"]);
     assert_eq!(said("/c", state(PathKind::Directory, true), captures), []);
+
+    // Without a user of its own it stays the one that starts it.
+    for (more, who) in [
+        ("", "user starter may not"),
+        (
+            "[infiniband]\ndriver = \"mlx5\"\n",
+            "user starter without capabilities (privileges = \"drop\") may not",
+        ),
+        ("privileges = \"keep\"\n[infiniband]\ndriver = \"mlx5\"\n", "user starter may not"),
+    ] {
+        without.effective_user = "starter".into();
+        without.paths.insert("/c".into(), state(PathKind::Directory, false));
+        let all = refused(&without, "", &format!("[gateway]\ncaptures = \"/c\"\n{more}"));
+        one(all, 2, Code::PathUnusable, &[who, "chown starter /c"]);
+    }
 
     let soft = "[gateway]\nuser = \"nobody\"\n[infiniband.soft]\nports = [{ link = \"shm:/s?crc=keep\" }]\n";
     let closed = said("/s", state(PathKind::Other, false), soft);
@@ -135,4 +174,29 @@ fn a_broken_file_brings_no_error_of_what_it_may_hold() {
         );
     }
     assert!(codes(&check(&machine, EAL, "")).contains(&"infiniband-none"));
+}
+
+#[test]
+fn devices_that_are_not_of_pci_and_ports_on_files_start() {
+    let mut machine = machine();
+    for device in
+        ["auxiliary:mlx5_core.sf.2", "mlx5_core.sf.2", "pci:0000:81:00.0", "bus=pci,addr=0000:81:00.0"]
+    {
+        assert_eq!(refused(&machine, &format!("p -l 8-10 --in-memory -a {device}"), ""), [], "{device}");
+    }
+    let unknown = |name: &str| {
+        let text = format!("[ethernet]\nport = \"{name}\"\n");
+        codes(&check(&machine, EAL, &text)).contains(&"ethernet-unknown")
+    };
+    assert!(!unknown("0000:81:00.0_representor_vf0") && unknown("0000:81:00.01"));
+    let missing = refused(&machine, "p -l 8-10 --in-memory -a pci:99:00.0", "");
+    assert!(matches!(missing.as_slice(), [(0, Code::PciMissing, _)]), "{missing:?}");
+    machine.process.capabilities = Some(0);
+    let pcap = |options: &str| {
+        refused(&machine, &format!("p -l 8-10 --in-memory --no-pci --vdev net_pcap0,{options}"), "")
+    };
+    assert_eq!(pcap("rx_pcap=in.pcap,tx_pcap=out.pcap"), []);
+    for on in ["iface=gw0", "rx_iface=gw0", "rx_iface_in=gw0", "rx_pcap=in.pcap,tx_iface=gw0"] {
+        assert!(matches!(pcap(on).as_slice(), [(0, Code::CapabilityMissing, _)]), "{on}: {:?}", pcap(on));
+    }
 }

@@ -162,6 +162,12 @@ const CASES: &[Case] = &[
 /// What takes a configuration of its own: the code, EAL's arguments, the file, and how the machine is other than good.
 const CONFIGURED: &[Case] = &[
     (Code::ConfigUnreadable, EAL, "", |_| {}),
+    (
+        Code::ConnectionsOvercommitted,
+        EAL,
+        "[infiniband]\nmax-connections = 9000\n[infiniband.soft]\nports = [{ link = \"shm:/s\" }]\n",
+        |_| {},
+    ),
     (Code::HugepagesUnused, "p -l 8-10 --no-huge -m 2000 -a 81:00.0", CONFIGURATION, |_| {}),
     (Code::MemoryTooSmall, "p -l 8-10 --no-huge -a 81:00.0", CONFIGURATION, |_| {}),
     (Code::DeviceNone, EAL, CONFIGURATION, |m| m.adapters.clear()),

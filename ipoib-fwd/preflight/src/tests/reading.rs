@@ -140,3 +140,12 @@ fn interfaces_of_another_network_namespace_are_not_this_ones() {
     tree.file("proc/net/dev", format!("{head}    lo: 0 0\n  eth1: 0 0\n"));
     assert_eq!(tree.machine().links.keys().collect::<Vec<_>>(), ["eth1", "lo"]);
 }
+
+#[test]
+fn the_effective_user_has_its_name_or_its_number() {
+    let tree = Tree::new();
+    let own = rustix::process::geteuid().as_raw();
+    assert_eq!(tree.machine().effective_user, own.to_string());
+    tree.file("etc/passwd", format!("other:x:{}:0::/:/bin/sh\nstarter:x:{own}:0::/:/bin/sh\n", own + 1));
+    assert_eq!(tree.machine().effective_user, "starter");
+}
