@@ -208,8 +208,15 @@ class Thousands:
 
     def connect(self):
         """The gateway knows all hosts, connects to each, and each connects to the gateway."""
+        learned = set()
+
         def is_known(hosts, n, _):
-            return n in hosts.known
+            return n in hosts.known and hosts.addresses[n] in learned
+
+        def ask():
+            # A host that asks is learned when Ethernet has stayed silent, and so many a second; the others ask again.
+            learned.update(row["address"] for row in self.crowd.ctl("neighbours")["infiniband"])
+            self.paced(lambda hosts, n: hosts.ask(n, ETH_IP), is_known)
 
         def has_accepted(hosts, n, _):
             return n in hosts.accepted
@@ -218,7 +225,7 @@ class Thousands:
             return n in hosts.opened
 
         stages = {
-            "known": self.stage("known", is_known, lambda: self.paced(lambda hosts, n: hosts.ask(n, ETH_IP), is_known)),
+            "known": self.stage("known", is_known, ask),
             "active": self.stage("active", has_accepted, lambda: send_to_hosts(
                 self.ethernet, self.addresses, [number for _, _, number in self.missing(has_accepted)])),
             "passive": self.stage("passive", has_opened, lambda: self.paced(lambda hosts, n: hosts.open(n), has_opened)),
