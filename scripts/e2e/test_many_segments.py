@@ -11,8 +11,13 @@ from testbed.traffic import first_ping
 pytestmark = pytest.mark.netns
 
 SEGMENTS = 128
-FIRST_VLAN, FIRST_PKEY = 100, 0x8100
+FIRST_VLAN = 100
 LAST = SEGMENTS - 1
+
+
+def pkey(number):
+    """A port's table has 128 P_Keys, of which one is the default one: the first segment's."""
+    return 0x8100 + number if number else 0xFFFF
 
 
 class ManySegments(Topology):
@@ -29,14 +34,14 @@ class ManySegments(Topology):
     def fabric_config(self):
         text = f'[fabric]\nmtu = {self.fabric_mtu}\n\n[[link]]\nname = "gateway"\nurl = "shm:{self.link}"\n'
         for number in range(SEGMENTS):
-            members = '"gateway", "last"' if number == LAST else '"gateway"'
-            text += f'\n[[partition]]\nname = "p{number}"\npkey = {FIRST_PKEY + number:#x}\nmembers = [{members}]\n'
-        return text + (f'\n[[host]]\nname = "last"\nnetns = "{self.ib}"\ntun = "ib0"\npkey = {FIRST_PKEY + LAST:#x}\n'
+            members = {0: '"all"', LAST: '"gateway", "last"'}.get(number, '"gateway"')
+            text += f'\n[[partition]]\nname = "p{number}"\npkey = {pkey(number):#x}\nmembers = [{members}]\n'
+        return text + (f'\n[[host]]\nname = "last"\nnetns = "{self.ib}"\ntun = "ib0"\npkey = {pkey(LAST):#x}\n'
                        f'address = "{IB_IP}/{PREFIX}"\nmtu = 65520\nmode = "connected"\n')
 
     def gateway_config(self):
         text = super().gateway_config().replace(f'address = "{GW_IP}/{PREFIX}"\n', "")
-        return text + "".join(f'\n[[segment]]\nname = "s{number}"\npkey = {FIRST_PKEY + number:#x}\naddress = "{GW_IP}/{PREFIX}"\n'
+        return text + "".join(f'\n[[segment]]\nname = "s{number}"\npkey = {pkey(number):#x}\naddress = "{GW_IP}/{PREFIX}"\n'
                               f"vlan = {FIRST_VLAN + number}\n" for number in range(SEGMENTS))
 
     def up(self):
