@@ -15,7 +15,7 @@ pub enum Origin {
     Gid(Gid),
 }
 
-/// Our subnet, as far as it takes to tell its ports apart.
+/// What identifies a port in our subnet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Subnet {
     /// GID prefix of the subnet.

@@ -86,7 +86,7 @@ impl ConnectionTable {
         }
     }
 
-    /// True for a datagram that is answered whoever sends it: a request, or the end of a connection that the sender does not have.
+    /// True for a datagram that is answered for any sender: a request, or the end of a connection that the sender does not have.
     #[must_use]
     pub fn is_unsolicited(&self, mad: &Mad) -> bool {
         match Message::parse(&mad.bytes) {

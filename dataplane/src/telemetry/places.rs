@@ -195,7 +195,7 @@ mod tests {
         client
     }
 
-    /// True if the client was told to close.
+    /// True if the client has been requested to close.
     fn is_wanted(place: &Place) -> bool {
         pin!(place.close.notified()).enable()
     }

@@ -201,7 +201,7 @@ fn one_port_cannot_fill_the_table() {
     }
     assert!(p.b.counters().dropped(Dropped::OverShare) > 3000);
     assert_eq!(p.b.counters().dropped(Dropped::NoRoom), 0);
-    // Ports beside it have their own.
+    // Neighbouring ports have their own.
     for (n, lid) in [(1, 7), (2, 12)] {
         p.b.handle_mad(p.now, &Mad { peer: from(lid), bytes: request(n, 1).to_bytes(Tid(1)) });
         assert!(matches!(events(&mut p.b)[..], [Event::Requested { .. }]), "{lid}");

@@ -1,4 +1,4 @@
-//! How many messages that are answered whoever sends them one port of the fabric may send us, requests for connections first of all: what
+//! How many messages that are answered for any sender one port of the fabric may send us, requests for connections first of all: what
 //! is beyond is dropped, as the fabric might have, and sent again.
 
 use std::collections::HashMap;

@@ -314,7 +314,7 @@ fn a_request_by_another_key_is_taken_once_subnet_administration_has_a_path() {
     }
 }
 
-/// Messages that are answered whoever sends them, with ids of no connection.
+/// Messages that are answered for any sender, with ids of no connection.
 #[test]
 fn answers_to_anybody_are_as_limited_as_requests() {
     let ids = |n| (CommId(n), CommId(0x5000_0000 + n));
