@@ -298,7 +298,9 @@ impl<P: Packet> Segment<P> {
     ) {
         let worker = self.worker_of(ip);
         if fabric.hardware(asker).is_some_and(|at| at.is_same_as(to.hardware)) {
-            return fabric.reply(now, worker, ip, to, asker);
+            fabric.reply(now, worker, ip, to, asker);
+            // It knows the Ethernet host by this answer.
+            return self.introduced(now, fabric, ip, asker);
         }
         fabric.answer(now, worker, ip, to, asker);
         self.prove_infiniband_asker(now, fabric, to, asker);

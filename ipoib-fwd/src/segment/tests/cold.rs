@@ -165,6 +165,24 @@ fn a_packet_waits_until_its_source_is_introduced() {
 }
 
 #[test]
+fn a_host_that_is_answered_itself_needs_no_introduction() {
+    let mut w = World::new();
+    let frame = cold_frame(&mut w);
+    w.know_infiniband(1, I1);
+    w.publish(I1);
+    assert_eq!(released(&w.outputs()), [] as [&Vec<u8>; 0]);
+    // I1 has something for E1, too, and looks for it.
+    w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
+    w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
+    w.outputs();
+    w.asked();
+    w.pass(ms(310));
+    let reply = Asked::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() };
+    assert!(w.asked().contains(&reply), "it knows E1 by this answer");
+    assert_eq!(released(&w.outputs()), [&frame]);
+}
+
+#[test]
 fn a_packet_whose_source_cannot_be_proven_goes_all_the_same() {
     // Somebody of InfiniBand has the address.
     let mut w = World::new();
