@@ -109,8 +109,7 @@ def test_claim_from_ethernet_is_refused(owners):
 def test_claim_from_infiniband_is_refused(owners):
     """A stranger on InfiniBand claims the Ethernet host's address."""
     assert ping(owners.ib, ETH_IP, 56, count=2)["ok"]
-    with FabricHosts(owners, [ETH_IP]) as stranger:
-        stranger.mute.add(0)
+    with FabricHosts(owners, [ETH_IP], mute=[0]) as stranger:
         refuse_claims(owners, lambda: stranger.ask(0, ETH_IP), ETH_IP, stranger.hardware(0))
 
 
@@ -118,8 +117,7 @@ def test_claim_within_infiniband_is_refused(owners):
     """A stranger on InfiniBand claims the address of a host there, which answers when it is asked."""
     assert ping(owners.eth, IB_IP, 56, count=2)["ok"]
     before, stolen = hardware_address(owners, IB_IP), []
-    with FabricHosts(owners, [IB_IP]) as stranger:
-        stranger.mute.add(0)
+    with FabricHosts(owners, [IB_IP], mute=[0]) as stranger:
         stranger.took = lambda _, packet: stolen.append(packet) if packet[16:20] == socket.inet_aton(IB_IP) else None
         for _ in range(5):
             claim_until_refused(owners, lambda: stranger.ask(0, IB_IP))
@@ -133,8 +131,7 @@ def test_claim_within_infiniband_is_refused(owners):
 def move_to_ethernet(topology):
     """An address whose InfiniBand host is silent is claimed on Ethernet. Returns the seconds until it answers there."""
     raw, _, own = ethernet_socket(topology)
-    with raw, FabricHosts(topology, [TO_ETHERNET]) as old:
-        old.mute.add(0)
+    with raw, FabricHosts(topology, [TO_ETHERNET], mute=[0]) as old:
         old.ask(0, ETH_IP)
         topology.wait_for("the gateway to know the address on InfiniBand", lambda: hardware_address(topology, TO_ETHERNET))
         before = counters(topology)
@@ -152,8 +149,8 @@ def move_to_infiniband(topology):
     """An address whose Ethernet host is gone is claimed on InfiniBand. Returns the seconds until Ethernet hosts are notified."""
     raw, gateway, _ = ethernet_socket(topology)
     raw.close()
-    with socket_in(topology.eth, socket.AF_PACKET, socket.SOCK_RAW) as receiver, FabricHosts(topology, [TO_INFINIBAND]) as new:
-        new.mute.add(0)
+    receiver, new = socket_in(topology.eth, socket.AF_PACKET, socket.SOCK_RAW), FabricHosts(topology, [TO_INFINIBAND], mute=[0])
+    with receiver, new:
         receiver.bind(("eth0", ETHERTYPE_ARP))
         run("ip", "addr", "add", f"{TO_INFINIBAND}/{PREFIX}", "dev", "eth0", netns=topology.eth)
         assert ping(topology.ib, TO_INFINIBAND, 56, count=3)["ok"]
@@ -178,11 +175,10 @@ def move_within_infiniband(topology):
     """An address moves from a card that is silent from then on to another one. Returns the seconds until packets go there."""
     raw, gateway, own = ethernet_socket(topology)
     frame = gateway + own + b"\x08\x00" + ipv4(bytes(20), dst=BOTH_CARDS)
-    with raw, FabricHosts(topology, [BOTH_CARDS, BOTH_CARDS]) as cards:
+    with raw, FabricHosts(topology, [BOTH_CARDS, BOTH_CARDS], mute=[1]) as cards:
         def taken(card):
             return cards.datagrams[card] + cards.messages[card]
 
-        cards.mute.add(1)
         cards.ask(0, ETH_IP)
         topology.wait_for("the gateway to know the first card", lambda: hardware_address(topology, BOTH_CARDS))
         raw.send(frame)

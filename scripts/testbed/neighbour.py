@@ -15,11 +15,12 @@ def gateway_address(topology):
 class FabricHosts(Hosts):
     """`Hosts` that have joined the broadcast group. A context manager.
 
-    `ask` sends a request from an address, or a claim of it; hosts in `mute` answer none.
+    `ask` sends a request from an address, or a claim of it; hosts in `mute` answer none, from the start.
     """
 
-    def __init__(self, topology, addresses, manners="take"):
+    def __init__(self, topology, addresses, manners="take", mute=()):
         super().__init__(topology.far, topology.near, GUID, addresses, gateway_address(topology), manners)
+        self.mute.update(mute)
 
     def __enter__(self):
         self.start()
