@@ -396,13 +396,7 @@ fn a_storm_of_senders_takes_no_room_from_neighbours_with_traffic() {
     for n in 0..100 {
         let (now, ip) = (f.now, Ipv4Addr::new(10, 8, 0, n));
         let sender = ib_wire::ipoib::HardwareAddress { qpn: Qpn::new(0x1000 + u32::from(n)), ..there };
-        f.nodes[0].link.reply(
-            now,
-            WorkerIndex(0),
-            own,
-            crate::link::Asker { hardware: sender, lid: from },
-            ip,
-        );
+        f.nodes[0].link.reply(now, WorkerIndex(0), own, Asker { hardware: sender, lid: from }, ip);
         assert_eq!(f.nodes[0].link.neighbour_hardware(ip), Some(sender), "the newest is known");
         f.run(ms(10));
     }
