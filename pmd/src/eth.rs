@@ -328,6 +328,10 @@ impl EthPort {
             })?;
         }
         if u32::from(config.mtu) + overhead > pool.data_room() as u32 {
+            if !multi_segment {
+                let reason = no_room(u32::from(config.mtu) + overhead, pool.data_room());
+                return refused("send frames of this ethernet.mtu", reason);
+            }
             if info.rx_offload_capa & sys::SHIM_RX_OFFLOAD_SCATTER == 0 {
                 let reason = no_room(u32::from(config.mtu) + overhead, pool.data_room());
                 return refused("receive frames of this ethernet.mtu", reason);

@@ -1,24 +1,43 @@
 //! Ports of DPDK's software drivers, which EAL loads as plugins. A process of its own: EAL starts once.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 
 use pmd::eal::Eal;
 use pmd::eth::{Burst, EthConfig, EthPort, port_names};
 use pmd::hca::BURST;
-use pmd::mem::{Pool, PoolConfig};
+use pmd::mem::{Mbuf, Pool, PoolConfig};
 
 /// One test at a time, on an EAL that stays until exit.
 fn eal() -> MutexGuard<'static, bool> {
     static STARTED: Mutex<bool> = Mutex::new(false);
     let mut started = STARTED.lock().unwrap_or_else(|e| e.into_inner());
     if !*started {
-        let words = "test --no-huge --no-shconf --no-pci -m 128 --no-telemetry --log-level=error --lcores 0@0 \
-                     --vdev net_null0,size=60 --vdev net_null1 --vdev net_null2 --vdev net_ring0 --vdev net_ring1 --vdev net_ring2";
+        let words = format!(
+            "test --no-huge --no-shconf --no-pci -m 128 --no-telemetry --log-level=error --lcores 0@0 --vdev net_null0,size=60 \
+             --vdev net_null1 --vdev net_null2 --vdev net_null3 --vdev net_ring0 --vdev net_ring1 --vdev net_ring2 \
+             --vdev net_pcap0,tx_pcap={}",
+            capture().display()
+        );
         std::mem::forget(Eal::init(words.split_whitespace().map(str::to_owned)).unwrap());
         *started = true;
     }
     started
+}
+
+/// The file that `net_pcap0` writes what it sends to.
+fn capture() -> PathBuf {
+    std::env::temp_dir().join(format!("eth-vdev-{}.pcap", std::process::id()))
+}
+
+/// A chain with these bytes in each of its segments.
+fn chain(pool: &Pool, parts: &[&[u8]]) -> Mbuf {
+    let mut frame = pool.copy_from_slice(parts[0]).unwrap();
+    for part in &parts[1..] {
+        frame.append_chain(pool.copy_from_slice(part).unwrap());
+    }
+    frame
 }
 
 fn pool(name: &str, count: u32, data_room: u16) -> Pool {
@@ -59,6 +78,58 @@ fn a_null_port_gives_frames_and_takes_them_without_leak() {
     assert!(port_names().contains(&"net_null0".to_owned()));
     drop((burst, queues));
     assert!(!port_names().contains(&"net_null0".to_owned()));
+    assert_eq!(pool.in_use(), 0);
+}
+
+#[test]
+fn a_driver_that_sends_one_segment_gets_copies_of_chains() {
+    let _one = eal();
+    let pool = pool("chains", 64, 256);
+    let config = EthConfig { mtu: 200, ..config() };
+    let (port, mut queues) = EthPort::start(Some("net_pcap0"), &config, &pool).unwrap();
+    let parts: [&[u8]; 3] = [&[0x11; 60], &[0x22; 50], &[0x33; 70]];
+    let mut burst = Burst::new();
+    burst.push(chain(&pool, &parts[..1]));
+    burst.push(chain(&pool, &parts));
+    burst.push(chain(&pool, &parts[1..]));
+    assert_eq!((queues[0].tx_burst(&mut burst), burst.len(), pool.in_use()), (3, 0, 0));
+    drop((port, queues));
+    // The file's header, and one before each frame.
+    let mut frames = &std::fs::read(capture()).unwrap()[24..];
+    std::fs::remove_file(capture()).unwrap();
+    for sent in [&parts[..1], &parts, &parts[1..]] {
+        let sent = sent.concat();
+        assert_eq!(frames[16..16 + sent.len()], sent);
+        frames = &frames[16 + sent.len()..];
+    }
+    assert!(frames.is_empty());
+}
+
+#[test]
+fn a_chain_waits_for_the_buffer_that_its_copy_needs() {
+    let _one = eal();
+    let pool = pool("no copies", 64, 256);
+    let config = EthConfig { mtu: 200, ..config() };
+    let (_port, mut queues) = EthPort::start(Some("net_null3"), &config, &pool).unwrap();
+    let parts: [&[u8]; 2] = [&[0x11; 60], &[0x22; 50]];
+    let mut burst = Burst::new();
+    for parts in [&parts[..1], &parts, &parts[1..]] {
+        burst.push(chain(&pool, parts));
+    }
+    let mut rest: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
+    // The first frame's buffer is free once it is sent.
+    assert_eq!((queues[0].tx_burst(&mut burst), burst.len()), (1, 2));
+    let taken = pool.alloc();
+    assert_eq!((queues[0].tx_burst(&mut burst), burst.len()), (0, 2));
+    assert_eq!(burst[0].segment_count(), 2);
+    drop(taken);
+    assert_eq!((queues[0].tx_burst(&mut burst), burst.len()), (2, 0));
+    // No buffer is long enough for this one; the next is sent.
+    rest.truncate(8);
+    burst.push(chain(&pool, &[&[1; 200], &[2; 200]]));
+    burst.push(chain(&pool, &parts));
+    assert_eq!((queues[0].tx_burst(&mut burst), burst.len()), (1, 0));
+    drop(rest);
     assert_eq!(pool.in_use(), 0);
 }
 
@@ -137,7 +208,11 @@ fn wrong_ports_and_settings_are_named() {
     says(Some("net_ring2"), &EthConfig { queues: 60_000, ..config() }, &["at most", "60000", "lcores"]);
     says(Some("net_ring2"), &EthConfig { queues: 0, ..config() }, &["queue"]);
     // A driver with one buffer a frame, and a frame that is longer.
-    says(Some("net_null2"), &EthConfig { mtu: 9000, ..config() }, &["2048", "[buffers] data-room = 9024"]);
+    says(
+        Some("net_null2"),
+        &EthConfig { mtu: 9000, ..config() },
+        &["send", "2048", "[buffers] data-room = 9024"],
+    );
     // A refused port is free for the next.
     drop(EthPort::start(Some("net_ring2"), &config(), &pool).unwrap());
 }

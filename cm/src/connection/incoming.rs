@@ -1,4 +1,4 @@
-//! What a datagram does to the table, and what time does.
+//! What a datagram does to the table.
 
 use std::time::Instant;
 
@@ -112,7 +112,7 @@ impl ConnectionTable {
         }
     }
 
-    fn state_of(&self, id: CommId) -> State {
+    pub(super) fn state_of(&self, id: CommId) -> State {
         self.entries.get(&id).map_or(State::Idle, |e| e.state)
     }
 
@@ -463,48 +463,8 @@ impl ConnectionTable {
         Ok(())
     }
 
-    fn disconnected(&mut self, id: CommId) {
+    pub(super) fn disconnected(&mut self, id: CommId) {
         let cause = self.entries.get(&id).map_or(DisconnectCause::Us, |e| e.cause);
         self.event(id, Event::Disconnected { id: ConnId(id), cause });
-    }
-
-    /// Does what is due: repetitions, giving up, the end of TIMEWAIT.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some(id) = self.timers.pop_due(now) {
-            let Some(entry) = self.entries.get_mut(&id) else { continue };
-            entry.deadline = None;
-            if entry.state == State::Timewait {
-                self.step(now, id, Input::TimewaitOver);
-                continue;
-            }
-            if let Some(pending) = entry.pending.as_mut()
-                && let Some(left) = pending.retries.checked_sub(1)
-            {
-                pending.retries = left;
-                let (peer, message, tid) = (entry.peer, pending.message, pending.tid);
-                let at = now + entry.timeout;
-                self.timers.set(id, &mut entry.deadline, Some(at));
-                self.counters.count_retransmitted(message.attribute());
-                self.send(peer, &message, tid);
-                continue;
-            }
-            self.exhausted(now, id);
-        }
-    }
-
-    /// No answer after the last repetition, or the owner has not answered in time.
-    fn exhausted(&mut self, now: Instant, id: CommId) {
-        let state = self.state_of(id);
-        match state {
-            State::DreqSent => self.disconnected(id),
-            _ => self.event(id, Event::TimedOut { id: ConnId(id) }),
-        }
-        // The peer may have taken our message and believe in the connection.
-        if matches!(state, State::ReqSent | State::MraReqRcvd | State::RepSent | State::MraRepRcvd)
-            && let Some((peer, reject, tid)) = self.reject_message(id, RejectReason::Timeout, [0; 148])
-        {
-            self.send_reject(peer, reject, tid);
-        }
-        self.step(now, id, Input::Exhausted);
     }
 }

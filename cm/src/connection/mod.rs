@@ -10,6 +10,7 @@
 mod api;
 mod counters;
 mod entry;
+mod expiry;
 mod incoming;
 mod outgoing;
 mod state;

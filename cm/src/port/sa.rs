@@ -16,8 +16,10 @@ const ATTEMPTS: Attempts = Attempts { timeout: Duration::from_millis(1000), trie
 /// A request that has had no answer for this long has ended. A device that repeats requests by itself must have stopped by then, or it
 /// undoes what follows.
 pub const PATIENCE: Duration = Duration::from_millis(3000);
-/// Joins and leaves under way at once, over all links: a subnet manager that comes back is not flooded.
+/// Joins, leaves and queries of groups under way at once, over all links: a subnet manager that comes back is not flooded.
 const GROUPS: usize = 64;
+/// How many of them may be queries, which only explain why a group was not to be joined.
+const QUERIES: usize = GROUPS / 4;
 
 /// How a request ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,7 +85,12 @@ pub struct Sa<U> {
     waiting: VecDeque<(Purpose<U>, Mad)>,
     /// Leaves that wait for a join of the same user to end.
     held: VecDeque<(U, Mad)>,
+    /// Queries of groups that wait for others to end, or for joins and leaves to be sent, oldest first.
+    queries: VecDeque<(U, Mad)>,
+    /// Joins, leaves and queries under way.
     groups: usize,
+    /// Queries among them.
+    querying: usize,
     paths: Paths,
     events: VecDeque<SaEvent<U>>,
 }
@@ -95,7 +102,9 @@ impl<U: Copy + Eq> Sa<U> {
             pending: BTreeMap::new(),
             waiting: VecDeque::new(),
             held: VecDeque::new(),
+            queries: VecDeque::new(),
             groups: 0,
+            querying: 0,
             paths: Paths::new(),
             events: VecDeque::new(),
         }
@@ -144,6 +153,7 @@ impl<U: Copy + Eq> Sa<U> {
 
     /// Takes back all requests about groups that `unwanted` says so of; no events follow.
     pub fn cancel_groups(&mut self, now: Instant, unwanted: impl Fn(U) -> bool) {
+        self.queries.retain(|(user, _)| !unwanted(*user));
         self.cancel(now, |purpose| match *purpose {
             Purpose::Join(user) | Purpose::Abandoned(user) | Purpose::Leave(user) => unwanted(user),
             Purpose::Path(_) => false,
@@ -154,15 +164,13 @@ impl<U: Copy + Eq> Sa<U> {
 
     fn cancel(&mut self, now: Instant, unwanted: impl Fn(&Purpose<U>) -> bool) {
         self.waiting.retain(|(purpose, _)| !unwanted(purpose));
-        let (agent, groups) = (&mut self.agent, &mut self.groups);
-        self.pending.retain(|id, purpose| {
-            let unwanted = unwanted(purpose);
-            if unwanted {
-                agent.cancel(*id);
-                *groups = groups.saturating_sub(1);
-            }
-            !unwanted
-        });
+        let (ended, kept) = std::mem::take(&mut self.pending).into_iter().partition(|(_, p)| unwanted(p));
+        self.pending = kept;
+        let ended: BTreeMap<RequestId, Purpose<U>> = ended;
+        for (id, purpose) in ended {
+            self.agent.cancel(id);
+            self.settle(purpose);
+        }
         self.pump(now);
     }
 
@@ -196,7 +204,7 @@ impl<U: Copy + Eq> Sa<U> {
     pub fn query_group(&mut self, now: Instant, user: U, sm: MadAddress, mgid: Gid) {
         let record = McMemberRecord { mgid, ..McMemberRecord::default() };
         let bytes = SaMad::request(Method::Get, Tid(0), McMask::MGID.bits(), &record).to_bytes();
-        self.waiting.push_back((Purpose::Query(user), Mad { peer: sm, bytes }));
+        self.queries.push_back((user, Mad { peer: sm, bytes }));
         self.pump(now);
     }
 
@@ -214,17 +222,26 @@ impl<U: Copy + Eq> Sa<U> {
     /// Requests under way or waiting.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        self.pending.len() + self.waiting.len() + self.held.len()
+        self.pending.len() + self.waiting.len() + self.held.len() + self.queries.len()
+    }
+
+    /// The next request about a group: joins and leaves before queries, of which no more than some are under way.
+    fn next_group(&mut self) -> Option<(Purpose<U>, Mad)> {
+        self.waiting.pop_front().or_else(|| {
+            let (user, mad) = self.queries.pop_front_if(|_| self.querying < QUERIES)?;
+            Some((Purpose::Query(user), mad))
+        })
     }
 
     /// Sends what has its turn.
     fn pump(&mut self, now: Instant) {
         while self.groups < GROUPS
-            && let Some((purpose, mad)) = self.waiting.pop_front()
+            && let Some((purpose, mad)) = self.next_group()
         {
             match self.agent.request(now, mad, ATTEMPTS) {
                 Ok(id) => {
                     self.groups += 1;
+                    self.querying += usize::from(matches!(purpose, Purpose::Query(_)));
                     self.pending.insert(id, purpose);
                 }
                 // The agent has room for as many as are under way at once. Were it otherwise: as if nobody had answered.
@@ -260,6 +277,9 @@ impl<U: Copy + Eq> Sa<U> {
     fn settle(&mut self, purpose: Purpose<U>) {
         if !matches!(purpose, Purpose::Path(_)) {
             self.groups = self.groups.saturating_sub(1);
+        }
+        if matches!(purpose, Purpose::Query(_)) {
+            self.querying = self.querying.saturating_sub(1);
         }
     }
 

@@ -104,6 +104,36 @@ fn answers_reach_who_asked_and_no_more_than_the_bound_are_under_way() {
     assert_eq!(port.sa.outstanding(), 0);
 }
 
+/// Subnet administration leaves queries unanswered: joins and leaves still find room at once, and go before queries that wait.
+#[test]
+fn queries_of_groups_hold_up_no_join_or_leave() {
+    let (mut port, now) = port();
+    for user in 0..200 {
+        port.sa.query_group(now, user, SM, gid(9));
+    }
+    let queries = sent(&mut port);
+    assert!(queries.iter().all(|mad| mad.header().method == Method::Get) && queries.len() < 32);
+    (200..240).for_each(|user| join(&mut port, now, user));
+    assert_eq!(methods(&mut port), [Method::Set; 40]);
+    // As many as there is room for, and one more, which goes as soon as there is.
+    let room = 64 - 40 - queries.len() as u32;
+    (300..=300 + room).for_each(|user| leave(&mut port, now, user));
+    assert_eq!(methods(&mut port).len(), room as usize);
+    port.handle_mad(now, &answer(&queries[0]));
+    assert_eq!(methods(&mut port), [Method::Delete]);
+    // All are sent in the end, and those that are taken back make room.
+    port.sa.cancel_groups(now, |user| user >= 100);
+    let mut asked = queries.len();
+    let mut pending = queries[1..].to_vec();
+    while let Some(query) = pending.pop() {
+        port.handle_mad(now, &answer(&query));
+        let next = sent(&mut port);
+        asked += next.len();
+        pending.extend(next);
+    }
+    assert_eq!((asked, port.sa.outstanding()), (100, 0));
+}
+
 fn leave(port: &mut Port<u32>, now: Instant, user: u32) {
     port.sa.leave(now, user, SM, &McMemberRecord::default(), McMask::MGID);
 }

@@ -1,15 +1,12 @@
 //! Memory that the host lends to the device: rings, doorbell records, registered regions.
 //!
 //! The other side may write at the same time, so nothing here ever makes a reference to it: bytes are copied in and
-//! out, and the words that order the two sides are atomics.
+//! out ([`shared`]), and the words that order the two sides are atomics.
 
-pub(crate) mod copy;
+pub(crate) mod shared;
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-
-/// Bytes of a piece of a small copy.
-const SMALL: usize = 32;
 
 /// A word of the host's, a doorbell record's above all, whose place was checked once.
 #[derive(Clone, Copy, Debug)]
@@ -67,13 +64,6 @@ impl HostMemory {
         self.base.as_ptr().addr() as u64
     }
 
-    /// The same as a pointer, for who reads many places of one length: all are looked at together then.
-    #[inline]
-    #[must_use]
-    pub const fn base(&self) -> NonNull<u8> {
-        self.base
-    }
-
     /// The part of `len` bytes at `offset`, if it lies within.
     #[inline]
     #[must_use]
@@ -100,20 +90,8 @@ impl HostMemory {
         if out.len() > self.len {
             return false;
         }
-        let (len, behind) = (out.len(), out.len().wrapping_sub(SMALL));
-        // Small ones as two pieces that overlap: a call takes longer than the copy.
-        if (SMALL..=2 * SMALL).contains(&len) {
-            // SAFETY: as below: the pieces are the first and the last of `len` bytes.
-            unsafe {
-                let (from, to) = (self.base.as_ptr(), out.as_mut_ptr());
-                std::ptr::copy_nonoverlapping(from, to, SMALL);
-                std::ptr::copy_nonoverlapping(from.add(behind), to.add(behind), SMALL);
-            }
-            return true;
-        }
-        // SAFETY: both ranges are valid for `out.len()` bytes; host memory is never behind a Rust reference (see `new`),
-        // so the two do not overlap.
-        unsafe { copy::copy(self.base.as_ptr(), out.as_mut_ptr(), out.len()) };
+        // SAFETY: that many bytes are readable; host memory is never behind a Rust reference (see `new`).
+        unsafe { shared::load(self.base.as_ptr(), out) };
         true
     }
 
@@ -123,20 +101,8 @@ impl HostMemory {
         if bytes.len() > self.len {
             return false;
         }
-        // Small ones as two pieces that overlap: a call takes longer than the copy.
-        if let (Some(front), Some(back)) = (bytes.first_chunk::<SMALL>(), bytes.last_chunk::<SMALL>())
-            && bytes.len() <= 2 * SMALL
-        {
-            let behind = bytes.len() - SMALL;
-            // SAFETY: as in `read`: the pieces are the first and the last of `bytes.len()` bytes.
-            unsafe {
-                std::ptr::copy_nonoverlapping(front.as_ptr(), self.base.as_ptr(), SMALL);
-                std::ptr::copy_nonoverlapping(back.as_ptr(), self.base.as_ptr().add(behind), SMALL);
-            }
-            return true;
-        }
         // SAFETY: as in `read`.
-        unsafe { copy::copy(bytes.as_ptr(), self.base.as_ptr(), bytes.len()) };
+        unsafe { shared::store(bytes, self.base.as_ptr()) };
         true
     }
 

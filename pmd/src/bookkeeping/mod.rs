@@ -13,5 +13,5 @@ pub(crate) use health::{Completed, Health};
 pub(crate) use numbers::{Numbers, Place};
 pub(crate) use places::Places;
 pub(crate) use progress::{Mark, Progress};
-pub(crate) use stale::StaleNumbers;
+pub(crate) use stale::{Reading, Removed, StaleNumbers};
 pub(crate) use work::{Operation, Work};

@@ -78,17 +78,18 @@ impl EthQueue {
     }
 
     /// Sends frames, oldest first; what the port does not take stays in the burst. Returns how many it took.
+    ///
+    /// A driver that sends one segment only gets copies of chains. While there is no buffer for a copy, the frame and those behind
+    /// it stay in the burst. A frame longer than a buffer, and so longer than `EthConfig::mtu`, is removed and not counted as taken.
     pub fn tx_burst(&mut self, burst: &mut Burst) -> usize {
-        if self.one_segment {
-            self.make_single(burst);
-        }
+        let ready = if self.one_segment { self.make_single(burst) } else { burst.len() };
         let length = burst.len();
         let raw = burst.as_mut_ptr().cast::<*mut sys::rte_mbuf>();
         // SAFETY: an `Mbuf` is a pointer to a chain, and these are ours to give; the queue is set up and used by this worker
-        // only. The driver has taken the first `sent`, the others move up.
+        // only. The driver has taken the first `sent` of `ready`, which are `length` at most; the others move up.
         let sent = unsafe {
             burst.set_len(0);
-            let sent = sys::shim_eth_tx_burst(self.port, self.queue, raw, length as u16);
+            let sent = sys::shim_eth_tx_burst(self.port, self.queue, raw, ready as u16);
             let left = length - usize::from(sent);
             std::ptr::copy(raw.add(sent.into()), raw, left);
             burst.set_len(left);
@@ -107,30 +108,30 @@ impl EthQueue {
         }
     }
 
-    /// Drivers that send one segment only get one; a frame that fits no buffer is dropped.
-    fn make_single(&self, burst: &mut Burst) {
+    /// Copies chains into one buffer each, for drivers that send one segment only. Returns how many frames are ready: all, or those
+    /// before the first for which there is no buffer.
+    fn make_single(&self, burst: &mut Burst) -> usize {
         // As a rule none has more.
-        let Some(mut at) = burst.iter().position(|frame| frame.segment_count() != 1) else { return };
+        let first = burst.iter().position(|frame| frame.segment_count() != 1);
+        let mut at = first.unwrap_or(burst.len());
         while let Some(frame) = burst.get_mut(at) {
             if frame.segment_count() == 1 {
                 at += 1;
                 continue;
             }
+            let Some(mut one) = self.pool.alloc() else { break };
             let length = frame.len();
-            let single = self.pool.alloc().and_then(|mut one| {
-                let read = frame.read(0, one.append(length)?);
-                (read == length).then_some(one)
-            });
-            match single {
-                Some(mut one) => {
-                    if let Some(control) = frame.wished_tag() {
-                        one.wish_tag(control);
-                    }
-                    *frame = one;
-                    at += 1;
-                }
-                None => drop(burst.remove(at)),
+            let copied = one.append(length).is_some_and(|room| frame.read(0, room) == length);
+            if !copied {
+                drop(burst.remove(at));
+                continue;
             }
+            if let Some(control) = frame.wished_tag() {
+                one.wish_tag(control);
+            }
+            *frame = one;
+            at += 1;
         }
+        at
     }
 }

@@ -9,7 +9,7 @@ use super::anchor::{Anchored, let_go, release};
 use super::rings::QpRings;
 use super::send::CONTROL_UNITS;
 use super::sq::{Full, Posted, Request, SendQueue};
-use crate::bookkeeping::{Completed, Health, Operation, Work};
+use crate::bookkeeping::{Completed, Health, Operation, Removed, Work};
 use crate::fetch::fetch;
 use crate::hca::{BURST, HcaError, PostError, QpEvent, UdSlot, WcStatus};
 use crate::mem::key::PageList;
@@ -482,12 +482,24 @@ pub struct RcQp<P> {
     pub(super) beside: UdSlot,
     pub(super) side: SendSide<P>,
     anchor: Anchored,
+    /// It was removed from the table with sends outstanding. Dropped last, after the device has let go.
+    pub(super) removed: Option<Removed>,
+}
+
+impl<P> RcQp<P> {
+    /// The device did not let go.
+    fn forget(&mut self) {
+        self.side.forget();
+        if let Some(removed) = self.removed.take() {
+            removed.forget();
+        }
+    }
 }
 
 impl<P> Drop for RcQp<P> {
     fn drop(&mut self) {
         if !let_go(&mut self.anchor) {
-            self.side.forget();
+            self.forget();
         }
     }
 }
@@ -498,12 +510,12 @@ impl<P: Packet> RcQp<P> {
     #[must_use]
     pub fn new(rings: &QpRings, passive: bool, beside: UdSlot, signal_every: u32, anchor: Anchored) -> Self {
         let side = SendSide::new(rings, signal_every.min(1 << 12) as u16, CONTROL_UNITS);
-        Self { passive, sealed: false, beside, side, anchor }
+        Self { passive, sealed: false, beside, side, anchor, removed: None }
     }
 
     /// Destroys it; what it still owes goes home, or is kept if the device does not let go.
     pub fn destroy(mut self) -> Result<(), HcaError> {
-        release(&mut self.anchor).inspect_err(|_| self.side.forget())
+        release(&mut self.anchor).inspect_err(|_| self.forget())
     }
 
     /// Its number.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use ib_wire::mad::{MAD_LEN, Mad, MadAddress, Method, MgmtClass, Route};
+use ib_wire::sa::attribute::MC_MEMBER_RECORD;
 use ib_wire::{Gid, Lid, QKey, Qpn, ServiceLevel, Tid};
 use verbs_sys as sys;
 
@@ -23,8 +24,10 @@ const PERIOD_MS: c_int = 1000;
 const RETRIES: c_int = 2;
 /// The kernel repeats a request for less than this long, and remembers it no longer: the sender of a request must not give it up sooner.
 pub const REQUEST_TIME: Duration = Duration::from_millis((PERIOD_MS * (RETRIES + 1)) as u64);
-/// Requests that may be outstanding.
-const REQUESTS: usize = 128;
+/// Requests that may be outstanding. Those that were taken back are outstanding, too, until [`REQUEST_TIME`] is over.
+const REQUESTS: usize = 192;
+/// How many of them are reserved for memberships of groups: without these a link hears no ARP, while a path is looked up again.
+const RESERVED: usize = 64;
 /// Datagrams that one call passes over: answers to nothing, and requests that nobody answered.
 const STRAYS: usize = 64;
 /// Class version of subnet administration and of communication management.
@@ -45,12 +48,17 @@ struct Buffer {
 struct Requests(ArrayVec<(Tid, Lid), REQUESTS>);
 
 impl Requests {
-    /// Notes a request. False if it is outstanding already.
-    fn begin(&mut self, tid: Tid, to: Lid) -> Result<bool, HcaError> {
+    /// Notes a request. False if it is outstanding already. `attribute`: what it is about.
+    fn begin(&mut self, tid: Tid, attribute: u16, to: Lid) -> Result<bool, HcaError> {
         if self.0.iter().any(|(known, _)| low(*known) == low(tid)) {
             return Ok(false);
         }
-        self.0.try_push((tid, to)).map_err(|_| HcaError::Exhausted("outstanding management requests"))?;
+        let reserved = if attribute == MC_MEMBER_RECORD { 0 } else { RESERVED };
+        let full = HcaError::Exhausted("outstanding management requests");
+        if self.0.remaining_capacity() <= reserved {
+            return Err(full);
+        }
+        self.0.try_push((tid, to)).map_err(|_| full)?;
         Ok(true)
     }
 
@@ -145,7 +153,7 @@ impl ManagementPort {
             }
         };
         let awaits = header.class == MgmtClass::SubnAdm && !header.method.is_response();
-        if awaits && !self.requests.begin(header.tid, mad.peer.lid)? {
+        if awaits && !self.requests.begin(header.tid, header.attribute, mad.peer.lid)? {
             return Ok(());
         }
         let (timeout, retries) = if awaits { (PERIOD_MS, RETRIES) } else { (0, 0) };
@@ -262,21 +270,31 @@ fn peer(addr: &sys::ib_mad_addr) -> MadAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ib_wire::sa::attribute::PATH_RECORD;
 
     #[test]
     fn an_answer_gets_its_transaction_id_back() {
         let mut requests = Requests::default();
         let (ours, other) = (Tid(0xaaaa_bbbb_0000_0001), Tid(0xaaaa_bbbb_0000_0002));
-        assert!(requests.begin(ours, Lid(5)).unwrap());
-        assert!(!requests.begin(ours, Lid(5)).unwrap(), "a repetition is the kernel's");
-        assert!(requests.begin(other, Lid(5)).unwrap());
+        assert!(requests.begin(ours, PATH_RECORD, Lid(5)).unwrap());
+        assert!(!requests.begin(ours, PATH_RECORD, Lid(5)).unwrap(), "a repetition is the kernel's");
+        assert!(requests.begin(other, PATH_RECORD, Lid(5)).unwrap());
         assert_eq!(requests.end(Tid(0x0000_0007_0000_0001)), Some((ours, Lid(5))));
         assert_eq!(requests.end(Tid(0x0000_0007_0000_0001)), None, "answered once");
-        assert!(requests.begin(ours, Lid(5)).unwrap(), "and may be asked again");
-        for n in 0..REQUESTS as u64 - 2 {
-            assert!(requests.begin(Tid(0x100 + n), Lid(5)).unwrap());
-        }
-        assert!(requests.begin(Tid(3), Lid(5)).is_err(), "bounded");
+        assert!(requests.begin(ours, PATH_RECORD, Lid(5)).unwrap(), "and may be asked again");
+    }
+
+    #[test]
+    fn lookups_of_paths_leave_room_for_memberships() {
+        let mut requests = Requests::default();
+        let lookups = (0..).take_while(|n| requests.begin(Tid(*n), PATH_RECORD, Lid(5)).is_ok()).count();
+        assert_eq!(lookups, REQUESTS - RESERVED);
+        let joins =
+            (1000..).take_while(|n| requests.begin(Tid(*n), MC_MEMBER_RECORD, Lid(5)).is_ok()).count();
+        assert_eq!(joins, RESERVED);
+        assert_eq!(requests.end(Tid(0)), Some((Tid(0), Lid(5))));
+        assert!(requests.begin(Tid(1000 + RESERVED as u64), PATH_RECORD, Lid(5)).is_err());
+        assert!(requests.begin(Tid(1000 + RESERVED as u64), MC_MEMBER_RECORD, Lid(5)).unwrap());
     }
 
     #[test]

@@ -307,6 +307,7 @@ impl SubnetManager {
                 true
             }
             Phase::Configure => {
+                self.sweep.take_unconfigured_down(now, &mut self.counters);
                 self.sweep.advance_links(Phase::Arm, PortState::Init, PortState::Armed);
                 true
             }

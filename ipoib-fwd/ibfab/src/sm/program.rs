@@ -1,6 +1,7 @@
 //! The sweep's second half: writes what is not as it shall be, and brings the links up.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use ib_wire::smp::{
     Capabilities, DirectedPath, LinearForwardingBlock, Lmc, MulticastForwardingBlock, PKEY_BLOCK_LEN,
@@ -9,7 +10,7 @@ use ib_wire::smp::{
 use ib_wire::{Guid, Lid, ServiceLevel};
 
 use super::routing;
-use super::sweep::{MAX_PKEYS, Phase, Step, Sweep};
+use super::sweep::{MAX_PKEYS, Phase, Step, Sweep, UNCONFIGURED_TIMEOUT};
 use crate::subnet::{Counters, KeyTable, MKeys, Node, Port, PortId, SmConfig, Subnet};
 
 /// Most P_Key blocks that are written to a port.
@@ -149,6 +150,51 @@ impl Sweep {
             self.set(step, modifier, &path, &PKeyBlock { keys: values });
         }
         for (id, path, info) in infos {
+            self.set(Step::SetPortInfo(id), u32::from(id.1), &path, &info);
+        }
+    }
+
+    /// Takes links down that carry data although what is at the other end of a switch port does not answer or take its settings, as it
+    /// may be on a switch that another subnet manager configured before: what is there has whatever LID and P_Keys it likes. The link
+    /// comes up again as any other once its end is configured.
+    pub(crate) fn take_unconfigured_down(&mut self, now: Instant, counters: &mut Counters) {
+        let mut downs = Vec::new();
+        let mut unconfigured = BTreeMap::new();
+        for (&guid, node) in self.subnet.nodes.iter().filter(|(_, node)| node.is_switch()) {
+            for (&number, port) in node.ports.iter().filter(|(number, _)| **number > 0) {
+                let carries = matches!(port.info.state, PortState::Armed | PortState::Active);
+                let other = port.peer.and_then(|peer| self.subnet.port(peer));
+                if !port.is_linked() || !carries || other.is_some_and(|other| !other.fresh) {
+                    continue;
+                }
+                let id = (guid, number);
+                let since = self.unconfigured.get(&id).copied().unwrap_or(now);
+                let is_due = now.duration_since(since) >= UNCONFIGURED_TIMEOUT;
+                // A switch that refuses is asked again as late.
+                unconfigured.insert(id, if is_due { now } else { since });
+                if is_due {
+                    let info = PortInfo {
+                        state: PortState::Down,
+                        physical_state: PortPhysicalState::NoChange,
+                        client_reregister: false,
+                        ..port.info
+                    };
+                    downs.push((id, port.path, info));
+                }
+            }
+        }
+        // Swept again until each is configured or down.
+        self.incomplete |= !unconfigured.is_empty();
+        self.unconfigured = unconfigured;
+        for (id, path, info) in downs {
+            tracing::warn!(
+                "port {} of switch {} is taken down: what is at its other end has not answered or taken its settings for {} s; the \
+                 link comes up again once it does",
+                id.1,
+                id.0,
+                UNCONFIGURED_TIMEOUT.as_secs()
+            );
+            counters.links_taken_down += 1;
             self.set(Step::SetPortInfo(id), u32::from(id.1), &path, &info);
         }
     }

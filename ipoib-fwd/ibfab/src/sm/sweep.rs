@@ -1,6 +1,7 @@
 //! The sweep's first half: look around, and decide who gets what.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use ib_wire::mad::Method;
 use ib_wire::smp::{
@@ -15,6 +16,9 @@ use crate::subnet::{Changes, Counters, KeyTable, MKeys, Node, Port, PortId, SmCo
 
 /// Most P_Keys that a port is given.
 pub(super) const MAX_PKEYS: usize = 128;
+/// How long a link that carries data stays up while one end of it cannot be configured: twice as long as the lease of a predecessor's
+/// M_Keys.
+pub(super) const UNCONFIGURED_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What an outstanding packet is for.
 #[derive(Clone, Debug)]
@@ -93,6 +97,8 @@ pub(crate) struct Sweep {
     pub(super) warned: bool,
     /// Ports that did not take their settings, which is reported once.
     refused: BTreeSet<PortId>,
+    /// Switch ports that carry data although what is at their other end cannot be configured, and since when.
+    pub(super) unconfigured: BTreeMap<PortId, Instant>,
     /// A branch that shall be cut may still be there, so nothing is grafted in this sweep.
     pub unpruned: bool,
     /// Something did not answer: look again at the next occasion.
@@ -114,6 +120,7 @@ impl Sweep {
             reads_back: false,
             warned: false,
             refused: BTreeSet::new(),
+            unconfigured: BTreeMap::new(),
             unpruned: false,
             incomplete: false,
             wanted: true,
@@ -267,9 +274,10 @@ impl Sweep {
             Step::NodeInfo { from: Some(port), .. } => self.silent.push(port),
             Step::SetPortInfo(id) if self.refused.insert(id) => tracing::warn!(
                 "port {} of node {} does not take its settings: it does not answer, or it has an M_Key of somebody else; \
-                 a link that is not up stays down until it does",
+                 a link that is not up stays down until it does, and one that is up is taken down after {} s",
                 id.1,
-                id.0
+                id.0,
+                UNCONFIGURED_TIMEOUT.as_secs()
             ),
             _ => {}
         }

@@ -27,6 +27,8 @@ pub struct Counters {
     pub groups_left_out: u64,
     /// Switch ports that cannot enforce partitions, for their tables are too short.
     pub not_enforced: u64,
+    /// Links that were up and were taken down, as one end could not be configured.
+    pub links_taken_down: u64,
     /// Requests to subnet administration.
     pub sa_requests: u64,
     /// Requests to subnet administration that were refused.

@@ -3,7 +3,6 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use arrayvec::ArrayVec;
 use cm::Path;
 use cm::port::{Ask, Outcome, PathQuery};
 use hca::UdDestination;
@@ -20,8 +19,13 @@ use super::settings::WorkerIndex;
 use super::timers::Timer;
 use ib_wire::ipoib::{Arp, ArpOperation, ENCAPSULATION_LEN, EtherType, encapsulation};
 
-/// ARP packets that wait for one path (Linux: `IPOIB_MAX_PATH_REC_QUEUE`).
+/// ARP packets that may wait for one path in any case (Linux: `IPOIB_MAX_PATH_REC_QUEUE`).
 const WAITING: usize = 3;
+/// ARP packets that may wait for one path as long as those beyond [`WAITING`] are at most [`EXTRA`] for all paths. A host that opens
+/// connections to many others at once gets its replies from one port, and asks again only after a second.
+const MOST_WAITING: usize = 64;
+/// ARP packets beyond the first [`WAITING`] of their paths, over all paths of a link: a quarter of a megabyte.
+const EXTRA: usize = 4096;
 /// A path that no neighbour needs is dropped at the next sweep.
 pub(super) const SWEEP: Duration = Duration::from_secs(60);
 /// Ports that one LID may name to us before the first of them is found: as many as virtual functions speak at once.
@@ -41,7 +45,7 @@ pub(super) enum Reason {
 }
 
 /// An ARP packet that waits for a path.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Parked {
     worker: WorkerIndex,
     qpn: Qpn,
@@ -61,7 +65,7 @@ pub(super) struct PathEntry {
     /// The peer was seen to send from another LID than the path leads to.
     doubtful: bool,
     /// What is to be sent when the path is known; where it is doubtful, what is to be sent again if it has changed.
-    parked: ArrayVec<Parked, WAITING>,
+    parked: Vec<Parked>,
 }
 
 /// The paths of a link.
@@ -72,6 +76,8 @@ pub(super) struct Paths {
     spare: VecDeque<Gid>,
     /// Answers to come, by the LID that has named the port.
     named: HashMap<Lid, u32>,
+    /// Parked packets beyond the first [`WAITING`] of their paths.
+    extra: usize,
 }
 
 impl Paths {
@@ -97,6 +103,27 @@ impl Paths {
         {
             self.spare.push_back(gid);
         }
+    }
+
+    /// Keeps a packet for a path. False if there is no room for it.
+    fn park(&mut self, gid: Gid, packet: Parked) -> bool {
+        let Some(PathEntry { parked, .. }) = self.entries.get_mut(&gid) else { return false };
+        // Whoever asks again gets one answer.
+        if parked.contains(&packet) {
+            return true;
+        }
+        let is_extra = parked.len() >= WAITING;
+        if is_extra && (parked.len() >= MOST_WAITING || self.extra >= EXTRA) {
+            return false;
+        }
+        self.extra += usize::from(is_extra);
+        parked.push(packet);
+        true
+    }
+
+    /// What was kept for a path is sent or dropped.
+    const fn unpark(&mut self, parked: &[Parked]) {
+        self.extra = self.extra.saturating_sub(parked.len().saturating_sub(WAITING));
     }
 
     /// Nobody's word has the path asked for any more.
@@ -226,6 +253,7 @@ impl Work<'_> {
     }
 
     fn forgotten(&mut self, gid: Gid, entry: &PathEntry) {
+        self.paths.unpark(&entry.parked);
         // What is parked beside a path was sent by it.
         if entry.path.is_none() {
             self.out.counters.arp_dropped += entry.parked.len() as u64;
@@ -276,6 +304,8 @@ impl Work<'_> {
         entry.asked = false;
         let doubtful = std::mem::take(&mut entry.doubtful);
         let parked = std::mem::take(&mut entry.parked);
+        self.paths.unpark(&parked);
+        let Some(entry) = self.paths.entries.get_mut(&gid) else { return Answer::Known };
         match outcome {
             Outcome::Granted(path) => {
                 let before = entry.path.replace(path);
@@ -311,21 +341,13 @@ impl Work<'_> {
             self.out.counters.arp_dropped += 1;
             return;
         }
-        let Some(entry) = self.paths.entries.get_mut(&gid) else { return };
-        let parked = Parked { worker, qpn, packet };
-        match entry.path {
-            Some(path) => {
-                if entry.doubtful {
-                    // Sent again if it should turn out that the peer has moved.
-                    let _ = entry.parked.try_push(parked);
-                }
-                self.send_arp_by(&path, worker, qpn, &packet);
-            }
-            None => {
-                if entry.parked.try_push(parked).is_err() {
-                    self.out.counters.arp_dropped += 1;
-                }
-            }
+        let Some(entry) = self.paths.entries.get(&gid) else { return };
+        let (path, doubtful) = (entry.path, entry.doubtful);
+        // Beside a doubtful path: sent again if it should turn out that the peer has moved.
+        let is_parked = (path.is_none() || doubtful) && self.paths.park(gid, Parked { worker, qpn, packet });
+        match path {
+            Some(path) => self.send_arp_by(&path, worker, qpn, &packet),
+            None => self.out.counters.arp_dropped += u64::from(!is_parked),
         }
     }
 

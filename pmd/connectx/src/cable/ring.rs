@@ -14,7 +14,7 @@ use rustix::fd::AsFd;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::{Crcs, MAX_PACKET};
-use crate::memory::copy::copy;
+use crate::memory::shared;
 
 /// Bytes before a ring's data: the producer's index, the consumer's and whether that one rests, each on cache lines of its own.
 pub(super) const RING_HEADER: usize = 256;
@@ -215,7 +215,7 @@ impl Producer {
         let Some(bytes) = self.reserve(packet.len())? else { return Ok(false) };
         // SAFETY: `reserve` found room for the packet; it is not published yet, so a well-behaved consumer does not read it, and
         // another one only hurts itself.
-        unsafe { copy(packet.as_ptr(), bytes, packet.len()) };
+        unsafe { shared::store(packet, bytes) };
         self.commit(packet.len(), crcs);
         Ok(true)
     }
@@ -353,9 +353,10 @@ impl Consumer {
     /// producer at [`Consumer::release`].
     pub(super) fn pop(&mut self, into: &mut [u8; MAX_PACKET]) -> Result<Option<(usize, Crcs)>, Broken> {
         let Some((len, crcs)) = self.next()? else { return Ok(None) };
-        // SAFETY: `next` checked that `len` bytes of the ring follow and that they fit `into`. Should the other end
-        // write while we copy, we get odd bytes, which nobody has trusted yet.
-        unsafe { copy(self.place.bytes(self.tail).cast_const(), into.as_mut_ptr(), len as usize) };
+        let packet = into.get_mut(..len as usize).ok_or(Broken)?;
+        // SAFETY: `next` checked that `len` bytes of the ring follow. Should the other end write while we copy, we get odd
+        // bytes, which nobody has trusted yet.
+        unsafe { shared::load(self.place.bytes(self.tail), packet) };
         self.tail = self.tail.wrapping_add(record(len));
         Ok(Some((len as usize, crcs)))
     }

@@ -3,7 +3,7 @@
 use ib_wire::Qpn;
 
 use super::MlxQueues;
-use crate::bookkeeping::Place;
+use crate::bookkeeping::{Place, Reading};
 use crate::hca::{Done, PostError, RcSlot, UdSlot, WcStatus};
 use crate::mem::packet::Packet;
 use crate::mlx5::bus::Bus;
@@ -89,7 +89,8 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             return Err(rc);
         }
         rc.side.limit_segments(self.max_segments);
-        rc.sealed = self.stale.take(rc.qpn().get());
+        let reading = Reading { receives: &self.progress, sends: &self.send_progress };
+        rc.sealed = self.stale.take(rc.qpn().get(), reading);
         if rc.sealed {
             self.sealed.push((slot, self.progress.mark(), self.send_progress.mark()));
         }
@@ -107,7 +108,8 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         }));
         self.numbers.remove(rc.qpn().get());
         if rc.side.outstanding() > 0 {
-            self.stale.note(rc.qpn().get());
+            let reading = Reading { receives: &self.progress, sends: &self.send_progress };
+            rc.removed = Some(self.stale.note(rc.qpn().get(), reading));
         }
         self.sealed.retain(|(other, ..)| *other != slot);
         if !rc.passive {

@@ -92,6 +92,44 @@ fn a_port_that_does_not_take_its_keys_stays_down() {
     }
 }
 
+/// A subnet manager takes over a fabric that another one brought up. One host has another M_Key, another one does not answer.
+#[test]
+fn a_link_that_was_up_before_goes_down_if_its_host_cannot_be_configured() {
+    let mut world = World::new(4, config());
+    world.pump();
+    assert!(all_active(&world));
+    let state = |world: &World, port: usize| world.nodes[0].ports[port].state;
+    let mkey_protect = ProtectBits::new(1);
+    world.nodes[2].guards[1].set(&PortInfo { mkey: 42, mkey_protect, ..PortInfo::default() });
+    world.nodes[3].mute = true;
+    let prefix = 0xfec0_0000_0000_0007;
+    world.sm = crate::sm::SubnetManager::new(world.now, SmConfig { subnet_prefix: prefix, ..config() });
+    world.pass(50 * SECOND);
+    for port in 1..=4 {
+        assert_eq!(state(&world, port), PortState::Active, "a predecessor's keys may still be on lease");
+    }
+    world.pass(120 * SECOND);
+    let states = [1, 2, 3, 4].map(|port| state(&world, port));
+    let (active, init) = (PortState::Active, PortState::Init);
+    assert_eq!(states, [active, init, init, active]);
+    assert_eq!(world.sm.counters().links_taken_down, 2);
+    // Those that can be configured were, on links that stayed up.
+    for node in [1, 4] {
+        let port = &world.nodes[node].ports[1];
+        assert_eq!((port.state, port.gid_prefix, world.nodes[node].reregistered), (active, prefix, 2));
+    }
+    // They come back once they take what they are told.
+    world.nodes[2].guards[1] = Default::default();
+    world.nodes[3].mute = false;
+    world.pass(120 * SECOND);
+    assert_eq!([1, 2, 3, 4].map(|port| state(&world, port)), [active; 4]);
+    for node in [2, 3] {
+        assert_eq!(world.nodes[node].ports[1].gid_prefix, prefix);
+    }
+    assert!(world.sm.is_up());
+    assert_eq!(world.sm.counters().links_taken_down, 2);
+}
+
 #[test]
 fn a_node_that_claims_the_guids_of_another_one_does_not_get_its_key() {
     // By the port GUID alone under another node GUID, by both, and by both as a switch; in front of the victim and behind it.

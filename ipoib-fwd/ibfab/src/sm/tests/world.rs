@@ -154,6 +154,7 @@ impl SimNode {
                     self.reregistered += u32::from(wanted.client_reregister);
                     let state = match (wanted.state, info.state) {
                         (PortState::NoChange, now) => now,
+                        (PortState::Down, _) => PortState::Init,
                         (PortState::Armed, PortState::Init) => PortState::Armed,
                         (PortState::Active, PortState::Armed) => PortState::Active,
                         (to, from) => panic!("{from:?} to {to:?}"),

@@ -3,10 +3,10 @@
 use std::net::Ipv4Addr;
 
 use ib_wire::sa::attribute;
-use ib_wire::{Lid, QKey, Qpn};
+use ib_wire::{Gid, Guid, Lid, QKey, Qpn};
 
 use super::fabric::{Fabric, QKEY, SM_LID, ms, secs};
-use crate::link::{Event, Mode, WorkerIndex};
+use crate::link::{Asker, Event, Mode, WorkerIndex};
 
 fn datagram(n: u8) -> Fabric {
     let mut fabric = Fabric::new(1);
@@ -57,6 +57,60 @@ fn arp_and_path_both_ways() {
     f.resolve(0, 1);
     f.run(secs(1));
     assert_eq!(f.requests[&(attribute::PATH_RECORD, 1)], 2);
+}
+
+/// A host that asks for many addresses at once gets all answers, though the path to it is not known yet.
+#[test]
+fn answers_wait_for_the_path_to_the_host_that_asks() {
+    let mut f = datagram(2);
+    f.run(ms(100));
+    let asker = Asker { hardware: f.address(1, 0), lid: f.nodes[1].facts.lid };
+    let to = f.nodes[1].ip;
+    for n in 0..40 {
+        for _ in 0..2 {
+            f.nodes[0].link.answer(f.now, WorkerIndex(0), Ipv4Addr::new(10, 9, 0, n), asker, to);
+        }
+    }
+    f.run(ms(100));
+    let counters = f.nodes[0].link.counters();
+    assert_eq!((counters.arp_replies_sent, counters.arp_dropped), (40, 0), "each once");
+}
+
+/// Packets for ports of which subnet administration says nothing fill what all paths share, and keep no other port from its own share.
+#[test]
+fn packets_that_wait_for_paths_are_bounded() {
+    let mut f = datagram(2);
+    f.run(ms(100));
+    f.sa_up = false;
+    let honest = Asker { hardware: f.address(1, 0), lid: f.nodes[1].facts.lid };
+    let to = f.nodes[1].ip;
+    let mut offered = 0;
+    for lid in 0..16 {
+        for port in 0..16 {
+            for n in 0..80 {
+                let mut asker = honest;
+                asker.lid = Lid(100 + lid);
+                asker.hardware.gid =
+                    Gid::new(Gid::DEFAULT_PREFIX, Guid(u64::from(lid) << 8 | port | 0x10_0000));
+                f.nodes[0].link.answer(f.now, WorkerIndex(0), Ipv4Addr::new(10, 9, 0, n), asker, to);
+                offered += 1;
+            }
+        }
+    }
+    let kept = offered - f.nodes[0].link.counters().arp_dropped;
+    assert_eq!(kept, 4096 + 3 * 16 * 16);
+    for n in 0..4 {
+        f.nodes[0].link.answer(f.now, WorkerIndex(0), Ipv4Addr::new(10, 9, 0, n), honest, to);
+    }
+    assert_eq!(f.nodes[0].link.counters().arp_dropped, offered - kept + 1);
+    // When they are dropped the room is free again.
+    f.run(secs(120));
+    let before = f.nodes[0].link.counters().arp_dropped;
+    assert!(before > kept, "{before}");
+    for n in 0..40 {
+        f.nodes[0].link.answer(f.now, WorkerIndex(0), Ipv4Addr::new(10, 9, 1, n), honest, to);
+    }
+    assert_eq!(f.nodes[0].link.counters().arp_dropped, before);
 }
 
 #[test]
@@ -342,13 +396,7 @@ fn a_storm_of_senders_takes_no_room_from_neighbours_with_traffic() {
     for n in 0..100 {
         let (now, ip) = (f.now, Ipv4Addr::new(10, 8, 0, n));
         let sender = ib_wire::ipoib::HardwareAddress { qpn: Qpn::new(0x1000 + u32::from(n)), ..there };
-        f.nodes[0].link.reply(
-            now,
-            WorkerIndex(0),
-            own,
-            crate::link::Asker { hardware: sender, lid: from },
-            ip,
-        );
+        f.nodes[0].link.reply(now, WorkerIndex(0), own, Asker { hardware: sender, lid: from }, ip);
         assert_eq!(f.nodes[0].link.neighbour_hardware(ip), Some(sender), "the newest is known");
         f.run(ms(10));
     }

@@ -1,0 +1,65 @@
+//! Datagram queue pairs that fail are reset and opened again, and take part in ARP as before.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod device;
+mod ends;
+
+use std::time::Duration;
+
+use device::PORT;
+use ends::{WORKERS, World, ip};
+use ipoib::link::{LinkIndex, WorkerIndex};
+use pmd::eal::Eal;
+use pmd::hca::{AsyncEvent, Control, PortState, QpState, QpTransition};
+
+const LINK: LinkIndex = LinkIndex(0);
+
+/// Each worker of an end asks the other end by broadcast until it has an answer, which comes to its own datagram queue pair.
+fn ask(w: &mut World, from: usize) {
+    for worker in (0..WORKERS).map(WorkerIndex) {
+        let received = |w: &mut World| w.ends[from].endpoint.link_at(LINK).unwrap().counters().arp_received;
+        let before = received(w);
+        let (own, other) = (ip(LINK, w.ends[from].n), ip(LINK, w.ends[1 - from].n));
+        let mut last = w.now() - Duration::from_secs(1);
+        w.run("an answer", |w, now| {
+            if now - last > Duration::from_millis(200) {
+                last = now;
+                w.ends[from].endpoint.link_at(LINK).unwrap().request(now, worker, own, other);
+            }
+            received(w) > before
+        });
+    }
+}
+
+#[test]
+fn a_datagram_queue_pair_that_fails_is_opened_again() {
+    let words =
+        ["test", "--no-huge", "--no-shconf", "--no-pci", "--no-telemetry", "--log-level=4", "-m", "160"];
+    let _eal = Eal::init(words.map(str::to_owned)).unwrap();
+    let (mut w, _pools) = World::new("");
+    w.run("the links", |w, _| w.ends.iter().all(|end| end.is_up(LINK)));
+    ask(&mut w, 0);
+
+    // The device reports one of them; of the other it says nothing, as some providers do.
+    let failed = w.ends[0].datagrams(LINK);
+    let device = w.ends[0].endpoint.hca();
+    for qpn in &failed {
+        device.hca.modify_qp(*qpn, &QpTransition::ToError).unwrap();
+    }
+    device.events.push_back(AsyncEvent::QpFatal(failed[0]));
+    w.run("both open again", |w, _| {
+        w.ahead += Duration::from_millis(1);
+        let device = w.ends[0].endpoint.hca();
+        failed.iter().all(|qpn| device.qp_state(*qpn).unwrap() == QpState::Rts)
+    });
+    assert_eq!(w.ends[0].endpoint.datagram_reopens(), 2, "counted");
+
+    // They send and receive, broadcasts too, and nothing else was disturbed.
+    ask(&mut w, 0);
+    ask(&mut w, 1);
+    assert!(w.ends.iter().all(|end| end.is_up(LINK)));
+    assert_eq!(w.ends[0].datagrams(LINK), failed);
+    assert_eq!(w.ends[0].endpoint.hca().port(PORT).unwrap().state, PortState::Active);
+    assert_eq!(w.ends[0].endpoint.datagram_reopens(), 2);
+}
