@@ -57,6 +57,7 @@ fn write_switch(out: &mut String, switch: &Switch) -> fmt::Result {
             "tx_full",
             "tx_down",
             "tx_errors",
+            "socket_errors",
             "rx_invalid",
             "rx_forged",
             "lost_going_down",

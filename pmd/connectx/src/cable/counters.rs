@@ -19,6 +19,9 @@ pub struct CableCounters {
     pub tx_bad_length: u64,
     /// Packets that the network refused or cut (UDP).
     pub tx_errors: u64,
+    /// Errors that the socket reported for datagrams sent before. With UDP these are ICMP messages, which anybody can forge:
+    /// they are only counted, and silence of the other end takes the cable down.
+    pub socket_errors: u64,
     /// Datagrams that were neither packet nor hello, or too long (UDP).
     pub rx_invalid: u64,
     /// Datagrams that are not of this session, or that the cable's key did not sign (UDP). A few are normal when an end
@@ -46,6 +49,7 @@ impl CableCounters {
             ("tx_down", self.tx_down),
             ("tx_bad_length", self.tx_bad_length),
             ("tx_errors", self.tx_errors),
+            ("socket_errors", self.socket_errors),
             ("rx_invalid", self.rx_invalid),
             ("rx_forged", self.rx_forged),
             ("lost_going_down", self.lost_going_down),

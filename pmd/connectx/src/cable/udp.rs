@@ -129,9 +129,10 @@ impl UdpEnd {
             Peer::Talking { session } | Peer::Up { session, .. } => session,
         };
         let hello = self.codec.hello(Hello { session: self.session, heard, bye });
-        if let Err(e) = self.socket.send(&hello)
-            && !self.is_up()
-        {
+        let Err(e) = self.socket.send(&hello) else { return };
+        // An ICMP error for an earlier datagram is reported once, in place of a send. A second failure counts as a lost datagram.
+        let _ = self.socket.send(&hello);
+        if !self.is_up() {
             self.trouble = Some(match e.kind() {
                 io::ErrorKind::ConnectionRefused => CableTrouble::NoListener,
                 io::ErrorKind::PermissionDenied => CableTrouble::NotAllowed,
@@ -239,11 +240,17 @@ impl UdpEnd {
         let mut looked_at = 0;
         'all: while looked_at < max {
             let last_call_was_full = inn.is_empty() && {
-                let got = mmsg::receive(&self.socket, &mut inn);
-                if got.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) && self.is_up() {
-                    self.go_down(CableTrouble::Gone, counters);
+                match mmsg::receive(&self.socket, &mut inn) {
+                    Err(e)
+                        if ![io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted].contains(&e.kind()) =>
+                    {
+                        // What arrived is read after the error.
+                        counters.socket_errors += u64::from(self.is_up());
+                        looked_at += 1;
+                        continue;
+                    }
+                    _ => inn.is_full(),
                 }
-                inn.is_full()
             };
             while looked_at < max && !inn.is_empty() {
                 looked_at += 1;
@@ -252,7 +259,8 @@ impl UdpEnd {
                     Some(bytes) if datagram::is_packet(bytes) => {
                         // While the cable is down there is no session that a packet could be of.
                         let ours = self.sessions();
-                        match ours.and_then(|ours| self.codec.open(bytes, ours.reversed())) {
+                        let opened = ours.and_then(|ours| self.codec.open(bytes, ours.reversed()));
+                        match opened {
                             None => counters.rx_forged += 1,
                             Some(packet) if packet.is_empty() || packet.len() > MAX_PACKET => {
                                 counters.rx_invalid += 1;
@@ -293,12 +301,7 @@ impl SocketEnd for UdpEnd {
     }
 
     fn flush(&mut self, counters: &mut CableCounters) {
-        if mmsg::send_all(&self.socket, &mut self.out, counters).is_err() {
-            if self.is_up() {
-                self.go_down(CableTrouble::Gone, counters);
-            }
-            counters.lost_going_down += self.out.clear() as u64;
-        }
+        mmsg::send_all(&self.socket, &mut self.out, counters);
     }
 }
 

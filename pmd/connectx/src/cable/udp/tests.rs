@@ -358,3 +358,26 @@ fn a_recording_of_an_earlier_session_is_worth_nothing() {
     });
     assert_eq!(one.counters().ups, 1);
 }
+
+#[test]
+fn an_icmp_error_is_counted_and_does_not_take_the_cable_down() {
+    for key in [None, Some(CableKey::new([7; 16]))] {
+        let (mut one, partner, sessions) = with_partner(key.clone());
+        let (address, peer) = (partner.local_addr().unwrap(), partner.peer_addr().unwrap());
+        // Nobody listens there for a while: the network reports each packet as undeliverable, as a forger would.
+        drop(partner);
+        while one.counters().socket_errors < 3 {
+            one.send_with(60, |packet| packet.fill(0x70)).unwrap();
+            one.flush();
+            one.receive(8, |_| {});
+            assert!(one.is_up(), "{:?}", one.counters());
+        }
+        let partner = UdpSocket::bind(address).unwrap();
+        let packet = [0x70; 60];
+        let trailer = Codec::new(key).trailer(&packet, sessions);
+        partner.send_to(&[&packet[..], &trailer].concat(), peer).unwrap();
+        assert_eq!(take(&mut one, 1), [packet]);
+        let c = one.counters();
+        assert_eq!((c.downs, c.tx_errors, c.lost_going_down), (0, 0, 0));
+    }
+}
