@@ -41,6 +41,16 @@ enum Peer {
     Up { session: u64, heard_at: Instant, excused: bool },
 }
 
+impl Peer {
+    /// The same after a datagram of the session: any of them is a sign of life.
+    const fn heard_at(self, now: Instant) -> Self {
+        match self {
+            Self::Up { session, .. } => Self::Up { session, heard_at: now, excused: false },
+            Self::Unknown | Self::Talking { .. } => self,
+        }
+    }
+}
+
 /// A number for a life.
 fn life() -> u64 {
     std::hash::RandomState::new().build_hasher().finish() | 1
@@ -260,6 +270,9 @@ impl UdpEnd {
                         // While the cable is down there is no session that a packet could be of.
                         let ours = self.sessions();
                         let opened = ours.and_then(|ours| self.codec.open(bytes, ours.reversed()));
+                        if opened.is_some() {
+                            self.peer = self.peer.heard_at(self.now);
+                        }
                         match opened {
                             None => counters.rx_forged += 1,
                             Some(packet) if packet.is_empty() || packet.len() > MAX_PACKET => {

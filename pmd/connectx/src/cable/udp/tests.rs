@@ -381,3 +381,30 @@ fn an_icmp_error_is_counted_and_does_not_take_the_cable_down() {
         assert_eq!((c.downs, c.tx_errors, c.lost_going_down), (0, 0, 0));
     }
 }
+
+#[test]
+fn packets_alone_keep_the_cable_up() {
+    for key in [None, Some(CableKey::new([7; 16]))] {
+        let (mut one, partner, sessions) = with_partner(key.clone());
+        let packet = [0x70; 60];
+        let trailer = Codec::new(key).trailer(&packet, sessions);
+        // Later than the clock that brought it up, which ran for 10 s at most.
+        let mut now = Instant::now() + Duration::from_secs(10);
+        for _ in 0..30 {
+            now += SILENCE / 4;
+            one.poll(now);
+            // Its hellos are lost.
+            partner.send(&[&packet[..], &trailer].concat()).unwrap();
+            assert_eq!(take(&mut one, 1), [packet]);
+        }
+        assert_eq!((one.is_up(), one.counters().downs), (true, 0));
+        // Packets of another session are no sign of life.
+        for _ in 0..8 {
+            now += SILENCE / 4;
+            one.poll(now);
+            partner.send(&[&packet[..], &[0; 24]].concat()).unwrap();
+            one.receive(8, |_| {});
+        }
+        assert_eq!(one.trouble(), Some(CableTrouble::Silent));
+    }
+}
