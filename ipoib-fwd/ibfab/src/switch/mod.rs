@@ -1,8 +1,8 @@
 //! The switch: packets between its ports by linear and multicast forwarding tables, subnet management packets by
 //! directed route, and port 0 with the switch's own agent and the subnet manager behind it.
 //!
-//! Store and forward. A packet whose way out is full stays in its link, which holds the sender back; should the receiver not
-//! take anything for the head-of-queue life time, packets to it are dropped until it does (IBA 18.2.5.4).
+//! Store and forward. A packet whose egress is full stays in its link, which holds the sender back; if the receiver takes
+//! nothing for the head-of-queue life time, packets to it are dropped until it does (IBA 18.2.5.4).
 
 mod agent;
 mod forward;
@@ -38,10 +38,13 @@ pub const MAX_PORTS: usize = 254;
 const BURST: usize = 32;
 /// Datagrams that wait for the subnet manager.
 const MAX_INBOX: usize = 1024;
-/// Time that a packet may wait for a receiver that takes nothing.
+/// Time that a packet may wait for receivers that take nothing.
 const HEAD_OF_QUEUE_LIFE: Duration = Duration::from_millis(250);
-/// Time that packets to such a receiver are then dropped at once.
-const STALLED: Duration = Duration::from_secs(2);
+/// A multicast packet that waited for at least this long makes those after it hurry.
+const LONG_WAIT: Duration = Duration::from_millis(10);
+/// How long they hurry, in waits: receivers that take a packet from time to time hold a sender of multicasts for a ninth of
+/// the time at most.
+const HURRY: u32 = 8;
 
 /// What a switch is at its start.
 #[derive(Clone, Debug)]
@@ -203,10 +206,6 @@ impl Switch {
         };
         if let Some(port) = self.ports.get_mut(at) {
             port.link = Some(link);
-            // A port that was blocked and got rid of its packet starts anew.
-            if taken > 0 && port.blocked.is_some_and(|b| b.since < now) {
-                port.blocked = None;
-            }
         }
         self.send_postponed();
         taken > 0

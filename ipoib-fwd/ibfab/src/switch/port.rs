@@ -10,7 +10,7 @@ use ib_wire::smp::{
 };
 use ib_wire::{Mtu, PKey, ServiceLevel};
 
-use super::tables::PartitionTable;
+use super::tables::{PartitionTable, PortSet};
 
 hca::counted! {
     /// Why a switch dropped a packet.
@@ -85,11 +85,14 @@ impl PortCounters {
     }
 }
 
-/// A packet at the head of a port's queue waits for this way out.
+/// The packet at the head of a port's queue waits for room at an egress.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Blocked {
-    pub(super) egress: u8,
+    /// The egress of a unicast packet; `None` for a multicast packet.
+    pub(super) egress: Option<u8>,
     pub(super) since: Instant,
+    /// Egresses that a multicast packet has been sent to, or that it is not for.
+    pub(super) done: PortSet,
 }
 
 /// One external port.
@@ -112,8 +115,10 @@ pub(super) struct Port {
     pub(super) lanes: Vec<LaneMap>,
     pub(super) arbitration: ArbitrationTables,
     pub(super) blocked: Option<Blocked>,
-    /// Until then packets that find it full are dropped.
-    pub(super) stalled_until: Option<Instant>,
+    /// Multicast packets that came in by it wait for nobody until then: one before them waited for long.
+    pub(super) hurry_until: Option<Instant>,
+    /// The receiver took nothing for the head-of-queue life time: packets that find it full are dropped until there is room.
+    pub(super) stalled: bool,
     /// What woke us was taken: it has to be asked for anew before a nap.
     pub(super) woken: bool,
 }
@@ -156,7 +161,8 @@ impl Port {
             arbitration: ArbitrationTables::default(),
             partitions: PartitionTable::default(),
             blocked: None,
-            stalled_until: None,
+            hurry_until: None,
+            stalled: false,
             woken: false,
         }
     }
@@ -188,7 +194,8 @@ impl Port {
         self.info.physical_state = PortPhysicalState::Polling;
         self.info.state = PortState::Down;
         self.blocked = None;
-        self.stalled_until = None;
+        self.hurry_until = None;
+        self.stalled = false;
     }
 
     /// Data may come in (IBA 7.2.7: an armed port receives).
