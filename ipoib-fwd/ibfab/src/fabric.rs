@@ -222,6 +222,13 @@ impl Fabric {
             manager.handle_mad(now, &mad);
             worked = true;
         }
+        // Before the ports learn their LIDs.
+        if let Some(sources) = manager.take_sources() {
+            for switch in std::iter::once(&mut self.first).chain(&mut self.others) {
+                let guid = switch.guid();
+                switch.set_sources(|port| sources.get(&(guid, port.0)).copied());
+            }
+        }
         for _ in 0..MADS_PER_TURN {
             let Some(mad) = manager.poll_transmit() else { break };
             self.first.send_mad(&mad);

@@ -16,7 +16,7 @@ mod sweep;
 mod tests;
 mod transaction;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use ib_wire::mad::{Mad, MadStatus, Method, MgmtClass};
@@ -25,7 +25,7 @@ use ib_wire::smp::{PortState, SmInfo, SmState, Smp, attribute};
 use ib_wire::{Gid, Lid, Qpn};
 
 use crate::sa::{Output, Server};
-use crate::subnet::{Counters, Partition, SmConfig};
+use crate::subnet::{Counters, Partition, PortId, SmConfig};
 use sweep::{Phase, Step, Sweep};
 
 /// Most datagrams that wait to be sent; beyond it answers are dropped and counted.
@@ -56,6 +56,8 @@ pub struct SubnetManager {
     incomplete_sweeps: u32,
     /// Multicast tables are not as the groups want them.
     groups_changed: bool,
+    /// A discovery has ended since [`Self::take_sources`].
+    sources_changed: bool,
     /// The first full sweep is done.
     up: bool,
     act_count: u32,
@@ -76,6 +78,7 @@ impl SubnetManager {
             may_interrupt: true,
             incomplete_sweeps: 0,
             groups_changed: false,
+            sources_changed: false,
             up: false,
             act_count: 0,
             counters: Counters::default(),
@@ -150,6 +153,11 @@ impl SubnetManager {
     /// The next MAD to send; `peer.qpn` is 0 for SMPs (VL15, from QP0) and 1 for the rest (from QP1).
     pub fn poll_transmit(&mut self) -> Option<Mad> {
         self.out.pop_front()
+    }
+
+    /// Switch ports with a channel adapter at their other end, and its LID; `None` if nothing changed since the last call.
+    pub(crate) fn take_sources(&mut self) -> Option<BTreeMap<PortId, Lid>> {
+        std::mem::take(&mut self.sources_changed).then(|| self.sweep.subnet.sources())
     }
 
     /// When [`Self::handle_timeout`] wants to be called.
@@ -289,6 +297,7 @@ impl SubnetManager {
                     return true;
                 }
                 let changes = self.sweep.decide(&self.config, &mut self.counters);
+                self.sources_changed = true;
                 let subnet = &self.sweep.subnet;
                 let config = &self.config;
                 let mut to = Output { now, config, counters: &mut self.counters, out: &mut self.out };

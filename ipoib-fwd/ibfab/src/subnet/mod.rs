@@ -269,6 +269,12 @@ impl Subnet {
         }
     }
 
+    /// Switch ports with a channel adapter at their other end, and its LID.
+    pub(crate) fn sources(&self) -> BTreeMap<PortId, Lid> {
+        let adapters = self.end_ports().filter(|end| !end.node.is_switch());
+        adapters.filter_map(|end| Some((end.port.peer?, end.port.lid))).collect()
+    }
+
     /// The highest LID in use.
     pub(crate) fn last_lid(&self) -> Lid {
         self.by_lid.keys().next_back().copied().unwrap_or_default()

@@ -44,7 +44,9 @@ impl Switch {
                 return Ok(true);
             }
             let port = self.ports.get_mut(at).filter(|port| port.receives_data());
-            port.ok_or(DropReason::PortState)?.lets_in(pkey)?;
+            let port = port.ok_or(DropReason::PortState)?;
+            port.admits_source(lrh.slid)?;
+            port.lets_in(pkey)?;
             if lrh.dlid.is_multicast() {
                 self.spread(at, &lrh, (packet, crcs, pkey), now)
             } else if lrh.dlid == self.lid() {

@@ -34,6 +34,9 @@ impl Switch {
         let (_, mad) = datagram(&packet, Qpn::SMI).ok_or(DropReason::BadManagement)?;
         let mut smp = Smp::from_mad(mad).map_err(|_| DropReason::BadManagement)?;
         let Lrh { dlid, slid, .. } = *packet.lrh();
+        if let Some(port) = self.ports.get(usize::from(ingress) - 1).filter(|_| slid != Lid::PERMISSIVE) {
+            port.admits_source(slid)?;
+        }
         if dlid != Lid::PERMISSIVE && dlid != self.lid() {
             let mut relayed: Box<[u8]> = bytes.into();
             if crcs == Crcs::Absent {

@@ -152,6 +152,13 @@ impl Switch {
         }
     }
 
+    /// Sets the ports where a channel adapter is, and its LID: packets with another source are dropped there.
+    pub(crate) fn set_sources(&mut self, sources: impl Fn(SwitchPort) -> Option<Lid>) {
+        for (port, number) in self.ports.iter_mut().zip(1..) {
+            port.source = sources(SwitchPort(number));
+        }
+    }
+
     /// Asks the other ends of its cables to wake.
     pub(crate) fn rest(&mut self) {
         for link in self.ports.iter_mut().filter_map(|port| port.link.as_mut()) {
@@ -239,6 +246,12 @@ impl Switch {
     #[must_use]
     pub fn name(&self) -> &str {
         self.agent.name()
+    }
+
+    /// GUID of the node.
+    #[must_use]
+    pub const fn guid(&self) -> Guid {
+        self.agent.guid()
     }
 
     /// Names, states and counters of the external ports where something is or was plugged in.

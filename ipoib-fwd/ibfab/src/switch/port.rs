@@ -8,7 +8,7 @@ use ib_wire::packet::VirtualLane;
 use ib_wire::smp::{
     ArbitrationTables, Capabilities, LaneMap, LinkWidth, Nibble, PortInfo, PortPhysicalState, PortState,
 };
-use ib_wire::{Mtu, PKey, ServiceLevel};
+use ib_wire::{Lid, Mtu, PKey, ServiceLevel};
 
 use super::tables::{PartitionTable, PortSet};
 
@@ -43,6 +43,8 @@ hca::counted! {
         BadRoute = "bad_route",
         /// An M_Key that does not fit.
         MKey = "m_key",
+        /// A source LID that is not that of the channel adapter at this port.
+        SourceLid = "source_lid",
         /// A P_Key that port 0 does not have.
         PKey = "p_key",
         /// A P_Key that the way in does not let through.
@@ -109,6 +111,8 @@ pub(super) struct Port {
     pub(super) refused: u64,
     /// What had been counted when performance management cleared it last.
     pub(super) cleared: Counted,
+    /// LID of the channel adapter at the other end, where it is enforced: packets from it have it as their source.
+    pub(super) source: Option<Lid>,
     /// P_Keys that pass where they are enforced.
     pub(super) partitions: PartitionTable,
     /// Lanes of packets that leave by it, by the port that they came in by.
@@ -159,6 +163,7 @@ impl Port {
             cleared: Counted::default(),
             lanes: vec![LaneMap::default(); usize::from(ports) + 1],
             arbitration: ArbitrationTables::default(),
+            source: None,
             partitions: PartitionTable::default(),
             blocked: None,
             hurry_until: None,
@@ -193,6 +198,7 @@ impl Port {
     fn go_down(&mut self) {
         self.info.physical_state = PortPhysicalState::Polling;
         self.info.state = PortState::Down;
+        self.source = None;
         self.blocked = None;
         self.hurry_until = None;
         self.stalled = false;
@@ -211,6 +217,11 @@ impl Port {
     /// The port is there for management packets.
     pub(super) const fn is_linked(&self) -> bool {
         matches!(self.info.state, PortState::Init | PortState::Armed | PortState::Active)
+    }
+
+    /// May a packet with this source LID come in?
+    pub(super) fn admits_source(&self, slid: Lid) -> Result<(), DropReason> {
+        if self.source.is_none_or(|own| own == slid) { Ok(()) } else { Err(DropReason::SourceLid) }
     }
 
     /// May a packet of this partition come in? `None` is a raw packet.

@@ -253,3 +253,37 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_port_with_a_channel_adapter_admits_its_lid_only() {
+    let mut bench = Bench::active(3);
+    // Port 3 leads to a switch.
+    bench.switch.set_sources(|port| (port.0 < 3).then_some(Lid(10 + u16::from(port.0))));
+    bench.send(1, &data(11, 12, 64));
+    assert_eq!(bench.received(2).len(), 1);
+    bench.send(3, &data(11, 12, 64));
+    assert_eq!(bench.received(2).len(), 1, "a switch forwards packets of others");
+    let join = packet(0, 12, Lid(1), Qpn::GSI, QKey::GSI, &[3; 256]);
+    let get = Smp::lid_routed(Method::Get, Tid(4), attribute::NODE_INFO, 0);
+    for forged in [data(12, 12, 64), join.clone(), smp(&get, Lid(12), Lid(1)), smp(&get, Lid(13), Lid(12))] {
+        let before = bench.dropped(1, DropReason::SourceLid);
+        bench.send(1, &forged);
+        assert_eq!(bench.dropped(1, DropReason::SourceLid), before + 1);
+    }
+    assert!(bench.received(2).is_empty() && bench.switch.next_mad().is_none());
+    bench.send(2, &join);
+    assert!(bench.switch.next_mad().is_some());
+    assert!(ask(&mut bench, get).is_some(), "its own LID");
+    let path = DirectedPath::LOCAL.then(1).unwrap();
+    let mut directed = Smp::directed(Method::Get, Tid(3), attribute::NODE_INFO, 0, &path);
+    directed.set_hop_pointer(1);
+    bench.send(1, &smp(&directed, Lid::PERMISSIVE, Lid::PERMISSIVE));
+    assert_eq!(bench.received(1).len(), 1, "a directed route needs no LID");
+    // What is plugged in next may have another LID.
+    let (near, far) = CableEnd::pair().unwrap();
+    bench.ends[0] = far;
+    bench.switch.plug(SwitchPort(1), "p0", near).unwrap();
+    bench.switch.unplug(SwitchPort(2));
+    bench.step();
+    assert_eq!(bench.switch.ports[1].source, None);
+}
