@@ -8,7 +8,7 @@ use ib_wire::sa::{InformInfo, Notice, SUBSCRIBE_ALL_LIDS, SaMad, status, trap};
 use ib_wire::{Gid, Guid, Lid, PKey, Qpn, ServiceLevel, Tid};
 
 use super::request::{Context, INVALID, Output, Refusal, refuse};
-use crate::subnet::{Port, SmConfig, Subnet};
+use crate::subnet::{Port, SmConfig, Subnet, TransactionIds};
 
 /// "All" in a subscription's type and trap number.
 const ALL: u16 = 0xffff;
@@ -97,15 +97,12 @@ struct Report {
 pub(crate) struct Events {
     subscriptions: Vec<Subscription>,
     reports: BTreeMap<u64, Report>,
-    next: u32,
-    high: u32,
+    ids: TransactionIds,
 }
 
 impl Events {
     pub(crate) fn new(config: &SmConfig) -> Self {
-        // The upper half differs from that of the SMPs' transaction ids.
-        let high = config.seed as u32 ^ 0x5a00_0000;
-        Self { subscriptions: Vec::new(), reports: BTreeMap::new(), next: 0, high }
+        Self { subscriptions: Vec::new(), reports: BTreeMap::new(), ids: TransactionIds::new(config.seed, 1) }
     }
 
     /// Subscribes, or ends a subscription.
@@ -162,9 +159,8 @@ impl Events {
                 to.counters.reports_lost += 1;
                 continue;
             }
-            self.next = self.next.wrapping_add(1);
-            let tid = u64::from(self.high) << 32 | u64::from(self.next);
-            let report = SaMad::request(Method::Report, Tid(tid), 0, &notice);
+            let tid = self.ids.next();
+            let report = SaMad::request(Method::Report, tid, 0, &notice);
             let address = MadAddress::gsi(port.port.lid, ServiceLevel::new(0));
             let address = match subscription.global {
                 Some(id) => address.with_gid(Gid::new(subnet.prefix, id)),
@@ -174,13 +170,14 @@ impl Events {
             let mad = Mad { peer, bytes: report.to_bytes() };
             to.out.push_back(mad.clone());
             let due = to.now + to.config.report_timeout;
-            self.reports.insert(tid, Report { mad, port: subscription.port, due, tries: 1 });
+            self.reports.insert(tid.0, Report { mad, port: subscription.port, due, tries: 1 });
         }
     }
 
-    /// A report was confirmed. False if it was not out.
-    pub(crate) fn acknowledged(&mut self, tid: Tid) -> bool {
-        self.reports.remove(&tid.0).is_some()
+    /// A report was confirmed by the port with this LID. False if none was out to it.
+    pub(crate) fn acknowledged(&mut self, tid: Tid, by: Lid) -> bool {
+        let fits = self.reports.get(&tid.0).is_some_and(|report| report.mad.peer.lid == by);
+        fits && self.reports.remove(&tid.0).is_some()
     }
 
     pub(crate) fn due(&self) -> Option<Instant> {

@@ -99,7 +99,7 @@ impl Server {
             return false;
         }
         if header.method.is_response() {
-            if header.method != Method::ReportResp || !self.events.acknowledged(header.tid) {
+            if header.method != Method::ReportResp || !self.events.acknowledged(header.tid, mad.peer.lid) {
                 to.counters.unasked += 1;
             }
             return false;

@@ -5,6 +5,7 @@ mod m_keys;
 mod partition;
 mod rate;
 mod settings;
+mod transaction_ids;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +18,7 @@ pub(crate) use partition::KeyTable;
 pub use partition::{Member, Members, Membership, Partition};
 pub(crate) use rate::{rate_of_gbits, slower, speed};
 pub use settings::{OwnSwitches, SmConfig};
+pub(crate) use transaction_ids::TransactionIds;
 
 /// Names a port: GUID of its node and its number.
 pub type PortId = (Guid, u8);

@@ -48,6 +48,11 @@ impl Switch {
             return Err(DropReason::Icrc);
         }
         if smp.is_directed() {
+            // An answer comes back by the port that its request left by: a host answers in nobody else's place.
+            let hop = smp.initial_path.get(usize::from(smp.hop_pointer()));
+            if smp.is_returning() && hop != Some(&ingress) {
+                return Err(DropReason::BadRoute);
+            }
             let next = step(&mut smp, NodeType::Switch, Origin::Port(ingress));
             self.go_on(next, smp, slid, ingress)
         } else if dlid == Lid::PERMISSIVE {

@@ -301,6 +301,11 @@ impl World {
         }
     }
 
+    /// Delivers a packet that the manager has sent.
+    pub(super) fn carry_out(&mut self, smp: Smp) {
+        self.carry(smp);
+    }
+
     pub(super) fn lose_one_in(&mut self, lose: u64, seed: u64) {
         (self.lose, self.random) = (lose, seed);
     }

@@ -287,3 +287,25 @@ fn a_port_with_a_channel_adapter_admits_its_lid_only() {
     bench.step();
     assert_eq!(bench.switch.ports[1].source, None);
 }
+
+#[test]
+fn an_answer_comes_back_by_the_port_that_its_request_left_by() {
+    let mut bench = Bench::active(3);
+    let question =
+        Smp::directed(Method::Get, Tid(7), attribute::NODE_INFO, 0, &DirectedPath::LOCAL.then(2).unwrap());
+    bench.switch.send_mad(&question.to_mad(Lid::PERMISSIVE));
+    let asked = bench.received(2);
+    let asked = Packet::parse(&asked[0]).unwrap();
+    let mut answer = Smp::from_mad(asked.payload().try_into().unwrap()).unwrap().answer(MadStatus::OK);
+    // As the asked node sends it.
+    answer.set_hop_pointer(1);
+    let packet = smp(&answer, Lid::PERMISSIVE, Lid::PERMISSIVE);
+    for forger in [1, 3] {
+        bench.send(forger, &packet);
+        assert!(bench.switch.next_mad().is_none());
+        assert_eq!(bench.dropped(forger, DropReason::BadRoute), 1);
+    }
+    bench.send(2, &packet);
+    let arrived = Smp::from_mad(&bench.switch.next_mad().expect("the true answer").bytes).unwrap();
+    assert_eq!((arrived.header.tid, arrived.hop_pointer()), (Tid(7), 0));
+}
