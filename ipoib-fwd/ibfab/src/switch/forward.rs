@@ -50,7 +50,7 @@ impl Switch {
             if lrh.dlid.is_multicast() {
                 self.spread(at, &lrh, (packet, crcs, pkey), now)
             } else if lrh.dlid == self.lid() {
-                self.take_gmp(packet, crcs).map(|()| true)
+                self.take_gmp(at, packet, crcs).map(|()| true)
             } else {
                 self.relay(at, &lrh, (packet, crcs, pkey), now)
             }

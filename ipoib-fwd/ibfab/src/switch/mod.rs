@@ -6,6 +6,7 @@
 
 mod agent;
 mod forward;
+mod inbox;
 mod management;
 mod port;
 mod tables;
@@ -13,7 +14,6 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,7 @@ use ib_wire::smp::{PortInfo, PortState, SwitchInfo};
 use ib_wire::{Guid, Lid, Mtu, Psn};
 
 use agent::Agent;
+use inbox::Inbox;
 use port::Port;
 use tables::{LinearTable, MulticastTable};
 
@@ -36,8 +37,6 @@ pub use port::{DropReason, PortCounters};
 pub const MAX_PORTS: usize = 254;
 /// Packets that one port is given per turn.
 const BURST: usize = 32;
-/// Datagrams that wait for the subnet manager.
-const MAX_INBOX: usize = 1024;
 /// Time that a packet may wait for receivers that take nothing.
 const HEAD_OF_QUEUE_LIFE: Duration = Duration::from_millis(250);
 /// A multicast packet that waited for at least this long makes those after it hurry.
@@ -73,7 +72,7 @@ pub struct Switch {
     /// External ports; index 0 is port 1.
     ports: Vec<Port>,
     /// For whoever sits behind port 0.
-    inbox: VecDeque<Mad>,
+    inbox: Inbox,
     /// Of packets that port 0 sends.
     psn: Psn,
     port_changed: bool,
@@ -118,7 +117,7 @@ impl Switch {
             linear: LinearTable::new(),
             multicast: MulticastTable::new(),
             ports: (0..config.ports).map(|_| Port::new(config.mtu, config.ports)).take(MAX_PORTS).collect(),
-            inbox: VecDeque::new(),
+            inbox: Inbox::new(config.ports),
             psn: Psn::default(),
             port_changed: false,
             traps: Traps::default(),
@@ -221,12 +220,12 @@ impl Switch {
     /// The next datagram for whoever sits behind port 0: SMPs that the switch's own agent does not answer, and all for
     /// QP1.
     pub fn next_mad(&mut self) -> Option<Mad> {
-        self.inbox.pop_front()
+        self.inbox.pop()
     }
 
     /// Drops what waits for whoever sits behind port 0, where nobody does.
     pub fn discard_mads(&mut self) {
-        for _ in self.inbox.drain(..) {
+        while self.inbox.pop().is_some() {
             self.own.drop(DropReason::NotForUs);
         }
     }

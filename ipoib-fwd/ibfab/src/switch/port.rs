@@ -55,7 +55,7 @@ hca::counted! {
         Raw = "raw",
         /// To port 0, but neither QP0 nor QP1 or no datagram.
         NotForUs = "not_for_us",
-        /// The subnet manager is behind with its work.
+        /// The subnet manager is behind with its work, and the port's share of what waits for it is used up.
         InboxFull = "inbox_full",
     }
 }

@@ -309,3 +309,32 @@ fn an_answer_comes_back_by_the_port_that_its_request_left_by() {
     let arrived = Smp::from_mad(&bench.switch.next_mad().expect("the true answer").bytes).unwrap();
     assert_eq!((arrived.header.tid, arrived.hop_pointer()), (Tid(7), 0));
 }
+
+#[test]
+fn a_flood_from_one_port_loses_no_datagrams_of_others() {
+    let mut bench = Bench::active(4);
+    let trap = Smp::lid_routed(Method::Trap, Tid(1), attribute::NOTICE, 0);
+    let flood = |bench: &mut Bench| {
+        for _ in 0..2000 {
+            bench.send(1, &smp(&trap, Lid(11), Lid(1)));
+            bench.send(1, &packet(0, 11, Lid(1), Qpn::GSI, QKey::GSI, &[3; 256]));
+        }
+    };
+    flood(&mut bench);
+    assert!(bench.dropped(1, DropReason::InboxFull) > 1000);
+    // The answer to a request of the subnet manager, a request to administration, and one of the flood's own port.
+    let answer = Smp::lid_routed(Method::GetResp, Tid(2), attribute::NODE_INFO, 0);
+    bench.send(2, &smp(&answer, Lid(12), Lid(1)));
+    bench.send(3, &packet(0, 13, Lid(1), Qpn::GSI, QKey::GSI, &[3; 256]));
+    let first: Vec<Lid> = (0..6).map(|_| bench.switch.next_mad().unwrap().peer.lid).collect();
+    assert!(first.contains(&Lid(12)) && first.contains(&Lid(13)), "{first:?}");
+    assert_eq!(bench.dropped(2, DropReason::InboxFull) + bench.dropped(3, DropReason::InboxFull), 0);
+    // A port that sends many datagrams of one kind loses none of the other kind.
+    while bench.switch.next_mad().is_some() {}
+    for _ in 0..2000 {
+        bench.send(1, &packet(0, 11, Lid(1), Qpn::GSI, QKey::GSI, &[3; 256]));
+    }
+    bench.send(1, &smp(&answer, Lid(11), Lid(1)));
+    let first = [(); 2].map(|()| bench.switch.next_mad().unwrap().header().class);
+    assert!(first.contains(&MgmtClass::SubnLid), "{first:?}");
+}
