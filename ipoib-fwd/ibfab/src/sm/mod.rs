@@ -8,6 +8,7 @@
 //! differences are written, so a sweep over a healthy subnet is all reading.
 
 mod duplicates;
+mod mute;
 mod program;
 mod read_back;
 mod routing;
@@ -114,6 +115,7 @@ impl SubnetManager {
         match (smp.header.method, smp.header.attribute) {
             (Method::GetResp, _) => match self.sweep.smps.answer(&smp) {
                 Some(step) => self.sweep.answered(step, &smp, &self.config, &mut self.counters),
+                None if self.sweep.mute.answer(&smp) => self.want_sweep(now),
                 None => self.counters.unasked += 1,
             },
             (Method::Trap, attribute::NOTICE) => {
@@ -165,15 +167,19 @@ impl SubnetManager {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let idle = self.sweep.phase == Phase::Rest && self.sweep.smps.is_idle();
         let sweep = idle.then_some(self.next_sweep);
-        [sweep, self.sweep.smps.due(), self.sa.due()].into_iter().flatten().min()
+        [sweep, self.sweep.smps.due(), self.sweep.mute.due(), self.sa.due()].into_iter().flatten().min()
     }
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         for step in self.sweep.smps.expire(now, &mut self.out) {
             self.counters.smp_lost += 1;
-            self.sweep.lost(step);
+            self.sweep.lost(now, step);
         }
+        if self.sweep.mute.expire(now, &mut self.out) {
+            self.want_sweep(now);
+        }
+        self.sweep.mute.ask(now, false, &mut self.out);
         let config = &self.config;
         self.sa.expire(&mut Output { now, config, counters: &mut self.counters, out: &mut self.out });
         self.progress(now);
@@ -269,6 +275,7 @@ impl SubnetManager {
                 if self.sweep.wanted || self.sweep.incomplete || !self.up {
                     let reads_back = now >= self.next_read_back;
                     self.sweep.start(reads_back);
+                    self.sweep.mute.ask(now, true, &mut self.out);
                     if reads_back {
                         self.next_read_back = now + self.config.sweep_interval;
                     }
@@ -325,13 +332,14 @@ impl SubnetManager {
             }
             Phase::Activate => {
                 self.sweep.phase = Phase::Rest;
+                self.sweep.end(now);
                 self.up = true;
                 self.act_count = self.act_count.wrapping_add(1);
                 self.counters.sweeps += 1;
-                let repeats = if self.sweep.incomplete { self.incomplete_sweeps + 1 } else { 0 };
+                let repeats = if self.sweep.retry { self.incomplete_sweeps + 1 } else { 0 };
                 self.incomplete_sweeps = repeats;
                 let retry = RETRY_PAUSE * (1 << (repeats.saturating_sub(1) / RETRIES).min(4));
-                let pause = match (self.sweep.wanted, self.sweep.incomplete) {
+                let pause = match (self.sweep.wanted, self.sweep.retry) {
                     (true, _) => self.config.sweep_hold_off,
                     (_, true) => self.config.sweep_interval.min(retry),
                     _ => self.config.sweep_interval,

@@ -109,7 +109,8 @@ impl Sweep {
             for (&number, port) in &node.ports {
                 let id = (guid, number);
                 let end = node.is_end_port(number);
-                if !end && port.peer.is_none() || end && port.lid == Lid(0) {
+                let is_mute = !node.is_switch() && port.peer.is_some_and(|at| self.mute.leaves_out(at));
+                if !end && port.peer.is_none() || end && port.lid == Lid(0) || is_mute {
                     continue;
                 }
                 let peer = guarded(&self.subnet, node, number, port);

@@ -30,11 +30,11 @@ pub(crate) struct Transactions<S> {
 }
 
 impl<S> Transactions<S> {
-    pub(crate) fn new(window: usize, timeout: Duration, tries: u32, seed: u64) -> Self {
+    pub(crate) fn new(window: usize, timeout: Duration, tries: u32, seed: u64, purpose: u64) -> Self {
         Self {
             waiting: VecDeque::new(),
             out: BTreeMap::new(),
-            ids: TransactionIds::new(seed, 0),
+            ids: TransactionIds::new(seed, purpose),
             window: window.max(1),
             timeout,
             tries: tries.max(1),

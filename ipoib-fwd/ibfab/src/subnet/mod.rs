@@ -26,9 +26,6 @@ pub type PortId = (Guid, u8);
 /// First and last unicast LID.
 const UNICAST: std::ops::RangeInclusive<u16> = 1..=0xbfff;
 
-/// Sweeps that an adapter whose link is up may leave unanswered before it counts as gone.
-const PATIENCE: u8 = 3;
-
 /// A port of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Port {
@@ -94,8 +91,6 @@ pub(crate) struct Node {
     pub ports: BTreeMap<u8, Port>,
     pub switch: Option<SwitchState>,
     pub generation: u64,
-    /// Sweeps in a row that it did not answer though its link was up.
-    pub missed: u8,
 }
 
 impl Node {
@@ -193,7 +188,7 @@ impl Subnet {
     pub(crate) fn keep_silent(&mut self, silent: &[PortId], generation: u64) {
         let mut kept = Vec::new();
         for (&guid, node) in &mut self.nodes {
-            if node.generation == generation || node.is_switch() || node.missed >= PATIENCE {
+            if node.generation == generation || node.is_switch() {
                 continue;
             }
             for (&number, port) in &mut node.ports {
@@ -203,7 +198,6 @@ impl Subnet {
                     kept.push(((guid, number), peer));
                 }
             }
-            node.missed += u8::from(node.generation == generation);
         }
         for (id, peer) in kept {
             if let Some(port) = self.port_mut(peer) {
