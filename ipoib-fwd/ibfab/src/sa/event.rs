@@ -117,10 +117,11 @@ impl Events {
         inform.qpn = mad.peer.qpn;
         let port = context.requester.port.guid;
         let at = self.subscriptions.iter().position(|s| s.is_same(port, &inform));
+        let own = self.subscriptions.iter().filter(|s| s.port == port).count();
+        let is_full = self.subscriptions.len() >= context.config.max_subscriptions
+            || own >= context.config.max_subscriptions_of_a_port;
         match (inform.subscribe, at) {
-            (1, None) if self.subscriptions.len() >= context.config.max_subscriptions => {
-                Err(refuse(status::NO_RESOURCES))
-            }
+            (1, None) if is_full => Err(refuse(status::NO_RESOURCES)),
             (1, None) => {
                 let global = mad.peer.route.map(|route| route.gid.id());
                 self.subscriptions.push(Subscription { port, global, inform });
@@ -147,6 +148,10 @@ impl Events {
         let mut notice = Notice::about_gid(event.trap, issuer, event.gid);
         notice.issuer_gid = Gid::new(to.config.subnet_prefix, to.config.port_guid);
         let own = subnet.by_guid(to.config.port_guid);
+        let mut waiting: BTreeMap<Guid, usize> = BTreeMap::new();
+        for report in self.reports.values() {
+            *waiting.entry(report.port).or_default() += 1;
+        }
         for subscription in &self.subscriptions {
             let Some(port) = subnet.by_guid(subscription.port) else { continue };
             if !event.concerns(port.port) || !subscription.wants(event, issuer) {
@@ -155,10 +160,14 @@ impl Events {
             let Some(pkey_index) = own.and_then(|own| own.port.pkeys.shared_index(&port.port.pkeys)) else {
                 continue;
             };
-            if self.reports.len() >= to.config.max_subscriptions {
+            let share = waiting.entry(subscription.port).or_default();
+            if self.reports.len() >= to.config.max_subscriptions
+                || *share >= to.config.max_subscriptions_of_a_port
+            {
                 to.counters.reports_lost += 1;
                 continue;
             }
+            *share += 1;
             let tid = self.ids.next();
             let report = SaMad::request(Method::Report, tid, 0, &notice);
             let address = MadAddress::gsi(port.port.lid, ServiceLevel::new(0));
