@@ -402,6 +402,32 @@ fn as_many_segments_as_a_gateway_has_join_all_their_groups() {
     assert_eq!((counters.smp_refused, counters.groups_left_out, counters.sa_refused), (0, 0, 0));
 }
 
+#[test]
+fn trunks_that_cannot_all_be_plugged_in_leave_everything_as_it_was() {
+    let text = "[[switch]]\nname = \"a\"\nports = 4\n[[switch]]\nname = \"b\"\nports = 4\n\
+                [[trunk]]\nbetween = [\"a\", \"b\"]";
+    let config = FabricConfig::parse(Path::new("t.toml"), text).unwrap();
+    let mut fabric = Fabric::new(Instant::now(), &config, 1, Management::Embedded);
+    let trunk = |port, up| TrunkConfig {
+        ends: [0, 1].map(|switch| Place { switch, port }),
+        names: ["near", "far"].map(str::to_owned),
+        up,
+    };
+    let up = |fabric: &mut Fabric| {
+        fabric.step(Instant::now());
+        let ports = fabric.switch().ports().filter(|p| p.state != ib_wire::smp::PortState::Down);
+        ports.map(|port| port.number.0).collect::<Vec<u8>>()
+    };
+    fabric.set_trunks(&[trunk(1, true)], || None).unwrap();
+    assert_eq!(up(&mut fabric), [1]);
+    // The switches have no port 9.
+    let wrong = fabric.set_trunks(&[trunk(1, false), trunk(2, true), trunk(9, true)], || None);
+    assert!(matches!(wrong, Err(TrunkError::Port(NoSuchPort(9)))));
+    assert_eq!(up(&mut fabric), [1]);
+    fabric.set_trunks(&[trunk(1, false), trunk(2, true)], || None).unwrap();
+    assert_eq!(up(&mut fabric), [2]);
+}
+
 /// A request to subnet administration from `slid`, as a packet.
 fn sa_packet(request: &SaMad, slid: Lid, dlid: Lid) -> Vec<u8> {
     let bth = Bth {

@@ -135,6 +135,12 @@ impl Switch {
         self.agent.guard.set(&MKeys::protect(PortInfo::default(), keys.of(None, guid, guid), true));
     }
 
+    /// Succeeds if there is such a port.
+    pub(crate) fn has_port(&self, port: SwitchPort) -> Result<(), NoSuchPort> {
+        let at = usize::from(port.0).checked_sub(1);
+        at.and_then(|at| self.ports.get(at)).map(|_| ()).ok_or(NoSuchPort(port.0))
+    }
+
     /// Plugs the end of a link into a port, in place of what was there; `name` is for reports.
     pub fn plug(&mut self, port: SwitchPort, name: &str, link: CableEnd) -> Result<(), NoSuchPort> {
         let at = usize::from(port.0).checked_sub(1);
