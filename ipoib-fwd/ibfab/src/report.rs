@@ -60,6 +60,7 @@ fn write_switch(out: &mut String, switch: &Switch) -> fmt::Result {
             "socket_errors",
             "rx_invalid",
             "rx_forged",
+            "rx_stale",
             "lost_going_down",
             "downs",
             "violations",

@@ -200,9 +200,12 @@ impl UdpEnd {
         };
         // Who repeats our number has read what we sent; anybody can write the other end's address on a datagram.
         let heard_us = hello.heard == self.session;
-        // An end that begins has heard nobody.
-        if !heard_us && (self.is_up() || hello.heard != 0) {
-            counters.rx_forged += 1;
+        // An end that starts has heard nobody; while we are down the other end may know an earlier session of ours.
+        if !heard_us && self.is_up() {
+            let count = if hello.heard == 0 { &mut counters.rx_stale } else { &mut counters.rx_forged };
+            *count += 1;
+        } else if !heard_us && hello.heard != 0 {
+            counters.rx_stale += 1;
         }
         if self.is_up() {
             if !heard_us {
@@ -226,6 +229,8 @@ impl UdpEnd {
             _ => Peer::Talking { session },
         };
         if !was_up {
+            // What refused hellos said may have been forged.
+            self.trouble = self.trouble.filter(|t| ![CableTrouble::Version, CableTrouble::Key].contains(t));
             // Answer at once, so that the other end comes up without waiting for the clock.
             if !heard_us || known.is_none() {
                 self.say_hello(false);
@@ -274,6 +279,7 @@ impl UdpEnd {
                             self.peer = self.peer.heard_at(self.now);
                         }
                         match opened {
+                            None if ours.is_none() => counters.rx_stale += 1,
                             None => counters.rx_forged += 1,
                             Some(packet) if packet.is_empty() || packet.len() > MAX_PACKET => {
                                 counters.rx_invalid += 1;

@@ -1,5 +1,5 @@
 use super::super::tests::{own_address, ports};
-use super::super::{CableEnd, CableUrl, Faults, MAX_PACKET, Transport};
+use super::super::{CableEnd, CableUrl, Faults, Kind, MAX_PACKET, Transport};
 use super::*;
 
 fn url(local: SocketAddr, peer: SocketAddr) -> CableUrl {
@@ -244,7 +244,7 @@ fn with_partner(key: Option<CableKey>) -> (CableEnd, UdpSocket, Sessions) {
     let (a, b) = ports();
     let now = &mut Instant::now();
     let end = UdpEnd::open(a, b, key.clone()).unwrap();
-    let mut one = CableEnd::new(super::super::Kind::Udp(Box::new(end)));
+    let mut one = CableEnd::new(Kind::Udp(Box::new(end)));
     let partner = UdpSocket::bind(b).unwrap();
     partner.connect(a).unwrap();
     partner.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
@@ -345,7 +345,7 @@ fn a_recording_of_an_earlier_session_is_worth_nothing() {
         ends[0].receive(8, |_| {});
         !ends[0].is_up()
     });
-    let forged = one.counters().rx_forged;
+    let stale = one.counters().rx_stale;
     for _ in 0..3 {
         for datagram in &recorded {
             partner.send(datagram).unwrap();
@@ -354,7 +354,7 @@ fn a_recording_of_an_earlier_session_is_worth_nothing() {
     run(now, &mut [&mut one], |ends| {
         ends[0].receive(8, |_| panic!("a packet of an earlier session"));
         assert!(!ends[0].is_up());
-        ends[0].counters().rx_forged == forged + 6
+        ends[0].counters().rx_stale == stale + 6
     });
     assert_eq!(one.counters().ups, 1);
 }
@@ -407,4 +407,32 @@ fn packets_alone_keep_the_cable_up() {
         }
         assert_eq!(one.trouble(), Some(CableTrouble::Silent));
     }
+}
+
+#[test]
+fn a_restart_is_no_forgery_and_a_refused_hello_no_lasting_reason() {
+    let (a, b) = ports();
+    let now = &mut Instant::now();
+    let mut one = CableEnd::listen(&url(a, b)).unwrap();
+    let partner = UdpSocket::bind(b).unwrap();
+    let mut other_version = datagram(Hello { session: 5, heard: 0, bye: false });
+    other_version[7] = 1;
+    partner.send_to(&other_version, a).unwrap();
+    run(now, &mut [&mut one], |ends| ends[0].trouble() == Some(CableTrouble::Version));
+    drop(partner);
+    let mut two = CableEnd::connect(&url(b, a)).unwrap();
+    run(now, &mut [&mut one, &mut two], |ends| ends.iter().all(|e| e.is_up()));
+    let forged = one.counters().rx_forged;
+    assert_eq!(one.trouble(), None);
+    // It restarts without a farewell, while packets are on their way.
+    let Kind::Udp(end) = &mut two.kind else { panic!() };
+    end.session = life();
+    end.peer = Peer::Unknown;
+    run(now, &mut [&mut one, &mut two], |ends| {
+        ends[0].receive(8, |_| {});
+        ends[1].receive(8, |_| {});
+        ends.iter().all(|e| e.is_up()) && ends[0].counters().ups == 2
+    });
+    assert_eq!((one.counters().rx_forged, two.counters().rx_forged), (forged, 0));
+    assert!(one.counters().rx_stale + two.counters().rx_stale > 0);
 }
