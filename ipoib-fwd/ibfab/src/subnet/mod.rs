@@ -224,7 +224,7 @@ impl Subnet {
     }
 
     /// Gives every end port its LID: the subnet manager's port `first`, the others what they had, or the lowest free
-    /// one. `limit` is the number of LIDs that the switches' tables can hold.
+    /// one, also where several come with the same. `limit` is the number of LIDs that the switches' tables can hold.
     pub(crate) fn assign_lids(&mut self, manager: Guid, first: Lid, limit: u16) {
         self.by_guid.clear();
         self.by_lid.clear();
@@ -244,6 +244,14 @@ impl Subnet {
         }
         self.lids.insert(manager, first);
         let mut taken: BTreeSet<Lid> = self.lids.values().copied().collect();
+        // Of several new ports with one LID nobody gets it: one of them may want another one's packets.
+        let mut brought = BTreeSet::new();
+        for (guid, _, had) in wanted.iter().filter(|(guid, ..)| !self.lids.contains_key(guid)) {
+            if had.0 != 0 && !brought.insert(*had) {
+                tracing::warn!("port {guid} and another one come with LID {had}: both get another one");
+                taken.insert(*had);
+            }
+        }
         for (guid, id, had) in wanted {
             if self.by_guid.contains_key(&guid) {
                 continue; // Two ports with one GUID: the first one wins.
