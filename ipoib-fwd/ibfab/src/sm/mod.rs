@@ -296,7 +296,9 @@ impl SubnetManager {
                 if !std::mem::take(&mut self.groups_changed) {
                     return false;
                 }
-                self.sweep.program_multicast(&self.sa.receivers(&self.sweep.subnet));
+                let blocks = self.sa.take_changed();
+                let receivers = self.sa.receivers_of(&blocks, &self.sweep.subnet);
+                self.sweep.program_multicast(&receivers, Some(&blocks));
                 true
             }
             Phase::Discover => {
@@ -318,6 +320,7 @@ impl SubnetManager {
             Phase::Prune => {
                 // Who joined or left meanwhile is counted in.
                 self.groups_changed = false;
+                self.sa.take_changed();
                 let receivers = self.sa.receivers(&self.sweep.subnet);
                 self.sweep.configure(&self.config, &receivers, &mut self.counters);
                 true

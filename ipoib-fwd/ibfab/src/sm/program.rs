@@ -1,6 +1,6 @@
 //! The sweep's second half: writes what is not as it shall be, and brings the links up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ib_wire::smp::{
     Capabilities, DirectedPath, LinearForwardingBlock, Lmc, MulticastForwardingBlock, PKEY_BLOCK_LEN,
@@ -50,7 +50,7 @@ impl Sweep {
             self.set(Step::SetSwitchInfo(guid), 0, &path, &info);
         }
         if !self.unpruned {
-            self.program_multicast(groups);
+            self.program_multicast(groups, None);
         }
     }
 
@@ -75,14 +75,16 @@ impl Sweep {
         self.write_multicast(pruned);
     }
 
-    /// Writes the blocks of multicast tables that are not as they shall be.
-    pub(crate) fn program_multicast(&mut self, groups: &Receivers) {
+    /// Writes the blocks of multicast tables that are not as they shall be: all, or `only` these, of which `groups` has all.
+    pub(crate) fn program_multicast(&mut self, groups: &Receivers, only: Option<&BTreeSet<u16>>) {
         let mut wanted = Vec::new();
         for (guid, mut table) in routing::multicast(&self.subnet, groups) {
             let Some(node) = self.subnet.nodes.get(&guid) else { continue };
             let Some(switch) = &node.switch else { continue };
             // What was written and is not wanted any more is cleared; of a fresh switch nothing is known.
-            for key in switch.multicast.keys() {
+            for key in
+                switch.multicast.keys().filter(|(block, _)| only.is_none_or(|only| only.contains(block)))
+            {
                 table.entry(*key).or_insert([0; 32]);
             }
             for ((block, position), masks) in table {
