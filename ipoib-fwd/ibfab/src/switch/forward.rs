@@ -9,7 +9,7 @@ use ib_wire::{Mtu, PKey, ServiceLevel};
 
 use super::port::{Blocked, DropReason};
 use super::tables::PortSet;
-use super::{HEAD_OF_QUEUE_LIFE, HURRY, LONG_WAIT, Switch};
+use super::{HEAD_OF_QUEUE_LIFE, HURRY, LONG_WAIT, PASSING, Switch};
 
 /// Most bytes of a packet beside its payload, LRH to VCRC.
 const MAX_OVERHEAD: usize = 126 + VCRC_LEN;
@@ -33,6 +33,11 @@ fn check(packet: &[u8], crcs: Crcs) -> Result<(Lrh, Option<PKey>), DropReason> {
     let bth =
         packet.get(bth..).and_then(|rest| rest.first_chunk::<BTH_LEN>()).ok_or(DropReason::Malformed)?;
     Ok((lrh, Some(Bth::from_bytes(bth).0.pkey)))
+}
+
+/// True if a packet says that it is of the management lane.
+pub(super) fn is_management(packet: &[u8]) -> bool {
+    packet.first_chunk::<LRH_LEN>().is_some_and(|head| Lrh::from_bytes(head).0.vl == VirtualLane::MANAGEMENT)
 }
 
 impl Switch {
@@ -59,7 +64,7 @@ impl Switch {
             self.count_drop(at, reason);
             true
         });
-        if let (true, Some(port)) = (taken, self.ports.get_mut(at)) {
+        if let (true, Some(port)) = (taken && !is_management(packet), self.ports.get_mut(at)) {
             // The next packet begins to wait by itself.
             port.blocked = None;
         }
@@ -213,6 +218,11 @@ impl Switch {
             return Err(DropReason::HeadOfQueue);
         }
         Ok(false)
+    }
+
+    /// True if a packet has waited at this port for so long that management packets pass it.
+    pub(super) fn has_waited(&self, at: usize, now: Instant) -> bool {
+        self.blocked(at).is_some_and(|blocked| now.saturating_duration_since(blocked.since) >= PASSING)
     }
 
     /// True if the packet at the head of this port's queue would only be refused again.

@@ -39,6 +39,10 @@ pub const MAX_PORTS: usize = 254;
 const BURST: usize = 32;
 /// Time that a packet may wait for receivers that take nothing.
 const HEAD_OF_QUEUE_LIFE: Duration = Duration::from_millis(250);
+/// Time that a packet waits before management packets pass it: data of a receiver that is only slow stays in the link.
+const PASSING: Duration = Duration::from_millis(1);
+/// Data packets that management packets pass.
+const MAX_WAITING: usize = 64;
 /// A multicast packet that waited for at least this long makes those after it hurry.
 const LONG_WAIT: Duration = Duration::from_millis(10);
 /// How long they hurry, in waits: receivers that take a packet from time to time hold a sender of multicasts for a ninth of
@@ -211,13 +215,35 @@ impl Switch {
     fn take_from(&mut self, at: usize, now: Instant) -> bool {
         // Out of its place while we hand its packets to the others; no packet leaves by the port that it came in by.
         let Some(mut link) = self.ports.get_mut(at).and_then(|port| port.link.take()) else { return false };
-        let taken = if self.is_still_blocked(at, now) {
-            0
-        } else {
-            link.receive_as_sent(BURST, |packet, crcs| self.take(at, packet, crcs, now))
-        };
+        let mut waiting =
+            self.ports.get_mut(at).map(|port| std::mem::take(&mut port.waiting)).unwrap_or_default();
+        let mut taken = 0;
+        if !self.is_still_blocked(at, now) {
+            while let Some((packet, crcs)) = waiting.front().filter(|_| taken < BURST) {
+                if !self.take(at, packet, *crcs, now) {
+                    break;
+                }
+                waiting.pop_front();
+                taken += 1;
+            }
+        }
+        let may_pass = self.has_waited(at, now) || !waiting.is_empty();
+        if may_pass || !self.is_still_blocked(at, now) {
+            taken += link.receive_as_sent(BURST, |packet, crcs| {
+                let next = waiting.is_empty() && !(may_pass && self.is_still_blocked(at, now));
+                if (next || forward::is_management(packet)) && self.take(at, packet, crcs, now) {
+                    return true;
+                }
+                let kept = may_pass && waiting.len() < MAX_WAITING;
+                if kept {
+                    waiting.push_back((packet.into(), crcs));
+                }
+                kept
+            });
+        }
         if let Some(port) = self.ports.get_mut(at) {
             port.link = Some(link);
+            port.waiting = waiting;
         }
         self.send_postponed();
         taken > 0

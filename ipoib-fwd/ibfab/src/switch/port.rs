@@ -1,5 +1,6 @@
 //! One external port of the switch.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use connectx::cable::{CableEnd, Crcs};
@@ -119,6 +120,8 @@ pub(super) struct Port {
     pub(super) lanes: Vec<LaneMap>,
     pub(super) arbitration: ArbitrationTables,
     pub(super) blocked: Option<Blocked>,
+    /// Data packets that came in and wait, the first as `blocked` says: management packets behind them pass.
+    pub(super) waiting: VecDeque<(Box<[u8]>, Crcs)>,
     /// Multicast packets that came in by it wait for nobody until then: one before them waited for long.
     pub(super) hurry_until: Option<Instant>,
     /// The receiver took nothing for the head-of-queue life time: packets that find it full are dropped until there is room.
@@ -166,6 +169,7 @@ impl Port {
             source: None,
             partitions: PartitionTable::default(),
             blocked: None,
+            waiting: VecDeque::new(),
             hurry_until: None,
             stalled: false,
             woken: false,
@@ -200,6 +204,7 @@ impl Port {
         self.info.state = PortState::Down;
         self.source = None;
         self.blocked = None;
+        self.waiting.clear();
         self.hurry_until = None;
         self.stalled = false;
     }

@@ -652,6 +652,48 @@ fn receivers_that_take_nothing_hold_a_multicast_once_and_all_together() {
 }
 
 #[test]
+fn management_packets_pass_data_that_waits() {
+    let mut bench = Bench::active(3);
+    let numbered = |n: u16| packet(0, 11, Lid(12), Qpn::new(n.into()), QKey(1), &[0xa5; 4000]);
+    let mut sent = 0;
+    while bench.switch.ports[0].blocked.is_none() {
+        bench.send(1, &numbered(sent));
+        sent += 1;
+    }
+    for _ in 0..20 {
+        bench.send(1, &numbered(sent));
+        sent += 1;
+    }
+    let ask = Smp::lid_routed(Method::Get, Tid(4), attribute::NODE_INFO, 0);
+    bench.send(1, &smp(&ask, Lid(11), Lid(1)));
+    bench.now += PASSING;
+    bench.step();
+    assert_eq!(bench.received(1).len(), 1, "the answer");
+    // What waits loses neither its order nor its deadline.
+    bench.now += HEAD_OF_QUEUE_LIFE - PASSING - Duration::from_millis(1);
+    bench.send(1, &smp(&ask, Lid(11), Lid(1)));
+    let mut got = Vec::new();
+    for _ in 0..4 {
+        got.extend(bench.received(2).iter().map(|p| Packet::parse(p).unwrap().bth().dest_qpn));
+        bench.step();
+    }
+    assert_eq!(got, (0..sent).map(|n| Qpn::new(n.into())).collect::<Vec<Qpn>>());
+    // With more than the switch keeps, the sender is held back.
+    let p = numbered(0);
+    let mut more = 0;
+    while bench.ends[0].send_with(p.len(), |out| out.copy_from_slice(&p)).is_ok() {
+        bench.step();
+        bench.now += Duration::from_micros(100);
+        more += 1;
+        assert!(more < 10_000, "nothing holds the sender back");
+    }
+    bench.now += HEAD_OF_QUEUE_LIFE;
+    bench.step();
+    assert!(bench.dropped(1, DropReason::HeadOfQueue) > 100, "{more}");
+    assert!(bench.switch.ports[0].waiting.is_empty() && bench.ends[0].has_room(p.len()));
+}
+
+#[test]
 fn a_multicast_goes_at_once_to_those_that_have_room() {
     let mut bench = Bench::active(3);
     group(&mut bench, 1..=3);
