@@ -120,30 +120,35 @@ impl Fabric {
         }
     }
 
-    /// Plugs cables between switches in and out, as `trunks` says; `tap` gives a copier to those that are plugged in.
+    /// Plugs cables between switches in and out, as `trunks` says, all or none of them; `tap` gives a copier to those that are plugged in.
     pub fn set_trunks(
         &mut self,
         trunks: &[TrunkConfig],
         mut tap: impl FnMut() -> Option<Tap>,
     ) -> Result<(), TrunkError> {
+        // Everything that can fail comes first.
+        let mut new = Vec::new();
         for trunk in trunks {
-            let plugged = self.plugged.iter().position(|ends| *ends == trunk.ends);
-            let ([a, b], [near, far]) = (trunk.ends, &trunk.names);
-            match plugged {
-                Some(at) if !trunk.up => {
-                    self.plugged.swap_remove(at);
-                    self.unplug(a);
-                    self.unplug(b);
-                }
-                None if trunk.up => {
-                    let (mut one, other) = CableEnd::pair().map_err(TrunkError::Memory)?;
-                    one.set_tap(tap());
-                    self.plug(a, near, one)?;
-                    self.plug(b, far, other)?;
-                    self.plugged.push(trunk.ends);
-                }
-                _ => {}
+            if !trunk.up || self.plugged.contains(&trunk.ends) {
+                continue;
             }
+            for end in trunk.ends {
+                self.switch_at(end)?.has_port(SwitchPort(end.port))?;
+            }
+            new.push((trunk, CableEnd::pair().map_err(TrunkError::Memory)?));
+        }
+        for trunk in trunks.iter().filter(|trunk| !trunk.up) {
+            if let Some(at) = self.plugged.iter().position(|ends| *ends == trunk.ends) {
+                self.plugged.swap_remove(at);
+                trunk.ends.into_iter().for_each(|end| self.unplug(end));
+            }
+        }
+        for (trunk, (mut one, other)) in new {
+            let ([a, b], [near, far]) = (trunk.ends, &trunk.names);
+            one.set_tap(tap());
+            self.plug(a, near, one)?;
+            self.plug(b, far, other)?;
+            self.plugged.push(trunk.ends);
         }
         Ok(())
     }
@@ -221,6 +226,13 @@ impl Fabric {
             let Some(mad) = self.first.next_mad() else { break };
             manager.handle_mad(now, &mad);
             worked = true;
+        }
+        // Before the ports learn their LIDs.
+        if let Some(sources) = manager.take_sources() {
+            for switch in std::iter::once(&mut self.first).chain(&mut self.others) {
+                let guid = switch.guid();
+                switch.set_sources(|port| sources.get(&(guid, port.0)).copied());
+            }
         }
         for _ in 0..MADS_PER_TURN {
             let Some(mad) = manager.poll_transmit() else { break };

@@ -1,7 +1,6 @@
 //! The whole program: fabric and hosts on one thread, in turn.
 
 use std::io;
-use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -221,7 +220,7 @@ impl Program {
         let mut farewell = None;
         loop {
             now = Instant::now();
-            let busy = self.turn(now)?;
+            let busy = self.turn(now);
             if now >= next_drain {
                 next_drain = now + DRAIN;
                 self.drain();
@@ -245,7 +244,7 @@ impl Program {
             if farewell.is_some_and(|until| now >= until || self.hosts.iter_mut().all(Host::is_stopped)) {
                 break;
             }
-            let interfaces = self.hosts.iter().map(|host| host.interface().as_fd());
+            let interfaces = self.hosts.iter().filter_map(Host::waker);
             if naps.after(busy, interfaces.chain(self.fabric.wakers())) {
                 self.fabric.rest();
             }
@@ -255,14 +254,14 @@ impl Program {
     }
 
     /// One turn over everything; true if there was anything to do.
-    pub fn turn(&mut self, now: Instant) -> Result<bool, ProgramError> {
+    pub fn turn(&mut self, now: Instant) -> bool {
         let mut busy = self.fabric.step(now);
         for host in &mut self.hosts {
-            busy |= host.turn(now)?;
+            busy |= host.turn(now);
         }
         // What the hosts sent need not wait for the next turn.
         busy |= self.fabric.step(now);
-        Ok(busy)
+        busy
     }
 
     /// Reads the configuration again and takes from it what can change while others use the fabric; all of it or nothing.
@@ -431,7 +430,7 @@ mod tests {
         assert!(program.capture.is_none());
         // Whoever shows it packets goes on, too.
         tap.offer(FrameKind::InfiniBand, TapDirection::Sent, &[0; 2000]);
-        program.turn(Instant::now()).unwrap();
+        program.turn(Instant::now());
         program.drain();
         let again = FabricConfig { prefix: config.prefix + 1, ..config };
         program.follow(Instant::now(), again);

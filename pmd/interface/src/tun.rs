@@ -58,6 +58,17 @@ pub enum TunError {
     },
 }
 
+/// What became of a packet that was handed to the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Delivery {
+    /// The kernel accepted it.
+    Accepted,
+    /// The kernel has no memory for it.
+    NoMemory,
+    /// The interface is down.
+    Down,
+}
+
 /// A TUN interface; it goes when this is dropped.
 #[derive(Debug)]
 pub struct Tun {
@@ -101,9 +112,12 @@ impl Tun {
         wait_none(rustix::io::readv(&self.device, into))
     }
 
-    /// Hands a packet to the kernel as received by this interface; false if the kernel is out of memory for it.
-    pub fn write(&self, packet: &[IoSlice<'_>]) -> io::Result<bool> {
-        wait_none(rustix::io::writev(&self.device, packet)).map(|n| n.is_some())
+    /// Hands a packet to the kernel as received by this interface. Fails with `EBADFD` if the interface was deleted.
+    pub fn write(&self, packet: &[IoSlice<'_>]) -> io::Result<Delivery> {
+        match rustix::io::writev(&self.device, packet) {
+            Err(rustix::io::Errno::IO) => Ok(Delivery::Down),
+            result => Ok(wait_none(result)?.map_or(Delivery::NoMemory, |_| Delivery::Accepted)),
+        }
     }
 }
 
@@ -238,10 +252,14 @@ mod tests {
                 head.swap(20 + i, 22 + i);
             }
             let packet = [IoSlice::new(&head), IoSlice::new(&rest[..60_000])];
-            assert!(tun.write(&packet).unwrap());
+            assert_eq!(tun.write(&packet).unwrap(), Delivery::Accepted);
             let mut got = vec![0; 65_535];
             let (len, from) = socket.recv_from(&mut got).unwrap();
             assert_eq!((len, from.to_string().as_str()), (60_000, "198.51.100.2:6000"));
+            // An interface that is down drops the packet and still has nothing to read.
+            crate::set_up("ibtest0", false).unwrap();
+            assert_eq!(tun.write(&packet).unwrap(), Delivery::Down);
+            assert_eq!(tun.read(&mut [IoSliceMut::new(&mut got)]).unwrap(), None);
         })
         .join()
         .unwrap();

@@ -3,6 +3,7 @@
 //! It is its user's, and nobody else may write it. So what readers find in it is the service's: they check that, that the user is root or
 //! their own, and that the files are of the same user.
 
+use std::collections::BTreeSet;
 use std::fs::{DirBuilder, Metadata, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -183,21 +184,23 @@ pub fn tables(path: &Path) -> Result<(Vec<String>, u32), DirectoryError> {
     Ok((names(path)?, owner))
 }
 
+/// The first names in their order, whatever the directory's.
 fn names(path: &Path) -> Result<Vec<String>, DirectoryError> {
-    let mut names = Vec::new();
+    let mut names = BTreeSet::new();
     for entry in std::fs::read_dir(path).map_err(call("list", path))? {
         let entry = entry.map_err(call("list", path))?;
         let name = entry.file_name();
         if let Some(name) = name.to_str()
             && is_table_name(name)
             && entry.file_type().is_ok_and(|kind| kind.is_file())
-            && names.len() < MAX_TABLES
         {
-            names.push(name.to_owned());
+            names.insert(name.to_owned());
+            if names.len() > MAX_TABLES {
+                names.pop_last();
+            }
         }
     }
-    names.sort_unstable();
-    Ok(names)
+    Ok(names.into_iter().collect())
 }
 
 #[cfg(test)]
@@ -272,6 +275,21 @@ mod tests {
             let error = tables(&path).unwrap_err();
             assert!(matches!(error, DirectoryError::Stranger { owner: 12_345, .. }), "{error}");
         }
+        fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn of_too_many_tables_the_first_by_name_are_found() {
+        let path = place("many");
+        let directory = Directory::serve(&path).unwrap();
+        let mut expected: Vec<String> = (0..4 * MAX_TABLES).map(|n| format!("mlx5_{n}")).collect();
+        for name in &expected {
+            fs::write(directory.table(name).unwrap(), "").unwrap();
+        }
+        expected.sort_unstable();
+        expected.truncate(MAX_TABLES);
+        assert_eq!(tables(&path).unwrap().0, expected);
+        drop(directory);
         fs::remove_dir_all(&path).unwrap();
     }
 

@@ -30,6 +30,8 @@ hca::counted! {
         Refused = "refused",
         /// The kernel did not take it.
         InterfaceFull = "interface_full",
+        /// The interface is down or was deleted.
+        InterfaceDown = "interface_down",
     }
 }
 

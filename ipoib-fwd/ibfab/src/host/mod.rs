@@ -10,6 +10,7 @@ mod parked;
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ use endpoint::{
 };
 use ib_wire::ipoib::Arp;
 use ib_wire::{Lid, Qpn};
-use interface::tun::{Tun, TunConfig, TunError};
+use interface::tun::{Delivery, Tun, TunConfig, TunError};
 use ipoib::bucket::Bucket;
 use ipoib::link::{ArpResponder, Event, LinkSettings, WorkerIndex};
 use ipoib::net::IPOIB_HEADER_LEN;
@@ -88,15 +89,6 @@ pub enum HostError {
         #[source]
         source: EndpointError,
     },
-    /// Its interface broke while it ran.
-    #[error("host {name}: its interface failed")]
-    Io {
-        /// The host.
-        name: String,
-        /// The system's answer.
-        #[source]
-        source: io::Error,
-    },
 }
 
 type Destination<B> = <<B as Backend>::Queues as Queues>::Destination;
@@ -105,6 +97,8 @@ type Destination<B> = <<B as Backend>::Queues as Queues>::Destination;
 pub struct Host<B: Backend> {
     config: HostConfig,
     tun: Tun,
+    /// The interface failed, so that the host has left the fabric.
+    interface_failed: bool,
     endpoint: Endpoint<B, (), ()>,
     worker: LinkWorker<B::Queues, (), ()>,
     board: ViewBoard<Destination<B>>,
@@ -167,6 +161,7 @@ impl<B: Backend> Host<B> {
         Ok(Self {
             config: config.clone(),
             tun,
+            interface_failed: false,
             endpoint,
             worker,
             view: board.reader(),
@@ -193,10 +188,10 @@ impl<B: Backend> Host<B> {
         &self.config
     }
 
-    /// Its interface.
+    /// Readable when the kernel has sent a packet; `None` once the interface has failed.
     #[must_use]
-    pub const fn interface(&self) -> &Tun {
-        &self.tun
+    pub fn waker(&self) -> Option<BorrowedFd<'_>> {
+        (!self.interface_failed).then(|| self.tun.as_fd())
     }
 
     /// Its counters.
@@ -216,18 +211,14 @@ impl<B: Backend> Host<B> {
     }
 
     /// Takes one turn; true if there was anything to do.
-    pub fn turn(&mut self, now: Instant) -> Result<bool, HostError> {
-        let failed = |name: &str| {
-            let name = name.to_owned();
-            move |source| HostError::Io { name, source }
-        };
+    pub fn turn(&mut self, now: Instant) -> bool {
         let mut busy = self.worker.commands(&mut self.times, |(), _| {}) > 0;
         busy |= self.worker.queues().turn();
-        busy |= self.take_from_interface(now).map_err(failed(&self.config.name))?;
+        busy |= self.take_from_interface(now);
         self.worker.queues().ring();
         // The device may have filled more than one burst in its turn, and the shared receive queue must not run dry.
         for _ in 0..RECEIVE_ROUNDS {
-            if !self.take_from_fabric(now).map_err(failed(&self.config.name))? {
+            if !self.take_from_fabric(now) {
                 break;
             }
             busy = true;
@@ -239,7 +230,34 @@ impl<B: Backend> Host<B> {
             self.next_tick = now + TICK;
             busy |= self.tick(now);
         }
-        Ok(busy)
+        busy
+    }
+
+    /// Hands a packet to the kernel.
+    fn deliver(&mut self, now: Instant, packet: &[IoSlice<'_>]) {
+        if self.interface_failed {
+            return self.counters.drop(Drop::InterfaceDown);
+        }
+        match self.tun.write(packet) {
+            Ok(Delivery::Accepted) => {}
+            Ok(Delivery::NoMemory) => self.counters.drop(Drop::InterfaceFull),
+            Ok(Delivery::Down) => self.counters.drop(Drop::InterfaceDown),
+            Err(error) => {
+                self.counters.drop(Drop::InterfaceDown);
+                self.lose_interface(now, &error);
+            }
+        }
+    }
+
+    /// Takes this host out of the fabric: without its interface it can do nothing, and the other hosts go on.
+    fn lose_interface(&mut self, now: Instant, error: &io::Error) {
+        let (name, tun) = (&self.config.name, self.tun.name());
+        tracing::error!(
+            "host {name} leaves the fabric: its interface {tun} failed ({error}); restart ibfab to bring it back"
+        );
+        self.interface_failed = true;
+        self.held = None;
+        self.shutdown(now);
     }
 
     /// Control: the endpoint's slow part and what it tells.
@@ -290,10 +308,10 @@ impl<B: Backend> Host<B> {
     }
 
     /// Takes messages from the fabric and hands them to the interface.
-    fn take_from_fabric(&mut self, now: Instant) -> io::Result<bool> {
+    fn take_from_fabric(&mut self, now: Instant) -> bool {
         self.worker.receive(&mut self.burst);
         if self.burst.is_empty() {
-            return Ok(false);
+            return false;
         }
         let mut burst = std::mem::take(&mut self.burst);
         for Received { buf, source, .. } in burst.drain(..) {
@@ -307,13 +325,13 @@ impl<B: Backend> Host<B> {
                 }
                 _ => {}
             }
-            self.take_message(now, buf, &source)?;
+            self.take_message(now, buf, &source);
         }
         self.burst = burst;
-        Ok(true)
+        true
     }
 
-    fn take_message(&mut self, now: Instant, mut message: Mbuf, source: &Source) -> io::Result<()> {
+    fn take_message(&mut self, now: Instant, mut message: Mbuf, source: &Source) {
         let kind = message.data().first_chunk::<2>().copied();
         match (kind, source) {
             (Some(ETHERTYPE_IPV4), _) => {}
@@ -323,26 +341,19 @@ impl<B: Backend> Host<B> {
                     Some(Ok(arp)) => self.endpoint.link().handle_arp(now, WORKER, from, arp),
                     _ => self.counters.drop(Drop::BadArp),
                 }
-                return Ok(());
+                return;
             }
-            _ => {
-                self.counters.drop(Drop::NotIpv4);
-                return Ok(());
-            }
+            _ => return self.counters.drop(Drop::NotIpv4),
         }
         let len = message.len();
         if !message.trim_front(IPOIB_HEADER_LEN)
             || Ipv4View::parse(message.data(), len - IPOIB_HEADER_LEN).is_err()
         {
-            self.counters.drop(Drop::BadIpv4);
-            return Ok(());
+            return self.counters.drop(Drop::BadIpv4);
         }
         self.counters.received(source, len);
         let pieces: ArrayVec<IoSlice<'_>, MAX_SEGMENTS> = message.io_slices().take(MAX_SEGMENTS).collect();
-        if !self.tun.write(&pieces)? {
-            self.counters.drop(Drop::InterfaceFull);
-        }
-        Ok(())
+        self.deliver(now, &pieces);
     }
 
     /// Begins to leave: connections closed, groups left. [`Host::is_stopped`] tells when that is done.

@@ -1,6 +1,6 @@
 //! From the interface to the fabric.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{IoSlice, IoSliceMut};
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
@@ -37,62 +37,63 @@ enum Way {
 
 impl<B: Backend> Host<B> {
     /// Takes packets from the interface and sends them. True if there was any.
-    pub(super) fn take_from_interface(&mut self, now: Instant) -> io::Result<bool> {
+    pub(super) fn take_from_interface(&mut self, now: Instant) -> bool {
         if let Some(packet) = self.held.take() {
-            self.send(now, packet)?;
+            self.send(now, packet);
         }
         let mut any = false;
-        if now < self.next_look {
-            return Ok(false);
+        if now < self.next_look || self.interface_failed {
+            return false;
         }
         for _ in 0..BURST {
             if self.held.is_some() {
                 break;
             }
-            let Some(packet) = self.read()? else { break };
+            let Some(packet) = self.read(now) else { break };
             any = true;
-            self.send(now, packet)?;
+            self.send(now, packet);
         }
         self.next_look = if any { now } else { now + LOOK };
-        Ok(any)
+        any
     }
 
     /// The next packet of the interface.
-    fn read(&mut self) -> io::Result<Option<Mbuf>> {
+    fn read(&mut self, now: Instant) -> Option<Mbuf> {
         let mut buffer = match self.fresh.take() {
             Some(buffer) => buffer,
-            None => match chain(&self.pool, self.config.mtu as usize) {
-                Some(buffer) => buffer,
-                // Nothing is lost: the packet stays in the interface's queue.
-                None => return Ok(None),
-            },
+            // Without buffers nothing is lost: the packet stays in the interface's queue.
+            None => chain(&self.pool, self.config.mtu as usize)?,
         };
-        let len = {
+        let result = {
             let mut room: ArrayVec<IoSliceMut<'_>, MAX_SEGMENTS> =
                 buffer.io_slices_mut().take(MAX_SEGMENTS).collect();
-            self.tun.read(&mut room)?
+            self.tun.read(&mut room)
         };
-        match len {
+        match result {
             // One that fits the first of many buffers is copied, so that the chain need not be made anew.
-            Some(len) if len <= buffer.data().len() && buffer.len() > buffer.data().len() => {
+            Ok(Some(len)) if len <= buffer.data().len() && buffer.len() > buffer.data().len() => {
                 let copy = buffer.data().get(..len).and_then(|packet| self.pool.copy_from_slice(packet));
                 self.fresh = Some(buffer);
                 if copy.is_none() {
                     self.counters.drop(Drop::NoBuffers);
                 }
-                Ok(copy)
+                copy
             }
             // A read is never longer than the buffers.
-            Some(len) => Ok(buffer.truncate(len).then_some(buffer)),
-            None => {
+            Ok(Some(len)) => buffer.truncate(len).then_some(buffer),
+            Ok(None) => {
                 self.fresh = Some(buffer);
-                Ok(None)
+                None
+            }
+            Err(error) => {
+                self.lose_interface(now, &error);
+                None
             }
         }
     }
 
     /// Sends an IPv4 packet, or does with it what its way says.
-    fn send(&mut self, now: Instant, packet: Mbuf) -> io::Result<()> {
+    fn send(&mut self, now: Instant, packet: Mbuf) {
         match self.find_way(packet) {
             Way::Done => {}
             Way::Full(packet) => self.held = Some(packet),
@@ -106,10 +107,9 @@ impl<B: Backend> Host<B> {
                 }
                 self.park(now, hop, For::Connection, packet);
             }
-            Way::TooBig(mtu, packet) => return self.refuse(now, mtu, packet),
+            Way::TooBig(mtu, packet) => self.refuse(now, mtu, packet),
             Way::Drop(reason) => self.counters.drop(reason),
         }
-        Ok(())
     }
 
     fn park(&mut self, now: Instant, hop: Ipv4Addr, what: For, packet: Mbuf) {
@@ -189,9 +189,9 @@ impl<B: Backend> Host<B> {
     }
 
     /// A packet that is too long for its way: it is cut if it may be, else its sender is told.
-    fn refuse(&mut self, now: Instant, mtu: u16, packet: Mbuf) -> io::Result<()> {
+    fn refuse(&mut self, now: Instant, mtu: u16, packet: Mbuf) {
         let len = packet.len();
-        let Ok(view) = Ipv4View::parse(packet.data(), len) else { return Ok(()) };
+        let Ok(view) = Ipv4View::parse(packet.data(), len) else { return };
         if !view.dont_fragment() {
             let pieces: Option<Vec<Mbuf>> =
                 fragments(&view, mtu).and_then(|all| all.map(|f| piece(&self.pool, &packet, &f)).collect());
@@ -202,7 +202,7 @@ impl<B: Backend> Host<B> {
                     _ => self.counters.drop(Drop::Refused),
                 }
             }
-            return Ok(());
+            return;
         }
         self.counters.drop(Drop::TooBig);
         if may_answer(packet.data(), len) && self.errors.take(now) {
@@ -211,10 +211,9 @@ impl<B: Backend> Host<B> {
             if let Some(error) =
                 fragmentation_needed(&mut error, packet.data(), from, mtu).and_then(|n| error.get(..n))
             {
-                self.tun.write(&[IoSlice::new(error)])?;
+                self.deliver(now, &[IoSlice::new(error)]);
             }
         }
-        Ok(())
     }
 
     /// Sends what waited and can go now.
@@ -238,10 +237,7 @@ impl<B: Backend> Host<B> {
                         self.endpoint.link().handle_used(now, WORKER, &[], &[hop.into()]);
                         self.park(now, hop, For::Connection, packet);
                     }
-                    Way::TooBig(mtu, packet) => {
-                        // An interface that fails now will fail in the next turn, where it is reported.
-                        let _ = self.refuse(now, mtu, packet);
-                    }
+                    Way::TooBig(mtu, packet) => self.refuse(now, mtu, packet),
                     Way::Full(_) | Way::Resolve(..) => self.counters.drop(Drop::QueueFull),
                     Way::Drop(reason) => self.counters.drop(reason),
                 }

@@ -8,7 +8,7 @@ use ib_wire::sa::{InformInfo, Notice, SUBSCRIBE_ALL_LIDS, SaMad, status, trap};
 use ib_wire::{Gid, Guid, Lid, PKey, Qpn, ServiceLevel, Tid};
 
 use super::request::{Context, INVALID, Output, Refusal, refuse};
-use crate::subnet::{Port, SmConfig, Subnet};
+use crate::subnet::{Port, SmConfig, Subnet, TransactionIds};
 
 /// "All" in a subscription's type and trap number.
 const ALL: u16 = 0xffff;
@@ -97,15 +97,12 @@ struct Report {
 pub(crate) struct Events {
     subscriptions: Vec<Subscription>,
     reports: BTreeMap<u64, Report>,
-    next: u32,
-    high: u32,
+    ids: TransactionIds,
 }
 
 impl Events {
     pub(crate) fn new(config: &SmConfig) -> Self {
-        // The upper half differs from that of the SMPs' transaction ids.
-        let high = config.seed as u32 ^ 0x5a00_0000;
-        Self { subscriptions: Vec::new(), reports: BTreeMap::new(), next: 0, high }
+        Self { subscriptions: Vec::new(), reports: BTreeMap::new(), ids: TransactionIds::new(config.seed, 1) }
     }
 
     /// Subscribes, or ends a subscription.
@@ -120,10 +117,11 @@ impl Events {
         inform.qpn = mad.peer.qpn;
         let port = context.requester.port.guid;
         let at = self.subscriptions.iter().position(|s| s.is_same(port, &inform));
+        let own = self.subscriptions.iter().filter(|s| s.port == port).count();
+        let is_full = self.subscriptions.len() >= context.config.max_subscriptions
+            || own >= context.config.max_subscriptions_of_a_port;
         match (inform.subscribe, at) {
-            (1, None) if self.subscriptions.len() >= context.config.max_subscriptions => {
-                Err(refuse(status::NO_RESOURCES))
-            }
+            (1, None) if is_full => Err(refuse(status::NO_RESOURCES)),
             (1, None) => {
                 let global = mad.peer.route.map(|route| route.gid.id());
                 self.subscriptions.push(Subscription { port, global, inform });
@@ -150,6 +148,10 @@ impl Events {
         let mut notice = Notice::about_gid(event.trap, issuer, event.gid);
         notice.issuer_gid = Gid::new(to.config.subnet_prefix, to.config.port_guid);
         let own = subnet.by_guid(to.config.port_guid);
+        let mut waiting: BTreeMap<Guid, usize> = BTreeMap::new();
+        for report in self.reports.values() {
+            *waiting.entry(report.port).or_default() += 1;
+        }
         for subscription in &self.subscriptions {
             let Some(port) = subnet.by_guid(subscription.port) else { continue };
             if !event.concerns(port.port) || !subscription.wants(event, issuer) {
@@ -158,13 +160,16 @@ impl Events {
             let Some(pkey_index) = own.and_then(|own| own.port.pkeys.shared_index(&port.port.pkeys)) else {
                 continue;
             };
-            if self.reports.len() >= to.config.max_subscriptions {
+            let share = waiting.entry(subscription.port).or_default();
+            if self.reports.len() >= to.config.max_subscriptions
+                || *share >= to.config.max_subscriptions_of_a_port
+            {
                 to.counters.reports_lost += 1;
                 continue;
             }
-            self.next = self.next.wrapping_add(1);
-            let tid = u64::from(self.high) << 32 | u64::from(self.next);
-            let report = SaMad::request(Method::Report, Tid(tid), 0, &notice);
+            *share += 1;
+            let tid = self.ids.next();
+            let report = SaMad::request(Method::Report, tid, 0, &notice);
             let address = MadAddress::gsi(port.port.lid, ServiceLevel::new(0));
             let address = match subscription.global {
                 Some(id) => address.with_gid(Gid::new(subnet.prefix, id)),
@@ -174,13 +179,14 @@ impl Events {
             let mad = Mad { peer, bytes: report.to_bytes() };
             to.out.push_back(mad.clone());
             let due = to.now + to.config.report_timeout;
-            self.reports.insert(tid, Report { mad, port: subscription.port, due, tries: 1 });
+            self.reports.insert(tid.0, Report { mad, port: subscription.port, due, tries: 1 });
         }
     }
 
-    /// A report was confirmed. False if it was not out.
-    pub(crate) fn acknowledged(&mut self, tid: Tid) -> bool {
-        self.reports.remove(&tid.0).is_some()
+    /// A report was confirmed by the port with this LID. False if none was out to it.
+    pub(crate) fn acknowledged(&mut self, tid: Tid, by: Lid) -> bool {
+        let fits = self.reports.get(&tid.0).is_some_and(|report| report.mad.peer.lid == by);
+        fits && self.reports.remove(&tid.0).is_some()
     }
 
     pub(crate) fn due(&self) -> Option<Instant> {

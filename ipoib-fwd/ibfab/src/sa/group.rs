@@ -1,6 +1,8 @@
 //! Multicast groups and their members (IBA 15.2.5.17).
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use ib_wire::ipoib::{GroupScope, IpoibGroup, broadcast_gid};
 use ib_wire::sa::{JoinState, LifeTime, McMask, McMemberRecord, MtuCode, SaMad, Scope, Selector, status};
@@ -44,6 +46,12 @@ pub(crate) struct Group {
 }
 
 impl Group {
+    /// The port that this group ends with: nobody else is in it.
+    fn only_member(&self) -> Option<Guid> {
+        let mut members = self.members.keys();
+        members.next().copied().filter(|_| !self.permanent && members.next().is_none())
+    }
+
     /// The record of one member.
     fn of_member(&self, port_gid: Gid, member: Member) -> McMemberRecord {
         McMemberRecord { port_gid, join_state: member.state, proxy_join: member.proxy, ..self.record }
@@ -65,6 +73,14 @@ pub(crate) struct Followed {
 #[derive(Debug)]
 pub(crate) struct Groups {
     groups: BTreeMap<Gid, Group>,
+    /// The same by multicast LID.
+    by_mlid: BTreeMap<Lid, Gid>,
+    /// All multicast LIDs below this one are taken.
+    lowest_free: u16,
+    /// Number of groups that end with a port's membership: nobody else is in them.
+    kept_alone: BTreeMap<Guid, usize>,
+    /// Multicast LIDs whose members changed.
+    changed: BTreeSet<Lid>,
     version: u64,
     /// For MGIDs that are left to us.
     next_id: u32,
@@ -73,7 +89,15 @@ pub(crate) struct Groups {
 impl Groups {
     /// The broadcast groups of all IPoIB partitions, in the order of the configuration.
     pub(crate) fn new(config: &SmConfig) -> Self {
-        let mut this = Self { groups: BTreeMap::new(), version: 0, next_id: 0 };
+        let mut this = Self {
+            groups: BTreeMap::new(),
+            by_mlid: BTreeMap::new(),
+            lowest_free: Lid::FIRST_MULTICAST.0,
+            kept_alone: BTreeMap::new(),
+            changed: BTreeSet::new(),
+            version: 0,
+            next_id: 0,
+        };
         this.follow_partitions(config, MULTICAST_LIDS, &mut Followed::default());
         this
     }
@@ -87,9 +111,17 @@ impl Groups {
             let before = group.members.len();
             let pkey = group.record.pkey;
             group.members.retain(|&guid, _| subnet.by_guid(guid).is_some_and(|e| e.port.is_in(pkey)));
-            self.version += u64::from(group.members.len() != before);
+            if group.members.len() != before {
+                self.version += 1;
+                self.changed.insert(group.record.mlid);
+            }
         }
-        self.delete_orphans(&mut followed.happened);
+        self.kept_alone.clear();
+        for port in self.groups.values().filter_map(Group::only_member) {
+            *self.kept_alone.entry(port).or_default() += 1;
+        }
+        let all: Vec<Gid> = self.groups.keys().copied().collect();
+        self.delete_orphans(&all, &mut followed.happened);
         followed
     }
 
@@ -105,6 +137,7 @@ impl Groups {
                 continue;
             };
             let record = broadcast_record(partition, mgid, mlid, config);
+            self.by_mlid.insert(mlid, mgid);
             let group = self.groups.entry(mgid).or_insert_with(|| {
                 followed.happened.push(Event::group_created(mgid, record.pkey));
                 Group { record, members: BTreeMap::new(), permanent: true }
@@ -119,10 +152,11 @@ impl Groups {
     }
 
     /// The lowest multicast LID that no group has.
-    fn free_mlid(&self, limit: u16) -> Option<Lid> {
-        let taken: BTreeSet<Lid> = self.groups.values().map(|g| g.record.mlid).collect();
-        let all = (0..limit.min(MULTICAST_LIDS)).map(|i| Lid(Lid::FIRST_MULTICAST.0 + i));
-        all.into_iter().find(|lid| !taken.contains(lid))
+    fn free_mlid(&mut self, limit: u16) -> Option<Lid> {
+        let end = Lid::FIRST_MULTICAST.0 + limit.min(MULTICAST_LIDS);
+        let free = (self.lowest_free..end).map(Lid).find(|lid| !self.by_mlid.contains_key(lid));
+        self.lowest_free = free.map_or(self.lowest_free.max(end), |lid| lid.0);
+        free
     }
 
     /// Changes whenever a membership changes.
@@ -138,10 +172,15 @@ impl Groups {
         self.groups.iter().map(|(&mgid, g)| (mgid, g.record.mlid, g.members.len()))
     }
 
-    /// The ports that receive each multicast LID.
-    pub(crate) fn receivers(&self, subnet: &Subnet) -> BTreeMap<Lid, Vec<PortId>> {
+    /// Multicast LIDs whose members changed since the last call.
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<Lid> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// The ports that receive each multicast LID in a range.
+    pub(crate) fn receivers(&self, subnet: &Subnet, lids: RangeInclusive<Lid>) -> BTreeMap<Lid, Vec<PortId>> {
         let mut all: BTreeMap<Lid, Vec<PortId>> = BTreeMap::new();
-        for group in self.groups.values() {
+        for group in self.by_mlid.range(lids).filter_map(|(_, mgid)| self.groups.get(mgid)) {
             let members = group.members.iter().filter(|(_, member)| member.state.intersects(RECEIVES));
             let ports = members.filter_map(|(&guid, _)| subnet.by_guid(guid));
             all.entry(group.record.mlid).or_default().extend(ports.map(|e| e.id));
@@ -152,25 +191,61 @@ impl Groups {
     /// A port is gone: it leaves everything.
     pub(crate) fn forget(&mut self, port: Guid) -> Vec<Event> {
         let mut happened = Vec::new();
-        for group in self.groups.values_mut() {
-            if group.members.remove(&port).is_some() {
-                self.version += 1;
-            }
+        let its = self.groups.iter().filter(|(_, group)| group.members.contains_key(&port));
+        let its: Vec<Gid> = its.map(|(&mgid, _)| mgid).collect();
+        for &mgid in &its {
+            self.set_member(mgid, port, None);
         }
-        self.delete_orphans(&mut happened);
+        self.delete_orphans(&its, &mut happened);
         happened
     }
 
-    /// Deletes groups that no full member keeps alive.
-    fn delete_orphans(&mut self, happened: &mut Vec<Event>) {
-        self.groups.retain(|&mgid, group| {
-            let stays = group.permanent || group.members.values().any(|m| m.state.intersects(KEEPS));
-            if !stays {
-                self.version += 1;
-                happened.push(Event::group_deleted(mgid, group.record.pkey));
+    /// Makes a port a member of a group as given, or none.
+    fn set_member(&mut self, mgid: Gid, port: Guid, member: Option<Member>) {
+        let Some(group) = self.groups.get_mut(&mgid) else { return };
+        let before = group.only_member();
+        match member {
+            Some(member) => group.members.insert(port, member),
+            None => group.members.remove(&port),
+        };
+        let after = group.only_member();
+        self.changed.insert(group.record.mlid);
+        self.version += 1;
+        self.count_alone(before, after);
+    }
+
+    /// A group that one port alone kept is now another one's, or nobody's.
+    fn count_alone(&mut self, before: Option<Guid>, after: Option<Guid>) {
+        if let Some(port) = after {
+            *self.kept_alone.entry(port).or_default() += 1;
+        }
+        if let Some(port) = before
+            && let Entry::Occupied(mut count) = self.kept_alone.entry(port)
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
             }
-            stays
-        });
+        }
+    }
+
+    /// Deletes those of these groups that no full member keeps alive.
+    fn delete_orphans(&mut self, groups: &[Gid], happened: &mut Vec<Event>) {
+        for mgid in groups {
+            let stays =
+                |group: &Group| group.permanent || group.members.values().any(|m| m.state.intersects(KEEPS));
+            if self.groups.get(mgid).is_none_or(stays) {
+                continue;
+            }
+            let Some(group) = self.groups.remove(mgid) else { continue };
+            self.count_alone(group.only_member(), None);
+            let mlid = group.record.mlid;
+            self.by_mlid.remove(&mlid);
+            self.lowest_free = self.lowest_free.min(mlid.0);
+            self.changed.insert(mlid);
+            self.version += 1;
+            happened.push(Event::group_deleted(*mgid, group.record.pkey));
+        }
     }
 
     /// The port that a request is about. It is named by the subnet's prefix: a member that still goes by another one does not know yet
@@ -228,32 +303,27 @@ impl Groups {
             let group = self.create(context, &wanted, mask, named, port)?;
             let mgid = group.record.mgid;
             happened.push(Event::group_created(mgid, group.record.pkey));
+            self.by_mlid.insert(group.record.mlid, mgid);
             self.groups.insert(mgid, group);
             mgid
         };
-        let Some(group) = self.groups.get_mut(&mgid) else { return Err(INVALID) };
+        let Some(group) = self.groups.get(&mgid) else { return Err(INVALID) };
         if !agrees(&group.record, &wanted, mask) || !can_join(&group.record, context.subnet, port) {
             // A group is only made with attributes that its maker can join with, so none is left over here.
             return Err(INVALID);
         }
         let own = port.id == context.requester.id;
         let joined = Member { state: JoinState::empty(), proxy: !own };
-        let member = group.members.entry(port.port.guid).or_insert(joined);
-        let before = member.state;
-        member.state |= wanted.join_state;
+        let before = group.members.get(&port.port.guid).copied();
+        let mut now = before.unwrap_or(joined);
+        now.state |= wanted.join_state;
         // From its own request on a membership is the port's own.
-        member.proxy &= !own;
-        let now = *member;
-        if now.state != before {
-            self.version += 1;
+        now.proxy &= !own;
+        let record = group.of_member(port.gid(context.subnet), now);
+        if before != Some(now) {
+            self.set_member(mgid, port.port.guid, Some(now));
         }
-        Ok(group.of_member(port.gid(context.subnet), now))
-    }
-
-    /// Number of groups that end with this port's membership: nobody else is in them.
-    fn kept_by(&self, port: Guid) -> usize {
-        let is_only = |group: &&Group| !group.permanent && group.members.keys().eq([&port]);
-        self.groups.values().filter(is_only).count()
+        Ok(record)
     }
 
     /// A new group by a request's attributes (IBA 15.2.5.17.2).
@@ -273,7 +343,10 @@ impl Groups {
             return Err(INVALID);
         }
         let is_full = self.groups.len() >= context.config.max_groups
-            || self.kept_by(port.port.guid) >= context.config.max_groups_of_a_port;
+            || self
+                .kept_alone
+                .get(&port.port.guid)
+                .is_some_and(|&n| n >= context.config.max_groups_of_a_port);
         if is_full {
             return Err(refuse(status::NO_RESOURCES));
         }
@@ -352,21 +425,17 @@ impl Groups {
             return Err(refuse(status::INSUFFICIENT_COMPONENTS));
         }
         let port = Self::subject(context, &wanted)?;
-        let group = self.groups.get_mut(&wanted.mgid).ok_or(INVALID)?;
-        let member = group.members.get_mut(&port.port.guid).ok_or(INVALID)?;
-        Self::may_change(context, port, group.record.pkey, Some(member), false)?;
+        let group = self.groups.get(&wanted.mgid).ok_or(INVALID)?;
+        let mut left = *group.members.get(&port.port.guid).ok_or(INVALID)?;
+        Self::may_change(context, port, group.record.pkey, Some(&left), false)?;
         // A leave names parts that the port has, and no others (IBA 15.2.5.17.3).
-        if wanted.join_state.is_empty() || !member.state.contains(wanted.join_state) {
+        if wanted.join_state.is_empty() || !left.state.contains(wanted.join_state) {
             return Err(INVALID);
         }
-        member.state.remove(wanted.join_state);
-        let left = *member;
-        if left.state.is_empty() {
-            group.members.remove(&port.port.guid);
-        }
-        self.version += 1;
+        left.state.remove(wanted.join_state);
         let record = group.of_member(port.gid(context.subnet), left);
-        self.delete_orphans(happened);
+        self.set_member(wanted.mgid, port.port.guid, Some(left).filter(|left| !left.state.is_empty()));
+        self.delete_orphans(&[wanted.mgid], happened);
         Ok(record)
     }
 
@@ -376,9 +445,11 @@ impl Groups {
         let mask = McMask::from_bits_retain(request.component_mask);
         let trusted = context.is_trusted(request);
         let mut records = Records::new();
-        for group in self.groups.values() {
+        let named = mask.contains(McMask::MGID).then_some(wanted.mgid);
+        let groups = named.map_or(Gid::ZERO..=Gid([0xff; 16]), |mgid| mgid..=mgid);
+        for group in self.groups.range(groups).map(|(_, group)| group) {
             let visible = trusted || context.requester.port.is_in(group.record.pkey);
-            if !visible || mask.contains(McMask::MGID) && wanted.mgid != group.record.mgid {
+            if !visible {
                 continue;
             }
             if mask.contains(McMask::MLID) && wanted.mlid != group.record.mlid
@@ -451,4 +522,56 @@ fn agrees(group: &McMemberRecord, wanted: &McMemberRecord, mask: McMask) -> bool
 fn can_join(group: &McMemberRecord, subnet: &Subnet, port: EndPort<'_>) -> bool {
     let (mtu, rate) = subnet.abilities(port.port);
     port.port.is_in(group.pkey) && MtuCode::from(mtu) >= group.mtu && speed(rate) >= speed(group.rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is kept beside the groups is what they say.
+    fn check(groups: &mut Groups) {
+        let taken: BTreeMap<Lid, Gid> =
+            groups.groups.iter().map(|(&mgid, g)| (g.record.mlid, mgid)).collect();
+        assert_eq!(groups.by_mlid, taken);
+        let mut kept_alone: BTreeMap<Guid, usize> = BTreeMap::new();
+        for port in groups.groups.values().filter_map(Group::only_member) {
+            *kept_alone.entry(port).or_default() += 1;
+        }
+        assert_eq!(groups.kept_alone, kept_alone);
+        let free = (Lid::FIRST_MULTICAST.0..).map(Lid).find(|lid| !taken.contains_key(lid));
+        assert_eq!(groups.free_mlid(MULTICAST_LIDS), free);
+    }
+
+    #[test]
+    fn what_is_kept_of_groups_follows_each_change() {
+        let mut groups = Groups::new(&SmConfig::new(Guid(1)));
+        check(&mut groups);
+        let mut dice = 7u64;
+        let mut roll = move |sides: u64| {
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (dice >> 33) % sides
+        };
+        let mut happened = Vec::new();
+        for _ in 0..3000 {
+            let mgid = Gid::new(0xff12_0000_0000_0000, Guid(roll(12)));
+            let port = Guid(roll(4));
+            groups.take_changed();
+            if !groups.groups.contains_key(&mgid) {
+                let mlid = groups.free_mlid(MULTICAST_LIDS).unwrap();
+                let record = McMemberRecord { mgid, mlid, ..McMemberRecord::default() };
+                groups.by_mlid.insert(mlid, mgid);
+                groups.groups.insert(mgid, Group { record, members: BTreeMap::new(), permanent: false });
+            }
+            let mlid = groups.groups[&mgid].record.mlid;
+            let state = if roll(3) == 0 { JoinState::NON_MEMBER } else { JoinState::FULL_MEMBER };
+            groups.set_member(mgid, port, Some(Member { state, proxy: false }).filter(|_| roll(2) == 0));
+            groups.delete_orphans(&[mgid], &mut happened);
+            assert_eq!(groups.take_changed(), [mlid].into());
+            if roll(50) == 0 {
+                happened.extend(groups.forget(port));
+            }
+            check(&mut groups);
+        }
+        assert!(happened.len() > 100);
+    }
 }

@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use ib_wire::mad::{Mad, MadStatus, Method};
 use ib_wire::sa::{CLASS_VERSION, CapabilityMask2, ClassPortInfo, SaMad, attribute};
+use ib_wire::smp::MFT_BLOCK_LEN;
 use ib_wire::{Gid, Guid, Lid};
 
 use crate::subnet::{Changes, PortId, SmConfig, Subnet};
@@ -46,7 +47,20 @@ impl Server {
 
     /// The ports that receive each multicast LID.
     pub(crate) fn receivers(&self, subnet: &Subnet) -> BTreeMap<Lid, Vec<PortId>> {
-        self.groups.receivers(subnet)
+        self.groups.receivers(subnet, Lid::FIRST_MULTICAST..=Lid(0xffff))
+    }
+
+    /// Blocks of the multicast tables whose groups changed since the last call.
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<u16> {
+        let index = |lid: Lid| (lid.0 - Lid::FIRST_MULTICAST.0) / MFT_BLOCK_LEN as u16;
+        self.groups.take_changed().into_iter().map(index).collect()
+    }
+
+    /// The ports that receive each multicast LID of these blocks.
+    pub(crate) fn receivers_of(&self, blocks: &BTreeSet<u16>, subnet: &Subnet) -> BTreeMap<Lid, Vec<PortId>> {
+        let first = |block: &u16| Lid::FIRST_MULTICAST.0 + block * MFT_BLOCK_LEN as u16;
+        let lids = |block| Lid(first(block))..=Lid(first(block) + MFT_BLOCK_LEN as u16 - 1);
+        blocks.iter().flat_map(|block| self.groups.receivers(subnet, lids(block))).collect()
     }
 
     /// When a report is due to be sent again.
@@ -99,7 +113,7 @@ impl Server {
             return false;
         }
         if header.method.is_response() {
-            if header.method != Method::ReportResp || !self.events.acknowledged(header.tid) {
+            if header.method != Method::ReportResp || !self.events.acknowledged(header.tid, mad.peer.lid) {
                 to.counters.unasked += 1;
             }
             return false;

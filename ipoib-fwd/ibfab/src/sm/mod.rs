@@ -8,6 +8,7 @@
 //! differences are written, so a sweep over a healthy subnet is all reading.
 
 mod duplicates;
+mod mute;
 mod program;
 mod read_back;
 mod routing;
@@ -16,7 +17,7 @@ mod sweep;
 mod tests;
 mod transaction;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use ib_wire::mad::{Mad, MadStatus, Method, MgmtClass};
@@ -25,7 +26,7 @@ use ib_wire::smp::{PortState, SmInfo, SmState, Smp, attribute};
 use ib_wire::{Gid, Lid, Qpn};
 
 use crate::sa::{Output, Server};
-use crate::subnet::{Counters, Partition, SmConfig};
+use crate::subnet::{Counters, Partition, PortId, SmConfig};
 use sweep::{Phase, Step, Sweep};
 
 /// Most datagrams that wait to be sent; beyond it answers are dropped and counted.
@@ -56,6 +57,8 @@ pub struct SubnetManager {
     incomplete_sweeps: u32,
     /// Multicast tables are not as the groups want them.
     groups_changed: bool,
+    /// A discovery has ended since [`Self::take_sources`].
+    sources_changed: bool,
     /// The first full sweep is done.
     up: bool,
     act_count: u32,
@@ -76,6 +79,7 @@ impl SubnetManager {
             may_interrupt: true,
             incomplete_sweeps: 0,
             groups_changed: false,
+            sources_changed: false,
             up: false,
             act_count: 0,
             counters: Counters::default(),
@@ -111,6 +115,7 @@ impl SubnetManager {
         match (smp.header.method, smp.header.attribute) {
             (Method::GetResp, _) => match self.sweep.smps.answer(&smp) {
                 Some(step) => self.sweep.answered(step, &smp, &self.config, &mut self.counters),
+                None if self.sweep.mute.answer(&smp) => self.want_sweep(now),
                 None => self.counters.unasked += 1,
             },
             (Method::Trap, attribute::NOTICE) => {
@@ -152,20 +157,29 @@ impl SubnetManager {
         self.out.pop_front()
     }
 
+    /// Switch ports with a channel adapter at their other end, and its LID; `None` if nothing changed since the last call.
+    pub(crate) fn take_sources(&mut self) -> Option<BTreeMap<PortId, Lid>> {
+        std::mem::take(&mut self.sources_changed).then(|| self.sweep.subnet.sources())
+    }
+
     /// When [`Self::handle_timeout`] wants to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let idle = self.sweep.phase == Phase::Rest && self.sweep.smps.is_idle();
         let sweep = idle.then_some(self.next_sweep);
-        [sweep, self.sweep.smps.due(), self.sa.due()].into_iter().flatten().min()
+        [sweep, self.sweep.smps.due(), self.sweep.mute.due(), self.sa.due()].into_iter().flatten().min()
     }
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         for step in self.sweep.smps.expire(now, &mut self.out) {
             self.counters.smp_lost += 1;
-            self.sweep.lost(step);
+            self.sweep.lost(now, step);
         }
+        if self.sweep.mute.expire(now, &mut self.out) {
+            self.want_sweep(now);
+        }
+        self.sweep.mute.ask(now, false, &mut self.out);
         let config = &self.config;
         self.sa.expire(&mut Output { now, config, counters: &mut self.counters, out: &mut self.out });
         self.progress(now);
@@ -261,6 +275,7 @@ impl SubnetManager {
                 if self.sweep.wanted || self.sweep.incomplete || !self.up {
                     let reads_back = now >= self.next_read_back;
                     self.sweep.start(reads_back);
+                    self.sweep.mute.ask(now, true, &mut self.out);
                     if reads_back {
                         self.next_read_back = now + self.config.sweep_interval;
                     }
@@ -281,7 +296,9 @@ impl SubnetManager {
                 if !std::mem::take(&mut self.groups_changed) {
                     return false;
                 }
-                self.sweep.program_multicast(&self.sa.receivers(&self.sweep.subnet));
+                let blocks = self.sa.take_changed();
+                let receivers = self.sa.receivers_of(&blocks, &self.sweep.subnet);
+                self.sweep.program_multicast(&receivers, Some(&blocks));
                 true
             }
             Phase::Discover => {
@@ -289,6 +306,7 @@ impl SubnetManager {
                     return true;
                 }
                 let changes = self.sweep.decide(&self.config, &mut self.counters);
+                self.sources_changed = true;
                 let subnet = &self.sweep.subnet;
                 let config = &self.config;
                 let mut to = Output { now, config, counters: &mut self.counters, out: &mut self.out };
@@ -302,6 +320,7 @@ impl SubnetManager {
             Phase::Prune => {
                 // Who joined or left meanwhile is counted in.
                 self.groups_changed = false;
+                self.sa.take_changed();
                 let receivers = self.sa.receivers(&self.sweep.subnet);
                 self.sweep.configure(&self.config, &receivers, &mut self.counters);
                 true
@@ -317,13 +336,14 @@ impl SubnetManager {
             }
             Phase::Activate => {
                 self.sweep.phase = Phase::Rest;
+                self.sweep.end(now);
                 self.up = true;
                 self.act_count = self.act_count.wrapping_add(1);
                 self.counters.sweeps += 1;
-                let repeats = if self.sweep.incomplete { self.incomplete_sweeps + 1 } else { 0 };
+                let repeats = if self.sweep.retry { self.incomplete_sweeps + 1 } else { 0 };
                 self.incomplete_sweeps = repeats;
                 let retry = RETRY_PAUSE * (1 << (repeats.saturating_sub(1) / RETRIES).min(4));
-                let pause = match (self.sweep.wanted, self.sweep.incomplete) {
+                let pause = match (self.sweep.wanted, self.sweep.retry) {
                     (true, _) => self.config.sweep_hold_off,
                     (_, true) => self.config.sweep_interval.min(retry),
                     _ => self.config.sweep_interval,

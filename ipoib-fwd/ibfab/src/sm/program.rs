@@ -1,6 +1,6 @@
 //! The sweep's second half: writes what is not as it shall be, and brings the links up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use ib_wire::smp::{
@@ -51,7 +51,7 @@ impl Sweep {
             self.set(Step::SetSwitchInfo(guid), 0, &path, &info);
         }
         if !self.unpruned {
-            self.program_multicast(groups);
+            self.program_multicast(groups, None);
         }
     }
 
@@ -76,14 +76,16 @@ impl Sweep {
         self.write_multicast(pruned);
     }
 
-    /// Writes the blocks of multicast tables that are not as they shall be.
-    pub(crate) fn program_multicast(&mut self, groups: &Receivers) {
+    /// Writes the blocks of multicast tables that are not as they shall be: all, or `only` these, of which `groups` has all.
+    pub(crate) fn program_multicast(&mut self, groups: &Receivers, only: Option<&BTreeSet<u16>>) {
         let mut wanted = Vec::new();
         for (guid, mut table) in routing::multicast(&self.subnet, groups) {
             let Some(node) = self.subnet.nodes.get(&guid) else { continue };
             let Some(switch) = &node.switch else { continue };
             // What was written and is not wanted any more is cleared; of a fresh switch nothing is known.
-            for key in switch.multicast.keys() {
+            for key in
+                switch.multicast.keys().filter(|(block, _)| only.is_none_or(|only| only.contains(block)))
+            {
                 table.entry(*key).or_insert([0; 32]);
             }
             for ((block, position), masks) in table {
@@ -110,7 +112,8 @@ impl Sweep {
             for (&number, port) in &node.ports {
                 let id = (guid, number);
                 let end = node.is_end_port(number);
-                if !end && port.peer.is_none() || end && port.lid == Lid(0) {
+                let is_mute = !node.is_switch() && port.peer.is_some_and(|at| self.mute.leaves_out(at));
+                if !end && port.peer.is_none() || end && port.lid == Lid(0) || is_mute {
                     continue;
                 }
                 let peer = guarded(&self.subnet, node, number, port);

@@ -11,6 +11,7 @@ use ib_wire::smp::{
 use ib_wire::{Guid, Lid, PKey, Tid};
 
 use super::duplicates::Duplicates;
+use super::mute::MuteHosts;
 use super::transaction::Transactions;
 use crate::subnet::{Changes, Counters, KeyTable, MKeys, Node, Port, PortId, SmConfig, Subnet, SwitchState};
 
@@ -89,6 +90,8 @@ pub(crate) struct Sweep {
     pub(super) generation: u64,
     /// Ports whose other end did not answer.
     pub(super) silent: Vec<PortId>,
+    /// Hosts that do not answer.
+    pub(super) mute: MuteHosts,
     /// Nodes with the GUID of another one.
     pub(super) duplicates: Duplicates,
     /// P_Keys and forwarding tables are read back this time.
@@ -103,6 +106,8 @@ pub(crate) struct Sweep {
     pub unpruned: bool,
     /// Something did not answer: look again at the next occasion.
     pub incomplete: bool,
+    /// The same, of something that nobody looks for apart from sweeps.
+    pub retry: bool,
     /// A sweep was asked for while one was going on or held off.
     pub wanted: bool,
 }
@@ -112,10 +117,11 @@ impl Sweep {
         Self {
             phase: Phase::Rest,
             subnet: Subnet::new(config.subnet_prefix),
-            smps: Transactions::new(config.smp_window, config.smp_timeout, config.smp_tries, config.seed),
+            smps: Transactions::new(config.smp_window, config.smp_timeout, config.smp_tries, config.seed, 0),
             m_keys: config.m_keys,
             generation: 0,
             silent: Vec::new(),
+            mute: MuteHosts::new(config),
             duplicates: Duplicates::default(),
             reads_back: false,
             warned: false,
@@ -123,6 +129,7 @@ impl Sweep {
             unconfigured: BTreeMap::new(),
             unpruned: false,
             incomplete: false,
+            retry: false,
             wanted: true,
         }
     }
@@ -135,6 +142,7 @@ impl Sweep {
         self.generation += 1;
         self.wanted = false;
         self.incomplete = false;
+        self.retry = false;
         self.unpruned = false;
         self.silent.clear();
         self.duplicates.start();
@@ -205,7 +213,8 @@ impl Sweep {
     pub(crate) fn answered(&mut self, step: Step, smp: &Smp, config: &SmConfig, counters: &mut Counters) {
         if !smp.status().is_ok() {
             counters.smp_refused += 1;
-            self.lost(step);
+            self.retry |= !step.reads_back();
+            self.failed(step);
             return;
         }
         match step {
@@ -231,7 +240,12 @@ impl Sweep {
                 }
             }
             Step::SetPortInfo(id) => {
-                if let (Some(port), Some(info)) = (self.subnet.port_mut(id), smp.attribute::<PortInfo>()) {
+                let node = self.subnet.nodes.get(&id.0).filter(|node| node.is_end_port(id.1));
+                let own = self.m_keys.and_then(|keys| keys.of_port(node?, id.1));
+                if let (Some(port), Some(mut info)) = (self.subnet.port_mut(id), smp.attribute::<PortInfo>())
+                {
+                    // The answer to a write with an older key does not show the new one.
+                    info.mkey = if info.mkey == 0 { own.unwrap_or(0) } else { info.mkey };
                     port.info = info;
                     port.fresh = false;
                     port.reregister = false;
@@ -264,8 +278,39 @@ impl Sweep {
         }
     }
 
+    /// A step got no answer.
+    pub(crate) fn lost(&mut self, now: Instant, step: Step) {
+        match self.host_of(&step) {
+            Some((at, path)) => self.mute.strike(now, at, path),
+            None => self.retry |= !step.reads_back(),
+        }
+        self.failed(step);
+    }
+
+    /// The switch port of the host that a step asks, and the path to the host; `None` if a switch is asked.
+    fn host_of(&self, step: &Step) -> Option<(PortId, DirectedPath)> {
+        match *step {
+            Step::NodeInfo { path, from: Some(from) } => Some((from, path)),
+            Step::NodeDescription(guid) => {
+                let node = self.subnet.nodes.get(&guid).filter(|node| !node.is_switch())?;
+                let port = node.ports.values().find(|port| port.path == node.path)?;
+                Some((port.peer?, port.path))
+            }
+            Step::PortInfo(id)
+            | Step::SetPKeys(id, ..)
+            | Step::SetPortInfo(id)
+            | Step::ReadPort(id)
+            | Step::ReadPKeys(id, _) => {
+                let is_host = self.subnet.nodes.get(&id.0).is_some_and(|node| !node.is_switch());
+                let port = self.subnet.port(id).filter(|_| is_host)?;
+                Some((port.peer?, port.path))
+            }
+            _ => None,
+        }
+    }
+
     /// A step got no answer, or a bad one.
-    pub(crate) fn lost(&mut self, step: Step) {
+    fn failed(&mut self, step: Step) {
         // What was not read back this time is read back the next time.
         self.incomplete |= !step.reads_back();
         match step {
@@ -281,6 +326,12 @@ impl Sweep {
             ),
             _ => {}
         }
+    }
+
+    /// Ends the sweep.
+    pub(crate) fn end(&mut self, now: Instant) {
+        let subnet = &self.subnet;
+        self.mute.sweep_ended(now, |at| subnet.port(at).is_some_and(Port::is_linked));
     }
 
     pub(super) fn switch_mut(&mut self, guid: Guid) -> Option<&mut SwitchState> {
@@ -312,12 +363,10 @@ impl Sweep {
             ports: BTreeMap::new(),
             switch: None,
             generation: 0,
-            missed: 0,
         });
         let first_sight = node.generation != generation;
         if first_sight {
             node.generation = generation;
-            node.missed = 0;
             node.path = path;
             node.kind = info.node_type;
             node.info = *info;
@@ -413,11 +462,15 @@ impl Sweep {
             port.programmed.clear();
         }
         let (linked, path) = (port.is_linked(), port.path);
-        if is_switch
-            && id.1 > 0
-            && linked
-            && let Some(path) = path.then(id.1)
-        {
+        if !is_switch || id.1 == 0 {
+            return;
+        }
+        if !linked {
+            self.mute.forget(id);
+        } else if self.mute.leaves_out(id) {
+            self.silent.push(id);
+            self.incomplete = true;
+        } else if let Some(path) = path.then(id.1) {
             self.ask_node(path, Some(id));
         }
     }
@@ -427,7 +480,8 @@ impl Sweep {
         let before: BTreeMap<Guid, Vec<PKey>> =
             self.subnet.end_ports().map(|e| (e.port.guid, e.port.pkeys.keys().collect())).collect();
         counters.duplicate_guids += self.duplicates.end();
-        self.subnet.keep_silent(&self.silent, self.generation);
+        let kept: Vec<PortId> = self.silent.iter().copied().filter(|&at| !self.mute.is_gone(at)).collect();
+        self.subnet.keep_silent(&kept, self.generation);
         self.subnet.forget_unseen(self.generation);
         self.refused.retain(|&id| self.subnet.port(id).is_some());
         let limit = self.linear_limit();

@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use ib_wire::Lid;
 use ib_wire::mad::{Mad, Method};
 use ib_wire::smp::Smp;
-use ib_wire::{Lid, Tid};
+
+use crate::subnet::TransactionIds;
 
 /// One packet that is out.
 #[derive(Debug)]
@@ -21,20 +23,18 @@ struct Outstanding<S> {
 pub(crate) struct Transactions<S> {
     waiting: VecDeque<(S, Smp)>,
     out: BTreeMap<u64, Outstanding<S>>,
-    next: u32,
-    high: u32,
+    ids: TransactionIds,
     window: usize,
     timeout: Duration,
     tries: u32,
 }
 
 impl<S> Transactions<S> {
-    pub(crate) fn new(window: usize, timeout: Duration, tries: u32, seed: u64) -> Self {
+    pub(crate) fn new(window: usize, timeout: Duration, tries: u32, seed: u64, purpose: u64) -> Self {
         Self {
             waiting: VecDeque::new(),
             out: BTreeMap::new(),
-            next: (seed >> 32) as u32,
-            high: seed as u32,
+            ids: TransactionIds::new(seed, purpose),
             window: window.max(1),
             timeout,
             tries: tries.max(1),
@@ -63,22 +63,24 @@ impl<S> Transactions<S> {
     pub(crate) fn send(&mut self, now: Instant, to: &mut VecDeque<Mad>) {
         while self.out.len() < self.window {
             let Some((step, mut smp)) = self.waiting.pop_front() else { break };
-            self.next = self.next.wrapping_add(1);
-            let tid = u64::from(self.high) << 32 | u64::from(self.next);
-            smp.header.tid = Tid(tid);
+            smp.header.tid = self.ids.next();
             to.push_back(smp.to_mad(Lid::PERMISSIVE));
-            self.out.insert(tid, Outstanding { step, smp, due: now + self.timeout, tries: 1 });
+            self.out.insert(smp.header.tid.0, Outstanding { step, smp, due: now + self.timeout, tries: 1 });
         }
     }
 
     /// Takes an answer. `None` if nothing waits for it.
     pub(crate) fn answer(&mut self, smp: &Smp) -> Option<S> {
         let tid = smp.header.tid.0;
-        let asked = &self.out.get(&tid)?.smp.header;
+        let request = &self.out.get(&tid)?.smp;
+        // The path says who answers: each switch of ours checks that it is the way the answer came.
+        let hops = usize::from(request.hop_count()) + 1;
         let fits = smp.header.method == Method::GetResp
-            && smp.header.class == asked.class
-            && smp.header.attribute == asked.attribute
-            && smp.header.modifier == asked.modifier;
+            && smp.header.class == request.header.class
+            && smp.header.attribute == request.header.attribute
+            && smp.header.modifier == request.header.modifier
+            && smp.hop_count() == request.hop_count()
+            && smp.initial_path.get(1..hops) == request.initial_path.get(1..hops);
         // A busy agent is asked again when the time is up (IBA 13.4.7).
         if !fits || smp.status().is_busy() {
             return None;

@@ -5,6 +5,7 @@ mod m_keys;
 mod partition;
 mod rate;
 mod settings;
+mod transaction_ids;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,15 +18,13 @@ pub(crate) use partition::KeyTable;
 pub use partition::{Member, Members, Membership, Partition};
 pub(crate) use rate::{rate_of_gbits, slower, speed};
 pub use settings::{OwnSwitches, SmConfig};
+pub(crate) use transaction_ids::TransactionIds;
 
 /// Names a port: GUID of its node and its number.
 pub type PortId = (Guid, u8);
 
 /// First and last unicast LID.
 const UNICAST: std::ops::RangeInclusive<u16> = 1..=0xbfff;
-
-/// Sweeps that an adapter whose link is up may leave unanswered before it counts as gone.
-const PATIENCE: u8 = 3;
 
 /// A port of a node.
 #[derive(Clone, Debug)]
@@ -92,8 +91,6 @@ pub(crate) struct Node {
     pub ports: BTreeMap<u8, Port>,
     pub switch: Option<SwitchState>,
     pub generation: u64,
-    /// Sweeps in a row that it did not answer though its link was up.
-    pub missed: u8,
 }
 
 impl Node {
@@ -191,7 +188,7 @@ impl Subnet {
     pub(crate) fn keep_silent(&mut self, silent: &[PortId], generation: u64) {
         let mut kept = Vec::new();
         for (&guid, node) in &mut self.nodes {
-            if node.generation == generation || node.is_switch() || node.missed >= PATIENCE {
+            if node.generation == generation || node.is_switch() {
                 continue;
             }
             for (&number, port) in &mut node.ports {
@@ -201,7 +198,6 @@ impl Subnet {
                     kept.push(((guid, number), peer));
                 }
             }
-            node.missed += u8::from(node.generation == generation);
         }
         for (id, peer) in kept {
             if let Some(port) = self.port_mut(peer) {
@@ -228,7 +224,7 @@ impl Subnet {
     }
 
     /// Gives every end port its LID: the subnet manager's port `first`, the others what they had, or the lowest free
-    /// one. `limit` is the number of LIDs that the switches' tables can hold.
+    /// one, also where several come with the same. `limit` is the number of LIDs that the switches' tables can hold.
     pub(crate) fn assign_lids(&mut self, manager: Guid, first: Lid, limit: u16) {
         self.by_guid.clear();
         self.by_lid.clear();
@@ -248,6 +244,14 @@ impl Subnet {
         }
         self.lids.insert(manager, first);
         let mut taken: BTreeSet<Lid> = self.lids.values().copied().collect();
+        // Of several new ports with one LID nobody gets it: one of them may want another one's packets.
+        let mut brought = BTreeSet::new();
+        for (guid, _, had) in wanted.iter().filter(|(guid, ..)| !self.lids.contains_key(guid)) {
+            if had.0 != 0 && !brought.insert(*had) {
+                tracing::warn!("port {guid} and another one come with LID {had}: both get another one");
+                taken.insert(*had);
+            }
+        }
         for (guid, id, had) in wanted {
             if self.by_guid.contains_key(&guid) {
                 continue; // Two ports with one GUID: the first one wins.
@@ -267,6 +271,12 @@ impl Subnet {
                 port.lid = lid;
             }
         }
+    }
+
+    /// Switch ports with a channel adapter at their other end, and its LID.
+    pub(crate) fn sources(&self) -> BTreeMap<PortId, Lid> {
+        let adapters = self.end_ports().filter(|end| !end.node.is_switch());
+        adapters.filter_map(|end| Some((end.port.peer?, end.port.lid))).collect()
     }
 
     /// The highest LID in use.

@@ -67,6 +67,8 @@ pub struct SmConfig {
     pub max_groups_of_a_port: usize,
     /// Most event subscriptions.
     pub max_subscriptions: usize,
+    /// Most event subscriptions of one port, and reports to it that wait for their confirmation.
+    pub max_subscriptions_of_a_port: usize,
     /// Wait this long for the answer to an event report before sending it again.
     pub report_timeout: Duration,
     /// Send an event report this often.
@@ -116,7 +118,8 @@ impl SmConfig {
             max_nodes: 4096,
             max_groups: 1 << 14,
             max_groups_of_a_port: 1 << 12,
-            max_subscriptions: 1024,
+            max_subscriptions: 4096,
+            max_subscriptions_of_a_port: 64,
             report_timeout: Duration::from_millis(500),
             report_tries: 4,
             sm_key: 1,

@@ -2,13 +2,14 @@
 
 use std::time::Instant;
 
-use connectx::cable::Crcs;
+use connectx::cable::{Crcs, MAX_PACKET};
 use ib_wire::crc::{VCRC_LEN, verify_vcrc};
 use ib_wire::packet::{BTH_LEN, Bth, GRH_LEN, LRH_LEN, Lnh, Lrh, Packet, VirtualLane};
 use ib_wire::{Mtu, PKey, ServiceLevel};
 
 use super::port::{Blocked, DropReason};
-use super::{HEAD_OF_QUEUE_LIFE, STALLED, Switch};
+use super::tables::PortSet;
+use super::{HEAD_OF_QUEUE_LIFE, HURRY, LONG_WAIT, PASSING, Switch};
 
 /// Most bytes of a packet beside its payload, LRH to VCRC.
 const MAX_OVERHEAD: usize = 126 + VCRC_LEN;
@@ -34,6 +35,11 @@ fn check(packet: &[u8], crcs: Crcs) -> Result<(Lrh, Option<PKey>), DropReason> {
     Ok((lrh, Some(Bth::from_bytes(bth).0.pkey)))
 }
 
+/// True if a packet says that it is of the management lane.
+pub(super) fn is_management(packet: &[u8]) -> bool {
+    packet.first_chunk::<LRH_LEN>().is_some_and(|head| Lrh::from_bytes(head).0.vl == VirtualLane::MANAGEMENT)
+}
+
 impl Switch {
     /// Takes one packet that came in by port index `at`; false if it has to wait.
     pub(super) fn take(&mut self, at: usize, packet: &[u8], crcs: Crcs, now: Instant) -> bool {
@@ -43,19 +49,26 @@ impl Switch {
                 return Ok(true);
             }
             let port = self.ports.get_mut(at).filter(|port| port.receives_data());
-            port.ok_or(DropReason::PortState)?.lets_in(pkey)?;
+            let port = port.ok_or(DropReason::PortState)?;
+            port.admits_source(lrh.slid)?;
+            port.lets_in(pkey)?;
             if lrh.dlid.is_multicast() {
                 self.spread(at, &lrh, (packet, crcs, pkey), now)
             } else if lrh.dlid == self.lid() {
-                self.take_gmp(packet, crcs).map(|()| true)
+                self.take_gmp(at, packet, crcs).map(|()| true)
             } else {
                 self.relay(at, &lrh, (packet, crcs, pkey), now)
             }
         });
-        outcome.unwrap_or_else(|reason| {
+        let taken = outcome.unwrap_or_else(|reason| {
             self.count_drop(at, reason);
             true
-        })
+        });
+        if let (true, Some(port)) = (taken && !is_management(packet), self.ports.get_mut(at)) {
+            // The next packet begins to wait by itself.
+            port.blocked = None;
+        }
+        taken
     }
 
     pub(super) fn count_drop(&mut self, at: usize, reason: DropReason) {
@@ -84,7 +97,9 @@ impl Switch {
             return Err(DropReason::SamePort);
         }
         self.may_leave((at, egress), packet.len(), lrh.sl, pkey)?;
-        if !self.has_room(at, number, packet.len(), now)? {
+        let since = self.blocked(at).map_or(now, |blocked| blocked.since);
+        if !self.has_room(egress, packet.len(), now.saturating_duration_since(since) >= HEAD_OF_QUEUE_LIFE)? {
+            self.block(at, Blocked { egress: Some(number), since, done: PortSet::default() });
             return Ok(false);
         }
         if self.ports.get_mut(egress).is_some_and(|port| port.send(packet, crcs)) {
@@ -93,8 +108,8 @@ impl Switch {
         Ok(true)
     }
 
-    /// Multicast: to all ports of the group but the one that it came in by. It waits until all have room, or leaves those
-    /// out that stay full.
+    /// Multicast: to all ports of the group except its ingress. It leaves at once where there is room, and waits for the others
+    /// until one deadline, which is the same for all of them.
     fn spread(
         &mut self,
         at: usize,
@@ -106,26 +121,45 @@ impl Switch {
         if ports.is_empty() {
             return Err(DropReason::NoRoute);
         }
-        let ways = || ports.iter().filter(move |&n| n != 0 && usize::from(n) != at + 1);
-        let mut ready = [false; super::MAX_PORTS + 1];
-        for number in ways() {
+        let before = self.blocked(at);
+        let since = before.map_or(now, |blocked| blocked.since);
+        let waited = now.saturating_duration_since(since);
+        let in_a_hurry =
+            self.ports.get(at).and_then(|port| port.hurry_until).is_some_and(|until| now < until);
+        let mut done = before.map_or_else(PortSet::default, |blocked| blocked.done);
+        let mut waits = false;
+        for number in ports.iter().filter(|&n| n != 0 && usize::from(n) != at + 1) {
+            if done.has(number) {
+                continue;
+            }
             let egress = usize::from(number) - 1;
-            let room = match self.may_leave((at, egress), packet.len(), lrh.sl, pkey) {
-                Ok(()) => self.has_room(at, number, packet.len(), now),
-                Err(reason) => Err(reason),
-            };
-            match room {
-                Ok(true) => ready.get_mut(usize::from(number)).into_iter().for_each(|r| *r = true),
-                Ok(false) => return Ok(false),
+            let room = self.may_leave((at, egress), packet.len(), lrh.sl, pkey);
+            match room.and_then(|()| self.has_room(egress, packet.len(), waited >= HEAD_OF_QUEUE_LIFE)) {
+                Ok(true) => {
+                    if self.ports.get_mut(egress).is_some_and(|port| port.send(packet, crcs)) {
+                        self.count_forwarded(at);
+                    }
+                }
+                Ok(false) if !in_a_hurry => {
+                    waits = true;
+                    continue;
+                }
+                Ok(false) => {
+                    self.discard(egress);
+                    self.count_drop(at, DropReason::HeadOfQueue);
+                }
                 Err(reason) => self.count_drop(at, reason),
             }
+            done.insert(number);
         }
-        for number in ways().filter(|&n| ready.get(usize::from(n)) == Some(&true)) {
-            if self.ports.get_mut(usize::from(number) - 1).is_some_and(|port| port.send(packet, crcs)) {
-                self.count_forwarded(at);
-            }
+        if waits {
+            self.block(at, Blocked { egress: None, since, done });
+        } else if waited >= LONG_WAIT
+            && let Some(port) = self.ports.get_mut(at)
+        {
+            port.hurry_until = Some(now + HURRY * waited);
         }
-        Ok(true)
+        Ok(!waits)
     }
 
     /// Is the way from port index `at` out by `egress` open for a packet of this length, service level and partition?
@@ -151,39 +185,54 @@ impl Switch {
         Err(closed)
     }
 
-    /// True if the way out can take the packet now, false if the packet shall wait.
-    fn has_room(&mut self, at: usize, number: u8, len: usize, now: Instant) -> Result<bool, DropReason> {
-        let waiting = self.ports.get(at).and_then(|port| port.blocked).filter(|b| b.egress == number);
-        let Some(egress) = self.ports.get_mut(usize::from(number).wrapping_sub(1)) else {
-            return Err(DropReason::NoRoute);
-        };
-        if egress.has_room(len) {
-            egress.stalled_until = None;
+    fn blocked(&self, at: usize) -> Option<Blocked> {
+        self.ports.get(at)?.blocked
+    }
+
+    fn block(&mut self, at: usize, blocked: Blocked) {
+        if let Some(port) = self.ports.get_mut(at) {
+            port.blocked = Some(blocked);
+        }
+    }
+
+    /// Counts a packet that the egress did not take.
+    fn discard(&mut self, egress: usize) {
+        if let Some(port) = self.ports.get_mut(egress) {
+            port.discards += 1;
+        }
+    }
+
+    /// True if the egress can take the packet now, false if the packet has to wait; an error if it has waited for too long
+    /// (`is_overdue`), or the receiver takes nothing.
+    fn has_room(&mut self, egress: usize, len: usize, is_overdue: bool) -> Result<bool, DropReason> {
+        let port = self.ports.get_mut(egress).ok_or(DropReason::NoRoute)?;
+        if port.has_room(len) {
+            if port.stalled {
+                port.stalled = !port.has_room(MAX_PACKET);
+            }
             return Ok(true);
         }
-        if egress.stalled_until.is_some_and(|until| now < until) {
-            egress.discards += 1;
+        port.stalled |= is_overdue;
+        if port.stalled {
+            port.discards += 1;
             return Err(DropReason::HeadOfQueue);
-        }
-        let since = waiting.map_or(now, |b| b.since);
-        if now.saturating_duration_since(since) >= HEAD_OF_QUEUE_LIFE {
-            egress.stalled_until = Some(now + STALLED);
-            egress.discards += 1;
-            return Err(DropReason::HeadOfQueue);
-        }
-        if let Some(port) = self.ports.get_mut(at) {
-            port.blocked = Some(Blocked { egress: number, since });
         }
         Ok(false)
     }
 
+    /// True if a packet has waited at this port for so long that management packets pass it.
+    pub(super) fn has_waited(&self, at: usize, now: Instant) -> bool {
+        self.blocked(at).is_some_and(|blocked| now.saturating_duration_since(blocked.since) >= PASSING)
+    }
+
     /// True if the packet at the head of this port's queue would only be refused again.
     pub(super) fn is_still_blocked(&mut self, at: usize, now: Instant) -> bool {
-        let Some(blocked) = self.ports.get(at).and_then(|port| port.blocked) else { return false };
+        let Some(blocked) = self.blocked(at) else { return false };
         if now.saturating_duration_since(blocked.since) >= HEAD_OF_QUEUE_LIFE {
             return false;
         }
-        let egress = self.ports.get_mut(usize::from(blocked.egress).wrapping_sub(1));
-        egress.is_some_and(|port| port.sends_data() && !port.has_room(connectx::cable::MAX_PACKET))
+        let egress =
+            blocked.egress.and_then(|number| self.ports.get_mut(usize::from(number).wrapping_sub(1)));
+        egress.is_some_and(|port| port.sends_data() && !port.stalled && !port.has_room(MAX_PACKET))
     }
 }

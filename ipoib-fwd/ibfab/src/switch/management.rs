@@ -11,7 +11,7 @@ use ib_wire::sa::Notice;
 use ib_wire::smp::{DirectedStep, NodeType, Origin, Smp, attribute, step};
 use ib_wire::{Gid, Lid, PKey, QKey, Qpn, ServiceLevel};
 
-use super::{DropReason, MAX_INBOX, Switch};
+use super::{DropReason, Switch};
 
 /// The datagram of a UD packet to queue pair `qpn`.
 fn datagram<'p>(packet: &Packet<'p>, qpn: Qpn) -> Option<(Deth, &'p [u8; MAD_LEN])> {
@@ -34,6 +34,9 @@ impl Switch {
         let (_, mad) = datagram(&packet, Qpn::SMI).ok_or(DropReason::BadManagement)?;
         let mut smp = Smp::from_mad(mad).map_err(|_| DropReason::BadManagement)?;
         let Lrh { dlid, slid, .. } = *packet.lrh();
+        if let Some(port) = self.ports.get(usize::from(ingress) - 1).filter(|_| slid != Lid::PERMISSIVE) {
+            port.admits_source(slid)?;
+        }
         if dlid != Lid::PERMISSIVE && dlid != self.lid() {
             let mut relayed: Box<[u8]> = bytes.into();
             if crcs == Crcs::Absent {
@@ -45,6 +48,11 @@ impl Switch {
             return Err(DropReason::Icrc);
         }
         if smp.is_directed() {
+            // An answer comes back by the port that its request left by: a host answers in nobody else's place.
+            let hop = smp.initial_path.get(usize::from(smp.hop_pointer()));
+            if smp.is_returning() && hop != Some(&ingress) {
+                return Err(DropReason::BadRoute);
+            }
             let next = step(&mut smp, NodeType::Switch, Origin::Port(ingress));
             self.go_on(next, smp, slid, ingress)
         } else if dlid == Lid::PERMISSIVE {
@@ -85,7 +93,7 @@ impl Switch {
                 self.traps.repress(smp.header.tid);
                 return Ok(());
             }
-            return self.hand_up(smp.to_mad(slid));
+            return self.hand_up(ingress, smp.to_mad(slid));
         }
         let answer = self.answer(smp, ingress);
         if answer == Err(DropReason::MKey) {
@@ -96,18 +104,16 @@ impl Switch {
             let next = step(&mut answer, NodeType::Switch, Origin::Local);
             self.go_on(next, answer, slid, ingress)
         } else if slid == self.lid() {
-            self.hand_up(answer.to_mad(slid))
+            self.hand_up(ingress, answer.to_mad(slid))
         } else {
             self.send_smp_by_lid(&answer, slid)
         }
     }
 
-    fn hand_up(&mut self, mad: Mad) -> Result<(), DropReason> {
-        if self.inbox.len() >= MAX_INBOX {
-            return Err(DropReason::InboxFull);
-        }
-        self.inbox.push_back(mad);
-        Ok(())
+    /// Gives a datagram to whoever sits behind port 0.
+    fn hand_up(&mut self, ingress: u8, mad: Mad) -> Result<(), DropReason> {
+        let is_smp = MgmtClass::is_smp(mad.header().class);
+        if self.inbox.push(ingress, is_smp, mad) { Ok(()) } else { Err(DropReason::InboxFull) }
     }
 
     fn send_smp_by_lid(&mut self, smp: &Smp, dlid: Lid) -> Result<(), DropReason> {
@@ -178,7 +184,7 @@ impl Switch {
     }
 
     /// Takes a data packet for port 0: a datagram for QP1.
-    pub(super) fn take_gmp(&mut self, bytes: &[u8], crcs: Crcs) -> Result<(), DropReason> {
+    pub(super) fn take_gmp(&mut self, at: usize, bytes: &[u8], crcs: Crcs) -> Result<(), DropReason> {
         let packet = Packet::parse(bytes).map_err(|_| DropReason::Malformed)?;
         let (deth, mad) = datagram(&packet, Qpn::GSI).ok_or(DropReason::NotForUs)?;
         if crcs == Crcs::Present && !crc::verify_icrc(bytes) {
@@ -207,7 +213,7 @@ impl Switch {
             self.questions.push(Mad { peer: peer.reply(), bytes: Box::new(*mad) });
             return Ok(());
         }
-        self.hand_up(Mad { peer, bytes: Box::new(*mad) })
+        self.hand_up(at as u8 + 1, Mad { peer, bytes: Box::new(*mad) })
     }
 
     /// True if datagrams to this GID are for port 0: its own, by the subnet's prefix or the default one (IBA 4.1.1), or that of subnet
@@ -257,7 +263,7 @@ impl Switch {
         let pkey = self.agent.pkey(pkey_index).ok_or(DropReason::PKey)?;
         if lid == self.lid() {
             let peer = MadAddress { qpn: Qpn::GSI, qkey: QKey(0), ..mad.peer };
-            return self.hand_up(Mad { peer, bytes: mad.bytes.clone() });
+            return self.hand_up(0, Mad { peer, bytes: mad.bytes.clone() });
         }
         let port = self.linear.port(lid).filter(|&p| p != 0).ok_or(DropReason::NoRoute)?;
         let way = self.ports.get_mut(usize::from(port) - 1).filter(|port| port.sends_data());

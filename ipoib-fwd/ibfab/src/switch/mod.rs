@@ -1,11 +1,12 @@
 //! The switch: packets between its ports by linear and multicast forwarding tables, subnet management packets by
 //! directed route, and port 0 with the switch's own agent and the subnet manager behind it.
 //!
-//! Store and forward. A packet whose way out is full stays in its link, which holds the sender back; should the receiver not
-//! take anything for the head-of-queue life time, packets to it are dropped until it does (IBA 18.2.5.4).
+//! Store and forward. A packet whose egress is full stays in its link, which holds the sender back; if the receiver takes
+//! nothing for the head-of-queue life time, packets to it are dropped until it does (IBA 18.2.5.4).
 
 mod agent;
 mod forward;
+mod inbox;
 mod management;
 mod port;
 mod tables;
@@ -13,7 +14,6 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,7 @@ use ib_wire::smp::{PortInfo, PortState, SwitchInfo};
 use ib_wire::{Guid, Lid, Mtu, Psn};
 
 use agent::Agent;
+use inbox::Inbox;
 use port::Port;
 use tables::{LinearTable, MulticastTable};
 
@@ -36,12 +37,17 @@ pub use port::{DropReason, PortCounters};
 pub const MAX_PORTS: usize = 254;
 /// Packets that one port is given per turn.
 const BURST: usize = 32;
-/// Datagrams that wait for the subnet manager.
-const MAX_INBOX: usize = 1024;
-/// Time that a packet may wait for a receiver that takes nothing.
+/// Time that a packet may wait for receivers that take nothing.
 const HEAD_OF_QUEUE_LIFE: Duration = Duration::from_millis(250);
-/// Time that packets to such a receiver are then dropped at once.
-const STALLED: Duration = Duration::from_secs(2);
+/// Time that a packet waits before management packets pass it: data of a receiver that is only slow stays in the link.
+const PASSING: Duration = Duration::from_millis(1);
+/// Data packets that management packets pass.
+const MAX_WAITING: usize = 64;
+/// A multicast packet that waited for at least this long makes those after it hurry.
+const LONG_WAIT: Duration = Duration::from_millis(10);
+/// How long they hurry, in waits: receivers that take a packet from time to time hold a sender of multicasts for a ninth of
+/// the time at most.
+const HURRY: u32 = 8;
 
 /// What a switch is at its start.
 #[derive(Clone, Debug)]
@@ -70,7 +76,7 @@ pub struct Switch {
     /// External ports; index 0 is port 1.
     ports: Vec<Port>,
     /// For whoever sits behind port 0.
-    inbox: VecDeque<Mad>,
+    inbox: Inbox,
     /// Of packets that port 0 sends.
     psn: Psn,
     port_changed: bool,
@@ -115,7 +121,7 @@ impl Switch {
             linear: LinearTable::new(),
             multicast: MulticastTable::new(),
             ports: (0..config.ports).map(|_| Port::new(config.mtu, config.ports)).take(MAX_PORTS).collect(),
-            inbox: VecDeque::new(),
+            inbox: Inbox::new(config.ports),
             psn: Psn::default(),
             port_changed: false,
             traps: Traps::default(),
@@ -133,6 +139,12 @@ impl Switch {
         self.agent.guard.set(&MKeys::protect(PortInfo::default(), keys.of(None, guid, guid), true));
     }
 
+    /// Succeeds if there is such a port.
+    pub(crate) fn has_port(&self, port: SwitchPort) -> Result<(), NoSuchPort> {
+        let at = usize::from(port.0).checked_sub(1);
+        at.and_then(|at| self.ports.get(at)).map(|_| ()).ok_or(NoSuchPort(port.0))
+    }
+
     /// Plugs the end of a link into a port, in place of what was there; `name` is for reports.
     pub fn plug(&mut self, port: SwitchPort, name: &str, link: CableEnd) -> Result<(), NoSuchPort> {
         let at = usize::from(port.0).checked_sub(1);
@@ -146,6 +158,13 @@ impl Switch {
     pub fn unplug(&mut self, port: SwitchPort) {
         if let Some(place) = usize::from(port.0).checked_sub(1).and_then(|at| self.ports.get_mut(at)) {
             place.link = None;
+        }
+    }
+
+    /// Sets the ports where a channel adapter is, and its LID: packets with another source are dropped there.
+    pub(crate) fn set_sources(&mut self, sources: impl Fn(SwitchPort) -> Option<Lid>) {
+        for (port, number) in self.ports.iter_mut().zip(1..) {
+            port.source = sources(SwitchPort(number));
         }
     }
 
@@ -196,17 +215,35 @@ impl Switch {
     fn take_from(&mut self, at: usize, now: Instant) -> bool {
         // Out of its place while we hand its packets to the others; no packet leaves by the port that it came in by.
         let Some(mut link) = self.ports.get_mut(at).and_then(|port| port.link.take()) else { return false };
-        let taken = if self.is_still_blocked(at, now) {
-            0
-        } else {
-            link.receive_as_sent(BURST, |packet, crcs| self.take(at, packet, crcs, now))
-        };
+        let mut waiting =
+            self.ports.get_mut(at).map(|port| std::mem::take(&mut port.waiting)).unwrap_or_default();
+        let mut taken = 0;
+        if !self.is_still_blocked(at, now) {
+            while let Some((packet, crcs)) = waiting.front().filter(|_| taken < BURST) {
+                if !self.take(at, packet, *crcs, now) {
+                    break;
+                }
+                waiting.pop_front();
+                taken += 1;
+            }
+        }
+        let may_pass = self.has_waited(at, now) || !waiting.is_empty();
+        if may_pass || !self.is_still_blocked(at, now) {
+            taken += link.receive_as_sent(BURST, |packet, crcs| {
+                let next = waiting.is_empty() && !(may_pass && self.is_still_blocked(at, now));
+                if (next || forward::is_management(packet)) && self.take(at, packet, crcs, now) {
+                    return true;
+                }
+                let kept = may_pass && waiting.len() < MAX_WAITING;
+                if kept {
+                    waiting.push_back((packet.into(), crcs));
+                }
+                kept
+            });
+        }
         if let Some(port) = self.ports.get_mut(at) {
             port.link = Some(link);
-            // A port that was blocked and got rid of its packet starts anew.
-            if taken > 0 && port.blocked.is_some_and(|b| b.since < now) {
-                port.blocked = None;
-            }
+            port.waiting = waiting;
         }
         self.send_postponed();
         taken > 0
@@ -215,12 +252,12 @@ impl Switch {
     /// The next datagram for whoever sits behind port 0: SMPs that the switch's own agent does not answer, and all for
     /// QP1.
     pub fn next_mad(&mut self) -> Option<Mad> {
-        self.inbox.pop_front()
+        self.inbox.pop()
     }
 
     /// Drops what waits for whoever sits behind port 0, where nobody does.
     pub fn discard_mads(&mut self) {
-        for _ in self.inbox.drain(..) {
+        while self.inbox.pop().is_some() {
             self.own.drop(DropReason::NotForUs);
         }
     }
@@ -240,6 +277,12 @@ impl Switch {
     #[must_use]
     pub fn name(&self) -> &str {
         self.agent.name()
+    }
+
+    /// GUID of the node.
+    #[must_use]
+    pub const fn guid(&self) -> Guid {
+        self.agent.guid()
     }
 
     /// Names, states and counters of the external ports where something is or was plugged in.

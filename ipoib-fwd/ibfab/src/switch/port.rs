@@ -1,5 +1,6 @@
 //! One external port of the switch.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use connectx::cable::{CableEnd, Crcs};
@@ -8,9 +9,9 @@ use ib_wire::packet::VirtualLane;
 use ib_wire::smp::{
     ArbitrationTables, Capabilities, LaneMap, LinkWidth, Nibble, PortInfo, PortPhysicalState, PortState,
 };
-use ib_wire::{Mtu, PKey, ServiceLevel};
+use ib_wire::{Lid, Mtu, PKey, ServiceLevel};
 
-use super::tables::PartitionTable;
+use super::tables::{PartitionTable, PortSet};
 
 hca::counted! {
     /// Why a switch dropped a packet.
@@ -43,6 +44,8 @@ hca::counted! {
         BadRoute = "bad_route",
         /// An M_Key that does not fit.
         MKey = "m_key",
+        /// A source LID that is not that of the channel adapter at this port.
+        SourceLid = "source_lid",
         /// A P_Key that port 0 does not have.
         PKey = "p_key",
         /// A P_Key that the way in does not let through.
@@ -53,7 +56,7 @@ hca::counted! {
         Raw = "raw",
         /// To port 0, but neither QP0 nor QP1 or no datagram.
         NotForUs = "not_for_us",
-        /// The subnet manager is behind with its work.
+        /// The subnet manager is behind with its work, and the port's share of what waits for it is used up.
         InboxFull = "inbox_full",
     }
 }
@@ -85,11 +88,14 @@ impl PortCounters {
     }
 }
 
-/// A packet at the head of a port's queue waits for this way out.
+/// The packet at the head of a port's queue waits for room at an egress.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Blocked {
-    pub(super) egress: u8,
+    /// The egress of a unicast packet; `None` for a multicast packet.
+    pub(super) egress: Option<u8>,
     pub(super) since: Instant,
+    /// Egresses that a multicast packet has been sent to, or that it is not for.
+    pub(super) done: PortSet,
 }
 
 /// One external port.
@@ -106,14 +112,20 @@ pub(super) struct Port {
     pub(super) refused: u64,
     /// What had been counted when performance management cleared it last.
     pub(super) cleared: Counted,
+    /// LID of the channel adapter at the other end, where it is enforced: packets from it have it as their source.
+    pub(super) source: Option<Lid>,
     /// P_Keys that pass where they are enforced.
     pub(super) partitions: PartitionTable,
     /// Lanes of packets that leave by it, by the port that they came in by.
     pub(super) lanes: Vec<LaneMap>,
     pub(super) arbitration: ArbitrationTables,
     pub(super) blocked: Option<Blocked>,
-    /// Until then packets that find it full are dropped.
-    pub(super) stalled_until: Option<Instant>,
+    /// Data packets that came in and wait, the first as `blocked` says: management packets behind them pass.
+    pub(super) waiting: VecDeque<(Box<[u8]>, Crcs)>,
+    /// Multicast packets that came in by it wait for nobody until then: one before them waited for long.
+    pub(super) hurry_until: Option<Instant>,
+    /// The receiver took nothing for the head-of-queue life time: packets that find it full are dropped until there is room.
+    pub(super) stalled: bool,
     /// What woke us was taken: it has to be asked for anew before a nap.
     pub(super) woken: bool,
 }
@@ -154,9 +166,12 @@ impl Port {
             cleared: Counted::default(),
             lanes: vec![LaneMap::default(); usize::from(ports) + 1],
             arbitration: ArbitrationTables::default(),
+            source: None,
             partitions: PartitionTable::default(),
             blocked: None,
-            stalled_until: None,
+            waiting: VecDeque::new(),
+            hurry_until: None,
+            stalled: false,
             woken: false,
         }
     }
@@ -187,8 +202,11 @@ impl Port {
     fn go_down(&mut self) {
         self.info.physical_state = PortPhysicalState::Polling;
         self.info.state = PortState::Down;
+        self.source = None;
         self.blocked = None;
-        self.stalled_until = None;
+        self.waiting.clear();
+        self.hurry_until = None;
+        self.stalled = false;
     }
 
     /// Data may come in (IBA 7.2.7: an armed port receives).
@@ -204,6 +222,11 @@ impl Port {
     /// The port is there for management packets.
     pub(super) const fn is_linked(&self) -> bool {
         matches!(self.info.state, PortState::Init | PortState::Armed | PortState::Active)
+    }
+
+    /// May a packet with this source LID come in?
+    pub(super) fn admits_source(&self, slid: Lid) -> Result<(), DropReason> {
+        if self.source.is_none_or(|own| own == slid) { Ok(()) } else { Err(DropReason::SourceLid) }
     }
 
     /// May a packet of this partition come in? `None` is a raw packet.

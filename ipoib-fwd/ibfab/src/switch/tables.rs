@@ -66,6 +66,16 @@ impl PortSet {
         true
     }
 
+    pub(super) fn has(&self, port: u8) -> bool {
+        self.0.get(usize::from(port / 16)).is_some_and(|mask| mask >> (port % 16) & 1 != 0)
+    }
+
+    pub(super) fn insert(&mut self, port: u8) {
+        if let Some(mask) = self.0.get_mut(usize::from(port / 16)) {
+            *mask |= 1 << (port % 16);
+        }
+    }
+
     /// Port numbers, ascending.
     pub(super) fn iter(self) -> impl Iterator<Item = u8> {
         self.0.into_iter().zip(0u8..).flat_map(|(mask, position)| {

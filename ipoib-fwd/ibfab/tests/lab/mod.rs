@@ -48,7 +48,7 @@ impl Drop for Namespaces {
     }
 }
 
-fn run(program: &str, arguments: &[&str]) -> Output {
+pub(crate) fn run(program: &str, arguments: &[&str]) -> Output {
     Command::new(program).args(arguments).output().expect(program)
 }
 
@@ -94,7 +94,7 @@ impl Running {
                 let start = Instant::now();
                 let mut told = false;
                 while !stop.load(Ordering::Relaxed) {
-                    if !program.turn(Instant::now()).unwrap() {
+                    if !program.turn(Instant::now()) {
                         std::thread::sleep(Duration::from_micros(20));
                     }
                     if !told && program.hosts().iter_mut().all(|h| h.is_up()) {
@@ -107,7 +107,7 @@ impl Running {
                 let now = Instant::now();
                 program.hosts().iter_mut().for_each(|h| h.shutdown(now));
                 while !program.hosts().iter_mut().all(|h| h.is_stopped()) && now.elapsed() < PATIENCE {
-                    program.turn(Instant::now()).unwrap();
+                    program.turn(Instant::now());
                 }
                 Outcome { hosts, lost_buffers: program.end().unwrap() }
             })

@@ -19,11 +19,17 @@ pub struct CableCounters {
     pub tx_bad_length: u64,
     /// Packets that the network refused or cut (UDP).
     pub tx_errors: u64,
+    /// Errors that the socket reported for datagrams sent before. With UDP these are ICMP messages, which anybody can forge:
+    /// they are only counted, and silence of the other end takes the cable down.
+    pub socket_errors: u64,
     /// Datagrams that were neither packet nor hello, or too long (UDP).
     pub rx_invalid: u64,
-    /// Datagrams that are not of this session, or that the cable's key did not sign (UDP). A few are normal when an end
-    /// restarts; otherwise a host forges them.
+    /// Datagrams with session numbers that no end of this cable can have now, or that the cable's key did not sign (UDP):
+    /// a host forges them.
     pub rx_forged: u64,
+    /// Datagrams as an end sends them that has restarted, or has not noticed yet that the other one has (UDP): hellos that
+    /// have heard nobody while the cable is up, hellos that have heard another session and packets while it is down.
+    pub rx_stale: u64,
     /// Packets in flight, in either direction, when the cable went down.
     pub lost_going_down: u64,
     /// Times the cable came up.
@@ -46,8 +52,10 @@ impl CableCounters {
             ("tx_down", self.tx_down),
             ("tx_bad_length", self.tx_bad_length),
             ("tx_errors", self.tx_errors),
+            ("socket_errors", self.socket_errors),
             ("rx_invalid", self.rx_invalid),
             ("rx_forged", self.rx_forged),
+            ("rx_stale", self.rx_stale),
             ("lost_going_down", self.lost_going_down),
             ("ups", self.ups),
             ("downs", self.downs),

@@ -159,31 +159,31 @@ pub(super) trait SocketEnd {
     }
 }
 
-/// An earlier datagram came back as unreachable.
-#[derive(Debug)]
-pub(super) struct Unreachable;
-
-/// Sends all of `batch`, as far as the socket takes it. What it will not take at all, because it is too long for the way, is counted and
-/// left out.
-pub(super) fn send_all(
-    socket: &impl AsRawFd,
-    batch: &mut Batch,
-    counters: &mut CableCounters,
-) -> Result<(), Unreachable> {
+/// Sends all of `batch`, as far as the socket takes it. What it will not take at all, because it is too long for the path, is counted
+/// and left out.
+pub(super) fn send_all(socket: &impl AsRawFd, batch: &mut Batch, counters: &mut CableCounters) {
+    let mut retried = false;
     while !batch.is_empty() {
         match send(socket, batch) {
-            Ok(n) => batch.remove(n),
+            Ok(n) => {
+                batch.remove(n);
+                retried = false;
+            }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
             Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => break,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => return Err(Unreachable),
+            // An ICMP error for an earlier datagram is reported once, in place of this send.
+            Err(e) if !retried && e.raw_os_error() != Some(libc::EMSGSIZE) => {
+                counters.socket_errors += 1;
+                retried = true;
+            }
             Err(_) => {
                 batch.remove(1);
                 counters.tx_errors += 1;
+                retried = false;
             }
         }
     }
-    Ok(())
 }
 
 /// Sends datagrams of `batch` on a socket that knows where to; returns how many went.

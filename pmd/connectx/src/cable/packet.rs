@@ -131,8 +131,8 @@ impl SocketEnd for PacketEnd {
     }
 
     fn flush(&mut self, counters: &mut CableCounters) {
-        // Such a socket is never refused; that the interface went away the next look will show.
-        let _ = mmsg::send_all(&self.socket, &mut self.out, counters);
+        // If the interface went away, the next look shows it.
+        mmsg::send_all(&self.socket, &mut self.out, counters);
     }
 }
 

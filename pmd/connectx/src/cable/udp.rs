@@ -41,6 +41,16 @@ enum Peer {
     Up { session: u64, heard_at: Instant, excused: bool },
 }
 
+impl Peer {
+    /// The same after a datagram of the session: any of them is a sign of life.
+    const fn heard_at(self, now: Instant) -> Self {
+        match self {
+            Self::Up { session, .. } => Self::Up { session, heard_at: now, excused: false },
+            Self::Unknown | Self::Talking { .. } => self,
+        }
+    }
+}
+
 /// A number for a life.
 fn life() -> u64 {
     std::hash::RandomState::new().build_hasher().finish() | 1
@@ -129,9 +139,10 @@ impl UdpEnd {
             Peer::Talking { session } | Peer::Up { session, .. } => session,
         };
         let hello = self.codec.hello(Hello { session: self.session, heard, bye });
-        if let Err(e) = self.socket.send(&hello)
-            && !self.is_up()
-        {
+        let Err(e) = self.socket.send(&hello) else { return };
+        // An ICMP error for an earlier datagram is reported once, in place of a send. A second failure counts as a lost datagram.
+        let _ = self.socket.send(&hello);
+        if !self.is_up() {
             self.trouble = Some(match e.kind() {
                 io::ErrorKind::ConnectionRefused => CableTrouble::NoListener,
                 io::ErrorKind::PermissionDenied => CableTrouble::NotAllowed,
@@ -189,9 +200,12 @@ impl UdpEnd {
         };
         // Who repeats our number has read what we sent; anybody can write the other end's address on a datagram.
         let heard_us = hello.heard == self.session;
-        // An end that begins has heard nobody.
-        if !heard_us && (self.is_up() || hello.heard != 0) {
-            counters.rx_forged += 1;
+        // An end that starts has heard nobody; while we are down the other end may know an earlier session of ours.
+        if !heard_us && self.is_up() {
+            let count = if hello.heard == 0 { &mut counters.rx_stale } else { &mut counters.rx_forged };
+            *count += 1;
+        } else if !heard_us && hello.heard != 0 {
+            counters.rx_stale += 1;
         }
         if self.is_up() {
             if !heard_us {
@@ -215,6 +229,8 @@ impl UdpEnd {
             _ => Peer::Talking { session },
         };
         if !was_up {
+            // What refused hellos said may have been forged.
+            self.trouble = self.trouble.filter(|t| ![CableTrouble::Version, CableTrouble::Key].contains(t));
             // Answer at once, so that the other end comes up without waiting for the clock.
             if !heard_us || known.is_none() {
                 self.say_hello(false);
@@ -239,11 +255,17 @@ impl UdpEnd {
         let mut looked_at = 0;
         'all: while looked_at < max {
             let last_call_was_full = inn.is_empty() && {
-                let got = mmsg::receive(&self.socket, &mut inn);
-                if got.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) && self.is_up() {
-                    self.go_down(CableTrouble::Gone, counters);
+                match mmsg::receive(&self.socket, &mut inn) {
+                    Err(e)
+                        if ![io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted].contains(&e.kind()) =>
+                    {
+                        // What arrived is read after the error.
+                        counters.socket_errors += u64::from(self.is_up());
+                        looked_at += 1;
+                        continue;
+                    }
+                    _ => inn.is_full(),
                 }
-                inn.is_full()
             };
             while looked_at < max && !inn.is_empty() {
                 looked_at += 1;
@@ -252,7 +274,12 @@ impl UdpEnd {
                     Some(bytes) if datagram::is_packet(bytes) => {
                         // While the cable is down there is no session that a packet could be of.
                         let ours = self.sessions();
-                        match ours.and_then(|ours| self.codec.open(bytes, ours.reversed())) {
+                        let opened = ours.and_then(|ours| self.codec.open(bytes, ours.reversed()));
+                        if opened.is_some() {
+                            self.peer = self.peer.heard_at(self.now);
+                        }
+                        match opened {
+                            None if ours.is_none() => counters.rx_stale += 1,
                             None => counters.rx_forged += 1,
                             Some(packet) if packet.is_empty() || packet.len() > MAX_PACKET => {
                                 counters.rx_invalid += 1;
@@ -293,12 +320,7 @@ impl SocketEnd for UdpEnd {
     }
 
     fn flush(&mut self, counters: &mut CableCounters) {
-        if mmsg::send_all(&self.socket, &mut self.out, counters).is_err() {
-            if self.is_up() {
-                self.go_down(CableTrouble::Gone, counters);
-            }
-            counters.lost_going_down += self.out.clear() as u64;
-        }
+        mmsg::send_all(&self.socket, &mut self.out, counters);
     }
 }
 

@@ -626,3 +626,35 @@ fn what_is_not_known_is_said_so() {
     let answer = world.send(1, &record);
     assert_eq!(answer.data[4 + 16..4 + 18], world.lid(1).0.to_be_bytes());
 }
+
+#[test]
+fn one_port_takes_neither_all_subscriptions_nor_all_reports() {
+    let mut world = up(3, config());
+    let mut granted = 0;
+    for n in 0..1500 {
+        // Each is another one, and all of them want the same.
+        let inform = InformInfo { lid_end: Lid(n), ..InformInfo::trap(trap::GID_OUT_OF_SERVICE, true) };
+        granted += u32::from(world.ask(1, Method::Set, 0, &inform).header.status.is_ok());
+    }
+    assert_eq!(granted, 64);
+    assert!(world.subscribe(2, trap::GID_OUT_OF_SERVICE, true).is_ok());
+    // The first one confirms nothing.
+    world.disconnect((0, 3));
+    world.sm.handle_port_change(world.now);
+    world.pass(SECOND / 4);
+    let to =
+        |world: &World, host: usize| world.inbox.iter().filter(|mad| mad.peer.lid == world.lid(host)).count();
+    assert_eq!((to(&world, 1), to(&world, 2)), (64, 1));
+    let second = world.lid(2);
+    world.inbox.retain(|mad| mad.peer.lid == second);
+    world.reports(true);
+    world.connect((0, 3), (3, 1));
+    world.sm.handle_port_change(world.now);
+    world.pass(SECOND / 16);
+    world.inbox.clear();
+    let lost = world.sm.counters().reports_lost;
+    world.disconnect((0, 3));
+    world.sm.handle_port_change(world.now);
+    world.pass(SECOND / 16);
+    assert_eq!((to(&world, 2), world.sm.counters().reports_lost), (1, lost + 64));
+}

@@ -1,7 +1,8 @@
 //! Whatever comes in: no panic, bounded answers, and the subnet stays up.
 
-use ib_wire::Lid;
-use ib_wire::mad::Mad;
+use ib_wire::mad::{Mad, MadStatus};
+use ib_wire::smp::{DirectedPath, NodeInfo, NodeType, Smp, attribute};
+use ib_wire::{Guid, Lid, Qpn};
 use proptest::prelude::*;
 
 use super::world::World;
@@ -53,4 +54,53 @@ proptest! {
         prop_assert!(world.sm.is_up() && all_active(&world));
         prop_assert_eq!(world.sm.ports().count(), 4);
     }
+}
+
+#[test]
+fn an_answer_by_another_path_is_not_taken() {
+    // Two hosts: what is asked of the first one's port is answered by a path to the second one's, and by a longer path.
+    let mut world = World::new(2, config());
+    world.pump();
+    let paths = [2, 1].map(|port| DirectedPath::LOCAL.then(port).unwrap());
+    let longer = paths[1].then(1).unwrap();
+    world.nodes[1].mute = true;
+    world.sm.handle_port_change(world.now);
+    world.now += SECOND / 10;
+    world.sm.handle_timeout(world.now);
+    // The question to port 1, found among those that are sent.
+    let mut question = None;
+    while question.is_none() {
+        let mad = world.sm.poll_transmit().expect("a question to port 1");
+        let smp = Smp::from_mad(&mad.bytes).unwrap();
+        let is_it =
+            smp.header.attribute == attribute::NODE_INFO && smp.hop_count() == 1 && smp.initial_path[1] == 1;
+        question = is_it.then_some(smp);
+        world.carry_out(smp);
+    }
+    let question = question.unwrap();
+    let claim = NodeInfo {
+        base_version: 1,
+        class_version: 1,
+        node_type: NodeType::ChannelAdapter,
+        num_ports: 1,
+        system_image_guid: Guid(0x6660),
+        node_guid: Guid(0x6660),
+        port_guid: Guid(0x6661),
+        partition_cap: 64,
+        device_id: 1,
+        revision: 1,
+        local_port: 1,
+        vendor_id: Qpn::new(0),
+    };
+    let unasked = world.sm.counters().unasked;
+    for path in [paths[0], longer] {
+        let mut answer =
+            Smp::directed(question.header.method, question.header.tid, attribute::NODE_INFO, 0, &path);
+        answer = answer.answer(MadStatus::OK);
+        answer.set_attribute(&claim);
+        world.sm.handle_mad(world.now, &answer.to_mad(Lid::PERMISSIVE));
+    }
+    assert_eq!(world.sm.counters().unasked, unasked + 2);
+    world.pass(2 * SECOND);
+    assert!(world.sm.ports().all(|(_, gid)| gid.id() != Guid(0x6661)));
 }

@@ -1,7 +1,7 @@
 //! M_Keys, and what is read back of what was written.
 
 use ib_wire::sa::McMemberRecord;
-use ib_wire::smp::{PortInfo, ProtectBits};
+use ib_wire::smp::{PortInfo, ProtectBits, attribute};
 
 use super::administration::{JOIN, broadcast, member};
 use super::*;
@@ -229,9 +229,10 @@ fn a_host_that_reads_back_something_else_does_not_make_the_manager_sweep_without
 }
 
 #[test]
-fn reading_a_mute_host_back_holds_up_neither_joins_nor_links() {
+fn reading_a_mute_host_back_holds_up_no_joins_and_links_once() {
     let mut world = guarded();
     let joined = |world: &World| world.multicast(0, Lid(0xc000));
+    let is_up = |world: &World, node: usize| world.nodes[node].ports[1].state == PortState::Active;
     world.nodes[2].mute = true;
     // The light sweep has begun, and the mute host's answers are waited for.
     world.pass(10 * SECOND);
@@ -244,7 +245,14 @@ fn reading_a_mute_host_back_holds_up_neither_joins_nor_links() {
     world.connect((0, 9), (host, 1));
     world.sm.handle_port_change(world.now);
     world.pass(Duration::from_millis(100));
-    assert!(world.sm.ports().count() >= 4);
+    assert!(!is_up(&world, host), "a sweep waits for it the first time");
+    world.pass(Duration::from_millis(800));
+    assert!(is_up(&world, host));
+    let next = world.add(NodeType::ChannelAdapter, 0x9000, 1);
+    world.connect((0, 10), (next, 1));
+    world.sm.handle_port_change(world.now);
+    world.pass(Duration::from_millis(50));
+    assert!(is_up(&world, next));
     // What was left out is read later: the change of a table between.
     world.nodes[2].mute = false;
     world.nodes[3].pkeys[1].get_mut(&0).unwrap()[5] = PKey(0x8005);
@@ -272,4 +280,74 @@ fn joins_without_end_do_not_let_the_leases_run_out() {
     let mut shown = PortInfo::default();
     world.nodes[3].guards[1].show(&wrong, &mut shown);
     assert_eq!((shown.mkey, shown.mkey_protect.get()), (0, 1), "the key is still on guard");
+}
+
+#[test]
+fn a_mute_host_holds_up_joins_and_links_once_and_comes_back() {
+    let mut world = guarded();
+    let joined = |world: &World| world.multicast(0, Lid(0xc000));
+    let is_up = |world: &World, node: usize| world.nodes[node].ports[1].state == PortState::Active;
+    // One that answers nothing from the start on, and one that stops.
+    let mute = world.add(NodeType::ChannelAdapter, 0x8000, 1);
+    world.nodes[mute].mute = true;
+    world.nodes[2].mute = true;
+    world.connect((0, 8), (mute, 1));
+    world.sm.handle_port_change(world.now);
+    world.pass(SECOND);
+    let wanted: McMemberRecord = member(&world, 1, broadcast());
+    for (n, port) in (0..10).zip(9..) {
+        // At any time, and each time without delay.
+        world.pass(Duration::from_millis(730));
+        let host = world.add(NodeType::ChannelAdapter, 0x1_0000 * (n + 1), 1);
+        world.connect((0, port), (host, 1));
+        world.sm.handle_port_change(world.now);
+        world.pass(Duration::from_millis(50));
+        assert!(is_up(&world, host), "host {n}: {:?}", world.sm.counters());
+        let method = if n % 2 == 0 { Method::Set } else { Method::Delete };
+        world.member(1, method, JOIN, &wanted).unwrap();
+        world.pass(Duration::from_millis(1));
+        assert_eq!(joined(&world), if n % 2 == 0 { 1 << 1 } else { 0 }, "join {n}");
+    }
+    for node in [mute, 2] {
+        world.nodes[node].mute = false;
+    }
+    world.pass(6 * SECOND);
+    assert!(is_up(&world, mute) && is_up(&world, 2) && world.sm.is_up(), "{:?}", world.sm.counters());
+}
+
+#[test]
+fn a_host_that_no_longer_answers_leaves_its_groups() {
+    let mut world = guarded();
+    let joined = |world: &World| world.multicast(0, Lid(0xc000));
+    for host in [1, 2] {
+        let wanted: McMemberRecord = member(&world, host, broadcast());
+        world.member(host, Method::Set, JOIN, &wanted).unwrap();
+    }
+    world.pass(SECOND);
+    assert_eq!(joined(&world), 1 << 1 | 1 << 2);
+    // Its link stays up, and no port of a switch changes.
+    world.nodes[2].mute = true;
+    world.pass(20 * SECOND);
+    assert_eq!(joined(&world), 1 << 1);
+    assert_eq!(world.sm.ports().count(), 3);
+    world.nodes[2].mute = false;
+    world.pass(6 * SECOND);
+    assert_eq!((world.sm.ports().count(), world.nodes[2].reregistered), (4, 2), "it is to join again");
+}
+
+#[test]
+fn a_host_that_answers_only_who_it_is_holds_up_others_now_and_then() {
+    let mut world = guarded();
+    let host = world.add(NodeType::ChannelAdapter, 0x8000, 1);
+    world.nodes[host].answers_only = Some(attribute::NODE_INFO);
+    world.connect((0, 9), (host, 1));
+    world.sm.handle_port_change(world.now);
+    world.pass(60 * SECOND);
+    let before = world.sm.counters().smp_lost;
+    world.pass(60 * SECOND);
+    // Each attempt, four seconds and more apart, loses two packets at the same time.
+    assert!(world.sm.counters().smp_lost - before <= 26, "{:?}", world.sm.counters());
+    world.nodes[host].answers_only = None;
+    world.pass(6 * SECOND);
+    assert!(world.nodes[host].ports[1].state == PortState::Active && world.sm.is_up());
 }

@@ -275,3 +275,16 @@ fn another_manager_is_told_who_is_master() {
     let info = answer.attribute::<ib_wire::smp::SmInfo>().unwrap();
     assert_eq!((info.guid, info.state), (SWITCH, ib_wire::smp::SmState::Master));
 }
+
+#[test]
+fn a_lid_that_several_ports_come_with_is_nobodys() {
+    let mut world = World::new(3, config());
+    for (node, lid) in [(1, 20), (2, 20), (3, 21)] {
+        world.nodes[node].ports[1].lid = Lid(lid);
+    }
+    world.pump();
+    assert!(world.sm.is_up());
+    assert_eq!(world.lid(3), Lid(21), "a port keeps the LID that it alone comes with");
+    let lids: Vec<Lid> = world.sm.ports().map(|(lid, _)| lid).collect();
+    assert!(lids.len() == 4 && !lids.contains(&Lid(20)), "{lids:?}");
+}

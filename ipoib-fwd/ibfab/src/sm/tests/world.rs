@@ -38,6 +38,8 @@ pub(super) struct SimNode {
     pub(super) claimed_port_guid: Option<Guid>,
     /// Does not answer.
     pub(super) mute: bool,
+    /// Answers requests of this attribute only.
+    pub(super) answers_only: Option<u16>,
     /// Times that a port was told to register anew.
     pub(super) reregistered: u32,
     /// Values written to any table or port.
@@ -80,6 +82,7 @@ impl SimNode {
             claims: None,
             claimed_port_guid: None,
             mute: false,
+            answers_only: None,
             reregistered: 0,
             sets: 0,
         };
@@ -287,6 +290,11 @@ impl World {
                     return;
                 }
                 DirectedStep::Deliver if self.nodes[at].mute => return,
+                DirectedStep::Deliver
+                    if self.nodes[at].answers_only.is_some_and(|only| only != smp.header.attribute) =>
+                {
+                    return;
+                }
                 DirectedStep::Deliver => {
                     let entry = if let Origin::Port(entry) = origin { entry } else { 0 };
                     let Some(answer) = self.nodes[at].agent(&smp, entry, self.now) else { return };
@@ -300,6 +308,11 @@ impl World {
                 _ => return,
             }
         }
+    }
+
+    /// Delivers a packet that the manager has sent.
+    pub(super) fn carry_out(&mut self, smp: Smp) {
+        self.carry(smp);
     }
 
     pub(super) fn lose_one_in(&mut self, lose: u64, seed: u64) {

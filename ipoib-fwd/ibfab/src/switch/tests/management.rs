@@ -253,3 +253,88 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_port_with_a_channel_adapter_admits_its_lid_only() {
+    let mut bench = Bench::active(3);
+    // Port 3 leads to a switch.
+    bench.switch.set_sources(|port| (port.0 < 3).then_some(Lid(10 + u16::from(port.0))));
+    bench.send(1, &data(11, 12, 64));
+    assert_eq!(bench.received(2).len(), 1);
+    bench.send(3, &data(11, 12, 64));
+    assert_eq!(bench.received(2).len(), 1, "a switch forwards packets of others");
+    let join = packet(0, 12, Lid(1), Qpn::GSI, QKey::GSI, &[3; 256]);
+    let get = Smp::lid_routed(Method::Get, Tid(4), attribute::NODE_INFO, 0);
+    for forged in [data(12, 12, 64), join.clone(), smp(&get, Lid(12), Lid(1)), smp(&get, Lid(13), Lid(12))] {
+        let before = bench.dropped(1, DropReason::SourceLid);
+        bench.send(1, &forged);
+        assert_eq!(bench.dropped(1, DropReason::SourceLid), before + 1);
+    }
+    assert!(bench.received(2).is_empty() && bench.switch.next_mad().is_none());
+    bench.send(2, &join);
+    assert!(bench.switch.next_mad().is_some());
+    assert!(ask(&mut bench, get).is_some(), "its own LID");
+    let path = DirectedPath::LOCAL.then(1).unwrap();
+    let mut directed = Smp::directed(Method::Get, Tid(3), attribute::NODE_INFO, 0, &path);
+    directed.set_hop_pointer(1);
+    bench.send(1, &smp(&directed, Lid::PERMISSIVE, Lid::PERMISSIVE));
+    assert_eq!(bench.received(1).len(), 1, "a directed route needs no LID");
+    // What is plugged in next may have another LID.
+    let (near, far) = CableEnd::pair().unwrap();
+    bench.ends[0] = far;
+    bench.switch.plug(SwitchPort(1), "p0", near).unwrap();
+    bench.switch.unplug(SwitchPort(2));
+    bench.step();
+    assert_eq!(bench.switch.ports[1].source, None);
+}
+
+#[test]
+fn an_answer_comes_back_by_the_port_that_its_request_left_by() {
+    let mut bench = Bench::active(3);
+    let question =
+        Smp::directed(Method::Get, Tid(7), attribute::NODE_INFO, 0, &DirectedPath::LOCAL.then(2).unwrap());
+    bench.switch.send_mad(&question.to_mad(Lid::PERMISSIVE));
+    let asked = bench.received(2);
+    let asked = Packet::parse(&asked[0]).unwrap();
+    let mut answer = Smp::from_mad(asked.payload().try_into().unwrap()).unwrap().answer(MadStatus::OK);
+    // As the asked node sends it.
+    answer.set_hop_pointer(1);
+    let packet = smp(&answer, Lid::PERMISSIVE, Lid::PERMISSIVE);
+    for forger in [1, 3] {
+        bench.send(forger, &packet);
+        assert!(bench.switch.next_mad().is_none());
+        assert_eq!(bench.dropped(forger, DropReason::BadRoute), 1);
+    }
+    bench.send(2, &packet);
+    let arrived = Smp::from_mad(&bench.switch.next_mad().expect("the true answer").bytes).unwrap();
+    assert_eq!((arrived.header.tid, arrived.hop_pointer()), (Tid(7), 0));
+}
+
+#[test]
+fn a_flood_from_one_port_loses_no_datagrams_of_others() {
+    let mut bench = Bench::active(4);
+    let trap = Smp::lid_routed(Method::Trap, Tid(1), attribute::NOTICE, 0);
+    let flood = |bench: &mut Bench| {
+        for _ in 0..2000 {
+            bench.send(1, &smp(&trap, Lid(11), Lid(1)));
+            bench.send(1, &packet(0, 11, Lid(1), Qpn::GSI, QKey::GSI, &[3; 256]));
+        }
+    };
+    flood(&mut bench);
+    assert!(bench.dropped(1, DropReason::InboxFull) > 1000);
+    // The answer to a request of the subnet manager, a request to administration, and one of the flood's own port.
+    let answer = Smp::lid_routed(Method::GetResp, Tid(2), attribute::NODE_INFO, 0);
+    bench.send(2, &smp(&answer, Lid(12), Lid(1)));
+    bench.send(3, &packet(0, 13, Lid(1), Qpn::GSI, QKey::GSI, &[3; 256]));
+    let first: Vec<Lid> = (0..6).map(|_| bench.switch.next_mad().unwrap().peer.lid).collect();
+    assert!(first.contains(&Lid(12)) && first.contains(&Lid(13)), "{first:?}");
+    assert_eq!(bench.dropped(2, DropReason::InboxFull) + bench.dropped(3, DropReason::InboxFull), 0);
+    // A port that sends many datagrams of one kind loses none of the other kind.
+    while bench.switch.next_mad().is_some() {}
+    for _ in 0..2000 {
+        bench.send(1, &packet(0, 11, Lid(1), Qpn::GSI, QKey::GSI, &[3; 256]));
+    }
+    bench.send(1, &smp(&answer, Lid(11), Lid(1)));
+    let first = [(); 2].map(|()| bench.switch.next_mad().unwrap().header().class);
+    assert!(first.contains(&MgmtClass::SubnLid), "{first:?}");
+}

@@ -1,5 +1,5 @@
 use super::super::tests::{own_address, ports};
-use super::super::{CableEnd, CableUrl, Faults, MAX_PACKET, Transport};
+use super::super::{CableEnd, CableUrl, Faults, Kind, MAX_PACKET, Transport};
 use super::*;
 
 fn url(local: SocketAddr, peer: SocketAddr) -> CableUrl {
@@ -244,7 +244,7 @@ fn with_partner(key: Option<CableKey>) -> (CableEnd, UdpSocket, Sessions) {
     let (a, b) = ports();
     let now = &mut Instant::now();
     let end = UdpEnd::open(a, b, key.clone()).unwrap();
-    let mut one = CableEnd::new(super::super::Kind::Udp(Box::new(end)));
+    let mut one = CableEnd::new(Kind::Udp(Box::new(end)));
     let partner = UdpSocket::bind(b).unwrap();
     partner.connect(a).unwrap();
     partner.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
@@ -345,7 +345,7 @@ fn a_recording_of_an_earlier_session_is_worth_nothing() {
         ends[0].receive(8, |_| {});
         !ends[0].is_up()
     });
-    let forged = one.counters().rx_forged;
+    let stale = one.counters().rx_stale;
     for _ in 0..3 {
         for datagram in &recorded {
             partner.send(datagram).unwrap();
@@ -354,7 +354,85 @@ fn a_recording_of_an_earlier_session_is_worth_nothing() {
     run(now, &mut [&mut one], |ends| {
         ends[0].receive(8, |_| panic!("a packet of an earlier session"));
         assert!(!ends[0].is_up());
-        ends[0].counters().rx_forged == forged + 6
+        ends[0].counters().rx_stale == stale + 6
     });
     assert_eq!(one.counters().ups, 1);
+}
+
+#[test]
+fn an_icmp_error_is_counted_and_does_not_take_the_cable_down() {
+    for key in [None, Some(CableKey::new([7; 16]))] {
+        let (mut one, partner, sessions) = with_partner(key.clone());
+        let (address, peer) = (partner.local_addr().unwrap(), partner.peer_addr().unwrap());
+        // Nobody listens there for a while: the network reports each packet as undeliverable, as a forger would.
+        drop(partner);
+        while one.counters().socket_errors < 3 {
+            one.send_with(60, |packet| packet.fill(0x70)).unwrap();
+            one.flush();
+            one.receive(8, |_| {});
+            assert!(one.is_up(), "{:?}", one.counters());
+        }
+        let partner = UdpSocket::bind(address).unwrap();
+        let packet = [0x70; 60];
+        let trailer = Codec::new(key).trailer(&packet, sessions);
+        partner.send_to(&[&packet[..], &trailer].concat(), peer).unwrap();
+        assert_eq!(take(&mut one, 1), [packet]);
+        let c = one.counters();
+        assert_eq!((c.downs, c.tx_errors, c.lost_going_down), (0, 0, 0));
+    }
+}
+
+#[test]
+fn packets_alone_keep_the_cable_up() {
+    for key in [None, Some(CableKey::new([7; 16]))] {
+        let (mut one, partner, sessions) = with_partner(key.clone());
+        let packet = [0x70; 60];
+        let trailer = Codec::new(key).trailer(&packet, sessions);
+        // Later than the clock that brought it up, which ran for 10 s at most.
+        let mut now = Instant::now() + Duration::from_secs(10);
+        for _ in 0..30 {
+            now += SILENCE / 4;
+            one.poll(now);
+            // Its hellos are lost.
+            partner.send(&[&packet[..], &trailer].concat()).unwrap();
+            assert_eq!(take(&mut one, 1), [packet]);
+        }
+        assert_eq!((one.is_up(), one.counters().downs), (true, 0));
+        // Packets of another session are no sign of life.
+        for _ in 0..8 {
+            now += SILENCE / 4;
+            one.poll(now);
+            partner.send(&[&packet[..], &[0; 24]].concat()).unwrap();
+            one.receive(8, |_| {});
+        }
+        assert_eq!(one.trouble(), Some(CableTrouble::Silent));
+    }
+}
+
+#[test]
+fn a_restart_is_no_forgery_and_a_refused_hello_no_lasting_reason() {
+    let (a, b) = ports();
+    let now = &mut Instant::now();
+    let mut one = CableEnd::listen(&url(a, b)).unwrap();
+    let partner = UdpSocket::bind(b).unwrap();
+    let mut other_version = datagram(Hello { session: 5, heard: 0, bye: false });
+    other_version[7] = 1;
+    partner.send_to(&other_version, a).unwrap();
+    run(now, &mut [&mut one], |ends| ends[0].trouble() == Some(CableTrouble::Version));
+    drop(partner);
+    let mut two = CableEnd::connect(&url(b, a)).unwrap();
+    run(now, &mut [&mut one, &mut two], |ends| ends.iter().all(|e| e.is_up()));
+    let forged = one.counters().rx_forged;
+    assert_eq!(one.trouble(), None);
+    // It restarts without a farewell, while packets are on their way.
+    let Kind::Udp(end) = &mut two.kind else { panic!() };
+    end.session = life();
+    end.peer = Peer::Unknown;
+    run(now, &mut [&mut one, &mut two], |ends| {
+        ends[0].receive(8, |_| {});
+        ends[1].receive(8, |_| {});
+        ends.iter().all(|e| e.is_up()) && ends[0].counters().ups == 2
+    });
+    assert_eq!((one.counters().rx_forged, two.counters().rx_forged), (forged, 0));
+    assert!(one.counters().rx_stale + two.counters().rx_stale > 0);
 }

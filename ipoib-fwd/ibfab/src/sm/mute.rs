@@ -1,0 +1,140 @@
+//! Hosts that have a link and do not answer. Nobody waits for them: sweeps leave them out, and they are asked apart from the
+//! sweeps until they answer.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use ib_wire::Tid;
+use ib_wire::mad::{Mad, Method};
+use ib_wire::smp::{DirectedPath, Smp, attribute};
+
+use super::transaction::Transactions;
+use crate::subnet::{PortId, SmConfig};
+
+/// Questions without an answer before a host that was there counts as gone.
+const PATIENCE: u32 = 4;
+/// Pause before the next question. It doubles after every few questions, and with each relapse, to 4 s.
+const PAUSE: Duration = Duration::from_millis(250);
+const MAX_DOUBLINGS: u32 = 4;
+/// Time without a strike after which a host is like all others.
+const FORGIVEN: Duration = Duration::from_secs(60);
+
+/// One of them.
+#[derive(Debug)]
+struct Host {
+    path: DirectedPath,
+    /// Questions in a row that it did not answer.
+    strikes: u32,
+    /// Times that it answered again and then did not: each costs others a wait.
+    relapses: u32,
+    last_strike: Instant,
+    /// When it is asked next; `None` while it is being asked, or is in the sweep again.
+    next: Option<Instant>,
+    /// Sweeps leave it out.
+    left_out: bool,
+}
+
+/// Those that there are, by the switch port that they hang on.
+#[derive(Debug)]
+pub(crate) struct MuteHosts {
+    hosts: BTreeMap<PortId, Host>,
+    questions: Transactions<PortId>,
+}
+
+impl MuteHosts {
+    pub(crate) fn new(config: &SmConfig) -> Self {
+        let questions =
+            Transactions::new(config.smp_window, config.smp_timeout, config.smp_tries, config.seed, 2);
+        Self { hosts: BTreeMap::new(), questions }
+    }
+
+    /// A host did not answer.
+    pub(crate) fn strike(&mut self, now: Instant, at: PortId, path: DirectedPath) {
+        let known = self.hosts.contains_key(&at);
+        let new = Host { path, strikes: 0, relapses: 0, last_strike: now, next: None, left_out: false };
+        let host = self.hosts.entry(at).or_insert(new);
+        // A sweep may lose several packets of one host.
+        if !host.left_out {
+            host.path = path;
+            host.relapses = host.relapses.saturating_add(u32::from(known));
+            host.left_out = true;
+            host.strike(now);
+        }
+    }
+
+    /// True if sweeps leave the host behind a port out.
+    pub(crate) fn leaves_out(&self, at: PortId) -> bool {
+        self.hosts.get(&at).is_some_and(|host| host.left_out)
+    }
+
+    /// True if the host behind a port counts as gone.
+    pub(crate) fn is_gone(&self, at: PortId) -> bool {
+        self.hosts.get(&at).is_some_and(|host| host.left_out && host.strikes >= PATIENCE)
+    }
+
+    /// A port has no link any more, or no switch.
+    pub(crate) fn forget(&mut self, at: PortId) {
+        if self.hosts.remove(&at).is_some() {
+            self.questions.abandon(|asked| *asked == at);
+        }
+    }
+
+    /// A sweep is over. Forgets ports that are not there, and hosts that have answered for long.
+    pub(crate) fn sweep_ended(&mut self, now: Instant, is_there: impl Fn(PortId) -> bool) {
+        let counts =
+            |host: &Host| host.left_out || now.saturating_duration_since(host.last_strike) < FORGIVEN;
+        self.hosts.retain(|&at, host| counts(host) && is_there(at));
+        let hosts = &self.hosts;
+        self.questions.abandon(|asked| !hosts.contains_key(asked));
+    }
+
+    /// When [`Self::expire`] or [`Self::ask`] has something to do.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        let next = self.hosts.values().filter_map(|host| host.next).min();
+        next.into_iter().chain(self.questions.due()).min()
+    }
+
+    /// Asks those whose time has come; `is_sweep`: and those that have not been silent for long, as something has changed.
+    pub(crate) fn ask(&mut self, now: Instant, is_sweep: bool, to: &mut VecDeque<Mad>) {
+        for (&at, host) in &mut self.hosts {
+            let early = is_sweep && host.relapses == 0 && host.strikes < PATIENCE;
+            if host.next.is_some_and(|next| early || next <= now) {
+                host.next = None;
+                let question = Smp::directed(Method::Get, Tid(0), attribute::NODE_INFO, 0, &host.path);
+                self.questions.push(at, question);
+            }
+        }
+        self.questions.send(now, to);
+    }
+
+    /// Takes an answer. True if a host answers again: a sweep is to look at it.
+    pub(crate) fn answer(&mut self, smp: &Smp) -> bool {
+        let Some(at) = self.questions.answer(smp) else { return false };
+        if let Some(host) = self.hosts.get_mut(&at) {
+            host.left_out = false;
+            host.strikes = 0;
+            host.next = None;
+        }
+        true
+    }
+
+    /// Sends questions again, or gives them up. True if a host counts as gone now.
+    pub(crate) fn expire(&mut self, now: Instant, to: &mut VecDeque<Mad>) -> bool {
+        let mut gone = false;
+        for at in self.questions.expire(now, to) {
+            let Some(host) = self.hosts.get_mut(&at) else { continue };
+            host.strike(now);
+            gone |= host.strikes == PATIENCE;
+        }
+        gone
+    }
+}
+
+impl Host {
+    fn strike(&mut self, now: Instant) {
+        self.strikes = self.strikes.saturating_add(1);
+        self.last_strike = now;
+        let doublings = (self.strikes / (PATIENCE + 1)).max(self.relapses).min(MAX_DOUBLINGS);
+        self.next = Some(now + PAUSE * (1 << doublings));
+    }
+}
