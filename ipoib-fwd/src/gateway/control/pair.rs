@@ -362,7 +362,8 @@ impl<B: Backend> GatewayControl<B> {
     /// The forwarder told us of a host.
     fn learn_told(&mut self, now: Instant, at: SegmentIndex, host: &Neighbour) {
         let (duty, link, _) = parts!(self, at);
-        let on_infiniband = duty.segment.learn_told(now, link, host);
+        let authentic = duty.duty.pair.is_keyed();
+        let on_infiniband = duty.segment.learn_told(now, link, host, authentic);
         if on_infiniband && let (IpAddr::V4(ip), Place::InfiniBand(hardware)) = (host.ip, host.place) {
             link.handle_told(now, ip, hardware);
         }

@@ -394,7 +394,7 @@ impl Gateway {
                 for host in &list {
                     let link = self.port.link_mut(LINK).unwrap();
                     if let (true, Place::InfiniBand(hardware)) =
-                        (self.segment.learn_told(now, link, host), host.place)
+                        (self.segment.learn_told(now, link, host, self.pair.is_keyed()), host.place)
                     {
                         link.handle_told(now, host.ip, hardware);
                     }
