@@ -156,6 +156,26 @@ fn who_stands_by_asks_nobody_again_who_has_kept_an_address() {
     assert!(World::frames(&w.outputs()).is_empty());
 }
 
+#[test]
+fn who_has_resigned_asks_in_no_hosts_name() {
+    let mut w = World::new();
+    w.segment.own.settings.address = None;
+    w.know_ethernet(E1_MAC, E1);
+    w.know_infiniband(2, I1);
+    // The host is asked on behalf of one of the other side.
+    w.pass(secs(6));
+    w.infiniband(InfiniBandOperation::Request, 2, I1, E1);
+    let asks = |w: &mut World| -> Vec<_> {
+        let frames = World::frames(&w.outputs());
+        frames.iter().filter(|arp| arp.target_ip == E1).map(|arp| arp.sender_ip).collect()
+    };
+    assert!(asks(&mut w).contains(&I1));
+    w.segment.set_role(w.now, Role::Standby, std::iter::empty());
+    w.pass(secs(5));
+    let names = asks(&mut w);
+    assert!(!names.is_empty() && names.iter().all(|name| *name == NONE), "{names:?}");
+}
+
 /// An Ethernet host's address is announced on InfiniBand while this gateway stands by; then it takes over.
 fn claimed_meanwhile() -> World {
     let mut w = standby();
