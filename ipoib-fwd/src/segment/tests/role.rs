@@ -91,6 +91,19 @@ fn what_the_forwarder_tells_is_known_and_announced_on_both_sides_when_it_is_gone
 }
 
 #[test]
+fn a_forwarder_announces_the_hosts_of_both_sides_again_when_another_one_has_forwarded() {
+    let mut w = World::new();
+    w.know_ethernet(E1_MAC, E1);
+    w.know_infiniband(2, I1);
+    w.outputs();
+    w.segment.announce_hosts(w.now, [I1.into()].into_iter());
+    w.pass(secs(3));
+    let frames = World::frames(&w.outputs());
+    assert_eq!(frames.iter().filter(|frame| frame.sender_ip == I1).count(), 2);
+    assert_eq!(w.asked().into_iter().filter(|asked| *asked == Asked::Announce(E1.into())).count(), 2);
+}
+
+#[test]
 fn thousands_are_announced_within_two_seconds() {
     let mut w = standby();
     (1..=200).for_each(|n| w.know_infiniband(n, Ipv4Addr::new(10, 77, 0, n)));

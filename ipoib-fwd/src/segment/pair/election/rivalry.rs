@@ -77,6 +77,7 @@ impl Pair {
         let lesser = rivals.first().map(|(_, who)| *who).filter(|_| forwards);
         if lesser != self.lesser_rival {
             self.lesser_rival = lesser;
+            self.announce_again(now);
             self.events.extend(lesser.map(|who| Event::Rival { who }));
         }
     }

@@ -400,6 +400,10 @@ impl Gateway {
                     }
                 }
             }
+            pair::Event::AnnounceHosts => {
+                let known: Vec<_> = self.known(now).into_iter().filter(is_infiniband).map(|h| h.ip).collect();
+                self.segment.announce_hosts(now, known.into_iter());
+            }
             pair::Event::Role { .. } | pair::Event::HandedOver => {
                 let role = match self.pair.role() {
                     pair::Role::Forwarding => Role::Forwarding,
