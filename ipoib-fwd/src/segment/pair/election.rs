@@ -100,6 +100,14 @@ impl Pair {
         }
     }
 
+    /// Numbers its messages by the gateway's uptime, in microseconds, so that they rise from one life of a segment to the next: other gateways
+    /// take no number of one instance twice.
+    #[must_use]
+    pub fn numbered_from(mut self, uptime: Duration) -> Self {
+        self.sequence = u64::try_from(uptime.as_micros()).unwrap_or(u64::MAX >> 1);
+        self
+    }
+
     // -- what it says
 
     /// What it does.

@@ -387,6 +387,24 @@ fn with_a_key_recordings_of_an_earlier_life_do_not_count() {
     assert_eq!(w.forwarders(), [0]);
 }
 
+#[test]
+fn a_segment_that_a_reload_makes_again_is_heard_at_once_with_a_key_or_without() {
+    for keyed in [false, true] {
+        let mut w = World::new(&[200, 100], keyed);
+        w.run(SECOND * 60);
+        assert_eq!(w.forwarders(), [0]);
+        for index in [1, 0] {
+            w.remake(index);
+            w.run(SECOND);
+            let pair = w.boxes[1 - index].pair.as_ref().unwrap();
+            let peers: Vec<_> = pair.peers(w.now).map(|peer| (peer.alive, peer.hears_us)).collect();
+            assert_eq!(peers, [(true, SideSet::BOTH)], "keyed {keyed}, {index}");
+        }
+        w.run(SECOND * 10);
+        assert_eq!(w.forwarders(), [0], "the better one again");
+    }
+}
+
 /// What gateway 2 says of itself, as the best of all that forwards already.
 pub(super) fn boast(segment: SegmentId, sequence: u64, side: Side, key: Option<Key>) -> Vec<u8> {
     let from = Identity { guid: Guid(0), instance: 7 };
