@@ -90,14 +90,12 @@ impl HelloGuard {
 /// The part of all buffers that no punt may take: peers lose their connections when receive queues run dry.
 const LEFT: u32 = 16;
 
-/// True if a packet of this kind may be held: always what comes in small ones, else as long as there are buffers to fill the receive queues
-/// from.
-pub(super) fn may_hold(cause: &Cause, pool: &Pool) -> bool {
+/// True if a packet of this kind, in that number of buffers, may be held: always ARP and hellos in one buffer, else as long as there are buffers
+/// to fill the receive queues from.
+pub(super) fn may_hold(cause: &Cause, buffers: usize, pool: &Pool) -> bool {
     match cause {
-        Cause::Punt(Punt::Arp | Punt::Hello) => true,
-        Cause::Punt(Punt::Neighbour(_) | Punt::Local) | Cause::TooBig { .. } => {
-            pool.available() > pool.size() / LEFT
-        }
+        Cause::Punt(Punt::Arp | Punt::Hello) if buffers == 1 => true,
+        Cause::Punt(_) | Cause::TooBig { .. } => pool.available() > pool.size() / LEFT,
     }
 }
 
@@ -158,13 +156,16 @@ mod tests {
         let pool = Pool::create("punts", &config).expect("a pool");
         let big = Cause::TooBig { mtu: 1500, dial: None };
         let mut held: Vec<_> = std::iter::repeat_with(|| pool.alloc()).take(59).collect();
-        assert!(may_hold(&big, &pool));
+        assert!(may_hold(&big, 1, &pool));
         held.push(pool.alloc());
-        assert!(!may_hold(&big, &pool), "four are left");
-        assert!(!may_hold(&Cause::Punt(Punt::Neighbour(Ipv4Addr::LOCALHOST)), &pool));
-        assert!(may_hold(&Cause::Punt(Punt::Arp), &pool) && may_hold(&Cause::Punt(Punt::Hello), &pool));
+        assert!(!may_hold(&big, 1, &pool), "four are left");
+        assert!(!may_hold(&Cause::Punt(Punt::Neighbour(Ipv4Addr::LOCALHOST)), 1, &pool));
+        for small in [Cause::Punt(Punt::Arp), Cause::Punt(Punt::Hello)] {
+            assert!(may_hold(&small, 1, &pool));
+            assert!(!may_hold(&small, 2, &pool), "a chain is none of a gateway's or host's");
+        }
         held.pop();
-        assert!(may_hold(&big, &pool));
+        assert!(may_hold(&big, 1, &pool));
         drop(held);
     }
 }

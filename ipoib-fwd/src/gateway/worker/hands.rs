@@ -614,7 +614,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         if cause == Cause::Punt(Punt::Hello) && !hellos.admits(shared_storm.period(), segment, what.side) {
             return self.drop(segment, DropReason::PuntQueueFull);
         }
-        if !punts::may_hold(&cause, self.pool) {
+        if !punts::may_hold(&cause, what.packet.segment_count(), self.pool) {
             return self.drop(segment, punts::full(&cause));
         }
         let (_, notes) = face.link.parts();
