@@ -22,6 +22,8 @@ pub enum Cause {
         /// The neighbour to which a connection is wanted that may take it.
         dial: Option<Ipv4Addr>,
     },
+    /// It is a frame of the control lcore's own that could not be sent. A query among them was not put, so silence is no answer.
+    Unsent,
 }
 
 /// What must stay free in the ring of notes when a packet of this kind goes there, and why it is dropped if that is not so: who
@@ -31,6 +33,7 @@ const fn share(cause: &Cause) -> (usize, DropReason) {
     match cause {
         Cause::Punt(Punt::Neighbour(_)) => (RING / 2, DropReason::PuntUnresolved),
         Cause::Punt(Punt::Local) | Cause::TooBig { .. } => (RING / 4, DropReason::PuntLocal),
+        Cause::Unsent => (RESERVE, DropReason::PuntQueueFull),
         // A flood of ARP in one segment keeps no other gateway's hellos out, of any.
         Cause::Punt(Punt::Arp) => (RESERVE + RING / 8, DropReason::PuntQueueFull),
         // Nor do hellos, which a guard bounds, keep commands out.
@@ -94,8 +97,8 @@ const LEFT: u32 = 16;
 /// to fill the receive queues from.
 pub(super) fn may_hold(cause: &Cause, buffers: usize, pool: &Pool) -> bool {
     match cause {
-        Cause::Punt(Punt::Arp | Punt::Hello) if buffers == 1 => true,
-        Cause::Punt(_) | Cause::TooBig { .. } => pool.available() > pool.size() / LEFT,
+        Cause::Punt(Punt::Arp | Punt::Hello) | Cause::Unsent if buffers == 1 => true,
+        Cause::Punt(_) | Cause::TooBig { .. } | Cause::Unsent => pool.available() > pool.size() / LEFT,
     }
 }
 

@@ -605,7 +605,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
     }
 
     /// By the ring of the segment's InfiniBand port.
-    fn punt(&mut self, what: GatewayNote, table: &SegmentTable<Q::Destination>) -> Outcome {
+    pub(super) fn punt(&mut self, what: GatewayNote, table: &SegmentTable<Q::Destination>) -> Outcome {
         let (segment, bytes, cause) = (what.segment, what.packet.len(), what.cause);
         let Some(face) = self.infinibands.get_mut(table.settings.endpoint.at()) else {
             return self.drop(segment, DropReason::SegmentGone);
