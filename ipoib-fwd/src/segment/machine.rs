@@ -13,7 +13,7 @@ use super::askers::Askers;
 use super::fabric::{Fabric, v4};
 use super::hosts::{self, Ageing, HostCounters, HostInfo, Hosts, worker_of};
 use super::introductions::Introductions;
-use super::limits::{By, Limits};
+use super::limits::Limits;
 use super::meanwhile::Meanwhile;
 use super::names::Names;
 use super::output::{Arrival, Output, Packet};
@@ -213,7 +213,8 @@ impl<P: Packet> Segment<P> {
         if self.parked.waiting_for(kind, ip) == 0 {
             let questions = side == Side::Ethernet || hosts::has_room(&self.hosts);
             let room = questions && self.parked.has_room(kind);
-            if let Err(reason) = self.take_lookup(now, By::of(&arrival, &packet, source, &self.own), room) {
+            let payer = self.payer(fabric, &arrival, &packet, source);
+            if let Err(reason) = self.take_lookup(now, payer, room) {
                 return self.drop(reason, 1);
             }
         }

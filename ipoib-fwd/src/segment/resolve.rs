@@ -9,7 +9,7 @@ use ib_wire::ipoib::Arp as InfiniBandArp;
 
 use super::arp::{ArpMeaning, announcement_ethernet, ask_ethernet, check_ethernet};
 use super::fabric::{FIRST, Fabric, v4};
-use super::limits::By;
+use super::limits::{By, Payer};
 use super::machine::Segment;
 use super::names::NOBODY;
 use super::output::{Output, Packet};
@@ -47,8 +47,8 @@ impl<P: Packet> Segment<P> {
     }
 
     /// Has one more address looked for on behalf of a host, unless that has many looked for at a time when there is little room.
-    pub(super) fn take_lookup(&mut self, now: Instant, by: By, room: bool) -> Result<(), DropReason> {
-        if self.limits.take_lookup(now, by, room) {
+    pub(super) fn take_lookup(&mut self, now: Instant, payer: Payer, room: bool) -> Result<(), DropReason> {
+        if self.limits.take_lookup(now, payer, room) {
             return Ok(());
         }
         self.counters.limited += 1;
