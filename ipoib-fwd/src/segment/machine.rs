@@ -339,7 +339,7 @@ impl<P: Packet> Segment<P> {
             let is_known = |ip: &IpAddr| hosts.get(*ip).is_some() || fabric.hardware(*ip).is_some();
             self.unproven.retain(|ip, _| is_known(ip));
             self.told.retain(|ip| self.unproven.contains_key(ip));
-            if self.own.settings.role == crate::forward::Role::Forwarding {
+            if self.forwards() {
                 self.told.prove_all();
             }
             self.proven_at.retain(|ip, at| is_known(ip) && now.saturating_duration_since(*at) < LATE);
