@@ -427,8 +427,8 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
 
     /// Sends an application's command, which carries a packet, to a worker. It is lost, and counted, if the worker is far
     /// behind.
-    pub fn send(&mut self, worker: WorkerIndex, command: C) {
-        self.offer(worker, Command::App(command));
+    pub fn send(&mut self, worker: WorkerIndex, command: C) -> bool {
+        self.offer(worker, Command::App(command))
     }
 
     /// Has a worker carry out a command that must not be lost, however far behind it is. The caller sees to it that these are few.
@@ -438,10 +438,10 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         }
     }
 
-    fn offer(&mut self, worker: WorkerIndex, command: Command<B::Queues, C>) {
-        if !self.workers.get_mut(usize::from(worker.0)).is_some_and(|end| end.offer(command)) {
-            self.losses.queue_full += 1;
-        }
+    fn offer(&mut self, worker: WorkerIndex, command: Command<B::Queues, C>) -> bool {
+        let taken = self.workers.get_mut(usize::from(worker.0)).is_some_and(|end| end.offer(command));
+        self.losses.queue_full += u64::from(!taken);
+        taken
     }
 
     /// Lends every worker an empty histogram; the full ones come back as events.

@@ -26,4 +26,4 @@ pub use held::HELD;
 pub use long::{KeyNote, LongMessages, LongStatistics};
 pub use message::{Command, Losses, Note};
 pub use view::{Board, LinkUpdate, LinkView, Peer, ViewBoard};
-pub use worker::{LinkWorker, Sent, Tag, Taken, UD, Waited, note, send};
+pub use worker::{LinkWorker, RESERVE, Sent, Tag, Taken, UD, Waited, note, send};

@@ -78,7 +78,7 @@ hca::counted! {
         TooBigAnswered = "too-big-answered",
         /// The packet does not fit, may not be fragmented, and no ICMP was due or allowed by the rate limit.
         TooBig = "too-big",
-        /// The queue to the control lcore is full.
+        /// The queue to the control lcore is full, or more hellos came than one side of a segment may hand over.
         PuntQueueFull = "punt-queue-full",
         /// Packets for unknown destinations have filled their part of the queue to the control lcore.
         PuntUnresolved = "punt-unresolved",

@@ -7,7 +7,7 @@ use pmd::hca::RcSlot;
 use super::neighbours::{IbNeighbour, NeighbourIndex};
 use super::rules::{Cast, LinkCast, check_role, classify};
 use super::tables::SegmentTable;
-use super::{ETHERTYPE_HELLO, FrameHead, Punt};
+use super::{ETHERTYPE_HELLO, FrameHead, PAIR_GROUP, Punt};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::WorkerIndex;
 use ipoib::net::IPOIB_HEADER_LEN;
@@ -128,8 +128,8 @@ fn decide<'t, D: Clone>(
     let ethernet = EthernetHeader::parse(head)?;
     if ethernet.source == settings.mac {
         // A hello of our own that comes back tells of a loop.
-        let hello = front.ethertype == ETHERTYPE_HELLO;
-        return if hello { Ok(EthVerdict::Punt(Punt::Hello)) } else { Err(DropReason::LoopSelf) };
+        let is_hello = front.ethertype == ETHERTYPE_HELLO && ethernet.destination == PAIR_GROUP;
+        return if is_hello { Ok(EthVerdict::Punt(Punt::Hello)) } else { Err(DropReason::LoopSelf) };
     }
     if ethernet.source.is_multicast() {
         return Err(DropReason::Martian);
@@ -144,7 +144,7 @@ fn decide<'t, D: Clone>(
     match front.ethertype {
         ETHERTYPE_IPV4 => {}
         ETHERTYPE_ARP => return Ok(EthVerdict::Punt(Punt::Arp)),
-        ETHERTYPE_HELLO => return Ok(EthVerdict::Punt(Punt::Hello)),
+        ETHERTYPE_HELLO if ethernet.destination == PAIR_GROUP => return Ok(EthVerdict::Punt(Punt::Hello)),
         ETHERTYPE_IPV6 => return Err(DropReason::Ipv6),
         // Below 0x0600 it is an IEEE 802.3 length: LLC, spanning tree and the like.
         _ => return Err(DropReason::UnknownEthertype),

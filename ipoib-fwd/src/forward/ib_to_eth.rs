@@ -95,8 +95,8 @@ fn decide<D: Clone>(
         // Address resolution never travels by connection (RFC 4755 3.4).
         ETHERTYPE_ARP if matches!(source, Source::Ud(_)) => return Ok(IbVerdict::Punt(Punt::Arp)),
         ETHERTYPE_ARP => return Err(DropReason::BadArp),
-        // Gateways speak by datagrams, too.
-        ETHERTYPE_HELLO if matches!(source, Source::Ud(_)) => return Ok(IbVerdict::Punt(Punt::Hello)),
+        // Gateways send hellos to the broadcast group.
+        ETHERTYPE_HELLO if link_cast == LinkCast::Multicast => return Ok(IbVerdict::Punt(Punt::Hello)),
         ETHERTYPE_IPV6 => return Err(DropReason::Ipv6),
         // Numbers below 0x0600 are no ethertypes at all.
         ..0x0600 => return Err(DropReason::NotIpoib),

@@ -39,11 +39,13 @@ pub use tables::{
 use std::net::Ipv4Addr;
 
 use ipoib::net::IPOIB_HEADER_LEN;
-use ipoib::net::ethernet::ETHERNET_HEADER_LEN;
+use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, MacAddress};
 
 /// Ethertype of what gateways tell each other, in frames and behind the IPoIB header: IEEE 802's first number for local
 /// experiments (IEEE 802 9.2.3).
 pub const ETHERTYPE_HELLO: u16 = 0x88b5;
+/// Where gateways send it on Ethernet: a locally administered group. On InfiniBand it goes to the broadcast group.
+pub const PAIR_GROUP: MacAddress = MacAddress([0x03, 0x49, 0x50, 0x47, 0x57, 0x01]);
 
 /// Of which side a packet is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,11 +2,13 @@
 
 use std::net::Ipv4Addr;
 
-use endpoint::RING;
+use dataplane::ring::Sender;
+use endpoint::{Note, RESERVE, RING, note};
 use ipoib::drop_reason::DropReason;
+use pmd::hca::Queues;
 use pmd::mem::Pool;
 
-use crate::forward::Punt;
+use crate::forward::{MAX_SEGMENTS, Punt, SegmentIndex, Side};
 
 /// Why a packet goes to the control lcore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,59 +22,133 @@ pub enum Cause {
         /// The neighbour to which a connection is wanted that may take it.
         dial: Option<Ipv4Addr>,
     },
+    /// It is a frame of the control lcore's own that could not be sent. A query among them was not put, so silence is no answer.
+    Unsent,
 }
 
 /// What must stay free in the ring of notes when a packet of this kind goes there, and why it is dropped if that is not so: who
-/// sends to unknown destinations, or too big ones, keeps no ARP and no hello from the control lcore.
-pub(super) const fn share(cause: &Cause) -> (usize, DropReason) {
+/// sends to unknown destinations, or too big ones, keeps no ARP and no hello from the control lcore, and nobody keeps the worker from taking
+/// commands.
+const fn share(cause: &Cause) -> (usize, DropReason) {
     match cause {
         Cause::Punt(Punt::Neighbour(_)) => (RING / 2, DropReason::PuntUnresolved),
         Cause::Punt(Punt::Local) | Cause::TooBig { .. } => (RING / 4, DropReason::PuntLocal),
+        Cause::Unsent => (RESERVE, DropReason::PuntQueueFull),
         // A flood of ARP in one segment keeps no other gateway's hellos out, of any.
-        Cause::Punt(Punt::Arp) => (RING / 16, DropReason::PuntQueueFull),
-        Cause::Punt(Punt::Hello) => (0, DropReason::PuntQueueFull),
+        Cause::Punt(Punt::Arp) => (RESERVE + RING / 8, DropReason::PuntQueueFull),
+        // Nor do hellos, which a guard bounds, keep commands out.
+        Cause::Punt(Punt::Hello) => (RESERVE + RING / 32, DropReason::PuntQueueFull),
+    }
+}
+
+/// Why a packet of this kind is dropped where there is no room for it.
+pub(super) const fn full(cause: &Cause) -> DropReason {
+    share(cause).1
+}
+
+/// Puts a note about a packet of this kind into the ring, or says why the packet is to be dropped.
+pub(super) fn hand_over<Q: Queues, N>(
+    notes: &mut Sender<Note<Q, N>>,
+    cause: &Cause,
+    what: N,
+) -> Result<(), DropReason> {
+    let (room, full) = share(cause);
+    if notes.room() <= room {
+        return Err(full);
+    }
+    note(notes, what).map_err(|_| full)
+}
+
+/// Most hellos and probes that a worker hands over in a period of [`crate::segment::pair::storm`], by segment and side: twice what a gateway sends
+/// that reports all its hosts. Anybody can send what looks like one.
+const HELLOS: u8 = 64;
+
+/// Counts hellos, so that a flood on one side of a segment keeps none of the other side or of other segments out, and no ARP. Periods are the
+/// control lcore's: while it is busy, it gets no more.
+#[derive(Debug)]
+pub(super) struct HelloGuard {
+    period: u32,
+    counts: Box<[[u8; 2]; MAX_SEGMENTS]>,
+}
+
+impl HelloGuard {
+    pub(super) fn new() -> Self {
+        Self { period: 0, counts: Box::new([[0; 2]; MAX_SEGMENTS]) }
+    }
+
+    /// True if one more may be handed over in this period.
+    pub(super) fn admits(&mut self, period: u32, segment: SegmentIndex, side: Side) -> bool {
+        if self.period != period {
+            self.period = period;
+            self.counts.fill([0; 2]);
+        }
+        let counts = self.counts.get_mut(usize::from(segment.0));
+        let Some(count) = counts.and_then(|counts| counts.get_mut(side as usize)) else { return false };
+        let admits = *count < HELLOS;
+        *count += u8::from(admits);
+        admits
     }
 }
 
 /// The part of all buffers that no punt may take: peers lose their connections when receive queues run dry.
-const RESERVE: u32 = 16;
+const LEFT: u32 = 16;
 
-/// True if a packet of this kind may be held: always what comes in small ones, else as long as there are buffers to fill the receive queues
-/// from.
-pub(super) fn may_hold(cause: &Cause, pool: &Pool) -> bool {
+/// True if a packet of this kind, in that number of buffers, may be held: always ARP and hellos in one buffer, else as long as there are buffers
+/// to fill the receive queues from.
+pub(super) fn may_hold(cause: &Cause, buffers: usize, pool: &Pool) -> bool {
     match cause {
-        Cause::Punt(Punt::Arp | Punt::Hello) => true,
-        Cause::Punt(Punt::Neighbour(_) | Punt::Local) | Cause::TooBig { .. } => {
-            pool.available() > pool.size() / RESERVE
-        }
+        Cause::Punt(Punt::Arp | Punt::Hello) | Cause::Unsent if buffers == 1 => true,
+        Cause::Punt(_) | Cause::TooBig { .. } | Cause::Unsent => pool.available() > pool.size() / LEFT,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dataplane::ring::channel;
     use pmd::eal::Eal;
+    use pmd::hca::Backend;
     use pmd::mem::PoolConfig;
+    use pmd::soft::SoftHca;
 
-    /// A ring as the worker fills it with one kind, until that is refused.
-    fn fill(room: &mut usize, cause: &Cause) -> usize {
-        let before = *room;
-        while *room > share(cause).0.max(1) {
-            *room -= 1;
-        }
-        before - *room
+    type Notes = Sender<Note<<SoftHca as Backend>::Queues, ()>>;
+
+    /// How many punts of a kind the ring takes until one is refused.
+    fn fill(notes: &mut Notes, cause: &Cause) -> usize {
+        std::iter::repeat_with(|| hand_over(notes, cause, ())).take_while(Result::is_ok).count()
     }
 
     #[test]
     fn no_kind_of_punt_keeps_arp_out() {
-        let mut room = RING;
+        let (mut notes, _control) = channel(RING);
         let unresolved = Cause::Punt(Punt::Neighbour(Ipv4Addr::LOCALHOST));
-        assert_eq!(fill(&mut room, &unresolved), RING / 2);
-        assert_eq!(fill(&mut room, &Cause::TooBig { mtu: 1500, dial: None }), RING / 4);
-        assert_eq!(fill(&mut room, &Cause::Punt(Punt::Local)), 0, "one part for both");
-        assert_eq!(fill(&mut room, &unresolved), 0);
-        assert!(fill(&mut room, &Cause::Punt(Punt::Arp)) > RING / 6);
-        assert!(fill(&mut room, &Cause::Punt(Punt::Hello)) > 0, "nor does ARP keep hellos out");
+        assert_eq!(fill(&mut notes, &unresolved), RING / 2);
+        assert_eq!(fill(&mut notes, &Cause::TooBig { mtu: 1500, dial: None }), RING / 4);
+        assert_eq!(fill(&mut notes, &Cause::Punt(Punt::Local)), 0, "one part for both");
+        assert_eq!(fill(&mut notes, &unresolved), 0);
+        assert!(fill(&mut notes, &Cause::Punt(Punt::Arp)) >= RING / 16);
+    }
+
+    #[test]
+    fn a_flood_of_arp_keeps_no_hello_out_and_neither_keeps_commands_out() {
+        let (mut notes, _control): (Notes, _) = channel(RING);
+        assert!(fill(&mut notes, &Cause::Punt(Punt::Arp)) > RING / 2);
+        assert!(fill(&mut notes, &Cause::Punt(Punt::Hello)) >= usize::from(HELLOS));
+        assert!(notes.room() > RESERVE, "a worker takes commands");
+    }
+
+    #[test]
+    fn a_flood_of_hellos_keeps_out_no_arp_and_no_hello_of_another_side_or_segment() {
+        let ((mut notes, _control), mut guard): ((Notes, _), _) = (channel(RING), HelloGuard::new());
+        let mut hello = |guard: &mut HelloGuard, period, segment, side| {
+            guard.admits(period, SegmentIndex(segment), side)
+                && hand_over(&mut notes, &Cause::Punt(Punt::Hello), ()).is_ok()
+        };
+        let taken = (0..100_000).filter(|_| hello(&mut guard, 7, 3, Side::Ethernet)).count();
+        assert_eq!(taken, usize::from(HELLOS));
+        assert!(hello(&mut guard, 7, 3, Side::InfiniBand) && hello(&mut guard, 7, 4, Side::Ethernet));
+        assert!(hello(&mut guard, 8, 3, Side::Ethernet), "a new period");
+        assert!(fill(&mut notes, &Cause::Punt(Punt::Arp)) > RING / 2);
     }
 
     #[test]
@@ -83,13 +159,16 @@ mod tests {
         let pool = Pool::create("punts", &config).expect("a pool");
         let big = Cause::TooBig { mtu: 1500, dial: None };
         let mut held: Vec<_> = std::iter::repeat_with(|| pool.alloc()).take(59).collect();
-        assert!(may_hold(&big, &pool));
+        assert!(may_hold(&big, 1, &pool));
         held.push(pool.alloc());
-        assert!(!may_hold(&big, &pool), "four are left");
-        assert!(!may_hold(&Cause::Punt(Punt::Neighbour(Ipv4Addr::LOCALHOST)), &pool));
-        assert!(may_hold(&Cause::Punt(Punt::Arp), &pool) && may_hold(&Cause::Punt(Punt::Hello), &pool));
+        assert!(!may_hold(&big, 1, &pool), "four are left");
+        assert!(!may_hold(&Cause::Punt(Punt::Neighbour(Ipv4Addr::LOCALHOST)), 1, &pool));
+        for small in [Cause::Punt(Punt::Arp), Cause::Punt(Punt::Hello)] {
+            assert!(may_hold(&small, 1, &pool));
+            assert!(!may_hold(&small, 2, &pool), "a chain is none of a gateway's or host's");
+        }
         held.pop();
-        assert!(may_hold(&big, &pool));
+        assert!(may_hold(&big, 1, &pool));
         drop(held);
     }
 }

@@ -47,6 +47,8 @@ pub(super) struct SegmentMaker {
     pub(super) workers: u8,
     /// Drawn at start: tells this gateway from what it was before.
     pub(super) instance: u64,
+    /// When the gateway was started.
+    pub(super) started: Instant,
     /// What was set in place of the configured one.
     pub(super) receive_mtu: Option<u16>,
     /// The same, for all segments.
@@ -170,7 +172,8 @@ impl SegmentMaker {
         };
         let identity = Identity { guid: ground.guid, instance: self.instance };
         let station = Station { mac: ground.mac, lid: Lid(0), gid: Gid::ZERO, qpns: Vec::new() };
-        let mut pair = Pair::new(now, settings, identity, station);
+        let uptime = now.saturating_duration_since(self.started);
+        let mut pair = Pair::new(now, settings, identity, station).numbered_from(uptime);
         pair.set_drained(now, self.drained.then_some(Drain::Alone));
         pair
     }

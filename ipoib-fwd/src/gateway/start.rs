@@ -316,6 +316,7 @@ impl Running<'_> {
             names: self.names.clone(),
             workers: self.lcores.len() as u8,
             instance: random(),
+            started: now,
             receive_mtu: None,
             mode: None,
             priority: None,

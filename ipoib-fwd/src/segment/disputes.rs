@@ -16,7 +16,7 @@ use crate::forward::Side;
 use ib_wire::ipoib::AddressFlags;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::HardwareAddress;
-use ipoib::net::arp::EthernetArp;
+use ipoib::net::arp::{ArpOperation, EthernetArp};
 use ipoib::net::ethernet::MacAddress;
 
 impl<P: Packet> Segment<P> {
@@ -164,6 +164,22 @@ impl<P: Packet> Segment<P> {
         self.counters.limited += 1;
     }
 
+    /// A frame of this segment was not sent. If it was a query, silence proves nothing: what waited for the answer is discarded.
+    pub fn handle_unsent(&mut self, frame: &[u8]) {
+        let Ok(arp) = EthernetArp::parse(frame) else { return };
+        let ip = IpAddr::V4(arp.target_ip);
+        if arp.operation != ArpOperation::Request || arp.sender_ip == arp.target_ip {
+            return;
+        }
+        if self.owners.is_asked(ip) {
+            self.give_up(ip);
+        }
+        if self.lookups.get(&ip).is_some_and(|lookup| lookup.own == Side::Ethernet) {
+            self.lookups.remove(&ip);
+            self.counters.limited += 1;
+        }
+    }
+
     /// Hosts of both sides answer for an address that none of them is proven to have: each side keeps its own, and nothing is
     /// announced or answered for it.
     pub(super) fn contest(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, heard: Place) {
@@ -180,6 +196,7 @@ impl<P: Packet> Segment<P> {
         }
         self.lookups.remove(&ip);
         self.unproven.remove(&ip);
+        self.told.remove(ip);
         self.proven_at.remove(&ip);
         self.ethernet_askers.take(ip);
         self.infiniband_askers.take(ip);

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::arp::{ArpMeaning, answer_ethernet, check_ethernet};
 use super::fabric::{FIRST, Fabric};
-use super::limits::By;
+use super::limits::{By, Payer};
 use super::machine::Segment;
 use super::names::NOBODY;
 use super::output::Packet;
@@ -217,7 +217,7 @@ impl<P: Packet> Segment<P> {
         }
         if !self.ethernet_askers.is_asked(target) {
             let room = self.ethernet_askers.has_room();
-            self.take_lookup(now, by, room)?;
+            self.take_lookup(now, Payer::Station(by), room)?;
         }
         self.ethernet_askers.add(now, target, arp.sender_mac, sender);
         match action {

@@ -30,6 +30,8 @@ pub trait Fabric {
     fn connection_mtu(&self, ip: IpAddr, worker: WorkerIndex) -> Option<u32>;
     /// True while a connection of a worker's to a neighbour is being made.
     fn is_dialling(&self, ip: IpAddr, worker: WorkerIndex) -> bool;
+    /// The link-layer address at the other end of a connection.
+    fn address_behind(&self, qpn: Qpn) -> Option<HardwareAddress>;
     /// A neighbour at the other end of a connection.
     fn neighbour_behind(&self, qpn: Qpn) -> Option<IpAddr>;
     /// Where a datagram came from.
@@ -106,6 +108,10 @@ impl Fabric for Link {
 
     fn is_dialling(&self, ip: IpAddr, worker: WorkerIndex) -> bool {
         Self::is_dialling(self, ip, worker)
+    }
+
+    fn address_behind(&self, qpn: Qpn) -> Option<HardwareAddress> {
+        Self::address_behind(self, qpn)
     }
 
     fn neighbour_behind(&self, qpn: Qpn) -> Option<IpAddr> {

@@ -9,7 +9,7 @@ use ib_wire::ipoib::Arp as InfiniBandArp;
 use super::arp::{ArpMeaning, check_infiniband};
 use super::fabric::Fabric;
 use super::hosts;
-use super::limits::By;
+use super::limits::{By, Payer};
 use super::machine::Segment;
 use super::names::NOBODY;
 use super::output::{Arrival, Origin, Packet};
@@ -213,7 +213,7 @@ impl<P: Packet> Segment<P> {
         }
         if !self.infiniband_askers.is_asked(target) {
             let room = self.infiniband_askers.has_room() && hosts::has_room(&self.hosts);
-            self.take_lookup(now, By::Lid(lid), room)?;
+            self.take_lookup(now, Payer::Station(By::Lid(lid)), room)?;
         }
         if let Some(gone) = self.infiniband_askers.add(now, target, to, asker) {
             // Nor is an answer believed for which its own side was not waited for.

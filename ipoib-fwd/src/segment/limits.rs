@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use foldhash::fast::FixedState;
-use ib_wire::{Lid, Qpn};
+use ib_wire::{Gid, Lid};
 
-use super::arp::Own;
-use super::fabric::v4;
+use super::fabric::{Fabric, v4};
+use super::machine::Segment;
 use super::output::{Arrival, Origin, Packet};
-use crate::forward::Side;
+use crate::forward::{Hop, Side};
 use ipoib::bucket::Bucket;
 use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, EthernetHeader, MacAddress};
 
@@ -37,6 +37,9 @@ const SEARCHES_EACH: Rate = (32, 64);
 /// Addresses that one host has looked for while many are: for nobody's, above all. Others' have room beside its.
 const LOOKUPS_EACH: Rate = (32, 64);
 
+/// Those that one router looks for, for all hosts behind it together: each of these has a share of its own, too.
+const LOOKUPS_ROUTER: Rate = (256, 512);
+
 /// Hosts that limits are kept for; two may share one.
 const SHARES: usize = 256;
 const LOOKUP_SHARES: usize = 1024;
@@ -46,18 +49,16 @@ const LOOKUP_SHARES: usize = 1024;
 pub(super) enum By {
     Ethernet(MacAddress),
     Lid(Lid),
-    Connection(Qpn),
+    /// The port at the other end of connections.
+    Port(Gid),
     /// A host beyond the link: its router's link-layer address is everybody's there. Or a host that is announced.
     Beyond(IpAddr),
     Unknown,
 }
 
 impl By {
-    /// Of a packet that has no way; `source` is its source address.
-    pub(super) fn of(arrival: &Arrival, packet: &impl Packet, source: IpAddr, own: &Own) -> Self {
-        if v4(source).is_some_and(|ip| !own.settings.is_on_link(ip)) {
-            return Self::Beyond(source);
-        }
+    /// The station that sent a packet which has no way, whatever its source address says.
+    pub(super) fn station(arrival: &Arrival, packet: &impl Packet, fabric: &impl Fabric) -> Self {
         let mut head = [0; ETHERNET_HEADER_LEN];
         match (arrival.side, arrival.origin) {
             (Side::Ethernet, _) => {
@@ -66,10 +67,49 @@ impl By {
                 header.map_or(Self::Unknown, |header| Self::Ethernet(header.source))
             }
             (Side::InfiniBand, Some(Origin::Datagram(from))) => Self::Lid(from.slid),
-            (Side::InfiniBand, Some(Origin::Connection(qpn))) => Self::Connection(qpn),
+            (Side::InfiniBand, Some(Origin::Connection(qpn))) => {
+                fabric.address_behind(qpn).map_or(Self::Unknown, |peer| Self::Port(peer.gid))
+            }
             (Side::InfiniBand, None) => Self::Unknown,
         }
     }
+}
+
+impl<P: Packet> Segment<P> {
+    /// Whose share the lookup for a packet with this source address is taken from. A source beyond the link has a share of its own only if the
+    /// packet comes from the router to it: any station can write what it likes there.
+    pub(super) fn payer(
+        &self,
+        fabric: &impl Fabric,
+        arrival: &Arrival,
+        packet: &impl Packet,
+        source: IpAddr,
+    ) -> Payer {
+        let station = By::station(arrival, packet, fabric);
+        let router = match v4(source).and_then(|source| self.own.settings.hop(source)) {
+            Some(Hop::Via(router)) => IpAddr::V4(router),
+            Some(Hop::OnLink(_)) | None => return Payer::Station(station),
+        };
+        let is_router = match (station, arrival.origin) {
+            (By::Ethernet(mac), _) => self.hosts.get(router) == Some(mac),
+            (_, Some(Origin::Connection(qpn))) => {
+                let at = fabric.address_behind(qpn);
+                at.zip(fabric.hardware(router)).is_some_and(|(at, router)| at.is_same_as(router))
+            }
+            (_, Some(Origin::Datagram(from))) => fabric.hardware(router).is_some_and(|at| at.qpn == from.qpn),
+            (_, None) => false,
+        };
+        if is_router { Payer::Behind { router: station, host: source } } else { Payer::Station(station) }
+    }
+}
+
+/// Whose share a lookup is taken from.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Payer {
+    /// A station on the link.
+    Station(By),
+    /// A host behind a router on the link: its own share, and the router's.
+    Behind { router: By, host: IpAddr },
 }
 
 fn bucket(now: Instant, (per_second, burst): Rate) -> Bucket {
@@ -84,6 +124,7 @@ pub(super) struct Limits {
     errors: Bucket,
     errors_each: Vec<Bucket>,
     lookups_each: Vec<Bucket>,
+    lookups_router: Vec<Bucket>,
     announcements_each: Vec<Bucket>,
     searches_each: Vec<Bucket>,
     hash: FixedState,
@@ -109,6 +150,7 @@ impl Limits {
             errors: bucket(now, ERRORS),
             errors_each: vec![bucket(now, ERRORS_EACH); SHARES],
             lookups_each: vec![bucket(now, LOOKUPS_EACH); LOOKUP_SHARES],
+            lookups_router: vec![bucket(now, LOOKUPS_ROUTER); SHARES],
             announcements_each: vec![bucket(now, ANNOUNCEMENTS_EACH); LOOKUP_SHARES],
             hash: FixedState::with_seed(seed),
             searches_each: vec![bucket(now, SEARCHES_EACH); LOOKUP_SHARES],
@@ -124,9 +166,20 @@ impl Limits {
     }
 
     /// True if one more address may be looked for on behalf of a host. While there is room for many, everybody's are.
-    pub(super) fn take_lookup(&mut self, now: Instant, of: By, room: bool) -> bool {
-        let share = self.hash.hash_one(of) as usize % LOOKUP_SHARES;
-        self.lookups_each.get_mut(share).is_some_and(|b| b.take(now)) || room
+    pub(super) fn take_lookup(&mut self, now: Instant, payer: Payer, room: bool) -> bool {
+        let (by, router) = match payer {
+            Payer::Station(by) => (by, None),
+            Payer::Behind { router, host } => (By::Beyond(host), Some(router)),
+        };
+        let share = self.hash.hash_one(by) as usize % LOOKUP_SHARES;
+        let own = self.lookups_each.get_mut(share).is_some_and(|b| b.take(now));
+        // The host's own first: one that may not is no burden to the others behind the router.
+        let both = own
+            && router.is_none_or(|router| {
+                let share = self.hash.hash_one(router) as usize % SHARES;
+                self.lookups_router.get_mut(share).is_some_and(|b| b.take(now))
+            });
+        both || room
     }
 
     /// True if a side may be queried because of what a host of the other one claims.
@@ -170,6 +223,7 @@ mod tests {
         };
         for cell in [
             format!("| {}, once half of the room is in use | one host |", rate(LOOKUPS_EACH)),
+            format!("| {}, once half of the room is in use | one router |", rate(LOOKUPS_ROUTER)),
             format!("| {}, each of the three | all |", rate(REQUESTS)),
             format!("because of a claim | {} for all |", both(SEARCHES_EACH, SEARCHES)),
             format!("of the asker's own side | {} | all |", rate(SEARCHES)),

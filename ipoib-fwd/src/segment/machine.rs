@@ -13,7 +13,7 @@ use super::askers::Askers;
 use super::fabric::{Fabric, v4};
 use super::hosts::{self, Ageing, HostCounters, HostInfo, Hosts, worker_of};
 use super::introductions::Introductions;
-use super::limits::{By, Limits};
+use super::limits::Limits;
 use super::meanwhile::Meanwhile;
 use super::names::Names;
 use super::output::{Arrival, Output, Packet};
@@ -21,6 +21,7 @@ use super::owners::{Changes, Owners};
 use super::ownership::LATE;
 use super::parked::{Awaited, Parked, Waiting};
 use super::pending::{Claim, Lookup};
+use super::told::Told;
 use crate::forward::{GatewayAddress, Routes, Side};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{Asker, Event, WorkerIndex};
@@ -97,6 +98,7 @@ pub struct Segment<P> {
     pub(super) unproven: HashMap<IpAddr, bool, FixedState>,
     /// When silence has proven the addresses of known hosts, for [`LATE`]. Bounded in the same way.
     pub(super) proven_at: HashMap<IpAddr, Instant, FixedState>,
+    pub(super) told: Told,
     pub(super) names: Names,
     pub(super) introductions: Introductions,
     /// When the gateway's own address was defended last, on each side.
@@ -127,6 +129,7 @@ impl<P: Packet> Segment<P> {
             lookups: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(24))),
             unproven: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(32))),
             proven_at: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(40))),
+            told: Told::new(settings.seed.rotate_left(4)),
             names: Names::new(settings.seed.rotate_left(56)),
             introductions: Introductions::default(),
             own_defended: [None; 2],
@@ -210,7 +213,8 @@ impl<P: Packet> Segment<P> {
         if self.parked.waiting_for(kind, ip) == 0 {
             let questions = side == Side::Ethernet || hosts::has_room(&self.hosts);
             let room = questions && self.parked.has_room(kind);
-            if let Err(reason) = self.take_lookup(now, By::of(&arrival, &packet, source, &self.own), room) {
+            let payer = self.payer(fabric, &arrival, &packet, source);
+            if let Err(reason) = self.take_lookup(now, payer, room) {
                 return self.drop(reason, 1);
             }
         }
@@ -320,6 +324,7 @@ impl<P: Packet> Segment<P> {
         self.release_connected(now, fabric);
         if self.forwards() {
             self.verify_claimed(now, fabric);
+            self.prove_told(now, fabric);
             self.send_ethernet_announcements(now, fabric, PER_TICK);
             self.send_infiniband_announcements(now, fabric, PER_TICK);
         }
@@ -333,6 +338,10 @@ impl<P: Packet> Segment<P> {
             let hosts = &self.hosts;
             let is_known = |ip: &IpAddr| hosts.get(*ip).is_some() || fabric.hardware(*ip).is_some();
             self.unproven.retain(|ip, _| is_known(ip));
+            self.told.retain(|ip| self.unproven.contains_key(ip));
+            if self.forwards() {
+                self.told.prove_all();
+            }
             self.proven_at.retain(|ip, at| is_known(ip) && now.saturating_duration_since(*at) < LATE);
             for (_, waiting) in self.parked.expire(now) {
                 self.let_go(now, fabric, waiting, DropReason::NeighbourUnresolved);

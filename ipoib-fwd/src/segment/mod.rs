@@ -47,6 +47,7 @@ mod parked;
 mod pending;
 mod resolve;
 mod role;
+mod told;
 
 pub use arp::{ArpMeaning, Own, answer_ethernet, check_ethernet, check_infiniband};
 pub use fabric::Fabric;

@@ -109,7 +109,8 @@ impl<P: Packet> Segment<P> {
         name != target && self.own.settings.is_on_link(name) && self.subnet_of(name) == self.subnet_of(target)
     }
 
-    /// In whose name `target` is queried on `side`, on behalf of `asker` if there is one.
+    /// In whose name `target` is queried on `side`, on behalf of `asker` if there is one. A gateway that does not forward asks in no host's name:
+    /// hosts would send that host's packets to it.
     pub(super) fn name_for(
         &self,
         now: Instant,
@@ -121,10 +122,14 @@ impl<P: Packet> Segment<P> {
         let Some(to) = v4(target) else { return NOBODY };
         let subnet = self.subnet_of(to);
         let fits = |name: &Ipv4Addr| self.may_name(*name, to);
+        let speaks = self.forwards();
         // A host that was not heard for some time may have moved to the queried side.
         let proven = |name: &Ipv4Addr| {
             let (across, ip) = (side.other(), IpAddr::V4(*name));
-            fits(name) && self.is_proven(fabric, across, ip) && self.is_fresh(now, fabric, across, ip)
+            speaks
+                && fits(name)
+                && self.is_proven(fabric, across, ip)
+                && self.is_fresh(now, fabric, across, ip)
         };
         let asker = asker.and_then(v4).filter(proven);
         let own = || self.own.address().filter(fits);

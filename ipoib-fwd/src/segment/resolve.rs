@@ -9,7 +9,7 @@ use ib_wire::ipoib::Arp as InfiniBandArp;
 
 use super::arp::{ArpMeaning, announcement_ethernet, ask_ethernet, check_ethernet};
 use super::fabric::{FIRST, Fabric, v4};
-use super::limits::By;
+use super::limits::{By, Payer};
 use super::machine::Segment;
 use super::names::NOBODY;
 use super::output::{Output, Packet};
@@ -47,8 +47,8 @@ impl<P: Packet> Segment<P> {
     }
 
     /// Has one more address looked for on behalf of a host, unless that has many looked for at a time when there is little room.
-    pub(super) fn take_lookup(&mut self, now: Instant, by: By, room: bool) -> Result<(), DropReason> {
-        if self.limits.take_lookup(now, by, room) {
+    pub(super) fn take_lookup(&mut self, now: Instant, payer: Payer, room: bool) -> Result<(), DropReason> {
+        if self.limits.take_lookup(now, payer, room) {
             return Ok(());
         }
         self.counters.limited += 1;
@@ -411,6 +411,7 @@ impl<P: Packet> Segment<P> {
             if !self.is_on(fabric, across, ip) {
                 continue;
             }
+            let was_told = self.told.remove(ip);
             let is_new = self.unproven.remove(&ip) == Some(false) || lookup.answer.is_some();
             self.proven_at.insert(ip, now);
             self.note_name(fabric, across, ip);
@@ -418,6 +419,9 @@ impl<P: Packet> Segment<P> {
                 self.introduce_proven(now, fabric, ip);
             }
             match across {
+                // They are announced as those are that were proven before this gateway began to forward.
+                Side::Ethernet if was_told => self.announcements.add(now, ip),
+                Side::InfiniBand if was_told => self.ethernet_announcements.add(now, ip),
                 Side::Ethernet if is_new && !lookup.announces => self.announce_new(now, ip),
                 _ if !lookup.announces => {}
                 Side::Ethernet => self.announce_to_infiniband(now, fabric, ip, By::Beyond(ip)),

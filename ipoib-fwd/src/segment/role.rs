@@ -10,7 +10,6 @@ use super::askers::Askers;
 use super::fabric::{Fabric, v4};
 use super::machine::Segment;
 use super::output::{Output, Packet};
-use super::pair::{Neighbour, Place};
 use crate::forward::{PeerGateway, Role};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::WorkerIndex;
@@ -28,10 +27,8 @@ impl<P: Packet> Segment<P> {
         let forwarded = self.forwards();
         self.own.settings.role = role;
         if self.forwards() && !forwarded {
-            self.announce_all(now);
-            let doubted = self.meanwhile.doubted();
-            let proven = |ip: &IpAddr| !doubted.contains(ip) && !self.unproven.contains_key(ip);
-            self.ethernet_announcements.start(now, infiniband.filter(proven));
+            self.announce_hosts(now, infiniband);
+            self.told.prove_all();
         } else if forwarded && !self.forwards() {
             self.lookups.clear();
             self.introductions.clear();
@@ -44,6 +41,15 @@ impl<P: Packet> Segment<P> {
             self.meanwhile.resign();
             self.clear(DropReason::Standby);
         }
+    }
+
+    /// Announces the hosts of both sides, each on the other side; `infiniband` are those known on that side. Whose owner is in doubt is announced
+    /// when it has answered.
+    pub fn announce_hosts(&mut self, now: Instant, infiniband: impl Iterator<Item = IpAddr>) {
+        self.announce_all(now);
+        let doubted = self.meanwhile.doubted();
+        let proven = |ip: &IpAddr| !doubted.contains(ip) && !self.unproven.contains_key(ip);
+        self.ethernet_announcements.start(now, infiniband.filter(proven));
     }
 
     /// Owners whose addresses were claimed while it did not forward are asked whether they are still there, by who forwards now. The other
@@ -88,40 +94,6 @@ impl<P: Packet> Segment<P> {
     /// These are the other gateways of the segment: none of them is a host.
     pub fn set_gateways(&mut self, gateways: Vec<PeerGateway>) {
         self.own.settings.gateways = gateways;
-    }
-
-    /// The forwarder told where a host is. True if the host is to be told to the InfiniBand side.
-    pub fn learn_told(&mut self, now: Instant, fabric: &mut impl Fabric, host: &Neighbour) -> bool {
-        if self.forwards()
-            || self.own.owns(host.ip)
-            || !v4(host.ip).is_some_and(|ip| self.own.settings.is_on_link(ip))
-        {
-            return false;
-        }
-        let told = match host.place {
-            Place::Ethernet(mac) => {
-                let is_host =
-                    mac.is_unicast() && mac != self.own.mac() && !self.own.settings.is_gateway_mac(mac);
-                if is_host {
-                    if fabric.hardware(host.ip).is_some() {
-                        fabric.forget(now, host.ip);
-                    }
-                    self.hosts.tell(now, host.ip, mac, None);
-                }
-                false
-            }
-            Place::InfiniBand(hardware) => {
-                let is_host = !self.own.settings.is_gateway_address(hardware);
-                if is_host {
-                    self.hosts.forget(host.ip);
-                }
-                is_host
-            }
-        };
-        // The forwarder reports proven hosts only.
-        self.unproven.remove(&host.ip);
-        self.take_host_events(now, fabric);
-        told
     }
 
     /// Tells Ethernet where InfiniBand hosts are now, at a pace that leaves room for everything else. Who has gone since the list was made

@@ -107,7 +107,9 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         let prepared = self.hca.destination(self.number, to);
         let Some(to) = self.check(prepared) else { return };
         match self.pool.copy_from_slice(message) {
-            Some(buf) => self.offer(worker, Command::SendUd { link, to, buf }),
+            Some(buf) => {
+                self.offer(worker, Command::SendUd { link, to, buf });
+            }
             None => self.losses.no_buffers += 1,
         }
     }

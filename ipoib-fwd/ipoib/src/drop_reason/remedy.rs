@@ -117,7 +117,7 @@ impl DropReason {
                 "As for `too-big-answered`, but faster than answers are given; set the source's MTU, or use connected mode at the far end."
             }
             Self::PuntQueueFull => {
-                "The control lcore has more to do than it can: is its processor its own? A flood of ARP does it, too: see which counters under `neighbours` grow."
+                "The control lcore has more to do than it can: is its processor its own? A flood of ARP does it, too: see which counters under `neighbours` grow. So does a flood of hellos or probes, of which one side of a segment hands over 640 a second and worker: see `hellos` in `ipoib-fwd ctl stats`."
             }
             Self::PuntUnresolved => {
                 "Many packets to hosts that are not known: as for `neighbour-queue-full`."

@@ -120,6 +120,12 @@ impl Link {
         self.neighbours.get(ip.into()).is_some_and(|peer| self.conns.is_dialling(peer, worker))
     }
 
+    /// The link-layer address at the other end of a connection.
+    #[must_use]
+    pub fn address_behind(&self, qpn: Qpn) -> Option<HardwareAddress> {
+        self.conns.behind(qpn)
+    }
+
     /// A neighbour at the other end of a connection.
     #[must_use]
     pub fn neighbour_behind(&self, qpn: Qpn) -> Option<IpAddr> {

@@ -112,9 +112,10 @@ fn who_does_not_forward_drops_packets_and_still_hears_arp_and_hellos() {
         for destination in [ETH, BEYOND_ETH, NOBODY, Ipv4Addr::new(224, 0, 0, 1)] {
             assert_eq!(from_infiniband(&t, &ip(IB_RC, destination, 60)), IbVerdict::Drop(reason));
         }
-        let typed = |ethertype| frame(MacAddress::BROADCAST, ethertype, &[0; 46]);
-        assert_eq!(eth(&t, &typed(0x0806)), EthVerdict::Punt(Punt::Arp));
-        assert_eq!(eth(&t, &typed(ETHERTYPE_HELLO)), EthVerdict::Punt(Punt::Hello));
+        let arp = frame(MacAddress::BROADCAST, 0x0806, &[0; 46]);
+        assert_eq!(eth(&t, &arp), EthVerdict::Punt(Punt::Arp));
+        let hello = frame(PAIR_GROUP, ETHERTYPE_HELLO, &[0; 46]);
+        assert_eq!(eth(&t, &hello), EthVerdict::Punt(Punt::Hello));
         assert_eq!(
             ib_to_eth(&[8, 6, 0, 0], 60, &ud(true), Checksum::Unknown, t.table()),
             IbVerdict::Punt(Punt::Arp)
@@ -129,7 +130,7 @@ fn who_does_not_forward_drops_packets_and_still_hears_arp_and_hellos() {
 #[test]
 fn own_hellos_that_come_back_are_shown_and_connections_carry_none() {
     let t = tables();
-    let mut own = frame(MacAddress::BROADCAST, ETHERTYPE_HELLO, &[0; 46]);
+    let mut own = frame(PAIR_GROUP, ETHERTYPE_HELLO, &[0; 46]);
     own[6..12].copy_from_slice(&GATEWAY_MAC.0);
     assert_eq!(eth(&t, &own), EthVerdict::Punt(Punt::Hello));
     let hello = [0x88, 0xb5, 0, 0];
@@ -144,6 +145,20 @@ fn own_hellos_that_come_back_are_shown_and_connections_carry_none() {
         ib_to_eth(&hello, 60, &Source::Ud(back), Checksum::Unknown, t.table()),
         IbVerdict::Drop(DropReason::LoopSelf)
     );
+}
+
+#[test]
+fn hellos_that_are_not_for_the_group_of_gateways_are_none() {
+    let t = tables();
+    let unknown = DropReason::UnknownEthertype;
+    for destination in [GATEWAY_MAC, MacAddress::BROADCAST, MacAddress([1, 0, 0x5e, 0, 0, 1])] {
+        let mut hello = frame(destination, ETHERTYPE_HELLO, &[0; 46]);
+        assert_eq!(eth(&t, &hello), EthVerdict::Drop(unknown));
+        hello[6..12].copy_from_slice(&GATEWAY_MAC.0);
+        assert_eq!(eth(&t, &hello), EthVerdict::Drop(DropReason::LoopSelf));
+    }
+    let hello = [0x88, 0xb5, 0, 0];
+    assert_eq!(ib_to_eth(&hello, 60, &ud(false), Checksum::Unknown, t.table()), IbVerdict::Drop(unknown));
 }
 
 #[test]

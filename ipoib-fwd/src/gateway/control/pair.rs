@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use super::GatewayControl;
 use super::duties::parts;
 use crate::event::What;
-use crate::forward::{self, ETHERTYPE_HELLO, PeerGateway, SegmentIndex};
+use crate::forward::{self, ETHERTYPE_HELLO, PAIR_GROUP, PeerGateway, SegmentIndex};
 use crate::gateway::worker::GatewayCommand;
 use crate::segment::Segment;
-use crate::segment::pair::message::{LONGEST, PAIR_GROUP};
+use crate::segment::pair::message::LONGEST;
 use crate::segment::pair::{Event, Neighbour, Pair, Place, Role, Side, Sign, Station, Transmit, Why, storm};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{Link, WorkerIndex};
@@ -200,6 +200,7 @@ impl<B: Backend> GatewayControl<B> {
                     self.learn_told(now, at, host);
                 }
             }
+            Event::AnnounceHosts => self.announce_hosts(now, at),
             Event::Role { .. } | Event::HandedOver => {
                 let undrained = matches!(event, Event::Role { why: Why::NoSuccessor, .. });
                 self.tell_pair_event(now, at, event);
@@ -236,11 +237,15 @@ impl<B: Backend> GatewayControl<B> {
         self.carry_out(now, at);
     }
 
+    fn announce_hosts(&mut self, now: Instant, at: SegmentIndex) {
+        let (duty, link, _) = parts!(self, at);
+        duty.segment.announce_hosts(now, infiniband_hosts(now, link));
+        self.carry_out(now, at);
+    }
+
     fn play(&mut self, now: Instant, at: SegmentIndex, role: forward::Role) {
         let (duty, link, _) = parts!(self, at);
-        let known = link.neighbours(now);
-        let known = known.iter().filter(|n| n.hardware.is_some()).map(|n| n.ip);
-        duty.segment.set_role(now, role, known);
+        duty.segment.set_role(now, role, infiniband_hosts(now, link));
         link.speak(role == forward::Role::Forwarding);
     }
 
@@ -354,7 +359,7 @@ impl<B: Backend> GatewayControl<B> {
                 tracing::info!(segment = name.as_str(), event = What::HandedOver.journal(), "{name}: {text}");
                 (What::HandedOver, text.to_owned(), Value::Null)
             }
-            Event::Neighbours(_) => return,
+            Event::Neighbours(_) | Event::AnnounceHosts => return,
         };
         self.events.tell(now, what, self.segments.at(at), || (text, facts));
     }
@@ -362,7 +367,8 @@ impl<B: Backend> GatewayControl<B> {
     /// The forwarder told us of a host.
     fn learn_told(&mut self, now: Instant, at: SegmentIndex, host: &Neighbour) {
         let (duty, link, _) = parts!(self, at);
-        let on_infiniband = duty.segment.learn_told(now, link, host);
+        let authentic = duty.duty.pair.is_keyed();
+        let on_infiniband = duty.segment.learn_told(now, link, host, authentic);
         if on_infiniband && let (IpAddr::V4(ip), Place::InfiniBand(hardware)) = (host.ip, host.place) {
             link.handle_told(now, ip, hardware);
         }
@@ -376,6 +382,11 @@ impl<B: Backend> GatewayControl<B> {
         }
         self.carry_out_pair(now, at);
     }
+}
+
+/// The hosts that a link knows.
+fn infiniband_hosts(now: Instant, link: &Link) -> impl Iterator<Item = IpAddr> + use<> {
+    link.neighbours(now).into_iter().filter(|host| host.hardware.is_some()).map(|host| host.ip)
 }
 
 /// All hosts of both sides of a segment that we know.

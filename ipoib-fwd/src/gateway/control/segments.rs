@@ -68,8 +68,10 @@ impl<B: Backend> GatewayControl<B> {
 
     fn take_packet(&mut self, now: Instant, worker: WorkerIndex, note: GatewayNote) {
         let GatewayNote { cause, segment: at, side, origin, packet } = note;
-        if cause == Cause::Punt(Punt::Hello) {
-            return self.take_hello(now, at, side, &packet);
+        match cause {
+            Cause::Punt(Punt::Hello) => return self.take_hello(now, at, side, &packet),
+            Cause::Unsent => return self.take_unsent(at, packet.data()),
+            Cause::Punt(_) | Cause::TooBig { .. } => {}
         }
         let arrival = Arrival { side, worker, origin };
         let (duty, link, board) = parts!(self, at);
@@ -79,7 +81,7 @@ impl<B: Backend> GatewayControl<B> {
             (Cause::Punt(Punt::Arp), Side::InfiniBand) => {
                 segment.handle_infiniband_arp(now, link, &arrival, packet.data());
             }
-            (Cause::Punt(Punt::Hello), _) => {}
+            (Cause::Punt(Punt::Hello) | Cause::Unsent, _) => {}
             (Cause::Punt(Punt::Neighbour(ip)), _) => {
                 let published = board.has_way(side, worker, ip);
                 segment.handle_unresolved(now, link, IpAddr::V4(ip), arrival, packet, published);
@@ -175,7 +177,9 @@ impl<B: Backend> GatewayControl<B> {
         self.traces.note_output(&output);
         match output {
             Output::Frame { worker, bytes } => {
-                self.send(at, worker, &bytes, |buf| GatewayCommand::SendEthernet(at, buf));
+                if !self.send(at, worker, &bytes, |buf| GatewayCommand::SendEthernet(at, buf)) {
+                    self.take_unsent(at, &bytes);
+                }
             }
             Output::Message { worker, to, bytes } => {
                 let IpAddr::V4(to) = to else { return };
@@ -228,27 +232,40 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// Sends a packet of the control lcore's by a worker.
+    /// A frame of the gateway's own was not sent.
+    fn take_unsent(&mut self, at: SegmentIndex, frame: &[u8]) {
+        if let Some(duty) = self.segments.at_mut(at) {
+            duty.segment.handle_unsent(frame);
+        }
+    }
+
+    /// Sends a packet of the control lcore's by a worker. False if the worker does not get it.
     pub(super) fn send(
         &mut self,
         at: SegmentIndex,
         worker: WorkerIndex,
         bytes: &[u8],
         command: impl FnOnce(Mbuf) -> GatewayCommand,
-    ) {
+    ) -> bool {
         match self.pool.copy_from_slice(bytes) {
             Some(buf) => self.command(at, worker, command(buf)),
-            None => self.own.drop(DropReason::NoBuffers),
+            None => {
+                self.own.drop(DropReason::NoBuffers);
+                false
+            }
         }
     }
 
     /// Has a worker do something for a segment. It goes the way of all that concerns the segment's InfiniBand port, so that it meets the
     /// tables that were published before.
-    fn command(&mut self, at: SegmentIndex, worker: WorkerIndex, command: GatewayCommand) {
+    fn command(&mut self, at: SegmentIndex, worker: WorkerIndex, command: GatewayCommand) -> bool {
         let endpoint = self.segments.at(at).map(|duty| duty.endpoint);
         match endpoint.and_then(|endpoint| self.endpoints.at(endpoint)) {
             Some(endpoint) => endpoint.send(worker, command),
-            None => self.own.drop(DropReason::SegmentGone),
+            None => {
+                self.own.drop(DropReason::SegmentGone);
+                false
+            }
         }
     }
 

@@ -5,12 +5,16 @@ use std::net::Ipv4Addr;
 use arrayvec::ArrayVec;
 use pmd::hca::{Checksum, MemoryWork, Source};
 use pmd::mem::{FrameFacts, Mbuf};
-use tap::Tap;
+use tap::{Tap, TapDirection};
 
-use super::{Common, GatewayWorker};
-use crate::forward::{EndpointIndex, FrameHead, SegmentIndex, Side, own_to_ib};
-use crate::gateway::frames::head;
+use super::hands::Hands;
+use super::{Common, GatewayNote, GatewayWorker};
+use crate::counter::SegmentTraffic;
+use crate::forward::{EndpointIndex, FrameHead, SegmentIndex, SegmentTable, Side, own_to_ib};
+use crate::gateway::frames::{head, offer};
+use crate::gateway::punts::Cause;
 use crate::gateway::sighting::Tracer;
+use crate::gateway::tag;
 use ipoib::drop_reason::DropReason;
 use ipoib::net::ethernet::ETHERNET_HEADER_LEN;
 
@@ -62,7 +66,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
             match command {
                 GatewayCommand::Watch(_) | GatewayCommand::Trace(_) => {}
                 GatewayCommand::SendEthernet(_, frame) => {
-                    hands.push_frame(segment, frame, &table.settings);
+                    hands.push_own_frame(segment, frame, table);
                 }
                 GatewayCommand::Forward(_, Side::InfiniBand, message) => {
                     if hands.common.tracer.is_some() {
@@ -92,5 +96,49 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
             }
         }
         done
+    }
+}
+
+impl<Q: MemoryWork> Hands<'_, Q> {
+    /// Queues a frame of the control lcore's own for its segment's Ethernet port, with the tag of its VLAN. One that would be dropped goes back.
+    fn push_own_frame(
+        &mut self,
+        segment: SegmentIndex,
+        mut frame: Mbuf,
+        table: &SegmentTable<Q::Destination>,
+    ) {
+        let settings = &table.settings;
+        let Some(face) = self.ethernets.get_mut(settings.ethernet.at()) else {
+            self.drop(segment, DropReason::SegmentGone);
+            return;
+        };
+        let inserted = settings.vlan.filter(|_| !face.queue.inserts_tags());
+        match (settings.vlan, inserted) {
+            (_, Some(vid)) if !tag::insert(&mut frame, vid) => {
+                self.drop(segment, DropReason::NoBuffers);
+                return self.give_back(segment, frame, table);
+            }
+            (Some(vid), None) => frame.wish_tag(vid),
+            _ => {}
+        }
+        if let Some(tap) = &mut self.common.tap {
+            offer(tap, TapDirection::Sent, &frame, frame.wished_tag());
+        }
+        let bytes = frame.len();
+        match face.push_own(frame, &mut self.common.counters) {
+            Ok(()) => self.common.counters.forwarded(segment, SegmentTraffic::ToEthernet, None, bytes),
+            Err(mut frame) => {
+                self.drop(segment, DropReason::EthQueueFull);
+                if inserted.is_none() || tag::remove(&mut frame) {
+                    self.give_back(segment, frame, table);
+                }
+            }
+        }
+    }
+
+    /// Hands a frame of the control lcore's own, without its tag, back to it.
+    fn give_back(&mut self, segment: SegmentIndex, frame: Mbuf, table: &SegmentTable<Q::Destination>) {
+        let (cause, side) = (Cause::Unsent, Side::Ethernet);
+        self.punt(GatewayNote { cause, segment, side, origin: None, packet: frame }, table);
     }
 }

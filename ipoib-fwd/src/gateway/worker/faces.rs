@@ -18,6 +18,8 @@ use ipoib::drop_reason::DropReason;
 const PATIENCE: Duration = Duration::from_millis(20);
 /// Frames that wait for a port which takes none.
 const WAITING: usize = config::WAITING_FRAMES as usize - BURST;
+/// Of these, places for frames of the control lcore's own: a query that is dropped would count as a host's silence.
+const OWN: usize = 32;
 /// The most frames that a packet is cut into: 65,515 bytes behind a header of 20, in pieces of 552, which is what the smallest MTU of
 /// 576 leaves. With options in the header there are a few more.
 const PIECES: usize = WAITING / 2;
@@ -92,6 +94,25 @@ impl Patience {
     }
 }
 
+/// Where a frame of the control lcore's own waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum OwnRoom {
+    Burst,
+    Behind,
+    /// Nowhere, or not for long.
+    None,
+}
+
+/// Where a frame of the control lcore's own waits for a port, given whether the next burst is full and how many frames come after it.
+const fn own_room(patience: Patience, is_full: bool, behind: usize) -> OwnRoom {
+    match patience {
+        Patience::Stuck => OwnRoom::None,
+        Patience::Open | Patience::Blocked(_) if !is_full => OwnRoom::Burst,
+        Patience::Open | Patience::Blocked(_) if behind < WAITING => OwnRoom::Behind,
+        Patience::Open | Patience::Blocked(_) => OwnRoom::None,
+    }
+}
+
 /// A worker's queue on an Ethernet port.
 #[derive(Debug)]
 pub(super) struct EthernetFace {
@@ -140,17 +161,30 @@ impl EthernetFace {
             self.burst.push(frame);
             return true;
         }
-        let has_room = self.behind.len() < WAITING;
+        let has_room = self.behind.len() < WAITING - OWN;
         if has_room {
             self.behind.push_back(frame);
         }
         has_room
     }
 
+    /// The same for a frame of the control lcore's own, which has places of its own. It comes back if it would be dropped.
+    pub(super) fn push_own(&mut self, frame: Mbuf, counters: &mut WorkerCounters) -> Result<(), Mbuf> {
+        if self.burst.is_full() && !self.is_blocked {
+            self.offer(counters);
+        }
+        match own_room(self.patience, self.burst.is_full(), self.behind.len()) {
+            OwnRoom::None => return Err(frame),
+            OwnRoom::Burst => self.burst.push(frame),
+            OwnRoom::Behind => self.behind.push_back(frame),
+        }
+        Ok(())
+    }
+
     /// True if there may be no room for all pieces of a packet: of a packet without all its pieces nothing is of use.
     #[inline]
     pub(super) fn is_crowded(&self) -> bool {
-        self.behind.len() > WAITING - PIECES
+        self.behind.len() > WAITING - OWN - PIECES
     }
 
     /// True if it is worth waiting for: it has refused frames in this turn, and not for long.
@@ -260,6 +294,18 @@ mod tests {
         assert_eq!(port, Patience::Blocked(at(45)));
         assert_eq!(port.offered(1, 0, at(46)), Patience::Open);
         assert_eq!(Patience::Stuck.offered(1, 0, at(46)), Patience::Open);
+    }
+
+    #[test]
+    fn frames_of_the_gateways_own_have_places_that_traffic_leaves_and_wait_for_no_port_that_is_stuck() {
+        let blocked = Patience::Blocked(Instant::now());
+        for port in [Patience::Open, blocked] {
+            assert_eq!(own_room(port, false, 0), OwnRoom::Burst);
+            // All that traffic may take.
+            assert_eq!(own_room(port, true, WAITING - OWN), OwnRoom::Behind);
+            assert_eq!(own_room(port, true, WAITING), OwnRoom::None);
+        }
+        assert_eq!(own_room(Patience::Stuck, false, 0), OwnRoom::None);
     }
 
     /// A port that always has something has kept all others from being received from at all.

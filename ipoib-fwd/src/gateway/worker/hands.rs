@@ -12,7 +12,7 @@ use super::faces::{EthernetFace, InfiniBandFace};
 use super::{Common, GatewayNote, held, origin_of};
 use crate::counter::{SegmentTraffic, Traffic};
 use crate::forward::{
-    EndpointIndex, EthVerdict, EthernetIndex, FrameHead, IbVerdict, NeighbourIndex, NextHop, Plain,
+    EndpointIndex, EthVerdict, EthernetIndex, FrameHead, IbVerdict, NeighbourIndex, NextHop, Plain, Punt,
     SegmentIndex, SegmentTable, Settings, ShortWay, Side, Tables, ToEthernet, ToInfiniBand, Uplink, Via,
     eth_to_ib, ib_to_eth,
 };
@@ -21,7 +21,7 @@ use crate::gateway::punts::{self, Cause};
 use crate::gateway::sighting::Outcome;
 use crate::gateway::{cut, tag};
 use crate::segment::Origin;
-use endpoint::{Note, RING, Taken, note};
+use endpoint::{Note, RING, Taken};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::LinkIndex;
 use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, EthernetHeader, MacAddress};
@@ -605,16 +605,21 @@ impl<Q: MemoryWork> Hands<'_, Q> {
     }
 
     /// By the ring of the segment's InfiniBand port.
-    fn punt(&mut self, what: GatewayNote, table: &SegmentTable<Q::Destination>) -> Outcome {
-        let (segment, bytes) = (what.segment, what.packet.len());
+    pub(super) fn punt(&mut self, what: GatewayNote, table: &SegmentTable<Q::Destination>) -> Outcome {
+        let (segment, bytes, cause) = (what.segment, what.packet.len(), what.cause);
         let Some(face) = self.infinibands.get_mut(table.settings.endpoint.at()) else {
             return self.drop(segment, DropReason::SegmentGone);
         };
+        let Common { hellos, shared_storm, .. } = &mut *self.common;
+        if cause == Cause::Punt(Punt::Hello) && !hellos.admits(shared_storm.period(), segment, what.side) {
+            return self.drop(segment, DropReason::PuntQueueFull);
+        }
+        if !punts::may_hold(&cause, what.packet.segment_count(), self.pool) {
+            return self.drop(segment, punts::full(&cause));
+        }
         let (_, notes) = face.link.parts();
-        let (room, full) = punts::share(&what.cause);
-        let crowded = notes.room() <= room || !punts::may_hold(&what.cause, self.pool);
-        if crowded || note(notes, what).is_err() {
-            return self.drop(segment, full);
+        if let Err(reason) = punts::hand_over(notes, &cause, what) {
+            return self.drop(segment, reason);
         }
         let counters = &mut self.common.counters;
         counters.packet(Traffic::Punt, bytes);

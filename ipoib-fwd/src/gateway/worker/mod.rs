@@ -20,7 +20,7 @@ use pmd::mem::{FrameTag, Mbuf, Pool};
 use tap::{Tap, TapDirection};
 
 use super::frames::offer;
-use super::punts::Cause;
+use super::punts::{Cause, HelloGuard};
 use super::sighting::Tracer;
 use crate::counter::{Traffic, WorkerCounters};
 use crate::forward::{EndpointIndex, EthernetIndex, SegmentIndex, ShortWay, Side, Tables};
@@ -99,6 +99,7 @@ struct Common {
     counters: WorkerCounters,
     storm: StormGuard,
     shared_storm: Arc<SharedStorm>,
+    hellos: HelloGuard,
     tap: Option<Tap>,
     /// Who follows packets. With somebody there none goes the short way.
     tracer: Option<Tracer>,
@@ -124,6 +125,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
                 counters: WorkerCounters::default(),
                 storm: StormGuard::new(seed),
                 shared_storm: storm,
+                hellos: HelloGuard::new(),
                 tap,
                 tracer: None,
             },

@@ -10,6 +10,7 @@
 
 use std::time::{Duration, Instant};
 
+use arrayvec::ArrayVec;
 use ib_wire::Guid;
 use ipoib::net::probe::Nonce;
 
@@ -21,7 +22,7 @@ pub(super) const ECHO_LEN: usize = 40;
 /// Length of the period of [`EchoBudget`].
 const PERIOD: Duration = Duration::from_millis(100);
 /// Most echoes on one side in a period.
-const PER_PERIOD: u32 = 64;
+const PER_PERIOD: usize = 64;
 
 /// One echo.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,26 +61,27 @@ impl Echo {
     }
 }
 
-/// A bound on echoes, for each side by itself: a flood of probes on one side does not keep the other side's from being answered.
+/// A bound on echoes, for each side by itself: a flood of probes on one side does not keep the other side's from being answered. Each probe has one
+/// echo in a period, so nobody uses the bound up with copies of a probe.
 #[derive(Debug)]
 pub(super) struct EchoBudget {
     until: Instant,
-    sent: [u32; 2],
+    answered: [ArrayVec<Nonce, PER_PERIOD>; 2],
 }
 
 impl EchoBudget {
     pub(super) const fn new(now: Instant) -> Self {
-        Self { until: now, sent: [0; 2] }
+        Self { until: now, answered: [ArrayVec::new_const(), ArrayVec::new_const()] }
     }
 
-    /// True if one more echo may be sent on this side.
-    pub(super) fn take(&mut self, now: Instant, side: Side) -> bool {
+    /// True if a probe that arrived on this side is to be answered.
+    pub(super) fn take(&mut self, now: Instant, side: Side, nonce: Nonce) -> bool {
         if now >= self.until {
-            (self.until, self.sent) = (now + PERIOD, [0; 2]);
+            self.until = now + PERIOD;
+            self.answered.iter_mut().for_each(ArrayVec::clear);
         }
-        let sent = &mut self.sent[side as usize];
-        *sent = sent.saturating_add(1);
-        *sent <= PER_PERIOD
+        let answered = &mut self.answered[side as usize];
+        !answered.contains(&nonce) && answered.try_push(nonce).is_ok()
     }
 }
 
@@ -106,9 +108,21 @@ mod tests {
     fn a_flood_on_one_side_leaves_the_other_side_its_echoes() {
         let now = Instant::now();
         let mut budget = EchoBudget::new(now);
-        let taken = |budget: &mut EchoBudget, now, side| (0..1000).filter(|_| budget.take(now, side)).count();
-        assert_eq!(taken(&mut budget, now, Side::Ethernet), PER_PERIOD as usize);
-        assert_eq!(taken(&mut budget, now, Side::InfiniBand), PER_PERIOD as usize);
-        assert_eq!(taken(&mut budget, now + PERIOD, Side::Ethernet), PER_PERIOD as usize);
+        let taken = |budget: &mut EchoBudget, now, side| {
+            (0..1000).filter(|n| budget.take(now, side, Nonce(*n))).count()
+        };
+        assert_eq!(taken(&mut budget, now, Side::Ethernet), PER_PERIOD);
+        assert_eq!(taken(&mut budget, now, Side::InfiniBand), PER_PERIOD);
+        assert_eq!(taken(&mut budget, now + PERIOD, Side::Ethernet), PER_PERIOD);
+    }
+
+    #[test]
+    fn copies_of_a_probe_have_one_echo_and_leave_others_theirs() {
+        let now = Instant::now();
+        let mut budget = EchoBudget::new(now);
+        let copies = (0..1000).filter(|_| budget.take(now, Side::Ethernet, Nonce(7))).count();
+        assert_eq!(copies, 1);
+        assert!(budget.take(now, Side::Ethernet, Nonce(8)));
+        assert!(budget.take(now + PERIOD, Side::Ethernet, Nonce(7)), "a new period");
     }
 }

@@ -1,5 +1,6 @@
 //! One gateway among those of its segment: who forwards.
 
+mod announcing;
 mod drain;
 mod hearing;
 mod rivalry;
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use ipoib::net::probe::probe_packet;
 
+use self::announcing::Announcing;
 use super::api::{Drain, Event, PeerInfo, Settings, Station, Statistics, Transmit, Why};
 use super::echo::EchoBudget;
 use super::loops::{Loops, Sign};
@@ -49,6 +51,7 @@ pub struct Pair {
     rivals: Rivals,
     /// The rival that ranks worse, as last reported.
     lesser_rival: Option<Identity>,
+    announcing: Announcing,
     echo_budget: EchoBudget,
     loops: Loops,
     siblings: Siblings,
@@ -82,6 +85,7 @@ impl Pair {
             strangers: Strangers::default(),
             rivals: Rivals::default(),
             lesser_rival: None,
+            announcing: Announcing::default(),
             echo_budget: EchoBudget::new(now),
             loops: Loops::new(now),
             siblings: Siblings::default(),
@@ -94,6 +98,14 @@ impl Pair {
             events: VecDeque::new(),
             statistics: Statistics::default(),
         }
+    }
+
+    /// Numbers its messages by the gateway's uptime, in microseconds, so that they rise from one life of a segment to the next: other gateways
+    /// take no number of one instance twice.
+    #[must_use]
+    pub fn numbered_from(mut self, uptime: Duration) -> Self {
+        self.sequence = u64::try_from(uptime.as_micros()).unwrap_or(u64::MAX >> 1);
+        self
     }
 
     // -- what it says
@@ -227,6 +239,7 @@ impl Pair {
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.evaluate_for(now, None);
+        self.announce_if_due(now);
         // A gateway that is not believed forwards the same packets.
         let ends = self.hands_over() && !self.rivals.proven(now).is_empty();
         if self.hands_over.take_if(|until| ends || now >= *until).is_some() {
@@ -267,6 +280,7 @@ impl Pair {
             self.hands_over,
             self.strangers.poll_timeout(),
             self.rivals.poll_timeout(),
+            self.announcing.poll_timeout(),
             (self.role == Role::Listening).then_some(listened),
             (self.role == Role::Listening).then_some(listened + self.settings.lease()),
         ];
@@ -299,19 +313,25 @@ impl Pair {
 
     fn evaluate_for(&mut self, now: Instant, cause: Option<Why>) {
         self.peers.note_deaf(now);
+        let doubled = self.peers.note_forwarders(now);
         while let Some((who, alive)) = self.peers.change(now) {
             self.events.push_back(Event::Peer { who, alive });
         }
         self.forget_believed_rivals(now);
         let (to, why) = self.next_role(now);
         if to == self.role {
+            if doubled {
+                self.announce_again(now);
+            }
             return self.report_lesser_rival(now);
         }
         self.report_block(why);
         let from = std::mem::replace(&mut self.role, to);
         self.since = now;
         self.next_hello = now;
-        let in_order = matches!(why, Why::Leaving | Why::Drained | Why::Better(_)) && self.up.is_both();
+        self.restart_announcing(now);
+        let in_order =
+            matches!(why, Why::Leaving | Why::Drained | Why::Better(_) | Why::Deaf(_)) && self.up.is_both();
         if from == Role::Forwarding {
             self.hands_over = in_order.then_some(now + HANDOVER);
         } else if !matches!(to, Role::Standby | Role::Drained) || !self.up.is_both() {

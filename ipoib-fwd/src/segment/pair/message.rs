@@ -1,6 +1,6 @@
 //! What gateways of one segment tell each other: bytes of a version of their own, the same on both sides.
 //!
-//! On Ethernet behind an Ethernet header of type [`crate::forward::ETHERTYPE_HELLO`] to [`PAIR_GROUP`], on InfiniBand behind the encapsulation header
+//! On Ethernet behind an Ethernet header of type [`crate::forward::ETHERTYPE_HELLO`] to [`crate::forward::PAIR_GROUP`], on InfiniBand behind the encapsulation header
 //! with that type, to the broadcast group. Hosts have no use for the type and drop it. Numbers are in network order.
 //!
 //! ```text
@@ -21,8 +21,6 @@ use ib_wire::{Gid, Guid, Lid, Qpn};
 use ipoib::net::ethernet::MacAddress;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-/// Where they go on Ethernet: a locally administered group.
-pub const PAIR_GROUP: MacAddress = MacAddress([0x03, 0x49, 0x50, 0x47, 0x57, 0x01]);
 /// Longest message, bytes: fits every Ethernet frame and every datagram of a broadcast group.
 pub const LONGEST: usize = 1400;
 /// Most gateways that a hello names as heard.

@@ -65,6 +65,8 @@ pub(super) struct Peer {
     pub(super) since: Instant,
     /// Since when it forwards and does not hear us.
     pub(super) deaf_since: Option<Instant>,
+    /// It forwarded when this was last noted.
+    forwarded: bool,
     /// It has named our instance, or nobody asks for that.
     verified: bool,
     /// As last told.
@@ -236,6 +238,7 @@ impl Peers {
             heard_for: Duration::ZERO,
             since: now,
             deaf_since: None,
+            forwarded: false,
             verified: verified || past.is_some(),
             announced: false,
         };
@@ -271,6 +274,20 @@ impl Peers {
                 && peer.hello.hears(self.own).is_none();
             peer.deaf_since = if deaf { peer.deaf_since.or(Some(now)) } else { None };
         }
+    }
+
+    /// Notes which gateways forward. True if one of them began or stopped to, or is heard again and may have forwarded unheard: one that has just
+    /// started listens first. Call it before [`Self::change`].
+    pub(super) fn note_forwarders(&mut self, now: Instant) -> bool {
+        let mut changed = false;
+        for peer in &mut self.list {
+            let alive = peer.is_alive(now);
+            let forwards = alive && peer.hello.role == Role::Forwarding;
+            let is_back = alive && !peer.announced && peer.hello.role != Role::Listening;
+            changed |= is_back || forwards != peer.forwarded;
+            peer.forwarded = forwards;
+        }
+        changed
     }
 
     /// The next gateway that came or went since this was asked.

@@ -10,7 +10,7 @@ use arrayvec::ArrayVec;
 use super::message::{Identity, Side};
 use super::peers::{Rank, rank};
 
-/// Most that are known at a time; the one that was heard longest ago makes room.
+/// Most that are known at a time. Of those that are heard on one side alone the one that was heard longest ago makes room first.
 const KNOWN: usize = 32;
 /// For how long an echo counts. Probes go at least once a second, so three may be lost.
 pub(super) const PROOF: Duration = Duration::from_millis(3500);
@@ -28,6 +28,16 @@ impl Rival {
     fn proven_until(&self) -> Option<Instant> {
         let [a, b] = self.heard;
         Some(a?.min(b?) + PROOF)
+    }
+
+    /// Which one makes room for one that was heard on `side`, least first: anybody there can make up the names of those that are heard on this side
+    /// alone.
+    fn worth(&self, side: Side) -> u8 {
+        match (self.heard[side as usize], self.heard[side.other() as usize]) {
+            (_, None) => 0,
+            (None, Some(_)) => 1,
+            (Some(_), Some(_)) => 2,
+        }
     }
 
     fn last(&self) -> Option<Instant> {
@@ -48,9 +58,10 @@ impl Rivals {
         let place = self.list.iter().position(|rival| (rival.who, rival.priority) == (who, priority));
         let place = place.unwrap_or_else(|| {
             if self.list.is_full() {
-                let oldest = self.list.iter().enumerate().min_by_key(|(_, rival)| rival.last());
-                if let Some(oldest) = oldest.map(|(place, _)| place) {
-                    self.list.remove(oldest);
+                let order = |(_, rival): &(usize, &Rival)| (rival.worth(side), rival.last());
+                let least = self.list.iter().enumerate().min_by_key(order);
+                if let Some(least) = least.map(|(place, _)| place) {
+                    self.list.remove(least);
                 }
             }
             self.list.push(Rival { who, priority, heard: [None; 2] });
@@ -109,6 +120,17 @@ mod tests {
         assert_eq!(rivals.poll_timeout(), Some(now + PROOF));
         assert!(rivals.proven(now + PROOF).is_empty(), "one side is silent");
         assert!(!rivals.is_near(now + PROOF * 2));
+    }
+
+    #[test]
+    fn many_names_on_one_side_push_out_nobody_who_was_heard_on_the_other() {
+        for side in Side::BOTH {
+            let (mut rivals, now) = (Rivals::default(), Instant::now());
+            rivals.hear(now, side.other(), gateway(1), 100);
+            (0..1000).for_each(|n| rivals.hear(now, side, gateway(10 + n), 255));
+            rivals.hear(now, side, gateway(1), 100);
+            assert_eq!(rivals.proven(now), [(rank(100, gateway(1)), gateway(1))], "{side:?}");
+        }
     }
 
     #[test]

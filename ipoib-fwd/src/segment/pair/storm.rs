@@ -50,6 +50,11 @@ impl Default for SharedStorm {
 }
 
 impl SharedStorm {
+    /// The number of the present period.
+    pub fn period(&self) -> u32 {
+        self.period.load(Ordering::Relaxed)
+    }
+
     /// The next period begins.
     pub fn begin_period(&self) {
         self.period.fetch_add(1, Ordering::Relaxed);
@@ -104,7 +109,7 @@ impl StormGuard {
         broadcast: bool,
         origin: u64,
     ) -> bool {
-        let period = shared.period.load(Ordering::Relaxed);
+        let period = shared.period();
         if self.period != period {
             self.period = period;
             self.broadcasts.fill(0);

@@ -47,6 +47,44 @@ fn an_infiniband_host_that_answers_keeps_its_address() {
     assert!(w.fabric.has_way(I1.into()) && w.segment.hosts().count() == 0);
 }
 
+/// Lets time pass while each frame that the gateway sends is lost in its own queues.
+fn pass_without_frames(w: &mut World, time: Duration) -> usize {
+    let (end, mut lost) = (w.now + time, 0);
+    while w.now < end {
+        for output in w.outputs() {
+            if let Output::Frame { bytes, .. } = output {
+                w.segment.handle_unsent(&bytes);
+                lost += 1;
+            }
+        }
+        w.pass(ms(10));
+    }
+    lost
+}
+
+#[test]
+fn a_query_that_was_not_sent_is_not_taken_for_the_owners_silence() {
+    // Of an owner that is known, and of one that is not.
+    for known in [true, false] {
+        let mut w = World::new();
+        if known {
+            w.know_ethernet(E1_MAC, E1);
+        }
+        w.infiniband(InfiniBandOperation::Request, 1, E1, E1);
+        assert!(pass_without_frames(&mut w, secs(3)) > 0);
+        assert_eq!(w.segment.counters().moves, 0);
+        assert_eq!(w.segment.hosts().count(), usize::from(known), "it keeps its address");
+        let announced = World::frames(&w.outputs()).iter().any(|arp| arp.sender_ip == E1);
+        assert!(!announced, "it is not on InfiniBand");
+    }
+    // Nor is an InfiniBand host proven by a side that was not queried.
+    let mut w = World::new();
+    w.fabric.sought.insert(I1.into());
+    w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
+    assert!(pass_without_frames(&mut w, secs(3)) > 0);
+    assert!(w.segment.is_unproven(I1.into()));
+}
+
 #[test]
 fn an_ethernet_host_that_answers_keeps_its_address() {
     let mut w = World::new();

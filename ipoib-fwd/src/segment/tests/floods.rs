@@ -143,9 +143,18 @@ fn while_hosts_answer_one_may_look_for_thousands() {
     }
 }
 
+/// The router to 192.0.2.0/24 is `via`.
+fn route_by(w: &mut World, via: Ipv4Addr) {
+    let to = crate::forward::Prefix::of(Ipv4Addr::new(192, 0, 2, 0), 24).unwrap();
+    w.segment.own.settings.routes =
+        crate::forward::Routes::new(&[], &[crate::forward::Route { to, via }]).unwrap();
+}
+
 #[test]
 fn who_looks_for_everybody_from_beyond_a_router_is_one_of_many_there() {
     let mut w = world();
+    route_by(&mut w, E1);
+    w.know_ethernet(E1_MAC, E1);
     let frame = |w: &mut World, from: Ipv4Addr, to: Ipv4Addr| {
         let frame = packet(Side::Ethernet, from, to, 100);
         let arrival = arrival(Side::Ethernet, None);
@@ -160,6 +169,50 @@ fn who_looks_for_everybody_from_beyond_a_router_is_one_of_many_there() {
             w.know_infiniband(1, cold);
         },
     );
+}
+
+#[test]
+fn who_makes_up_sources_beyond_the_link_has_one_share_all_the_same() {
+    // With no router there, and with one that is somebody else.
+    for router in [None, Some(E2)] {
+        let mut w = world();
+        if let Some(router) = router {
+            route_by(&mut w, router);
+            w.know_ethernet(E2_MAC, E2);
+        }
+        let mut n = 0u32;
+        flood(
+            &mut w,
+            |w, nobody| {
+                n += 1;
+                send(w, datagram(3), Ipv4Addr::from_bits(0xc000_0200 + n % 256), nobody);
+            },
+            |w, cold| {
+                send(w, datagram(1), I1, cold);
+                let frames = World::frames(&w.outputs());
+                assert!(frames.iter().any(|f| f.target_ip == cold), "{cold} is asked for");
+                w.ethernet(ArpOperation::Reply, E1_MAC, cold, GATEWAY);
+                let released = w.outputs().iter().any(|o| matches!(o, Output::Release { .. }));
+                assert!(released, "{cold} has its packet");
+            },
+        );
+        assert!(w.segment.hosts.unanswered() < 400, "{}", w.segment.hosts.unanswered());
+    }
+}
+
+#[test]
+fn who_has_many_connections_has_one_share_all_the_same() {
+    let mut w = world();
+    w.fabric.connected = (0..1024).map(|n| (Qpn::new(0x1000 + n), hardware(3))).collect();
+    for n in 0..20_000u32 {
+        let origin = Origin::Connection(Qpn::new(0x1000 + n % 1024));
+        send(&mut w, arrival(Side::InfiniBand, Some(origin)), I2, nobody(n));
+        if n % 50 == 49 {
+            w.pass(ms(10));
+        }
+        let most = w.segment.hosts.unanswered();
+        assert!(most < 400, "{most} are looked for");
+    }
 }
 
 #[test]

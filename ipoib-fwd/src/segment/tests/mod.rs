@@ -98,6 +98,8 @@ struct Fake {
     connections: HashSet<IpAddr>,
     dialling: HashSet<IpAddr>,
     behind: HashMap<Qpn, IpAddr>,
+    /// Who is at the other end of connections.
+    connected: HashMap<Qpn, HardwareAddress>,
     /// Neighbours that are asked whether they are still there.
     verified: HashSet<IpAddr>,
     /// Neighbors that were not heard for long.
@@ -140,6 +142,10 @@ impl Fabric for Fake {
 
     fn is_dialling(&self, ip: IpAddr, _: WorkerIndex) -> bool {
         self.dialling.contains(&ip)
+    }
+
+    fn address_behind(&self, qpn: Qpn) -> Option<HardwareAddress> {
+        self.connected.get(&qpn).copied()
     }
 
     fn neighbour_behind(&self, qpn: Qpn) -> Option<IpAddr> {

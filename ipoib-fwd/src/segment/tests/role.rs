@@ -16,7 +16,7 @@ fn standby() -> World {
 }
 
 fn told(w: &mut World, ip: Ipv4Addr, place: Place) -> bool {
-    w.segment.learn_told(w.now, &mut w.fabric, &Neighbour { ip: ip.into(), place })
+    w.segment.learn_told(w.now, &mut w.fabric, &Neighbour { ip: ip.into(), place }, true)
 }
 
 #[test]
@@ -91,6 +91,19 @@ fn what_the_forwarder_tells_is_known_and_announced_on_both_sides_when_it_is_gone
 }
 
 #[test]
+fn a_forwarder_announces_the_hosts_of_both_sides_again_when_another_one_has_forwarded() {
+    let mut w = World::new();
+    w.know_ethernet(E1_MAC, E1);
+    w.know_infiniband(2, I1);
+    w.outputs();
+    w.segment.announce_hosts(w.now, [I1.into()].into_iter());
+    w.pass(secs(3));
+    let frames = World::frames(&w.outputs());
+    assert_eq!(frames.iter().filter(|frame| frame.sender_ip == I1).count(), 2);
+    assert_eq!(w.asked().into_iter().filter(|asked| *asked == Asked::Announce(E1.into())).count(), 2);
+}
+
+#[test]
 fn thousands_are_announced_within_two_seconds() {
     let mut w = standby();
     (1..=200).for_each(|n| w.know_infiniband(n, Ipv4Addr::new(10, 77, 0, n)));
@@ -154,6 +167,26 @@ fn who_stands_by_asks_nobody_again_who_has_kept_an_address() {
     w.outputs();
     w.pass(secs(8));
     assert!(World::frames(&w.outputs()).is_empty());
+}
+
+#[test]
+fn who_has_resigned_asks_in_no_hosts_name() {
+    let mut w = World::new();
+    w.segment.own.settings.address = None;
+    w.know_ethernet(E1_MAC, E1);
+    w.know_infiniband(2, I1);
+    // The host is asked on behalf of one of the other side.
+    w.pass(secs(6));
+    w.infiniband(InfiniBandOperation::Request, 2, I1, E1);
+    let asks = |w: &mut World| -> Vec<_> {
+        let frames = World::frames(&w.outputs());
+        frames.iter().filter(|arp| arp.target_ip == E1).map(|arp| arp.sender_ip).collect()
+    };
+    assert!(asks(&mut w).contains(&I1));
+    w.segment.set_role(w.now, Role::Standby, std::iter::empty());
+    w.pass(secs(5));
+    let names = asks(&mut w);
+    assert!(!names.is_empty() && names.iter().all(|name| *name == NONE), "{names:?}");
 }
 
 /// An Ethernet host's address is announced on InfiniBand while this gateway stands by; then it takes over.
@@ -367,4 +400,84 @@ fn an_owner_that_could_not_be_asked_is_asked_later() {
     assert_eq!(announced_on_ethernet(&mut w, [I1, I2]), [0, 0]);
     w.pass(secs(10));
     assert!(w.asked().contains(&Asked::Verify(I1.into())));
+}
+
+fn reported(w: &mut World, ip: Ipv4Addr, place: Place) -> bool {
+    w.segment.learn_told(w.now, &mut w.fabric, &Neighbour { ip: ip.into(), place }, false)
+}
+
+#[test]
+fn a_forged_report_takes_no_address_from_a_host_that_the_gateway_knows() {
+    // A gateway alone stands by, since somebody forges hellos.
+    let mut w = World::new();
+    w.know_infiniband(2, I1);
+    w.know_ethernet(E1_MAC, E1);
+    w.segment.set_role(w.now, Role::Standby, std::iter::empty());
+    w.outputs();
+    // To the other side, and to another place on its own.
+    for place in [Place::Ethernet(E2_MAC), Place::InfiniBand(hardware(4))] {
+        assert!(!reported(&mut w, I1, place));
+    }
+    assert!(!reported(&mut w, E1, Place::InfiniBand(hardware(4))));
+    assert!(!reported(&mut w, E1, Place::Ethernet(E2_MAC)));
+    assert_eq!(w.fabric.neighbours.get(&I1.into()).map(|known| known.0), Some(hardware(2)));
+    assert_eq!(w.segment.hosts().map(|host| host.mac).collect::<Vec<_>>(), [Some(E1_MAC)]);
+    // It forwards again: both are asked, and nothing is said of them before they answer.
+    w.segment.set_role(w.now, Role::Forwarding, [I1.into()].into_iter());
+    w.pass(ms(200));
+    let asked = w.asked();
+    assert!(asked.contains(&Asked::Verify(I1.into())), "{asked:?}");
+    assert!(!asked.contains(&Asked::Announce(I1.into())) && !asked.contains(&Asked::Announce(E1.into())));
+    w.infiniband(InfiniBandOperation::Reply, 2, I1, GATEWAY);
+    w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
+    w.pass(secs(3));
+    assert!(World::frames(&w.outputs()).iter().any(|arp| arp.sender_ip == I1 && arp.target_ip == I1));
+    assert!(w.asked().contains(&Asked::Announce(E1.into())));
+}
+
+#[test]
+fn a_host_that_anybody_may_have_reported_is_announced_when_the_other_side_has_stayed_silent() {
+    let mut w = standby();
+    assert!(reported(&mut w, I1, Place::InfiniBand(hardware(2))));
+    w.know_infiniband(2, I1);
+    assert!(!reported(&mut w, E1, Place::Ethernet(E1_MAC)));
+    assert!(!reported(&mut w, E2, Place::Ethernet(E2_MAC)));
+    w.outputs();
+    w.segment.set_role(w.now, Role::Forwarding, [I1.into()].into_iter());
+    w.pass(ms(20));
+    let frames = World::frames(&w.outputs());
+    let asked_for = |ip| frames.iter().any(|arp| arp.target_ip == ip && arp.sender_ip != ip);
+    assert!(asked_for(I1), "{frames:?}");
+    let asked = w.asked();
+    for ip in [E1, E2] {
+        assert!(asked.contains(&Asked::Request { source: GATEWAY.into(), ip: ip.into() }), "{asked:?}");
+    }
+    assert!(!asked.iter().any(|asked| matches!(asked, Asked::Announce(ip) if *ip != IpAddr::V4(GATEWAY))));
+    // The third one is on InfiniBand: it was a lie.
+    w.infiniband(InfiniBandOperation::Reply, 4, E2, GATEWAY);
+    w.pass(secs(5));
+    let announced = announced_on_infiniband(&mut w, [E1, E2]);
+    assert_eq!(announced, [2, 0]);
+    assert_eq!(announced_on_ethernet(&mut w, [I1, E2]), [2, 0]);
+}
+
+#[test]
+fn thousands_of_reported_hosts_are_proven_and_announced_within_fifteen_seconds() {
+    let mut w = standby();
+    let hosts: Vec<_> = (1..=2000u32).map(|n| Ipv4Addr::from_bits(0x0a4d_0000 + n)).collect();
+    w.segment.own.settings.address = GatewayAddress::new(GATEWAY, 16);
+    for (n, ip) in hosts.iter().enumerate() {
+        let [high, low] = (n as u16).to_be_bytes();
+        assert!(!reported(&mut w, *ip, Place::Ethernet(MacAddress([2, 9, 0, 0, high, low]))));
+    }
+    w.outputs();
+    w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
+    w.pass(secs(15));
+    let announced: HashSet<_> = w
+        .asked()
+        .into_iter()
+        .filter_map(|asked| if let Asked::Announce(ip) = asked { Some(ip) } else { None })
+        .collect();
+    let known = w.segment.hosts().count();
+    assert!(hosts.iter().all(|ip| announced.contains(&IpAddr::V4(*ip))), "{known}: {}", announced.len());
 }

@@ -70,6 +70,7 @@ fn a_mode_that_was_set_holds_for_new_links_until_the_file_says_another() {
         names: PortNames::of(&config),
         workers: 1,
         instance: 1,
+        started: Instant::now(),
         receive_mtu: None,
         mode: None,
         priority: None,

@@ -26,6 +26,7 @@ pub(super) fn why(cause: &Cause) -> String {
     match cause {
         Cause::Punt(punt) => why_punted(*punt),
         Cause::TooBig { mtu, .. } => too_big(*mtu),
+        Cause::Unsent => "of the gateway's own, not sent".to_owned(),
     }
 }
 

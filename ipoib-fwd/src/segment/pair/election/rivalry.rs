@@ -14,7 +14,7 @@ impl Pair {
     /// Another gateway's probe arrived: if this one forwards, an echo proves to the other one that both join the same two networks.
     pub(super) fn answer_probe(&mut self, now: Instant, side: Side, nonce: Nonce) {
         let forwards = self.role == Role::Forwarding || self.hands_over();
-        if forwards && self.up.has(side.other()) && self.echo_budget.take(now, side) {
+        if forwards && self.up.has(side.other()) && self.echo_budget.take(now, side, nonce) {
             let echo = Echo { nonce, from: self.own, priority: self.settings.priority };
             self.transmits.push_back(Transmit::Message(side.other(), echo.to_bytes()));
         }
@@ -77,6 +77,7 @@ impl Pair {
         let lesser = rivals.first().map(|(_, who)| *who).filter(|_| forwards);
         if lesser != self.lesser_rival {
             self.lesser_rival = lesser;
+            self.announce_again(now);
             self.events.extend(lesser.map(|who| Event::Rival { who }));
         }
     }

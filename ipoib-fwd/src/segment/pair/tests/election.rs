@@ -107,6 +107,66 @@ fn cut_on_one_side_one_forwards_and_cut_on_both_the_worse_one_resigns_with_the_f
     assert_eq!(known(&w, 1), [World::station(0)]);
 }
 
+fn announced(w: &mut World, index: usize) -> usize {
+    std::mem::take(&mut w.boxes[index].events).iter().filter(|e| **e == Event::AnnounceHosts).count()
+}
+
+#[test]
+fn who_goes_on_where_networks_meet_again_announces_its_hosts() {
+    for (keyed, healed) in [(false, &[0][..]), (true, &[1]), (false, &[0, 1]), (true, &[0, 1])] {
+        // Either one may hear the other one first.
+        for phase in 0..6 {
+            let mut w = World::new(&[100, 100], keyed);
+            w.run(SECOND * 3);
+            w.boxes[1].part = [1, 1];
+            w.run(SECOND * 10 + ms(50 * phase));
+            assert_eq!(w.forwarders(), [0, 1]);
+            announced(&mut w, 0);
+            healed.iter().for_each(|side| w.boxes[1].part[*side] = 0);
+            w.run(HELLO * 2 + ms(5));
+            assert_eq!(w.forwarders(), [0]);
+            assert!(announced(&mut w, 0) >= 1, "keyed {keyed}, {healed:?}, phase {phase}");
+            let hands_over = |w: &World| w.boxes[1].pair.as_ref().unwrap().hands_over();
+            assert!(hands_over(&w), "hosts hear it before they are cut off");
+            w.run(SECOND * 20);
+            assert!(announced(&mut w, 0) <= 1, "twice at most");
+        }
+    }
+}
+
+#[test]
+fn who_forwards_alone_announces_its_hosts_once() {
+    let mut w = World::new(&[100, 100], false);
+    w.run(SECOND * 3);
+    // One that stands by restarts, and dies.
+    w.crash(1);
+    w.run(SECOND * 3);
+    w.start(1);
+    w.run(SECOND * 3);
+    w.crash(1);
+    w.run(SECOND * 3);
+    assert_eq!((w.forwarders(), announced(&mut w, 0)), (vec![0], 0), "it did when it began");
+}
+
+#[test]
+fn hellos_without_end_have_the_hosts_announced_once_in_two_seconds() {
+    let mut w = World::new(&[255], false);
+    w.run(SECOND * 3);
+    for n in 0..100u64 {
+        let hello =
+            Hello { priority: 0, role: [Role::Forwarding, Role::Standby][n as usize % 2], ..boasted() };
+        let from = Identity { guid: Guid(9), instance: 7 };
+        let side = Side::Ethernet;
+        let message =
+            Message { segment: SegmentId(1), from, sequence: n + 1, side, body: Body::Hello(hello) };
+        let (now, bytes) = (w.now, message.to_bytes(None));
+        w.with(0, |pair| pair.handle_message(now, side, &bytes).unwrap());
+        w.run(ms(100));
+    }
+    let n = announced(&mut w, 0);
+    assert!((4..=6).contains(&n), "{n} within 10 s");
+}
+
 #[test]
 fn a_gateway_that_was_taken_away_leaves_its_addresses_to_others_after_an_hour() {
     let mut w = World::new(&[100, 100], true);
@@ -160,7 +220,7 @@ fn a_forwarder_whose_rival_is_deaf_resigns_since_only_it_knows() {
     }
     w.run(SECOND * 2);
     assert_eq!(w.forwarders(), [0, 1]);
-    let now = w.now;
+    let (now, mut handed_over) = (w.now, false);
     for n in 0u32..20 {
         // What the second says reaches the first.
         let mut said = Vec::new();
@@ -176,11 +236,18 @@ fn a_forwarder_whose_rival_is_deaf_resigns_since_only_it_knows() {
             for (side, bytes) in said {
                 pair.handle_message(now + HELLO * n, side, &bytes).unwrap();
             }
+            handed_over |= pair.hands_over();
         });
     }
     assert_eq!(w.forwarders(), [1]);
     let deaf = w.boxes[0].events.iter().any(|e| matches!(e, Event::Role { why: Why::Deaf(_), .. }));
     assert!(deaf, "{:?}", w.boxes[0].events);
+    assert!(handed_over, "hosts still send to it");
+    // The other one hears it again, and its hosts hear where they are.
+    w.boxes[1].part = [0, 0];
+    announced(&mut w, 1);
+    w.run(SECOND * 10);
+    assert_eq!((w.forwarders(), announced(&mut w, 1)), (vec![1], 1));
 }
 
 #[test]
@@ -318,6 +385,24 @@ fn with_a_key_recordings_of_an_earlier_life_do_not_count() {
         w.run(ms(100));
     }
     assert_eq!(w.forwarders(), [0]);
+}
+
+#[test]
+fn a_segment_that_a_reload_makes_again_is_heard_at_once_with_a_key_or_without() {
+    for keyed in [false, true] {
+        let mut w = World::new(&[200, 100], keyed);
+        w.run(SECOND * 60);
+        assert_eq!(w.forwarders(), [0]);
+        for index in [1, 0] {
+            w.remake(index);
+            w.run(SECOND);
+            let pair = w.boxes[1 - index].pair.as_ref().unwrap();
+            let peers: Vec<_> = pair.peers(w.now).map(|peer| (peer.alive, peer.hears_us)).collect();
+            assert_eq!(peers, [(true, SideSet::BOTH)], "keyed {keyed}, {index}");
+        }
+        w.run(SECOND * 10);
+        assert_eq!(w.forwarders(), [0], "the better one again");
+    }
 }
 
 /// What gateway 2 says of itself, as the best of all that forwards already.

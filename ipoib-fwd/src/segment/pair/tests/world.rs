@@ -36,6 +36,7 @@ enum Cargo {
 
 pub(super) struct World {
     pub(super) now: Instant,
+    began: Instant,
     pub(super) boxes: Vec<Gateway>,
     pub(super) loss: u32,
     pub(super) delay: Duration,
@@ -62,6 +63,7 @@ impl World {
             .collect();
         let mut world = Self {
             now,
+            began: now,
             boxes,
             loss: 0,
             delay: ms(1),
@@ -100,10 +102,21 @@ impl World {
 
     pub(super) fn start(&mut self, index: usize) {
         self.instances += 1;
-        let own = Identity { guid: Guid(index as u64 + 1), instance: self.instances };
+        self.start_as(index, self.instances);
+    }
+
+    /// A reload takes the segment away and makes it again: the gateway's instance stays.
+    pub(super) fn remake(&mut self, index: usize) {
+        let instance = self.boxes[index].pair.as_ref().map_or(0, |pair| pair.identity().instance);
+        self.start_as(index, instance);
+    }
+
+    fn start_as(&mut self, index: usize, instance: u64) {
+        let own = Identity { guid: Guid(index as u64 + 1), instance };
         let (priority, up) = (self.boxes[index].priority, self.boxes[index].up);
         let settings = Settings { priority, hello: HELLO, segment: SegmentId(1), key: self.key };
-        let mut pair = Pair::new(self.now, settings, own, Self::station(index));
+        let pair = Pair::new(self.now, settings, own, Self::station(index));
+        let mut pair = pair.numbered_from(self.now - self.began);
         for side in Side::BOTH {
             pair.handle_side(self.now, side, up[side as usize]);
         }

@@ -394,11 +394,15 @@ impl Gateway {
                 for host in &list {
                     let link = self.port.link_mut(LINK).unwrap();
                     if let (true, Place::InfiniBand(hardware)) =
-                        (self.segment.learn_told(now, link, host), host.place)
+                        (self.segment.learn_told(now, link, host, self.pair.is_keyed()), host.place)
                     {
                         link.handle_told(now, host.ip, hardware);
                     }
                 }
+            }
+            pair::Event::AnnounceHosts => {
+                let known: Vec<_> = self.known(now).into_iter().filter(is_infiniband).map(|h| h.ip).collect();
+                self.segment.announce_hosts(now, known.into_iter());
             }
             pair::Event::Role { .. } | pair::Event::HandedOver => {
                 let role = match self.pair.role() {
