@@ -182,7 +182,8 @@ impl<P: Packet> Segment<P> {
         if !fabric.has_way(target) {
             return;
         }
-        if !self.lookups.contains_key(&target) {
+        // Nobody is answered for an address that is not proven.
+        if !self.lookups.contains_key(&target) && !self.unproven.contains_key(&target) {
             self.answer_ethernet_askers(now, fabric, target);
         }
         let introductions = &self.introductions;

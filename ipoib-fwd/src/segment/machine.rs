@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::announcements::{Announcements, PER_TICK};
 use super::arp::Own;
 use super::askers::Askers;
+use super::discovery::Discovery;
 use super::fabric::{Fabric, v4};
 use super::hosts::{self, Ageing, HostCounters, HostInfo, Hosts, worker_of};
 use super::introductions::Introductions;
@@ -107,6 +108,7 @@ pub struct Segment<P> {
     pub(super) announcements: Announcements,
     /// Of InfiniBand hosts, on Ethernet.
     pub(super) ethernet_announcements: Announcements,
+    pub(super) discovery: Discovery,
     outputs: VecDeque<Output<P>>,
     sweep: Instant,
 }
@@ -135,6 +137,7 @@ impl<P: Packet> Segment<P> {
             counters: SegmentCounters::default(),
             announcements: Announcements::default(),
             ethernet_announcements: Announcements::default(),
+            discovery: Discovery::new(now, settings.seed.rotate_left(12)),
             outputs: VecDeque::new(),
             sweep: now,
         }
@@ -301,6 +304,7 @@ impl<P: Packet> Segment<P> {
             self.hosts.poll_timeout(),
             self.owners.poll_timeout(),
             self.introductions.poll_timeout(),
+            self.discovery.poll_timeout(),
             lookups,
             Some(self.sweep),
         ]
@@ -322,6 +326,7 @@ impl<P: Packet> Segment<P> {
             self.verify_claimed(now, fabric);
             self.send_ethernet_announcements(now, fabric, PER_TICK);
             self.send_infiniband_announcements(now, fabric, PER_TICK);
+            self.discover(now, fabric);
         }
         if now >= self.sweep || self.changes.is_due(now) {
             self.ask_cards(now, fabric);
@@ -330,6 +335,7 @@ impl<P: Packet> Segment<P> {
             self.sweep = now + SWEEP;
             self.ethernet_askers.expire(now);
             self.infiniband_askers.expire(now);
+            self.discovery.expire(now);
             let hosts = &self.hosts;
             let is_known = |ip: &IpAddr| hosts.get(*ip).is_some() || fabric.hardware(*ip).is_some();
             self.unproven.retain(|ip, _| is_known(ip));

@@ -31,10 +31,15 @@ impl<P: Packet> Segment<P> {
             self.announce_all(now);
             let doubted = self.meanwhile.doubted();
             let proven = |ip: &IpAddr| !doubted.contains(ip) && !self.unproven.contains_key(ip);
-            self.ethernet_announcements.start(now, infiniband.filter(proven));
+            let infiniband: Vec<_> = infiniband.filter(proven).collect();
+            self.ethernet_announcements.start(now, infiniband.iter().copied());
+            let ethernet = self.hosts.iter().filter(|host| host.address.is_some()).map(|host| host.ip);
+            let announced = ethernet.filter(proven).chain(infiniband).collect();
+            self.start_discovery(now, &announced);
         } else if forwarded && !self.forwards() {
             self.lookups.clear();
             self.introductions.clear();
+            self.discovery.stop();
             self.ethernet_askers = Askers::default();
             self.infiniband_askers = Askers::default();
             for ip in self.owners.settle() {
@@ -65,8 +70,10 @@ impl<P: Packet> Segment<P> {
                 self.meanwhile.note(ip);
             } else if self.hosts.get(ip).is_some() {
                 self.announcements.add(now, ip);
+                self.discovery.skip(ip);
             } else if fabric.hardware(ip).is_some() {
                 self.ethernet_announcements.add(now, ip);
+                self.discovery.skip(ip);
             }
         }
     }
