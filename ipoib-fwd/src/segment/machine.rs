@@ -340,8 +340,14 @@ impl<P: Packet> Segment<P> {
             let is_known = |ip: &IpAddr| hosts.get(*ip).is_some() || fabric.hardware(*ip).is_some();
             self.unproven.retain(|ip, _| is_known(ip));
             self.proven_at.retain(|ip, at| is_known(ip) && now.saturating_duration_since(*at) < LATE);
-            for (_, waiting) in self.parked.expire(now) {
-                self.let_go(now, fabric, waiting, DropReason::NeighbourUnresolved);
+            for (ip, waiting) in self.parked.expire(now) {
+                if waiting.awaited == Awaited::InfiniBandHost && fabric.has_way(ip) {
+                    // Its source is being introduced still; the path is there.
+                    let (side, worker) = (waiting.arrival.side, waiting.arrival.worker);
+                    self.output(Output::Release { side, worker, packet: waiting.packet });
+                } else {
+                    self.let_go(now, fabric, waiting, DropReason::NeighbourUnresolved);
+                }
             }
         }
     }
