@@ -60,6 +60,9 @@ impl Fabric for Nobody {
     fn neighbour_behind(&self, _: Qpn) -> Option<IpAddr> {
         None
     }
+    fn address_behind(&self, _: Qpn) -> Option<HardwareAddress> {
+        None
+    }
     fn way_back(&self, _: &UdSource) -> Option<UdDestination> {
         None
     }

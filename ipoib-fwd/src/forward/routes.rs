@@ -65,6 +65,12 @@ impl Prefix {
         (Ipv4Addr::from_bits(self.network + ends), Ipv4Addr::from_bits(self.last() - ends))
     }
 
+    /// The number of its addresses.
+    #[must_use]
+    pub const fn size(&self) -> u64 {
+        !self.mask as u64 + 1
+    }
+
     const fn last(&self) -> u32 {
         self.network | !self.mask
     }
@@ -134,6 +140,14 @@ impl Routes {
         let ranges = self.ranges.as_ref()?;
         let behind = ranges.partition_point(|(start, _)| *start <= ip.to_bits());
         ranges.get(behind.checked_sub(1)?)?.1
+    }
+
+    /// The subnets in order of their addresses; one that holds others may appear more than once.
+    pub fn subnets(&self) -> impl Iterator<Item = Prefix> {
+        self.ranges.iter().flat_map(|ranges| ranges.iter()).filter_map(|(_, hop)| match hop {
+            Some(Hop::OnLink(subnet)) => Some(*subnet),
+            Some(Hop::Via(_)) | None => None,
+        })
     }
 
     /// True if it holds nothing.

@@ -151,6 +151,11 @@ impl<P: Packet> Segment<P> {
             self.counters.limited += 1;
             return;
         }
+        self.start_proof(now, fabric, ip, claim);
+    }
+
+    /// Queries the other side because of a claim to an address that nobody is known to have.
+    pub(super) fn start_proof(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, claim: Claim) {
         if self.owners.claim(now, ip, claim, true) == Answer::Ask
             && !self.search(now, fabric, claim.side().other(), ip)
         {
@@ -289,6 +294,7 @@ impl<P: Packet> Segment<P> {
                 Step::Prove { ip, claim } => {
                     self.take(now, fabric, |segment, fabric| segment.proven(now, fabric, ip, claim));
                     self.introduce_proven(now, fabric, ip);
+                    self.answer_proven(now, fabric, ip);
                 }
                 Step::Move { ip, claim, held } => {
                     let to = claim.place();
@@ -319,17 +325,23 @@ impl<P: Packet> Segment<P> {
         }
         self.unproven.remove(&ip);
         self.proven_at.insert(ip, now);
+        let discovered = self.discovery.take_found(ip);
         match claim {
             Claim::Ethernet(arp) => {
-                let wanted = !claim.announces() || self.infiniband_askers.is_asked(ip);
+                let is_awaited = self.infiniband_askers.is_asked(ip) || self.hosts.contains(ip);
+                let wanted = !claim.announces() || is_awaited;
                 if wanted && !self.hosts.learn(now, ip, arp.sender_mac, None) {
                     return Err(DropReason::NeighbourTableFull);
                 }
                 // It was heard before the other side was queried.
                 self.hosts.set_confirmed(ip, None);
                 self.note_name(fabric, side, ip);
-                if claim.announces() {
+                if discovered {
+                    self.announce_discovered(now, fabric, ip, side);
+                } else if claim.announces() {
                     self.announce_to_infiniband(now, fabric, ip, By::Ethernet(arp.sender_mac));
+                }
+                if claim.announces() {
                     return Ok(());
                 }
                 self.announce_new(now, ip);
@@ -338,18 +350,34 @@ impl<P: Packet> Segment<P> {
             }
             Claim::InfiniBand { from, arp, .. } => {
                 let lid = from.slid;
-                if !claim.announces() || self.ethernet_askers.is_asked(ip) {
+                if !claim.announces() || self.ethernet_askers.is_asked(ip) || fabric.is_sought(ip) {
                     let name = self.name_for(now, fabric, Side::InfiniBand, ip, None);
                     fabric.meet(now, self.worker_of_name(name), name, arp.sender, ip);
                 }
                 self.note_name(fabric, side, ip);
-                if claim.announces() {
+                if discovered {
+                    self.announce_discovered(now, fabric, ip, side);
+                } else if claim.announces() {
                     self.announce_to_ethernet(now, ip, By::Lid(lid));
+                }
+                if claim.announces() {
                     return Ok(());
                 }
                 let meaning = check_infiniband(&arp, fabric.own_addresses(), &self.own)?;
                 self.answer_infiniband_arp(now, fabric, &arp, lid, meaning)
             }
+        }
+    }
+
+    /// Hosts that asked for an address while it was being proven are answered.
+    fn answer_proven(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
+        if self.lookups.contains_key(&ip) {
+            return;
+        }
+        if self.is_proven(fabric, Side::Ethernet, ip) {
+            self.answer_infiniband_askers(now, fabric, ip);
+        } else if self.is_proven(fabric, Side::InfiniBand, ip) {
+            self.release_to_infiniband(now, fabric, ip);
         }
     }
 

@@ -58,6 +58,7 @@ impl<P: Packet> Segment<P> {
                 self.prove(now, fabric, sender, claim);
                 return Ok(());
             }
+            SenderAction::ProveAndAnnounce => self.prove_discovered(now, fabric, sender, claim),
             SenderAction::ServeAndProve => return self.serve_new_ethernet(now, fabric, &arp, checked?),
             SenderAction::Note => self.meanwhile.note(sender),
             SenderAction::Contest => self.contest(now, fabric, sender, place),
@@ -236,6 +237,12 @@ impl<P: Packet> Segment<P> {
                 fabric.request(now, FIRST, NOBODY, target);
             }
             TargetAction::LookUp => self.counters.limited += 1,
+            // It is found without a query in the asker's name.
+            TargetAction::Wait if !probes && known == TargetKnowledge::Disputed => {
+                if fabric.hardware(target).is_none() {
+                    self.introduce(now, fabric, (sender, arp.sender_mac), target);
+                }
+            }
             TargetAction::Wait | TargetAction::Answer | TargetAction::Ignore => {}
         }
         Ok(())

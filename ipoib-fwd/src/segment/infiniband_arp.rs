@@ -81,6 +81,7 @@ impl<P: Packet> Segment<P> {
                 return Ok(());
             }
             SenderAction::Prove => self.prove(now, fabric, sender, claim),
+            SenderAction::ProveAndAnnounce => self.prove_discovered(now, fabric, sender, claim),
             SenderAction::ServeAndProve => {}
             SenderAction::Contest => self.contest(now, fabric, sender, place),
             SenderAction::Refute => self.refute(now, sender, place),
@@ -99,7 +100,10 @@ impl<P: Packet> Segment<P> {
         if kind != ArpKind::Probe && (learns || !fabric.is_sought(sender)) {
             let was_known = fabric.hardware(sender).is_some();
             fabric.hear(now, worker, &from, arp);
-            self.infiniband_host_heard(now, fabric, sender, was_known);
+            // A claim of a host that is not known proves nothing to those who probe; an answer to their probe does.
+            if kind == ArpKind::Reply || fabric.hardware(sender).is_some() {
+                self.infiniband_host_heard(now, fabric, sender, was_known);
+            }
             if kind == ArpKind::Reply && fabric.hardware(sender).is_some_and(|at| at.is_same_as(arp.sender)) {
                 self.introduced(now, fabric, IpAddr::V4(arp.target_ip), sender);
             }

@@ -13,7 +13,7 @@ use super::arp::check_ethernet;
 use super::fabric::{Fabric, v4};
 use super::machine::{Segment, source_of};
 use super::output::{Output, Packet};
-use super::parked::Awaited;
+use super::parked::{Awaited, PATIENCE};
 use super::pending::Claim;
 use crate::forward::Side;
 use ipoib::net::arp::{ArpOperation, EthernetArp};
@@ -21,8 +21,8 @@ use ipoib::net::ethernet::MacAddress;
 
 /// Most at once. Beyond that the oldest host without a path is looked for without an introduction.
 const MOST: usize = 256;
-/// How long the InfiniBand host is looked for.
-const FOUND: Duration = Duration::from_secs(4);
+/// How long the InfiniBand host is looked for: no packet waits for longer.
+const FOUND: Duration = PATIENCE;
 /// How long the Ethernet host's address is being proven.
 const PROVEN: Duration = Duration::from_secs(1);
 /// How long the InfiniBand host's answer is awaited.
@@ -85,8 +85,19 @@ impl Introductions {
         }
     }
 
-    fn expire(&mut self, now: Instant) -> Vec<IpAddr> {
-        self.open.extract_if(.., |_, introduction| introduction.until <= now).map(|((_, to), _)| to).collect()
+    /// Those whose time is up, and those whose Ethernet host cannot be proven.
+    fn expire(&mut self, now: Instant, can_be_proven: impl Fn(IpAddr) -> bool) -> Vec<IpAddr> {
+        let is_over = |source: IpAddr, introduction: &Introduction| {
+            introduction.until <= now || (introduction.stage == Stage::Proof && !can_be_proven(source))
+        };
+        let over = self.open.extract_if(.., |(source, _), introduction| is_over(*source, introduction));
+        over.map(|((_, to), _)| to).collect()
+    }
+
+    /// How many are under way.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
     }
 }
 
@@ -170,9 +181,11 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Those whose time is up are given up: what waited for them goes all the same.
+    /// Those whose time is up, or whose Ethernet host cannot be proven, are given up: what waited for them goes all the same.
     pub(super) fn expire_introductions(&mut self, now: Instant, fabric: &mut impl Fabric) {
-        for target in self.introductions.expire(now) {
+        let (hosts, owners) = (&self.hosts, &self.owners);
+        let can_be_proven = |source| hosts.get(source).is_some() || owners.is_asked(source);
+        for target in self.introductions.expire(now, can_be_proven) {
             self.release_to_infiniband(now, fabric, target);
         }
     }
@@ -182,7 +195,8 @@ impl<P: Packet> Segment<P> {
         if !fabric.has_way(target) {
             return;
         }
-        if !self.lookups.contains_key(&target) {
+        // Nobody is answered for an address that is not proven.
+        if !self.lookups.contains_key(&target) && !self.unproven.contains_key(&target) {
             self.answer_ethernet_askers(now, fabric, target);
         }
         let introductions = &self.introductions;

@@ -97,18 +97,21 @@ impl<P: Packet> Segment<P> {
                 false => SenderKnowledge::AcrossUnproven,
             };
         }
-        match self.owners.claimed(ip).map(|claim| claim.side()) {
-            Some(claimed) if claimed != side => return SenderKnowledge::ClaimedAcross,
-            Some(_) => return SenderKnowledge::ClaimedHere,
-            None => {}
-        }
         let awaited = match side {
             Side::Ethernet => self.hosts.contains(ip),
             Side::InfiniBand => fabric.is_sought(ip),
         };
+        match self.owners.claimed(ip).map(|claim| claim.side()) {
+            Some(claimed) if claimed != side => return SenderKnowledge::ClaimedAcross,
+            // Hosts or packets wait for it.
+            Some(_) if awaited => return SenderKnowledge::Awaited,
+            Some(_) => return SenderKnowledge::ClaimedHere,
+            None => {}
+        }
         match lookup {
             _ if awaited => SenderKnowledge::Awaited,
             Some(lookup) if lookup.own == side => SenderKnowledge::SoughtAcross,
+            Some(_) | None if self.discovery.expects(now, ip) => SenderKnowledge::Discovered,
             Some(_) | None => SenderKnowledge::Unknown,
         }
     }

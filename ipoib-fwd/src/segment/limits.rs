@@ -34,6 +34,12 @@ const SEARCHES: Rate = (1000, 256);
 /// Those that one host brings about.
 const SEARCHES_EACH: Rate = (32, 64);
 
+/// Addresses that are queried on each side when the gateway starts to forward.
+const DISCOVERY: Rate = (500, 16);
+/// Hosts that have answered those queries: two queries and an announcement for each. With [`DISCOVERY`] that is less than the link's own
+/// limit for broadcasts restores in a second, so that discovery takes at most its burst from others.
+const DISCOVERED: Rate = (128, 512);
+
 /// Addresses that one host has looked for while many are: for nobody's, above all. Others' have room beside its.
 const LOOKUPS_EACH: Rate = (32, 64);
 
@@ -138,6 +144,10 @@ pub(super) struct Limits {
     pub(super) own_side: Bucket,
     /// Announcements of Ethernet hosts that were proven just now.
     pub(super) new_hosts: Bucket,
+    /// Queries of host discovery.
+    pub(super) discovery: Bucket,
+    /// Hosts that have answered them.
+    pub(super) discovered: Bucket,
     /// Announcements on the InfiniBand side, and on the Ethernet side.
     infiniband_announcements: Bucket,
     ethernet_announcements: Bucket,
@@ -160,6 +170,8 @@ impl Limits {
             ethernet_requests: bucket(now, REQUESTS),
             returning_requests: bucket(now, REQUESTS),
             new_hosts: bucket(now, ANNOUNCEMENTS),
+            discovery: bucket(now, DISCOVERY),
+            discovered: bucket(now, DISCOVERED),
             infiniband_announcements: bucket(now, ANNOUNCEMENTS),
             ethernet_announcements: bucket(now, ANNOUNCEMENTS),
         }
@@ -210,6 +222,7 @@ impl Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::segment::discovery::MOST;
 
     #[test]
     fn the_manual_has_these_rates() {
@@ -229,6 +242,12 @@ mod tests {
             format!("of the asker's own side | {} | all |", rate(SEARCHES)),
             format!("carried across | {} to a side for all |", both(ANNOUNCEMENTS_EACH, ANNOUNCEMENTS)),
             format!("proven just now | {} | all |", rate(ANNOUNCEMENTS)),
+            format!(
+                "when the gateway starts to forward | {}, {} addresses",
+                rate(DISCOVERY),
+                number(MOST as u32)
+            ),
+            format!("hosts that answer them | {} | all |", rate(DISCOVERED)),
             format!("| ping replies | {} | all |", rate(ECHO)),
             format!("| ICMP errors | {} for all |", both(ERRORS_EACH, ERRORS)),
         ] {

@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::announcements::{Announcements, PER_TICK};
 use super::arp::Own;
 use super::askers::Askers;
+use super::discovery::Discovery;
 use super::fabric::{Fabric, v4};
 use super::hosts::{self, Ageing, HostCounters, HostInfo, Hosts, worker_of};
 use super::introductions::Introductions;
@@ -109,6 +110,7 @@ pub struct Segment<P> {
     pub(super) announcements: Announcements,
     /// Of InfiniBand hosts, on Ethernet.
     pub(super) ethernet_announcements: Announcements,
+    pub(super) discovery: Discovery,
     outputs: VecDeque<Output<P>>,
     sweep: Instant,
 }
@@ -138,6 +140,7 @@ impl<P: Packet> Segment<P> {
             counters: SegmentCounters::default(),
             announcements: Announcements::default(),
             ethernet_announcements: Announcements::default(),
+            discovery: Discovery::new(now, settings.seed.rotate_left(12)),
             outputs: VecDeque::new(),
             sweep: now,
         }
@@ -305,6 +308,7 @@ impl<P: Packet> Segment<P> {
             self.hosts.poll_timeout(),
             self.owners.poll_timeout(),
             self.introductions.poll_timeout(),
+            self.discovery.poll_timeout(),
             lookups,
             Some(self.sweep),
         ]
@@ -327,6 +331,7 @@ impl<P: Packet> Segment<P> {
             self.prove_told(now, fabric);
             self.send_ethernet_announcements(now, fabric, PER_TICK);
             self.send_infiniband_announcements(now, fabric, PER_TICK);
+            self.discover(now, fabric);
         }
         if now >= self.sweep || self.changes.is_due(now) {
             self.ask_cards(now, fabric);
@@ -335,6 +340,7 @@ impl<P: Packet> Segment<P> {
             self.sweep = now + SWEEP;
             self.ethernet_askers.expire(now);
             self.infiniband_askers.expire(now);
+            self.discovery.expire(now);
             let hosts = &self.hosts;
             let is_known = |ip: &IpAddr| hosts.get(*ip).is_some() || fabric.hardware(*ip).is_some();
             self.unproven.retain(|ip, _| is_known(ip));
@@ -343,8 +349,14 @@ impl<P: Packet> Segment<P> {
                 self.told.prove_all();
             }
             self.proven_at.retain(|ip, at| is_known(ip) && now.saturating_duration_since(*at) < LATE);
-            for (_, waiting) in self.parked.expire(now) {
-                self.let_go(now, fabric, waiting, DropReason::NeighbourUnresolved);
+            for (ip, waiting) in self.parked.expire(now) {
+                if waiting.awaited == Awaited::InfiniBandHost && fabric.has_way(ip) {
+                    // Its source is being introduced still; the path is there.
+                    let (side, worker) = (waiting.arrival.side, waiting.arrival.worker);
+                    self.output(Output::Release { side, worker, packet: waiting.packet });
+                } else {
+                    self.let_go(now, fabric, waiting, DropReason::NeighbourUnresolved);
+                }
             }
         }
     }

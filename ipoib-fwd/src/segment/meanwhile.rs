@@ -32,6 +32,11 @@ impl Meanwhile {
         self.claimed.iter().chain(&self.asked).copied().collect()
     }
 
+    /// True if this one's owner has not answered yet.
+    pub(super) fn is_doubted(&self, ip: IpAddr) -> bool {
+        self.claimed.contains(&ip) || self.asked.contains(&ip)
+    }
+
     /// Those whose owners are to be asked now.
     pub(super) fn ask(&mut self) -> Vec<IpAddr> {
         let claimed = Vec::from(std::mem::take(&mut self.claimed));

@@ -19,6 +19,7 @@
 //! * [`ownership`] – the table that says what is done about an ARP packet, by what is known of its addresses.
 //! * `owners`, `disputes` – one owner an address: claims, moves, addresses that move too often.
 //! * `names` – in whose name hosts are queried; `introductions` – InfiniBand hosts learn by such a question where an Ethernet host is.
+//! * `discovery` – hosts that a gateway queries when it starts to forward, so that it can announce them.
 //! * `parked` – packets that wait: for an address, or for a connection.
 //! * `role` – what a segment does that another gateway forwards.
 //! * `local` – what the gateway says itself: ping replies, ICMP errors.
@@ -27,6 +28,7 @@
 mod announcements;
 mod arp;
 mod askers;
+mod discovery;
 mod disputes;
 mod ethernet_arp;
 mod fabric;

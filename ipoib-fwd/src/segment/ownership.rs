@@ -69,6 +69,7 @@ described! {
         ClaimedAcross = "A host of the other side claims it.";
         SoughtAcross = "The other side is being queried for it and has not answered.";
         Awaited = "This side was queried for it.";
+        Discovered = "The gateway has just started to forward and queried both sides for it.";
         ClaimedHere = "A host of this side claims it, and the other side is being queried.";
         Unknown = "Nothing.";
     }
@@ -89,6 +90,7 @@ described! {
         Refute = "Refuse the claim of the other side. Take the answer if this side was queried for a host of the other; it is proven when the other side has been queried and stayed silent. A request is served.";
         Take = "Take the answer; it is proven when the other side has been queried and stayed silent.";
         Prove = "Query the other side twice within 0.3 s. If it stays silent the address is proven, and an announcement is carried across.";
+        ProveAndAnnounce = "Query the other side twice within 0.3 s. If it stays silent, announce the address there.";
         ServeAndProve = "Serve the request, and prove its sender if it asks for a host of the other side or for the gateway.";
     }
 }
@@ -186,6 +188,9 @@ pub const SENDERS: &[SenderRow] = &[
     sender(Claimed::ClaimedAcross, CLAIMS, Sender::Refute, Sender::Serve),
     sender(Claimed::SoughtAcross, CLAIMS, Sender::Take, Sender::Serve),
     sender(Claimed::Awaited, CLAIMS, Sender::Take, Sender::Take),
+    sender(Claimed::Discovered, &[Request], Sender::ServeAndProve, Sender::Serve),
+    sender(Claimed::Discovered, &[Reply], Sender::ProveAndAnnounce, Sender::Serve),
+    sender(Claimed::Discovered, &[Announcement], Sender::Prove, Sender::Serve),
     sender(Claimed::ClaimedHere, &[Request], Sender::ServeAndProve, Sender::Serve),
     sender(Claimed::ClaimedHere, &[Reply], Sender::Serve, Sender::Serve),
     sender(Claimed::ClaimedHere, &[Announcement], Sender::Prove, Sender::Serve),
@@ -263,7 +268,13 @@ mod tests {
             if known == Claimed::Across || (known == Claimed::AcrossLately && kind != Reply) {
                 assert_eq!(action, Sender::AskOwner, "an owner is queried first");
             }
-            let asks_others = [Sender::AskOwner, Sender::Prove, Sender::ServeAndProve, Sender::Contest];
+            let asks_others = [
+                Sender::AskOwner,
+                Sender::Prove,
+                Sender::ServeAndProve,
+                Sender::ProveAndAnnounce,
+                Sender::Contest,
+            ];
             let standby = of_sender(kind, known, false);
             assert!(!asks_others.contains(&standby), "{kind:?} {known:?}: the forwarder decides");
         }

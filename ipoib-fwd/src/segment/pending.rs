@@ -56,6 +56,15 @@ impl Claim {
         self
     }
 
+    /// The same claim as an announcement: its host is announced on the other side once it is proven.
+    pub(super) const fn announced(mut self) -> Self {
+        match &mut self {
+            Self::Ethernet(arp) => arp.target_ip = arp.sender_ip,
+            Self::InfiniBand { arp, .. } => arp.target_ip = arp.sender_ip,
+        }
+        self
+    }
+
     /// Where the address is, if the claim is right.
     pub(super) const fn place(&self) -> Place {
         match self {

@@ -126,6 +126,11 @@ impl<P: Packet> Segment<P> {
         asked
     }
 
+    /// True if few addresses are looked up.
+    pub(super) fn has_lookup_room(&self) -> bool {
+        self.lookups.len() < MOST / 2
+    }
+
     /// Queries all hosts of a side. Returns false if that cannot be now.
     fn ask_side(&mut self, now: Instant, fabric: &mut impl Fabric, side: Side, ip: IpAddr) -> bool {
         match side {

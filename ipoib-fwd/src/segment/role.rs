@@ -27,11 +27,16 @@ impl<P: Packet> Segment<P> {
         let forwarded = self.forwards();
         self.own.settings.role = role;
         if self.forwards() && !forwarded {
-            self.announce_hosts(now, infiniband);
+            let infiniband: Vec<_> = infiniband.collect();
+            let ethernet = self.hosts.iter().filter(|host| host.address.is_some()).map(|host| host.ip);
+            let announced = ethernet.chain(infiniband.iter().copied()).filter(self.is_undoubted()).collect();
+            self.announce_hosts(now, infiniband.into_iter());
             self.told.prove_all();
+            self.start_discovery(now, &announced);
         } else if forwarded && !self.forwards() {
             self.lookups.clear();
             self.introductions.clear();
+            self.discovery.stop();
             self.ethernet_askers = Askers::default();
             self.infiniband_askers = Askers::default();
             for ip in self.owners.settle() {
@@ -47,9 +52,14 @@ impl<P: Packet> Segment<P> {
     /// when it has answered.
     pub fn announce_hosts(&mut self, now: Instant, infiniband: impl Iterator<Item = IpAddr>) {
         self.announce_all(now);
+        let infiniband: Vec<_> = infiniband.filter(self.is_undoubted()).collect();
+        self.ethernet_announcements.start(now, infiniband.into_iter());
+    }
+
+    /// A test of known hosts: true for those that are proven and whose addresses were not claimed while it did not forward.
+    fn is_undoubted(&self) -> impl Fn(&IpAddr) -> bool {
         let doubted = self.meanwhile.doubted();
-        let proven = |ip: &IpAddr| !doubted.contains(ip) && !self.unproven.contains_key(ip);
-        self.ethernet_announcements.start(now, infiniband.filter(proven));
+        move |ip| !doubted.contains(ip) && !self.unproven.contains_key(ip)
     }
 
     /// Owners whose addresses were claimed while it did not forward are asked whether they are still there, by who forwards now. The other
@@ -71,8 +81,10 @@ impl<P: Packet> Segment<P> {
                 self.meanwhile.note(ip);
             } else if self.hosts.get(ip).is_some() {
                 self.announcements.add(now, ip);
+                self.discovery.skip(ip);
             } else if fabric.hardware(ip).is_some() {
                 self.ethernet_announcements.add(now, ip);
+                self.discovery.skip(ip);
             }
         }
     }

@@ -64,6 +64,14 @@ impl HostMemory {
         self.base.as_ptr().addr() as u64
     }
 
+    /// The same as a pointer, for readers of memory that no other process and no guest can write: the device itself reads and writes
+    /// by [`Self::read`] and [`Self::write`] only.
+    #[inline]
+    #[must_use]
+    pub const fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
     /// The part of `len` bytes at `offset`, if it lies within.
     #[inline]
     #[must_use]

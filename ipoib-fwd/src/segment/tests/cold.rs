@@ -190,8 +190,8 @@ fn a_packet_whose_source_cannot_be_proven_goes_all_the_same() {
     w.know_infiniband(1, I1);
     w.publish(I1);
     w.infiniband(InfiniBandOperation::Reply, 2, E1, GATEWAY);
-    w.pass(secs(1));
-    assert_eq!(released(&w.outputs()), [&frame]);
+    w.pass(ms(10));
+    assert_eq!(released(&w.outputs()), [&frame], "and waits for nothing any more");
     assert!(!w.asked().contains(&Asked::Ask(I1.into())));
     // Its source is not of the segment, as behind a router.
     let mut w = World::new();
@@ -200,6 +200,36 @@ fn a_packet_whose_source_cannot_be_proven_goes_all_the_same() {
     w.segment.handle_unresolved(w.now, &mut w.fabric, I1.into(), arrival, frame.clone(), false);
     w.know_infiniband(1, I1);
     w.publish(I1);
+    assert_eq!(released(&w.outputs()), [&frame]);
+}
+
+#[test]
+fn a_packet_is_not_dropped_while_its_source_is_introduced_to_a_host_with_a_path() {
+    let mut w = World::new();
+    let frame = cold_frame(&mut w);
+    w.pass(PATIENCE - ms(100));
+    w.know_infiniband(1, I1);
+    w.publish(I1);
+    assert_eq!(released(&w.outputs()), [] as [&Vec<u8>; 0], "it is introduced first");
+    w.pass(secs(1));
+    let outputs = w.outputs();
+    assert_eq!(released(&outputs), [&frame]);
+    assert!(!outputs.iter().any(|o| matches!(o, Output::Discard { .. })));
+}
+
+#[test]
+fn an_introduction_under_way_is_not_pushed_out_by_a_scan() {
+    let mut w = World::new();
+    w.segment.own.settings.address = GatewayAddress::new(GATEWAY, 16);
+    let frame = cold_frame(&mut w);
+    w.know_infiniband(1, I1);
+    w.publish(I1);
+    for n in 0..400u32 {
+        w.ethernet(ArpOperation::Request, E2_MAC, E2, Ipv4Addr::from(0x0a4d_0400 + n));
+    }
+    assert_eq!(w.segment.introductions.len(), 256, "those without a path have made room");
+    until_introduced(&mut w);
+    w.infiniband(InfiniBandOperation::Reply, 1, I1, E1);
     assert_eq!(released(&w.outputs()), [&frame]);
 }
 

@@ -40,10 +40,22 @@ struct World {
     heard: Vec<(Instant, Of, Ipv4Addr)>,
     /// Addresses for which more than one host speaks.
     lied_about: HashSet<Ipv4Addr>,
+    /// Addresses that the gateway has announced, by the side where it did.
+    announced: HashSet<(Of, Ipv4Addr)>,
 }
 
 impl World {
     fn new(seed: u64, net: Net) -> Self {
+        let mut world = Self::cold(seed, net);
+        world.town.start(0);
+        world.town.run(START);
+        world.town.watched = Some(Vec::new());
+        world.since = vec![world.town.now - BOUND * 2; HOSTS + LIARS];
+        world
+    }
+
+    /// Without a gateway.
+    fn cold(seed: u64, net: Net) -> Self {
         let mut town = Town::new(seed);
         match net {
             Net::Own => {}
@@ -60,8 +72,6 @@ impl World {
                 }
             }
         }
-        town.start(0);
-        town.run(START);
         town.watched = Some(Vec::new());
         Self {
             since: vec![town.now - BOUND * 2; HOSTS + LIARS],
@@ -72,6 +82,7 @@ impl World {
             asked: Vec::new(),
             heard: Vec::new(),
             lied_about: HashSet::new(),
+            announced: HashSet::new(),
         }
     }
 
@@ -142,6 +153,9 @@ impl World {
                 let late = at.saturating_duration_since(*died);
                 assert!(late <= BOUND, "{sender} is answered for {late:?} after its death");
             }
+            if said.operation == ArpOperation::Request && sender == said.target {
+                self.announced.insert((side, sender));
+            }
             if said.operation == ArpOperation::Request {
                 self.asked.push((at, side, said.target));
             } else if said.target.is_unspecified() && owner.is_some() {
@@ -179,6 +193,39 @@ impl World {
 fn everywhere() -> impl Iterator<Item = (Of, Of, Net)> {
     let sides = [(Of::Ethernet, Of::InfiniBand), (Of::InfiniBand, Of::Ethernet)];
     sides.into_iter().flat_map(|(side, other)| NETS.map(|net| (side, other, net)))
+}
+
+#[test]
+fn a_gateway_that_starts_cold_announces_every_silent_host_within_three_seconds() {
+    for net in [Net::Own, Net::Second] {
+        for (seed, lies, loss) in [(0, false, 0), (1, true, 0), (2, false, 10)] {
+            let mut w = World::cold(seed, net);
+            w.town.start(0);
+            w.town.loss = loss;
+            let liar = w.liar(Of::Ethernet);
+            w.town.hosts[liar].answers_for_all = lies;
+            let end = w.town.now + START;
+            while !w.town.slots[0].life.as_ref().unwrap().forwards() {
+                assert!(w.town.now < end);
+                w.run(ms(100));
+            }
+            w.run(secs(3));
+            let missing: Vec<_> = (0..HOSTS)
+                .filter(|h| !w.announced.contains(&(w.town.hosts[*h].side.other(), w.ip(*h))))
+                .map(|h| &w.town.hosts[h])
+                .collect();
+            match (lies, loss) {
+                (false, 0) => assert!(missing.is_empty(), "{net:?}: {missing:?}"),
+                // Each query, answer and announcement may be lost, twice.
+                (false, _) => assert!(missing.len() < 4, "{net:?}: {missing:?}"),
+                // `check` fails if the gateway speaks for a host on its own side.
+                (true, _) => {
+                    assert!(missing.iter().all(|host| host.side == Of::InfiniBand), "{net:?}: {missing:?}")
+                }
+            }
+            assert!(w.town.slots[0].life.as_ref().unwrap().known(w.town.now).is_empty(), "nobody needs them");
+        }
+    }
 }
 
 #[test]

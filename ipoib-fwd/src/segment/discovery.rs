@@ -1,0 +1,254 @@
+//! Host discovery by a gateway that starts to forward.
+//!
+//! Hosts go on sending to the hardware addresses in their neighbor caches. Those may belong to another gateway that is gone or, on
+//! InfiniBand, to queue pairs of an earlier run; a host corrects that only when its own entry ages. A gateway that does not know a host
+//! cannot announce it. So it queries both sides for each address of the segment's subnets, in two rounds. An answer is a claim as any
+//! other ([`ownership`](super::ownership)): the other side is queried, and if it stays silent the host is announced there. The host is
+//! not learned by that, unless somebody waits for it.
+//!
+//! Queries and answers have token buckets of their own. While hosts look for many addresses, discovery slows down.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use foldhash::fast::FixedState;
+
+use super::arp::announcement_ethernet;
+use super::fabric::Fabric;
+use super::hosts;
+use super::machine::Segment;
+use super::output::Packet;
+use super::pending::Claim;
+use crate::forward::{Prefix, Settings, Side};
+use ipoib::net::ethernet::MacAddress;
+
+/// Most addresses that are queried: first those of hosts that were heard on Ethernet, then the other ones, the smallest subnets first.
+pub(super) const MOST: usize = 4096;
+/// Larger subnets are left out.
+pub(super) const LARGEST: u64 = 1 << 16;
+/// The second round starts this long after the first, or at its end: a query or its answer may be lost.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How long an answer is taken for one to a query.
+const ANSWER: Duration = Duration::from_secs(1);
+/// Time between two steps, and the most queries of one: a step may be late.
+const PACE: Duration = Duration::from_millis(8);
+const STEP: usize = 16;
+
+/// Discovery in progress.
+#[derive(Debug)]
+pub(super) struct Discovery {
+    /// Addresses that are still to be queried in this round.
+    waiting: VecDeque<Ipv4Addr>,
+    /// When the second round starts, and its addresses.
+    second: Option<(Instant, VecDeque<Ipv4Addr>)>,
+    /// Until when answers for the queried addresses count.
+    queried: HashMap<IpAddr, Instant, FixedState>,
+    /// Addresses that were answered for and are being proven.
+    found: HashSet<IpAddr, FixedState>,
+    /// Known hosts that are announced without being discovered.
+    announced: HashSet<IpAddr, FixedState>,
+    next: Instant,
+}
+
+impl Discovery {
+    pub(super) fn new(now: Instant, seed: u64) -> Self {
+        let hasher = || FixedState::with_seed(seed);
+        Self {
+            waiting: VecDeque::new(),
+            second: None,
+            queried: HashMap::with_hasher(hasher()),
+            found: HashSet::with_hasher(hasher()),
+            announced: HashSet::with_hasher(hasher()),
+            next: now,
+        }
+    }
+
+    fn start(&mut self, now: Instant, addresses: impl Iterator<Item = Ipv4Addr>) {
+        self.stop();
+        self.waiting.extend(addresses.take(MOST));
+        self.second = Some((now + AGAIN, self.waiting.clone()));
+        self.next = now;
+    }
+
+    pub(super) fn stop(&mut self) {
+        self.waiting.clear();
+        self.second = None;
+        self.queried.clear();
+        self.found.clear();
+        self.announced.clear();
+    }
+
+    /// A host is announced for another reason.
+    pub(super) fn skip(&mut self, ip: IpAddr) {
+        if self.second.is_some() || !self.waiting.is_empty() {
+            self.announced.insert(ip);
+        }
+    }
+
+    /// True if an answer of a host that is not known is one to a query of discovery.
+    pub(super) fn expects(&self, now: Instant, ip: IpAddr) -> bool {
+        self.queried.get(&ip).is_some_and(|until| now < *until)
+    }
+
+    /// An address is proven. Returns true if that was found by discovery.
+    pub(super) fn take_found(&mut self, ip: IpAddr) -> bool {
+        self.found.remove(&ip)
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let second = self.second.as_ref().map(|(at, _)| (*at).max(self.next));
+        if self.waiting.is_empty() { second } else { Some(self.next) }
+    }
+
+    /// The next address to query.
+    fn next(&mut self, now: Instant) -> Option<Ipv4Addr> {
+        if self.waiting.is_empty()
+            && let Some((_, addresses)) = self.second.take_if(|(at, _)| *at <= now)
+        {
+            self.waiting = addresses;
+        }
+        self.waiting.pop_front()
+    }
+
+    /// Forgets queries that are not answered any more. A proof takes less time than an answer may.
+    pub(super) fn expire(&mut self, now: Instant) {
+        self.queried.retain(|_, until| now < *until);
+        let queried = &self.queried;
+        self.found.retain(|ip| queried.contains_key(ip));
+    }
+}
+
+/// The subnets of a segment, the smallest ones first, without those that are too large.
+fn subnets<D>(settings: &Settings<D>) -> Vec<Prefix> {
+    let own = settings.address.map(|own| own.subnet());
+    let mut subnets: Vec<Prefix> = Vec::new();
+    for subnet in own.into_iter().chain(settings.routes.subnets()) {
+        if subnet.size() <= LARGEST && !subnets.contains(&subnet) {
+            subnets.push(subnet);
+        }
+    }
+    subnets.sort_by_key(Prefix::size);
+    subnets
+}
+
+/// The first addresses of these subnets, [`LARGEST`] in all.
+fn addresses(subnets: &[Prefix]) -> impl Iterator<Item = Ipv4Addr> {
+    let hosts = subnets.iter().flat_map(|subnet| {
+        let (first, last) = subnet.hosts();
+        (first.to_bits()..=last.to_bits()).map(Ipv4Addr::from_bits)
+    });
+    hosts.take(LARGEST as usize)
+}
+
+impl<P: Packet> Segment<P> {
+    /// The gateway starts to forward: it queries both sides for all hosts, but for those that are `announced` in any case.
+    pub(super) fn start_discovery(&mut self, now: Instant, announced: &HashSet<IpAddr>) {
+        let subnets = subnets(&self.own.settings);
+        let own = &self.own;
+        let wanted = |ip: &Ipv4Addr| {
+            own.settings.is_on_link(*ip)
+                && !own.owns(IpAddr::V4(*ip))
+                && !announced.contains(&IpAddr::V4(*ip))
+        };
+        let heard = |ip: &Ipv4Addr| self.heard.has(IpAddr::V4(*ip));
+        let first = addresses(&subnets).filter(|ip| heard(ip) && wanted(ip));
+        let others = addresses(&subnets).filter(|ip| !heard(ip) && wanted(ip));
+        self.discovery.start(now, first.chain(others));
+    }
+
+    /// Continues discovery.
+    pub(super) fn discover(&mut self, now: Instant, fabric: &mut impl Fabric) {
+        if self.discovery.poll_timeout().is_none_or(|at| now < at) {
+            return;
+        }
+        self.discovery.next = now + PACE;
+        if !fabric.is_up() {
+            return;
+        }
+        for _ in 0..if self.is_busy() { 1 } else { STEP } {
+            if !self.limits.discovery.take(now) {
+                return;
+            }
+            let Some(ip) = self.discovery.next(now) else { return };
+            self.discover_address(now, fabric, ip.into());
+        }
+    }
+
+    /// True while hosts look for many addresses.
+    fn is_busy(&self) -> bool {
+        !self.ethernet_askers.has_room()
+            || !self.infiniband_askers.has_room()
+            || !hosts::has_room(&self.hosts)
+            || !self.has_lookup_room()
+    }
+
+    fn discover_address(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
+        // The networks may have changed since.
+        let is_host = matches!(ip, IpAddr::V4(ip) if self.own.settings.is_on_link(ip)) && !self.own.owns(ip);
+        let is_sought = self.hosts.contains(ip) || fabric.is_sought(ip);
+        let is_open = self.lookups.contains_key(&ip)
+            || self.owners.claimed(ip).is_some()
+            || self.owners.is_contested(now, ip);
+        if !is_host || is_open {
+            return;
+        }
+        for side in [Side::Ethernet, Side::InfiniBand] {
+            if self.is_on(fabric, side, ip) {
+                // It has become known since the gateway started to forward. One that is verified is announced when it answers.
+                let is_doubted =
+                    self.hosts.is_asked(ip) || fabric.is_asked(ip) || self.meanwhile.is_doubted(ip);
+                let is_new = self.is_proven(fabric, side, ip) && !self.discovery.announced.contains(&ip);
+                if is_new && !is_doubted && self.limits.discovered.take(now) {
+                    self.announce_discovered(now, fabric, ip, side);
+                }
+                return;
+            }
+        }
+        if is_sought {
+            return;
+        }
+        let on_infiniband = self.ask_infiniband_hosts(now, fabric, ip);
+        let on_ethernet = self.ask_ethernet_host(now, fabric, ip, None, MacAddress::BROADCAST);
+        if on_infiniband || on_ethernet {
+            self.discovery.queried.insert(ip, now + ANSWER);
+        }
+    }
+
+    /// A host that is not known has answered a query of discovery: it is proven, and announced then.
+    pub(super) fn prove_discovered(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        ip: IpAddr,
+        claim: Claim,
+    ) {
+        if self.owners.claimed(ip).is_some() || self.discovery.found.contains(&ip) {
+            return;
+        }
+        if !self.limits.discovered.take(now) {
+            self.counters.limited += 1;
+            return;
+        }
+        self.discovery.found.insert(ip);
+        self.discovery.queried.insert(ip, now + ANSWER);
+        self.start_proof(now, fabric, ip, claim.announced());
+    }
+
+    /// Announces a host of `side` on the other one.
+    pub(super) fn announce_discovered(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        ip: IpAddr,
+        side: Side,
+    ) {
+        match (side, ip) {
+            (Side::Ethernet, _) => fabric.announce(now, self.worker_of(ip), ip),
+            (Side::InfiniBand, IpAddr::V4(ip)) => {
+                self.frame(&announcement_ethernet(ip, self.own.mac()), MacAddress::BROADCAST);
+            }
+            (Side::InfiniBand, IpAddr::V6(_)) => {}
+        }
+    }
+}
