@@ -423,6 +423,9 @@ impl<P: Packet> Segment<P> {
             if across == Side::Ethernet {
                 self.introduce_proven(now, fabric, ip);
             }
+            if was_told {
+                self.discovery.skip(ip);
+            }
             match across {
                 // They are announced as those are that were proven before this gateway began to forward.
                 Side::Ethernet if was_told => self.announcements.add(now, ip),

@@ -50,7 +50,7 @@ impl Day {
         for h in self.honest() {
             let host = &self.town.hosts[h];
             let places: Vec<_> = known.iter().filter(|k| k.ip == host.ip).map(|k| k.place).collect();
-            if gateway.segment.owners.is_held(host.ip.into()) {
+            if gateway.segment.owners.is_held(host.ip.into()) || self.is_contested(g, host.ip) {
                 continue;
             }
             let [at] = places[..] else {
@@ -62,6 +62,13 @@ impl Day {
                 host.ip
             );
         }
+    }
+
+    /// Liars have answered while an address was being proven, so that neither side is believed for ten seconds. At a takeover all hosts
+    /// are proven that were only reported, by somebody without a key.
+    fn is_contested(&self, g: usize, ip: Ipv4Addr) -> bool {
+        let gateway = self.town.slots[g].life.as_ref().unwrap();
+        gateway.segment.owners.is_contested(self.town.now, ip.into())
     }
 
     /// Whoever was taken for a host before its first hello was heard is not any more.
@@ -82,7 +89,8 @@ impl Day {
             let others = honest.iter().filter(|to| *to != from).skip(i % every).step_by(every);
             others.map(|to| (*from, *to)).collect::<Vec<_>>()
         };
-        let pairs: Vec<_> = honest.iter().enumerate().flat_map(of).collect();
+        let mut pairs: Vec<_> = honest.iter().enumerate().flat_map(of).collect();
+        pairs.retain(|(_, to)| !self.is_contested(g, self.town.hosts[*to].ip));
         for _ in 0..3 {
             for (from, to) in &pairs {
                 let target = self.town.hosts[*to].ip;

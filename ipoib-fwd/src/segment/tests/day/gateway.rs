@@ -10,7 +10,9 @@ use pmd::hca::PortState;
 
 use super::super::*;
 use crate::forward::{MAX_NEIGHBOURS, PeerGateway, Prefix, Role, Route, Routes};
-use crate::segment::pair::{self, Drain, Identity, Neighbour, Pair, Place, SegmentId, Station, Transmit};
+use crate::segment::pair::{
+    self, Drain, Identity, Key, Neighbour, Pair, Place, SegmentId, Station, Transmit,
+};
 
 const LINK: LinkIndex = LinkIndex(0);
 const WORKERS: u8 = 2;
@@ -46,6 +48,8 @@ pub(super) struct Networks {
     pub(super) second: bool,
     /// The router to 10.99.0.0/16.
     pub(super) router: Option<Ipv4Addr>,
+    /// The gateways have a `pair-key`, so that reports of hosts are authentic.
+    pub(super) keyed: bool,
 }
 
 impl Networks {
@@ -65,13 +69,14 @@ impl Networks {
     }
 }
 
-const fn pair_settings(priority: u8, segment: SegmentId) -> pair::Settings {
-    pair::Settings { priority, hello: HELLO, segment, key: None }
+const fn pair_settings(priority: u8, segment: SegmentId, keyed: bool) -> pair::Settings {
+    let key = if keyed { Some(Key::new([8; 16])) } else { None };
+    pair::Settings { priority, hello: HELLO, segment, key }
 }
 
 /// How long a gateway counts as alive after a hello.
 pub(super) const fn lease() -> Duration {
-    pair_settings(0, SegmentId(0)).lease()
+    pair_settings(0, SegmentId(0), false).lease()
 }
 
 /// What goes out.
@@ -129,7 +134,12 @@ impl Gateway {
             port: machine,
             facts,
             segment: Segment::new(now, &settings),
-            pair: Pair::new(now, pair_settings(priority, networks.id()), own, station(n, port(n).gid)),
+            pair: Pair::new(
+                now,
+                pair_settings(priority, networks.id(), networks.keyed),
+                own,
+                station(n, port(n).gid),
+            ),
             peers: Vec::new(),
             sent: Vec::new(),
             packets: [0; 3],

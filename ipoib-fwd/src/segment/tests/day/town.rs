@@ -176,6 +176,7 @@ impl Town {
                 length: 24,
                 second: true,
                 router: None,
+                keyed: seed % 2 == 1,
             },
         };
         let host = |n: usize| {
