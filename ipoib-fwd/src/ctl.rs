@@ -8,8 +8,9 @@ use clap::{Args, Subcommand};
 use dataplane::telemetry::{Client, TelemetryError, ask};
 use serde_json::Value;
 
-use crate::command::{self, Asked, Command};
+use crate::command::{self, Argument, Asked, Command};
 use crate::event;
+use crate::page;
 use crate::trace;
 
 /// Where a gateway listens if it is not told otherwise.
@@ -161,7 +162,11 @@ fn put(out: &mut impl Write, line: &str) -> io::Result<()> {
 }
 
 fn answer(options: &CtlOptions, asked: &Asked) -> Result<String, TelemetryError> {
-    Ok(shown(options, ask(&options.socket, &asked.request(), PATIENCE)?))
+    let answer = match asked.command.argument() {
+        Argument::Page => page::fetch(&options.socket, asked, PATIENCE)?,
+        _ => ask(&options.socket, &asked.request(), PATIENCE)?,
+    };
+    Ok(shown(options, answer))
 }
 
 fn shown(options: &CtlOptions, answer: Value) -> String {

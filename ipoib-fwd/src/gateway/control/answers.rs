@@ -3,17 +3,20 @@
 use std::iter::once;
 use std::time::Instant;
 
+use dataplane::telemetry;
 use pmd::hca::Backend;
 use serde_json::{Value, json};
 
 use super::GatewayControl;
 use super::duties::SegmentDuty;
+use super::page::Page;
 use super::port_rows;
 use super::ports::{Endpoints, port_name};
 use super::report;
 use crate::counter::SegmentTotals;
 use crate::counter::Totals;
 use crate::forward::SegmentIndex;
+use crate::page::PageRequest;
 
 /// What a segment waits for that its link does not know of: its device.
 pub(super) fn waits_of<B: Backend>(endpoints: &mut Endpoints<B>, duty: &SegmentDuty) -> Option<String> {
@@ -24,24 +27,20 @@ pub(super) fn waits_of<B: Backend>(endpoints: &mut Endpoints<B>, duty: &SegmentD
     Some(format!("the device, which has refused to open its datagram queue pair {times} times: {why}"))
 }
 
-/// Most rows of an answer: with rows of up to 800 bytes it stays below the socket's bound.
-const MOST_ROWS: usize = 20_000;
+/// The lists of `neighbours`, `connections` and `groups` for each segment, by their names in the answers.
+const NEIGHBOURS: &[&str] = &[INFINIBAND, ETHERNET];
+const INFINIBAND: &str = "infiniband";
+const ETHERNET: &str = "ethernet";
+const CONNECTIONS: &str = "connections";
+const GROUPS: &str = "groups";
 
-/// The first rows of a long table, and how many are left out: those are not built at all.
-#[derive(Default)]
-struct Rows {
-    rows: Vec<Value>,
-    left_out: usize,
-}
-
-impl Rows {
-    fn push(&mut self, row: impl FnOnce() -> Value) {
-        if self.rows.len() < MOST_ROWS {
-            self.rows.push(row());
-        } else {
-            self.left_out += 1;
-        }
+/// A row of a segment's list.
+fn row_of(segment: &str, row: impl serde::Serialize) -> Value {
+    let mut row = serde_json::to_value(row).unwrap_or_default();
+    if let Some(row) = row.as_object_mut() {
+        row.insert("segment".to_owned(), segment.into());
     }
+    row
 }
 
 /// What is told of each segment, by name; of one, just that.
@@ -246,76 +245,91 @@ impl<B: Backend> GatewayControl<B> {
         rows.chain(reloader.rows().filter(|_| only.is_none())).collect()
     }
 
-    pub(super) fn neighbours(&mut self, now: Instant, only: Option<SegmentIndex>) -> Value {
+    /// The segment that a list is of, if it is of one only.
+    fn listed(&self, request: &PageRequest<'_>) -> Result<Option<SegmentIndex>, String> {
+        request.segment.map(|name| self.known_segment(name)).transpose()
+    }
+
+    /// A page of the hosts on both sides. The counters stand on the first page.
+    pub(super) fn neighbours(&mut self, now: Instant, words: Option<&str>) -> telemetry::Answer {
+        let request = PageRequest::parse(words)?;
+        let only = self.listed(&request)?;
+        let mut page = Page::new(&request, NEIGHBOURS)?;
         let (mut infiniband, mut ethernet, mut left_out) = (Vec::new(), Vec::new(), 0);
         let mut counters = Vec::new();
         let Self { segments, endpoints, board, .. } = self;
         for duty in segments.chosen(only) {
-            let known =
-                endpoints.link(duty.endpoint, duty.link).map(|link| link.neighbours(now)).unwrap_or_default();
-            infiniband.extend(known.into_iter().map(|n| {
+            let known = || {
+                let link = endpoints.link(duty.endpoint, duty.link);
+                let known = link.map(|link| link.neighbours(now)).unwrap_or_default();
+                known.into_iter().map(|n| (n.ip, n))
+            };
+            page.extend(&mut infiniband, (duty.index, INFINIBAND), known, |n| {
                 json!({
                     "segment": duty.name,
                     "address": n.ip, "hardware_address": n.hardware.map(|h| h.to_string()), "state": n.state,
                     "dlid": n.dlid, "connections": n.connections, "idle_ms": n.idle_ms,
                 })
-            }));
-            ethernet.extend(duty.segment.hosts().map(|h| {
+            });
+            let hosts = || duty.segment.hosts().map(|host| (host.ip, host));
+            page.extend(&mut ethernet, (duty.index, ETHERNET), hosts, |h| {
                 json!({
                     "segment": duty.name,
                     "address": h.ip, "hardware_address": h.mac.map(|m| m.to_string()), "state": h.state,
                     "waiting": h.waiting,
                 })
-            }));
+            });
             left_out += board.at(duty.index).map_or(0, |board| board.left_out());
-            let of_segment =
-                json!({"segment": duty.segment.counters(), "ethernet": duty.segment.host_counters()});
-            counters.push((duty.name.clone(), of_segment));
-        }
-        let counters = by_segment(counters.into_iter());
-        json!({"infiniband": infiniband, "ethernet": ethernet, "left_out": left_out, "counters": counters})
-    }
-
-    pub(super) fn connections(&mut self, now: Instant, only: Option<SegmentIndex>) -> Value {
-        let Self { segments, endpoints, .. } = self;
-        let (mut rows, mut up) = (Rows::default(), [false; 2]);
-        for duty in segments.chosen(only) {
-            let list = endpoints
-                .link(duty.endpoint, duty.link)
-                .map(|link| link.connections(now))
-                .unwrap_or_default();
-            for connection in list {
-                if let Some(up) = up.get_mut(usize::from(connection.passive)) {
-                    *up |= connection.state == "live";
-                }
-                rows.push(|| {
-                    let mut row = serde_json::to_value(&connection).unwrap_or_default();
-                    if let Some(row) = row.as_object_mut() {
-                        row.insert("segment".to_owned(), duty.name.clone().into());
-                    }
-                    row
-                });
+            if page.is_first() {
+                let of_segment =
+                    json!({"segment": duty.segment.counters(), "ethernet": duty.segment.host_counters()});
+                counters.push((duty.name.clone(), of_segment));
             }
         }
-        let Rows { rows, left_out } = rows;
-        json!({"established_both_ways": up == [true; 2], "connections": rows, "left_out": left_out})
+        let counters = by_segment(counters.into_iter());
+        Ok(json!({
+            "infiniband": infiniband, "ethernet": ethernet, "left_out": left_out, "counters": counters,
+            "next": page.next(),
+        }))
     }
 
-    pub(super) fn groups(&mut self, only: Option<SegmentIndex>) -> Value {
+    /// A page of the connections.
+    pub(super) fn connections(&mut self, now: Instant, words: Option<&str>) -> telemetry::Answer {
+        let request = PageRequest::parse(words)?;
+        let only = self.listed(&request)?;
+        let mut page = Page::new(&request, &[CONNECTIONS])?;
+        let Self { segments, endpoints, .. } = self;
+        let (mut rows, mut live) = (Vec::new(), [0; 2]);
+        for duty in segments.chosen(only) {
+            let Some(link) = endpoints.link(duty.endpoint, duty.link) else { continue };
+            live.iter_mut().zip(link.live_connections()).for_each(|(all, live)| *all += live);
+            let list =
+                || link.connections(now).into_iter().map(|connection| (connection.key.number, connection));
+            page.extend(&mut rows, (duty.index, CONNECTIONS), list, |connection| {
+                row_of(&duty.name, connection)
+            });
+        }
+        Ok(json!({
+            "established_both_ways": live.iter().all(|live| *live > 0), "connections": rows, "next": page.next(),
+        }))
+    }
+
+    /// A page of the multicast groups.
+    pub(super) fn groups(&mut self, words: Option<&str>) -> telemetry::Answer {
+        let request = PageRequest::parse(words)?;
+        let only = self.listed(&request)?;
+        let mut page = Page::new(&request, &[GROUPS])?;
         let Self { segments, endpoints, .. } = self;
         let mut rows = Vec::new();
         for duty in segments.chosen(only) {
-            for group in
-                endpoints.link(duty.endpoint, duty.link).map(|link| link.groups()).unwrap_or_default()
-            {
-                let mut row = serde_json::to_value(&group).unwrap_or_default();
-                if let Some(row) = row.as_object_mut() {
-                    row.insert("segment".to_owned(), duty.name.clone().into());
-                }
-                rows.push(row);
-            }
+            let list = || {
+                let link = endpoints.link(duty.endpoint, duty.link);
+                let groups = link.map(|link| link.groups()).unwrap_or_default();
+                groups.into_iter().map(|group| (group.ip, group))
+            };
+            page.extend(&mut rows, (duty.index, GROUPS), list, |group| row_of(&duty.name, group));
         }
-        json!({ "groups": rows })
+        Ok(json!({ "groups": rows, "next": page.next() }))
     }
 
     pub(super) fn gid_table(&mut self) -> Value {
@@ -337,30 +351,5 @@ impl<B: Backend> GatewayControl<B> {
                 json!({"devices": devices, "gids": rows})
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_long_table_ends_within_the_bound_of_an_answer_and_counts_the_rest() {
-        let mut rows = Rows::default();
-        let longest = Value::String("x".repeat(798));
-        for _ in 0..MOST_ROWS {
-            rows.push(|| longest.clone());
-        }
-        assert_eq!(rows.left_out, 0);
-        let mut built = 0;
-        for _ in 0..7 {
-            rows.push(|| {
-                built += 1;
-                Value::Null
-            });
-        }
-        assert_eq!((rows.left_out, built), (7, 0), "what is left out is not built");
-        let answer = json!({"connections": rows.rows, "left_out": rows.left_out}).to_string();
-        assert!(answer.len() < dataplane::telemetry::MAX_ANSWER, "{}", answer.len());
     }
 }

@@ -6,6 +6,7 @@ pub(super) mod duties;
 pub(super) mod events;
 mod metrics;
 pub(super) mod news;
+mod page;
 mod pair;
 pub(super) mod pair_duty;
 mod port_rows;
@@ -206,9 +207,9 @@ impl<B: Backend> Controller for GatewayControl<B> {
             command::Command::Stats => self.stats(now, segment),
             command::Command::Metrics => self.metrics().into(),
             command::Command::Links => self.links(now, segment),
-            command::Command::Neighbours => self.neighbours(now, segment),
-            command::Command::Connections => self.connections(now, segment),
-            command::Command::Groups => self.groups(segment),
+            command::Command::Neighbours => self.neighbours(now, argument)?,
+            command::Command::Connections => self.connections(now, argument)?,
+            command::Command::Groups => self.groups(argument)?,
             command::Command::Gids => self.gid_table(),
             command::Command::Capture => return self.capture_now(now, argument),
             command::Command::Set => self.set(now, argument)?,
