@@ -6,7 +6,7 @@ use endpoint::RING;
 use ipoib::drop_reason::DropReason;
 use pmd::mem::Pool;
 
-use crate::forward::Punt;
+use crate::forward::{EthernetIndex, Punt};
 
 /// Why a packet goes to the control lcore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,6 +20,8 @@ pub enum Cause {
         /// The neighbour to which a connection is wanted that may take it.
         dial: Option<Ipv4Addr>,
     },
+    /// A copy of a frame of this port, which looks as if nobody had completed its TCP or UDP checksum.
+    PartialChecksum(EthernetIndex),
 }
 
 /// What must stay free in the ring of notes when a packet of this kind goes there, and why it is dropped if that is not so: who
@@ -28,6 +30,8 @@ pub(super) const fn share(cause: &Cause) -> (usize, DropReason) {
     match cause {
         Cause::Punt(Punt::Neighbour(_)) => (RING / 2, DropReason::PuntUnresolved),
         Cause::Punt(Punt::Local) | Cause::TooBig { .. } => (RING / 4, DropReason::PuntLocal),
+        // A copy: where it is not taken nothing is dropped.
+        Cause::PartialChecksum(_) => (RING / 2, DropReason::PuntLocal),
         // A flood of ARP in one segment keeps no other gateway's hellos out, of any.
         Cause::Punt(Punt::Arp) => (RING / 16, DropReason::PuntQueueFull),
         Cause::Punt(Punt::Hello) => (0, DropReason::PuntQueueFull),
@@ -42,7 +46,7 @@ const RESERVE: u32 = 16;
 pub(super) fn may_hold(cause: &Cause, pool: &Pool) -> bool {
     match cause {
         Cause::Punt(Punt::Arp | Punt::Hello) => true,
-        Cause::Punt(Punt::Neighbour(_) | Punt::Local) | Cause::TooBig { .. } => {
+        Cause::Punt(Punt::Neighbour(_) | Punt::Local) | Cause::TooBig { .. } | Cause::PartialChecksum(_) => {
             pool.available() > pool.size() / RESERVE
         }
     }

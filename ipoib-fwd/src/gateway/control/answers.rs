@@ -191,7 +191,7 @@ impl<B: Backend> GatewayControl<B> {
         let (counters, waits_for) = self.link_words(only);
         let Self { endpoints, ethernets, segments: duties, .. } = self;
         let only = only.and_then(|at| duties.at(at)).map(|duty| (duty.ethernet, duty.endpoint));
-        let mut answer = port_rows::answer(endpoints, ethernets, only);
+        let mut answer = port_rows::answer(endpoints, ethernets, now, only);
         let rest = [
             ("gateway", gateway),
             ("waits_for", waits_for),

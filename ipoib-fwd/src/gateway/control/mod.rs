@@ -1,6 +1,7 @@
 //! The gateway's control lcore: everything that is not plain forwarding.
 
 mod answers;
+mod checksums;
 mod drain;
 pub(super) mod duties;
 pub(super) mod events;
@@ -140,6 +141,7 @@ impl<B: Backend> GatewayControl<B> {
             if let Some(endpoint) = self.endpoints.at(EndpointIndex(0)) {
                 endpoint.ask_latency();
             }
+            self.sample_checksums();
             self.collect_usage(now);
             self.watch_alarms(now);
         }

@@ -54,7 +54,9 @@ impl<B: Backend> GatewayControl<B> {
         while let Some((worker, note)) = self.endpoints.at(port).and_then(Endpoint::poll_note) {
             any = true;
             let at = note.segment;
-            if self.segments.at(at).is_some() {
+            if let Cause::PartialChecksum(port) = note.cause {
+                self.take_checksum_sample(now, port, &note.packet);
+            } else if self.segments.at(at).is_some() {
                 let traced = self.begin_trace(&note);
                 self.take_packet(now, worker, note);
                 self.carry_out(now, at);
@@ -79,7 +81,7 @@ impl<B: Backend> GatewayControl<B> {
             (Cause::Punt(Punt::Arp), Side::InfiniBand) => {
                 segment.handle_infiniband_arp(now, link, &arrival, packet.data());
             }
-            (Cause::Punt(Punt::Hello), _) => {}
+            (Cause::Punt(Punt::Hello) | Cause::PartialChecksum(_), _) => {}
             (Cause::Punt(Punt::Neighbour(ip)), _) => {
                 let published = board.has_way(side, worker, ip);
                 segment.handle_unresolved(now, link, IpAddr::V4(ip), arrival, packet, published);

@@ -11,6 +11,7 @@ use super::grouping::Grouping;
 use super::{GatewayCommand, GatewayNote};
 use crate::counter::{Traffic, WorkerCounters};
 use crate::forward::EndpointIndex;
+use crate::gateway::partial_checksum::SAMPLES;
 use endpoint::LinkWorker;
 use ipoib::drop_reason::DropReason;
 
@@ -106,6 +107,11 @@ pub(super) struct EthernetFace {
     is_blocked: bool,
     /// Frames that it cannot send and has dropped.
     unfit: u64,
+    /// Received frames are looked at before they are forwarded: a tap sees them, or checksums are sampled.
+    is_watched: bool,
+    has_tap: bool,
+    /// Frames whose checksum is still to be looked at.
+    samples: u8,
 }
 
 impl EthernetFace {
@@ -120,7 +126,42 @@ impl EthernetFace {
             patience: Patience::Open,
             is_blocked: false,
             unfit: 0,
+            is_watched: false,
+            has_tap: false,
+            samples: 0,
         }
+    }
+
+    /// Has received frames shown to a tap, or to none any more.
+    pub(super) const fn watch(&mut self, has_tap: bool) {
+        self.has_tap = has_tap;
+        self.is_watched = has_tap || self.samples > 0;
+    }
+
+    /// Has the checksums of the next frames looked at.
+    pub(super) const fn sample_checksums(&mut self) {
+        self.samples = SAMPLES;
+        self.is_watched = true;
+    }
+
+    /// True if received frames are looked at before they are forwarded.
+    #[inline]
+    pub(super) const fn is_watched(&self) -> bool {
+        self.is_watched
+    }
+
+    /// Frames of so many whose checksums are to be looked at now.
+    pub(super) fn take_samples(&mut self, frames: usize) -> usize {
+        let taken = frames.min(self.samples.into());
+        self.samples -= taken as u8;
+        self.watch(self.has_tap);
+        taken
+    }
+
+    /// Ends the sampling of this second.
+    pub(super) const fn end_samples(&mut self) {
+        self.samples = 0;
+        self.watch(self.has_tap);
     }
 
     /// Has a frame wait for [`EthernetFace::flush`]. False, and the frame is lost, if there is no room.

@@ -7,6 +7,7 @@ mod grouping;
 mod hands;
 mod held;
 mod trace;
+mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +17,9 @@ use dataplane::table::Reader;
 use dataplane::worker::{Turn, Wakes, Worker};
 use pmd::eth::{self, Burst, EthQueue};
 use pmd::hca::{MemoryWork, Received, RxBurst, Source};
-use pmd::mem::{FrameTag, Mbuf, Pool};
-use tap::{Tap, TapDirection};
+use pmd::mem::{Mbuf, Pool};
+use tap::Tap;
 
-use super::frames::offer;
 use super::punts::Cause;
 use super::sighting::Tracer;
 use crate::counter::{Traffic, WorkerCounters};
@@ -110,10 +110,12 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
     pub fn new(parts: WorkerParts<Q>) -> Self {
         let WorkerParts { links, ethernets, tables, pool, srq_low, seed, storm, tap } = parts;
         let worker = WorkerIndex(links.first().map_or(0, LinkWorker::index));
+        let mut ethernets: Vec<_> = ethernets.into_iter().map(EthernetFace::new).collect();
+        ethernets.iter_mut().for_each(|face| face.watch(tap.is_some()));
         Self {
             rota: Rota::new(links.len() as u8),
             infinibands: links.into_iter().map(InfiniBandFace::new).collect(),
-            ethernets: ethernets.into_iter().map(EthernetFace::new).collect(),
+            ethernets,
             tables,
             pool,
             service: Recorder::default(),
@@ -174,10 +176,11 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
         if face.queue.rx_burst(&mut burst) == 0 {
             return false;
         }
+        let is_watched = face.is_watched();
         let (tables, mut hands) = self.hands();
         let (frames, bytes) = (burst.len(), burst.iter().map(Mbuf::len).sum::<usize>());
-        if let Some(tap) = &mut hands.common.tap {
-            show(tap, &burst);
+        if is_watched {
+            hands.watch(port, &burst, tables);
         }
         // Those that somebody may follow go the long way.
         let mut short = ShortWay::new(tables, hands.common.worker).unless(hands.common.tracer.is_some());
@@ -362,15 +365,6 @@ impl<Q: MemoryWork> Worker for GatewayWorker<Q> {
             self.disarm();
         }
         came || !self.all_wake
-    }
-}
-
-/// Shows received frames to a tap.
-#[cold]
-fn show(tap: &mut Tap, burst: &Burst) {
-    for frame in burst {
-        let tag = if let FrameTag::Taken(control) = frame.frame_facts().tag { Some(control) } else { None };
-        offer(tap, TapDirection::Received, frame, tag);
     }
 }
 

@@ -26,6 +26,7 @@ pub(super) fn why(cause: &Cause) -> String {
     match cause {
         Cause::Punt(punt) => why_punted(*punt),
         Cause::TooBig { mtu, .. } => too_big(*mtu),
+        Cause::PartialChecksum(_) => "checksum looks incomplete".to_owned(),
     }
 }
 
