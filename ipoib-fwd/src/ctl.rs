@@ -16,6 +16,9 @@ use crate::trace;
 /// Where a gateway listens if it is not told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/ipoib-fwd.sock";
 
+/// What the name of a value ends with that is an object by the segments' names.
+pub const BY_SEGMENT: &str = "_by_segment";
+
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a gateway may hand over.
@@ -174,7 +177,13 @@ fn shown(options: &CtlOptions, answer: Value) -> String {
         // A text of several lines is what it is.
         Value::String(text) if text.ends_with('\n') => text,
         answer if options.json => format!("{answer:#}\n"),
-        answer => render(&answer),
+        mut answer => {
+            // The text has each value once.
+            if let Some(answer) = answer.as_object_mut() {
+                answer.retain(|name, _| !name.ends_with(BY_SEGMENT));
+            }
+            render(&answer)
+        }
     }
 }
 

@@ -43,12 +43,15 @@ fn row_of(segment: &str, row: impl serde::Serialize) -> Value {
     row
 }
 
-/// What is told of each segment, by name; of one, just that.
-fn by_segment(all: impl Iterator<Item = (String, Value)>) -> Value {
-    let mut all: serde_json::Map<String, Value> = all.collect();
-    let one = all.len() == 1;
-    let only = all.values_mut().next().filter(|_| one).map(Value::take);
-    only.unwrap_or(Value::Object(all))
+/// Adds a value of each segment to an answer: an object by the segments' names, `NAME_by_segment`. `NAME` alone has another shape with
+/// one segment, that segment's value, and stays for readers of before.
+fn add_by_segment(answer: &mut Value, name: &str, all: impl Iterator<Item = (String, Value)>) {
+    let all: serde_json::Map<String, Value> = all.collect();
+    let only = all.values().next().filter(|_| all.len() == 1).cloned();
+    if let Some(answer) = answer.as_object_mut() {
+        answer.insert(name.to_owned(), only.unwrap_or_else(|| Value::Object(all.clone())));
+        answer.insert(format!("{name}{}", crate::ctl::BY_SEGMENT), Value::Object(all));
+    }
 }
 
 impl<B: Backend> GatewayControl<B> {
@@ -137,7 +140,7 @@ impl<B: Backend> GatewayControl<B> {
         });
         let workers: Vec<Value> = workers.collect();
         let totals = self.totals();
-        json!({
+        let mut answer = json!({
             "process": report::process((self.schedule.started, self.schedule.started_by_clock), now),
             "traffic": totals.traffic_json(),
             "workers": workers,
@@ -145,13 +148,14 @@ impl<B: Backend> GatewayControl<B> {
             "alarms": {"srq_low": self.srq_low(), "loops": self.segments.iter().map(|s| s.duty.pair.statistics().loops).sum::<u64>()},
             "segments": segments,
             "tables": tables,
-            "gateway": self.roles(now, None),
             "reloads": self.reloader.json(),
             "times": self.times.json(),
             "long_messages": self.long_messages(),
             "capture": self.recordings.facts(now),
             "buffers": {"in_use": self.pool.in_use(), "available": self.pool.available()},
-        })
+        });
+        self.add_roles(&mut answer, now, None);
+        answer
     }
 
     /// What became of messages in more buffers than a send names, and what the keys for them have done.
@@ -187,28 +191,24 @@ impl<B: Backend> GatewayControl<B> {
 
     pub(super) fn links(&mut self, now: Instant, only: Option<SegmentIndex>) -> Value {
         let segments = self.segments_json(now, only);
-        let gateway = self.roles(now, only);
-        let (counters, waits_for) = self.link_words(only);
         let Self { endpoints, ethernets, segments: duties, .. } = self;
-        let only = only.and_then(|at| duties.at(at)).map(|duty| (duty.ethernet, duty.endpoint));
-        let mut answer = port_rows::answer(endpoints, ethernets, now, only);
-        let rest = [
-            ("gateway", gateway),
-            ("waits_for", waits_for),
-            ("link_counters", counters),
-            ("segments", segments.into()),
-        ];
-        answer.extend(rest.map(|(name, value)| (name.to_owned(), value)));
-        answer.into()
+        let ports = only.and_then(|at| duties.at(at)).map(|duty| (duty.ethernet, duty.endpoint));
+        let mut answer = port_rows::answer(endpoints, ethernets, now, ports);
+        answer.insert("segments".to_owned(), segments.into());
+        let mut answer = Value::Object(answer);
+        self.add_roles(&mut answer, now, only);
+        self.add_link_words(&mut answer, only);
+        answer
     }
 
-    /// The role in each segment, and the other gateways of it.
-    fn roles(&self, now: Instant, only: Option<SegmentIndex>) -> Value {
-        by_segment(self.segments.chosen(only).map(|duty| (duty.name.clone(), duty.duty.json(now))))
+    /// Adds the role in each segment, and the other gateways of it.
+    fn add_roles(&self, answer: &mut Value, now: Instant, only: Option<SegmentIndex>) {
+        let roles = self.segments.chosen(only).map(|duty| (duty.name.clone(), duty.duty.json(now)));
+        add_by_segment(answer, "gateway", roles);
     }
 
-    /// What each segment's link has counted, and what it waits for.
-    fn link_words(&mut self, only: Option<SegmentIndex>) -> (Value, Value) {
+    /// Adds what each segment's link has counted, and what it waits for.
+    fn add_link_words(&mut self, answer: &mut Value, only: Option<SegmentIndex>) {
         let Self { segments, endpoints, .. } = self;
         let (mut counters, mut waits) = (Vec::new(), Vec::new());
         for duty in segments.chosen(only) {
@@ -217,7 +217,8 @@ impl<B: Backend> GatewayControl<B> {
             let waits_for = link.waits_for().map(|why| why.to_string());
             waits.push((duty.name.clone(), waits_of(endpoints, duty).or(waits_for).into()));
         }
-        (by_segment(counters.into_iter()), by_segment(waits.into_iter()))
+        add_by_segment(answer, "link_counters", counters.into_iter());
+        add_by_segment(answer, "waits_for", waits.into_iter());
     }
 
     /// A row for each segment.
@@ -286,11 +287,11 @@ impl<B: Backend> GatewayControl<B> {
                 counters.push((duty.name.clone(), of_segment));
             }
         }
-        let counters = by_segment(counters.into_iter());
-        Ok(json!({
-            "infiniband": infiniband, "ethernet": ethernet, "left_out": left_out, "counters": counters,
-            "next": page.next(),
-        }))
+        let mut answer = json!({
+            "infiniband": infiniband, "ethernet": ethernet, "left_out": left_out, "next": page.next(),
+        });
+        add_by_segment(&mut answer, "counters", counters.into_iter());
+        Ok(answer)
     }
 
     /// A page of the connections.
@@ -350,6 +351,26 @@ impl<B: Backend> GatewayControl<B> {
                 devices.extend(last);
                 json!({"devices": devices, "gids": rows})
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_segments_has_one_shape_whatever_their_number() {
+        for names in [&[][..], &["storage"], &["storage", "lab"]] {
+            let mut answer = json!({"segments": []});
+            let all = names.iter().map(|name| ((*name).to_owned(), json!({"role": name})));
+            add_by_segment(&mut answer, "gateway", all);
+            let by_segment = answer["gateway_by_segment"].as_object().unwrap();
+            assert_eq!(by_segment.len(), names.len());
+            assert!(names.iter().all(|name| by_segment[*name]["role"] == **name));
+            // As it was before.
+            let old = if names.len() == 1 { &by_segment["storage"] } else { &answer["gateway_by_segment"] };
+            assert_eq!(&answer["gateway"], old);
         }
     }
 }
