@@ -74,7 +74,9 @@ impl<B: Backend> GatewayControl<B> {
             return self.take_hello(now, at, side, &packet);
         }
         let arrival = Arrival { side, worker, origin };
-        let (duty, link, board) = parts!(self, at);
+        let Some((duty, link, board)) = parts!(self, at) else {
+            return self.own.drops_of(at, DropReason::SegmentGone, 1);
+        };
         let segment = &mut duty.segment;
         match (cause, side) {
             (Cause::Punt(Punt::Arp), Side::Ethernet) => segment.handle_ethernet_arp(now, link, packet.data()),
@@ -105,7 +107,7 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     fn release(&mut self, now: Instant, at: SegmentIndex, reachable: Vec<IpAddr>) {
-        let (duty, link, _) = parts!(self, at);
+        let Some((duty, link, _)) = parts!(self, at) else { return };
         duty.segment.handle_published(now, link, reachable);
     }
 
@@ -139,7 +141,7 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     fn tell_place(&mut self, at: SegmentIndex, up: &[bool]) {
-        let (duty, link, board) = parts!(self, at);
+        let Some((duty, link, board)) = parts!(self, at) else { return };
         board.set_ethernet_up(up.get(duty.ethernet.at()).is_some_and(|up| *up));
         let qpns: Vec<Qpn> = link.settings().workers.iter().map(|w| w.ud_qpn).collect();
         board.set_own(link.state().lid, &qpns);
@@ -155,7 +157,7 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     fn collect_used(&mut self, now: Instant, at: SegmentIndex, worker: WorkerIndex) {
-        let (duty, link, board) = parts!(self, at);
+        let Some((duty, link, board)) = parts!(self, at) else { return };
         let (infiniband, ethernet) = board.take_used(worker);
         for ip in ethernet {
             duty.segment.handle_used(now, link, IpAddr::V4(ip));
@@ -286,7 +288,7 @@ impl<B: Backend> GatewayControl<B> {
         {
             self.tell_others(now, at, Neighbour { ip, place: Place::InfiniBand(hardware) });
         }
-        let (duty, link, _) = parts!(self, at);
+        let Some((duty, link, _)) = parts!(self, at) else { return };
         duty.segment.handle_link_event(now, link, event);
     }
 

@@ -141,9 +141,11 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
     /// Takes the worker apart when it has ended: its queues on the InfiniBand ports, in their order, those on the Ethernet ports, the
     /// times of its turns.
     pub fn into_parts(mut self) -> (Vec<Q>, Vec<EthQueue>, Recorder) {
-        for face in &mut self.ethernets {
+        self.common.counters.settle();
+        let tables = self.tables.refresh();
+        for (face, port) in self.ethernets.iter_mut().zip(0..) {
             // Frames that the port did not take in the end.
-            face.clear(DropReason::Shutdown, &mut self.common.counters);
+            face.clear(EthernetIndex(port), DropReason::Shutdown, &mut self.common.counters, tables);
         }
         for face in &self.infinibands {
             self.common.counters.drops(DropReason::Shutdown, face.link.waiting() as u64);
@@ -292,8 +294,8 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
 impl<Q: MemoryWork> Worker for GatewayWorker<Q> {
     fn turn(&mut self) -> Turn {
         let mut busy = false;
-        for face in &mut self.ethernets {
-            busy |= face.begin_turn(&mut self.common.counters);
+        for (face, port) in self.ethernets.iter_mut().zip(0..) {
+            busy |= face.begin_turn(EthernetIndex(port), &mut self.common.counters, &mut self.tables);
         }
         for port in self.endpoints() {
             busy |= self.take_commands(port) > 0;
