@@ -4,6 +4,8 @@ use std::iter::once;
 use std::time::Instant;
 
 use dataplane::telemetry;
+use ib_wire::PKey;
+use ipoib::link::Mode;
 use pmd::hca::Backend;
 use serde_json::{Value, json};
 
@@ -25,6 +27,47 @@ pub(super) fn waits_of<B: Backend>(endpoints: &mut Endpoints<B>, duty: &SegmentD
     }
     let (why, times) = endpoints.at(duty.endpoint)?.refusal(duty.link)?;
     Some(format!("the device, which has refused to open its datagram queue pair {times} times: {why}"))
+}
+
+/// A segment's row of `links`. Every row has all keys, also that of a segment which is not at work.
+#[derive(serde::Serialize, Debug)]
+pub(super) struct SegmentRow<'a> {
+    segment: &'a str,
+    ethernet: Option<String>,
+    vlan: Option<u16>,
+    infiniband: Option<String>,
+    pkey: String,
+    link: &'static str,
+    role: Option<&'static str>,
+    /// Other gateways that are alive.
+    peers: Option<usize>,
+    mode: Option<Mode>,
+    waits_for: Option<String>,
+    addresses: Option<String>,
+}
+
+impl<'a> SegmentRow<'a> {
+    /// The row of a segment that is not at work, with the reason.
+    pub(super) fn waiting(segment: &'a str, pkey: PKey, why: String) -> Self {
+        Self { waits_for: Some(why), ..Self::down(segment, pkey) }
+    }
+
+    /// The row of a segment without a link, of which no more is known.
+    fn down(segment: &'a str, PKey(pkey): PKey) -> Self {
+        Self {
+            segment,
+            ethernet: None,
+            vlan: None,
+            infiniband: None,
+            pkey: format!("{pkey:#06x}"),
+            link: "down",
+            role: None,
+            peers: None,
+            mode: None,
+            waits_for: None,
+            addresses: None,
+        }
+    }
 }
 
 /// The lists of `neighbours`, `connections` and `groups` for each segment, by their names in the answers.
@@ -230,18 +273,21 @@ impl<B: Backend> GatewayControl<B> {
             let troubles = waits_of(endpoints, duty);
             let link = endpoints.link(duty.endpoint, duty.link);
             let link = link.as_deref();
-            let vlan = board.at(duty.index).and_then(|board| board.settings().vlan);
-            json!({
-                "segment": duty.name, "ethernet": ethernet, "vlan": vlan, "infiniband": infiniband, "pkey": format!("{:#06x}", duty.pkey.0),
-                "link": if link.is_some_and(|l| l.state().up) { "up" } else { "down" },
-                "role": duty.duty.pair.role().name(),
-                "peers": duty.duty.pair.peers(now).filter(|peer| peer.alive).count(),
-                "mode": link.map(|l| l.state().mode),
-                "waits_for": troubles.or_else(|| link.and_then(|l| l.waits_for()).map(|why| why.to_string())),
-                "addresses": link.map(|l| {
+            let row = SegmentRow {
+                ethernet: ethernet.map(ToString::to_string),
+                vlan: board.at(duty.index).and_then(|board| board.settings().vlan),
+                infiniband,
+                link: if link.is_some_and(|l| l.state().up) { "up" } else { "down" },
+                role: Some(duty.duty.pair.role().name()),
+                peers: Some(duty.duty.pair.peers(now).filter(|peer| peer.alive).count()),
+                mode: link.map(|l| l.state().mode),
+                waits_for: troubles.or_else(|| link.and_then(|l| l.waits_for()).map(|why| why.to_string())),
+                addresses: link.map(|l| {
                     l.state().addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
                 }),
-            })
+                ..SegmentRow::down(&duty.name, duty.pkey)
+            };
+            serde_json::to_value(row).unwrap_or_default()
         });
         rows.chain(reloader.rows().filter(|_| only.is_none())).collect()
     }
@@ -358,6 +404,19 @@ impl<B: Backend> GatewayControl<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_of_segments_have_the_same_keys_whether_they_are_at_work_or_wait() {
+        let waits = SegmentRow::waiting("lab", PKey(0x8001), "its place".to_owned());
+        let row = serde_json::to_value(waits).unwrap();
+        let keys: Vec<&str> = row.as_object().unwrap().keys().map(String::as_str).collect();
+        let all = "addresses ethernet infiniband link mode peers pkey role segment vlan waits_for";
+        assert_eq!(keys, all.split(' ').collect::<Vec<_>>());
+        assert_eq!(
+            (&row["pkey"], &row["link"], &row["role"]),
+            (&json!("0x8001"), &json!("down"), &Value::Null)
+        );
+    }
 
     #[test]
     fn what_is_said_of_segments_has_one_shape_whatever_their_number() {
