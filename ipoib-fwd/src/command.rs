@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::event::Kind;
 use crate::glossary;
+use crate::page::PageRequest;
 use crate::setting::Key;
 
 /// What a command may be told, at most one thing.
@@ -21,6 +22,8 @@ pub enum Argument {
     Command,
     /// A segment's name, or nothing: then it is about all of them.
     Segment,
+    /// As [`Self::Segment`], of a list that comes in pages ([`crate::page`]).
+    Page,
     /// Some of the words, with a comma between them, which say what stands first; or nothing: all of them.
     SomeOf(&'static str, &'static [&'static str]),
     /// Words, which the command itself looks at, as this says; or nothing.
@@ -81,9 +84,9 @@ commands! {
     Stats = "stats", Argument::Segment, "Packets and bytes by path, drops by reason, times; of a segment, its packets and drops on each worker.";
     Metrics = "metrics", Argument::None, "The figures as monitoring systems take them (OpenMetrics); `ipoib-fwd metrics` serves them over HTTP.";
     Links = "links", Argument::Segment, "The ports, and each segment's link and role.";
-    Neighbours = "neighbours", Argument::Segment, "Hosts on both sides.";
-    Connections = "connections", Argument::Segment, "RC connections, both directions.";
-    Groups = "groups", Argument::Segment, "Multicast groups.";
+    Neighbours = "neighbours", Argument::Page, "Hosts on both sides.";
+    Connections = "connections", Argument::Page, "RC connections, both directions.";
+    Groups = "groups", Argument::Page, "Multicast groups.";
     Gids = "gids", Argument::None, "The devices' GID tables; `ipoib-fwd gids` lists them as show_gids does.";
     Events = "events", Argument::SomeOf("KIND", Kind::WORDS), "What happens, a line each as it does, until the gateway ends (exit code 3; 4 if it has died). What is not read in time is lost, and counted.";
     Capture = "capture", Argument::Words("start,NAME[,KEY=VALUE...]|stop"), "Captures Ethernet frames into NAME.N.pcap in the directory gateway.captures (on a local disk), until it is stopped or as long as is ordered; alone: how it stands. host=ADDRESS, mac=ADDRESS, proto=arp, icmp, tcp, udp or a number, port=N (of TCP or UDP), vlan=ID (0: no tag) and direction=in|out choose frames; files=N (4, 64 at most) of size=BYTES (16 MiB, 64 at most) are kept, the newest; packets=N and seconds=N (600) end it.";
@@ -116,6 +119,7 @@ impl Command {
             Argument::None => path,
             Argument::Command => format!("{path}[,COMMAND]"),
             Argument::Segment => format!("{path}[,SEGMENT]"),
+            Argument::Page => format!("{path}[,SEGMENT][,after=CURSOR][,limit=ROWS]"),
             Argument::Words(usage) | Argument::Follow(usage) => format!("{path}[,{usage}]"),
             Argument::Setting => format!("{path}[,KEY[,VALUE]]"),
             Argument::SomeOf(name, _) => format!("{path}[,{name}[,{name}...]]"),
@@ -165,6 +169,9 @@ impl Asked {
                 None => drop(Key::named(words)?),
             }
         }
+        if command.argument() == Argument::Page {
+            PageRequest::parse(argument.as_deref())?;
+        }
         let is_legal = match (command.argument(), argument.as_deref()) {
             (Argument::OneOf(_, words), Some(word)) => words.contains(&word),
             (Argument::Flag(words), Some(word)) => words.iter().any(|(flag, _)| *flag == word),
@@ -174,6 +181,7 @@ impl Asked {
             | (
                 Argument::Command
                 | Argument::Segment
+                | Argument::Page
                 | Argument::Setting
                 | Argument::Words(_)
                 | Argument::Follow(_),
@@ -271,7 +279,7 @@ pub fn completion() -> String {
                 let keys = format!("{} files= size= packets= seconds=", FILTER.join(" "));
                 case(&mut further, &format!("{word}/start/[!4]*"), &keys);
             }
-            Argument::None | Argument::Command | Argument::Segment => {}
+            Argument::None | Argument::Command | Argument::Segment | Argument::Page => {}
         }
     }
     let words = words.join(" ");
@@ -310,7 +318,7 @@ impl Subcommand for Asked {
             let argument = match command.argument() {
                 Argument::None | Argument::Flag(_) => None,
                 Argument::Command => Some(Arg::new("argument").value_name("COMMAND")),
-                Argument::Segment => {
+                Argument::Segment | Argument::Page => {
                     Some(Arg::new("argument").value_name("SEGMENT").help("Of this one only"))
                 }
                 Argument::Words(usage) => {
@@ -421,7 +429,7 @@ mod tests {
                 Argument::SomeOf(_, words) => Some(words.join(",")),
                 Argument::Words(_) | Argument::Follow(_) => Some("start,x,proto=arp".to_owned()),
                 Argument::Setting => Some("log-filter,endpoint=debug,ipoib=warn".to_owned()),
-                Argument::Segment => Some("storage".to_owned()),
+                Argument::Segment | Argument::Page => Some("storage".to_owned()),
                 Argument::Command => Some("stats".to_owned()),
                 Argument::Flag(words) => Some(words[0].0.to_owned()),
                 Argument::None => None,
@@ -457,6 +465,8 @@ mod tests {
             "/drain cannot be told that; write /drain[,alone|undo]"
         );
         assert!(parse("/drain", None).is_ok() && parse("/drain", Some("undo")).is_ok());
+        assert!(parse("/neighbours", Some("lab,limit=100")).is_ok() && parse("/groups", None).is_ok());
+        assert!(parse("/connections", Some("limit=1000000")).unwrap_err().contains("1 to 2048 rows"));
         assert!(help(Some("lnks")).unwrap_err().contains("did you mean /links?"));
     }
 

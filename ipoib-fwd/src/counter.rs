@@ -56,7 +56,7 @@ hca::counted! {
     SegmentTraffic {
         /// Sent to the InfiniBand side.
         ToInfiniBand = "to_infiniband",
-        /// Sent to the Ethernet port; what that does not take in the end is counted there only.
+        /// Queued for the Ethernet port. Frames that it does not take in the end are counted as drops of the segment, too: `eth-queue-full`.
         ToEthernet = "to_ethernet",
         /// Handed to the control lcore.
         Punt = "punt",

@@ -8,12 +8,16 @@ use clap::{Args, Subcommand};
 use dataplane::telemetry::{Client, TelemetryError, ask};
 use serde_json::Value;
 
-use crate::command::{self, Asked, Command};
+use crate::command::{self, Argument, Asked, Command};
 use crate::event;
+use crate::page;
 use crate::trace;
 
 /// Where a gateway listens if it is not told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/ipoib-fwd.sock";
+
+/// What the name of a value ends with that is an object by the segments' names.
+pub const BY_SEGMENT: &str = "_by_segment";
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -161,7 +165,11 @@ fn put(out: &mut impl Write, line: &str) -> io::Result<()> {
 }
 
 fn answer(options: &CtlOptions, asked: &Asked) -> Result<String, TelemetryError> {
-    Ok(shown(options, ask(&options.socket, &asked.request(), PATIENCE)?))
+    let answer = match asked.command.argument() {
+        Argument::Page => page::fetch(&options.socket, asked, PATIENCE)?,
+        _ => ask(&options.socket, &asked.request(), PATIENCE)?,
+    };
+    Ok(shown(options, answer))
 }
 
 fn shown(options: &CtlOptions, answer: Value) -> String {
@@ -169,7 +177,13 @@ fn shown(options: &CtlOptions, answer: Value) -> String {
         // A text of several lines is what it is.
         Value::String(text) if text.ends_with('\n') => text,
         answer if options.json => format!("{answer:#}\n"),
-        answer => render(&answer),
+        mut answer => {
+            // The text has each value once.
+            if let Some(answer) = answer.as_object_mut() {
+                answer.retain(|name, _| !name.ends_with(BY_SEGMENT));
+            }
+            render(&answer)
+        }
     }
 }
 

@@ -13,6 +13,7 @@ pub mod glossary;
 pub mod init;
 pub mod metrics;
 pub mod options;
+pub mod page;
 pub mod segment;
 pub mod setting;
 pub mod terminal;

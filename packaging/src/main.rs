@@ -7,6 +7,8 @@ mod documents;
 #[cfg(test)]
 mod numbers;
 mod page;
+#[cfg(test)]
+mod rates;
 mod reference;
 
 use std::error::Error;

@@ -69,7 +69,7 @@ fn bounds_in_the_documents_are_those_of_the_code() {
     let mib = |bytes: u64| (bytes >> 20).to_string();
     let captures = Bounds::default();
     let limits = [
-        format!("| segments | {MAX_SEGMENTS} |"),
+        format!("| segments | {MAX_SEGMENTS}; as many on one port"),
         format!("on each side | {} |", grouped(MAX_NEIGHBOURS as u64)),
         format!("| other subnets of a segment | {MAX_SUBNETS} |"),
         format!("| routes of a segment | {MAX_ROUTES} |"),

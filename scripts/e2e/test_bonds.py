@@ -108,6 +108,8 @@ def test_active_member_unplugged(bond):
     assert result["ok"], result
     assert bond.changes() >= len(MEMBERS)
     all_down_and_up(bond)
+    # The capability that addresses and modes of members need is kept.
+    assert "not permitted" not in bond.gateway.text()
 
 
 @pytest.mark.timing

@@ -1,12 +1,14 @@
 """What an operator sees of a running gateway: the control socket, statistics, processors and memory, and its end."""
 
 import collections
+import json
 import random
 import signal
 import socket
 from pathlib import Path
 
 import pytest
+from testbed.follower import control_client
 from testbed.programs import TestbedError
 from testbed.threads import threads
 from testbed.topology import ETH_IP, IB_IP, Topology
@@ -52,6 +54,24 @@ def test_ctl_answers(start):
         "infiniband": {IB_IP}, "ethernet": {ETH_IP}}
     connections = topology.ctl("connections")["connections"]
     assert collections.Counter(c["passive"] for c in connections if c["state"] == "live") == {True: 1, False: 1}, connections
+
+
+def test_pages(gateway):
+    """A list comes in pages of the size that was requested; together they are the list that `ctl` prints."""
+    whole = gateway.ctl("groups")
+    assert "next" not in whole
+    rows, after = [], ""
+    with control_client(gateway.socket) as client:
+        while after is not None:
+            client.send(f"/groups,limit=5{after}".encode())
+            page = json.loads(client.recv(1 << 20))["/groups"]
+            assert len(page["groups"]) <= 5
+            rows += page["groups"]
+            after = page["next"] and f",after={page['next']}"
+        client.send(b"/groups,limit=0")
+        assert "1 to 2048 rows" in json.loads(client.recv(1 << 20))["error"]
+    assert [row["mgid"] for row in rows] == [row["mgid"] for row in whole["groups"]]
+    assert len(rows) > 10
 
 
 def test_unknown_ctl_command(gateway):

@@ -8,6 +8,7 @@ import pytest
 from testbed.follower import Follower
 from testbed.meanwhile import under_datagrams
 from testbed.pair import Pair
+from testbed.programs import run
 
 pytestmark = pytest.mark.netns
 
@@ -74,6 +75,8 @@ def test_drain_of_the_last_gateway(pair):
     forwarder, other = pair.wait_settled()
     pair.kill(pair.gateways[other])
     pair.wait_for("the other gateway to be missed", lambda: not any(p["alive"] for p in pair.state(forwarder)["peers"]))
+    [row] = pair.answer_of(forwarder, "links")["segments"]
+    assert row["peers"] == 0, "a dead gateway is no peer"
     refused = pair.ctl_of(forwarder, "drain")
     assert refused.returncode == 1
     assert "no other gateway stands by" in refused.stderr and "--alone" in refused.stderr
@@ -82,6 +85,16 @@ def test_drain_of_the_last_gateway(pair):
     assert pair.role(forwarder) == "drained"
     pair.drain(forwarder, "--undo")
     pair.wait_role(forwarder, "forwarding")
+
+
+def test_drain_while_a_port_is_down(gateway):
+    """The segment is drained whatever it waits for, and says both."""
+    run("ip", "link", "set", "eth0", "down", netns=gateway.eth)
+    gateway.wait_for("the port to be down", lambda: gateway.ctl("links")["ethernet"]["link"] == "down")
+    answer = gateway.ctl("drain", "--alone")
+    [row] = answer["segments"]
+    assert (answer["drained"], row["role"], row["healthy"]) == (True, "drained", False)
+    assert "it is drained" in row["why"] and "has no link" in row["why"], row["why"]
 
 
 def upgrade(pair):

@@ -8,7 +8,7 @@ use ipoib::drop_reason::DropReason;
 use pmd::hca::Queues;
 use pmd::mem::Pool;
 
-use crate::forward::{MAX_SEGMENTS, Punt, SegmentIndex, Side};
+use crate::forward::{EthernetIndex, MAX_SEGMENTS, Punt, SegmentIndex, Side};
 
 /// Why a packet goes to the control lcore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +24,8 @@ pub enum Cause {
     },
     /// It is a frame of the control lcore's own that could not be sent. A query among them was not put, so silence is no answer.
     Unsent,
+    /// A copy of a frame of this port, which looks as if nobody had completed its TCP or UDP checksum.
+    PartialChecksum(EthernetIndex),
 }
 
 /// What must stay free in the ring of notes when a packet of this kind goes there, and why it is dropped if that is not so: who
@@ -34,6 +36,8 @@ const fn share(cause: &Cause) -> (usize, DropReason) {
         Cause::Punt(Punt::Neighbour(_)) => (RING / 2, DropReason::PuntUnresolved),
         Cause::Punt(Punt::Local) | Cause::TooBig { .. } => (RING / 4, DropReason::PuntLocal),
         Cause::Unsent => (RESERVE, DropReason::PuntQueueFull),
+        // A copy: where it is not taken nothing is dropped.
+        Cause::PartialChecksum(_) => (RING / 2, DropReason::PuntLocal),
         // A flood of ARP in one segment keeps no other gateway's hellos out, of any.
         Cause::Punt(Punt::Arp) => (RESERVE + RING / 8, DropReason::PuntQueueFull),
         // Nor do hellos, which a guard bounds, keep commands out.
@@ -98,7 +102,9 @@ const LEFT: u32 = 16;
 pub(super) fn may_hold(cause: &Cause, buffers: usize, pool: &Pool) -> bool {
     match cause {
         Cause::Punt(Punt::Arp | Punt::Hello) | Cause::Unsent if buffers == 1 => true,
-        Cause::Punt(_) | Cause::TooBig { .. } | Cause::Unsent => pool.available() > pool.size() / LEFT,
+        Cause::Punt(_) | Cause::TooBig { .. } | Cause::Unsent | Cause::PartialChecksum(_) => {
+            pool.available() > pool.size() / LEFT
+        }
     }
 }
 

@@ -35,7 +35,8 @@ pub struct GidsOptions {
     /// Control socket of a gateway, for its software device. Without this the usual one is asked if there is one.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Read only the table that a gateway shares in this file (gateway.gids of its configuration).
+    /// Read only the table that a gateway shares in this file (gateway.gids of its configuration). The table does not say whose device it
+    /// is: the first column is the file's name.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["socket", "device"])]
     pub shared: Option<PathBuf>,
     /// Read only the tables that a service (--serve) keeps in this directory, /run/ipoib-gids if none is named. With --watch this goes on when the
@@ -96,6 +97,12 @@ impl Listing {
             return Err(GidsError::Nothing(usual));
         }
         Ok(Self { sources, only: options.device.clone(), ..Self::default() })
+    }
+
+    /// Head of the first column: a file's name stands for a device that the table in it does not name.
+    fn first_column(&self) -> &'static str {
+        let is_file = self.sources.iter().any(|source| matches!(source, Source::Shared(_)));
+        if is_file { "FILE" } else { COLUMNS[0] }
     }
 
     /// Lets devices go that are gone, and adds those that came. Those that cannot be opened are left out.
@@ -183,15 +190,19 @@ fn once(listing: &Listing, as_json: bool) -> Result<(), GidsError> {
     // First what the tables are worth: what is read afterwards is no older.
     let worth = listing.sources.iter().try_for_each(Source::check);
     let rows = listing.rows()?;
-    let text = if as_json { format!("{:#}\n", json!({ "gids": rows })) } else { table(&rows) };
+    let text = if as_json {
+        format!("{:#}\n", json!({ "gids": rows }))
+    } else {
+        table(&rows, listing.first_column())
+    };
     io::stdout().write_all(text.as_bytes()).map_err(GidsError::Output)?;
     // A stale list is shown, and called so.
     worth
 }
 
 /// Widths of the columns that these rows need.
-fn widths(rows: &[Row]) -> [usize; COLUMNS.len()] {
-    let mut widths = COLUMNS.map(str::len);
+fn widths(rows: &[Row], columns: &[&str; COLUMNS.len()]) -> [usize; COLUMNS.len()] {
+    let mut widths = columns.map(str::len);
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row.cells()) {
             *width = (*width).max(cell.chars().count());
@@ -207,9 +218,12 @@ fn line(cells: &[String], widths: &[usize]) -> String {
 }
 
 /// The list for people.
-fn table(rows: &[Row]) -> String {
-    let widths = widths(rows);
-    let mut text = line(&COLUMNS.map(str::to_owned), &widths) + "\n";
+fn table(rows: &[Row], first: &'static str) -> String {
+    let [_, others @ ..] = COLUMNS;
+    let [a, b, c, d, e, f] = others;
+    let columns = [first, a, b, c, d, e, f];
+    let widths = widths(rows, &columns);
+    let mut text = line(&columns.map(str::to_owned), &widths) + "\n";
     for row in rows {
         text += &(line(&row.cells(), &widths) + "\n");
     }
@@ -261,7 +275,7 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_they_must_be() {
-        let text = table(&[row("mlx5_bond_0", 0, 9), row("rxe0", 12, 200)]);
+        let text = table(&[row("mlx5_bond_0", 0, 9), row("rxe0", 12, 200)], COLUMNS[0]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0].split_whitespace().collect::<Vec<_>>(), COLUMNS);
         assert!(
@@ -269,6 +283,8 @@ mod tests {
             "{text}"
         );
         assert!(lines.iter().all(|l| l.trim_end() == *l));
-        assert_eq!(table(&[]).lines().count(), 1);
+        assert_eq!(table(&[], COLUMNS[0]).lines().count(), 1);
+        let shared = table(&[row("gids", 0, 9)], "FILE");
+        assert!(shared.starts_with("FILE  PORT") && shared.contains("\ngids  1"), "{shared}");
     }
 }

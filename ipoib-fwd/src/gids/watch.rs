@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use super::row::Row;
-use super::{GidsError, Listing, Source, line, table, widths};
+use super::{COLUMNS, GidsError, Listing, Source, line, table, widths};
 use crate::terminal::is_coloured;
 
 /// How often sources that do not call are asked.
@@ -76,7 +76,8 @@ pub(super) fn run(
     let news = worth(listing, &mut stale);
     let mut before = listing.rows()?;
     let present = |row: &Row| json_line(What::Present, row);
-    let first = if as_json { before.iter().map(present).collect() } else { table(&before) };
+    let first =
+        if as_json { before.iter().map(present).collect() } else { table(&before, listing.first_column()) };
     print(&(first + &worth_lines(&news, as_json)))?;
     let mut look = Instant::now();
     let mut service = Service::ready(before.len(), look)?;
@@ -167,7 +168,7 @@ fn worth_lines(news: &[(String, Option<String>)], as_json: bool) -> String {
 }
 
 fn change_lines(before: &[Row], after: &[Row], as_json: bool, coloured: bool) -> String {
-    let widths = widths(after);
+    let widths = widths(after, &COLUMNS);
     let tell = |(what, row): (What, Row)| match as_json {
         true => json_line(what, &row),
         false => plain_line(what, &row, &widths, coloured),

@@ -47,6 +47,8 @@ hca::counted! {
         EthernetPortBytes = "ethernet_port_bytes",
         /// Frames that an Ethernet port or its driver lost, by reason: `missed` found no descriptor or a full ring.
         EthernetPortLosses = "ethernet_port_losses",
+        /// Sampled packets of an Ethernet port whose TCP or UDP checksum nobody completed: InfiniBand hosts drop such packets.
+        EthernetPortPartialChecksums = "ethernet_port_partial_checksums",
         /// Whether a link of an InfiniBand port is up.
         InfinibandPortUp = "infiniband_port_up",
         /// Times that a port's shared receive queue came down to its limit.
@@ -84,6 +86,7 @@ impl Family {
             | Self::EthernetPortPackets
             | Self::EthernetPortBytes
             | Self::EthernetPortLosses
+            | Self::EthernetPortPartialChecksums
             | Self::SrqLow
             | Self::DeviceErrors
             | Self::CapturePackets

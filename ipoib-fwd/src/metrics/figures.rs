@@ -16,7 +16,7 @@ pub const MOST_OF_WORKER: usize = 25;
 /// Most that a segment makes.
 pub const MOST_OF_SEGMENT: usize = 110;
 /// Most that a port makes.
-pub const MOST_OF_PORT: usize = 9;
+pub const MOST_OF_PORT: usize = 10;
 /// Most that there are beside these.
 pub const MOST_BESIDE: usize = 80;
 
@@ -69,6 +69,8 @@ pub struct EthernetFigures {
     pub bytes: [(&'static str, u64); 2],
     /// Frames that it lost, by reason.
     pub losses: [(&'static str, u64); 4],
+    /// Sampled packets without a complete TCP or UDP checksum.
+    pub partial_checksums: u64,
 }
 
 /// What an InfiniBand port has to tell.
@@ -214,13 +216,17 @@ impl Figures {
             ethernets.clone().map(|end| (labels([("port", &end.name)]), flag(end.up))),
         );
         let with = |label: &'static str, counted: fn(&EthernetFigures) -> &[(&'static str, u64)]| {
-            ethernets.clone().flat_map(move |end| {
+            self.ethernets.iter().flat_map(move |end| {
                 counted(end).iter().map(move |(word, n)| (labels([("port", &end.name), (label, word)]), *n))
             })
         };
         sheet.counter(Family::EthernetPortPackets, with("direction", |end| &end.packets));
         sheet.counter(Family::EthernetPortBytes, with("direction", |end| &end.bytes));
         sheet.counter(Family::EthernetPortLosses, with("reason", |end| &end.losses));
+        sheet.counter(
+            Family::EthernetPortPartialChecksums,
+            ethernets.map(|end| (labels([("port", &end.name)]), end.partial_checksums)),
+        );
         let of_port = |end: &InfinibandFigures| labels([("device", &end.device), ("port", &end.port)]);
         let infinibands = self.infinibands.iter();
         sheet.gauge(Family::InfinibandPortUp, infinibands.clone().map(|end| (of_port(end), flag(end.up))));
@@ -271,7 +277,14 @@ mod tests {
         };
         let losses = ["missed", "receive_errors", "send_errors", "no_buffer"].map(|reason| (reason, 1));
         let [packets, bytes] = [10, 1000].map(|n| ["receive", "transmit"].map(|direction| (direction, n)));
-        let ethernet = |n| EthernetFigures { name: format!("net_{n}"), up: true, packets, bytes, losses };
+        let ethernet = |n| EthernetFigures {
+            name: format!("net_{n}"),
+            up: true,
+            packets,
+            bytes,
+            losses,
+            partial_checksums: 1,
+        };
         let infiniband =
             |n| InfinibandFigures { device: format!("mlx5_{n}"), port: 1, up: true, srq_low: 1, errors: 1 };
         let times = Summary::of(&Histogram::<u64>::new(3).unwrap());

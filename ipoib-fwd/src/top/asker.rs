@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::snapshot::Snapshot;
 use super::text::harmless;
 use crate::command::{Asked, Command};
+use crate::page;
 
 /// How long one answer may take.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -46,8 +47,9 @@ pub(super) fn look(socket: &Path, wish: &Wish) -> Outcome {
         )));
     }
     let links = told(Command::Links, None).map_err(fault)?;
-    let connections =
-        if wish.connections { Some(told(Command::Connections, None).map_err(fault)?) } else { None };
+    let connections = Asked { command: Command::Connections, argument: None };
+    let connections = wish.connections.then(|| page::fetch(socket, &connections, PATIENCE));
+    let connections = connections.transpose().map_err(fault)?;
     // A segment may have gone since.
     let detail = wish.segment.as_ref().and_then(|name| told(Command::Stats, Some(name.clone())).ok());
     Ok(Snapshot::of(

@@ -11,14 +11,19 @@ use super::service::Readiness;
 use crate::event::What;
 use crate::segment::pair::{Drain, Role};
 
+/// What a drained segment says.
+const DRAINED: &str = "it is drained: ipoib-fwd ctl drain --undo";
+
 /// Why a segment could not forward now; nothing if it could, or does.
-fn trouble(readiness: &Readiness) -> Option<String> {
+fn trouble(readiness: &Readiness, is_drained: bool) -> Option<String> {
     let role = match readiness {
-        Readiness::Waits(why) => return Some(format!("it waits for {why}")),
+        // The end of one does not end the other.
+        Readiness::Waits(why) if is_drained => return Some(format!("{DRAINED}; it waits, too: {why}")),
+        Readiness::Waits(why) => return Some(format!("it waits: {why}")),
         Readiness::Settled(role) | Readiness::Coming(role) => role,
     };
     let why = match role {
-        Role::Drained => "it is drained: ipoib-fwd ctl drain --undo",
+        Role::Drained => DRAINED,
         Role::Blocked => "it is blocked by a loop",
         Role::Listening => "it listens whether there are other gateways",
         Role::Forwarding | Role::Standby => {
@@ -30,7 +35,7 @@ fn trouble(readiness: &Readiness) -> Option<String> {
 
 /// The row of a segment that a reload has brought and that is not at work: the device refuses it, or its place is taken.
 fn not_at_work(name: &str, why: &str) -> Value {
-    json!({"segment": name, "healthy": false, "role": null, "hands_over": false, "why": format!("it waits for {why}")})
+    json!({"segment": name, "healthy": false, "role": null, "hands_over": false, "why": format!("it waits: {why}")})
 }
 
 impl<B: Backend> GatewayControl<B> {
@@ -82,15 +87,16 @@ impl<B: Backend> GatewayControl<B> {
 
     /// Whether each segment could forward.
     pub(super) fn health(&mut self) -> Value {
-        let healthy = self.readiness().iter().all(|(_, readiness)| trouble(readiness).is_none())
-            && self.reloader.coming().next().is_none();
-        json!({ "healthy": healthy, "segments": self.health_rows() })
+        let rows = self.health_rows();
+        let healthy = rows.iter().all(|row| row["healthy"] == true);
+        json!({ "healthy": healthy, "segments": rows })
     }
 
     fn health_rows(&mut self) -> Vec<Value> {
         let readiness = self.readiness();
         let row = |(duty, (name, readiness)): (&super::duties::SegmentDuty, &(String, Readiness))| {
-            let (pair, why) = (&duty.duty.pair, trouble(readiness));
+            let pair = &duty.duty.pair;
+            let why = trouble(readiness, pair.is_drained());
             json!({
                 "segment": name, "healthy": why.is_none(), "role": pair.role().name(), "hands_over": pair.hands_over(),
                 "why": why,
@@ -107,8 +113,8 @@ mod tests {
 
     #[test]
     fn who_forwards_or_could_is_healthy_and_others_say_why_not() {
-        assert_eq!(trouble(&Readiness::Settled(Role::Forwarding)), None);
-        assert_eq!(trouble(&Readiness::Settled(Role::Standby)), None);
+        assert_eq!(trouble(&Readiness::Settled(Role::Forwarding), false), None);
+        assert_eq!(trouble(&Readiness::Settled(Role::Standby), false), None);
         for (readiness, why) in [
             (Readiness::Settled(Role::Drained), "--undo"),
             (Readiness::Settled(Role::Blocked), "loop"),
@@ -116,7 +122,9 @@ mod tests {
             (Readiness::Coming(Role::Standby), "comes up"),
             (Readiness::Waits("its P_Key".to_owned()), "its P_Key"),
         ] {
-            assert!(trouble(&readiness).is_some_and(|text| text.contains(why)), "{readiness:?}");
+            assert!(trouble(&readiness, false).is_some_and(|text| text.contains(why)), "{readiness:?}");
         }
+        let both = trouble(&Readiness::Waits("gw0 has no link".to_owned()), true).unwrap();
+        assert!(both.contains("--undo") && both.contains("it waits, too: gw0 has no link"), "{both}");
     }
 }

@@ -31,14 +31,17 @@ pub(in crate::gateway) struct SegmentDuty {
     pub(in crate::gateway) cleared: Option<Vec<SegmentTotals>>,
 }
 
-/// A segment's duty with its link and its table, each for itself.
+/// A segment's duty with its link and its table, each for itself; `None` if one of them is gone.
 macro_rules! parts {
-    ($control:expr, $at:expr) => {{
-        let Some(duty) = $control.segments.at_mut($at) else { return };
-        let Some(link) = $control.endpoints.link(duty.endpoint, duty.link) else { return };
-        let Some(board) = $control.board.at($at) else { return };
-        (duty, link, board)
-    }};
+    ($control:expr, $at:expr) => {
+        match $control.segments.at_mut($at) {
+            Some(duty) => match ($control.endpoints.link(duty.endpoint, duty.link), $control.board.at($at)) {
+                (Some(link), Some(board)) => Some((duty, link, board)),
+                _ => None,
+            },
+            None => None,
+        }
+    };
 }
 pub(super) use parts;
 

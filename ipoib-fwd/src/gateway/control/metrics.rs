@@ -67,7 +67,14 @@ impl<B: Backend> GatewayControl<B> {
     fn ethernet_figures(&self) -> Vec<EthernetFigures> {
         let figures = self.ethernets.iter().map(|end| {
             let Counted { packets, bytes, losses } = end.counted();
-            EthernetFigures { name: end.port.name().to_string(), up: end.is_up(), packets, bytes, losses }
+            EthernetFigures {
+                name: end.port.name().to_string(),
+                up: end.is_up(),
+                packets,
+                bytes,
+                losses,
+                partial_checksums: end.partial.count(),
+            }
         });
         figures.collect()
     }

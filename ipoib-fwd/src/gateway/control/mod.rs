@@ -1,11 +1,13 @@
 //! The gateway's control lcore: everything that is not plain forwarding.
 
 mod answers;
+mod checksums;
 mod drain;
 pub(super) mod duties;
 pub(super) mod events;
 mod metrics;
 pub(super) mod news;
+mod page;
 mod pair;
 pub(super) mod pair_duty;
 mod port_rows;
@@ -139,6 +141,7 @@ impl<B: Backend> GatewayControl<B> {
             if let Some(endpoint) = self.endpoints.at(EndpointIndex(0)) {
                 endpoint.ask_latency();
             }
+            self.sample_checksums();
             self.collect_usage(now);
             self.watch_alarms(now);
         }
@@ -206,9 +209,9 @@ impl<B: Backend> Controller for GatewayControl<B> {
             command::Command::Stats => self.stats(now, segment),
             command::Command::Metrics => self.metrics().into(),
             command::Command::Links => self.links(now, segment),
-            command::Command::Neighbours => self.neighbours(now, segment),
-            command::Command::Connections => self.connections(now, segment),
-            command::Command::Groups => self.groups(segment),
+            command::Command::Neighbours => self.neighbours(now, argument)?,
+            command::Command::Connections => self.connections(now, argument)?,
+            command::Command::Groups => self.groups(argument)?,
             command::Command::Gids => self.gid_table(),
             command::Command::Capture => return self.capture_now(now, argument),
             command::Command::Set => self.set(now, argument)?,

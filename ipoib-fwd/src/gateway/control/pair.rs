@@ -63,7 +63,7 @@ impl<B: Backend> GatewayControl<B> {
         };
         let payload = bytes.get(header..).unwrap_or_default();
         let side = side_of(side);
-        let (duty, _, _) = parts!(self, at);
+        let Some((duty, _, _)) = parts!(self, at) else { return };
         let (name, pair) = (&duty.name, &mut duty.duty);
         if be16(bytes, type_at) == Some(ETHERTYPE_HELLO) {
             if let Err(error) = pair.pair.handle_message(now, side, payload) {
@@ -86,7 +86,7 @@ impl<B: Backend> GatewayControl<B> {
 
     /// Tells the tables and the segment where the other gateways are.
     fn tell_gateways(&mut self, now: Instant, at: SegmentIndex) {
-        let (duty, _, board) = parts!(self, at);
+        let Some((duty, _, board)) = parts!(self, at) else { return };
         let stations = duty.duty.pair.stations(now);
         let gateways = stations.map(|s| PeerGateway { mac: s.mac, lid: s.lid, gid: s.gid, qpns: s.qpns });
         let gateways: Vec<_> = gateways.collect();
@@ -120,7 +120,7 @@ impl<B: Backend> GatewayControl<B> {
         let ask = link_due && !endpoint.is_gone();
         let gid = if ask { endpoint.hca().gid(number, 0).unwrap_or_default() } else { Gid::ZERO };
         let stopping = self.stopping.is_some();
-        let (duty, link, board) = parts!(self, at);
+        let Some((duty, link, board)) = parts!(self, at) else { return };
         let pair = &mut duty.duty.pair;
         if let Some(up) = ethernet {
             duty.duty.link_due = now + LINK_PERIOD;
@@ -184,7 +184,7 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     fn send_on_infiniband(&mut self, at: SegmentIndex, header: [u8; IPOIB_HEADER_LEN], payload: &[u8]) {
-        let (duty, link, _) = parts!(self, at);
+        let Some((duty, link, _)) = parts!(self, at) else { return };
         let (port, index, to) = (duty.endpoint, duty.link, link.broadcast_destination());
         if let Some(to) = to
             && let Some(endpoint) = self.endpoints.at(port)
@@ -228,7 +228,7 @@ impl<B: Backend> GatewayControl<B> {
 
     /// Tables, segment and link do as the machine says.
     fn follow_role(&mut self, now: Instant, at: SegmentIndex) {
-        let (duty, _, board) = parts!(self, at);
+        let Some((duty, _, board)) = parts!(self, at) else { return };
         let role = role_of(&duty.duty.pair);
         board.set_role(role);
         // What waits was to be forwarded by the role of before.
@@ -238,13 +238,13 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     fn announce_hosts(&mut self, now: Instant, at: SegmentIndex) {
-        let (duty, link, _) = parts!(self, at);
+        let Some((duty, link, _)) = parts!(self, at) else { return };
         duty.segment.announce_hosts(now, infiniband_hosts(now, link));
         self.carry_out(now, at);
     }
 
     fn play(&mut self, now: Instant, at: SegmentIndex, role: forward::Role) {
-        let (duty, link, _) = parts!(self, at);
+        let Some((duty, link, _)) = parts!(self, at) else { return };
         duty.segment.set_role(now, role, infiniband_hosts(now, link));
         link.speak(role == forward::Role::Forwarding);
     }
@@ -366,7 +366,7 @@ impl<B: Backend> GatewayControl<B> {
 
     /// The forwarder told us of a host.
     fn learn_told(&mut self, now: Instant, at: SegmentIndex, host: &Neighbour) {
-        let (duty, link, _) = parts!(self, at);
+        let Some((duty, link, _)) = parts!(self, at) else { return };
         let authentic = duty.duty.pair.is_keyed();
         let on_infiniband = duty.segment.learn_told(now, link, host, authentic);
         if on_infiniband && let (IpAddr::V4(ip), Place::InfiniBand(hardware)) = (host.ip, host.place) {

@@ -1,6 +1,7 @@
 //! What `ctl links` tells of ports and devices: a row for each port with what is its own, and what each device dropped, once.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use hca::PortState;
 use ib_wire::cm::RejectReason;
@@ -34,7 +35,7 @@ fn up(is_up: bool) -> &'static str {
     if is_up { "up" } else { "down" }
 }
 
-fn ethernet_row(end: &EthernetPort) -> Value {
+fn ethernet_row(end: &EthernetPort, now: Instant) -> Value {
     // What it does beside moving frames.
     let EthOffloads { strip_tags, insert_tags, check_ipv4 } = end.port.offloads();
     let offloads = json!({"strip_tags": strip_tags, "insert_tags": insert_tags, "check_ipv4": check_ipv4});
@@ -43,6 +44,7 @@ fn ethernet_row(end: &EthernetPort) -> Value {
         // What ends the rest of a worker with `idle = "sleep"` when a frame comes.
         "woken_by": end.port.woken_by().name(),
         "losses": end.counted().losses.into_iter().collect::<BTreeMap<_, _>>(),
+        "partial_checksums": end.partial.count(), "warning": end.partial.warning(now),
     })
 }
 
@@ -114,12 +116,13 @@ fn all_drops(devices: &[(String, Drops)]) -> Drops {
 pub(super) fn answer<B: Backend>(
     endpoints: &mut Endpoints<B>,
     ethernets: &[EthernetPort],
+    now: Instant,
     only: Option<(EthernetIndex, EndpointIndex)>,
 ) -> Map<String, Value> {
     let (ethernet, infiniband) = only.unzip();
     let chosen = |n: u8| infiniband.is_none_or(|index| index.0 == n);
     let ethernets = ethernets.iter().zip(0u8..).filter(|(_, n)| ethernet.is_none_or(|index| index.0 == *n));
-    let ethernets: Vec<Value> = ethernets.map(|(end, _)| ethernet_row(end)).collect();
+    let ethernets: Vec<Value> = ethernets.map(|(end, _)| ethernet_row(end, now)).collect();
     let (mut infinibands, mut drops) = (Vec::new(), Vec::new());
     for (endpoint, _) in endpoints.iter_mut().zip(0u8..).filter(|(_, n)| chosen(*n)) {
         infinibands.push(infiniband_row(endpoint));

@@ -9,6 +9,7 @@ use super::GatewayControl;
 use crate::event::What;
 use crate::forward::{EndpointIndex, EthernetIndex, SegmentIndex};
 use crate::gateway::gids::GatewayGids;
+use crate::gateway::partial_checksum::PartialChecksums;
 use crate::gateway::worker::{GatewayCommand, GatewayNote};
 use endpoint::Endpoint;
 use ipoib::drop_reason::DropReason;
@@ -23,6 +24,8 @@ pub(in crate::gateway) type GatewayEndpoint<B> = Endpoint<B, GatewayCommand, Gat
 pub(in crate::gateway) struct EthernetPort {
     pub(in crate::gateway) port: EthPort,
     pub(in crate::gateway) mac: MacAddress,
+    /// Packets without complete checksums that hosts sent.
+    pub(in crate::gateway) partial: PartialChecksums,
 }
 
 /// What an Ethernet port and its driver have counted.
@@ -38,7 +41,7 @@ pub(in crate::gateway) struct Counted {
 
 impl EthernetPort {
     pub(in crate::gateway) fn new(port: EthPort) -> Self {
-        Self { mac: MacAddress(port.mac()), port }
+        Self { mac: MacAddress(port.mac()), port, partial: PartialChecksums::default() }
     }
 
     /// What it has counted. Makes system calls.

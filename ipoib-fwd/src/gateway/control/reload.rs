@@ -29,6 +29,7 @@ use pmd::hca::Backend;
 use serde_json::{Value, json};
 
 use super::GatewayControl;
+use super::answers::SegmentRow;
 use super::duties::SegmentDuty;
 use super::ports::Endpoints;
 use crate::counter::SegmentTotals;
@@ -162,7 +163,9 @@ impl Reloader {
 
     /// Rows for `ctl links`: segments that are not at work any more, or not yet.
     pub(super) fn rows(&self) -> impl Iterator<Item = Value> {
-        let row = |name: &str, pkey: PKey, why: String| json!({"segment": name, "pkey": format!("{:#06x}", pkey.0), "link": "down", "waits_for": why});
+        let row = |name: &str, pkey: PKey, why: String| {
+            serde_json::to_value(SegmentRow::waiting(name, pkey, why)).unwrap_or_default()
+        };
         let leaving = self.draining.iter().map(move |d| {
             row(&d.name, d.pkey, "its connections and groups to be closed: it is removed".into())
         });

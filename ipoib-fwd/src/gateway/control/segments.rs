@@ -54,7 +54,9 @@ impl<B: Backend> GatewayControl<B> {
         while let Some((worker, note)) = self.endpoints.at(port).and_then(Endpoint::poll_note) {
             any = true;
             let at = note.segment;
-            if self.segments.at(at).is_some() {
+            if let Cause::PartialChecksum(port) = note.cause {
+                self.take_checksum_sample(now, port, &note.packet);
+            } else if self.segments.at(at).is_some() {
                 let traced = self.begin_trace(&note);
                 self.take_packet(now, worker, note);
                 self.carry_out(now, at);
@@ -71,17 +73,19 @@ impl<B: Backend> GatewayControl<B> {
         match cause {
             Cause::Punt(Punt::Hello) => return self.take_hello(now, at, side, &packet),
             Cause::Unsent => return self.take_unsent(at, packet.data()),
-            Cause::Punt(_) | Cause::TooBig { .. } => {}
+            Cause::Punt(_) | Cause::TooBig { .. } | Cause::PartialChecksum(_) => {}
         }
         let arrival = Arrival { side, worker, origin };
-        let (duty, link, board) = parts!(self, at);
+        let Some((duty, link, board)) = parts!(self, at) else {
+            return self.own.drops_of(at, DropReason::SegmentGone, 1);
+        };
         let segment = &mut duty.segment;
         match (cause, side) {
             (Cause::Punt(Punt::Arp), Side::Ethernet) => segment.handle_ethernet_arp(now, link, packet.data()),
             (Cause::Punt(Punt::Arp), Side::InfiniBand) => {
                 segment.handle_infiniband_arp(now, link, &arrival, packet.data());
             }
-            (Cause::Punt(Punt::Hello) | Cause::Unsent, _) => {}
+            (Cause::Punt(Punt::Hello) | Cause::Unsent | Cause::PartialChecksum(_), _) => {}
             (Cause::Punt(Punt::Neighbour(ip)), _) => {
                 let published = board.has_way(side, worker, ip);
                 segment.handle_unresolved(now, link, IpAddr::V4(ip), arrival, packet, published);
@@ -105,7 +109,7 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     fn release(&mut self, now: Instant, at: SegmentIndex, reachable: Vec<IpAddr>) {
-        let (duty, link, _) = parts!(self, at);
+        let Some((duty, link, _)) = parts!(self, at) else { return };
         duty.segment.handle_published(now, link, reachable);
     }
 
@@ -139,7 +143,7 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     fn tell_place(&mut self, at: SegmentIndex, up: &[bool]) {
-        let (duty, link, board) = parts!(self, at);
+        let Some((duty, link, board)) = parts!(self, at) else { return };
         board.set_ethernet_up(up.get(duty.ethernet.at()).is_some_and(|up| *up));
         let qpns: Vec<Qpn> = link.settings().workers.iter().map(|w| w.ud_qpn).collect();
         board.set_own(link.state().lid, &qpns);
@@ -155,7 +159,7 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     fn collect_used(&mut self, now: Instant, at: SegmentIndex, worker: WorkerIndex) {
-        let (duty, link, board) = parts!(self, at);
+        let Some((duty, link, board)) = parts!(self, at) else { return };
         let (infiniband, ethernet) = board.take_used(worker);
         for ip in ethernet {
             duty.segment.handle_used(now, link, IpAddr::V4(ip));
@@ -301,7 +305,7 @@ impl<B: Backend> GatewayControl<B> {
         {
             self.tell_others(now, at, Neighbour { ip, place: Place::InfiniBand(hardware) });
         }
-        let (duty, link, _) = parts!(self, at);
+        let Some((duty, link, _)) = parts!(self, at) else { return };
         duty.segment.handle_link_event(now, link, event);
     }
 

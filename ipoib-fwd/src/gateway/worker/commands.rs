@@ -7,6 +7,7 @@ use pmd::hca::{Checksum, MemoryWork, Source};
 use pmd::mem::{FrameFacts, Mbuf};
 use tap::{Tap, TapDirection};
 
+use super::faces::EthernetFace;
 use super::hands::Hands;
 use super::{Common, GatewayNote, GatewayWorker};
 use crate::counter::SegmentTraffic;
@@ -30,6 +31,8 @@ pub enum GatewayCommand {
     Forward(SegmentIndex, Side, Mbuf),
     /// Show frames to this tap, or to none any more. What the worker lets go of for it frees nothing.
     Watch(Option<Tap>),
+    /// Look at the checksums of the next few frames of each port. Frees nothing.
+    SampleChecksums,
     /// Tell of packets that somebody follows, or that nobody does any more. Frees nothing either.
     Trace(Option<Tracer>),
     /// Send an IPv4 packet of the gateway's own, behind room for an Ethernet header, to an InfiniBand host of a segment.
@@ -41,9 +44,14 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
     pub(super) fn take_commands(&mut self, port: EndpointIndex) -> usize {
         let mut commands: ArrayVec<GatewayCommand, COMMANDS_PER_TURN> = ArrayVec::new();
         let Some(face) = self.infinibands.get_mut(port.at()) else { return 0 };
+        let ethernets = &mut self.ethernets;
         let Common { counters, tap, tracer, .. } = &mut self.common;
         let done = face.link.commands(&mut self.service, |command, _| match command {
-            GatewayCommand::Watch(new) => *tap = new,
+            GatewayCommand::Watch(new) => {
+                *tap = new;
+                ethernets.iter_mut().for_each(|face| face.watch(tap.is_some()));
+            }
+            GatewayCommand::SampleChecksums => ethernets.iter_mut().for_each(EthernetFace::sample_checksums),
             GatewayCommand::Trace(new) => *tracer = new,
             command => {
                 if commands.try_push(command).is_err() {
@@ -64,7 +72,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
                 continue;
             };
             match command {
-                GatewayCommand::Watch(_) | GatewayCommand::Trace(_) => {}
+                GatewayCommand::Watch(_) | GatewayCommand::Trace(_) | GatewayCommand::SampleChecksums => {}
                 GatewayCommand::SendEthernet(_, frame) => {
                     hands.push_own_frame(segment, frame, table);
                 }

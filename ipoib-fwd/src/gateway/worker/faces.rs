@@ -3,14 +3,17 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use dataplane::table::Reader;
 use pmd::eth::{Burst, EthQueue};
 use pmd::hca::{BURST, MemoryWork};
-use pmd::mem::Mbuf;
+use pmd::mem::{FrameFacts, FrameTag, Mbuf};
 
 use super::grouping::Grouping;
 use super::{GatewayCommand, GatewayNote};
 use crate::counter::{Traffic, WorkerCounters};
-use crate::forward::EndpointIndex;
+use crate::forward::{EndpointIndex, EthernetIndex, FrameHead, SegmentIndex, Tables};
+use crate::gateway::frames::head;
+use crate::gateway::partial_checksum::SAMPLES;
 use endpoint::LinkWorker;
 use ipoib::drop_reason::DropReason;
 
@@ -127,6 +130,11 @@ pub(super) struct EthernetFace {
     is_blocked: bool,
     /// Frames that it cannot send and has dropped.
     unfit: u64,
+    /// Received frames are looked at before they are forwarded: a tap sees them, or checksums are sampled.
+    is_watched: bool,
+    has_tap: bool,
+    /// Frames whose checksum is still to be looked at.
+    samples: u8,
 }
 
 impl EthernetFace {
@@ -141,7 +149,42 @@ impl EthernetFace {
             patience: Patience::Open,
             is_blocked: false,
             unfit: 0,
+            is_watched: false,
+            has_tap: false,
+            samples: 0,
         }
+    }
+
+    /// Has received frames shown to a tap, or to none any more.
+    pub(super) const fn watch(&mut self, has_tap: bool) {
+        self.has_tap = has_tap;
+        self.is_watched = has_tap || self.samples > 0;
+    }
+
+    /// Has the checksums of the next frames looked at.
+    pub(super) const fn sample_checksums(&mut self) {
+        self.samples = SAMPLES;
+        self.is_watched = true;
+    }
+
+    /// True if received frames are looked at before they are forwarded.
+    #[inline]
+    pub(super) const fn is_watched(&self) -> bool {
+        self.is_watched
+    }
+
+    /// Takes the number of samples that a burst of `frames` frames gives from what is left of this second's.
+    pub(super) fn take_samples(&mut self, frames: usize) -> usize {
+        let taken = frames.min(self.samples.into());
+        self.samples -= taken as u8;
+        self.watch(self.has_tap);
+        taken
+    }
+
+    /// Ends the sampling of this second.
+    pub(super) const fn end_samples(&mut self) {
+        self.samples = 0;
+        self.watch(self.has_tap);
     }
 
     /// Has a frame wait for [`EthernetFace::flush`]. False, and the frame is lost, if there is no room.
@@ -214,16 +257,28 @@ impl EthernetFace {
     /// A turn begins: what waited is offered again, and dropped if the port has taken nothing for too long. True if anything
     /// waits still.
     #[inline]
-    pub(super) fn begin_turn(&mut self, counters: &mut WorkerCounters) -> bool {
+    pub(super) fn begin_turn<D: Clone>(
+        &mut self,
+        port: EthernetIndex,
+        counters: &mut WorkerCounters,
+        tables: &mut Reader<Tables<D>>,
+    ) -> bool {
         self.queue.keep_up();
-        self.is_blocked && self.retry(counters)
+        self.is_blocked && self.retry(port, counters, tables)
     }
 
     #[cold]
-    fn retry(&mut self, counters: &mut WorkerCounters) -> bool {
+    fn retry<D: Clone>(
+        &mut self,
+        port: EthernetIndex,
+        counters: &mut WorkerCounters,
+        tables: &mut Reader<Tables<D>>,
+    ) -> bool {
         self.offer(counters);
         if self.is_blocked && self.patience.ends(Instant::now()) {
-            self.clear(DropReason::EthQueueFull, counters);
+            // By the older tables: a number may be another segment's in the newer.
+            counters.settle();
+            self.clear(port, DropReason::EthQueueFull, counters, tables.refresh());
         }
         self.is_blocked
     }
@@ -260,18 +315,64 @@ impl EthernetFace {
         }
     }
 
-    /// Drops what waits.
-    pub(super) fn clear(&mut self, reason: DropReason, counters: &mut WorkerCounters) {
-        counters.drops(reason, (self.burst.len() + self.behind.len()) as u64);
+    /// Drops what waits. Each frame is counted for its segment, in which it has been counted as sent.
+    pub(super) fn clear<D: Clone>(
+        &mut self,
+        port: EthernetIndex,
+        reason: DropReason,
+        counters: &mut WorkerCounters,
+        tables: &Tables<D>,
+    ) {
+        for frame in self.burst.iter().chain(&self.behind) {
+            match segment_of(port, frame, tables) {
+                Some(segment) => counters.drops_of(segment, reason, 1),
+                None => counters.drop(reason),
+            }
+        }
         self.burst.clear();
         self.behind.clear();
         self.is_blocked = false;
     }
 }
 
+/// The segment of a frame that is to leave by a port: by the tag in it, or the one that the port is to put in.
+fn segment_of<D: Clone>(port: EthernetIndex, frame: &Mbuf, tables: &Tables<D>) -> Option<SegmentIndex> {
+    let read = |tag| FrameHead::parse(head(frame), FrameFacts { tag, ..FrameFacts::default() });
+    // A driver may have put it in already.
+    let wished = frame.wished_tag().and_then(|control| read(FrameTag::Taken(control)).ok());
+    let front = wished.or_else(|| read(FrameTag::InFrame).ok())?;
+    tables.vlan(port, front.vid)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gateway::tag;
+    use pmd::eal::Eal;
+    use pmd::mem::{Pool, PoolConfig};
+
+    #[test]
+    fn frames_that_a_port_does_not_take_are_of_the_segment_of_their_tag() {
+        let words = "test --no-huge --no-shconf --no-pci -m 64 --no-telemetry --log-level=error --lcores 0@0";
+        let _eal = Eal::init(words.split_whitespace().map(str::to_owned)).expect("EAL");
+        let config = PoolConfig { count: 64, data_room: 2048, cache: 0, socket: -1 };
+        let pool = Pool::create("faces", &config).expect("a pool");
+        let mut tables = Tables::<()>::default();
+        tables.join_vlan(EthernetIndex(0), 0, Some(SegmentIndex(0)));
+        tables.join_vlan(EthernetIndex(0), 7, Some(SegmentIndex(1)));
+        let frame = |vid: Option<u16>, is_wish: bool| {
+            let mut frame = pool.copy_from_slice(&[[2; 12].as_slice(), &[8, 0], &[0; 46]].concat()).unwrap();
+            match vid {
+                Some(vid) if is_wish => frame.wish_tag(vid),
+                Some(vid) => assert!(tag::insert(&mut frame, vid)),
+                None => {}
+            }
+            segment_of(EthernetIndex(0), &frame, &tables).map(|segment| segment.0)
+        };
+        assert_eq!(frame(None, false), Some(0));
+        assert_eq!([true, false].map(|is_wish| frame(Some(7), is_wish)), [Some(1); 2]);
+        assert_eq!([true, false].map(|is_wish| frame(Some(8), is_wish)), [None; 2]);
+    }
 
     #[test]
     fn a_port_is_waited_for_while_it_takes_something() {

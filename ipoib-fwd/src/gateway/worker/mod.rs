@@ -7,6 +7,7 @@ mod grouping;
 mod hands;
 mod held;
 mod trace;
+mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +17,9 @@ use dataplane::table::Reader;
 use dataplane::worker::{Turn, Wakes, Worker};
 use pmd::eth::{self, Burst, EthQueue};
 use pmd::hca::{MemoryWork, Received, RxBurst, Source};
-use pmd::mem::{FrameTag, Mbuf, Pool};
-use tap::{Tap, TapDirection};
+use pmd::mem::{Mbuf, Pool};
+use tap::Tap;
 
-use super::frames::offer;
 use super::punts::{Cause, HelloGuard};
 use super::sighting::Tracer;
 use crate::counter::{Traffic, WorkerCounters};
@@ -111,10 +111,12 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
     pub fn new(parts: WorkerParts<Q>) -> Self {
         let WorkerParts { links, ethernets, tables, pool, srq_low, seed, storm, tap } = parts;
         let worker = WorkerIndex(links.first().map_or(0, LinkWorker::index));
+        let mut ethernets: Vec<_> = ethernets.into_iter().map(EthernetFace::new).collect();
+        ethernets.iter_mut().for_each(|face| face.watch(tap.is_some()));
         Self {
             rota: Rota::new(links.len() as u8),
             infinibands: links.into_iter().map(InfiniBandFace::new).collect(),
-            ethernets: ethernets.into_iter().map(EthernetFace::new).collect(),
+            ethernets,
             tables,
             pool,
             service: Recorder::default(),
@@ -141,9 +143,11 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
     /// Takes the worker apart when it has ended: its queues on the InfiniBand ports, in their order, those on the Ethernet ports, the
     /// times of its turns.
     pub fn into_parts(mut self) -> (Vec<Q>, Vec<EthQueue>, Recorder) {
-        for face in &mut self.ethernets {
+        self.common.counters.settle();
+        let tables = self.tables.refresh();
+        for (face, port) in self.ethernets.iter_mut().zip(0..) {
             // Frames that the port did not take in the end.
-            face.clear(DropReason::Shutdown, &mut self.common.counters);
+            face.clear(EthernetIndex(port), DropReason::Shutdown, &mut self.common.counters, tables);
         }
         for face in &self.infinibands {
             self.common.counters.drops(DropReason::Shutdown, face.link.waiting() as u64);
@@ -176,10 +180,11 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
         if face.queue.rx_burst(&mut burst) == 0 {
             return false;
         }
+        let is_watched = face.is_watched();
         let (tables, mut hands) = self.hands();
         let (frames, bytes) = (burst.len(), burst.iter().map(Mbuf::len).sum::<usize>());
-        if let Some(tap) = &mut hands.common.tap {
-            show(tap, &burst);
+        if is_watched {
+            hands.watch(port, &burst, tables);
         }
         // Those that somebody may follow go the long way.
         let mut short = ShortWay::new(tables, hands.common.worker).unless(hands.common.tracer.is_some());
@@ -291,8 +296,8 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
 impl<Q: MemoryWork> Worker for GatewayWorker<Q> {
     fn turn(&mut self) -> Turn {
         let mut busy = false;
-        for face in &mut self.ethernets {
-            busy |= face.begin_turn(&mut self.common.counters);
+        for (face, port) in self.ethernets.iter_mut().zip(0..) {
+            busy |= face.begin_turn(EthernetIndex(port), &mut self.common.counters, &mut self.tables);
         }
         for port in self.endpoints() {
             busy |= self.take_commands(port) > 0;
@@ -364,15 +369,6 @@ impl<Q: MemoryWork> Worker for GatewayWorker<Q> {
             self.disarm();
         }
         came || !self.all_wake
-    }
-}
-
-/// Shows received frames to a tap.
-#[cold]
-fn show(tap: &mut Tap, burst: &Burst) {
-    for frame in burst {
-        let tag = if let FrameTag::Taken(control) = frame.frame_facts().tag { Some(control) } else { None };
-        offer(tap, TapDirection::Received, frame, tag);
     }
 }
 

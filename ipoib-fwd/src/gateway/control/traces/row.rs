@@ -27,6 +27,7 @@ pub(super) fn why(cause: &Cause) -> String {
         Cause::Punt(punt) => why_punted(*punt),
         Cause::TooBig { mtu, .. } => too_big(*mtu),
         Cause::Unsent => "of the gateway's own, not sent".to_owned(),
+        Cause::PartialChecksum(_) => "checksum looks incomplete".to_owned(),
     }
 }
 

@@ -1,0 +1,68 @@
+//! Received frames that something looks at before they are forwarded: a tap, or the sampling of checksums. A burst of a port that nothing
+//! watches costs one test.
+
+use pmd::eth::Burst;
+use pmd::hca::{Checksum, MemoryWork};
+use pmd::mem::{FrameTag, Mbuf};
+use tap::{Tap, TapDirection};
+
+use super::GatewayNote;
+use super::hands::Hands;
+use crate::forward::{EthernetIndex, FrameHead, Side, Tables};
+use crate::gateway::frames::{head, offer};
+use crate::gateway::partial_checksum::is_suspect;
+use crate::gateway::punts::{self, Cause};
+use ipoib::net::ethernet::ETHERTYPE_IPV4;
+
+impl<Q: MemoryWork> Hands<'_, Q> {
+    /// Shows a burst of a port to the tap, and samples its checksums.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn watch(&mut self, port: EthernetIndex, burst: &Burst, tables: &Tables<Q::Destination>) {
+        if let Some(tap) = &mut self.common.tap {
+            show(tap, burst);
+        }
+        let Some(face) = self.ethernets.get_mut(port.at()) else { return };
+        let samples = face.take_samples(burst.len());
+        // One is enough for a second.
+        if burst.iter().take(samples).any(|frame| self.sample(port, frame, tables))
+            && let Some(face) = self.ethernets.get_mut(port.at())
+        {
+            face.end_samples();
+        }
+    }
+
+    /// Hands a copy of a frame to the control lcore if its checksum looks incomplete; true if so. It is no drop where there is no room for
+    /// the copy: the frame itself is forwarded.
+    fn sample(&mut self, port: EthernetIndex, frame: &Mbuf, tables: &Tables<Q::Destination>) -> bool {
+        let facts = frame.frame_facts();
+        let Ok(front) = FrameHead::parse(head(frame), facts) else { return false };
+        let packet = head(frame).get(front.len..).unwrap_or_default();
+        // A checksum that the port says is missing is completed by the gateway.
+        if front.ethertype != ETHERTYPE_IPV4
+            || facts.checksum == Checksum::Missing
+            || frame.data().len() != frame.len()
+            || !is_suspect(packet, frame.len() - front.len)
+        {
+            return false;
+        }
+        let Some((segment, table)) = tables.of_vlan(port, front.vid) else { return false };
+        let Some(face) = self.infinibands.get_mut(table.settings.endpoint.at()) else { return false };
+        let cause = Cause::PartialChecksum(port);
+        let (_, notes) = face.link.parts();
+        if !punts::may_hold(&cause, 1, self.pool) {
+            return false;
+        }
+        let Some(packet) = self.pool.copy_from_slice(frame.data()) else { return false };
+        let note = GatewayNote { cause, segment, side: Side::Ethernet, origin: None, packet };
+        punts::hand_over(notes, &cause, note).is_ok()
+    }
+}
+
+/// Shows received frames to a tap.
+fn show(tap: &mut Tap, burst: &Burst) {
+    for frame in burst {
+        let tag = if let FrameTag::Taken(control) = frame.frame_facts().tag { Some(control) } else { None };
+        offer(tap, TapDirection::Received, frame, tag);
+    }
+}
