@@ -18,12 +18,12 @@ pub(super) mod set;
 pub(super) mod since;
 pub(super) mod traces;
 
-use std::io::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use dataplane::control::{Controller, Flow};
 use dataplane::telemetry::{Command, Reply};
+use logging::Stream;
 use pmd::hca::{Backend, HcaError, Queues};
 use pmd::mem::Pool;
 
@@ -85,6 +85,7 @@ pub(super) struct GatewayControl<B: Backend> {
     pub(super) traces: Traces,
     pub(super) times: Times,
     pub(super) stats_period: Option<Duration>,
+    pub(super) stats_stream: Stream,
     pub(super) schedule: Schedule,
     pub(super) stopping: Option<Instant>,
     /// What ended the gateway, if it was not asked to end.
@@ -147,9 +148,9 @@ impl<B: Backend> GatewayControl<B> {
         {
             let totals = self.totals();
             if let Some(before) = self.schedule.stats_before.replace(totals.clone()) {
-                // A reader that has gone away is no failure.
+                // A reader that is gone or does not read is no failure.
                 let line = report::line(&before, &totals, period.as_secs_f64());
-                let _ = writeln!(std::io::stdout(), "{line}");
+                self.stats_stream.put(&format!("{line}\n"));
             }
             self.schedule.stats = now + period;
         }
