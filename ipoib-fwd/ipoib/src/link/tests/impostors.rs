@@ -6,7 +6,9 @@ use ib_wire::ipoib::{AddressFlags, Arp, ArpOperation, HardwareAddress};
 use ib_wire::{CommId, Gid, Guid, Lid, Qpn, ServiceLevel, Tid, TimeoutCode};
 
 use super::fabric::{Fabric, Setup, ms, secs};
-use crate::link::{Action, Asker, CloseReason, Event, LINK_LOCAL_GROUPS, Mode, PortEvent, WorkerIndex};
+use crate::link::{
+    Action, Asker, CloseReason, Event, LEFT_GRACE, LINK_LOCAL_GROUPS, Mode, PortEvent, WorkerIndex,
+};
 
 /// Node 0 with a connection that node 1 opened; node 2 is up to no good.
 fn world(change: impl FnOnce(&mut Setup)) -> Fabric {
@@ -500,6 +502,13 @@ fn who_says_that_another_hosts_address_is_its_own_does_not_end_the_connection_to
         f.run(secs(2));
         assert_eq!(connection(&f), first);
     }
+    // So it is if it answers late.
+    f.use_by(0, 0, 1);
+    say(&mut f, 2);
+    f.run(LEFT_GRACE - ms(100));
+    say(&mut f, 1);
+    f.run(secs(2));
+    assert_eq!(connection(&f), first);
     // Who has really left loses it.
     let old = f.address(1, 0);
     say(&mut f, 2);
