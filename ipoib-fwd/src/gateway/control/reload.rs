@@ -34,7 +34,7 @@ use super::ports::Endpoints;
 use crate::counter::SegmentTotals;
 use crate::event::What;
 use crate::forward::{EndpointIndex, MAX_SEGMENTS, SegmentIndex};
-use crate::gateway::segment_parts::{Ground, SegmentMaker, mode, networks, segment_id};
+use crate::gateway::segment_parts::{Ground, SegmentMaker, networks, segment_id};
 
 /// How often a segment's place is looked for that another one is about to leave.
 const LOOK: Duration = Duration::from_millis(20);
@@ -291,6 +291,7 @@ impl<B: Backend> GatewayControl<B> {
             tries: Backoff::new(),
         }));
         self.maker = maker;
+        self.follow_modes(now);
         self.follow_priorities(now);
         self.follow_keys(now, &change);
         self.board.flush();
@@ -422,11 +423,6 @@ impl<B: Backend> GatewayControl<B> {
         if (&old.address, &old.subnets, &old.routes) != (&new.address, &new.subnets, &new.routes) {
             duty.segment.set_networks(now, link, address, routes);
             duty.duty.pair.set_segment(segment_id(new));
-        }
-        if old.mode != new.mode {
-            link.set_mode(now, mode(new.mode));
-            // Whoever knows our addresses knows by their flags whether to ask for a connection.
-            duty.segment.announce_all(now);
         }
         self.carry_out(now, at);
         if old.mtu != new.mtu {

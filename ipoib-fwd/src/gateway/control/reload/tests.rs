@@ -84,7 +84,14 @@ fn a_mode_that_was_set_holds_for_new_links_until_the_file_says_another() {
     let with_one_more = maker.with(config::Config::clone(&maker.config));
     assert_eq!(modes(&with_one_more), [Mode::Datagram; 2], "the file says the same");
     // One segment's is enough, and one that is new says nothing of the others.
-    assert_eq!(modes(&maker.with(with_modes("datagram", "connected"))), [Mode::Datagram, Mode::Connected]);
+    let given_up = maker.with(with_modes("datagram", "connected"));
+    assert_eq!(modes(&given_up), [Mode::Datagram, Mode::Connected]);
+    // Segments that are at work follow the same.
+    assert_eq!(
+        [given_up.mode_of("one"), given_up.mode_of("two")],
+        [Some(Mode::Datagram), Some(Mode::Connected)]
+    );
+    assert_eq!((with_one_more.mode_of("two"), given_up.mode_of("three")), (Some(Mode::Datagram), None));
     // A priority likewise, whatever modes are.
     maker.priority = Some(200);
     let mut changed = with_modes("datagram", "connected");
