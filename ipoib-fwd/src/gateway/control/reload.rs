@@ -52,10 +52,12 @@ pub(in crate::gateway) struct Reloader {
     counts: [u64; 2],
 }
 
-/// A segment that has been taken away, and whose link is not gone yet.
+/// A link that is not gone yet.
 #[derive(Debug)]
 struct Draining {
-    name: String,
+    /// The segment that it was of and that has been taken away. `None` for a link that a refused reload had made: a segment of
+    /// its name may be at work.
+    name: Option<String>,
     index: SegmentIndex,
     endpoint: EndpointIndex,
     link: LinkIndex,
@@ -149,6 +151,12 @@ impl Reloader {
         json!({"done": done, "refused": refused})
     }
 
+    /// Forgets links that no worker looks at any more; the names of the segments that were removed with them.
+    fn take_removed(&mut self, passed: impl Fn(Grace) -> bool) -> Vec<String> {
+        let is_gone = |d: &mut Draining| d.forgotten.is_some_and(&passed);
+        self.draining.extract_if(.., is_gone).filter_map(|gone| gone.name).collect()
+    }
+
     /// Segments that are not at work yet, and why not.
     pub(super) fn coming(&self) -> impl Iterator<Item = (&str, PKey, String)> {
         self.waiting.iter().map(|w| {
@@ -163,8 +171,9 @@ impl Reloader {
     /// Rows for `ctl links`: segments that are not at work any more, or not yet.
     pub(super) fn rows(&self) -> impl Iterator<Item = Value> {
         let row = |name: &str, pkey: PKey, why: String| json!({"segment": name, "pkey": format!("{:#06x}", pkey.0), "link": "down", "waits_for": why});
-        let leaving = self.draining.iter().map(move |d| {
-            row(&d.name, d.pkey, "its connections and groups to be closed: it is removed".into())
+        let leaving = self.draining.iter().filter_map(move |d| {
+            let why = "its connections and groups to be closed: it is removed";
+            Some(row(d.name.as_ref()?, d.pkey, why.into()))
         });
         leaving.chain(self.coming().map(move |(name, pkey, why)| row(name, pkey, why)))
     }
@@ -327,16 +336,10 @@ impl<B: Backend> GatewayControl<B> {
             }
             Err(Failed { at, why, undone }) => {
                 for ((segment, ground), link) in ready.iter().zip(undone) {
-                    let (name, pkey) = (segment.name.to_string(), PKey(segment.pkey.value()));
                     let Ground { index, endpoint, .. } = *ground;
-                    self.reloader.draining.push(Draining {
-                        name,
-                        index,
-                        endpoint,
-                        link,
-                        pkey,
-                        forgotten: None,
-                    });
+                    let pkey = PKey(segment.pkey.value());
+                    let undone = Draining { name: None, index, endpoint, link, pkey, forgotten: None };
+                    self.reloader.draining.push(undone);
                 }
                 let name = ready.get(at).map(|(segment, _)| segment.name.to_string()).unwrap_or_default();
                 Err(format!(
@@ -399,6 +402,7 @@ impl<B: Backend> GatewayControl<B> {
         if let Some(duty) = self.segments.take(at) {
             let SegmentDuty { name, index, endpoint, link, pkey, .. } = duty;
             (now, &mut self.endpoints).remove(endpoint, link);
+            let name = Some(name);
             self.reloader.draining.push(Draining { name, index, endpoint, link, pkey, forgotten: None });
         }
     }
@@ -480,11 +484,10 @@ impl<B: Backend> GatewayControl<B> {
             }
         }
         let board = &self.board;
-        let is_gone = |d: &mut Draining| d.forgotten.is_some_and(|grace| board.passed(grace));
-        for gone in self.reloader.draining.extract_if(.., is_gone) {
+        for name in self.reloader.take_removed(|grace| board.passed(grace)) {
             let event = What::Removed.journal();
-            tracing::info!(segment = gone.name.as_str(), event, "{}: removed", gone.name);
-            let said = || (format!("{} is removed", gone.name), json!({ "segment": gone.name }));
+            tracing::info!(segment = name.as_str(), event, "{name}: removed");
+            let said = || (format!("{name} is removed"), json!({ "segment": name }));
             self.events.tell(now, What::Removed, None, said);
         }
         if self.stopping.is_some() {
@@ -497,14 +500,15 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     fn join_waiting(&mut self, now: Instant, mut waiting: Waiting) {
-        let maker = self.maker.clone();
-        let ground = self.ground(&maker, &waiting.segment);
+        let Self { maker, ethernets, endpoints, .. } = self;
+        let ground = maker.ground(&waiting.segment, SegmentIndex(0), ethernets, endpoints);
         let free = ground.filter(|ground| !self.is_held(&waiting.segment, ground.endpoint));
         if let (Some(ground), Some(index)) = (free, self.vacancies().first().copied()) {
-            let settings = maker.link_settings(&waiting.segment);
+            let settings = self.maker.link_settings(&waiting.segment);
             match (now, &mut self.endpoints).add(ground.endpoint, settings) {
                 Ok(link) => {
                     let ground = Ground { index, link, ..ground };
+                    let maker = self.maker.clone();
                     self.join(now, &maker, &waiting.segment, ground);
                     tracing::info!("{}: its place is free, it is added", waiting.segment.name);
                     return;

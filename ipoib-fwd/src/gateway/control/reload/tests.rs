@@ -109,6 +109,28 @@ fn a_mode_that_was_set_holds_for_new_links_until_the_file_says_another() {
     assert_eq!(modes(&maker.with(with_modes("connected", "connected"))), [Mode::Datagram; 2]);
 }
 
+#[test]
+fn what_a_refused_reload_had_made_is_no_segment_that_goes() {
+    let mut reloader = Reloader::new(None, Overrides::default(), Log::silent(), Vec::new());
+    let mut board = dataplane::table::Publisher::new(());
+    let forgotten = Some(board.ask());
+    for (name, n) in [(Some("gone"), 0), (None, 1)] {
+        reloader.draining.push(Draining {
+            name: name.map(str::to_owned),
+            index: SegmentIndex(n),
+            endpoint: EndpointIndex(0),
+            link: LinkIndex(n.into()),
+            pkey: PKey(0x8001),
+            forgotten,
+        });
+    }
+    let rows: Vec<_> = reloader.rows().collect();
+    assert_eq!((rows.len(), &rows[0]["segment"]), (1, &json!("gone")));
+    assert!(reloader.take_removed(|_| false).is_empty() && !reloader.is_settled());
+    assert_eq!(reloader.take_removed(|_| true), ["gone"]);
+    assert!(reloader.is_settled());
+}
+
 /// `ctl health` goes by this.
 #[test]
 fn a_segment_that_is_not_at_work_is_told_with_the_reason() {
