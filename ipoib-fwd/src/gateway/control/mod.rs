@@ -170,7 +170,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
         self.tell_published(now);
         busy |= self.take_packets(now);
         busy |= self.take_link_events(now);
-        self.advance_reload(now);
+        busy |= self.advance_reload(now);
         self.follow_gids(now);
         self.drive_pairs(now);
         self.pass_time(now);
@@ -218,14 +218,13 @@ impl<B: Backend> Controller for GatewayControl<B> {
             command::Command::Mode => self.set_mode(now, argument)?,
             command::Command::Health => self.health(),
             command::Command::Drain => self.drain(now, argument)?,
-            command::Command::Reload => self.reload_now(now)?,
+            command::Command::Reload => return Ok(self.ask_for_reload()),
         };
         Ok(answer.into())
     }
 
-    fn reload(&mut self, now: Instant) {
-        // What does not work is in the log.
-        drop(self.reload_now(now));
+    fn reload(&mut self, _: Instant) {
+        self.reloader.ask();
     }
 
     fn stop(&mut self, now: Instant) {

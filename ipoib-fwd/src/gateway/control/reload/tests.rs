@@ -1,49 +1,12 @@
-//! Links of new segments: all or none; keys that change live.
+//! Keys that change live, what was set, what a reload reports.
 
 use super::*;
 use crate::gateway::port_names::PortNames;
-use ib_wire::Qpn;
 use ipoib::link::Mode;
-
-/// A device that has room for so many links.
-struct Device {
-    room: usize,
-    links: Vec<LinkIndex>,
-    made: u16,
-}
-
-impl Links for Device {
-    fn add(&mut self, _: EndpointIndex, _: LinkSettings) -> Result<LinkIndex, String> {
-        if self.links.len() == self.room {
-            return Err("no queue pair is left".to_owned());
-        }
-        self.links.push(LinkIndex(self.made));
-        self.made += 1;
-        Ok(LinkIndex(self.made - 1))
-    }
-
-    fn remove(&mut self, _: EndpointIndex, link: LinkIndex) {
-        self.links.retain(|l| *l != link);
-    }
-}
-
-fn settings(n: u16) -> impl Iterator<Item = (EndpointIndex, LinkSettings)> {
-    (0..n).map(|n| (EndpointIndex(0), LinkSettings::new(PKey(0x8001 + n), Qpn::new(0), 1)))
-}
-
-#[test]
-fn all_links_are_made_or_none() {
-    let mut device = Device { room: 4, links: vec![LinkIndex(90)], made: 0 };
-    assert_eq!(add_all(&mut device, settings(2)).unwrap(), [LinkIndex(0), LinkIndex(1)]);
-    let failed = add_all(&mut device, settings(3)).unwrap_err();
-    assert_eq!((failed.at, failed.undone), (1, vec![LinkIndex(2)]));
-    assert!(failed.why.contains("no queue pair"));
-    assert_eq!(device.links, [LinkIndex(90), LinkIndex(0), LinkIndex(1)], "what was there before stays");
-}
 
 #[test]
 fn every_key_that_may_change_has_something_that_changes_it() {
-    let keys = config::Config::live_keys();
+    let keys = Config::live_keys();
     assert!(keys.len() >= 8, "{keys:?}");
     for key in keys {
         assert!(Live::of(&key).is_some(), "{key}");
@@ -52,7 +15,7 @@ fn every_key_that_may_change_has_something_that_changes_it() {
 }
 
 /// The configuration of two segments with these modes.
-fn with_modes(one: &str, two: &str) -> config::Config {
+fn with_modes(one: &str, two: &str) -> Config {
     let segment = |name: &str, vlan: u16, mode: &str| {
         format!(
             "[[segment]]\nname = \"{name}\"\nvlan = {vlan}\npkey = {}\nmode = \"{mode}\"\n",
@@ -60,7 +23,7 @@ fn with_modes(one: &str, two: &str) -> config::Config {
         )
     };
     let text = format!("{}{}", segment("one", 1, one), segment("two", 2, two));
-    config::Config::parse(std::path::Path::new("test.toml"), &text).unwrap()
+    Config::parse(std::path::Path::new("test.toml"), &text).unwrap()
 }
 
 #[test]
@@ -81,7 +44,7 @@ fn a_mode_that_was_set_holds_for_new_links_until_the_file_says_another() {
     };
     assert_eq!(modes(&maker), [Mode::Connected; 2]);
     maker.mode = Some(Mode::Datagram);
-    let with_one_more = maker.with(config::Config::clone(&maker.config));
+    let with_one_more = maker.with(Config::clone(&maker.config));
     assert_eq!(modes(&with_one_more), [Mode::Datagram; 2], "the file says the same");
     // One segment's is enough, and one that is new says nothing of the others.
     let given_up = maker.with(with_modes("datagram", "connected"));
