@@ -382,6 +382,9 @@ impl<B: Backend> GatewayControl<B> {
         }
         self.follow_keys(now, &change);
         self.board.flush();
+        if let Some(text) = overcommitted(&self.maker.config, self.maker.workers, self.pool.size()) {
+            tracing::warn!("{text}");
+        }
         answer
     }
 
@@ -611,6 +614,19 @@ impl<B: Backend> GatewayControl<B> {
             );
         }
     }
+}
+
+/// A warning if full queues would hold more packet buffers than were made at the start.
+fn overcommitted(config: &Config, workers: u8, buffers: u32) -> Option<String> {
+    let budget = config.budget(workers.into());
+    let held = budget.total() - budget.reserve;
+    (held > buffers).then(|| {
+        format!(
+            "the queues of {} segments can hold {held} packet buffers, and there are {buffers}: if all are full, received packets are \
+             dropped; restart the gateway, which counts buffers for all segments",
+            config.segments.len()
+        )
+    })
 }
 
 /// A line of what a reload did.

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
     use ib_wire::{PKey, Qpn};
 
-    /// A device that has room for so many links.
+    /// A device that has room for `room` links.
     struct Device {
         room: usize,
         links: Vec<LinkIndex>,

@@ -94,6 +94,24 @@ fn what_a_refused_reload_had_made_is_no_segment_that_goes() {
     assert!(reloader.is_settled());
 }
 
+#[test]
+fn segments_for_which_no_buffers_were_counted_are_warned_of() {
+    let segments = |n: u16| {
+        let one = |n| format!("[[segment]]\nname = \"s{n}\"\nvlan = {n}\npkey = {}\n", 0x8000 + n);
+        let text: String = (1..=n).map(one).collect();
+        Config::parse(std::path::Path::new("test.toml"), &text).unwrap()
+    };
+    let buffers = segments(2).buffers_needed(3);
+    assert_eq!(overcommitted(&segments(2), 3, buffers), None);
+    assert_eq!(overcommitted(&segments(3), 3, buffers), None, "the reserve is enough for some more");
+    let text = overcommitted(&segments(120), 3, buffers).unwrap();
+    assert!(
+        text.contains("the queues of 120 segments") && text.contains(&format!("there are {buffers}")),
+        "{text}"
+    );
+    assert_eq!(overcommitted(&segments(120), 3, segments(120).buffers_needed(3)), None);
+}
+
 /// `ctl health` goes by this.
 #[test]
 fn a_segment_that_is_not_at_work_is_told_with_the_reason() {
