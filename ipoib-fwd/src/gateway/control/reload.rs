@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  read, compare ──> make links of new segments ──> take segments away ──> join new ones ──> change others, keys
-//!    │ refused        one in each iteration;                                 │
+//!    │ refused        one in each iteration;                                 │ their links come up, one in each iteration
 //!    │                  │ a device refuses: the links made go again            │
 //!    v                  v                                                      v
 //!  nothing changed    nothing changed                   wait: its partition or number is given back first
@@ -15,6 +15,7 @@
 
 mod links;
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -60,6 +61,8 @@ pub(in crate::gateway) struct Reloader {
     /// Clients that wait for the answer.
     askers: Vec<Asker>,
     under_way: Option<UnderWay>,
+    /// Links of segments that are there, which may come up.
+    held: VecDeque<(EndpointIndex, LinkIndex)>,
     /// Reloads that were carried out, and those that were refused.
     counts: [u64; 2],
 }
@@ -158,6 +161,7 @@ impl Reloader {
             asked: false,
             askers: Vec::new(),
             under_way: None,
+            held: VecDeque::new(),
             counts: [0; 2],
         }
     }
@@ -438,6 +442,7 @@ impl<B: Backend> GatewayControl<B> {
             tracing::error!(segment = segment.name.as_str(), "{}: {e}", segment.name);
         }
         self.events.forget_drops(ground.index);
+        self.reloader.held.push_back((ground.endpoint, ground.link));
         let counted =
             self.segment_readers.iter().map(|reader| SegmentTotals::of([reader], ground.index)).collect();
         if let Some(duty) = self.segments.at_mut(ground.index) {
@@ -463,6 +468,7 @@ impl<B: Backend> GatewayControl<B> {
         if let Some(duty) = self.segments.take(at) {
             let SegmentDuty { name, index, endpoint, link, pkey, .. } = duty;
             (now, &mut self.endpoints).remove(endpoint, link);
+            self.reloader.held.retain(|held| *held != (endpoint, link));
             let name = Some(name);
             self.reloader.draining.push(Draining { name, index, endpoint, link, pkey, forgotten: None });
         }
@@ -552,10 +558,12 @@ impl<B: Backend> GatewayControl<B> {
             self.events.tell(now, What::Removed, None, said);
         }
         if self.stopping.is_some() {
+            self.reloader.held.clear();
             self.reloader.waiting.clear();
         }
+        let mut busy = self.release_held(now);
         // A reload has counted the places that are free.
-        let mut busy = self.drive_reload(now);
+        busy = busy || self.drive_reload(now);
         let due = self.reloader.waiting.extract_if(.., |w| now >= w.retry).collect::<Vec<_>>();
         for waiting in due {
             if busy {
@@ -565,6 +573,15 @@ impl<B: Backend> GatewayControl<B> {
             }
         }
         busy
+    }
+
+    /// Lets the next link of a new segment come up. True if there was one.
+    fn release_held(&mut self, now: Instant) -> bool {
+        let Some((endpoint, link)) = self.reloader.held.pop_front() else { return false };
+        if let Some(endpoint) = self.endpoints.at(endpoint) {
+            endpoint.release_link(now, link);
+        }
+        true
     }
 
     /// True if the device had work by it.

@@ -1,7 +1,8 @@
 //! Links of new segments: all of them are made, or none, and few in one iteration of the control loop.
 //!
 //! A link has a queue pair on each worker, and each of these takes the device some commands. A hundred links made at once
-//! would keep the control lcore from its hellos for longer than another gateway waits for them.
+//! would keep the control lcore from its hellos for longer than another gateway waits for them. Links that are made do not
+//! come up before their segments are there; then they are released, again one after the other.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -15,7 +16,7 @@ use crate::gateway::control::ports::Endpoints;
 /// Links that are made in one iteration.
 pub(super) const AT_ONCE: usize = 1;
 
-/// Where links are made.
+/// Where links are made. They are held.
 pub(super) trait Links {
     fn add(&mut self, port: EndpointIndex, settings: LinkSettings) -> Result<LinkIndex, String>;
     fn remove(&mut self, port: EndpointIndex, link: LinkIndex);
@@ -24,7 +25,7 @@ pub(super) trait Links {
 impl<B: Backend> Links for (Instant, &mut Endpoints<B>) {
     fn add(&mut self, port: EndpointIndex, settings: LinkSettings) -> Result<LinkIndex, String> {
         let endpoint = self.1.at(port).ok_or("its port is not open; restart needed")?;
-        endpoint.add_link(self.0, settings).map_err(|e| e.to_string())
+        endpoint.add_link_held(self.0, settings).map_err(|e| e.to_string())
     }
 
     fn remove(&mut self, port: EndpointIndex, link: LinkIndex) {
