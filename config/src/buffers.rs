@@ -2,7 +2,7 @@
 
 use crate::error::ConfigError;
 use crate::segment::Segment;
-use crate::settings::{Config, MAX_BUFFERS};
+use crate::settings::{Config, MAX_BUFFERS, OpenPorts};
 
 /// Send requests of all connections of a worker that are counted as outstanding at the same time. The queues refuse what more
 /// stalled hosts would hold.
@@ -193,14 +193,28 @@ impl Config {
         all
     }
 
-    /// The Ethernet ports, in the order in which segments name them; `None` = the only one that there is.
+    /// The Ethernet ports, in the order in which segments name them, then those that are open and that no segment names any more;
+    /// `None` = the only one that there is.
     pub fn ethernet_ports(&self) -> impl Iterator<Item = Option<&str>> {
-        first_of_each(self.segments.iter().map(|s| s.ethernet.as_deref()))
+        let open = self.open.ethernets.iter().map(Option::as_deref);
+        first_of_each(self.segments.iter().map(|s| s.ethernet.as_deref()).chain(open))
     }
 
-    /// The InfiniBand ports, each with its device, in the order in which segments name them; `None` = the first device that there is.
+    /// The InfiniBand ports, each with its device, in the same order; `None` = the first device that there is.
     pub fn infiniband_ports(&self) -> impl Iterator<Item = (Option<&str>, u8)> {
-        first_of_each(self.segments.iter().map(|segment| (self.device_of(segment), segment.port)))
+        let open = self.open.infinibands.iter().map(|(device, port)| (device.as_deref(), *port));
+        first_of_each(self.segments.iter().map(|segment| (self.device_of(segment), segment.port)).chain(open))
+    }
+
+    /// The names of these ports, for a configuration that takes this one's place while they stay open.
+    pub(crate) fn open_ports(&self) -> OpenPorts {
+        OpenPorts {
+            ethernets: self.ethernet_ports().map(|name| name.map(str::to_owned)).collect(),
+            infinibands: self
+                .infiniband_ports()
+                .map(|(device, port)| (device.map(str::to_owned), port))
+                .collect(),
+        }
     }
 
     /// A segment's InfiniBand device; `None` = the first one that there is.

@@ -81,7 +81,9 @@ impl Config {
         workers: u32,
     ) -> Result<(Self, Change), ConfigError> {
         let source = Source { file, text, faults: None };
-        let new = Self::parse_with(file, text, overrides)?;
+        let mut new = Self::parse_with(file, text, overrides)?;
+        // Before the check: connections and buffers are shared out among all ports that are open.
+        new.open = self.open_ports();
         new.check(workers).map_err(|error| source.located(error))?;
         let change = self.difference(&new).map_err(|refused| {
             let Refused { key, entry, why, remedy } = refused;
@@ -140,22 +142,23 @@ impl Config {
 
     /// That no segment is on a port that is not open. One that no segment uses any more stays open.
     fn same_ports(&self, new: &Self) -> Result<(), Refused> {
-        let ethernet =
-            |s: &Segment| s.ethernet.as_ref().map_or("the only one".to_owned(), |n| format!("`{n}`"));
-        let device = |of: &Self, s: &Segment| match of.device_of(s) {
-            Some(name) => format!("`{name}`"),
-            None => "the only one".to_owned(),
-        };
-        let port = |of: &Self, s: &Segment| format!("port {} of {}", s.port, device(of, s));
-        type Name<'n> = &'n dyn Fn(&Config, &Segment) -> String;
-        let kinds: [(&str, Name<'_>); 3] =
-            [("ethernet", &|_, s| ethernet(s)), ("device", &device), ("port", &port)];
-        for (key, name) in kinds {
-            let open: Vec<String> = first_of_each(self.segments.iter().map(|s| name(self, s))).collect();
+        let quoted = |name: Option<&str>| name.map_or("the only one".to_owned(), |name| format!("`{name}`"));
+        let port = |(device, port): (Option<&str>, u8)| format!("port {port} of {}", quoted(device));
+        type Name<'n> = &'n dyn Fn(&Segment) -> String;
+        let kinds: [(&str, Vec<String>, Name<'_>); 3] = [
+            ("ethernet", self.ethernet_ports().map(quoted).collect(), &|s| quoted(s.ethernet.as_deref())),
+            (
+                "device",
+                first_of_each(self.infiniband_ports().map(|(device, _)| quoted(device))).collect(),
+                &|s| quoted(new.device_of(s)),
+            ),
+            ("port", self.infiniband_ports().map(port).collect(), &|s| port((new.device_of(s), s.port))),
+        ];
+        for (key, open, name) in kinds {
             for (index, segment) in new.segments.iter().enumerate() {
-                let wanted = name(new, segment);
+                let wanted = name(segment);
                 if !open.contains(&wanted) {
-                    let why = format!("{wanted} is not among those in use ({})", open.join(", "));
+                    let why = format!("{wanted} is not among those that are open ({})", open.join(", "));
                     let refused = Refused::restart(format!("segment.{key}"), why);
                     return Err(Refused { entry: Some(index), ..refused });
                 }

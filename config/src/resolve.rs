@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::error::ConfigError;
 use crate::raw::Raw;
 use crate::segments;
-use crate::settings::{Buffers, Config, Gateway, InfiniBand, Overrides, Soft};
+use crate::settings::{Buffers, Config, Gateway, InfiniBand, OpenPorts, Overrides, Soft};
 use crate::soft;
 use crate::source::Source;
 use crate::word::{Driver, Privileges};
@@ -113,7 +113,7 @@ impl Source<'_> {
         let buffers = self.keep(self.buffers(raw), <_>::default())?;
         overrides.apply(&mut gateway, &mut infiniband);
         let segments = segments::read(self, raw, &gateway, &ethernet, &infiniband, overrides)?;
-        let config = Config { gateway, ethernet, infiniband, buffers, segments };
+        let config = Config { gateway, ethernet, infiniband, buffers, segments, open: OpenPorts::default() };
         if let (Some(count), Some(value), 0) = (config.buffers.count, &raw.buffers.count, self.kept()) {
             let needed = config.buffers_needed(1);
             if count.get() < needed {

@@ -29,6 +29,17 @@ pub struct Config {
     /// `[[segment]]`, 1 to [`MAX_SEGMENTS`](crate::MAX_SEGMENTS). Without that section the keys of the others make one,
     /// named "default".
     pub segments: Vec<Segment>,
+    /// Of a gateway that runs: the ports that it opened at the start. They stay open, whatever segments name later.
+    pub(crate) open: OpenPorts,
+}
+
+/// Ports by their names.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct OpenPorts {
+    /// `None` = the only one that there is.
+    pub(crate) ethernets: Vec<Option<String>>,
+    /// Each with its device; `None` = the first one that there is.
+    pub(crate) infinibands: Vec<(Option<String>, u8)>,
 }
 
 impl Default for Config {
@@ -40,6 +51,7 @@ impl Default for Config {
             infiniband: InfiniBand::default(),
             buffers: Buffers::default(),
             segments: vec![Segment::default()],
+            open: OpenPorts::default(),
         }
     }
 }

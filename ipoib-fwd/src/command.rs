@@ -97,10 +97,31 @@ commands! {
     Mode = "mode", Argument::OneOf("MODE", &["datagram", "connected"]), "Switches all segments between connected and datagram mode while traffic runs.";
     Health = "health", Argument::None, "Whether each segment could forward now, or why not: for scripts; `ipoib-fwd ctl` ends with exit code 5 if one cannot.";
     Drain = "drain", Argument::Flag(&[("alone", "Although nobody takes over: what hosts send is dropped then"), ("undo", "Back into service")]), "Has the other gateway forward, without a loss, and this one nothing any more, until that is undone or it is started anew. `ipoib-fwd ctl` waits until it is done.";
-    Reload = "reload", Argument::None, "Reads the configuration again, as SIGHUP does: all of it or, with an error that says why, nothing.";
+    Reload = "reload", Argument::None, "Reads the configuration again, as SIGHUP does: all of it or, with an error that says why (exit code 1), nothing. Without an answer within a minute `ipoib-fwd ctl` ends with exit code 6: it may have been carried out.";
 }
 
 impl Command {
+    /// True if it changes something in the gateway.
+    #[must_use]
+    pub const fn is_order(self) -> bool {
+        match self {
+            Self::Capture | Self::Set | Self::Clear | Self::Mode | Self::Drain | Self::Reload => true,
+            Self::List
+            | Self::Help
+            | Self::Stats
+            | Self::Metrics
+            | Self::Links
+            | Self::Neighbours
+            | Self::Connections
+            | Self::Groups
+            | Self::Gids
+            | Self::Events
+            | Self::Trace
+            | Self::Since
+            | Self::Health => false,
+        }
+    }
+
     /// The command of that name.
     #[must_use]
     pub fn named(word: &str) -> Option<Self> {

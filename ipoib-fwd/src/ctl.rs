@@ -21,6 +21,8 @@ pub const BY_SEGMENT: &str = "_by_segment";
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a reload may take: it makes the queues of all new segments.
+const RELOAD_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a gateway may hand over.
 const HANDOVER_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -54,6 +56,11 @@ pub enum CtlError {
     /// The gateway does not answer, or not as was hoped.
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
+    /// An order was sent, and no answer came.
+    #[error(
+        "{0}; `{1}` may have been carried out, or may still be: see `ipoib-fwd ctl events` or the log, and `ipoib-fwd ctl stats`"
+    )]
+    Unanswered(TelemetryError, &'static str),
     /// What is followed has ended with the gateway.
     #[error("the gateway has ended")]
     Ended,
@@ -77,6 +84,7 @@ impl CtlError {
             Self::Ended => 3,
             Self::Gone => 4,
             Self::Unhealthy => 5,
+            Self::Unanswered(..) => 6,
         }
     }
 }
@@ -95,7 +103,7 @@ pub fn run(options: &CtlOptions, out: &mut impl Write) -> Result<(), CtlError> {
             if healthy { Ok(()) } else { Err(CtlError::Unhealthy) }
         }
         Ask::Gateway(asked) => {
-            let _ = out.write_all(answer(options, asked)?.as_bytes());
+            let _ = out.write_all(shown(options, put_to(options, asked)?).as_bytes());
             Ok(())
         }
         Ask::Completion => {
@@ -134,7 +142,7 @@ fn follow(options: &CtlOptions, asked: &Asked, out: &mut impl Write) -> Result<(
 
 /// Drains, and waits until what hosts still sent here has been forwarded.
 fn drain(options: &CtlOptions, asked: &Asked, out: &mut impl Write) -> Result<(), CtlError> {
-    let mut answer = ask(&options.socket, &asked.request(), PATIENCE)?;
+    let mut answer = put_to(options, asked)?;
     let health = Asked { command: Command::Health, argument: None }.request();
     let begin = Instant::now();
     while rows(&answer).any(|row| row.get("hands_over") == Some(&Value::Bool(true)))
@@ -164,12 +172,21 @@ fn put(out: &mut impl Write, line: &str) -> io::Result<()> {
     out.flush()
 }
 
-fn answer(options: &CtlOptions, asked: &Asked) -> Result<String, TelemetryError> {
-    let answer = match asked.command.argument() {
-        Argument::Page => page::fetch(&options.socket, asked, PATIENCE)?,
-        _ => ask(&options.socket, &asked.request(), PATIENCE)?,
-    };
-    Ok(shown(options, answer))
+/// Puts a question or an order to the gateway. An order that was sent may be carried out whether the answer comes or not.
+fn put_to(options: &CtlOptions, asked: &Asked) -> Result<Value, CtlError> {
+    let (request, command) = (asked.request(), asked.command);
+    if command.argument() == Argument::Page {
+        return Ok(page::fetch(&options.socket, asked, PATIENCE)?);
+    }
+    if !command.is_order() {
+        return Ok(ask(&options.socket, &request, PATIENCE)?);
+    }
+    let patience = if command == Command::Reload { RELOAD_PATIENCE } else { PATIENCE };
+    let mut client = Client::open(&options.socket, patience)?;
+    client.ask(&request).map_err(|error| match error {
+        refused @ TelemetryError::Refused(_) => refused.into(),
+        error => CtlError::Unanswered(error, command.word()),
+    })
 }
 
 fn shown(options: &CtlOptions, answer: Value) -> String {
@@ -291,5 +308,46 @@ mod tests {
         // What no table holds is shown row by row.
         let text = render(&json!({"workers": [{"punt": {"packets": 1}}, {"punt": {"packets": 2}}]}));
         assert_eq!(text, "workers\n  0\n    punt  packets 1\n  1\n    punt  packets 2\n");
+    }
+
+    /// Greets one client, takes one request, and answers so, or closes.
+    fn serve_once(path: &std::path::Path, answer: Option<&'static str>) -> std::thread::JoinHandle<()> {
+        use rustix::net::{
+            AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, accept, bind, listen, recv,
+            send, socket,
+        };
+        let _ = std::fs::remove_file(path);
+        let server = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        bind(&server, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        listen(&server, 1).unwrap();
+        std::thread::spawn(move || {
+            let client = accept(&server).unwrap();
+            send(&client, br#"{"version":"test","pid":1,"max_output_len":65536}"#, SendFlags::empty())
+                .unwrap();
+            recv(&client, &mut [0; 1024], RecvFlags::empty()).unwrap();
+            if let Some(answer) = answer {
+                send(&client, answer.as_bytes(), SendFlags::empty()).unwrap();
+            }
+        })
+    }
+
+    #[test]
+    fn an_order_without_an_answer_may_have_been_carried_out() {
+        let path = std::env::temp_dir().join(format!("ctl-order-{}", std::process::id()));
+        for (command, answer, code, says) in [
+            (Command::Reload, None, 6, "`reload` may have been carried out"),
+            (Command::Drain, None, 6, "`drain` may have been carried out"),
+            (Command::Stats, None, 1, "closed the socket"),
+            (Command::Reload, Some(r#"{"error":"line 3 is wrong"}"#), 1, "line 3 is wrong"),
+        ] {
+            let server = serve_once(&path, answer);
+            let asked = Asked { command, argument: None };
+            let options = CtlOptions { socket: path.clone(), json: true, what: Ask::Gateway(asked) };
+            let error = run(&options, &mut Vec::new()).unwrap_err();
+            assert_eq!(error.exit_code(), code, "{error}");
+            assert!(error.to_string().contains(says), "{error}");
+            server.join().unwrap();
+        }
+        let _ = std::fs::remove_file(&path);
     }
 }

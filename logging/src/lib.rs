@@ -1,10 +1,11 @@
 //! The log of a program: lines on standard error, as many as was asked for; entries with fields, where standard error is the journal's.
-//! Neither who fills it nor a journal that takes nothing holds the program up.
+//! Neither a sender that fills it nor a journal or reader that takes nothing holds the program up.
 #![forbid(unsafe_code)]
 
 mod journal;
 mod limit;
 mod modules;
+mod stream;
 
 use std::error::Error;
 use std::fmt;
@@ -13,6 +14,7 @@ use std::os::fd::AsFd;
 
 pub use config::LogLevel;
 pub use modules::Modules;
+pub use stream::Stream;
 
 use tracing::field::Field;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
@@ -113,6 +115,8 @@ pub struct Log {
     /// `None` if the environment says how much is logged.
     filter: Option<Handle<EnvFilter, Registry>>,
     journal: Option<Journal>,
+    /// Where lines go if there is no journal.
+    stream: Option<Stream>,
     limit: Limit,
 }
 
@@ -148,9 +152,10 @@ impl Log {
             reload::Layer::new(given.unwrap_or_else(|| EnvFilter::new(LogLevel::Info.word())));
         let limit = Limit::default();
         let journal = Journal::of_standard_error(program);
-        let lines = journal.is_none().then(|| {
+        let stream = journal.is_none().then(|| Stream::stderr("entries of the log"));
+        let lines = stream.clone().map(|stream| {
             tracing_subscriber::fmt::layer()
-                .with_writer(std::io::stderr)
+                .with_writer(stream)
                 .with_ansi(std::io::stderr().is_terminal())
                 .with_target(false)
                 .fmt_fields(debug_fn(write_field))
@@ -160,17 +165,23 @@ impl Log {
         if let Some(wrong) = wrong {
             tracing::warn!("{wrong}");
         }
-        Self { program, filter: configurable.then_some(handle), journal, limit }
+        Self { program, filter: configurable.then_some(handle), journal, stream, limit }
     }
 
     /// One that is not the process's: nothing is logged by it.
     #[must_use]
     pub fn silent() -> Self {
-        Self { program: Program("silent"), filter: None, journal: None, limit: Limit::default() }
+        Self {
+            program: Program("silent"),
+            filter: None,
+            journal: None,
+            stream: None,
+            limit: Limit::default(),
+        }
     }
 
-    /// The program ends: how many entries were held back or lost, of which nothing was said yet; with a journal that takes nothing this takes half a second at
-    /// most.
+    /// The program ends: how many entries were held back or lost, of which nothing was said yet; with a journal or
+    /// reader that takes nothing this takes half a second at most.
     pub fn finish(&self) {
         let held_back = self.limit.take_held_back();
         if held_back > 0 {
@@ -180,6 +191,9 @@ impl Log {
         }
         if let Some(journal) = &self.journal {
             journal.finish();
+        }
+        if let Some(stream) = &self.stream {
+            stream.finish();
         }
     }
 

@@ -64,9 +64,9 @@ const ROWS: &[Row] = &[
     ("| events that wait for a client that follows | {} |", &[("dataplane/src/telemetry/feed.rs", "QUEUE")]),
     ("| events | {1} at once, {0} a second |", &[("ipoib-fwd/src/gateway/control/events.rs", "LIMIT")]),
     (
-        "| clients of `ipoib-fwd metrics` | {} at a time, requests of {} bytes |",
+        "| clients of `ipoib-fwd metrics` | {} at a time, each for one request of {} bytes and 15 s;",
         &[
-            ("ipoib-fwd/src/metrics/exporter.rs", "MAX_CLIENTS"),
+            ("ipoib-fwd/src/metrics/places.rs", "MAX_CLIENTS"),
             ("ipoib-fwd/src/metrics/exporter.rs", "MAX_HEAD"),
         ],
     ),

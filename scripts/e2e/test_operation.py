@@ -1,7 +1,9 @@
 """What an operator sees of a running gateway: the control socket, statistics, processors and memory, and its end."""
 
 import collections
+import contextlib
 import json
+import os
 import random
 import signal
 import socket
@@ -123,6 +125,52 @@ def test_statistics_every_second(start):
     lines = lambda: topology.gateway.text().count("\nto IB: RC ")
     before = lines()
     topology.wait_for("three more lines", lambda: lines() >= before + 3)
+
+
+class IntoPipe(Topology):
+    """The gateway's output and log go into a pipe, which is read only when `read` is called."""
+
+    def start_gateway(self):
+        path = self.dir / "output"
+        os.mkfifo(path)
+        self.pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+        super().start_gateway()
+
+    def gateway_command(self):
+        return ["sh", "-c", 'exec "$@" > "$0" 2>&1', self.dir / "output", *super().gateway_command()]
+
+    def fill(self):
+        for piece in (b"x" * 4096, b"\n"):
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    os.write(self.pipe, piece)
+
+    def read(self):
+        text = b""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                text += os.read(self.pipe, 1 << 16)
+        return text.decode(errors="replace")
+
+
+def test_nobody_reads_the_log(start):
+    """A pipe that takes no more bytes holds neither the control lcore nor the gateway's end up; what is lost is reported later."""
+    topology = start(IntoPipe, more=("--stats", "1"))
+    topology.fill()
+    for mode in ("datagram", "connected") * 3:
+        # Each switch is logged, and statistics are due meanwhile.
+        assert topology.ctl("mode", mode)["mode"] == mode
+    topology.read()
+    topology.ctl("mode", "datagram")
+    text = ""
+
+    def reported():
+        nonlocal text
+        text += topology.read()
+        return "entries of the log that are lost: " in text and "\nto IB: " in text
+
+    topology.wait_for("a report of what was lost, and statistics again", reported)
+    os.close(topology.pipe)
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=lambda how: how.name)

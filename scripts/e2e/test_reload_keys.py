@@ -60,6 +60,17 @@ def test_routes(topology):
 
 # -- keys that may change
 
+def test_mode_that_was_set_is_given_up_for_all_segments(topology):
+    """The file changes the mode of one segment after `ctl mode`: then all segments have the modes of the file."""
+    def modes():
+        return {name: mode for name, (_, _, mode) in topology.identities().items()}
+
+    topology.ctl("mode", "datagram")
+    assert modes() == {OFFICE: "datagram", STORAGE: "datagram"}
+    assert topology.reload(segment(OFFICE, more='mode = "datagram"\n'), segment(STORAGE))["changed"] == [OFFICE]
+    assert modes() == {OFFICE: "datagram", STORAGE: "connected"}
+
+
 def with_receive_mtu(topology, more=""):
     return topology.base().replace("[infiniband]\n", f"[infiniband]\nreceive-mtu = 9000\n{more}", 1)
 

@@ -123,13 +123,13 @@ fn what_takes_a_restart_is_refused_as_a_whole() {
             OLD.to_owned(),
             format!("{OLD}[ethernet]\nport = \"net_tap0\"\n"),
             "segment.ethernet",
-            "`net_tap0` is not among those in use (the only one)",
+            "`net_tap0` is not among those that are open (the only one)",
         ),
         (
             OLD.to_owned(),
             OLD.replace("vlan = 2\n", "vlan = 2\nport = 2\n"),
             "segment.port",
-            "port 2 of the only one is not among those in use (port 1 of the only one)",
+            "port 2 of the only one is not among those that are open (port 1 of the only one)",
         ),
         (OLD.to_owned(), format!("{OLD}[infiniband]\nsrq-low = 7\n"), "infiniband.srq-low", queues),
         (
@@ -142,7 +142,7 @@ fn what_takes_a_restart_is_refused_as_a_whole() {
             format!("{OLD}[infiniband]\ndevice = \"mlx5_0\"\n"),
             format!("{OLD}[infiniband]\ndevice = \"mlx5_1\"\n"),
             "segment.device",
-            "`mlx5_1` is not among those in use (`mlx5_0`)",
+            "`mlx5_1` is not among those that are open (`mlx5_0`)",
         ),
     ] {
         assert_eq!(
@@ -183,7 +183,7 @@ fn a_refused_reload_names_the_line() {
             OLD.replace("vlan = 2\n", "vlan = 2\nport = 2\n"),
             format!(
                 "g.toml:11:1: segment.port cannot change while the gateway runs: port 2 of the only one is not among those \
-                 in use (port 1 of the only one); {restart}"
+                 that are open (port 1 of the only one); {restart}"
             ),
         ),
         (
@@ -254,6 +254,33 @@ fn a_refused_reload_names_the_line() {
     let said =
         tall.reload_text(file, &many.replace("6000", "60_000"), &overrides, 200).unwrap_err().to_string();
     assert!(said.starts_with("g.toml:13:1: buffers.count: 60000 are too few for 200 worker(s)"), "{said}");
+}
+
+#[test]
+fn a_port_without_segments_stays_open() {
+    let (file, overrides) = (Path::new("g.toml"), Overrides::default());
+    let on = |name: &str, vlan: u16, ports: &str| {
+        format!("[[segment]]\nname = \"{name}\"\nvlan = {vlan}\npkey = {}\n{ports}", 0x8000 + vlan)
+    };
+    let first = on("a", 1, "ethernet = \"e0\"\ndevice = \"d0\"\nport = 1\n");
+    let second = on("b", 2, "ethernet = \"e1\"\ndevice = \"d1\"\nport = 2\n");
+    let both = format!("{first}{second}");
+    let started = parse(&both).unwrap();
+    let (share, budget) = (started.connection_share(2), started.budget(2));
+    let (without, change) = started.reload_text(file, &first, &overrides, 2).unwrap();
+    assert_eq!(change.removed.len(), 1);
+    // Its queues were made for the shares of the start, and hold their buffers.
+    assert_eq!(without.connection_share(2), share);
+    assert_eq!(without.budget(2).receives, budget.receives);
+    assert_eq!(without.infiniband_ports().collect::<Vec<_>>(), [(Some("d0"), 1), (Some("d1"), 2)]);
+    // Another reload changes nothing about that, and the segment may come back.
+    let (without, _) = without.reload_text(file, &first, &overrides, 2).unwrap();
+    let (back, change) = without.reload_text(file, &both, &overrides, 2).unwrap();
+    assert_eq!(names(&change.added), ["b"]);
+    assert_eq!((back.connection_share(2), back.budget(2)), (share, budget));
+    let third = on("c", 3, "ethernet = \"e0\"\ndevice = \"d1\"\nport = 1\n");
+    let said = without.reload_text(file, &format!("{first}{third}"), &overrides, 2).unwrap_err().to_string();
+    assert!(said.contains("port 1 of `d1` is not among those that are open"), "{said}");
 }
 
 #[test]

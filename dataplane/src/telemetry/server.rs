@@ -129,13 +129,31 @@ fn clear(path: &Path, address: &SocketAddrUnix) -> Result<(), TelemetryError> {
     // A server whose backlog is full must not hold us up.
     let probe = seqpacket(SocketFlags::NONBLOCK).map_err(|e| fail("be made", e))?;
     match connect(&probe, address) {
-        Err(rustix::io::Errno::CONNREFUSED) => {
-            fs::remove_file(path).map_err(|e| fail("replace the old one", e))
-        }
+        Err(rustix::io::Errno::CONNREFUSED) => remove_stale(path, (there.dev(), there.ino())),
         Ok(()) | Err(rustix::io::Errno::AGAIN) => Err(TelemetryError::InUse(path.to_owned())),
         Err(rustix::io::Errno::PROTOTYPE) => occupied("another program's socket"),
         Err(e) => Err(fail("look who serves it", e.into())),
     }
+}
+
+/// Removes a socket that nobody listens on, which had this device and inode when that was found out. Another process that starts may have put
+/// its own in that place since: that one stays.
+fn remove_stale(path: &Path, stale: (u64, u64)) -> Result<(), TelemetryError> {
+    let fail = |source| TelemetryError::Socket {
+        path: path.to_owned(),
+        what: "replace the old one",
+        source,
+        hint: "; choose another path",
+    };
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(format!(".stale-{}", std::process::id()));
+    fs::rename(path, &aside).map_err(fail)?;
+    let moved = fs::symlink_metadata(&aside).map_err(fail)?;
+    if (moved.dev(), moved.ino()) == stale {
+        return fs::remove_file(&aside).map_err(fail);
+    }
+    fs::rename(&aside, path).map_err(fail)?;
+    Err(TelemetryError::InUse(path.to_owned()))
 }
 
 fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
@@ -394,5 +412,27 @@ mod tests {
         let of = |length: usize| whole("/x", Value::String("y".repeat(length)));
         assert_eq!(of(MAX_ANSWER - 9).len(), MAX_ANSWER);
         assert!(of(MAX_ANSWER - 8).starts_with(b"{\"error\":\"the answer to /x is longer than"));
+    }
+
+    #[test]
+    fn a_socket_that_took_the_stale_ones_place_stays() {
+        let path = std::env::temp_dir().join(format!("control-race-{}", std::process::id()));
+        let _ = fs::remove_file(&path);
+        let address = SocketAddrUnix::new(&path).unwrap();
+        let inode = || fs::symlink_metadata(&path).map(|there| (there.dev(), there.ino())).unwrap();
+        let left = seqpacket(SocketFlags::NONBLOCK).unwrap();
+        bind(&left, &address).unwrap();
+        let stale = inode();
+        // Between the look at the stale one and its removal another process is quicker.
+        fs::rename(&path, path.with_extension("left")).unwrap();
+        let quicker = seqpacket(SocketFlags::NONBLOCK).unwrap();
+        bind(&quicker, &address).unwrap();
+        let theirs = inode();
+        assert!(matches!(remove_stale(&path, stale), Err(TelemetryError::InUse(_))));
+        assert_eq!(inode(), theirs);
+        fs::remove_file(&path).unwrap();
+        fs::rename(path.with_extension("left"), &path).unwrap();
+        remove_stale(&path, stale).unwrap();
+        assert!(fs::symlink_metadata(&path).is_err());
     }
 }

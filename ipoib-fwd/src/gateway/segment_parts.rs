@@ -76,6 +76,12 @@ impl SegmentMaker {
         Some(self.priority.unwrap_or(segment.priority))
     }
 
+    /// What a segment's mode is to be, if there is such a segment.
+    pub(super) fn mode_of(&self, name: &str) -> Option<Mode> {
+        let segment = self.config.segments.iter().find(|segment| segment.name.as_str() == name)?;
+        Some(self.mode.unwrap_or(mode(segment.mode)))
+    }
+
     /// Where a segment is that gets this number; its link is the first of its port. `None` if one of its ports is not open.
     pub(super) fn ground<B: Backend>(
         &self,

@@ -9,7 +9,7 @@ use config::{CommandLine, Config, ConfigFile, Overrides, Segment};
 use dataplane::capture::{Bounds, Capture};
 use dataplane::control::ControlLoop;
 use dataplane::worker::{Handle, run};
-use logging::{Log, Modules};
+use logging::{Log, Modules, Stream};
 use pmd::eal::{Eal, LcoreId};
 use pmd::eth::{EthConfig, EthPort, EthQueue};
 use pmd::hca::{Backend, HcaError, PortNumber};
@@ -408,6 +408,7 @@ impl Running<'_> {
             times,
             stats_period: (self.config.gateway.stats_seconds > 0)
                 .then(|| Duration::from_secs(self.config.gateway.stats_seconds.into())),
+            stats_stream: Stream::stdout("lines of statistics"),
             schedule: Schedule::new(now),
             stopping: None,
             failure: None,

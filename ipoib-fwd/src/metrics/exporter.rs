@@ -1,18 +1,18 @@
 //! `ipoib-fwd metrics`: serves a gateway's figures over HTTP.
 //!
-//! Whoever can reach the address is hostile: a bounded number of clients with bounded heads, each within a time, none of whose words get
-//! further than to the choice between two pages. One question at a time goes to the gateway.
+//! Any client that can reach the address may be hostile. A bounded number of clients send one request each, with a
+//! bounded head and within a bounded time; [`Places`] decides which of them are served. Nothing of a request goes further
+//! than to the choice between two pages, and [`Gateway`] bounds how often the gateway is queried.
 
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use dataplane::service::ServiceManager;
-use dataplane::telemetry::{TelemetryError, ask};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
@@ -20,27 +20,34 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Mutex, Semaphore};
 
-use super::{OPEN_METRICS, PROMETHEUS, to_prometheus};
-use crate::command::Command;
+use super::gateway::Gateway;
+use super::places::Places;
+use super::{OPEN_METRICS, PROMETHEUS};
 use crate::ctl::DEFAULT_SOCKET;
 
 /// Where it listens if it is not told otherwise.
 const DEFAULT_LISTEN: &str = "127.0.0.1:9847";
-/// Most clients at a time; more of them wait.
-const MAX_CLIENTS: usize = 16;
-/// How long a client may take for a request, and for all that it wants.
-const HEAD_PATIENCE: Duration = Duration::from_secs(5);
-const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of a request's head.
 const MAX_HEAD: usize = 16 << 10;
-/// How long the gateway may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a client may take.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    /// For its request's head.
+    head: Duration,
+    /// In all. The gateway's answer is part of it.
+    client: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self { head: Duration::from_secs(5), client: Duration::from_secs(15) }
+    }
+}
 
 /// Options of `ipoib-fwd metrics`.
 #[derive(Args, Clone, Debug)]
@@ -88,7 +95,7 @@ pub fn run(options: &MetricsOptions) -> Result<(), MetricsError> {
         }
         let [first, second] = ends.as_mut_slice() else { return Ok(()) };
         tokio::select! {
-            () = accept(listener, Arc::new(Gateway::new(&options.socket))) => {}
+            () = accept(listener, Arc::new(Gateway::new(&options.socket)), Times::default()) => {}
             _ = first.recv() => {}
             _ = second.recv() => {}
         }
@@ -99,17 +106,18 @@ pub fn run(options: &MetricsOptions) -> Result<(), MetricsError> {
     })
 }
 
-async fn accept(listener: TcpListener, gateway: Arc<Gateway>) {
-    let places = Arc::new(Semaphore::new(MAX_CLIENTS));
-    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+async fn accept(listener: TcpListener, gateway: Arc<Gateway>, times: Times) {
+    let mut places = Places::default();
+    loop {
         match listener.accept().await {
-            Ok((client, _)) => {
-                let gateway = Arc::clone(&gateway);
-                tokio::spawn(async move {
-                    // A client that is slow, or whose request is none, is gone; the others are not concerned.
-                    drop(tokio::time::timeout(CLIENT_PATIENCE, serve(client, gateway)).await);
-                    drop(place);
-                });
+            Ok((client, peer)) => {
+                let serving =
+                    tokio::time::timeout(times.client, serve_in(client, Arc::clone(&gateway), times));
+                // A client that is slow, or whose request is none, is gone; the others are not affected.
+                let task = tokio::spawn(async move { drop(serving.await) });
+                places.take(peer.ip(), task.abort_handle());
+                // A client that has already sent its request is served before the next one can take its place.
+                tokio::task::yield_now().await;
             }
             // Out of descriptors or memory: that may pass.
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
@@ -117,64 +125,40 @@ async fn accept(listener: TcpListener, gateway: Arc<Gateway>) {
     }
 }
 
-/// Serves one client until it goes, or has said something that is no request.
+/// Serves one client: its first request is answered, or it has sent something that is no request.
 pub async fn serve(client: impl AsyncRead + AsyncWrite + Unpin, gateway: Arc<Gateway>) {
+    serve_in(client, gateway, Times::default()).await;
+}
+
+async fn serve_in(client: impl AsyncRead + AsyncWrite + Unpin, gateway: Arc<Gateway>, times: Times) {
     let service = service_fn(|request: Request<Incoming>| {
         let gateway = Arc::clone(&gateway);
-        async move { Ok::<Page, Infallible>(gateway.page(&request).await) }
+        async move { Ok::<Page, Infallible>(page(&gateway, &request).await) }
     });
     let mut server = http1::Builder::new();
-    // Who has said all that it has to say has its answer all the same.
-    server.half_close(true);
-    server.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE).max_buf_size(MAX_HEAD);
+    // A client that closes its sending side is answered all the same.
+    server.half_close(true).keep_alive(false);
+    server.timer(TokioTimer::new()).header_read_timeout(times.head).max_buf_size(MAX_HEAD);
     drop(server.serve_connection(TokioIo::new(client), service).await);
 }
 
-/// The gateway that is asked, once at a time.
-#[derive(Debug)]
-pub struct Gateway {
-    socket: Arc<Path>,
-    turn: Mutex<()>,
-}
-
-impl Gateway {
-    /// The one with this control socket.
-    #[must_use]
-    pub fn new(socket: &Path) -> Self {
-        Self { socket: socket.into(), turn: Mutex::new(()) }
-    }
-
-    async fn page(&self, request: &Request<Incoming>) -> Page {
-        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
-        let open_metrics = takes_open_metrics(request);
-        match request.uri().path() {
-            "/" | "/metrics" if !is_read => {
-                let mut page = plain(StatusCode::METHOD_NOT_ALLOWED, "GET this page\n".to_owned());
-                page.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-                page
+async fn page(gateway: &Gateway, request: &Request<Incoming>) -> Page {
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+    match request.uri().path() {
+        "/" | "/metrics" if !is_read => {
+            let mut page = plain(StatusCode::METHOD_NOT_ALLOWED, "GET this page\n");
+            page.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            page
+        }
+        "/" => plain(StatusCode::OK, "ipoib-fwd: its figures are at /metrics\n"),
+        "/metrics" => match gateway.pages().await {
+            Ok(pages) if takes_open_metrics(request) => {
+                with_type(StatusCode::OK, OPEN_METRICS, pages.open_metrics)
             }
-            "/" => plain(StatusCode::OK, "ipoib-fwd: its figures are at /metrics\n".to_owned()),
-            "/metrics" => match self.figures().await {
-                Ok(text) if open_metrics => with_type(StatusCode::OK, OPEN_METRICS, text),
-                Ok(text) => with_type(StatusCode::OK, PROMETHEUS, to_prometheus(&text)),
-                Err(why) => plain(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
-            },
-            _ => plain(StatusCode::NOT_FOUND, "there is /metrics\n".to_owned()),
-        }
-    }
-
-    async fn figures(&self) -> Result<String, String> {
-        let _turn = self.turn.lock().await;
-        let socket = Arc::clone(&self.socket);
-        let request = format!("/{}", Command::Metrics.word());
-        let asked = tokio::task::spawn_blocking(move || ask(&socket, &request, PATIENCE));
-        match asked.await {
-            Ok(Ok(Value::String(text))) => Ok(text),
-            Ok(Ok(_)) => Err("the gateway is of another version: its answer is no text".to_owned()),
-            Ok(Err(error @ TelemetryError::Socket { .. })) => Err(error.to_string()),
-            Ok(Err(error)) => Err(format!("{}: {error}", self.socket.display())),
-            Err(error) => Err(error.to_string()),
-        }
+            Ok(pages) => with_type(StatusCode::OK, PROMETHEUS, pages.prometheus),
+            Err(why) => plain(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
+        },
+        _ => plain(StatusCode::NOT_FOUND, "there is /metrics\n"),
     }
 }
 
@@ -183,12 +167,12 @@ fn takes_open_metrics(request: &Request<Incoming>) -> bool {
     accepted.any(|types| types.to_str().is_ok_and(|types| types.contains("application/openmetrics-text")))
 }
 
-fn plain(status: StatusCode, text: String) -> Page {
+fn plain(status: StatusCode, text: impl Into<Bytes>) -> Page {
     with_type(status, "text/plain; charset=utf-8", text)
 }
 
-fn with_type(status: StatusCode, media_type: &'static str, text: String) -> Page {
-    let mut page = Response::new(Full::new(Bytes::from(text)));
+fn with_type(status: StatusCode, media_type: &'static str, text: impl Into<Bytes>) -> Page {
+    let mut page = Response::new(Full::new(text.into()));
     *page.status_mut() = status;
     page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     page
@@ -197,6 +181,8 @@ fn with_type(status: StatusCode, media_type: &'static str, text: String) -> Page
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::places::MAX_CLIENTS;
+    use std::path::Path;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpStream;
 
@@ -204,12 +190,16 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
     }
 
+    /// Nothing here waits for the end of a time.
+    const NO_END: Duration = Duration::from_secs(100_000);
+
     /// An exporter of a gateway that is not there.
     async fn exporter() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let nobody = Path::new("/nonexistent/ipoib-fwd.sock");
-        tokio::spawn(accept(listener, Arc::new(Gateway::new(nobody))));
+        let times = Times { head: NO_END, client: NO_END };
+        tokio::spawn(accept(listener, Arc::new(Gateway::new(nobody)), times));
         address
     }
 
@@ -248,18 +238,60 @@ mod tests {
     }
 
     #[test]
-    fn a_head_without_end_is_cut_off_and_nobody_else_waits() {
+    fn a_head_without_end_is_cut_off() {
         on_runtime(async {
             let address = exporter().await;
-            // As many as are served at a time but one say nothing at all.
-            let mut silent = Vec::new();
-            for _ in 1..MAX_CLIENTS {
-                silent.push(TcpStream::connect(address).await.unwrap());
-            }
             let long = [b"GET / HTTP/1.1\r\nX: ".as_slice(), &[b'a'; 8 * MAX_HEAD]].concat();
             assert!(!say(address, &long).await.contains(" 200 "));
             assert!(!say(address, b"\x16\x03\x01 no HTTP\r\n\r\n").await.contains(" 200 "));
             assert!(say(address, b"GET / HTTP/1.0\r\n\r\n").await.contains(" 200 "));
+        });
+    }
+
+    #[test]
+    fn connections_that_are_held_open_keep_nobody_out() {
+        on_runtime(async {
+            let address = exporter().await;
+            // Some say nothing at all, some send half a request, some read nothing; none goes away.
+            let mut held = Vec::new();
+            for n in 0..3 * MAX_CLIENTS {
+                let mut client = TcpStream::connect(address).await.unwrap();
+                let says = [b"".as_slice(), b"GET / HTTP/1.1\r\nX:", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"];
+                client.write_all(says[n % 3]).await.unwrap();
+                held.push(client);
+                if n % MAX_CLIENTS == 0 {
+                    assert!(say(address, b"GET / HTTP/1.0\r\n\r\n").await.contains(" 200 "));
+                }
+            }
+            assert!(say(address, b"GET / HTTP/1.0\r\n\r\n").await.contains(" 200 "));
+            drop(held);
+        });
+    }
+
+    #[test]
+    fn a_connection_is_good_for_one_request() {
+        on_runtime(async {
+            let address = exporter().await;
+            let answer = say(address, &b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(3)).await;
+            assert_eq!(answer.matches(" 200 ").count(), 1, "{answer}");
+        });
+    }
+
+    #[test]
+    fn a_client_has_a_time_for_its_head_and_one_for_all() {
+        on_runtime(async {
+            for times in [
+                Times { head: NO_END, client: Duration::ZERO },
+                Times { head: Duration::ZERO, client: NO_END },
+            ] {
+                let (mut client, server) = tokio::io::duplex(64);
+                let gateway = Arc::new(Gateway::new(Path::new("/nonexistent/ipoib-fwd.sock")));
+                let serving = tokio::time::timeout(times.client, serve_in(server, gateway, times));
+                tokio::spawn(async move { drop(serving.await) });
+                let mut answer = Vec::new();
+                client.read_to_end(&mut answer).await.unwrap();
+                assert!(!answer.starts_with(b"HTTP/1.1 200"));
+            }
         });
     }
 }

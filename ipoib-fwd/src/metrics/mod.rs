@@ -5,14 +5,17 @@
 mod exporter;
 mod family;
 mod figures;
+mod gateway;
+mod places;
 mod sheet;
 
-pub use exporter::{Gateway, MetricsError, MetricsOptions, run, serve};
+pub use exporter::{MetricsError, MetricsOptions, run, serve};
 pub use family::{Family, Table};
 pub use figures::{
     EthernetFigures, Figures, InfinibandFigures, LinkFigures, MOST_BESIDE, MOST_OF_PORT, MOST_OF_SEGMENT,
     MOST_OF_WORKER, SegmentFigures,
 };
+pub use gateway::Gateway;
 use sheet::to_prometheus;
 pub use sheet::{Labels, Sheet, labels};
 

@@ -351,6 +351,8 @@ const fn answer_time(unowned: bool) -> Duration {
 
 /// How long the card that had an address before is listened for after another card of its side has taken it.
 const DOUBT: Duration = Duration::from_secs(1);
+// A host that answers in time still has its connection.
+const _: () = assert!(DOUBT.as_millis() < ipoib::link::LEFT_GRACE.as_millis());
 
 /// A link-layer address: whatever a side knows its hosts by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -19,7 +19,24 @@ use ipoib::link::{LinkError, LinkIndex, LinkSettings, WorkerIndex, WorkerSetting
 impl<B: Backend, C, N> Endpoint<B, C, N> {
     /// Adds a link while the others are at work. Its workers are filled in from the datagram queue pairs that come into being. It comes
     /// up when the port is a full member of its partition, which is waited for.
-    pub fn add_link(&mut self, now: Instant, mut settings: LinkSettings) -> Result<LinkIndex, EndpointError> {
+    pub fn add_link(&mut self, now: Instant, settings: LinkSettings) -> Result<LinkIndex, EndpointError> {
+        let index = self.add_link_held(now, settings)?;
+        self.release_link(now, index);
+        Ok(index)
+    }
+
+    /// Lets a link come up that was added by [`Endpoint::add_link_held`].
+    pub fn release_link(&mut self, now: Instant, index: LinkIndex) {
+        self.port.release(now, index);
+    }
+
+    /// As [`Endpoint::add_link`], but the link does not come up before it is [released](Endpoint::release_link): what happens to it is
+    /// lost as long as nobody knows it.
+    pub fn add_link_held(
+        &mut self,
+        now: Instant,
+        mut settings: LinkSettings,
+    ) -> Result<LinkIndex, EndpointError> {
         let full = LinkError::Full(usize::from(MAX_LINKS));
         // One that is being removed has its place until its queue pairs are back.
         let is_free = |index: &LinkIndex| self.links.get(usize::from(index.0)).is_none_or(Option::is_none);
@@ -27,7 +44,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         let mut made: Vec<Ud<B>> = Vec::with_capacity(self.workers.len());
         let added = self.make_datagrams(&mut made).and_then(|()| {
             settings.workers = made.iter().map(|ud| WorkerSettings { ud_qpn: B::ud_qpn(ud) }).collect();
-            Ok(self.port.add_at(now, index, settings)?)
+            Ok(self.port.add_held(now, index, settings)?)
         });
         if added.is_err() {
             for ud in made {

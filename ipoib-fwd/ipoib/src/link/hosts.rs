@@ -17,9 +17,9 @@ use super::table::{Neighbour, NeighbourChange};
 use super::timers::Timer;
 use crate::neighbour::{self, Gone, Question};
 
-/// How long a connection to an address that its neighbour has left stays: if somebody else has said that, the neighbour soon says
-/// otherwise, and has its connection still.
-const LEFT: Duration = Duration::from_millis(500);
+/// How long a connection to an address that its neighbour has left stays. If another host has claimed that, the neighbour
+/// contradicts, and keeps its connection: this is longer than the owner of the table gives it for an answer.
+pub const LEFT_GRACE: Duration = Duration::from_millis(1500);
 
 impl Link {
     /// Asks for the address of `ip` on behalf of `source`, an address that is reached by `worker`'s link-layer address:
@@ -279,12 +279,12 @@ impl Link {
         let same_port = old.qpn == new.qpn || old.gid.id() == new.gid.id();
         let connected = self.conns.rc_paths(&self.ground, old).iter().any(Option::is_some);
         if connected {
-            self.out.timers.set(Timer::Left(old.gid, old.qpn), now + LEFT);
+            self.out.timers.set(Timer::Left(old.gid, old.qpn), now + LEFT_GRACE);
         } else {
             self.close_unneeded(now, old, CloseReason::AddressChanged);
         }
         if old.gid != new.gid && same_port {
-            self.out.timers.set(Timer::Moved(old.gid, old.qpn), now + LEFT);
+            self.out.timers.set(Timer::Moved(old.gid, old.qpn), now + LEFT_GRACE);
         }
         // Whoever got another queue pair may have got another LID too.
         self.at_paths().refresh(new.gid);

@@ -135,8 +135,11 @@ impl Link {
                 Word::Suspect(peer) => self.suspect(now, peer),
                 Word::Republish(peer) => self.republish(peer),
                 Word::RepublishAll => self.republish_all(),
-                Word::WantPath(gid) => {
-                    self.at_paths().want(now, gid, Reason::Requested);
+                Word::WantPath(gid, lid) => {
+                    self.at_paths().want(now, gid, Reason::Named(lid));
+                }
+                Word::ProvePath(gid, lid) => {
+                    self.at_paths().want(now, gid, Reason::Accepted(lid));
                 }
                 Word::RefreshPath(gid) => self.at_paths().refresh(gid),
                 Word::CheckLid(gid, lid) => self.at_paths().check_lid(gid, lid),

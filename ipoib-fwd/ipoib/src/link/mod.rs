@@ -42,6 +42,7 @@ mod waiting;
 
 pub use action::{Action, Asker, ConnKey, Event, LinkState, Publication, ReceivedArp, WorkerNote};
 pub use groups::LINK_LOCAL_GROUPS;
+pub use hosts::LEFT_GRACE;
 pub use ib_wire::ipoib::{Arp, ArpOperation, HardwareAddress};
 pub use machine::Link;
 

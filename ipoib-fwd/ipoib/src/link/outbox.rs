@@ -19,8 +19,10 @@ pub(super) enum Word {
     Suspect(HardwareAddress),
     /// The entries of neighbours with this address are to be made anew.
     Republish(HardwareAddress),
-    /// The path to this port is wanted: a connection was asked for from there.
-    WantPath(Gid),
+    /// The path to this port is wanted: a request for a connection that came by this LID names it.
+    WantPath(Gid, Lid),
+    /// The same, and the request has been accepted: the answer shows whether it came from there.
+    ProvePath(Gid, Lid),
     /// It is doubtful.
     RefreshPath(Gid),
     /// It seems to lead elsewhere: something came from there by this LID.

@@ -38,10 +38,29 @@ const SEARCH: usize = 64;
 pub(super) enum Reason {
     /// We send there, or have been answered from there.
     Needed,
-    /// A connection was asked for from there, which is limited by itself.
-    Requested,
+    /// A connection from there was accepted, by a request that came by this LID: whether it came from there is still to be proven.
+    Accepted(Lid),
     /// Somebody at this LID says that it is there.
     Named(Lid),
+}
+
+impl Reason {
+    /// The LID that names the port.
+    const fn lid(self) -> Option<Lid> {
+        match self {
+            Self::Needed => None,
+            Self::Accepted(lid) | Self::Named(lid) => Some(lid),
+        }
+    }
+}
+
+/// Which paths may be dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Spare {
+    /// Those that are not being looked up.
+    Unused,
+    /// Also those that are looked up because of somebody's word only.
+    Rumoured,
 }
 
 /// An ARP packet that waits for a path.
@@ -60,6 +79,8 @@ pub(super) struct PathEntry {
     asked: bool,
     /// The LID that had it asked for.
     named: Option<Lid>,
+    /// A connection waits for the answer: it makes room for nothing.
+    proves: bool,
     /// It is among those that may be needed no more.
     spare: bool,
     /// The peer was seen to send from another LID than the path leads to.
@@ -126,6 +147,17 @@ impl Paths {
         self.extra = self.extra.saturating_sub(parked.len().saturating_sub(WAITING));
     }
 
+    /// True if the path to `gid` is known or looked up, or may be because of a request that came by `lid`.
+    pub(super) fn may_look_up(&self, gid: Gid, lid: Lid) -> bool {
+        self.entries.get(&gid).is_some_and(|entry| entry.path.is_some() || entry.asked)
+            || !self.is_at_limit(lid)
+    }
+
+    /// True if a LID has named as many ports as may be looked up at once for it.
+    fn is_at_limit(&self, lid: Lid) -> bool {
+        self.named.get(&lid).is_some_and(|n| *n >= NAMED)
+    }
+
     /// Nobody's word has the path asked for any more.
     fn unname(&mut self, gid: Gid) {
         let lid = self.entries.get_mut(&gid).and_then(|entry| entry.named.take());
@@ -163,9 +195,10 @@ pub(super) enum Answer {
 impl Work<'_> {
     /// Sees to it that the path to `gid` is known or being looked up; false if there is no room for it, or `reason` is not good enough.
     pub(super) fn want(&mut self, now: Instant, gid: Gid, reason: Reason) -> bool {
-        let entry = self.paths.entries.get(&gid);
+        let entry = self.paths.entries.get_mut(&gid);
         let known = entry.is_some();
         if let Some(entry) = entry.filter(|entry| entry.path.is_some() || entry.asked) {
+            entry.proves |= entry.asked && matches!(reason, Reason::Accepted(_));
             // What was nobody's need so far is looked up before the others from now on.
             if entry.named.is_some() && reason == Reason::Needed {
                 self.paths.unname(gid);
@@ -173,16 +206,17 @@ impl Work<'_> {
             }
             return true;
         }
-        if let Reason::Named(lid) = reason
-            && self.paths.named.get(&lid).is_some_and(|n| *n >= NAMED)
-        {
+        if reason.lid().is_some_and(|lid| self.paths.is_at_limit(lid)) {
             self.out.counters.paths_limited += 1;
             return false;
         }
         if !known {
             // Room for every neighbour's, and for some of those whom we only answer.
             let most = self.ground.settings.max_neighbours.saturating_add(64);
-            if self.paths.entries.len() >= most && self.drop_spare(SEARCH, 1) == 0 {
+            if self.paths.entries.len() >= most
+                && self.drop_spare(SEARCH, 1, Spare::Unused) == 0
+                && !(reason == Reason::Needed && self.drop_spare(SEARCH, 1, Spare::Rumoured) == 1)
+            {
                 return false;
             }
             self.paths.entries.insert(gid, PathEntry::default());
@@ -192,8 +226,9 @@ impl Work<'_> {
             }
         }
         if self.ground.up {
-            if let (Reason::Named(lid), Some(entry)) = (reason, self.paths.entries.get_mut(&gid)) {
+            if let (Some(lid), Some(entry)) = (reason.lid(), self.paths.entries.get_mut(&gid)) {
                 entry.named = Some(lid);
+                entry.proves = matches!(reason, Reason::Accepted(_));
                 *self.paths.named.entry(lid).or_default() += 1;
             }
             self.ask(gid, if reason == Reason::Needed { Ask::Unknown } else { Ask::Rumoured });
@@ -263,19 +298,20 @@ impl Work<'_> {
     }
 
     /// Drops up to `most` paths that no neighbour needs, of `search` that may be such; returns how many.
-    fn drop_spare(&mut self, search: usize, most: usize) -> usize {
+    fn drop_spare(&mut self, search: usize, most: usize, which: Spare) -> usize {
         let mut dropped = 0;
         for _ in 0..search.min(self.paths.spare.len()) {
             let Some(gid) = self.paths.spare.pop_front() else { break };
             let Some(entry) = self.paths.entries.get_mut(&gid) else { continue };
-            if entry.asked {
+            let is_rumour = entry.named.is_some() && !entry.proves;
+            if entry.asked && !(which == Spare::Rumoured && is_rumour) {
                 self.paths.spare.push_back(gid);
                 continue;
             }
             entry.spare = false;
-            if !self.neighbours.uses_gid(gid)
-                && let Some(entry) = self.paths.entries.remove(&gid)
-            {
+            if !self.neighbours.uses_gid(gid) {
+                self.paths.unname(gid);
+                let Some(entry) = self.paths.entries.remove(&gid) else { continue };
                 self.forgotten(gid, &entry);
                 dropped += 1;
                 if dropped == most {
@@ -287,7 +323,7 @@ impl Work<'_> {
     }
 
     pub(super) fn sweep_timeout(&mut self, now: Instant) {
-        self.drop_spare(usize::MAX, usize::MAX);
+        self.drop_spare(usize::MAX, usize::MAX, Spare::Unused);
         if !self.paths.entries.is_empty() {
             self.out.timers.set(Timer::PathSweep, now + SWEEP);
         }
@@ -301,7 +337,7 @@ impl Work<'_> {
         self.paths.unname(gid);
         let subnet = self.ground.port.subnet();
         let Some(entry) = self.paths.entries.get_mut(&gid) else { return Answer::Known };
-        entry.asked = false;
+        (entry.asked, entry.proves) = (false, false);
         let doubtful = std::mem::take(&mut entry.doubtful);
         let parked = std::mem::take(&mut entry.parked);
         self.paths.unpark(&parked);

@@ -226,7 +226,7 @@ crate::counters! {
             "Ordinary. Without end: hosts come and go, see `flushes` and `path_failures`.",
         /// Path lookups not begun, because one LID had named too many ports that were not found yet.
         paths_limited =
-            "A host is broken or dishonest: its ARP names many GIDs that are not there. `ipoib-fwd ctl trace proto=arp` has the LIDs that ARP comes from.",
+            "A host is broken or dishonest: its ARP or its requests for connections name many GIDs that are not there. `ipoib-fwd ctl trace proto=arp` has the LIDs that ARP comes from.",
         /// Path lookups that failed.
         path_failures =
             "The subnet manager has no path to a host: it is not of the partition, or gone. `saquery` for its GID, the partitions' configuration.",

@@ -17,7 +17,7 @@ mod limit;
 mod services;
 mod slots;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
@@ -62,6 +62,8 @@ pub struct Port {
     /// As last told; none before the first time.
     facts: Option<Facts>,
     links: Vec<Option<Link>>,
+    /// Links that are not to come up yet.
+    held: BTreeSet<LinkIndex>,
     slots: Slots,
     /// What each host has of the slots.
     holders: Holders,
@@ -110,6 +112,7 @@ impl Port {
             services: cm::port::Port::new(config),
             facts: None,
             links: Vec::new(),
+            held: BTreeSet::new(),
             slots: Slots::new(&settings.workers),
             holders: Holders::default(),
             subnet: Subnet::default(),
@@ -154,6 +157,18 @@ impl Port {
         index: LinkIndex,
         settings: LinkSettings,
     ) -> Result<LinkIndex, LinkError> {
+        let index = self.add_held(now, index, settings)?;
+        self.release(now, index);
+        Ok(index)
+    }
+
+    /// As [`Port::add_at`], but the link does nothing, and nothing happens to it, before it is [released](Port::release).
+    pub fn add_held(
+        &mut self,
+        now: Instant,
+        index: LinkIndex,
+        settings: LinkSettings,
+    ) -> Result<LinkIndex, LinkError> {
         let at = usize::from(index.0);
         if at >= MAX_LINKS || self.links.get(at).is_some_and(Option::is_some) {
             return Err(LinkError::Full(MAX_LINKS));
@@ -162,11 +177,8 @@ impl Port {
         if self.links().any(|(_, link)| link.settings().pkey.base() == pkey.base()) {
             return Err(LinkError::PKeyTaken(pkey));
         }
-        let mut link = Link::new(index, settings, now)?;
-        if let Some(facts) = &self.facts {
-            let facts = facts.of(link.settings());
-            link.handle_port(now, facts);
-        }
+        let link = Link::new(index, settings, now)?;
+        self.held.insert(index);
         self.listen(index, &link);
         self.share = self.share.max(link.settings().max_passive_from_lid);
         let entries = self.share.saturating_mul(CM_ENTRIES).min(self.cm_share);
@@ -180,6 +192,25 @@ impl Port {
         Ok(index)
     }
 
+    /// Lets a link come up that was added by [`Port::add_held`].
+    pub fn release(&mut self, now: Instant, index: LinkIndex) {
+        if !self.held.remove(&index) {
+            return;
+        }
+        let link = self.links.get_mut(usize::from(index.0)).and_then(Option::as_mut);
+        if let (Some(facts), Some(link)) = (&self.facts, link) {
+            let facts = facts.of(link.settings());
+            link.handle_port(now, facts);
+        }
+    }
+
+    /// All links but those that are held.
+    fn released(&mut self) -> impl Iterator<Item = &mut Link> {
+        let Self { links, held, .. } = self;
+        let numbered = (0u16..).map(LinkIndex).zip(links);
+        numbered.filter(|(index, _)| !held.contains(index)).filter_map(|(_, link)| link.as_mut())
+    }
+
     /// Takes a link away that has been shut down ([`Link::shutdown`], [`Event::Stopped`]) and that no worker looks at any more; the others
     /// are not touched. Its index may be used again. `None`, and nothing done, if it has not come that far.
     pub fn remove(&mut self, now: Instant, index: LinkIndex) -> Option<Link> {
@@ -188,6 +219,7 @@ impl Port {
         let place = self.links.get_mut(usize::from(index.0))?;
         let link = place.take_if(|link| link.is_settled())?;
         self.unlisten(index);
+        self.held.remove(&index);
         self.services.sa.cancel_groups(now, |(of, _)| of == index);
         self.by_qpn.retain(|_, of| *of != index);
         // What is left of its connections are handshakes in TIMEWAIT, which nobody waits for any more.
@@ -220,7 +252,7 @@ impl Port {
 
     /// Tells what the port is now, at start and when in doubt. Links that see no difference are not touched.
     pub fn handle_port(&mut self, now: Instant, facts: Facts) {
-        for link in self.links.iter_mut().flatten() {
+        for link in self.released() {
             let facts = facts.of(link.settings());
             link.handle_port(now, facts);
         }
@@ -240,7 +272,7 @@ impl Port {
             self.handle_port(now, facts);
             return;
         }
-        for link in self.links.iter_mut().flatten() {
+        for link in self.released() {
             let facts = facts.of(link.settings());
             link.handle_port_event(now, event, facts);
         }

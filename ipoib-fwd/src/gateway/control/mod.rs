@@ -20,12 +20,12 @@ pub(super) mod set;
 pub(super) mod since;
 pub(super) mod traces;
 
-use std::io::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use dataplane::control::{Controller, Flow};
 use dataplane::telemetry::{Command, Reply};
+use logging::Stream;
 use pmd::hca::{Backend, HcaError, Queues};
 use pmd::mem::Pool;
 
@@ -87,6 +87,7 @@ pub(super) struct GatewayControl<B: Backend> {
     pub(super) traces: Traces,
     pub(super) times: Times,
     pub(super) stats_period: Option<Duration>,
+    pub(super) stats_stream: Stream,
     pub(super) schedule: Schedule,
     pub(super) stopping: Option<Instant>,
     /// What ended the gateway, if it was not asked to end.
@@ -150,9 +151,9 @@ impl<B: Backend> GatewayControl<B> {
         {
             let totals = self.totals();
             if let Some(before) = self.schedule.stats_before.replace(totals.clone()) {
-                // A reader that has gone away is no failure.
+                // A reader that is gone or does not read is no failure.
                 let line = report::line(&before, &totals, period.as_secs_f64());
-                let _ = writeln!(std::io::stdout(), "{line}");
+                self.stats_stream.put(&format!("{line}\n"));
             }
             self.schedule.stats = now + period;
         }
@@ -172,7 +173,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
         self.tell_published(now);
         busy |= self.take_packets(now);
         busy |= self.take_link_events(now);
-        self.advance_reload(now);
+        busy |= self.advance_reload(now);
         self.follow_gids(now);
         self.drive_pairs(now);
         self.pass_time(now);
@@ -220,14 +221,13 @@ impl<B: Backend> Controller for GatewayControl<B> {
             command::Command::Mode => self.set_mode(now, argument)?,
             command::Command::Health => self.health(),
             command::Command::Drain => self.drain(now, argument)?,
-            command::Command::Reload => self.reload_now(now)?,
+            command::Command::Reload => return Ok(self.ask_for_reload()),
         };
         Ok(answer.into())
     }
 
-    fn reload(&mut self, now: Instant) {
-        // What does not work is in the log.
-        drop(self.reload_now(now));
+    fn reload(&mut self, _: Instant) {
+        self.reloader.ask();
     }
 
     fn stop(&mut self, now: Instant) {

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!  read, compare ──> make links of new segments ──> take segments away ──> join new ones ──> change others, keys
-//!    │ refused          │ a device refuses: the links made go again            │
+//!    │ refused        one in each iteration;                                 │ their links come up, one in each iteration
+//!    │                  │ a device refuses: the links made go again            │
 //!    v                  v                                                      v
 //!  nothing changed    nothing changed                   wait: its partition or number is given back first
 //! ```
@@ -12,30 +13,37 @@
 //! number and its partition until that is done. A new segment with that partition waits for it. What a reload decides it decides at once, so
 //! that the next one may come at any time: it is compared with what the last one made, whether all of it is at work yet or not.
 
+mod links;
+
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use config::{Change, Overrides, Segment};
+use config::{Change, Config, Overrides, Segment};
 use dataplane::quiescence::Grace;
-use dataplane::telemetry::Answer;
+use dataplane::telemetry::{Answer, Reply};
 use dataplane::worker::{Handle, IdlePolicy};
 use endpoint::{Backoff, Endpoint};
 use ib_wire::PKey;
 use ipoib::drop_reason::DropReason;
-use ipoib::link::{LinkIndex, LinkSettings};
+use ipoib::link::LinkIndex;
 use logging::{Log, Modules};
 use pmd::hca::Backend;
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 
 use super::GatewayControl;
 use super::answers::SegmentRow;
 use super::duties::SegmentDuty;
-use super::ports::Endpoints;
+use links::{Links as _, NewLinks, Progress};
+
 use crate::counter::SegmentTotals;
 use crate::event::What;
 use crate::forward::{EndpointIndex, MAX_SEGMENTS, SegmentIndex};
-use crate::gateway::segment_parts::{Ground, SegmentMaker, mode, networks, segment_id};
+use crate::gateway::segment_parts::{Ground, SegmentMaker, networks, segment_id};
+
+const STOPPING: &str = "the gateway is stopping";
 
 /// How often a segment's place is looked for that another one is about to leave.
 const LOOK: Duration = Duration::from_millis(20);
@@ -49,14 +57,39 @@ pub(in crate::gateway) struct Reloader {
     workers: Vec<Arc<Handle>>,
     draining: Vec<Draining>,
     waiting: Vec<Waiting>,
+    /// Somebody wants the file to be read again.
+    asked: bool,
+    /// Clients that wait for the answer.
+    askers: Vec<Asker>,
+    under_way: Option<UnderWay>,
+    /// Links of segments that are there, which may come up.
+    held: VecDeque<(EndpointIndex, LinkIndex)>,
     /// Reloads that were carried out, and those that were refused.
     counts: [u64; 2],
 }
 
-/// A segment that has been taken away, and whose link is not gone yet.
+type Asker = oneshot::Sender<Answer>;
+
+/// A reload that has begun: the links of its new segments are being made. What else it changes comes with the last of them.
+#[derive(Debug)]
+struct UnderWay {
+    config: Config,
+    change: Change,
+    ready: Vec<(Segment, Ground)>,
+    /// New segments whose places are not free yet.
+    waiting: Vec<Segment>,
+    links: NewLinks,
+    /// What was set when it began.
+    receive_mtu: Option<u16>,
+    askers: Vec<Asker>,
+}
+
+/// A link that is not gone yet.
 #[derive(Debug)]
 struct Draining {
-    name: String,
+    /// The segment that it was of and that has been taken away. `None` for a link that a refused reload had made: a segment of
+    /// its name may be at work.
+    name: Option<String>,
     index: SegmentIndex,
     endpoint: EndpointIndex,
     link: LinkIndex,
@@ -119,12 +152,29 @@ impl Reloader {
         log: Log,
         workers: Vec<Arc<Handle>>,
     ) -> Self {
-        Self { file, overrides, log, workers, draining: Vec::new(), waiting: Vec::new(), counts: [0; 2] }
+        Self {
+            file,
+            overrides,
+            log,
+            workers,
+            draining: Vec::new(),
+            waiting: Vec::new(),
+            asked: false,
+            askers: Vec::new(),
+            under_way: None,
+            held: VecDeque::new(),
+            counts: [0; 2],
+        }
     }
 
-    /// True if no link is left of segments that have been taken away.
+    /// True if no link is left of segments that have been taken away, and none is being made.
     pub(super) const fn is_settled(&self) -> bool {
-        self.draining.is_empty()
+        self.draining.is_empty() && self.under_way.is_none()
+    }
+
+    /// Has the file read again; what comes of it is in the log.
+    pub(super) const fn ask(&mut self) {
+        self.asked = true;
     }
 
     /// How many were done, and how many refused.
@@ -150,6 +200,12 @@ impl Reloader {
         json!({"done": done, "refused": refused})
     }
 
+    /// Forgets links that no worker looks at any more; the names of the segments that were removed with them.
+    fn take_removed(&mut self, passed: impl Fn(Grace) -> bool) -> Vec<String> {
+        let is_gone = |d: &mut Draining| d.forgotten.is_some_and(&passed);
+        self.draining.extract_if(.., is_gone).filter_map(|gone| gone.name).collect()
+    }
+
     /// Segments that are not at work yet, and why not.
     pub(super) fn coming(&self) -> impl Iterator<Item = (&str, PKey, String)> {
         self.waiting.iter().map(|w| {
@@ -166,88 +222,64 @@ impl Reloader {
         let row = |name: &str, pkey: PKey, why: String| {
             serde_json::to_value(SegmentRow::waiting(name, pkey, why)).unwrap_or_default()
         };
-        let leaving = self.draining.iter().map(move |d| {
-            row(&d.name, d.pkey, "its connections and groups to be closed: it is removed".into())
+        let leaving = self.draining.iter().filter_map(move |d| {
+            let why = "its connections and groups to be closed: it is removed";
+            Some(row(d.name.as_ref()?, d.pkey, why.into()))
         });
         leaving.chain(self.coming().map(move |(name, pkey, why)| row(name, pkey, why)))
     }
 }
 
-/// Where links are made.
-trait Links {
-    fn add(&mut self, port: EndpointIndex, settings: LinkSettings) -> Result<LinkIndex, String>;
-    fn remove(&mut self, port: EndpointIndex, link: LinkIndex);
-}
-
-impl<B: Backend> Links for (Instant, &mut Endpoints<B>) {
-    fn add(&mut self, port: EndpointIndex, settings: LinkSettings) -> Result<LinkIndex, String> {
-        let endpoint = self.1.at(port).ok_or("its port is not open; restart needed")?;
-        endpoint.add_link(self.0, settings).map_err(|e| e.to_string())
-    }
-
-    fn remove(&mut self, port: EndpointIndex, link: LinkIndex) {
-        if let Some(endpoint) = self.1.at(port) {
-            endpoint.remove_link(self.0, link);
-        }
-    }
-}
-
-/// A failure of [`add_all`].
-#[derive(Debug)]
-struct Failed {
-    /// Which one was refused.
-    at: usize,
-    why: String,
-    /// Those before it, that go again.
-    undone: Vec<LinkIndex>,
-}
-
-/// Makes all of the links, each on its port, or none.
-fn add_all(
-    links: &mut impl Links,
-    all: impl Iterator<Item = (EndpointIndex, LinkSettings)>,
-) -> Result<Vec<LinkIndex>, Failed> {
-    let mut made = Vec::new();
-    let numbers = |made: Vec<(EndpointIndex, LinkIndex)>| made.into_iter().map(|(_, link)| link).collect();
-    for (at, (port, settings)) in all.enumerate() {
-        match links.add(port, settings) {
-            Ok(link) => made.push((port, link)),
-            Err(why) => {
-                for (port, link) in &made {
-                    links.remove(*port, *link);
-                }
-                return Err(Failed { at, why, undone: numbers(made) });
-            }
-        }
-    }
-    Ok(numbers(made))
-}
-
 impl<B: Backend> GatewayControl<B> {
-    /// Reads the configuration again and becomes what it says, or stays what it is and says why.
-    pub(super) fn reload_now(&mut self, now: Instant) -> Answer {
-        self.service.reloading();
-        let outcome = self.try_reload(now);
-        self.service.reloaded(now);
-        self.reloader.counts[usize::from(outcome.is_err())] += 1;
-        match &outcome {
-            Ok(answer) => {
-                let text = change_text(answer);
-                tracing::info!(event = What::Reloaded.journal(), "reload: {text}");
-                self.events.tell(now, What::Reloaded, None, || (text, answer.clone()));
-            }
-            Err(why) => {
-                let text = format!("{why}; the configuration stays as it was");
-                tracing::error!(event = What::ReloadRefused.journal(), "reload: {text}");
-                self.events.tell(now, What::ReloadRefused, None, || (text, Value::Null));
-            }
-        }
-        outcome
+    /// Has the configuration read again. The answer comes when the gateway is as it says, or stays what it is.
+    pub(super) fn ask_for_reload(&mut self) -> Reply {
+        let (asker, answer) = oneshot::channel();
+        self.reloader.asked = true;
+        self.reloader.askers.push(asker);
+        Reply::Later(answer)
     }
 
-    fn try_reload(&mut self, now: Instant) -> Answer {
+    /// Goes on with a reload, or begins one. True if there was something to do.
+    fn drive_reload(&mut self, now: Instant) -> bool {
+        let work = match self.reloader.under_way.take() {
+            Some(work) => work,
+            None if std::mem::take(&mut self.reloader.asked) => {
+                let askers = std::mem::take(&mut self.reloader.askers);
+                self.service.reloading();
+                match self.begin_reload(askers) {
+                    Ok(work) => work,
+                    Err((why, askers)) => {
+                        self.end_reload(now, Err(why), askers);
+                        return true;
+                    }
+                }
+            }
+            None => return false,
+        };
+        self.continue_reload(now, work);
+        true
+    }
+
+    /// Compares the file with what the gateway is. Nothing is changed yet.
+    fn begin_reload(&mut self, askers: Vec<Asker>) -> Result<UnderWay, (String, Vec<Asker>)> {
+        match self.plan_reload() {
+            Ok((config, change, ready, waiting)) => {
+                let maker = self.maker.with(config.clone());
+                let settings =
+                    ready.iter().map(|(segment, ground)| (ground.endpoint, maker.link_settings(segment)));
+                let links = NewLinks::new(settings);
+                let receive_mtu = self.maker.receive_mtu;
+                Ok(UnderWay { config, change, ready, waiting, links, receive_mtu, askers })
+            }
+            Err(why) => Err((why, askers)),
+        }
+    }
+
+    /// What the file says now, what changes, which new segments can be made and which have to wait for a place.
+    #[expect(clippy::type_complexity, reason = "the parts of one plan, used at one place")]
+    fn plan_reload(&mut self) -> Result<(Config, Change, Vec<(Segment, Ground)>, Vec<Segment>), String> {
         if self.stopping.is_some() {
-            return Err("the gateway is stopping".to_owned());
+            return Err(STOPPING.to_owned());
         }
         let Some(file) = &self.reloader.file else {
             let why = "the gateway was started without --config, so there is no file to read again; start it with one";
@@ -265,26 +297,81 @@ impl<B: Backend> GatewayControl<B> {
         for segment in change.added.iter().chain(&change.changed) {
             networks(segment).map_err(|e| format!("{}: segment `{}`: {e}", file.display(), segment.name))?;
         }
+        let maker = self.maker.with(config.clone());
+        let (mut ready, mut waiting) = (Vec::new(), Vec::new());
+        let mut vacancies = self.vacancies().into_iter();
+        for segment in &change.added {
+            let ground = self.ground(&maker, segment).ok_or_else(|| {
+                format!("segment `{}` is on a port that is not open; restart needed", segment.name)
+            })?;
+            match (!self.is_held(segment, ground.endpoint)).then(|| vacancies.next()).flatten() {
+                Some(index) => ready.push((segment.clone(), Ground { index, ..ground })),
+                None => waiting.push(segment.clone()),
+            }
+        }
+        Ok((config, change, ready, waiting))
+    }
+
+    /// Makes the next links of new segments; with the last one all changes are carried out. If the device refuses one, all go again.
+    fn continue_reload(&mut self, now: Instant, mut work: UnderWay) {
+        let progress = if self.stopping.is_some() {
+            Progress::Refused { at: 0, why: STOPPING.to_owned() }
+        } else {
+            work.links.step(&mut (now, &mut self.endpoints))
+        };
+        match progress {
+            Progress::More => self.reloader.under_way = Some(work),
+            Progress::Made(links) => {
+                let askers = std::mem::take(&mut work.askers);
+                let answer = self.carry_out_reload(now, work, links);
+                self.end_reload(now, Ok(answer), askers);
+            }
+            Progress::Refused { at, why } => {
+                let UnderWay { ready, links, askers, .. } = work;
+                let undone = links.undo(&mut (now, &mut self.endpoints));
+                for ((segment, ground), link) in ready.iter().zip(undone) {
+                    let Ground { index, endpoint, .. } = *ground;
+                    let pkey = PKey(segment.pkey.value());
+                    let undone = Draining { name: None, index, endpoint, link, pkey, forgotten: None };
+                    self.reloader.draining.push(undone);
+                }
+                let name = ready.get(at).map(|(segment, _)| segment.name.to_string()).unwrap_or_default();
+                let why = if self.stopping.is_some() {
+                    why
+                } else {
+                    format!(
+                        "segment `{name}`: {why}; take other segments away first, or restart the gateway with fewer workers or connections"
+                    )
+                };
+                self.end_reload(now, Err(why), askers);
+            }
+        }
+    }
+
+    /// Becomes what the file says. Nothing is refused any more.
+    fn carry_out_reload(&mut self, now: Instant, work: UnderWay, links: Vec<LinkIndex>) -> Value {
+        let UnderWay { config, change, ready, waiting, receive_mtu, .. } = work;
         let maker = self.maker.with(config);
-        let (joined, waiting) = self.link_new(now, &maker, &change)?;
-        // Nothing is refused from here on.
         for name in &change.removed {
             self.take_segment_away(now, name.as_str());
         }
-        for (segment, ground) in &joined {
-            self.join(now, &maker, segment, *ground);
-        }
+        let joined: Vec<Segment> = ready
+            .into_iter()
+            .zip(links)
+            .map(|((segment, ground), link)| {
+                self.join(now, &maker, &segment, Ground { link, ..ground });
+                segment
+            })
+            .collect();
         for segment in &change.changed {
             self.change_segment(now, segment);
         }
-        let names = |segments: &mut dyn Iterator<Item = &Segment>| {
-            segments.map(|s| s.name.to_string()).collect::<Vec<_>>()
-        };
+        let names = |segments: &[Segment]| segments.iter().map(|s| s.name.to_string()).collect::<Vec<_>>();
         let answer = json!({
-            "added": names(&mut joined.iter().map(|(segment, _)| segment)),
-            "waiting": names(&mut waiting.iter()),
+            "added": names(&joined),
+            "waiting": names(&waiting),
             "removed": change.removed.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "changed": names(&mut change.changed.iter()),
+            "changed": names(&change.changed),
             "keys": change.keys,
         });
         self.reloader.waiting.extend(waiting.into_iter().map(|segment| Waiting {
@@ -294,57 +381,39 @@ impl<B: Backend> GatewayControl<B> {
             tries: Backoff::new(),
         }));
         self.maker = maker;
+        self.follow_modes(now);
         self.follow_priorities(now);
+        if self.maker.receive_mtu != receive_mtu {
+            // It was set while the links were made.
+            self.follow_links(now);
+        }
         self.follow_keys(now, &change);
         self.board.flush();
-        Ok(answer)
+        if let Some(text) = overcommitted(&self.maker.config, self.maker.workers, self.pool.size()) {
+            tracing::warn!("{text}");
+        }
+        answer
     }
 
-    /// Makes the links of new segments, or none of them. Segments whose places are not free yet wait.
-    #[expect(clippy::type_complexity, reason = "two lists, used at one place")]
-    fn link_new(
-        &mut self,
-        now: Instant,
-        maker: &SegmentMaker,
-        change: &Change,
-    ) -> Result<(Vec<(Segment, Ground)>, Vec<Segment>), String> {
-        let (mut ready, mut waiting) = (Vec::new(), Vec::new());
-        let mut vacancies = self.vacancies().into_iter();
-        for segment in &change.added {
-            let ground = self.ground(maker, segment).ok_or_else(|| {
-                format!("segment `{}` is on a port that is not open; restart needed", segment.name)
-            })?;
-            match (!self.is_held(segment, ground.endpoint)).then(|| vacancies.next()).flatten() {
-                Some(index) => ready.push((segment, Ground { index, ..ground })),
-                None => waiting.push(segment.clone()),
+    /// Says what became of a reload.
+    fn end_reload(&mut self, now: Instant, outcome: Answer, askers: Vec<Asker>) {
+        self.service.reloaded(now);
+        self.reloader.counts[usize::from(outcome.is_err())] += 1;
+        match &outcome {
+            Ok(answer) => {
+                let text = change_text(answer);
+                tracing::info!(event = What::Reloaded.journal(), "reload: {text}");
+                self.events.tell(now, What::Reloaded, None, || (text, answer.clone()));
+            }
+            Err(why) => {
+                let text = format!("{why}; the configuration stays as it was");
+                tracing::error!(event = What::ReloadRefused.journal(), "reload: {text}");
+                self.events.tell(now, What::ReloadRefused, None, || (text, Value::Null));
             }
         }
-        let settings = ready.iter().map(|(segment, ground)| (ground.endpoint, maker.link_settings(segment)));
-        match add_all(&mut (now, &mut self.endpoints), settings) {
-            Ok(links) => {
-                let joined = ready.into_iter().zip(links);
-                let joined =
-                    joined.map(|((segment, ground), link)| (segment.clone(), Ground { link, ..ground }));
-                Ok((joined.collect(), waiting))
-            }
-            Err(Failed { at, why, undone }) => {
-                for ((segment, ground), link) in ready.iter().zip(undone) {
-                    let (name, pkey) = (segment.name.to_string(), PKey(segment.pkey.value()));
-                    let Ground { index, endpoint, .. } = *ground;
-                    self.reloader.draining.push(Draining {
-                        name,
-                        index,
-                        endpoint,
-                        link,
-                        pkey,
-                        forgotten: None,
-                    });
-                }
-                let name = ready.get(at).map(|(segment, _)| segment.name.to_string()).unwrap_or_default();
-                Err(format!(
-                    "segment `{name}`: {why}; take other segments away first, or restart the gateway with fewer workers or connections"
-                ))
-            }
+        for asker in askers {
+            // The client may have gone; then nobody wants the answer.
+            let _ = asker.send(outcome.clone());
         }
     }
 
@@ -376,6 +445,7 @@ impl<B: Backend> GatewayControl<B> {
             tracing::error!(segment = segment.name.as_str(), "{}: {e}", segment.name);
         }
         self.events.forget_drops(ground.index);
+        self.reloader.held.push_back((ground.endpoint, ground.link));
         let counted =
             self.segment_readers.iter().map(|reader| SegmentTotals::of([reader], ground.index)).collect();
         if let Some(duty) = self.segments.at_mut(ground.index) {
@@ -401,6 +471,8 @@ impl<B: Backend> GatewayControl<B> {
         if let Some(duty) = self.segments.take(at) {
             let SegmentDuty { name, index, endpoint, link, pkey, .. } = duty;
             (now, &mut self.endpoints).remove(endpoint, link);
+            self.reloader.held.retain(|held| *held != (endpoint, link));
+            let name = Some(name);
             self.reloader.draining.push(Draining { name, index, endpoint, link, pkey, forgotten: None });
         }
     }
@@ -425,11 +497,6 @@ impl<B: Backend> GatewayControl<B> {
         if (&old.address, &old.subnets, &old.routes) != (&new.address, &new.subnets, &new.routes) {
             duty.segment.set_networks(now, link, address, routes);
             duty.duty.pair.set_segment(segment_id(new));
-        }
-        if old.mode != new.mode {
-            link.set_mode(now, mode(new.mode));
-            // Whoever knows our addresses knows by their flags whether to ask for a connection.
-            duty.segment.announce_all(now);
         }
         self.carry_out(now, at);
         if old.mtu != new.mtu {
@@ -477,7 +544,7 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     /// Goes on with what the last reloads began. What workers handed over of segments that are gone has been taken before.
-    pub(super) fn advance_reload(&mut self, now: Instant) {
+    pub(super) fn advance_reload(&mut self, now: Instant) -> bool {
         for port in self.endpoints.indices() {
             while let Some(link) = self.endpoints.at(port).and_then(Endpoint::poll_removed) {
                 let is_it = |d: &&mut Draining| (d.endpoint, d.link) == (port, link) && d.forgotten.is_none();
@@ -487,34 +554,53 @@ impl<B: Backend> GatewayControl<B> {
             }
         }
         let board = &self.board;
-        let is_gone = |d: &mut Draining| d.forgotten.is_some_and(|grace| board.passed(grace));
-        for gone in self.reloader.draining.extract_if(.., is_gone) {
+        for name in self.reloader.take_removed(|grace| board.passed(grace)) {
             let event = What::Removed.journal();
-            tracing::info!(segment = gone.name.as_str(), event, "{}: removed", gone.name);
-            let said = || (format!("{} is removed", gone.name), json!({ "segment": gone.name }));
+            tracing::info!(segment = name.as_str(), event, "{name}: removed");
+            let said = || (format!("{name} is removed"), json!({ "segment": name }));
             self.events.tell(now, What::Removed, None, said);
         }
         if self.stopping.is_some() {
+            self.reloader.held.clear();
             self.reloader.waiting.clear();
         }
+        let mut busy = self.release_held(now);
+        // A reload has counted the places that are free.
+        busy = busy || self.drive_reload(now);
         let due = self.reloader.waiting.extract_if(.., |w| now >= w.retry).collect::<Vec<_>>();
         for waiting in due {
-            self.join_waiting(now, waiting);
+            if busy {
+                self.reloader.waiting.push(waiting);
+            } else {
+                busy = self.join_waiting(now, waiting);
+            }
         }
+        busy
     }
 
-    fn join_waiting(&mut self, now: Instant, mut waiting: Waiting) {
-        let maker = self.maker.clone();
-        let ground = self.ground(&maker, &waiting.segment);
+    /// Lets the next link of a new segment come up. True if there was one.
+    fn release_held(&mut self, now: Instant) -> bool {
+        let Some((endpoint, link)) = self.reloader.held.pop_front() else { return false };
+        if let Some(endpoint) = self.endpoints.at(endpoint) {
+            endpoint.release_link(now, link);
+        }
+        true
+    }
+
+    /// True if the device had work by it.
+    fn join_waiting(&mut self, now: Instant, mut waiting: Waiting) -> bool {
+        let Self { maker, ethernets, endpoints, .. } = self;
+        let ground = maker.ground(&waiting.segment, SegmentIndex(0), ethernets, endpoints);
         let free = ground.filter(|ground| !self.is_held(&waiting.segment, ground.endpoint));
         if let (Some(ground), Some(index)) = (free, self.vacancies().first().copied()) {
-            let settings = maker.link_settings(&waiting.segment);
+            let settings = self.maker.link_settings(&waiting.segment);
             match (now, &mut self.endpoints).add(ground.endpoint, settings) {
                 Ok(link) => {
                     let ground = Ground { index, link, ..ground };
+                    let maker = self.maker.clone();
                     self.join(now, &maker, &waiting.segment, ground);
                     tracing::info!("{}: its place is free, it is added", waiting.segment.name);
-                    return;
+                    return true;
                 }
                 Err(e) => {
                     waiting.retry = now + waiting.tries.failed();
@@ -527,10 +613,12 @@ impl<B: Backend> GatewayControl<B> {
                     waiting.failed = Some(e);
                 }
             }
-        } else {
-            waiting.retry = now + LOOK;
+            self.reloader.waiting.push(waiting);
+            return true;
         }
+        waiting.retry = now + LOOK;
         self.reloader.waiting.push(waiting);
+        false
     }
 
     /// Warns if a segment's hosts on Ethernet may send what its InfiniBand side cannot take whole.
@@ -546,6 +634,19 @@ impl<B: Backend> GatewayControl<B> {
             );
         }
     }
+}
+
+/// A warning if full queues would hold more packet buffers than were made at the start.
+fn overcommitted(config: &Config, workers: u8, buffers: u32) -> Option<String> {
+    let budget = config.budget(workers.into());
+    let held = budget.total() - budget.reserve;
+    (held > buffers).then(|| {
+        format!(
+            "the queues of {} segments can hold {held} packet buffers, and there are {buffers}: if all are full, received packets are \
+             dropped; restart the gateway, which counts buffers for all segments",
+            config.segments.len()
+        )
+    })
 }
 
 /// A line of what a reload did.

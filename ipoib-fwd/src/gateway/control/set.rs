@@ -104,16 +104,23 @@ impl<B: Backend> GatewayControl<B> {
 
     fn choose_mode(&mut self, now: Instant, chosen: config::Mode) {
         let as_configured = self.maker.config.segments.iter().all(|segment| segment.mode == chosen);
-        let chosen = mode(chosen);
-        self.maker.mode = (!as_configured).then_some(chosen);
-        let Self { segments, endpoints, .. } = self;
-        for duty in segments.iter_mut() {
-            if let Some(link) = endpoints.link(duty.endpoint, duty.link)
-                && chosen != link.settings().mode
+        self.maker.mode = (!as_configured).then_some(mode(chosen));
+        self.follow_modes(now);
+    }
+
+    /// Each segment's mode is what was set, or what the configuration says.
+    pub(super) fn follow_modes(&mut self, now: Instant) {
+        for at in self.indices() {
+            let Some(duty) = self.segments.at_mut(at) else { continue };
+            let (wanted, link) =
+                (self.maker.mode_of(&duty.name), self.endpoints.link(duty.endpoint, duty.link));
+            if let (Some(wanted), Some(link)) = (wanted, link)
+                && wanted != link.settings().mode
             {
-                link.set_mode(now, chosen);
-                // Whoever knows our addresses knows by their flags whether to ask for a connection.
+                link.set_mode(now, wanted);
+                // Hosts that know the gateway's addresses know by their flags whether to ask for a connection.
                 duty.segment.announce_all(now);
+                self.carry_out(now, at);
             }
         }
     }

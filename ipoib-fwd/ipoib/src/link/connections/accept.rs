@@ -75,21 +75,27 @@ impl Work<'_> {
         came_by: Option<PKey>,
     ) -> Result<Candidate, RejectReason> {
         let candidate = self.judge(request).inspect_err(|_| self.out.counters.requests_rejected += 1)?;
-        let gid = candidate.peer.gid;
+        let (gid, lid) = (candidate.peer.gid, origin(request));
         if !self.is_at(request, candidate.peer) {
             self.out.counters.requests_suspect += 1;
             self.out.counters.requests_rejected += 1;
             // If the peer has moved, subnet administration will say so, and the next request is taken.
-            self.out.words.push_back(Word::WantPath(gid));
-            self.out.words.push_back(Word::CheckLid(gid, origin(request)));
+            self.out.words.push_back(Word::WantPath(gid, lid));
+            self.out.words.push_back(Word::CheckLid(gid, lid));
             return Err(RejectReason::Consumer);
         }
         if !self.is_of_our_partition(request, came_by, gid) {
             self.out.counters.requests_suspect += 1;
             self.out.counters.requests_rejected += 1;
             // If the peer is a member, subnet administration has a path to it, and the next request is taken.
-            self.out.words.push_back(Word::WantPath(gid));
+            self.out.words.push_back(Word::WantPath(gid, lid));
             return Err(RejectReason::Consumer);
+        }
+        // What cannot be looked up would never be proven.
+        if !self.paths.may_look_up(gid, lid) {
+            self.out.counters.paths_limited += 1;
+            self.out.counters.requests_rejected += 1;
+            return Err(RejectReason::NoResources);
         }
         Ok(candidate)
     }
@@ -121,7 +127,7 @@ impl Work<'_> {
     ) -> ConnKey {
         let Candidate { worker, peer, mtu } = *candidate;
         // Who asks is looked up, if that is not known; then it is seen whether it is who it says (`Link::check_origins`).
-        self.out.words.push_back(Word::WantPath(peer.gid));
+        self.out.words.push_back(Word::ProvePath(peer.gid, origin(request)));
         let psn = self.out.random.psn();
         let key = self.conns.add(now, Side::Passive, worker, peer, psn);
         let attributes = request.qp_attributes(psn);

@@ -1,7 +1,7 @@
 //! The fabric's subnet administration.
 
 use ib_wire::mad::{Mad, MadStatus, Method};
-use ib_wire::sa::{LifeTime, McMemberRecord, MtuCode, PathRecord, SaMad, attribute};
+use ib_wire::sa::{McMemberRecord, MtuCode, PathRecord, SaMad, attribute};
 use ib_wire::{Lid, Mtu, Rate};
 
 use super::fabric::Fabric;
@@ -54,7 +54,7 @@ impl Fabric {
                             slid: from.facts.lid,
                             mtu: MtuCode::from(Mtu::B4096),
                             rate: Rate::new(3),
-                            life_time: LifeTime::new(14),
+                            life_time: self.life_time,
                             ..asked
                         };
                         SaMad::answer(&request, &record)

@@ -9,6 +9,7 @@ use hca::{PortState, UdSource};
 use ib_wire::cm::{Message, Reject, RejectReason, Request};
 use ib_wire::ipoib::{Arp, HardwareAddress};
 use ib_wire::mad::{Mad, MadAddress, MgmtClass, Route};
+use ib_wire::sa::LifeTime;
 use ib_wire::{Gid, Guid, Lid, Mtu, PKey, QKey, Qpn, ServiceLevel};
 
 pub(super) use super::node::{Node, OneLink, Qp, Setup};
@@ -59,6 +60,8 @@ pub(super) struct Fabric {
     pub(super) sa_up: bool,
     /// It knows ports by their GUIDs, whatever the prefix.
     pub(super) by_guid: bool,
+    /// The packet life time of its paths.
+    pub(super) life_time: LifeTime,
     /// It refuses joins of these groups.
     pub(super) refuse_join: HashSet<Gid>,
     pub(super) members: BTreeSet<(Gid, Gid)>,
@@ -88,6 +91,7 @@ impl Fabric {
             loss: 0,
             sa_up: true,
             by_guid: false,
+            life_time: LifeTime::new(14),
             refuse_join: HashSet::new(),
             members: BTreeSet::new(),
             next_mlid: 0xc000,

@@ -6,7 +6,9 @@ use ib_wire::ipoib::{AddressFlags, Arp, ArpOperation, HardwareAddress};
 use ib_wire::{CommId, Gid, Guid, Lid, Qpn, ServiceLevel, Tid, TimeoutCode};
 
 use super::fabric::{Fabric, Setup, ms, secs};
-use crate::link::{Action, Asker, CloseReason, Event, LINK_LOCAL_GROUPS, Mode, PortEvent, WorkerIndex};
+use crate::link::{
+    Action, Asker, CloseReason, Event, LEFT_GRACE, LINK_LOCAL_GROUPS, Mode, PortEvent, WorkerIndex,
+};
 
 /// Node 0 with a connection that node 1 opened; node 2 is up to no good.
 fn world(change: impl FnOnce(&mut Setup)) -> Fabric {
@@ -348,6 +350,67 @@ fn ports_that_one_host_makes_up_hold_up_nobodys_path() {
 }
 
 #[test]
+fn connection_requests_that_name_made_up_ports_hold_up_nobodys_path() {
+    let mut f = Fabric::new(5);
+    for _ in 0..3 {
+        f.add(1, |s| s.max_neighbours = 32);
+    }
+    f.run(ms(100));
+    let counters = |f: &Fabric| *f.nodes[0].link.counters();
+    // Subnet administration says nothing for a while.
+    f.sa_up = false;
+    for n in 0..200 {
+        let mut made_up = request(&f, 2, Qpn::new(0x4000 + n), n);
+        made_up.primary.local_gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0xdead_0000 + u64::from(n)));
+        let lid = f.nodes[2].facts.lid;
+        f.inject(0, lid, Message::from(made_up).to_bytes(Tid(u64::from(n))));
+    }
+    f.run(ms(20));
+    assert_eq!((counters(&f).path_queries, counters(&f).paths_limited), (16, 184));
+    assert_eq!(
+        (passive(&f), counters(&f).requests_rejected),
+        (16, 184),
+        "none whose sender cannot be looked up"
+    );
+    // Where the request was no good anyway the same holds.
+    let mut elsewhere = request(&f, 2, Qpn::new(0x5000), 1000);
+    elsewhere.primary.local_gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0xdead_1000));
+    elsewhere.primary.local_lid = f.nodes[1].facts.lid;
+    send(&mut f, 2, elsewhere);
+    assert_eq!((counters(&f).path_queries, counters(&f).requests_suspect), (16, 1));
+    f.sa_up = true;
+    f.resolve(0, 1);
+    f.run(secs(1));
+    assert!(f.nodes[0].table.get(f.nodes[1].ip).is_some_and(|n| n.ud.is_some()));
+}
+
+#[test]
+fn a_path_that_is_needed_takes_the_place_of_a_rumour() {
+    let mut f = Fabric::new(5);
+    for _ in 0..3 {
+        f.add(1, |s| s.max_neighbours = 32);
+    }
+    f.run(ms(100));
+    f.sa_up = false;
+    // Many hosts lie, or one with many LIDs: the table is full of ports that are being looked up.
+    for n in 0..20 {
+        f.nodes[2].facts.lid = Lid(0x100 + n);
+        rumours(&mut f, u32::from(n) * 16..u32::from(n) * 16 + 16);
+    }
+    assert_eq!(f.nodes[0].link.paths.len(), 32 + 64);
+    let before = f.nodes[0].link.counters().path_queries;
+    let (now, ip, hardware) = (f.now, f.nodes[1].ip, f.address(1, 0));
+    f.nodes[0].link.handle_told(now, ip, hardware);
+    assert_eq!(f.nodes[0].link.counters().path_queries, before + 1);
+    f.sa_up = true;
+    f.run(secs(10));
+    assert!(f.nodes[0].table.get(f.nodes[1].ip).is_some_and(|n| n.ud.is_some()));
+    assert_eq!(f.nodes[0].link.paths.len(), 32 + 64);
+    f.run(secs(200));
+    assert!(f.nodes[0].link.paths.len() <= 2, "{}", f.nodes[0].link.paths.len());
+}
+
+#[test]
 fn one_port_with_every_address_in_use_keeps_nobody_out() {
     let mut f = Fabric::new(5);
     for _ in 0..3 {
@@ -439,6 +502,13 @@ fn who_says_that_another_hosts_address_is_its_own_does_not_end_the_connection_to
         f.run(secs(2));
         assert_eq!(connection(&f), first);
     }
+    // So it is if it answers late.
+    f.use_by(0, 0, 1);
+    say(&mut f, 2);
+    f.run(LEFT_GRACE - ms(100));
+    say(&mut f, 1);
+    f.run(secs(2));
+    assert_eq!(connection(&f), first);
     // Who has really left loses it.
     let old = f.address(1, 0);
     say(&mut f, 2);

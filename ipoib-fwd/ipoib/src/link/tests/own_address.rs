@@ -7,7 +7,8 @@ use ib_wire::{Gid, Guid, ServiceLevel};
 
 use super::fabric::{Fabric, ms, secs};
 use crate::link::{
-    Arp, ArpOperation, CloseReason, Event, HardwareAddress, Mode, PortEvent, PortFacts, WorkerIndex,
+    Arp, ArpOperation, CloseReason, Event, HardwareAddress, LEFT_GRACE, Mode, PortEvent, PortFacts,
+    WorkerIndex,
 };
 
 const PREFIX: u64 = 0xfec0_0000_0000_0001;
@@ -208,7 +209,7 @@ fn what_a_moved_peer_opened_is_closed_though_it_keeps_it() {
     // Somebody else might have said it: the peer has time to say otherwise.
     f.run(ms(400));
     assert_eq!(closed(&f.nodes[0].events, CloseReason::AddressChanged), [false, false]);
-    f.run(ms(600));
+    f.run(LEFT_GRACE);
     assert_eq!(closed(&f.nodes[0].events, CloseReason::AddressChanged), [true, true]);
     let told = |e: &Event| matches!(e, Event::ConnectionDown { passive: false, .. });
     assert!(f.nodes[1].events.iter().any(told));
@@ -226,7 +227,7 @@ fn an_address_that_another_port_took_leaves_the_old_ones_connection_alone() {
     // Node 2 says that it is node 1 (a service that fails over); node 1 still has its connection to us, perhaps for others.
     let (ip, now) = (f.nodes[1].ip, f.now);
     f.nodes[2].link.announce(now, WorkerIndex(0), ip);
-    f.run(secs(1));
+    f.run(LEFT_GRACE + ms(500));
     let new = f.nodes[2].facts.gid;
     assert_eq!(f.nodes[0].table.get(ip).expect("known").hardware.gid, new);
     let left: Vec<_> = f.nodes[0].link.connections(f.now).iter().map(|c| (c.passive, c.peer.gid)).collect();

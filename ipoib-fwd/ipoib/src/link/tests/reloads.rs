@@ -1,8 +1,11 @@
 //! What a configuration that is read again does to the links of a node's port: each is taken away, and added.
 
+use ib_wire::sa::LifeTime;
 use ib_wire::{PKey, Qpn};
 
-use super::fabric::{Fabric, Parcel};
+use std::time::Duration;
+
+use super::fabric::{Fabric, Parcel, ms, secs};
 use super::node::BESIDE;
 use crate::link::{Action, LinkIndex, LinkSettings, Neighbours};
 
@@ -74,4 +77,39 @@ impl Fabric {
             _ => {}
         }
     }
+}
+
+/// How long a link that is taken away keeps its place and its partition: as long as docs/manual/pairs.md says.
+#[test]
+fn a_link_makes_room_within_the_times_that_the_manual_names() {
+    let time = |connected: bool, administration: bool| -> Duration {
+        let mut f = Fabric::new(3);
+        for _ in 0..2 {
+            f.add(1, |_| {});
+        }
+        // What subnet managers configure by default.
+        f.life_time = LifeTime::new(18);
+        f.run(ms(100));
+        if connected {
+            f.connect();
+        }
+        f.sa_up = administration;
+        let begin = f.now;
+        f.nodes[0].link.shutdown(begin);
+        while !f.add_again(0, 7) {
+            f.run(ms(50));
+            assert!(f.now - begin < secs(60), "it never goes");
+        }
+        f.now - begin
+    };
+    assert!(time(false, true) <= secs(1));
+    let with_connections = time(true, true);
+    assert!((secs(1)..=ms(5500)).contains(&with_connections), "{with_connections:?}");
+    // The groups are not left, either.
+    assert!(
+        (secs(1)..=secs(10)).contains(&time(true, false)),
+        "{:?} {:?}",
+        time(false, false),
+        time(true, false)
+    );
 }

@@ -115,6 +115,34 @@ fn a_removed_link_leaves_nothing_and_touches_nobody() {
 }
 
 #[test]
+fn a_link_that_is_held_comes_up_when_it_is_released_and_can_be_removed_before() {
+    let mut w = World::new(2, 1);
+    w.run(secs(1));
+    let held = w.add_held(0, PKEYS[1]);
+    w.add(1, PKEYS[1]);
+    // Nothing of the port concerns it.
+    w.change_port(0, |_| {});
+    let (now, facts) = (w.now, w.nodes[0].facts.clone());
+    w.nodes[0].port.handle_port_event(now, PortEvent::Heavy, facts);
+    w.run(secs(5));
+    let face = &w.nodes[0].faces[&held];
+    assert!(!w.is_up(0, held.0) && face.events.is_empty() && face.opened.is_none());
+    let now = w.now;
+    w.nodes[0].port.release(now, held);
+    w.run(secs(1));
+    assert!(w.is_up(0, held.0) && w.is_up(0, 0));
+    let other = w.add_held(0, PKEYS[2]);
+    let now = w.now;
+    w.nodes[0].port.link_mut(other).expect("link").shutdown(now);
+    w.run(secs(1));
+    let now = w.now;
+    assert!(w.nodes[0].port.remove(now, other).is_some());
+    assert_eq!(w.add(0, PKEYS[2]), other);
+    w.run(secs(1));
+    assert!(w.is_up(0, other.0));
+}
+
+#[test]
 fn a_changed_table_of_keys_touches_only_whom_it_concerns() {
     let mut w = World::new(2, 2);
     w.run(secs(1));

@@ -148,13 +148,20 @@ impl World {
     }
 
     pub(super) fn add(&mut self, n: usize, pkey: PKey) -> LinkIndex {
+        let index = self.add_held(n, pkey);
+        self.nodes[n].port.release(self.now, index);
+        index
+    }
+
+    /// A link that does not come up yet.
+    pub(super) fn add_held(&mut self, n: usize, pkey: PKey) -> LinkIndex {
         let node = &mut self.nodes[n];
         let index = node.port.vacancy().expect("room");
         let mut settings = LinkSettings::new(pkey, ud_qpn(n, index.0), 7);
         let worker = |at| WorkerSettings { ud_qpn: ud_qpn_at(n, index.0, at) };
         settings.workers = (0..self.workers).map(worker).collect();
         (settings.max_passive, settings.max_passive_from_lid) = (PASSIVE, SHARE * usize::from(self.workers));
-        assert_eq!(node.port.add(self.now, settings), Ok(index));
+        assert_eq!(node.port.add_held(self.now, index, settings), Ok(index));
         node.faces.insert(index, Face::default());
         index
     }

@@ -1,49 +1,12 @@
-//! Links of new segments: all or none; keys that change live.
+//! Keys that change live, what was set, what a reload reports.
 
 use super::*;
 use crate::gateway::port_names::PortNames;
-use ib_wire::Qpn;
 use ipoib::link::Mode;
-
-/// A device that has room for so many links.
-struct Device {
-    room: usize,
-    links: Vec<LinkIndex>,
-    made: u16,
-}
-
-impl Links for Device {
-    fn add(&mut self, _: EndpointIndex, _: LinkSettings) -> Result<LinkIndex, String> {
-        if self.links.len() == self.room {
-            return Err("no queue pair is left".to_owned());
-        }
-        self.links.push(LinkIndex(self.made));
-        self.made += 1;
-        Ok(LinkIndex(self.made - 1))
-    }
-
-    fn remove(&mut self, _: EndpointIndex, link: LinkIndex) {
-        self.links.retain(|l| *l != link);
-    }
-}
-
-fn settings(n: u16) -> impl Iterator<Item = (EndpointIndex, LinkSettings)> {
-    (0..n).map(|n| (EndpointIndex(0), LinkSettings::new(PKey(0x8001 + n), Qpn::new(0), 1)))
-}
-
-#[test]
-fn all_links_are_made_or_none() {
-    let mut device = Device { room: 4, links: vec![LinkIndex(90)], made: 0 };
-    assert_eq!(add_all(&mut device, settings(2)).unwrap(), [LinkIndex(0), LinkIndex(1)]);
-    let failed = add_all(&mut device, settings(3)).unwrap_err();
-    assert_eq!((failed.at, failed.undone), (1, vec![LinkIndex(2)]));
-    assert!(failed.why.contains("no queue pair"));
-    assert_eq!(device.links, [LinkIndex(90), LinkIndex(0), LinkIndex(1)], "what was there before stays");
-}
 
 #[test]
 fn every_key_that_may_change_has_something_that_changes_it() {
-    let keys = config::Config::live_keys();
+    let keys = Config::live_keys();
     assert!(keys.len() >= 8, "{keys:?}");
     for key in keys {
         assert!(Live::of(&key).is_some(), "{key}");
@@ -52,7 +15,7 @@ fn every_key_that_may_change_has_something_that_changes_it() {
 }
 
 /// The configuration of two segments with these modes.
-fn with_modes(one: &str, two: &str) -> config::Config {
+fn with_modes(one: &str, two: &str) -> Config {
     let segment = |name: &str, vlan: u16, mode: &str| {
         format!(
             "[[segment]]\nname = \"{name}\"\nvlan = {vlan}\npkey = {}\nmode = \"{mode}\"\n",
@@ -60,7 +23,7 @@ fn with_modes(one: &str, two: &str) -> config::Config {
         )
     };
     let text = format!("{}{}", segment("one", 1, one), segment("two", 2, two));
-    config::Config::parse(std::path::Path::new("test.toml"), &text).unwrap()
+    Config::parse(std::path::Path::new("test.toml"), &text).unwrap()
 }
 
 #[test]
@@ -82,10 +45,17 @@ fn a_mode_that_was_set_holds_for_new_links_until_the_file_says_another() {
     };
     assert_eq!(modes(&maker), [Mode::Connected; 2]);
     maker.mode = Some(Mode::Datagram);
-    let with_one_more = maker.with(config::Config::clone(&maker.config));
+    let with_one_more = maker.with(Config::clone(&maker.config));
     assert_eq!(modes(&with_one_more), [Mode::Datagram; 2], "the file says the same");
     // One segment's is enough, and one that is new says nothing of the others.
-    assert_eq!(modes(&maker.with(with_modes("datagram", "connected"))), [Mode::Datagram, Mode::Connected]);
+    let given_up = maker.with(with_modes("datagram", "connected"));
+    assert_eq!(modes(&given_up), [Mode::Datagram, Mode::Connected]);
+    // Segments that are at work follow the same.
+    assert_eq!(
+        [given_up.mode_of("one"), given_up.mode_of("two")],
+        [Some(Mode::Datagram), Some(Mode::Connected)]
+    );
+    assert_eq!((with_one_more.mode_of("two"), given_up.mode_of("three")), (Some(Mode::Datagram), None));
     // A priority likewise, whatever modes are.
     maker.priority = Some(200);
     let mut changed = with_modes("datagram", "connected");
@@ -101,6 +71,46 @@ fn a_mode_that_was_set_holds_for_new_links_until_the_file_says_another() {
     of_one.segments.pop();
     maker.config = of_one;
     assert_eq!(modes(&maker.with(with_modes("connected", "connected"))), [Mode::Datagram; 2]);
+}
+
+#[test]
+fn what_a_refused_reload_had_made_is_no_segment_that_goes() {
+    let mut reloader = Reloader::new(None, Overrides::default(), Log::silent(), Vec::new());
+    let mut board = dataplane::table::Publisher::new(());
+    let forgotten = Some(board.ask());
+    for (name, n) in [(Some("gone"), 0), (None, 1)] {
+        reloader.draining.push(Draining {
+            name: name.map(str::to_owned),
+            index: SegmentIndex(n),
+            endpoint: EndpointIndex(0),
+            link: LinkIndex(n.into()),
+            pkey: PKey(0x8001),
+            forgotten,
+        });
+    }
+    let rows: Vec<_> = reloader.rows().collect();
+    assert_eq!((rows.len(), &rows[0]["segment"]), (1, &json!("gone")));
+    assert!(reloader.take_removed(|_| false).is_empty() && !reloader.is_settled());
+    assert_eq!(reloader.take_removed(|_| true), ["gone"]);
+    assert!(reloader.is_settled());
+}
+
+#[test]
+fn segments_for_which_no_buffers_were_counted_are_warned_of() {
+    let segments = |n: u16| {
+        let one = |n| format!("[[segment]]\nname = \"s{n}\"\nvlan = {n}\npkey = {}\n", 0x8000 + n);
+        let text: String = (1..=n).map(one).collect();
+        Config::parse(std::path::Path::new("test.toml"), &text).unwrap()
+    };
+    let buffers = segments(2).buffers_needed(3);
+    assert_eq!(overcommitted(&segments(2), 3, buffers), None);
+    assert_eq!(overcommitted(&segments(3), 3, buffers), None, "the reserve is enough for some more");
+    let text = overcommitted(&segments(120), 3, buffers).unwrap();
+    assert!(
+        text.contains("the queues of 120 segments") && text.contains(&format!("there are {buffers}")),
+        "{text}"
+    );
+    assert_eq!(overcommitted(&segments(120), 3, segments(120).buffers_needed(3)), None);
 }
 
 /// `ctl health` goes by this.
