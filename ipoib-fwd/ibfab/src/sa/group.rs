@@ -528,7 +528,7 @@ fn can_join(group: &McMemberRecord, subnet: &Subnet, port: EndPort<'_>) -> bool 
 mod tests {
     use super::*;
 
-    /// What is kept beside the groups is what they say.
+    /// The indexes agree with the groups.
     fn check(groups: &mut Groups) {
         let taken: BTreeMap<Lid, Gid> =
             groups.groups.iter().map(|(&mgid, g)| (g.record.mlid, mgid)).collect();
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_groups_follows_each_change() {
+    fn the_indexes_of_groups_follow_each_change() {
         let mut groups = Groups::new(&SmConfig::new(Guid(1)));
         check(&mut groups);
         let mut dice = 7u64;
