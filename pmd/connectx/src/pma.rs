@@ -146,6 +146,8 @@ fn since(now: &CableCounters, then: &CableCounters) -> CableCounters {
         tx_errors: now.tx_errors.saturating_sub(then.tx_errors),
         rx_invalid: now.rx_invalid.saturating_sub(then.rx_invalid),
         rx_forged: now.rx_forged.saturating_sub(then.rx_forged),
+        rx_stale: now.rx_stale.saturating_sub(then.rx_stale),
+        socket_errors: now.socket_errors.saturating_sub(then.socket_errors),
         downs: now.downs.saturating_sub(then.downs),
         ..*now
     }

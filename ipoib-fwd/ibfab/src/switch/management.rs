@@ -110,7 +110,7 @@ impl Switch {
         }
     }
 
-    /// Gives a datagram to whoever sits behind port 0.
+    /// Queues a datagram for the subnet manager behind port 0.
     fn hand_up(&mut self, ingress: u8, mad: Mad) -> Result<(), DropReason> {
         let is_smp = MgmtClass::is_smp(mad.header().class);
         if self.inbox.push(ingress, is_smp, mad) { Ok(()) } else { Err(DropReason::InboxFull) }

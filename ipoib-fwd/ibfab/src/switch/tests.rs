@@ -10,6 +10,7 @@ use ib_wire::{Gid, PKey, QKey, Qpn, ServiceLevel, Tid};
 
 use super::*;
 
+mod full;
 mod management;
 
 const GUID: Guid = Guid(0x0002_c900_0000_0001);
@@ -606,129 +607,6 @@ fn a_slow_receiver_holds_its_sender_back_and_a_dead_one_only_for_a_while() {
     bench.step();
     assert!(bench.dropped(1, DropReason::HeadOfQueue) > 50);
     assert!(bench.ends[0].has_room(p.len()));
-}
-
-/// A group with these ports in it, multicast LID 0xc005.
-fn group(bench: &mut Bench, ports: std::ops::RangeInclusive<usize>) {
-    let mask = ports.fold(0, |mask, port| mask | 1 << port);
-    let mut block = MulticastForwardingBlock::default();
-    block.masks[5] = mask;
-    assert!(bench.set(MulticastForwardingBlock::modifier(0, 0), &block).is_ok());
-}
-
-#[test]
-fn receivers_that_take_nothing_hold_a_multicast_once_and_all_together() {
-    // Ports 2 to 10 take nothing, 11 and 12 do.
-    let mut bench = Bench::active(12);
-    group(&mut bench, 1..=12);
-    let p = data(11, 0xc005, 4000);
-    let mut sent = 0;
-    let mut got = 0;
-    while bench.ends[0].send_with(p.len(), |out| out.copy_from_slice(&p)).is_ok() {
-        bench.step();
-        sent += 1;
-        got += bench.received(12).len();
-        bench.received(11);
-        assert!(sent < 10_000, "nothing holds the sender back");
-    }
-    let stuck = sent - got;
-    assert!(stuck > 50, "{stuck}");
-    // One deadline for all of them: then everything that waits goes to those that take it.
-    bench.now += HEAD_OF_QUEUE_LIFE;
-    bench.step();
-    assert_eq!(bench.received(12).len(), stuck);
-    assert_eq!(bench.received(11).len(), stuck);
-    // From then on neither this sender nor another one waits, however late it is.
-    for from in [1, 12, 1, 12] {
-        bench.now += Duration::from_secs(10);
-        bench.send(from, &data(10 + from as u16, 0xc005, 4000));
-        assert_eq!(bench.received(11).len(), 1, "from {from}");
-    }
-    assert!(bench.ends[0].has_room(p.len()));
-    // A receiver that takes again gets what comes then.
-    assert!(bench.received(2).len() > 50);
-    bench.send(12, &data(22, 0xc005, 4000));
-    assert_eq!(bench.received(2).len(), 1);
-}
-
-#[test]
-fn management_packets_pass_data_that_waits() {
-    let mut bench = Bench::active(3);
-    let numbered = |n: u16| packet(0, 11, Lid(12), Qpn::new(n.into()), QKey(1), &[0xa5; 4000]);
-    let mut sent = 0;
-    while bench.switch.ports[0].blocked.is_none() {
-        bench.send(1, &numbered(sent));
-        sent += 1;
-    }
-    for _ in 0..20 {
-        bench.send(1, &numbered(sent));
-        sent += 1;
-    }
-    let ask = Smp::lid_routed(Method::Get, Tid(4), attribute::NODE_INFO, 0);
-    bench.send(1, &smp(&ask, Lid(11), Lid(1)));
-    bench.now += PASSING;
-    bench.step();
-    assert_eq!(bench.received(1).len(), 1, "the answer");
-    // What waits loses neither its order nor its deadline.
-    bench.now += HEAD_OF_QUEUE_LIFE - PASSING - Duration::from_millis(1);
-    bench.send(1, &smp(&ask, Lid(11), Lid(1)));
-    let mut got = Vec::new();
-    for _ in 0..4 {
-        got.extend(bench.received(2).iter().map(|p| Packet::parse(p).unwrap().bth().dest_qpn));
-        bench.step();
-    }
-    assert_eq!(got, (0..sent).map(|n| Qpn::new(n.into())).collect::<Vec<Qpn>>());
-    // With more than the switch keeps, the sender is held back.
-    let p = numbered(0);
-    let mut more = 0;
-    while bench.ends[0].send_with(p.len(), |out| out.copy_from_slice(&p)).is_ok() {
-        bench.step();
-        bench.now += Duration::from_micros(100);
-        more += 1;
-        assert!(more < 10_000, "nothing holds the sender back");
-    }
-    bench.now += HEAD_OF_QUEUE_LIFE;
-    bench.step();
-    assert!(bench.dropped(1, DropReason::HeadOfQueue) > 100, "{more}");
-    assert!(bench.switch.ports[0].waiting.is_empty() && bench.ends[0].has_room(p.len()));
-}
-
-#[test]
-fn a_multicast_goes_at_once_to_those_that_have_room() {
-    let mut bench = Bench::active(3);
-    group(&mut bench, 1..=3);
-    let fill = data(13, 12, 4000);
-    while bench.ends[2].send_with(fill.len(), |out| out.copy_from_slice(&fill)).is_ok() {
-        bench.step();
-    }
-    bench.send(1, &data(11, 0xc005, 4000));
-    assert_eq!(bench.received(3).len(), 1, "port 2 is full");
-    bench.step();
-    assert!(bench.received(3).is_empty(), "once");
-    bench.received(2);
-    bench.step();
-    let multicasts = bench.received(2).iter().filter(|p| p[2..4] == [0xc0, 0x05]).count();
-    assert_eq!(multicasts, 1);
-    assert_eq!(bench.dropped(1, DropReason::HeadOfQueue), 0);
-}
-
-#[test]
-fn a_receiver_that_takes_a_packet_now_and_then_does_not_hold_every_multicast() {
-    let mut bench = Bench::active(3);
-    group(&mut bench, 1..=3);
-    let p = data(11, 0xc005, 4000);
-    let mut got = 0;
-    for n in 1..=1000 {
-        let _ = bench.ends[0].send_with(p.len(), |out| out.copy_from_slice(&p));
-        bench.step();
-        got += bench.received(3).len();
-        bench.now += Duration::from_millis(1);
-        if n % 200 == 0 {
-            bench.ends[1].receive(1, |_| {});
-        }
-    }
-    assert!(got > 800, "{got} of 1000 reach the other receiver");
-    assert!(bench.dropped(1, DropReason::HeadOfQueue) > 500);
 }
 
 #[test]

@@ -1,0 +1,47 @@
+use super::*;
+
+/// The indexes agree with the groups.
+fn check(groups: &mut Groups) {
+    let taken: BTreeMap<Lid, Gid> = groups.groups.iter().map(|(&mgid, g)| (g.record.mlid, mgid)).collect();
+    assert_eq!(groups.by_mlid, taken);
+    let mut kept_alone: BTreeMap<Guid, usize> = BTreeMap::new();
+    for port in groups.groups.values().filter_map(Group::only_member) {
+        *kept_alone.entry(port).or_default() += 1;
+    }
+    assert_eq!(groups.kept_alone, kept_alone);
+    let free = (Lid::FIRST_MULTICAST.0..).map(Lid).find(|lid| !taken.contains_key(lid));
+    assert_eq!(groups.free_mlid(MULTICAST_LIDS), free);
+}
+
+#[test]
+fn the_indexes_of_groups_follow_each_change() {
+    let mut groups = Groups::new(&SmConfig::new(Guid(1)));
+    check(&mut groups);
+    let mut dice = 7u64;
+    let mut roll = move |sides: u64| {
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (dice >> 33) % sides
+    };
+    let mut happened = Vec::new();
+    for _ in 0..3000 {
+        let mgid = Gid::new(0xff12_0000_0000_0000, Guid(roll(12)));
+        let port = Guid(roll(4));
+        groups.take_changed();
+        if !groups.groups.contains_key(&mgid) {
+            let mlid = groups.free_mlid(MULTICAST_LIDS).unwrap();
+            let record = McMemberRecord { mgid, mlid, ..McMemberRecord::default() };
+            groups.by_mlid.insert(mlid, mgid);
+            groups.groups.insert(mgid, Group { record, members: BTreeMap::new(), permanent: false });
+        }
+        let mlid = groups.groups[&mgid].record.mlid;
+        let state = if roll(3) == 0 { JoinState::NON_MEMBER } else { JoinState::FULL_MEMBER };
+        groups.set_member(mgid, port, Some(Member { state, proxy: false }).filter(|_| roll(2) == 0));
+        groups.delete_orphans(&[mgid], &mut happened);
+        assert_eq!(groups.take_changed(), [mlid].into());
+        if roll(50) == 0 {
+            happened.extend(groups.forget(port));
+        }
+        check(&mut groups);
+    }
+    assert!(happened.len() > 100);
+}
