@@ -31,7 +31,7 @@ const ROWS: &[Row] = &[
         "| introductions of Ethernet hosts to InfiniBand hosts | {}; {} s for a path, {} s for the proof, {} s for the answer |",
         &[
             ("segment/introductions.rs", "MOST"),
-            ("segment/introductions.rs", "FOUND"),
+            ("segment/parked.rs", "PATIENCE"),
             ("segment/introductions.rs", "PROVEN"),
             ("segment/introductions.rs", "ANSWERED"),
         ],
@@ -50,7 +50,10 @@ const ROWS: &[Row] = &[
         "| broadcasts of requests and announcements by the link | {} at once, {} a second |",
         &[("link/neighbours.rs", "ASKED_BURST"), ("link/neighbours.rs", "ASKED_PER_SECOND")],
     ),
-    ("| ARP packets that wait for a path | {} |", &[("link/paths.rs", "WAITING")]),
+    (
+        "| ARP packets that wait for a path | {}; {} while those beyond 3 are at most {} in all |",
+        &[("link/paths.rs", "WAITING"), ("link/paths.rs", "MOST_WAITING"), ("link/paths.rs", "EXTRA")],
+    ),
     ("| requests on the control socket | {} bytes |", &[("dataplane/src/telemetry.rs", "MAX_REQUEST")]),
     (
         "| clients that wait for a place on the control socket | {} |",
