@@ -28,7 +28,7 @@ impl<P: Packet> Segment<P> {
         self.own.settings.role = role;
         if self.forwards() && !forwarded {
             self.announce_hosts(now, infiniband);
-            self.told.prove_all();
+            self.reported.prove_all();
         } else if forwarded && !self.forwards() {
             self.lookups.clear();
             self.introductions.clear();
