@@ -201,7 +201,7 @@ impl<P: Packet> Segment<P> {
         }
         self.lookups.remove(&ip);
         self.unproven.remove(&ip);
-        self.told.remove(ip);
+        self.reported.remove(ip);
         self.proven_at.remove(&ip);
         self.ethernet_askers.take(ip);
         self.infiniband_askers.take(ip);

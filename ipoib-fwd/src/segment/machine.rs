@@ -22,7 +22,7 @@ use super::owners::{Changes, Owners};
 use super::ownership::LATE;
 use super::parked::{Awaited, Parked, Waiting};
 use super::pending::{Claim, Lookup};
-use super::told::Told;
+use super::reported::Reported;
 use crate::forward::{GatewayAddress, Routes, Side};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{Asker, Event, WorkerIndex};
@@ -99,7 +99,7 @@ pub struct Segment<P> {
     pub(super) unproven: HashMap<IpAddr, bool, FixedState>,
     /// When silence has proven the addresses of known hosts, for [`LATE`]. Bounded in the same way.
     pub(super) proven_at: HashMap<IpAddr, Instant, FixedState>,
-    pub(super) told: Told,
+    pub(super) reported: Reported,
     pub(super) names: Names,
     pub(super) introductions: Introductions,
     /// When the gateway's own address was defended last, on each side.
@@ -131,7 +131,7 @@ impl<P: Packet> Segment<P> {
             lookups: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(24))),
             unproven: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(32))),
             proven_at: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(40))),
-            told: Told::new(settings.seed.rotate_left(4)),
+            reported: Reported::new(settings.seed.rotate_left(4)),
             names: Names::new(settings.seed.rotate_left(56)),
             introductions: Introductions::default(),
             own_defended: [None; 2],
@@ -328,7 +328,7 @@ impl<P: Packet> Segment<P> {
         self.release_connected(now, fabric);
         if self.forwards() {
             self.verify_claimed(now, fabric);
-            self.prove_told(now, fabric);
+            self.prove_reported(now, fabric);
             self.send_ethernet_announcements(now, fabric, PER_TICK);
             self.send_infiniband_announcements(now, fabric, PER_TICK);
             self.discover(now, fabric);
@@ -344,9 +344,9 @@ impl<P: Packet> Segment<P> {
             let hosts = &self.hosts;
             let is_known = |ip: &IpAddr| hosts.get(*ip).is_some() || fabric.hardware(*ip).is_some();
             self.unproven.retain(|ip, _| is_known(ip));
-            self.told.retain(|ip| self.unproven.contains_key(ip));
+            self.reported.retain(|ip| self.unproven.contains_key(ip));
             if self.forwards() {
-                self.told.prove_all();
+                self.reported.prove_all();
             }
             self.proven_at.retain(|ip, at| is_known(ip) && now.saturating_duration_since(*at) < LATE);
             for (ip, waiting) in self.parked.expire(now) {

@@ -47,9 +47,9 @@ pub mod ownership;
 pub mod pair;
 mod parked;
 mod pending;
+mod reported;
 mod resolve;
 mod role;
-mod told;
 
 pub use arp::{ArpMeaning, Own, answer_ethernet, check_ethernet, check_infiniband};
 pub use fabric::Fabric;

@@ -416,7 +416,7 @@ impl<P: Packet> Segment<P> {
             if !self.is_on(fabric, across, ip) {
                 continue;
             }
-            let was_told = self.told.remove(ip);
+            let was_reported = self.reported.remove(ip);
             let is_new = self.unproven.remove(&ip) == Some(false) || lookup.answer.is_some();
             self.proven_at.insert(ip, now);
             self.note_name(fabric, across, ip);
@@ -428,8 +428,8 @@ impl<P: Packet> Segment<P> {
             }
             match across {
                 // They are announced as those are that were proven before this gateway began to forward.
-                Side::Ethernet if was_told => self.announcements.add(now, ip),
-                Side::InfiniBand if was_told => self.ethernet_announcements.add(now, ip),
+                Side::Ethernet if was_reported => self.announcements.add(now, ip),
+                Side::InfiniBand if was_reported => self.ethernet_announcements.add(now, ip),
                 Side::Ethernet if is_new && !lookup.announces => self.announce_new(now, ip),
                 _ if !lookup.announces => {}
                 Side::Ethernet => self.announce_to_infiniband(now, fabric, ip, By::Beyond(ip)),

@@ -21,13 +21,13 @@ const UNDER_WAY: usize = 128;
 
 /// Hosts that are known from reports that may be forged, and were not proven since. All of them are unproven hosts of the segment.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct Reported {
     hosts: HashSet<IpAddr, FixedState>,
     /// Those that are to be proven next.
     queue: VecDeque<IpAddr>,
 }
 
-impl Told {
+impl Reported {
     pub(super) fn new(seed: u64) -> Self {
         Self { hosts: HashSet::with_hasher(FixedState::with_seed(seed)), queue: VecDeque::new() }
     }
@@ -75,7 +75,7 @@ impl<P: Packet> Segment<P> {
             return false;
         }
         if authentic {
-            self.told.remove(ip);
+            self.reported.remove(ip);
             self.unproven.remove(&ip);
         } else if !self.take_doubtful(fabric, host) {
             return false;
@@ -106,29 +106,29 @@ impl<P: Packet> Segment<P> {
         match is_same {
             // It has been heard.
             Some(true) => return true,
-            Some(false) if !self.told.hosts.contains(&host.ip) => {
+            Some(false) if !self.reported.hosts.contains(&host.ip) => {
                 self.meanwhile.note(host.ip);
                 return false;
             }
             Some(false) | None => {}
         }
         self.unproven.insert(host.ip, false);
-        self.told.hosts.insert(host.ip);
+        self.reported.hosts.insert(host.ip);
         true
     }
 
     /// Has hosts proven that are known from reports: the other side is queried for them, at a pace that leaves room for everything else.
-    pub(super) fn prove_told(&mut self, now: Instant, fabric: &mut impl Fabric) {
+    pub(super) fn prove_reported(&mut self, now: Instant, fabric: &mut impl Fabric) {
         while self.lookups.len() < UNDER_WAY {
-            let Some(ip) = self.told.queue.pop_front() else { return };
+            let Some(ip) = self.reported.queue.pop_front() else { return };
             let side = match self.hosts.get(ip) {
-                _ if !self.told.hosts.contains(&ip) => continue,
+                _ if !self.reported.hosts.contains(&ip) => continue,
                 Some(_) => Side::Ethernet,
                 None if fabric.hardware(ip).is_some() => Side::InfiniBand,
                 None => continue,
             };
             if !self.ask_own_side(now, fabric, side.other(), ip) {
-                return self.told.queue.push_back(ip);
+                return self.reported.queue.push_back(ip);
             }
         }
     }
