@@ -43,13 +43,14 @@ pub(crate) struct Group {
     members: BTreeMap<Guid, Member>,
     /// Stays without members: made by the configuration.
     permanent: bool,
+    /// The port whose request made it, in whatever name; none for those of the configuration.
+    maker: Option<Guid>,
 }
 
 impl Group {
-    /// The port that this group ends with: nobody else is in it.
-    fn only_member(&self) -> Option<Guid> {
-        let mut members = self.members.keys();
-        members.next().copied().filter(|_| !self.permanent && members.next().is_none())
+    /// The port in whose share this group counts.
+    const fn counts_for(&self) -> Option<Guid> {
+        if self.permanent { None } else { self.maker }
     }
 
     /// The record of one member.
@@ -77,8 +78,8 @@ pub(crate) struct Groups {
     by_mlid: BTreeMap<Lid, Gid>,
     /// All multicast LIDs below this one are taken.
     lowest_free: u16,
-    /// Number of groups that end with a port's membership: nobody else is in them.
-    kept_alone: BTreeMap<Guid, usize>,
+    /// Number of groups that a port made, whoever is in them: it may join others to them, and make them in others' names (ProxyJoin).
+    made: BTreeMap<Guid, usize>,
     /// Multicast LIDs whose members changed.
     changed: BTreeSet<Lid>,
     version: u64,
@@ -93,7 +94,7 @@ impl Groups {
             groups: BTreeMap::new(),
             by_mlid: BTreeMap::new(),
             lowest_free: Lid::FIRST_MULTICAST.0,
-            kept_alone: BTreeMap::new(),
+            made: BTreeMap::new(),
             changed: BTreeSet::new(),
             version: 0,
             next_id: 0,
@@ -116,9 +117,9 @@ impl Groups {
                 self.changed.insert(group.record.mlid);
             }
         }
-        self.kept_alone.clear();
-        for port in self.groups.values().filter_map(Group::only_member) {
-            *self.kept_alone.entry(port).or_default() += 1;
+        self.made.clear();
+        for port in self.groups.values().filter_map(Group::counts_for) {
+            *self.made.entry(port).or_default() += 1;
         }
         let all: Vec<Gid> = self.groups.keys().copied().collect();
         self.delete_orphans(&all, &mut followed.happened);
@@ -140,7 +141,7 @@ impl Groups {
             self.by_mlid.insert(mlid, mgid);
             let group = self.groups.entry(mgid).or_insert_with(|| {
                 followed.happened.push(Event::group_created(mgid, record.pkey));
-                Group { record, members: BTreeMap::new(), permanent: true }
+                Group { record, members: BTreeMap::new(), permanent: true, maker: None }
             });
             group.permanent = true;
             if group.record != record {
@@ -203,24 +204,28 @@ impl Groups {
     /// Makes a port a member of a group as given, or none.
     fn set_member(&mut self, mgid: Gid, port: Guid, member: Option<Member>) {
         let Some(group) = self.groups.get_mut(&mgid) else { return };
-        let before = group.only_member();
         match member {
             Some(member) => group.members.insert(port, member),
             None => group.members.remove(&port),
         };
-        let after = group.only_member();
         self.changed.insert(group.record.mlid);
         self.version += 1;
-        self.count_alone(before, after);
     }
 
-    /// A group that one port alone kept is now another one's, or nobody's.
-    fn count_alone(&mut self, before: Option<Guid>, after: Option<Guid>) {
-        if let Some(port) = after {
-            *self.kept_alone.entry(port).or_default() += 1;
+    /// A port has made a group.
+    fn insert(&mut self, group: Group) {
+        let mgid = group.record.mgid;
+        if let Some(port) = group.counts_for() {
+            *self.made.entry(port).or_default() += 1;
         }
-        if let Some(port) = before
-            && let Entry::Occupied(mut count) = self.kept_alone.entry(port)
+        self.by_mlid.insert(group.record.mlid, mgid);
+        self.groups.insert(mgid, group);
+    }
+
+    /// A group that a port made is gone.
+    fn uncount(&mut self, group: &Group) {
+        if let Some(port) = group.counts_for()
+            && let Entry::Occupied(mut count) = self.made.entry(port)
         {
             *count.get_mut() -= 1;
             if *count.get() == 0 {
@@ -238,7 +243,7 @@ impl Groups {
                 continue;
             }
             let Some(group) = self.groups.remove(mgid) else { continue };
-            self.count_alone(group.only_member(), None);
+            self.uncount(&group);
             let mlid = group.record.mlid;
             self.by_mlid.remove(&mlid);
             self.lowest_free = self.lowest_free.min(mlid.0);
@@ -303,8 +308,7 @@ impl Groups {
             let group = self.create(context, &wanted, mask, named, port)?;
             let mgid = group.record.mgid;
             happened.push(Event::group_created(mgid, group.record.pkey));
-            self.by_mlid.insert(group.record.mlid, mgid);
-            self.groups.insert(mgid, group);
+            self.insert(group);
             mgid
         };
         let Some(group) = self.groups.get(&mgid) else { return Err(INVALID) };
@@ -344,8 +348,8 @@ impl Groups {
         }
         let is_full = self.groups.len() >= context.config.max_groups
             || self
-                .kept_alone
-                .get(&port.port.guid)
+                .made
+                .get(&context.requester.port.guid)
                 .is_some_and(|&n| n >= context.config.max_groups_of_a_port);
         if is_full {
             return Err(refuse(status::NO_RESOURCES));
@@ -383,7 +387,8 @@ impl Groups {
             proxy_join: false,
             ..*wanted
         };
-        Ok(Group { record, members: BTreeMap::new(), permanent: false })
+        let maker = Some(context.requester.port.guid);
+        Ok(Group { record, members: BTreeMap::new(), permanent: false, maker })
     }
 
     /// A group of an IPoIB link has what the link's broadcast group has, which is there first (RFC 4391 section 5).

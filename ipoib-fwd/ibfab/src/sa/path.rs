@@ -35,8 +35,17 @@ pub(crate) fn find(context: &Context<'_>, request: &SaMad, groups: &Groups) -> R
         subnet.end_ports().collect()
     };
     let pairs = sources.iter().flat_map(|s| targets.iter().map(move |t| (*s, *t)));
-    let paths = pairs.filter_map(|(s, t)| between(context, &wanted, mask, s, t));
-    let records: Records = paths.take(MAX_RECORDS).map(|r| bytes_of(&r)).collect();
+    let mut records = Records::new();
+    for (examined, (source, target)) in pairs.enumerate() {
+        // A request that names neither end, and a partition that no two ports share, would have all pairs of the subnet examined.
+        if examined >= context.config.max_path_pairs {
+            return Err(refuse(status::NO_RESOURCES));
+        }
+        records.extend(between(context, &wanted, mask, source, target).map(|record| bytes_of(&record)));
+        if records.len() == MAX_RECORDS {
+            break;
+        }
+    }
     if records.is_empty() { Err(NO_RECORDS) } else { Ok(records) }
 }
 

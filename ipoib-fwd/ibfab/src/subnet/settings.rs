@@ -63,8 +63,10 @@ pub struct SmConfig {
     pub max_nodes: usize,
     /// Most multicast groups.
     pub max_groups: usize,
-    /// Most multicast groups that one port alone keeps.
+    /// Most multicast groups that one port makes.
     pub max_groups_of_a_port: usize,
+    /// Most pairs of ports that one request for paths has examined.
+    pub max_path_pairs: usize,
     /// Most event subscriptions.
     pub max_subscriptions: usize,
     /// Most event subscriptions of one port, and reports to it that wait for their confirmation.
@@ -118,6 +120,7 @@ impl SmConfig {
             max_nodes: 4096,
             max_groups: 1 << 14,
             max_groups_of_a_port: 1 << 12,
+            max_path_pairs: 1 << 14,
             max_subscriptions: 4096,
             max_subscriptions_of_a_port: 64,
             report_timeout: Duration::from_millis(500),

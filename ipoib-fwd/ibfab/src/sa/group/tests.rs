@@ -4,11 +4,11 @@ use super::*;
 fn check(groups: &mut Groups) {
     let taken: BTreeMap<Lid, Gid> = groups.groups.iter().map(|(&mgid, g)| (g.record.mlid, mgid)).collect();
     assert_eq!(groups.by_mlid, taken);
-    let mut kept_alone: BTreeMap<Guid, usize> = BTreeMap::new();
-    for port in groups.groups.values().filter_map(Group::only_member) {
-        *kept_alone.entry(port).or_default() += 1;
+    let mut made: BTreeMap<Guid, usize> = BTreeMap::new();
+    for port in groups.groups.values().filter_map(Group::counts_for) {
+        *made.entry(port).or_default() += 1;
     }
-    assert_eq!(groups.kept_alone, kept_alone);
+    assert_eq!(groups.made, made);
     let free = (Lid::FIRST_MULTICAST.0..).map(Lid).find(|lid| !taken.contains_key(lid));
     assert_eq!(groups.free_mlid(MULTICAST_LIDS), free);
 }
@@ -30,8 +30,12 @@ fn the_indexes_of_groups_follow_each_change() {
         if !groups.groups.contains_key(&mgid) {
             let mlid = groups.free_mlid(MULTICAST_LIDS).unwrap();
             let record = McMemberRecord { mgid, mlid, ..McMemberRecord::default() };
-            groups.by_mlid.insert(mlid, mgid);
-            groups.groups.insert(mgid, Group { record, members: BTreeMap::new(), permanent: false });
+            groups.insert(Group {
+                record,
+                members: BTreeMap::new(),
+                permanent: false,
+                maker: Some(Guid(roll(4))),
+            });
         }
         let mlid = groups.groups[&mgid].record.mlid;
         let state = if roll(3) == 0 { JoinState::NON_MEMBER } else { JoinState::FULL_MEMBER };

@@ -3,6 +3,7 @@ mod duplicates;
 mod hostile;
 mod keys;
 mod membership;
+mod shares;
 mod switches;
 mod virtual_ports;
 mod world;

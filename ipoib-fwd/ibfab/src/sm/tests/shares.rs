@@ -1,0 +1,106 @@
+//! What one port may take of what all ports share.
+
+use ib_wire::mad::Mad;
+use ib_wire::sa::{McMask, McMemberRecord, PathMask, PathRecord, SaMad, trap};
+
+use super::administration::{JOIN, all_hosts, creation, member, up};
+use super::*;
+
+/// Refused for want of room.
+const FULL: u16 = 0x0100;
+
+fn group(n: u8) -> ib_wire::Gid {
+    let mut mgid = all_hosts();
+    mgid.0[15] = n;
+    mgid
+}
+
+fn make(world: &mut World, port: usize, n: u8) -> Result<(), u16> {
+    let (mask, record) = creation(world, port, group(n));
+    world.member(port, Method::Set, mask, &record).map(|_| ())
+}
+
+#[test]
+fn one_port_does_not_take_all_groups() {
+    let mut world = up(2, SmConfig { max_groups_of_a_port: 2, ..config() });
+    assert_eq!([1, 2, 3].map(|n| make(&mut world, 1, n)), [Ok(()), Ok(()), Err(FULL)]);
+    // Another one has its own, and may join all that there are.
+    assert_eq!([4, 1, 5, 6].map(|n| make(&mut world, 2, n)), [Ok(()), Ok(()), Ok(()), Err(FULL)]);
+    // One that is gone makes room.
+    let gone = member(&world, 1, group(2));
+    world.member(1, Method::Delete, JOIN, &gone).unwrap();
+    assert_eq!([3, 7].map(|n| make(&mut world, 1, n)), [Ok(()), Err(FULL)]);
+}
+
+#[test]
+fn groups_that_a_port_has_others_join_count_in_its_own_share() {
+    let mut world = up(2, SmConfig { max_groups_of_a_port: 2, ..config() });
+    for n in [1, 2] {
+        make(&mut world, 1, n).unwrap();
+        let other = McMemberRecord { proxy_join: true, ..member(&world, 2, group(n)) };
+        world.member(1, Method::Set, JOIN | McMask::PROXY_JOIN, &other).unwrap();
+    }
+    assert_eq!(make(&mut world, 1, 3), Err(FULL));
+    // Nor does it make any in the other's name.
+    let (mask, record) = creation(&world, 2, group(4));
+    let record = McMemberRecord { proxy_join: true, ..record };
+    assert_eq!(world.member(1, Method::Set, mask | McMask::PROXY_JOIN, &record).map(|_| ()), Err(FULL));
+    assert_eq!([5, 6].map(|n| make(&mut world, 2, n)), [Ok(()); 2], "whose share is untouched");
+}
+
+#[test]
+fn one_port_does_not_take_all_subscriptions() {
+    let mut world = up(2, SmConfig { max_subscriptions_of_a_port: 2, ..config() });
+    let traps = [trap::GROUP_CREATED, trap::GROUP_DELETED, trap::GID_IN_SERVICE];
+    let taken = traps.map(|trap| world.subscribe(1, trap, true).is_ok());
+    assert_eq!(taken, [true, true, false]);
+    assert!(world.subscribe(1, traps[0], true).is_ok(), "one that it has is no new one");
+    assert!(world.subscribe(2, traps[2], true).is_ok());
+    assert!(world.subscribe(1, traps[0], false).is_ok() && world.subscribe(1, traps[2], true).is_ok());
+}
+
+#[test]
+fn a_port_that_confirms_nothing_loses_its_own_reports_only() {
+    let mut world = up(2, SmConfig { max_subscriptions_of_a_port: 2, ..config() });
+    for port in [1, 2] {
+        assert!(world.subscribe(port, trap::GROUP_CREATED, true).is_ok());
+    }
+    let (silent, good) = (world.lid(1), world.lid(2));
+    for n in 1..=6 {
+        let (mask, record) = creation(&world, 1, group(n));
+        let request = SaMad::request(Method::Set, Tid(4), mask.bits(), &record);
+        let mad = Mad { peer: world.address(1), bytes: request.to_bytes() };
+        world.sm.handle_mad(world.now, &mad);
+        world.pump();
+        world.inbox.pop_front();
+        let reports = std::mem::take(&mut world.inbox);
+        let to: Vec<_> = reports.iter().map(|mad| mad.peer.lid).collect();
+        assert_eq!(to, if n <= 2 { vec![silent, good] } else { vec![good] }, "{n}");
+        for report in reports {
+            // The silent one confirms what is not its own, which confirms nothing.
+            let mut answer = SaMad::parse(&report.bytes);
+            answer.header.method = Method::ReportResp;
+            let unasked = world.sm.counters().unasked;
+            let from = if report.peer.lid == good { [1, 2] } else { [2, 2] };
+            for (n, port) in from.into_iter().enumerate() {
+                let mad = Mad { peer: world.address(port), bytes: answer.to_bytes() };
+                world.sm.handle_mad(world.now, &mad);
+                let wrong = if report.peer.lid == good { 1 } else { n as u64 + 1 };
+                assert_eq!(world.sm.counters().unasked, unasked + wrong);
+            }
+        }
+    }
+    assert_eq!(world.sm.counters().reports_lost, 4);
+}
+
+/// Sixteen pairs of four ports, the switch's among them.
+#[test]
+fn one_request_does_not_have_all_pairs_of_ports_examined() {
+    let mut world = up(3, SmConfig { max_path_pairs: 8, ..config() });
+    let wanted = PathRecord { pkey: PKey(0x8123), sgid: world.gid(1), ..PathRecord::default() };
+    assert_eq!(world.path(1, PathMask::PKEY, &wanted).map(|_| ()), Err(FULL));
+    let none = 0x0300;
+    assert_eq!(world.path(1, PathMask::PKEY | PathMask::SGID, &wanted).map(|_| ()), Err(none));
+    let to = PathRecord { dgid: world.gid(2), ..wanted };
+    assert!(world.path(1, PathMask::SGID | PathMask::DGID, &to).is_ok());
+}
