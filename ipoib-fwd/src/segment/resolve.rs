@@ -423,7 +423,7 @@ impl<P: Packet> Segment<P> {
             if across == Side::Ethernet {
                 self.introduce_proven(now, fabric, ip);
             }
-            if was_told {
+            if was_reported {
                 self.discovery.skip(ip);
             }
             match across {
