@@ -27,7 +27,7 @@ def send_until(gateway, what, ready):
 
 @pytest.mark.core
 def test_offload_left_on(gateway):
-    """With TX checksum offload at the host's end of a veth ping works; an event, the log, `links` and a metric say that TCP and UDP do not."""
+    """With TX checksum offload at the host's end of a veth ping works. An event, the log, `links` and a metric report that TCP and UDP fail."""
     port = gateway.ctl("links")["ethernet"]
     assert (port["partial_checksums"], port["warning"]) == (0, None)
     run("ethtool", "-K", "eth0", "tx", "on", netns=gateway.eth)
@@ -40,4 +40,3 @@ def test_offload_left_on(gateway):
     assert ETH_IP in gateway.ctl("links")["ethernet"]["warning"]
     assert f'ipoib_fwd_ethernet_port_partial_checksums_total{{port="{port["port"]}"}}' in gateway.ctl_text("metrics").stdout
     assert ping(gateway.eth, IB_IP, 56, count=1)["ok"]
-

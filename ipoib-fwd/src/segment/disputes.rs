@@ -328,7 +328,9 @@ impl<P: Packet> Segment<P> {
         let discovered = self.discovery.take_found(ip);
         match claim {
             Claim::Ethernet(arp) => {
-                let is_awaited = self.infiniband_askers.is_asked(ip) || self.hosts.contains(ip);
+                let is_awaited = self.infiniband_askers.is_asked(ip)
+                    || self.hosts.contains(ip)
+                    || self.introductions.is_source(ip);
                 let wanted = !claim.announces() || is_awaited;
                 if wanted && !self.hosts.learn(now, ip, arp.sender_mac, None) {
                     return Err(DropReason::NeighbourTableFull);

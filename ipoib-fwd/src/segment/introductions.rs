@@ -6,7 +6,7 @@
 //! hosts wait until the InfiniBand host has answered such a question, or until time is up.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use super::arp::check_ethernet;
@@ -57,6 +57,13 @@ impl Introductions {
     /// True while `source` is being introduced to `target`.
     pub(super) fn is_open(&self, source: IpAddr, target: IpAddr) -> bool {
         self.open.contains_key(&(source, target))
+    }
+
+    /// True while an Ethernet host is being introduced to anybody.
+    pub(super) fn is_source(&self, source: IpAddr) -> bool {
+        let all =
+            (source, IpAddr::V4(Ipv4Addr::UNSPECIFIED))..=(source, IpAddr::V6(Ipv6Addr::from([0xff; 16])));
+        self.open.range(all).next().is_some()
     }
 
     pub(super) fn clear(&mut self) {
