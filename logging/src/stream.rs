@@ -71,7 +71,7 @@ impl Method {
         again.map_or(Self::Polled, Self::NonBlocking)
     }
 
-    /// Writes as many bytes as the stream takes at once, and returns how many those are.
+    /// Writes the bytes that the stream takes at once, and returns their number.
     fn write(&self, stream: BorrowedFd<'_>, bytes: &[u8]) -> usize {
         let mut written = 0;
         while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {

@@ -81,7 +81,7 @@ impl Node {
         Ok(Self { hca, queues, qpn })
     }
 
-    /// What a worker does in each turn of its loop; returns a message that has come.
+    /// One iteration of a worker's loop; returns a message that has arrived.
     fn turn(&mut self) -> Option<Vec<u8>> {
         self.queues.turn();
         self.queues.ring();

@@ -115,7 +115,7 @@ fn queries_of_groups_hold_up_no_join_or_leave() {
     assert!(queries.iter().all(|mad| mad.header().method == Method::Get) && queries.len() < 32);
     (200..240).for_each(|user| join(&mut port, now, user));
     assert_eq!(methods(&mut port), [Method::Set; 40]);
-    // As many as there is room for, and one more, which goes as soon as there is.
+    // Joins fill the room; one more goes as soon as there is room again.
     let room = 64 - 40 - queries.len() as u32;
     (300..=300 + room).for_each(|user| leave(&mut port, now, user));
     assert_eq!(methods(&mut port).len(), room as usize);

@@ -14,7 +14,7 @@ use ipoib::net::ipv4::Ipv4View;
 
 /// Frames of a port that a worker looks at each second.
 pub(super) const SAMPLES: u8 = 64;
-/// Log entries and events of a port come no faster than this.
+/// Shortest time between log entries and events of a port.
 const REPORT_PERIOD: Duration = Duration::from_secs(60);
 /// The time for which `ctl links` warns after the last such packet.
 const WARNING_TIME: Duration = Duration::from_secs(600);
@@ -78,7 +78,7 @@ pub(super) struct PartialChecksums {
 }
 
 impl PartialChecksums {
-    /// Notes a packet. True if the operator is to hear of it: once a minute.
+    /// Notes a packet. True, once a minute, if it should be reported.
     pub(super) fn note(&mut self, now: Instant, source: Ipv4Addr, hardware: MacAddress) -> bool {
         self.count += 1;
         self.last = Some((now, source, hardware));

@@ -113,7 +113,7 @@ async fn accept(listener: TcpListener, gateway: Arc<Gateway>, times: Times) {
             Ok((client, peer)) => {
                 let serving =
                     tokio::time::timeout(times.client, serve_in(client, Arc::clone(&gateway), times));
-                // A client that is slow, or whose request is none, is gone; the others are not affected.
+                // A client that is slow or sends no valid request is dropped; the others are not affected.
                 let task = tokio::spawn(async move { drop(serving.await) });
                 places.take(peer.ip(), task.abort_handle());
                 // A client that has already sent its request is served before the next one can take its place.

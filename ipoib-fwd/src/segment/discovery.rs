@@ -2,9 +2,9 @@
 //!
 //! Hosts go on sending to the hardware addresses in their neighbor caches. Those may belong to another gateway that is gone or, on
 //! InfiniBand, to queue pairs of an earlier run; a host corrects that only when its own entry ages. A gateway that does not know a host
-//! cannot announce it. So it queries both sides for each address of the segment's subnets, in two rounds. An answer is a claim as any
+//! cannot announce it. So it queries both sides for each address of the segment's subnets, in two rounds. An answer is a claim like any
 //! other ([`ownership`](super::ownership)): the other side is queried, and if it stays silent the host is announced there. The host is
-//! not learned by that, unless somebody waits for it.
+//! not learned thereby, unless a packet or another host waits for it.
 //!
 //! Queries and answers have token buckets of their own. While hosts look for many addresses, discovery slows down.
 
@@ -29,7 +29,7 @@ pub(super) const MOST: usize = 4096;
 pub(super) const LARGEST: u64 = 1 << 16;
 /// The second round starts this long after the first, or at its end: a query or its answer may be lost.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How long an answer is taken for one to a query.
+/// How long after a query an answer counts as one to it.
 const ANSWER: Duration = Duration::from_secs(1);
 /// Time between two steps, and the most queries of one: a step may be late.
 const PACE: Duration = Duration::from_millis(8);
@@ -111,7 +111,7 @@ impl Discovery {
         self.waiting.pop_front()
     }
 
-    /// Forgets queries that are not answered any more. A proof takes less time than an answer may.
+    /// Forgets queries for which an answer no longer counts. A proof takes less time than that.
     pub(super) fn expire(&mut self, now: Instant) {
         self.queried.retain(|_, until| now < *until);
         let queried = &self.queried;

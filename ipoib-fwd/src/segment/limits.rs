@@ -109,7 +109,7 @@ impl<P: Packet> Segment<P> {
     }
 }
 
-/// Whose share a lookup is taken from.
+/// The share that a lookup is taken from.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Payer {
     /// A station on the link.

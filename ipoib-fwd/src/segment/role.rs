@@ -48,8 +48,8 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Announces the hosts of both sides, each on the other side; `infiniband` are those known on that side. Whose owner is in doubt is announced
-    /// when it has answered.
+    /// Announces the hosts of both sides, each on the other side; `infiniband` are those known on that side. A host in doubt is
+    /// announced when it has answered.
     pub fn announce_hosts(&mut self, now: Instant, infiniband: impl Iterator<Item = IpAddr>) {
         self.announce_all(now);
         let infiniband: Vec<_> = infiniband.filter(self.is_undoubted()).collect();

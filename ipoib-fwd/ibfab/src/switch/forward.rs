@@ -220,7 +220,7 @@ impl Switch {
         Ok(false)
     }
 
-    /// True if a packet has waited at this port for so long that management packets pass it.
+    /// True if a packet has waited at this port long enough for management packets to pass it.
     pub(super) fn has_waited(&self, at: usize, now: Instant) -> bool {
         self.blocked(at).is_some_and(|blocked| now.saturating_duration_since(blocked.since) >= PASSING)
     }

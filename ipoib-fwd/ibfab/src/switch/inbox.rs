@@ -56,7 +56,7 @@ impl Lane {
 pub(super) struct Inbox {
     smps: Lane,
     others: Lane,
-    /// Which of them has its turn.
+    /// The queue that is served next.
     smps_next: bool,
 }
 

@@ -43,10 +43,10 @@ const HEAD_OF_QUEUE_LIFE: Duration = Duration::from_millis(250);
 const PASSING: Duration = Duration::from_millis(1);
 /// Data packets that management packets pass.
 const MAX_WAITING: usize = 64;
-/// A multicast packet that waited for at least this long makes those after it hurry.
+/// After a multicast packet that waited for at least this long, the following ones do not wait for a time.
 const LONG_WAIT: Duration = Duration::from_millis(10);
-/// How long they hurry, in waits: receivers that take a packet from time to time hold a sender of multicasts for a ninth of
-/// the time at most.
+/// That time, in waits: receivers that take a packet from time to time hold up a sender of multicasts for at most a
+/// ninth of the time.
 const HURRY: u32 = 8;
 
 /// What a switch is at its start.

@@ -122,7 +122,7 @@ pub(super) struct Port {
     pub(super) blocked: Option<Blocked>,
     /// Data packets that came in and wait, the first as `blocked` says: management packets behind them pass.
     pub(super) waiting: VecDeque<(Box<[u8]>, Crcs)>,
-    /// Multicast packets that came in by it wait for nobody until then: one before them waited for long.
+    /// Until then multicast packets that came in by it do not wait for receivers: an earlier one waited for long.
     pub(super) hurry_until: Option<Instant>,
     /// The receiver took nothing for the head-of-queue life time: packets that find it full are dropped until there is room.
     pub(super) stalled: bool,
@@ -224,7 +224,7 @@ impl Port {
         matches!(self.info.state, PortState::Init | PortState::Armed | PortState::Active)
     }
 
-    /// May a packet with this source LID come in?
+    /// True if a packet with this source LID may come in.
     pub(super) fn admits_source(&self, slid: Lid) -> Result<(), DropReason> {
         if self.source.is_none_or(|own| own == slid) { Ok(()) } else { Err(DropReason::SourceLid) }
     }

@@ -48,7 +48,7 @@ impl<'a> Page<'a> {
         if self.next.is_some() || begin.is_some_and(|(at, _)| here < at) {
             return;
         }
-        // A key that cannot be read is no row's: the list begins again.
+        // A key that cannot be parsed belongs to no row: the list starts again.
         let last = begin.filter(|(at, _)| here == *at).and_then(|(_, key)| key.parse::<K>().ok());
         let rows = rows().into_iter().filter(|(key, _)| last.as_ref().is_none_or(|last| key > last));
         // One more than there is room for says that there is another page.
@@ -76,7 +76,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// The `n` smallest keys and their rows, sorted; keeps at most twice as many at a time.
+/// The `n` smallest keys and their rows, sorted; keeps at most 2 `n` at a time.
 fn smallest<K: Ord, R>(rows: impl Iterator<Item = (K, R)>, n: usize) -> Vec<(K, R)> {
     let mut kept: Vec<(K, R)> = Vec::new();
     for row in rows {

@@ -30,8 +30,8 @@ impl Rival {
         Some(a?.min(b?) + PROOF)
     }
 
-    /// Which one makes room for one that was heard on `side`, least first: anybody there can make up the names of those that are heard on this side
-    /// alone.
+    /// The rival with the least worth makes room for one that was heard on `side`: any host there can make up the names of
+    /// those that are heard on this side alone.
     fn worth(&self, side: Side) -> u8 {
         match (self.heard[side as usize], self.heard[side.other() as usize]) {
             (_, None) => 0,

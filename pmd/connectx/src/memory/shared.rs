@@ -1,11 +1,11 @@
 //! Copies between memory of this process and memory that others write at the same time: a guest, another process, another thread.
 //!
-//! Every access is one that the language allows in a data race: a relaxed atomic, or an instruction in `asm!` that amounts to
-//! relaxed atomics of the bytes. So a copy of what changes meanwhile has some mixture of old and new bytes, and nothing else goes
+//! Every access is defined also if others write at the same time: a relaxed atomic, or an instruction in `asm!` that
+//! amounts to relaxed atomics of the bytes. So a copy of what changes meanwhile has some mixture of old and new bytes, and nothing else goes
 //! wrong. Small aligned objects (work queue entries, completions, contexts) are copied by words, each of which is old or new.
 //!
-//! Payloads are copied by wide registers. The C library takes `rep movsb` for some thousand bytes where the processor says that it is
-//! fast, which it is not where the bytes begin in the middle of a cache line, as they do in a packet.
+//! Payloads are copied by wide registers. For some thousand bytes the C library uses `rep movsb` if the processor reports
+//! it as fast. It is slow where the bytes begin in the middle of a cache line, as they do in a packet.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ const SMALL: usize = 64;
 /// Copies `into.len()` bytes out of shared memory.
 ///
 /// # Safety
-/// As many bytes at `from` are mapped and readable, and behind no Rust reference. Others may write them.
+/// `into.len()` bytes at `from` are mapped and readable, and behind no Rust reference. Others may write them.
 #[inline(always)]
 pub(crate) unsafe fn load(from: *const u8, into: &mut [u8]) {
     let len = into.len();
@@ -40,7 +40,8 @@ pub(crate) unsafe fn load(from: *const u8, into: &mut [u8]) {
 /// Copies `bytes` into shared memory.
 ///
 /// # Safety
-/// As many bytes at `to` are mapped and writable, and behind no Rust reference. Others may read and write them.
+/// `bytes.len()` bytes at `to` are mapped and writable, and behind no Rust reference. Others may read and write
+/// them.
 #[inline(always)]
 pub(crate) unsafe fn store(bytes: &[u8], to: *mut u8) {
     let len = bytes.len();
@@ -296,13 +297,13 @@ mod wide {
 mod tests {
     use super::*;
 
-    /// A copy of so many bytes between two places.
+    /// Copies bytes between two places.
     type Copy = fn(&[u8], &mut [u8]);
 
     #[test]
     fn every_byte_is_copied_and_none_beside_them() {
         let from: Vec<u8> = (0..6000u32).map(|n| (n * 7 + n / 251) as u8).collect();
-        // SAFETY: both slices have as many bytes, which nobody else has.
+        // SAFETY: both slices have that number of bytes, which no other code uses.
         let copies: [Copy; 4] = unsafe {
             [
                 |from, to| load(from.as_ptr(), to),
