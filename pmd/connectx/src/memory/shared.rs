@@ -297,7 +297,7 @@ mod wide {
 mod tests {
     use super::*;
 
-    /// Copies bytes between two places.
+    /// A copy between two slices of one length.
     type Copy = fn(&[u8], &mut [u8]);
 
     #[test]
