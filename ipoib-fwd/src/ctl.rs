@@ -172,7 +172,8 @@ fn put(out: &mut impl Write, line: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Sends a query or a command to the gateway. A command that was sent may be carried out even if no answer comes.
+/// Sends a query or a command to the gateway. A command that was sent may be
+/// carried out even if no answer comes.
 fn put_to(options: &CtlOptions, asked: &Asked) -> Result<Value, CtlError> {
     let (request, command) = (asked.request(), asked.command);
     if command.argument() == Argument::Page {

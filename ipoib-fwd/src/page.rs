@@ -1,7 +1,9 @@
-//! Pages of lists on the control socket: the page arguments of a request, and the client's loop over all pages.
+//! Pages of lists on the control socket: the page arguments of a request, and
+//! the client's loop over all pages.
 //!
-//! A list's answer has at most [`MOST_ROWS`] rows and `next`, a cursor, or null on the last page. The same request with `after=CURSOR`
-//! continues behind the last row, in the order of keys: rows that come and go in between neither repeat nor hide others.
+//! A list's answer has at most [`MOST_ROWS`] rows and `next`, a cursor, or null on the last page. The same
+//! request with `after=CURSOR` continues behind the last row, in the order of keys: rows that come and go in
+//! between neither repeat nor hide others.
 
 use std::path::Path;
 use std::time::Duration;
@@ -76,7 +78,8 @@ impl<'a> PageRequest<'a> {
     }
 }
 
-/// Queries a gateway for a list, page by page, and returns it as one answer. `patience` is the timeout of each page.
+/// Queries a gateway for a list, page by page, and returns it as one answer.
+/// `patience` is the timeout of each page.
 pub fn fetch(socket: &Path, asked: &Asked, patience: Duration) -> Result<Value, TelemetryError> {
     let mut client = Client::open(socket, patience)?;
     join(&asked.request(), |request| client.ask(request)).map_err(|error| match error {

@@ -104,7 +104,8 @@ fn answers_reach_who_asked_and_no_more_than_the_bound_are_under_way() {
     assert_eq!(port.sa.outstanding(), 0);
 }
 
-/// Subnet administration leaves queries unanswered: joins and leaves still find room at once, and go before queries that wait.
+/// Subnet administration leaves queries unanswered: joins and leaves still find room at once,
+/// and go before queries that wait.
 #[test]
 fn queries_of_groups_hold_up_no_join_or_leave() {
     let (mut port, now) = port();

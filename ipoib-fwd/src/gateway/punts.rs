@@ -22,15 +22,16 @@ pub enum Cause {
         /// The neighbour to which a connection is wanted that may take it.
         dial: Option<Ipv4Addr>,
     },
-    /// A frame of the control lcore's own that could not be sent. If it was a query, silence is no answer to it.
+    /// A frame of the control lcore's own that could not be sent. If it was a
+    /// query, silence is no answer to it.
     Unsent,
     /// A copy of a frame of this port, which looks as if nobody had completed its TCP or UDP checksum.
     PartialChecksum(EthernetIndex),
 }
 
-/// What must stay free in the ring of notes for a packet of this kind to be put there, and the drop reason otherwise.
-/// So packets to unknown destinations, and packets that are too big, keep no ARP and no hello from the control lcore,
-/// and none of them keeps the worker from taking commands.
+/// What must stay free in the ring of notes for a packet of this kind to be put there, and the drop reason
+/// otherwise. So packets to unknown destinations, and packets that are too big, keep no ARP and no hello from
+/// the control lcore, and none of them keeps the worker from taking commands.
 const fn share(cause: &Cause) -> (usize, DropReason) {
     match cause {
         Cause::Punt(Punt::Neighbour(_)) => (RING / 2, DropReason::PuntUnresolved),
@@ -63,12 +64,13 @@ pub(super) fn hand_over<Q: Queues, N>(
     note(notes, what).map_err(|_| full)
 }
 
-/// Most hellos and probes that a worker hands over in a period of [`crate::segment::pair::storm`], by segment and side:
-/// twice what a gateway sends while it reports all its hosts. Any host can send packets that look like them.
+/// Most hellos and probes that a worker hands over in a period of [`crate::segment::pair::storm`],
+/// by segment and side: twice what a gateway sends while it reports all its hosts. Any host can
+/// send packets that look like them.
 const HELLOS: u8 = 64;
 
-/// Counts hellos, so that a flood on one side of a segment keeps out no ARP, and no hello of the other side or of other
-/// segments. Periods are the control lcore's: while it is busy, it gets no more.
+/// Counts hellos, so that a flood on one side of a segment keeps out no ARP, and no hello of the other side
+/// or of other segments. Periods are the control lcore's: while it is busy, it gets no more.
 #[derive(Debug)]
 pub(super) struct HelloGuard {
     period: u32,
@@ -97,8 +99,8 @@ impl HelloGuard {
 /// The part of all buffers that no punt may take: peers lose their connections when receive queues run dry.
 const LEFT: u32 = 16;
 
-/// True if a packet of this kind, in that number of buffers, may be held: always for ARP and hellos in one buffer, else
-/// while there are buffers to fill the receive queues from.
+/// True if a packet of this kind, in that number of buffers, may be held: always for ARP and hellos in one
+/// buffer, else while there are buffers to fill the receive queues from.
 pub(super) fn may_hold(cause: &Cause, buffers: usize, pool: &Pool) -> bool {
     match cause {
         Cause::Punt(Punt::Arp | Punt::Hello) | Cause::Unsent if buffers == 1 => true,

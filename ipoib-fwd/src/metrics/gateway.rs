@@ -1,7 +1,8 @@
-//! The gateway that the exporter queries: one query at a time, and at most five a second, whatever the number of clients.
+//! The gateway that the exporter queries: one query at a time, and at most five a second,
+//! whatever the number of clients.
 //!
-//! An answer is shared by all clients whose requests came before the gateway was queried, so that no client has values
-//! that are older than its request.
+//! An answer is shared by all clients whose requests came before the gateway was queried, so that no client
+//! has values that are older than its request.
 
 use std::fmt;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Hosts that have a link and do not answer. Nothing waits for them: sweeps leave them out, and they are queried apart
-//! from the sweeps until they answer.
+//! Hosts that have a link and do not answer. Nothing waits for them: sweeps leave them out, and they are
+//! queried apart from the sweeps until they answer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -94,7 +94,8 @@ impl MuteHosts {
         next.into_iter().chain(self.questions.due()).min()
     }
 
-    /// Queries hosts that are due. With `is_sweep`, as something has changed, also those that have not been silent for long.
+    /// Queries hosts that are due. With `is_sweep`, as something has changed, also those that
+    /// have not been silent for long.
     pub(crate) fn ask(&mut self, now: Instant, is_sweep: bool, to: &mut VecDeque<Mad>) {
         for (&at, host) in &mut self.hosts {
             let early = is_sweep && host.relapses == 0 && host.strikes < PATIENCE;

@@ -76,8 +76,8 @@ impl Sweep {
         self.write_multicast(pruned);
     }
 
-    /// Writes the blocks of multicast tables that differ from what they should be: all blocks, or `only` these, for which
-    /// `groups` is complete.
+    /// Writes the blocks of multicast tables that differ from what they should be: all blocks, or `only`
+    /// these, for which `groups` is complete.
     pub(crate) fn program_multicast(&mut self, groups: &Receivers, only: Option<&BTreeSet<u16>>) {
         let mut wanted = Vec::new();
         for (guid, mut table) in routing::multicast(&self.subnet, groups) {
@@ -158,9 +158,9 @@ impl Sweep {
         }
     }
 
-    /// Takes down links that carry data although the other end of a switch port does not answer or take its settings.
-    /// They may be left from a subnet manager that configured the switch before: that end has any LID and P_Keys it likes.
-    /// Such a link comes up again as any other once its end is configured.
+    /// Takes down links that carry data although the other end of a switch port does not answer or take its
+    /// settings. They may be left from a subnet manager that configured the switch before: that end has any
+    /// LID and P_Keys it likes. Such a link comes up again as any other once its end is configured.
     pub(crate) fn take_unconfigured_down(&mut self, now: Instant, counters: &mut Counters) {
         let mut downs = Vec::new();
         let mut unconfigured = BTreeMap::new();

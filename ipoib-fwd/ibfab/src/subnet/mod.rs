@@ -244,7 +244,8 @@ impl Subnet {
         }
         self.lids.insert(manager, first);
         let mut taken: BTreeSet<Lid> = self.lids.values().copied().collect();
-        // A LID that several new ports bring goes to none of them: one of them may want another one's packets.
+        // A LID that several new ports bring goes to none of them: one of them
+        // may want another one's packets.
         let mut brought = BTreeSet::new();
         for (guid, _, had) in wanted.iter().filter(|(guid, ..)| !self.lids.contains_key(guid)) {
             if had.0 != 0 && !brought.insert(*had) {

@@ -21,10 +21,12 @@ use ib_wire::ipoib::{Arp, ArpOperation, ENCAPSULATION_LEN, EtherType, encapsulat
 
 /// ARP packets that may wait for one path in any case (Linux: `IPOIB_MAX_PATH_REC_QUEUE`).
 const WAITING: usize = 3;
-/// ARP packets that may wait for one path as long as those beyond [`WAITING`] are at most [`EXTRA`] for all paths. A host that opens
-/// connections to many others at once gets its replies from one port, and asks again only after a second.
+/// ARP packets that may wait for one path as long as those beyond [`WAITING`] are at most [`EXTRA`] for
+/// all paths. A host that opens connections to many others at once gets its replies from one port, and
+/// asks again only after a second.
 const MOST_WAITING: usize = 64;
-/// ARP packets beyond the first [`WAITING`] of their paths, over all paths of a link: a quarter of a megabyte.
+/// ARP packets beyond the first [`WAITING`] of their paths, over all paths of a
+/// link: a quarter of a megabyte.
 const EXTRA: usize = 4096;
 /// A path that no neighbour needs is dropped at the next sweep.
 pub(super) const SWEEP: Duration = Duration::from_secs(60);
@@ -38,7 +40,8 @@ const SEARCH: usize = 64;
 pub(super) enum Reason {
     /// We send there, or have been answered from there.
     Needed,
-    /// A connection from there was accepted, by a request that came by this LID. The request's origin is not proven yet.
+    /// A connection from there was accepted, by a request that came by this LID. The
+    /// request's origin is not proven yet.
     Accepted(Lid),
     /// Somebody at this LID says that it is there.
     Named(Lid),

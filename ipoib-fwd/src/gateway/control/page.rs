@@ -1,4 +1,5 @@
-//! A page of a list that goes through the segments: its rows, bounded before they are built, and where the next page begins.
+//! A page of a list that goes through the segments: its rows, bounded before they are built,
+//! and where the next page begins.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -8,7 +9,8 @@ use serde_json::Value;
 use crate::forward::SegmentIndex;
 use crate::page::{Cursor, PageRequest};
 
-/// Rows of one page, over the segments in the order of their numbers and each segment's lists in a fixed order.
+/// Rows of one page, over the segments in the order of their numbers and each
+/// segment's lists in a fixed order.
 #[derive(Debug)]
 pub(super) struct Page<'a> {
     after: Option<Cursor<'a>>,
@@ -30,8 +32,8 @@ impl<'a> Page<'a> {
         Ok(Self { after, lists, room: request.limit, next: None })
     }
 
-    /// Adds the next rows of one list of a segment, in the order of their keys, and builds only those. Does not call
-    /// `rows` at all if the list stands before the page or behind it.
+    /// Adds the next rows of one list of a segment, in the order of their keys, and builds only those. Does
+    /// not call `rows` at all if the list stands before the page or behind it.
     pub(super) fn extend<K, R, I>(
         &mut self,
         out: &mut Vec<Value>,
@@ -103,7 +105,8 @@ mod tests {
 
     const LISTS: &[&str] = &["infiniband", "ethernet"];
 
-    /// Answers a request from tables of addresses, by segment and list, as the gateway does; counts the rows that it builds.
+    /// Answers a request from tables of addresses, by segment and list, as the gateway does;
+    /// counts the rows that it builds.
     fn serve(tables: &[[Vec<IpAddr>; 2]], request: &str, built: &Cell<usize>) -> Value {
         let words = request.split_once(',').map(|(_, words)| words);
         let request = PageRequest::parse(words).unwrap();

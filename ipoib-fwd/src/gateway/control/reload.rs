@@ -70,7 +70,8 @@ pub(in crate::gateway) struct Reloader {
 
 type Asker = oneshot::Sender<Answer>;
 
-/// A reload in progress: the links of its new segments are being made. All other changes follow the last link.
+/// A reload in progress: the links of its new segments are being made. All
+/// other changes follow the last link.
 #[derive(Debug)]
 struct UnderWay {
     config: Config,
@@ -87,8 +88,8 @@ struct UnderWay {
 /// A link that is not gone yet.
 #[derive(Debug)]
 struct Draining {
-    /// The removed segment that it belonged to. `None` for a link that a refused reload had made: a segment of its name may
-    /// be at work.
+    /// The removed segment that it belonged to. `None` for a link that a refused reload had made: a
+    /// segment of its name may be at work.
     name: Option<String>,
     index: SegmentIndex,
     endpoint: EndpointIndex,
@@ -200,7 +201,8 @@ impl Reloader {
         json!({"done": done, "refused": refused})
     }
 
-    /// Forgets links that no worker looks at any more. Returns the names of the segments that are thereby removed.
+    /// Forgets links that no worker looks at any more. Returns the names of the
+    /// segments that are thereby removed.
     fn take_removed(&mut self, passed: impl Fn(Grace) -> bool) -> Vec<String> {
         let is_gone = |d: &mut Draining| d.forgotten.is_some_and(&passed);
         self.draining.extract_if(.., is_gone).filter_map(|gone| gone.name).collect()
@@ -275,7 +277,8 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// The new configuration, its changes, the new segments that can be made, and those that must wait for a place.
+    /// The new configuration, its changes, the new segments that can be made, and
+    /// those that must wait for a place.
     #[expect(clippy::type_complexity, reason = "the parts of one plan, used at one place")]
     fn plan_reload(&mut self) -> Result<(Config, Change, Vec<(Segment, Ground)>, Vec<Segment>), String> {
         if self.stopping.is_some() {
@@ -312,8 +315,8 @@ impl<B: Backend> GatewayControl<B> {
         Ok((config, change, ready, waiting))
     }
 
-    /// Makes the next links of new segments; after the last one carries out all changes. If the device refuses one, removes
-    /// them all.
+    /// Makes the next links of new segments; after the last one carries out all changes. If the device
+    /// refuses one, removes them all.
     fn continue_reload(&mut self, now: Instant, mut work: UnderWay) {
         let progress = if self.stopping.is_some() {
             Progress::Refused { at: 0, why: STOPPING.to_owned() }

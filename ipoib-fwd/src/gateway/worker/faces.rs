@@ -106,8 +106,8 @@ enum OwnRoom {
     None,
 }
 
-/// Where a frame of the control lcore's own waits for a port; `is_full`: the next burst is full, `behind`: the number of
-/// frames after it.
+/// Where a frame of the control lcore's own waits for a port; `is_full`: the next burst is full, `behind`:
+/// the number of frames after it.
 const fn own_room(patience: Patience, is_full: bool, behind: usize) -> OwnRoom {
     match patience {
         Patience::Stuck => OwnRoom::None,
@@ -212,7 +212,8 @@ impl EthernetFace {
         has_room
     }
 
-    /// The same for a frame of the control lcore's own, which has places of its own. It comes back if it would be dropped.
+    /// The same for a frame of the control lcore's own, which has places of its own. It
+    /// comes back if it would be dropped.
     pub(super) fn push_own(&mut self, frame: Mbuf, counters: &mut WorkerCounters) -> Result<(), Mbuf> {
         if self.burst.is_full() && !self.is_blocked {
             self.offer(counters);
@@ -336,7 +337,8 @@ impl EthernetFace {
     }
 }
 
-/// The segment of a frame that is to leave by a port: by the tag in it, or the one that the port is to put in.
+/// The segment of a frame that is to leave by a port: by the tag in it, or the
+/// one that the port is to put in.
 fn segment_of<D: Clone>(port: EthernetIndex, frame: &Mbuf, tables: &Tables<D>) -> Option<SegmentIndex> {
     let read = |tag| FrameHead::parse(head(frame), FrameFacts { tag, ..FrameFacts::default() });
     // A driver may have put it in already.

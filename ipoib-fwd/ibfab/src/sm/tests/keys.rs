@@ -92,7 +92,8 @@ fn a_port_that_does_not_take_its_keys_stays_down() {
     }
 }
 
-/// A subnet manager takes over a fabric that another one brought up. One host has another M_Key, another one does not answer.
+/// A subnet manager takes over a fabric that another one brought up. One host has another
+/// M_Key, another one does not answer.
 #[test]
 fn a_link_that_was_up_before_goes_down_if_its_host_cannot_be_configured() {
     let mut world = World::new(4, config());

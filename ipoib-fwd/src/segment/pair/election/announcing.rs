@@ -1,5 +1,6 @@
-//! Announcements of a gateway that goes on forwarding after another one forwarded at the same time, for instance where
-//! networks meet again. Without them hosts that send to the other gateway find this one only when their own entries age.
+//! Announcements of a gateway that goes on forwarding after another one forwarded at the same time, for
+//! instance where networks meet again. Without them hosts that send to the other gateway find this one
+//! only when their own entries age.
 
 use std::time::{Duration, Instant};
 
@@ -32,8 +33,8 @@ impl Pair {
         self.announcing = Announcing { last: (self.role == Role::Forwarding).then_some(now), due: None };
     }
 
-    /// Another gateway forwards as well, or did so. If this one goes on, it announces all hosts: at once, or [`GAP`] after
-    /// the last time.
+    /// Another gateway forwards as well, or did so. If this one goes on, it announces all hosts: at once,
+    /// or [`GAP`] after the last time.
     pub(super) fn announce_again(&mut self, now: Instant) {
         if self.role == Role::Forwarding {
             let earliest = self.announcing.last.map_or(now, |last| last + GAP);
