@@ -2,8 +2,8 @@
 //!
 //! Any client that can reach the address may be hostile. A bounded number of clients send one
 //! request each, with a bounded head and within a bounded time; [`Places`] decides which of them are
-//! served. Nothing of a request goes further than to the choice between two pages, and [`Gateway`]
-//! bounds how often the gateway is queried.
+//! served. A request only chooses between two pages, and [`Gateway`] bounds how often the gateway is
+//! queried.
 
 use std::convert::Infallible;
 use std::io;

@@ -1,5 +1,5 @@
-//! Places for the exporter's clients: a bounded number, from which nobody can keep
-//! others by holding connections open.
+//! Places for a bounded number of clients of the exporter. A client that holds connections open
+//! keeps no other one out.
 //!
 //! When all places are taken, the network address with the most connections gives up the oldest of them. One
 //! host is one IPv4 address, or one /64 of IPv6.
