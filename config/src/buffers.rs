@@ -193,14 +193,15 @@ impl Config {
         all
     }
 
-    /// The Ethernet ports, in the order in which segments name them, then those that are open and that no segment names any more;
-    /// `None` = the only one that there is.
+    /// The Ethernet ports, in the order in which segments name them, then those that are open and that no
+    /// segment names any more; `None` = the only one that there is.
     pub fn ethernet_ports(&self) -> impl Iterator<Item = Option<&str>> {
         let open = self.open.ethernets.iter().map(Option::as_deref);
         first_of_each(self.segments.iter().map(|s| s.ethernet.as_deref()).chain(open))
     }
 
-    /// The InfiniBand ports, each with its device, in the same order; `None` = the first device that there is.
+    /// The InfiniBand ports, each with its device, in the same order; `None` =
+    /// the first device that there is.
     pub fn infiniband_ports(&self) -> impl Iterator<Item = (Option<&str>, u8)> {
         let open = self.open.infinibands.iter().map(|(device, port)| (device.as_deref(), *port));
         first_of_each(self.segments.iter().map(|segment| (self.device_of(segment), segment.port)).chain(open))

@@ -29,7 +29,8 @@ pub struct Config {
     /// `[[segment]]`, 1 to [`MAX_SEGMENTS`](crate::MAX_SEGMENTS). Without that section the keys of the others make one,
     /// named "default".
     pub segments: Vec<Segment>,
-    /// Of a gateway that runs: the ports that it opened at the start. They stay open, whatever segments name later.
+    /// Of a gateway that runs: the ports that it opened at the start. They stay
+    /// open, whatever segments name later.
     pub(crate) open: OpenPorts,
 }
 

@@ -16,7 +16,7 @@ use crate::trace;
 /// Where a gateway listens if it is not told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/ipoib-fwd.sock";
 
-/// What the name of a value ends with that is an object by the segments' names.
+/// Suffix of the names of values that are objects keyed by segment name.
 pub const BY_SEGMENT: &str = "_by_segment";
 
 /// How long an answer may take.
@@ -56,7 +56,7 @@ pub enum CtlError {
     /// The gateway does not answer, or not as was hoped.
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
-    /// An order was sent, and no answer came.
+    /// A command was sent, and no answer came.
     #[error(
         "{0}; `{1}` may have been carried out, or may still be: see `ipoib-fwd ctl events` or the log, and `ipoib-fwd ctl stats`"
     )]
@@ -172,7 +172,8 @@ fn put(out: &mut impl Write, line: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Puts a question or an order to the gateway. An order that was sent may be carried out whether the answer comes or not.
+/// Sends a query or a command to the gateway. A command that was sent may be
+/// carried out even if no answer comes.
 fn put_to(options: &CtlOptions, asked: &Asked) -> Result<Value, CtlError> {
     let (request, command) = (asked.request(), asked.command);
     if command.argument() == Argument::Page {

@@ -1,7 +1,9 @@
-//! Pages of lists on the control socket: what a request says of a page, and the client's loop over all pages.
+//! Pages of lists on the control socket: the page arguments of a request, and
+//! the client's loop over all pages.
 //!
-//! A list's answer has at most [`MOST_ROWS`] rows and `next`, a cursor, or null on the last page. The same request with `after=CURSOR`
-//! continues behind the last row, in the order of keys: rows that come and go in between neither repeat nor hide others.
+//! A list's answer has at most [`MOST_ROWS`] rows and `next`, a cursor, or null on the last page. The same
+//! request with `after=CURSOR` continues behind the last row, in the order of keys: rows that come and go in
+//! between neither repeat nor hide others.
 
 use std::path::Path;
 use std::time::Duration;
@@ -42,7 +44,7 @@ impl std::fmt::Display for Cursor<'_> {
     }
 }
 
-/// What a request says of a page: `[SEGMENT][,after=CURSOR][,limit=ROWS]`.
+/// The page arguments of a request: `[SEGMENT][,after=CURSOR][,limit=ROWS]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageRequest<'a> {
     /// Rows of this segment only.
@@ -54,7 +56,7 @@ pub struct PageRequest<'a> {
 }
 
 impl<'a> PageRequest<'a> {
-    /// Reads a request's words; an error says which one is wrong.
+    /// Parses a request's arguments; an error names the invalid one.
     pub fn parse(words: Option<&'a str>) -> Result<Self, String> {
         let mut page = Self { segment: None, after: None, limit: MOST_ROWS };
         for word in words.unwrap_or_default().split(',').filter(|word| !word.is_empty()) {
@@ -76,7 +78,8 @@ impl<'a> PageRequest<'a> {
     }
 }
 
-/// Queries a gateway for a list, page by page, and returns it as one answer. Each page may take `patience`.
+/// Queries a gateway for a list, page by page, and returns it as one answer.
+/// `patience` is the timeout of each page.
 pub fn fetch(socket: &Path, asked: &Asked, patience: Duration) -> Result<Value, TelemetryError> {
     let mut client = Client::open(socket, patience)?;
     join(&asked.request(), |request| client.ask(request)).map_err(|error| match error {

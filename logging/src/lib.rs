@@ -180,8 +180,8 @@ impl Log {
         }
     }
 
-    /// The program ends: how many entries were held back or lost, of which nothing was said yet; with a journal or
-    /// reader that takes nothing this takes half a second at most.
+    /// The program ends: how many entries were held back or lost, of which nothing was said yet; with a
+    /// journal or reader that takes nothing this takes half a second at most.
     pub fn finish(&self) {
         let held_back = self.limit.take_held_back();
         if held_back > 0 {

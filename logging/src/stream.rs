@@ -1,8 +1,8 @@
 //! A standard stream that is written without waiting.
 //!
-//! A pipe that nobody reads, a terminal that is stopped and a socket that is full take no more bytes. A line that
-//! such a stream does not take at once is lost and counted, and the next line that it takes is preceded by the
-//! number. The stream's own flags stay as they are: other processes may share them.
+//! A pipe that nobody reads, a terminal that is stopped and a socket that is full take no more bytes. A line
+//! that such a stream does not take at once is lost and counted, and the next line that it takes is preceded
+//! by the number. The stream's own flags stay as they are: other processes may share them.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write};
@@ -71,7 +71,7 @@ impl Method {
         again.map_or(Self::Polled, Self::NonBlocking)
     }
 
-    /// Writes as many bytes as the stream takes at once, and returns how many those are.
+    /// Writes the bytes that the stream takes at once, and returns their number.
     fn write(&self, stream: BorrowedFd<'_>, bytes: &[u8]) -> usize {
         let mut written = 0;
         while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
@@ -123,7 +123,8 @@ struct Inner {
 }
 
 impl Stream {
-    /// Standard output. `lines` says what is written there, for the report of losses: "`lines` that are lost: 3".
+    /// Standard output. `lines` says what is written there, for the report of
+    /// losses: "`lines` that are lost: 3".
     #[must_use]
     pub fn stdout(lines: &'static str) -> Self {
         Self::new(Standard::Output, lines)
@@ -140,13 +141,14 @@ impl Stream {
         Self(Arc::new(Inner { stream, method, lines, losses: Mutex::default() }))
     }
 
-    /// Writes a line, which ends with a newline. False if the stream does not take it at once: then it is lost.
+    /// Writes a line, which ends with a newline. False if the stream does not
+    /// take it at once: then it is lost.
     pub fn put(&self, line: &str) -> bool {
         self.0.stream.with(|stream| self.0.put(stream, line.as_bytes()))
     }
 
-    /// The program ends: reports the losses that no line has reported yet, if the stream takes that within half a
-    /// second.
+    /// The program ends: reports the losses that no line has reported yet, if the stream
+    /// takes that within half a second.
     pub fn finish(&self) {
         for n in 0..LAST_TRIES {
             if n > 0 {
@@ -226,7 +228,8 @@ mod tests {
         String::from_utf8(all).unwrap()
     }
 
-    /// Nobody reads for a while: nothing waits, each line is whole or counted, and the next one says how many are not.
+    /// Nobody reads for a while: nothing waits, each line is whole or counted, and the
+    /// next one says how many are not.
     fn nobody_reads(writer: &OwnedFd, reader: impl io::Read + Copy, method: Method) {
         const LINES: usize = 20_000;
         let inner = over(method);

@@ -1,8 +1,10 @@
-//! Rates and bounds in the manual are those of the code. Most are private there: their values are read from the sources.
+//! Rates and bounds in the manual are those of the code. Most are private there: their
+//! values are read from the sources.
 
 use std::path::Path;
 
-/// Numbers of one row of `docs/manual/limits.md`: its text with `{}` for each of them, and where they come from.
+/// Numbers of one row of `docs/manual/limits.md`: its text with `{}` for each of
+/// them, and where they come from.
 type Row = (&'static str, &'static [Constant]);
 
 /// A constant, by its file and name.

@@ -1,6 +1,6 @@
 //! A layer-2 forwarder: each frame that comes in by one of two Ethernet ports leaves by the other one, unchanged.
 //!
-//! It shows what a DPDK application is made of here: the environment abstraction layer (EAL) with its arguments, a pool of packet
+//! It shows the parts of a DPDK application: the environment abstraction layer (EAL) with its arguments, a pool of packet
 //! buffers, ports with one queue pair for each worker lcore, and workers that poll in bursts. Frames are not copied: an [`Mbuf`]
 //! moves from the receive burst to the transmit burst, and the driver frees it when it is sent.
 //!
@@ -47,7 +47,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// Forwards until it is told to stop or has forwarded as many frames as wanted.
+    /// Forwards until a stop is requested or the wanted number of frames was forwarded.
     fn run(mut self, stop: &AtomicBool, wanted: Option<u64>) -> Tally {
         while !stop.load(Ordering::Relaxed) && wanted.is_none_or(|wanted| self.tally.forwarded < wanted) {
             self.turn();

@@ -1,7 +1,8 @@
-//! The software ConnectX as a library: two devices in this process, a cable between them, a datagram queue pair on each, and one send.
+//! The software ConnectX as a library: two devices in this process, a cable between them, a datagram
+//! queue pair on each, and one send.
 //!
-//! Nothing here needs hardware, privileges or a running fabric. With an adapter, [`pmd::verbs`] takes the place of [`SoftHca`]; the
-//! calls of the traits [`Control`], [`Backend`] and [`Queues`] stay the same.
+//! Nothing here needs hardware, privileges or a running fabric. With an adapter, [`pmd::verbs`] takes the
+//! place of [`SoftHca`]; the calls of the traits [`Control`], [`Backend`] and [`Queues`] stay the same.
 //!
 //! ```text
 //! cargo run -p pmd --example send -- "a message"
@@ -81,7 +82,7 @@ impl Node {
         Ok(Self { hca, queues, qpn })
     }
 
-    /// What a worker does in each turn of its loop; returns a message that has come.
+    /// One iteration of a worker's loop; returns a message that has arrived.
     fn turn(&mut self) -> Option<Vec<u8>> {
         self.queues.turn();
         self.queues.ring();

@@ -21,7 +21,7 @@ AGELESS_MS = 24 * 3600 * 1000
 
 
 class ColdPair(PatientPair):
-    """A pair of which the Ethernet host's neighbor entries do not age."""
+    """A pair; the neighbor entries of the Ethernet host do not age."""
 
     def namespaces_up(self):
         super().namespaces_up()

@@ -1,4 +1,4 @@
-//! What time does to the table.
+//! Timeouts of the table: repetitions, giving up, TIMEWAIT.
 
 use std::time::Instant;
 

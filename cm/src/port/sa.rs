@@ -16,9 +16,10 @@ const ATTEMPTS: Attempts = Attempts { timeout: Duration::from_millis(1000), trie
 /// A request that has had no answer for this long has ended. A device that repeats requests by itself must have stopped by then, or it
 /// undoes what follows.
 pub const PATIENCE: Duration = Duration::from_millis(3000);
-/// Joins, leaves and queries of groups under way at once, over all links: a subnet manager that comes back is not flooded.
+/// Joins, leaves and queries of groups under way at once, over all links: a subnet manager
+/// that comes back is not flooded.
 const GROUPS: usize = 64;
-/// How many of them may be queries, which only explain why a group was not to be joined.
+/// Most queries among them. A query only explains why a group could not be joined.
 const QUERIES: usize = GROUPS / 4;
 
 /// How a request ended.
@@ -225,7 +226,8 @@ impl<U: Copy + Eq> Sa<U> {
         self.pending.len() + self.waiting.len() + self.held.len() + self.queries.len()
     }
 
-    /// The next request about a group: joins and leaves before queries, of which no more than some are under way.
+    /// The next request about a group: joins and leaves first, then queries, of which at
+    /// most [`QUERIES`] are under way.
     fn next_group(&mut self) -> Option<(Purpose<U>, Mad)> {
         self.waiting.pop_front().or_else(|| {
             let (user, mad) = self.queries.pop_front_if(|_| self.querying < QUERIES)?;

@@ -104,7 +104,8 @@ fn answers_reach_who_asked_and_no_more_than_the_bound_are_under_way() {
     assert_eq!(port.sa.outstanding(), 0);
 }
 
-/// Subnet administration leaves queries unanswered: joins and leaves still find room at once, and go before queries that wait.
+/// Subnet administration leaves queries unanswered: joins and leaves still find room at once,
+/// and go before queries that wait.
 #[test]
 fn queries_of_groups_hold_up_no_join_or_leave() {
     let (mut port, now) = port();
@@ -115,7 +116,7 @@ fn queries_of_groups_hold_up_no_join_or_leave() {
     assert!(queries.iter().all(|mad| mad.header().method == Method::Get) && queries.len() < 32);
     (200..240).for_each(|user| join(&mut port, now, user));
     assert_eq!(methods(&mut port), [Method::Set; 40]);
-    // As many as there is room for, and one more, which goes as soon as there is.
+    // Joins fill the room; one more goes as soon as there is room again.
     let room = 64 - 40 - queries.len() as u32;
     (300..=300 + room).for_each(|user| leave(&mut port, now, user));
     assert_eq!(methods(&mut port).len(), room as usize);

@@ -1,6 +1,8 @@
-//! Prints the headers of the InfiniBand packets in a capture: `decode FILE`, as `ipoib-fwd --capture` and `ibfab --capture` write it.
+//! Prints the headers of the InfiniBand packets in a capture: `decode FILE`, as `ipoib-fwd --capture`
+//! and `ibfab --capture` write it.
 //!
-//! The file is a pcap file of ERF records (link type 197). A packet that cannot be read is printed with the reason.
+//! The file is a pcap file of ERF records (link type 197). A packet that cannot be
+//! read is printed with the reason.
 //!
 //! ```text
 //! cargo run -p ib-wire --example decode -- cm/wire/tests/data/generated-packets.erf.pcap
@@ -14,7 +16,8 @@ use ib_wire::packet::{Extended, Packet};
 /// Magic number of a pcap file with timestamps in microseconds or nanoseconds.
 const PCAP: [u32; 2] = [0xa1b2_c3d4, 0xa1b2_3c4d];
 const LINKTYPE_ERF: u32 = 197;
-/// ERF record type of an InfiniBand packet, in the low seven bits; the top bit says that an extension header of 8 bytes follows.
+/// ERF record type of an InfiniBand packet, in the low seven bits; the top bit says that an
+/// extension header of 8 bytes follows.
 const ERF_INFINIBAND: u8 = 21;
 const ERF_HEADER: usize = 16;
 

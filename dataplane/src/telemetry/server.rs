@@ -136,8 +136,8 @@ fn clear(path: &Path, address: &SocketAddrUnix) -> Result<(), TelemetryError> {
     }
 }
 
-/// Removes a socket that nobody listens on, which had this device and inode when that was found out. Another process that starts may have put
-/// its own in that place since: that one stays.
+/// Removes a socket that nobody listens on, which had this device and inode when that was found out. Another
+/// process that starts may have put its own in that place since: that one stays.
 fn remove_stale(path: &Path, stale: (u64, u64)) -> Result<(), TelemetryError> {
     let fail = |source| TelemetryError::Socket {
         path: path.to_owned(),

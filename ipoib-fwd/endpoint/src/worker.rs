@@ -25,7 +25,8 @@ pub(crate) fn place(link: LinkIndex) -> UdSlot {
 
 /// Commands taken in one turn.
 const COMMANDS_PER_TURN: usize = 32;
-/// Room in the ring of notes that applications leave for queue pair events: [`note`] refuses below it, and no command is taken.
+/// Room in the ring of notes that applications leave for queue pair events: [`note`] refuses
+/// below it, and no command is taken.
 pub const RESERVE: usize = 4 * BURST;
 
 /// How a packet left.

@@ -120,7 +120,8 @@ impl Fabric {
         }
     }
 
-    /// Plugs cables between switches in and out, as `trunks` says, all or none of them; `tap` gives a copier to those that are plugged in.
+    /// Plugs cables between switches in and out, as `trunks` says, all or none of them; `tap` gives a
+    /// copier to those that are plugged in.
     pub fn set_trunks(
         &mut self,
         trunks: &[TrunkConfig],

@@ -15,7 +15,8 @@ use pmd::hca::{AsyncEvent, Control, PortState, QpState, QpTransition};
 
 const LINK: LinkIndex = LinkIndex(0);
 
-/// Each worker of an end asks the other end by broadcast until it has an answer, which comes to its own datagram queue pair.
+/// Each worker of an end asks the other end by broadcast until it has an answer, which comes
+/// to its own datagram queue pair.
 fn ask(w: &mut World, from: usize) {
     for worker in (0..WORKERS).map(WorkerIndex) {
         let received = |w: &mut World| w.ends[from].endpoint.link_at(LINK).unwrap().counters().arp_received;

@@ -44,7 +44,8 @@ use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, MacAddress};
 /// Ethertype of what gateways tell each other, in frames and behind the IPoIB header: IEEE 802's first number for local
 /// experiments (IEEE 802 9.2.3).
 pub const ETHERTYPE_HELLO: u16 = 0x88b5;
-/// Where gateways send it on Ethernet: a locally administered group. On InfiniBand it goes to the broadcast group.
+/// Where gateways send it on Ethernet: a locally administered group. On InfiniBand
+/// it goes to the broadcast group.
 pub const PAIR_GROUP: MacAddress = MacAddress([0x03, 0x49, 0x50, 0x47, 0x57, 0x01]);
 
 /// Of which side a packet is.

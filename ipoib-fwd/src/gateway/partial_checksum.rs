@@ -1,9 +1,10 @@
 //! TCP and UDP checksums that an Ethernet host leaves to its interface, found by sampling.
 //!
-//! Linux writes the sum over the pseudo-header into the checksum field of such a packet (CHECKSUM_PARTIAL), and the interface completes
-//! it. One end of a veth does not, and AF_PACKET, pcap and TAP ports receive the packet as it is: ping works, TCP does not.
-//! Once a second the control lcore has each worker look at a few frames. A worker compares headers only; the control lcore computes the
-//! whole checksum of a packet that is suspect, because a correct one looks the same once in 65,536 times.
+//! Linux writes the sum over the pseudo-header into the checksum field of such a packet (CHECKSUM_PARTIAL),
+//! and the interface completes it. One end of a veth does not, and AF_PACKET, pcap and TAP ports receive the
+//! packet as it is: ping works, TCP does not. Once a second the control lcore has each worker look at a few
+//! frames. A worker compares headers only; the control lcore computes the whole checksum of a packet that is
+//! suspect, because a correct one looks the same once in 65,536 times.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use ipoib::net::ipv4::Ipv4View;
 
 /// Frames of a port that a worker looks at each second.
 pub(super) const SAMPLES: u8 = 64;
-/// Log entries and events of a port come no faster than this.
+/// Shortest time between log entries and events of a port.
 const REPORT_PERIOD: Duration = Duration::from_secs(60);
 /// The time for which `ctl links` warns after the last such packet.
 const WARNING_TIME: Duration = Duration::from_secs(600);
@@ -32,7 +33,8 @@ struct Transport<'p> {
 }
 
 impl<'p> Transport<'p> {
-    /// Reads a packet of `len` bytes, of which `head` has the headers. Fragments have no checksum of their own.
+    /// Reads a packet of `len` bytes, of which `head` has the headers. Fragments
+    /// have no checksum of their own.
     fn parse(head: &'p [u8], len: usize) -> Option<Self> {
         let view = Ipv4View::parse(head, len).ok()?;
         let at = match view.protocol() {
@@ -53,8 +55,8 @@ impl<'p> Transport<'p> {
     }
 }
 
-/// True if the checksum of an IPv4 packet of `len` bytes is the sum over its pseudo-header: nobody has completed it, or it is one of
-/// 65,536 correct ones.
+/// True if the checksum of an IPv4 packet of `len` bytes is the sum over its pseudo-header: nobody has
+/// completed it, or it is one of 65,536 correct ones.
 pub(super) fn is_suspect(head: &[u8], len: usize) -> bool {
     Transport::parse(head, len).is_some_and(|transport| transport.found == transport.pseudo)
 }
@@ -78,7 +80,7 @@ pub(super) struct PartialChecksums {
 }
 
 impl PartialChecksums {
-    /// Notes a packet. True if the operator is to hear of it: once a minute.
+    /// Notes a packet. True, once a minute, if it should be reported.
     pub(super) fn note(&mut self, now: Instant, source: Ipv4Addr, hardware: MacAddress) -> bool {
         self.count += 1;
         self.last = Some((now, source, hardware));
@@ -115,7 +117,8 @@ mod tests {
 
     const SOURCE: [u8; 4] = [10, 77, 0, 1];
 
-    /// An IPv4 packet of TCP or UDP with a payload; `found` makes its checksum of the pseudo-header's sum and the right one.
+    /// An IPv4 packet of TCP or UDP with a payload; `found` makes its checksum of the
+    /// pseudo-header's sum and the right one.
     fn packet(protocol: u8, payload: &[u8], found: impl Fn(u16, u16) -> u16) -> Vec<u8> {
         let (len, at) = if protocol == TCP { (20, 16) } else { (8, 6) };
         let mut transport = vec![0; len];

@@ -22,21 +22,22 @@ pub enum Cause {
         /// The neighbour to which a connection is wanted that may take it.
         dial: Option<Ipv4Addr>,
     },
-    /// It is a frame of the control lcore's own that could not be sent. A query among them was not put, so silence is no answer.
+    /// A frame of the control lcore's own that could not be sent. If it was a
+    /// query, silence is no answer to it.
     Unsent,
     /// A copy of a frame of this port, which looks as if nobody had completed its TCP or UDP checksum.
     PartialChecksum(EthernetIndex),
 }
 
-/// What must stay free in the ring of notes when a packet of this kind goes there, and why it is dropped if that is not so: who
-/// sends to unknown destinations, or too big ones, keeps no ARP and no hello from the control lcore, and nobody keeps the worker from taking
-/// commands.
+/// What must stay free in the ring of notes for a packet of this kind to be put there, and the drop reason
+/// otherwise. So packets to unknown destinations, and packets that are too big, keep no ARP and no hello from
+/// the control lcore, and none of them keeps the worker from taking commands.
 const fn share(cause: &Cause) -> (usize, DropReason) {
     match cause {
         Cause::Punt(Punt::Neighbour(_)) => (RING / 2, DropReason::PuntUnresolved),
         Cause::Punt(Punt::Local) | Cause::TooBig { .. } => (RING / 4, DropReason::PuntLocal),
         Cause::Unsent => (RESERVE, DropReason::PuntQueueFull),
-        // A copy: where it is not taken nothing is dropped.
+        // A copy: if it does not fit, nothing is dropped.
         Cause::PartialChecksum(_) => (RING / 2, DropReason::PuntLocal),
         // A flood of ARP in one segment keeps no other gateway's hellos out, of any.
         Cause::Punt(Punt::Arp) => (RESERVE + RING / 8, DropReason::PuntQueueFull),
@@ -63,12 +64,13 @@ pub(super) fn hand_over<Q: Queues, N>(
     note(notes, what).map_err(|_| full)
 }
 
-/// Most hellos and probes that a worker hands over in a period of [`crate::segment::pair::storm`], by segment and side: twice what a gateway sends
-/// that reports all its hosts. Anybody can send what looks like one.
+/// Most hellos and probes that a worker hands over in a period of [`crate::segment::pair::storm`],
+/// by segment and side: twice what a gateway sends while it reports all its hosts. Any host can
+/// send packets that look like them.
 const HELLOS: u8 = 64;
 
-/// Counts hellos, so that a flood on one side of a segment keeps none of the other side or of other segments out, and no ARP. Periods are the
-/// control lcore's: while it is busy, it gets no more.
+/// Counts hellos, so that a flood on one side of a segment keeps out no ARP, and no hello of the other side
+/// or of other segments. Periods are the control lcore's: while it is busy, it gets no more.
 #[derive(Debug)]
 pub(super) struct HelloGuard {
     period: u32,
@@ -97,8 +99,8 @@ impl HelloGuard {
 /// The part of all buffers that no punt may take: peers lose their connections when receive queues run dry.
 const LEFT: u32 = 16;
 
-/// True if a packet of this kind, in that number of buffers, may be held: always ARP and hellos in one buffer, else as long as there are buffers
-/// to fill the receive queues from.
+/// True if a packet of this kind, in that number of buffers, may be held: always for ARP and hellos in one
+/// buffer, else while there are buffers to fill the receive queues from.
 pub(super) fn may_hold(cause: &Cause, buffers: usize, pool: &Pool) -> bool {
     match cause {
         Cause::Punt(Punt::Arp | Punt::Hello) | Cause::Unsent if buffers == 1 => true,

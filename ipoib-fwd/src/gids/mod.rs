@@ -35,8 +35,8 @@ pub struct GidsOptions {
     /// Control socket of a gateway, for its software device. Without this the usual one is asked if there is one.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Read only the table that a gateway shares in this file (gateway.gids of its configuration). The table does not say whose device it
-    /// is: the first column is the file's name.
+    /// Read only the table that a gateway shares in this file (gateway.gids of its configuration). The table does not name its
+    /// device: the first column is the file's name.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["socket", "device"])]
     pub shared: Option<PathBuf>,
     /// Read only the tables that a service (--serve) keeps in this directory, /run/ipoib-gids if none is named. With --watch this goes on when the

@@ -1,8 +1,9 @@
 //! `ipoib-fwd metrics`: serves a gateway's figures over HTTP.
 //!
-//! Any client that can reach the address may be hostile. A bounded number of clients send one request each, with a
-//! bounded head and within a bounded time; [`Places`] decides which of them are served. Nothing of a request goes further
-//! than to the choice between two pages, and [`Gateway`] bounds how often the gateway is queried.
+//! Any client that can reach the address may be hostile. A bounded number of clients send one
+//! request each, with a bounded head and within a bounded time; [`Places`] decides which of them are
+//! served. A request only chooses between two pages, and [`Gateway`] bounds how often the gateway is
+//! queried.
 
 use std::convert::Infallible;
 use std::io;
@@ -113,10 +114,11 @@ async fn accept(listener: TcpListener, gateway: Arc<Gateway>, times: Times) {
             Ok((client, peer)) => {
                 let serving =
                     tokio::time::timeout(times.client, serve_in(client, Arc::clone(&gateway), times));
-                // A client that is slow, or whose request is none, is gone; the others are not affected.
+                // A client that is slow or sends no valid request is dropped; the others are not affected.
                 let task = tokio::spawn(async move { drop(serving.await) });
                 places.take(peer.ip(), task.abort_handle());
-                // A client that has already sent its request is served before the next one can take its place.
+                // A client that has already sent its request is served before
+                // the next one can take its place.
                 tokio::task::yield_now().await;
             }
             // Out of descriptors or memory: that may pass.

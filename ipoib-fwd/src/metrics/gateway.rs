@@ -1,7 +1,8 @@
-//! The gateway that the exporter queries: one query at a time, and at most five a second, whatever the number of clients.
+//! The gateway that the exporter queries: one query at a time, and at most five a second,
+//! whatever the number of clients.
 //!
-//! An answer is shared by all clients whose requests came before the gateway was queried, so that no client has values
-//! that are older than its request.
+//! An answer is shared by all clients whose requests came before the gateway was queried, so that no client
+//! has values that are older than its request.
 
 use std::fmt;
 use std::path::Path;
@@ -19,7 +20,7 @@ use crate::command::Command;
 
 /// How long the gateway may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between the beginnings of two queries.
+/// Shortest time between the starts of two queries.
 const PACE: Duration = Duration::from_millis(200);
 
 /// The metrics of one moment, in both formats.
@@ -43,7 +44,7 @@ pub struct Gateway {
 struct State {
     /// When the last query began.
     begun: Option<Instant>,
-    /// Its end is still to come. It goes on if the client that began it is gone.
+    /// The query is in progress. It continues if the client that started it is gone.
     running: Option<JoinHandle<Answer>>,
     answer: Option<Answer>,
 }
@@ -66,7 +67,7 @@ impl Gateway {
         Self { query: Arc::new(query), state: Mutex::default() }
     }
 
-    /// Metrics that are not older than this call.
+    /// Returns metrics that are not older than this call.
     pub(super) async fn pages(&self) -> Answer {
         let asked = Instant::now();
         let mut state = self.state.lock().await;

@@ -1,7 +1,8 @@
-//! Places for the exporter's clients: a bounded number, from which nobody can keep others by holding connections open.
+//! Places for a bounded number of clients of the exporter. A client that holds connections open
+//! keeps no other one out.
 //!
-//! When all places are taken, the network address with the most connections gives up the oldest of them. One host is
-//! one IPv4 address, or one /64 of IPv6.
+//! When all places are taken, the network address with the most connections gives up the oldest of them. One
+//! host is one IPv4 address, or one /64 of IPv6.
 
 use std::net::IpAddr;
 
@@ -33,7 +34,8 @@ impl Places {
         self.0.push(Client { host: host(address), task });
     }
 
-    /// The oldest connection of the host that has the most; of several such hosts the one with the oldest connection.
+    /// The oldest connection of the host that has the most; of several such hosts the
+    /// one with the oldest connection.
     fn victim(&self) -> Option<usize> {
         let of = |host: IpAddr| self.0.iter().filter(|client| client.host == host).count();
         let counts: Vec<usize> = self.0.iter().map(|client| of(client.host)).collect();

@@ -1,12 +1,14 @@
 //! Host discovery by a gateway that starts to forward.
 //!
-//! Hosts go on sending to the hardware addresses in their neighbor caches. Those may belong to another gateway that is gone or, on
-//! InfiniBand, to queue pairs of an earlier run; a host corrects that only when its own entry ages. A gateway that does not know a host
-//! cannot announce it. So it queries both sides for each address of the segment's subnets, in two rounds. An answer is a claim as any
-//! other ([`ownership`](super::ownership)): the other side is queried, and if it stays silent the host is announced there. The host is
-//! not learned by that, unless somebody waits for it.
+//! Hosts go on sending to the hardware addresses in their neighbor caches. Those may belong to another
+//! gateway that is gone or, on InfiniBand, to queue pairs of an earlier run; a host corrects that only when
+//! its own entry ages. A gateway that does not know a host cannot announce it. So it queries both sides for
+//! each address of the segment's subnets, in two rounds. An answer is a claim like any other
+//! ([`ownership`](super::ownership)): the other side is queried, and if it stays silent the host is announced
+//! there. The host is not learned thereby, unless a packet or another host waits for it.
 //!
-//! Queries and answers have token buckets of their own. While hosts look for many addresses, discovery slows down.
+//! Queries and answers have token buckets of their own. While hosts look for many
+//! addresses, discovery slows down.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
@@ -23,13 +25,14 @@ use super::pending::Claim;
 use crate::forward::{Prefix, Settings, Side};
 use ipoib::net::ethernet::MacAddress;
 
-/// Most addresses that are queried: first those of hosts that were heard on Ethernet, then the other ones, the smallest subnets first.
+/// Most addresses that are queried: first those of hosts that were heard on Ethernet, then the other
+/// ones, the smallest subnets first.
 pub(super) const MOST: usize = 4096;
 /// Larger subnets are left out.
 pub(super) const LARGEST: u64 = 1 << 16;
 /// The second round starts this long after the first, or at its end: a query or its answer may be lost.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How long an answer is taken for one to a query.
+/// How long after a query an answer counts as one to it.
 const ANSWER: Duration = Duration::from_secs(1);
 /// Time between two steps, and the most queries of one: a step may be late.
 const PACE: Duration = Duration::from_millis(8);
@@ -111,7 +114,7 @@ impl Discovery {
         self.waiting.pop_front()
     }
 
-    /// Forgets queries that are not answered any more. A proof takes less time than an answer may.
+    /// Forgets queries for which an answer no longer counts. A proof takes less time than that.
     pub(super) fn expire(&mut self, now: Instant) {
         self.queried.retain(|_, until| now < *until);
         let queried = &self.queried;
@@ -142,7 +145,8 @@ fn addresses(subnets: &[Prefix]) -> impl Iterator<Item = Ipv4Addr> {
 }
 
 impl<P: Packet> Segment<P> {
-    /// The gateway starts to forward: it queries both sides for all hosts, but for those that are `announced` in any case.
+    /// The gateway starts to forward: it queries both sides for all hosts, but for those
+    /// that are `announced` in any case.
     pub(super) fn start_discovery(&mut self, now: Instant, announced: &HashSet<IpAddr>) {
         let subnets = subnets(&self.own.settings);
         let own = &self.own;
@@ -195,7 +199,8 @@ impl<P: Packet> Segment<P> {
         }
         for side in [Side::Ethernet, Side::InfiniBand] {
             if self.is_on(fabric, side, ip) {
-                // It has become known since the gateway started to forward. One that is verified is announced when it answers.
+                // It has become known since the gateway started to forward. One that is
+                // verified is announced when it answers.
                 let is_doubted =
                     self.hosts.is_asked(ip) || fabric.is_asked(ip) || self.meanwhile.is_doubted(ip);
                 let is_new = self.is_proven(fabric, side, ip) && !self.discovery.announced.contains(&ip);

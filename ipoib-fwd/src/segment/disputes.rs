@@ -169,7 +169,8 @@ impl<P: Packet> Segment<P> {
         self.counters.limited += 1;
     }
 
-    /// A frame of this segment was not sent. If it was a query, silence proves nothing: what waited for the answer is discarded.
+    /// A frame of this segment was not sent. If it was a query, silence proves nothing: what
+    /// waited for the answer is discarded.
     pub fn handle_unsent(&mut self, frame: &[u8]) {
         let Ok(arp) = EthernetArp::parse(frame) else { return };
         let ip = IpAddr::V4(arp.target_ip);

@@ -100,7 +100,7 @@ impl<P: Packet> Segment<P> {
         if kind != ArpKind::Probe && (learns || !fabric.is_sought(sender)) {
             let was_known = fabric.hardware(sender).is_some();
             fabric.hear(now, worker, &from, arp);
-            // A claim of a host that is not known proves nothing to those who probe; an answer to their probe does.
+            // A claim of an unknown host proves nothing to hosts that probe; an answer to their probe does.
             if kind == ArpKind::Reply || fabric.hardware(sender).is_some() {
                 self.infiniband_host_heard(now, fabric, sender, was_known);
             }

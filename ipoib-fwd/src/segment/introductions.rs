@@ -188,7 +188,8 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Those whose time is up, or whose Ethernet host cannot be proven, are given up: what waited for them goes all the same.
+    /// Gives up introductions that are overdue or whose Ethernet host cannot be proven. Packets that waited
+    /// for them are sent all the same.
     pub(super) fn expire_introductions(&mut self, now: Instant, fabric: &mut impl Fabric) {
         let (hosts, owners) = (&self.hosts, &self.owners);
         let can_be_proven = |source| hosts.get(source).is_some() || owners.is_asked(source);

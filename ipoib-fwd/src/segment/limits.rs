@@ -36,14 +36,16 @@ const SEARCHES_EACH: Rate = (32, 64);
 
 /// Addresses that are queried on each side when the gateway starts to forward.
 const DISCOVERY: Rate = (500, 16);
-/// Hosts that have answered those queries: two queries and an announcement for each. With [`DISCOVERY`] that is less than the link's own
-/// limit for broadcasts restores in a second, so that discovery takes at most its burst from others.
+/// Hosts that have answered those queries: two queries and an announcement for each. With [`DISCOVERY`]
+/// that is less than the link's own limit for broadcasts restores in a second, so that discovery takes
+/// at most its burst from others.
 const DISCOVERED: Rate = (128, 512);
 
 /// Addresses that one host has looked for while many are: for nobody's, above all. Others' have room beside its.
 const LOOKUPS_EACH: Rate = (32, 64);
 
-/// Those that one router looks for, for all hosts behind it together: each of these has a share of its own, too.
+/// Addresses that one router looks for, for all hosts behind it together. Each of these hosts has
+/// a share of its own, too.
 const LOOKUPS_ROUTER: Rate = (256, 512);
 
 /// Hosts that limits are kept for; two may share one.
@@ -82,8 +84,9 @@ impl By {
 }
 
 impl<P: Packet> Segment<P> {
-    /// Whose share the lookup for a packet with this source address is taken from. A source beyond the link has a share of its own only if the
-    /// packet comes from the router to it: any station can write what it likes there.
+    /// The share from which the lookup for a packet with this source address is taken. A source
+    /// beyond the link has a share of its own only if the packet comes from the router to it: any
+    /// station can forge such a source.
     pub(super) fn payer(
         &self,
         fabric: &impl Fabric,
@@ -109,7 +112,7 @@ impl<P: Packet> Segment<P> {
     }
 }
 
-/// Whose share a lookup is taken from.
+/// The share that a lookup is taken from.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Payer {
     /// A station on the link.

@@ -109,8 +109,8 @@ impl<P: Packet> Segment<P> {
         name != target && self.own.settings.is_on_link(name) && self.subnet_of(name) == self.subnet_of(target)
     }
 
-    /// In whose name `target` is queried on `side`, on behalf of `asker` if there is one. A gateway that does not forward asks in no host's name:
-    /// hosts would send that host's packets to it.
+    /// The name in which `target` is queried on `side`, on behalf of `asker` if there is one. A gateway that
+    /// does not forward queries in no host's name: hosts would send that host's packets to it.
     pub(super) fn name_for(
         &self,
         now: Instant,

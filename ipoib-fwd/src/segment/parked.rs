@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::output::Arrival;
 
-/// Packets that wait for one destination: the first window of a TCP connection (RFC 6928), and a few of other flows.
+/// Packets that wait for one destination: the first window of a TCP connection (RFC
+/// 6928), and a few of other flows.
 pub(super) const PER_DESTINATION: usize = 16;
 /// Destinations of one kind that are waited for.
 pub(super) const DESTINATIONS: usize = 256;

@@ -1,7 +1,8 @@
 //! Hosts that the forwarder reports to a standby gateway.
 //!
-//! With a key reports are authentic, and the forwarder reports only hosts that it has proven. Without one anybody can forge a report: it
-//! contradicts nothing that this gateway knows by itself, and its host is proven when this gateway begins to forward, before it is announced.
+//! With a key reports are authentic, and the forwarder reports only hosts that it has proven. Without one
+//! anybody can forge a report: it contradicts nothing that this gateway knows by itself, and its host is
+//! proven when this gateway begins to forward, before it is announced.
 
 use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;
@@ -16,14 +17,15 @@ use super::output::Packet;
 use super::pair::{Neighbour, Place};
 use crate::forward::Side;
 
-/// Lookups under way beyond which no more hosts are proven that were reported: some 400 a second are.
+/// Most lookups under way while reported hosts are proven: some 400 hosts a second.
 const UNDER_WAY: usize = 128;
 
-/// Hosts that are known from reports that may be forged, and were not proven since. All of them are unproven hosts of the segment.
+/// Hosts that are known only from reports that may be forged, and are not proven yet. They all are
+/// unproven hosts of the segment.
 #[derive(Debug)]
 pub(super) struct Reported {
     hosts: HashSet<IpAddr, FixedState>,
-    /// Those that are to be proven next.
+    /// Hosts that are to be proven next.
     queue: VecDeque<IpAddr>,
 }
 
@@ -37,12 +39,12 @@ impl Reported {
         self.hosts.remove(&ip)
     }
 
-    /// Forgets those that are not this any more.
+    /// Forgets hosts that are no longer unproven.
     pub(super) fn retain(&mut self, is_unproven: impl Fn(&IpAddr) -> bool) {
         self.hosts.retain(is_unproven);
     }
 
-    /// Has all of them proven, unless that is under way.
+    /// Starts to prove all hosts, unless that is under way.
     pub(super) fn prove_all(&mut self) {
         if self.queue.is_empty() {
             self.queue.extend(&self.hosts);
@@ -51,7 +53,8 @@ impl Reported {
 }
 
 impl<P: Packet> Segment<P> {
-    /// The forwarder reports where a host is; `authentic`: nobody else can have sent the report. True if the InfiniBand side is to learn it.
+    /// The forwarder reports where a host is; `authentic`: no other station can have sent the report. True if
+    /// the InfiniBand side should learn the host.
     pub fn learn_told(
         &mut self,
         now: Instant,
@@ -93,8 +96,8 @@ impl<P: Packet> Segment<P> {
         side_of(host.place) == Side::InfiniBand
     }
 
-    /// Takes note of a host that anybody may have reported. False if this gateway knows better: then the owner is queried when it begins to
-    /// forward, as if a host had claimed the address.
+    /// Notes a host whose report may be forged. False if this gateway knows better: then the owner is queried
+    /// when the gateway starts to forward, as if a host had claimed the address.
     fn take_doubtful(&mut self, fabric: &impl Fabric, host: &Neighbour) -> bool {
         let known = (self.hosts.get(host.ip), fabric.hardware(host.ip));
         let is_same = match (host.place, known) {
@@ -117,7 +120,8 @@ impl<P: Packet> Segment<P> {
         true
     }
 
-    /// Has hosts proven that are known from reports: the other side is queried for them, at a pace that leaves room for everything else.
+    /// Proves hosts that are known from reports: queries the other side for them, at a pace that
+    /// leaves room for everything else.
     pub(super) fn prove_reported(&mut self, now: Instant, fabric: &mut impl Fabric) {
         while self.lookups.len() < UNDER_WAY {
             let Some(ip) = self.reported.queue.pop_front() else { return };

@@ -427,7 +427,7 @@ impl<P: Packet> Segment<P> {
                 self.discovery.skip(ip);
             }
             match across {
-                // They are announced as those are that were proven before this gateway began to forward.
+                // They are announced like hosts that were proven before this gateway started to forward.
                 Side::Ethernet if was_reported => self.announcements.add(now, ip),
                 Side::InfiniBand if was_reported => self.ethernet_announcements.add(now, ip),
                 Side::Ethernet if is_new && !lookup.announces => self.announce_new(now, ip),

@@ -48,15 +48,16 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Announces the hosts of both sides, each on the other side; `infiniband` are those known on that side. Whose owner is in doubt is announced
-    /// when it has answered.
+    /// Announces the hosts of both sides, each on the other side; `infiniband` are those known on that side.
+    /// A host in doubt is announced when it has answered.
     pub fn announce_hosts(&mut self, now: Instant, infiniband: impl Iterator<Item = IpAddr>) {
         self.announce_all(now);
         let infiniband: Vec<_> = infiniband.filter(self.is_undoubted()).collect();
         self.ethernet_announcements.start(now, infiniband.into_iter());
     }
 
-    /// A test of known hosts: true for those that are proven and whose addresses were not claimed while it did not forward.
+    /// A test of known hosts: true for those that are proven and whose addresses were not
+    /// claimed while it did not forward.
     fn is_undoubted(&self) -> impl Fn(&IpAddr) -> bool {
         let doubted = self.meanwhile.doubted();
         move |ip| !doubted.contains(ip) && !self.unproven.contains_key(ip)

@@ -64,8 +64,8 @@ impl HostMemory {
         self.base.as_ptr().addr() as u64
     }
 
-    /// The same as a pointer, for readers of memory that no other process and no guest can write: the device itself reads and writes
-    /// by [`Self::read`] and [`Self::write`] only.
+    /// The same as a pointer, for readers of memory that no other process and no guest can write: the device
+    /// itself reads and writes by [`Self::read`] and [`Self::write`] only.
     #[inline]
     #[must_use]
     pub const fn base(&self) -> NonNull<u8> {

@@ -112,7 +112,8 @@ impl Tun {
         wait_none(rustix::io::readv(&self.device, into))
     }
 
-    /// Hands a packet to the kernel as received by this interface. Fails with `EBADFD` if the interface was deleted.
+    /// Hands a packet to the kernel as received by this interface. Fails with
+    /// `EBADFD` if the interface was deleted.
     pub fn write(&self, packet: &[IoSlice<'_>]) -> io::Result<Delivery> {
         match rustix::io::writev(&self.device, packet) {
             Err(rustix::io::Errno::IO) => Ok(Delivery::Down),

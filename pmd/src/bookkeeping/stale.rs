@@ -9,7 +9,8 @@ use super::{Mark, Progress};
 /// Most numbers that are remembered one by one.
 const MOST: usize = 4096;
 
-/// What a removed queue pair keeps until the device has destroyed it. Until then the device may write completions of it.
+/// What a removed queue pair keeps until the device has destroyed it. Until then the
+/// device may write completions of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Removed(Arc<()>);
 
@@ -50,7 +51,8 @@ impl Stale {
         Self { pairs: Arc::downgrade(&removed.0), destroyed: None }
     }
 
-    /// True if no completion of theirs is left: the device has destroyed them all, and what lay in the completion queues then was read.
+    /// True if no completion of theirs is left: the device has destroyed them all, and the completion
+    /// queues were read up to that point.
     fn is_over(&mut self, reading: Reading<'_>) -> bool {
         if self.pairs.strong_count() > 0 {
             return false;
@@ -66,7 +68,7 @@ impl Stale {
 #[derive(Debug, Default)]
 pub(crate) struct StaleNumbers {
     numbers: BTreeMap<u32, Stale>,
-    /// There were too many: while this is not over, any number may be one.
+    /// Queue pairs beyond [`MOST`]: until these are over, any number may be stale.
     others: Option<Stale>,
 }
 

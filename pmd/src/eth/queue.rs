@@ -79,8 +79,9 @@ impl EthQueue {
 
     /// Sends frames, oldest first; what the port does not take stays in the burst. Returns how many it took.
     ///
-    /// A driver that sends one segment only gets copies of chains. While there is no buffer for a copy, the frame and those behind
-    /// it stay in the burst. A frame longer than a buffer, and so longer than `EthConfig::mtu`, is removed and not counted as taken.
+    /// A driver that sends one segment only gets copies of chains. While there is no buffer for a copy, the
+    /// frame and those behind it stay in the burst. A frame longer than a buffer, and so longer than
+    /// `EthConfig::mtu`, is removed and not counted as taken.
     pub fn tx_burst(&mut self, burst: &mut Burst) -> usize {
         let ready = if self.one_segment { self.make_single(burst) } else { burst.len() };
         let length = burst.len();
@@ -108,8 +109,8 @@ impl EthQueue {
         }
     }
 
-    /// Copies chains into one buffer each, for drivers that send one segment only. Returns how many frames are ready: all, or those
-    /// before the first for which there is no buffer.
+    /// Copies chains into one buffer each, for drivers that send one segment only. Returns how many frames
+    /// are ready: all, or those before the first for which there is no buffer.
     fn make_single(&self, burst: &mut Burst) -> usize {
         // As a rule none has more.
         let first = burst.iter().position(|frame| frame.segment_count() != 1);

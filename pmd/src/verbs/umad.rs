@@ -24,9 +24,10 @@ const PERIOD_MS: c_int = 1000;
 const RETRIES: c_int = 2;
 /// The kernel repeats a request for less than this long, and remembers it no longer: the sender of a request must not give it up sooner.
 pub const REQUEST_TIME: Duration = Duration::from_millis((PERIOD_MS * (RETRIES + 1)) as u64);
-/// Requests that may be outstanding. Those that were taken back are outstanding, too, until [`REQUEST_TIME`] is over.
+/// Requests that may be outstanding. Cancelled requests stay outstanding until [`REQUEST_TIME`] is over.
 const REQUESTS: usize = 192;
-/// How many of them are reserved for memberships of groups: without these a link hears no ARP, while a path is looked up again.
+/// How many of them are reserved for group memberships: a link without these receives no ARP,
+/// while a path is simply looked up again.
 const RESERVED: usize = 64;
 /// Datagrams that one call passes over: answers to nothing, and requests that nobody answered.
 const STRAYS: usize = 64;

@@ -30,8 +30,8 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         self.port.release(now, index);
     }
 
-    /// As [`Endpoint::add_link`], but the link does not come up before it is [released](Endpoint::release_link): what happens to it is
-    /// lost as long as nobody knows it.
+    /// As [`Endpoint::add_link`], but the link does not come up before it is
+    /// [released](Endpoint::release_link): its events would be lost before its owner knows it.
     pub fn add_link_held(
         &mut self,
         now: Instant,

@@ -78,7 +78,8 @@ pub(crate) struct Groups {
     by_mlid: BTreeMap<Lid, Gid>,
     /// All multicast LIDs below this one are taken.
     lowest_free: u16,
-    /// Number of groups that a port made, whoever is in them: it may join others to them, and make them in others' names (ProxyJoin).
+    /// Number of groups that a port made, whatever their members: it may have others join them, and make
+    /// them in others' names (ProxyJoin).
     made: BTreeMap<Guid, usize>,
     /// Multicast LIDs whose members changed.
     changed: BTreeSet<Lid>,

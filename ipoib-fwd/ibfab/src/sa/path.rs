@@ -37,7 +37,8 @@ pub(crate) fn find(context: &Context<'_>, request: &SaMad, groups: &Groups) -> R
     let pairs = sources.iter().flat_map(|s| targets.iter().map(move |t| (*s, *t)));
     let mut records = Records::new();
     for (examined, (source, target)) in pairs.enumerate() {
-        // A request that names neither end, and a partition that no two ports share, would have all pairs of the subnet examined.
+        // A request that names neither end, for a partition that no two ports share, would
+        // examine all pairs of the subnet.
         if examined >= context.config.max_path_pairs {
             return Err(refuse(status::NO_RESOURCES));
         }

@@ -157,7 +157,8 @@ impl SubnetManager {
         self.out.pop_front()
     }
 
-    /// Switch ports with a channel adapter at their other end, and its LID; `None` if nothing changed since the last call.
+    /// Switch ports with a channel adapter at their other end, and its LID; `None` if
+    /// nothing changed since the last call.
     pub(crate) fn take_sources(&mut self) -> Option<BTreeMap<PortId, Lid>> {
         std::mem::take(&mut self.sources_changed).then(|| self.sweep.subnet.sources())
     }

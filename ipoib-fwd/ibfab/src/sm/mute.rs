@@ -1,5 +1,5 @@
-//! Hosts that have a link and do not answer. Nobody waits for them: sweeps leave them out, and they are asked apart from the
-//! sweeps until they answer.
+//! Hosts that have a link and do not answer. Nothing waits for them: sweeps leave them out, and they are
+//! queried apart from the sweeps until they answer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -19,13 +19,13 @@ const MAX_DOUBLINGS: u32 = 4;
 /// Time without a strike after which a host is like all others.
 const FORGIVEN: Duration = Duration::from_secs(60);
 
-/// One of them.
+/// A host that does not answer, or has not for a time.
 #[derive(Debug)]
 struct Host {
     path: DirectedPath,
     /// Questions in a row that it did not answer.
     strikes: u32,
-    /// Times that it answered again and then did not: each costs others a wait.
+    /// How often it answered again and then stopped: each time costs others a wait.
     relapses: u32,
     last_strike: Instant,
     /// When it is asked next; `None` while it is being asked, or is in the sweep again.
@@ -34,7 +34,7 @@ struct Host {
     left_out: bool,
 }
 
-/// Those that there are, by the switch port that they hang on.
+/// The hosts that do not answer, by the switch port that they hang on.
 #[derive(Debug)]
 pub(crate) struct MuteHosts {
     hosts: BTreeMap<PortId, Host>,
@@ -94,7 +94,8 @@ impl MuteHosts {
         next.into_iter().chain(self.questions.due()).min()
     }
 
-    /// Asks those whose time has come; `is_sweep`: and those that have not been silent for long, as something has changed.
+    /// Queries hosts that are due. With `is_sweep`, as something has changed, also those that
+    /// have not been silent for long.
     pub(crate) fn ask(&mut self, now: Instant, is_sweep: bool, to: &mut VecDeque<Mad>) {
         for (&at, host) in &mut self.hosts {
             let early = is_sweep && host.relapses == 0 && host.strikes < PATIENCE;
@@ -107,7 +108,7 @@ impl MuteHosts {
         self.questions.send(now, to);
     }
 
-    /// Takes an answer. True if a host answers again: a sweep is to look at it.
+    /// Takes an answer. True if a host answers again: the next sweep includes it.
     pub(crate) fn answer(&mut self, smp: &Smp) -> bool {
         let Some(at) = self.questions.answer(smp) else { return false };
         if let Some(host) = self.hosts.get_mut(&at) {

@@ -76,7 +76,8 @@ impl Sweep {
         self.write_multicast(pruned);
     }
 
-    /// Writes the blocks of multicast tables that are not as they shall be: all, or `only` these, of which `groups` has all.
+    /// Writes the blocks of multicast tables that differ from what they should be: all blocks, or `only`
+    /// these, for which `groups` is complete.
     pub(crate) fn program_multicast(&mut self, groups: &Receivers, only: Option<&BTreeSet<u16>>) {
         let mut wanted = Vec::new();
         for (guid, mut table) in routing::multicast(&self.subnet, groups) {
@@ -157,9 +158,9 @@ impl Sweep {
         }
     }
 
-    /// Takes links down that carry data although what is at the other end of a switch port does not answer or take its settings, as it
-    /// may be on a switch that another subnet manager configured before: what is there has whatever LID and P_Keys it likes. The link
-    /// comes up again as any other once its end is configured.
+    /// Takes down links that carry data although the other end of a switch port does not answer or take its
+    /// settings. They may be left from a subnet manager that configured the switch before: that end has any
+    /// LID and P_Keys it likes. Such a link comes up again as any other once its end is configured.
     pub(crate) fn take_unconfigured_down(&mut self, now: Instant, counters: &mut Counters) {
         let mut downs = Vec::new();
         let mut unconfigured = BTreeMap::new();
@@ -173,7 +174,7 @@ impl Sweep {
                 let id = (guid, number);
                 let since = self.unconfigured.get(&id).copied().unwrap_or(now);
                 let is_due = now.duration_since(since) >= UNCONFIGURED_TIMEOUT;
-                // A switch that refuses is asked again as late.
+                // A switch that refuses is tried again after the same time.
                 unconfigured.insert(id, if is_due { now } else { since });
                 if is_due {
                     let info = PortInfo {

@@ -17,8 +17,8 @@ use crate::subnet::{Changes, Counters, KeyTable, MKeys, Node, Port, PortId, SmCo
 
 /// Most P_Keys that a port is given.
 pub(super) const MAX_PKEYS: usize = 128;
-/// How long a link that carries data stays up while one end of it cannot be configured: twice as long as the lease of a predecessor's
-/// M_Keys.
+/// How long a link that carries data stays up while one end of it cannot be configured: twice the lease of a
+/// predecessor's M_Keys.
 pub(super) const UNCONFIGURED_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What an outstanding packet is for.
@@ -100,7 +100,7 @@ pub(crate) struct Sweep {
     pub(super) warned: bool,
     /// Ports that did not take their settings, which is reported once.
     refused: BTreeSet<PortId>,
-    /// Switch ports that carry data although what is at their other end cannot be configured, and since when.
+    /// Switch ports that carry data although their other end cannot be configured, and since when.
     pub(super) unconfigured: BTreeMap<PortId, Instant>,
     /// A branch that shall be cut may still be there, so nothing is grafted in this sweep.
     pub unpruned: bool,

@@ -73,7 +73,7 @@ impl<S> Transactions<S> {
     pub(crate) fn answer(&mut self, smp: &Smp) -> Option<S> {
         let tid = smp.header.tid.0;
         let request = &self.out.get(&tid)?.smp;
-        // The path says who answers: each switch of ours checks that it is the way the answer came.
+        // The path identifies the sender: each switch of ours checks that the answer came by it.
         let hops = usize::from(request.hop_count()) + 1;
         let fits = smp.header.method == Method::GetResp
             && smp.header.class == request.header.class

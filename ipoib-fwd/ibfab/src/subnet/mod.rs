@@ -244,11 +244,12 @@ impl Subnet {
         }
         self.lids.insert(manager, first);
         let mut taken: BTreeSet<Lid> = self.lids.values().copied().collect();
-        // Of several new ports with one LID nobody gets it: one of them may want another one's packets.
+        // A LID that several new ports bring goes to none of them: one of them
+        // may want another one's packets.
         let mut brought = BTreeSet::new();
         for (guid, _, had) in wanted.iter().filter(|(guid, ..)| !self.lids.contains_key(guid)) {
             if had.0 != 0 && !brought.insert(*had) {
-                tracing::warn!("port {guid} and another one come with LID {had}: both get another one");
+                tracing::warn!("port {guid} and another port both report LID {had}: both get a new one");
                 taken.insert(*had);
             }
         }

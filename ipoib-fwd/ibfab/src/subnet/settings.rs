@@ -65,7 +65,7 @@ pub struct SmConfig {
     pub max_groups: usize,
     /// Most multicast groups that one port makes.
     pub max_groups_of_a_port: usize,
-    /// Most pairs of ports that one request for paths has examined.
+    /// Most pairs of ports that are examined for one request for paths.
     pub max_path_pairs: usize,
     /// Most event subscriptions.
     pub max_subscriptions: usize,

@@ -108,8 +108,8 @@ impl Switch {
         Ok(true)
     }
 
-    /// Multicast: to all ports of the group except its ingress. It leaves at once where there is room, and waits for the others
-    /// until one deadline, which is the same for all of them.
+    /// Multicast: to all ports of the group except its ingress. It leaves at once where there is room, and
+    /// waits for the others until one deadline, which is the same for all of them.
     fn spread(
         &mut self,
         at: usize,
@@ -202,8 +202,8 @@ impl Switch {
         }
     }
 
-    /// True if the egress can take the packet now, false if the packet has to wait; an error if it has waited for too long
-    /// (`is_overdue`), or the receiver takes nothing.
+    /// True if the egress can take the packet now, false if the packet has to wait; an error if it has waited
+    /// for too long (`is_overdue`), or the receiver takes nothing.
     fn has_room(&mut self, egress: usize, len: usize, is_overdue: bool) -> Result<bool, DropReason> {
         let port = self.ports.get_mut(egress).ok_or(DropReason::NoRoute)?;
         if port.has_room(len) {
@@ -220,7 +220,7 @@ impl Switch {
         Ok(false)
     }
 
-    /// True if a packet has waited at this port for so long that management packets pass it.
+    /// True if a packet has waited at this port long enough for management packets to pass it.
     pub(super) fn has_waited(&self, at: usize, now: Instant) -> bool {
         self.blocked(at).is_some_and(|blocked| now.saturating_duration_since(blocked.since) >= PASSING)
     }

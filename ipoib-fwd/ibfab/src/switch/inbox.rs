@@ -1,5 +1,5 @@
-//! Datagrams for the subnet manager behind port 0: subnet management apart from the rest, and with a share for each port, so
-//! that a flood from one port loses only what came in by the same port.
+//! Datagrams for the subnet manager behind port 0: subnet management apart from the rest, and with a share
+//! for each port, so that a flood from one port loses only what came in by the same port.
 
 use std::collections::VecDeque;
 
@@ -56,7 +56,7 @@ impl Lane {
 pub(super) struct Inbox {
     smps: Lane,
     others: Lane,
-    /// Which of them has its turn.
+    /// The queue that is served next.
     smps_next: bool,
 }
 

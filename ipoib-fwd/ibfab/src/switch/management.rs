@@ -48,7 +48,8 @@ impl Switch {
             return Err(DropReason::Icrc);
         }
         if smp.is_directed() {
-            // An answer comes back by the port that its request left by: a host answers in nobody else's place.
+            // An answer comes back by the port that its request left by: a host
+            // answers in nobody else's place.
             let hop = smp.initial_path.get(usize::from(smp.hop_pointer()));
             if smp.is_returning() && hop != Some(&ingress) {
                 return Err(DropReason::BadRoute);

@@ -1,8 +1,9 @@
 //! The switch: packets between its ports by linear and multicast forwarding tables, subnet management packets by
 //! directed route, and port 0 with the switch's own agent and the subnet manager behind it.
 //!
-//! Store and forward. A packet whose egress is full stays in its link, which holds the sender back; if the receiver takes
-//! nothing for the head-of-queue life time, packets to it are dropped until it does (IBA 18.2.5.4).
+//! Store and forward. A packet whose egress is full stays in its link, which holds the sender
+//! back; if the receiver takes nothing for the head-of-queue life time, packets to it are
+//! dropped until it does (IBA 18.2.5.4).
 
 mod agent;
 mod forward;
@@ -39,14 +40,15 @@ pub const MAX_PORTS: usize = 254;
 const BURST: usize = 32;
 /// Time that a packet may wait for receivers that take nothing.
 const HEAD_OF_QUEUE_LIFE: Duration = Duration::from_millis(250);
-/// Time that a packet waits before management packets pass it: data of a receiver that is only slow stays in the link.
+/// Time that a packet waits before management packets pass it: data of a receiver that
+/// is only slow stays in the link.
 const PASSING: Duration = Duration::from_millis(1);
 /// Data packets that management packets pass.
 const MAX_WAITING: usize = 64;
-/// A multicast packet that waited for at least this long makes those after it hurry.
+/// After a multicast packet that waited for at least this long, the following ones do not wait for a time.
 const LONG_WAIT: Duration = Duration::from_millis(10);
-/// How long they hurry, in waits: receivers that take a packet from time to time hold a sender of multicasts for a ninth of
-/// the time at most.
+/// That time, in waits: receivers that take a packet from time to time hold up a sender of multicasts
+/// for at most a ninth of the time.
 const HURRY: u32 = 8;
 
 /// What a switch is at its start.

@@ -112,7 +112,8 @@ pub(super) struct Port {
     pub(super) refused: u64,
     /// What had been counted when performance management cleared it last.
     pub(super) cleared: Counted,
-    /// LID of the channel adapter at the other end, where it is enforced: packets from it have it as their source.
+    /// LID of the channel adapter at the other end, where it is enforced: packets
+    /// from it have it as their source.
     pub(super) source: Option<Lid>,
     /// P_Keys that pass where they are enforced.
     pub(super) partitions: PartitionTable,
@@ -122,9 +123,11 @@ pub(super) struct Port {
     pub(super) blocked: Option<Blocked>,
     /// Data packets that came in and wait, the first as `blocked` says: management packets behind them pass.
     pub(super) waiting: VecDeque<(Box<[u8]>, Crcs)>,
-    /// Multicast packets that came in by it wait for nobody until then: one before them waited for long.
+    /// Until then multicast packets that came in by it do not wait for receivers:
+    /// an earlier one waited for long.
     pub(super) hurry_until: Option<Instant>,
-    /// The receiver took nothing for the head-of-queue life time: packets that find it full are dropped until there is room.
+    /// The receiver took nothing for the head-of-queue life time: packets that find it full
+    /// are dropped until there is room.
     pub(super) stalled: bool,
     /// What woke us was taken: it has to be asked for anew before a nap.
     pub(super) woken: bool,
@@ -224,7 +227,7 @@ impl Port {
         matches!(self.info.state, PortState::Init | PortState::Armed | PortState::Active)
     }
 
-    /// May a packet with this source LID come in?
+    /// True if a packet with this source LID may come in.
     pub(super) fn admits_source(&self, slid: Lid) -> Result<(), DropReason> {
         if self.source.is_none_or(|own| own == slid) { Ok(()) } else { Err(DropReason::SourceLid) }
     }

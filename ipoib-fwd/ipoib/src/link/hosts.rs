@@ -17,8 +17,9 @@ use super::table::{Neighbour, NeighbourChange};
 use super::timers::Timer;
 use crate::neighbour::{self, Gone, Question};
 
-/// How long a connection to an address that its neighbour has left stays. If another host has claimed that, the neighbour
-/// contradicts, and keeps its connection: this is longer than the owner of the table gives it for an answer.
+/// How long a connection stays after its neighbour has left the address. If that is only another
+/// host's claim, the neighbour contradicts it and keeps its connection: the owner of the table gives
+/// it less time than this to answer.
 pub const LEFT_GRACE: Duration = Duration::from_millis(1500);
 
 impl Link {

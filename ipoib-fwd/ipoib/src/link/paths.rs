@@ -21,10 +21,12 @@ use ib_wire::ipoib::{Arp, ArpOperation, ENCAPSULATION_LEN, EtherType, encapsulat
 
 /// ARP packets that may wait for one path in any case (Linux: `IPOIB_MAX_PATH_REC_QUEUE`).
 const WAITING: usize = 3;
-/// ARP packets that may wait for one path as long as those beyond [`WAITING`] are at most [`EXTRA`] for all paths. A host that opens
-/// connections to many others at once gets its replies from one port, and asks again only after a second.
+/// ARP packets that may wait for one path as long as those beyond [`WAITING`] are at most [`EXTRA`] for
+/// all paths. A host that opens connections to many others at once gets its replies from one port, and
+/// asks again only after a second.
 const MOST_WAITING: usize = 64;
-/// ARP packets beyond the first [`WAITING`] of their paths, over all paths of a link: a quarter of a megabyte.
+/// ARP packets beyond the first [`WAITING`] of their paths, over all paths of a
+/// link: a quarter of a megabyte.
 const EXTRA: usize = 4096;
 /// A path that no neighbour needs is dropped at the next sweep.
 pub(super) const SWEEP: Duration = Duration::from_secs(60);
@@ -38,7 +40,8 @@ const SEARCH: usize = 64;
 pub(super) enum Reason {
     /// We send there, or have been answered from there.
     Needed,
-    /// A connection from there was accepted, by a request that came by this LID: whether it came from there is still to be proven.
+    /// A connection from there was accepted, by a request that came by this LID. The
+    /// request's origin is not proven yet.
     Accepted(Lid),
     /// Somebody at this LID says that it is there.
     Named(Lid),
@@ -59,7 +62,7 @@ impl Reason {
 enum Spare {
     /// Those that are not being looked up.
     Unused,
-    /// Also those that are looked up because of somebody's word only.
+    /// Also those that are looked up only because a host named them.
     Rumoured,
 }
 
@@ -129,7 +132,7 @@ impl Paths {
     /// Keeps a packet for a path. False if there is no room for it.
     fn park(&mut self, gid: Gid, packet: Parked) -> bool {
         let Some(PathEntry { parked, .. }) = self.entries.get_mut(&gid) else { return false };
-        // Whoever asks again gets one answer.
+        // A host that repeats its request gets one answer.
         if parked.contains(&packet) {
             return true;
         }
@@ -142,7 +145,7 @@ impl Paths {
         true
     }
 
-    /// What was kept for a path is sent or dropped.
+    /// The packets that were kept for a path have been sent or dropped.
     const fn unpark(&mut self, parked: &[Parked]) {
         self.extra = self.extra.saturating_sub(parked.len().saturating_sub(WAITING));
     }
@@ -153,7 +156,7 @@ impl Paths {
             || !self.is_at_limit(lid)
     }
 
-    /// True if a LID has named as many ports as may be looked up at once for it.
+    /// True if the ports that a LID has named are at the limit of lookups at once.
     fn is_at_limit(&self, lid: Lid) -> bool {
         self.named.get(&lid).is_some_and(|n| *n >= NAMED)
     }
@@ -379,7 +382,7 @@ impl Work<'_> {
         }
         let Some(entry) = self.paths.entries.get(&gid) else { return };
         let (path, doubtful) = (entry.path, entry.doubtful);
-        // Beside a doubtful path: sent again if it should turn out that the peer has moved.
+        // A copy is kept with a doubtful path: it is sent again if it turns out that the peer has moved.
         let is_parked = (path.is_none() || doubtful) && self.paths.park(gid, Parked { worker, qpn, packet });
         match path {
             Some(path) => self.send_arp_by(&path, worker, qpn, &packet),

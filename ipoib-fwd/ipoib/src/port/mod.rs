@@ -162,7 +162,8 @@ impl Port {
         Ok(index)
     }
 
-    /// As [`Port::add_at`], but the link does nothing, and nothing happens to it, before it is [released](Port::release).
+    /// As [`Port::add_at`], but the link does nothing, and nothing happens to it, before
+    /// it is [released](Port::release).
     pub fn add_held(
         &mut self,
         now: Instant,

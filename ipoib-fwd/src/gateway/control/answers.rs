@@ -86,8 +86,8 @@ fn row_of(segment: &str, row: impl serde::Serialize) -> Value {
     row
 }
 
-/// Adds a value of each segment to an answer: an object by the segments' names, `NAME_by_segment`. `NAME` alone has another shape with
-/// one segment, that segment's value, and stays for readers of before.
+/// Adds a value of each segment to an answer: an object by the segments' names, `NAME_by_segment`. `NAME`
+/// alone has another shape with one segment, that segment's value; it stays for readers of the older form.
 fn add_by_segment(answer: &mut Value, name: &str, all: impl Iterator<Item = (String, Value)>) {
     let all: serde_json::Map<String, Value> = all.collect();
     let only = all.values().next().filter(|_| all.len() == 1).cloned();

@@ -1,4 +1,4 @@
-//! Sampling of checksums: the workers are asked once a second, and what they find is checked and reported.
+//! Sampling of checksums: workers sample once a second, and what they find is checked and reported.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use ipoib::link::WorkerIndex;
 use ipoib::net::ethernet::EthernetHeader;
 
 impl<B: Backend> GatewayControl<B> {
-    /// Has each worker look at the checksums of a few frames of each Ethernet port.
+    /// Requests each worker to sample the checksums of a few frames of each Ethernet port.
     pub(super) fn sample_checksums(&mut self) {
         // A worker has all Ethernet ports, whatever InfiniBand port the command goes by.
         if let Some(endpoint) = self.endpoints.at(EndpointIndex(0)) {
@@ -25,7 +25,8 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// Computes the checksum of a frame that a worker suspects, and warns of its sender if it is not complete.
+    /// Computes the checksum of a frame that a worker suspects, and warns of
+    /// its sender if it is not complete.
     pub(super) fn take_checksum_sample(&mut self, now: Instant, port: EthernetIndex, frame: &Mbuf) {
         let frame = frame.data();
         let Ok(front) = FrameHead::parse(frame, FrameFacts::default()) else { return };

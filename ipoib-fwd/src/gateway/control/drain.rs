@@ -11,13 +11,13 @@ use super::service::Readiness;
 use crate::event::What;
 use crate::segment::pair::{Drain, Role};
 
-/// What a drained segment says.
+/// Why a drained segment does not forward.
 const DRAINED: &str = "it is drained: ipoib-fwd ctl drain --undo";
 
 /// Why a segment could not forward now; nothing if it could, or does.
 fn trouble(readiness: &Readiness, is_drained: bool) -> Option<String> {
     let role = match readiness {
-        // The end of one does not end the other.
+        // Both reasons are reported: neither ends with the other.
         Readiness::Waits(why) if is_drained => return Some(format!("{DRAINED}; it waits, too: {why}")),
         Readiness::Waits(why) => return Some(format!("it waits: {why}")),
         Readiness::Settled(role) | Readiness::Coming(role) => role,

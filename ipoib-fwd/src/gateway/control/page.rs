@@ -1,4 +1,5 @@
-//! A page of a list that goes through the segments: its rows, bounded before they are built, and where the next page begins.
+//! A page of a list that goes through the segments: its rows, bounded before they are built,
+//! and where the next page begins.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -8,7 +9,8 @@ use serde_json::Value;
 use crate::forward::SegmentIndex;
 use crate::page::{Cursor, PageRequest};
 
-/// Rows of one page, over the segments in the order of their numbers and each segment's lists in a fixed order.
+/// Rows of one page, over the segments in the order of their numbers and each
+/// segment's lists in a fixed order.
 #[derive(Debug)]
 pub(super) struct Page<'a> {
     after: Option<Cursor<'a>>,
@@ -30,8 +32,8 @@ impl<'a> Page<'a> {
         Ok(Self { after, lists, room: request.limit, next: None })
     }
 
-    /// Adds the next rows of one list of a segment, in the order of their keys, and builds only those. Does not call
-    /// `rows` at all if the list stands before the page or behind it.
+    /// Adds the next rows of one list of a segment, in the order of their keys, and builds only those. Does
+    /// not call `rows` at all if the list stands before the page or behind it.
     pub(super) fn extend<K, R, I>(
         &mut self,
         out: &mut Vec<Value>,
@@ -48,7 +50,7 @@ impl<'a> Page<'a> {
         if self.next.is_some() || begin.is_some_and(|(at, _)| here < at) {
             return;
         }
-        // A key that cannot be read is no row's: the list begins again.
+        // A key that cannot be parsed belongs to no row: the list starts again.
         let last = begin.filter(|(at, _)| here == *at).and_then(|(_, key)| key.parse::<K>().ok());
         let rows = rows().into_iter().filter(|(key, _)| last.as_ref().is_none_or(|last| key > last));
         // One more than there is room for says that there is another page.
@@ -76,7 +78,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// The `n` smallest keys and their rows, sorted; keeps at most twice as many at a time.
+/// The `n` smallest keys and their rows, sorted; keeps at most 2 `n` at a time.
 fn smallest<K: Ord, R>(rows: impl Iterator<Item = (K, R)>, n: usize) -> Vec<(K, R)> {
     let mut kept: Vec<(K, R)> = Vec::new();
     for row in rows {
@@ -103,7 +105,8 @@ mod tests {
 
     const LISTS: &[&str] = &["infiniband", "ethernet"];
 
-    /// Answers a request from tables of addresses, by segment and list, as the gateway does; counts the rows that it builds.
+    /// Answers a request from tables of addresses, by segment and list, as the gateway does;
+    /// counts the rows that it builds.
     fn serve(tables: &[[Vec<IpAddr>; 2]], request: &str, built: &Cell<usize>) -> Value {
         let words = request.split_once(',').map(|(_, words)| words);
         let request = PageRequest::parse(words).unwrap();

@@ -45,10 +45,10 @@ use crate::gateway::segment_parts::{Ground, SegmentMaker, networks, segment_id};
 
 const STOPPING: &str = "the gateway is stopping";
 
-/// How often a segment's place is looked for that another one is about to leave.
+/// How often a new segment checks whether another one has left its place.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What a gateway that runs is told anew from, and what is not finished yet.
+/// The sources of a reload, and what is not finished yet.
 #[derive(Debug)]
 pub(in crate::gateway) struct Reloader {
     file: Option<PathBuf>,
@@ -57,12 +57,12 @@ pub(in crate::gateway) struct Reloader {
     workers: Vec<Arc<Handle>>,
     draining: Vec<Draining>,
     waiting: Vec<Waiting>,
-    /// Somebody wants the file to be read again.
+    /// A reload was requested.
     asked: bool,
     /// Clients that wait for the answer.
     askers: Vec<Asker>,
     under_way: Option<UnderWay>,
-    /// Links of segments that are there, which may come up.
+    /// Links that may come up, as their segments are there.
     held: VecDeque<(EndpointIndex, LinkIndex)>,
     /// Reloads that were carried out, and those that were refused.
     counts: [u64; 2],
@@ -70,16 +70,17 @@ pub(in crate::gateway) struct Reloader {
 
 type Asker = oneshot::Sender<Answer>;
 
-/// A reload that has begun: the links of its new segments are being made. What else it changes comes with the last of them.
+/// A reload in progress: the links of its new segments are being made. All
+/// other changes follow the last link.
 #[derive(Debug)]
 struct UnderWay {
     config: Config,
     change: Change,
     ready: Vec<(Segment, Ground)>,
-    /// New segments whose places are not free yet.
+    /// New segments that wait for a place.
     waiting: Vec<Segment>,
     links: NewLinks,
-    /// What was set when it began.
+    /// The value in force when the reload began.
     receive_mtu: Option<u16>,
     askers: Vec<Asker>,
 }
@@ -87,8 +88,8 @@ struct UnderWay {
 /// A link that is not gone yet.
 #[derive(Debug)]
 struct Draining {
-    /// The segment that it was of and that has been taken away. `None` for a link that a refused reload had made: a segment of
-    /// its name may be at work.
+    /// The removed segment that it belonged to. `None` for a link that a refused reload had made: a
+    /// segment of its name may be at work.
     name: Option<String>,
     index: SegmentIndex,
     endpoint: EndpointIndex,
@@ -167,12 +168,12 @@ impl Reloader {
         }
     }
 
-    /// True if no link is left of segments that have been taken away, and none is being made.
+    /// True if no link of a removed segment is left, and none is being made.
     pub(super) const fn is_settled(&self) -> bool {
         self.draining.is_empty() && self.under_way.is_none()
     }
 
-    /// Has the file read again; what comes of it is in the log.
+    /// Requests a reload; the result is in the log.
     pub(super) const fn ask(&mut self) {
         self.asked = true;
     }
@@ -200,7 +201,8 @@ impl Reloader {
         json!({"done": done, "refused": refused})
     }
 
-    /// Forgets links that no worker looks at any more; the names of the segments that were removed with them.
+    /// Forgets links that no worker looks at any more. Returns the names of the
+    /// segments that are thereby removed.
     fn take_removed(&mut self, passed: impl Fn(Grace) -> bool) -> Vec<String> {
         let is_gone = |d: &mut Draining| d.forgotten.is_some_and(&passed);
         self.draining.extract_if(.., is_gone).filter_map(|gone| gone.name).collect()
@@ -231,7 +233,7 @@ impl Reloader {
 }
 
 impl<B: Backend> GatewayControl<B> {
-    /// Has the configuration read again. The answer comes when the gateway is as it says, or stays what it is.
+    /// Requests a reload. The answer comes when it has been carried out or refused.
     pub(super) fn ask_for_reload(&mut self) -> Reply {
         let (asker, answer) = oneshot::channel();
         self.reloader.asked = true;
@@ -239,7 +241,7 @@ impl<B: Backend> GatewayControl<B> {
         Reply::Later(answer)
     }
 
-    /// Goes on with a reload, or begins one. True if there was something to do.
+    /// Continues a reload, or starts one. True if there was something to do.
     fn drive_reload(&mut self, now: Instant) -> bool {
         let work = match self.reloader.under_way.take() {
             Some(work) => work,
@@ -260,7 +262,7 @@ impl<B: Backend> GatewayControl<B> {
         true
     }
 
-    /// Compares the file with what the gateway is. Nothing is changed yet.
+    /// Compares the file with the running configuration. Changes nothing yet.
     fn begin_reload(&mut self, askers: Vec<Asker>) -> Result<UnderWay, (String, Vec<Asker>)> {
         match self.plan_reload() {
             Ok((config, change, ready, waiting)) => {
@@ -275,7 +277,8 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// What the file says now, what changes, which new segments can be made and which have to wait for a place.
+    /// The new configuration, its changes, the new segments that can be made, and
+    /// those that must wait for a place.
     #[expect(clippy::type_complexity, reason = "the parts of one plan, used at one place")]
     fn plan_reload(&mut self) -> Result<(Config, Change, Vec<(Segment, Ground)>, Vec<Segment>), String> {
         if self.stopping.is_some() {
@@ -312,7 +315,8 @@ impl<B: Backend> GatewayControl<B> {
         Ok((config, change, ready, waiting))
     }
 
-    /// Makes the next links of new segments; with the last one all changes are carried out. If the device refuses one, all go again.
+    /// Makes the next links of new segments; after the last one carries out all changes. If the device
+    /// refuses one, removes them all.
     fn continue_reload(&mut self, now: Instant, mut work: UnderWay) {
         let progress = if self.stopping.is_some() {
             Progress::Refused { at: 0, why: STOPPING.to_owned() }
@@ -348,7 +352,7 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// Becomes what the file says. Nothing is refused any more.
+    /// Applies the new configuration. Nothing can be refused any more.
     fn carry_out_reload(&mut self, now: Instant, work: UnderWay, links: Vec<LinkIndex>) -> Value {
         let UnderWay { config, change, ready, waiting, receive_mtu, .. } = work;
         let maker = self.maker.with(config);
@@ -395,7 +399,7 @@ impl<B: Backend> GatewayControl<B> {
         answer
     }
 
-    /// Says what became of a reload.
+    /// Reports the result of a reload.
     fn end_reload(&mut self, now: Instant, outcome: Answer, askers: Vec<Asker>) {
         self.service.reloaded(now);
         self.reloader.counts[usize::from(outcome.is_err())] += 1;
@@ -565,7 +569,7 @@ impl<B: Backend> GatewayControl<B> {
             self.reloader.waiting.clear();
         }
         let mut busy = self.release_held(now);
-        // A reload has counted the places that are free.
+        // A reload in progress has counted on the free places.
         busy = busy || self.drive_reload(now);
         let due = self.reloader.waiting.extract_if(.., |w| now >= w.retry).collect::<Vec<_>>();
         for waiting in due {
@@ -587,7 +591,7 @@ impl<B: Backend> GatewayControl<B> {
         true
     }
 
-    /// True if the device had work by it.
+    /// True if the device was given work.
     fn join_waiting(&mut self, now: Instant, mut waiting: Waiting) -> bool {
         let Self { maker, ethernets, endpoints, .. } = self;
         let ground = maker.ground(&waiting.segment, SegmentIndex(0), ethernets, endpoints);

@@ -118,7 +118,8 @@ impl<B: Backend> GatewayControl<B> {
                 && wanted != link.settings().mode
             {
                 link.set_mode(now, wanted);
-                // Hosts that know the gateway's addresses know by their flags whether to ask for a connection.
+                // Hosts that know the gateway's addresses know by their flags
+                // whether to ask for a connection.
                 duty.segment.announce_all(now);
                 self.carry_out(now, at);
             }

@@ -108,7 +108,8 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
 }
 
 impl<Q: MemoryWork> Hands<'_, Q> {
-    /// Queues a frame of the control lcore's own for its segment's Ethernet port, with the tag of its VLAN. One that would be dropped goes back.
+    /// Queues a frame of the control lcore's own for its segment's Ethernet port, with the tag of its VLAN.
+    /// One that would be dropped goes back.
     fn push_own_frame(
         &mut self,
         segment: SegmentIndex,

@@ -21,7 +21,7 @@ use ipoib::drop_reason::DropReason;
 const PATIENCE: Duration = Duration::from_millis(20);
 /// Frames that wait for a port which takes none.
 const WAITING: usize = config::WAITING_FRAMES as usize - BURST;
-/// Of these, places for frames of the control lcore's own: a query that is dropped would count as a host's silence.
+/// Of these, places for frames of the control lcore's own: a dropped query would count as the host's silence.
 const OWN: usize = 32;
 /// The most frames that a packet is cut into: 65,515 bytes behind a header of 20, in pieces of 552, which is what the smallest MTU of
 /// 576 leaves. With options in the header there are a few more.
@@ -106,7 +106,8 @@ enum OwnRoom {
     None,
 }
 
-/// Where a frame of the control lcore's own waits for a port, given whether the next burst is full and how many frames come after it.
+/// Where a frame of the control lcore's own waits for a port; `is_full`: the next burst is full, `behind`:
+/// the number of frames after it.
 const fn own_room(patience: Patience, is_full: bool, behind: usize) -> OwnRoom {
     match patience {
         Patience::Stuck => OwnRoom::None,
@@ -133,7 +134,7 @@ pub(super) struct EthernetFace {
     /// Received frames are looked at before they are forwarded: a tap sees them, or checksums are sampled.
     is_watched: bool,
     has_tap: bool,
-    /// Frames whose checksum is still to be looked at.
+    /// Frames that are still to be sampled.
     samples: u8,
 }
 
@@ -155,13 +156,13 @@ impl EthernetFace {
         }
     }
 
-    /// Has received frames shown to a tap, or to none any more.
+    /// Starts or stops showing received frames to a tap.
     pub(super) const fn watch(&mut self, has_tap: bool) {
         self.has_tap = has_tap;
         self.is_watched = has_tap || self.samples > 0;
     }
 
-    /// Has the checksums of the next frames looked at.
+    /// Samples the checksums of the next frames.
     pub(super) const fn sample_checksums(&mut self) {
         self.samples = SAMPLES;
         self.is_watched = true;
@@ -173,7 +174,7 @@ impl EthernetFace {
         self.is_watched
     }
 
-    /// Takes the number of samples that a burst of `frames` frames gives from what is left of this second's.
+    /// Takes samples for a burst of `frames` frames from those left in this second; returns their number.
     pub(super) fn take_samples(&mut self, frames: usize) -> usize {
         let taken = frames.min(self.samples.into());
         self.samples -= taken as u8;
@@ -211,7 +212,8 @@ impl EthernetFace {
         has_room
     }
 
-    /// The same for a frame of the control lcore's own, which has places of its own. It comes back if it would be dropped.
+    /// The same for a frame of the control lcore's own, which has places of its own. It
+    /// comes back if it would be dropped.
     pub(super) fn push_own(&mut self, frame: Mbuf, counters: &mut WorkerCounters) -> Result<(), Mbuf> {
         if self.burst.is_full() && !self.is_blocked {
             self.offer(counters);
@@ -335,7 +337,8 @@ impl EthernetFace {
     }
 }
 
-/// The segment of a frame that is to leave by a port: by the tag in it, or the one that the port is to put in.
+/// The segment of a frame that is to leave by a port: by the tag in it, or the
+/// one that the port is to put in.
 fn segment_of<D: Clone>(port: EthernetIndex, frame: &Mbuf, tables: &Tables<D>) -> Option<SegmentIndex> {
     let read = |tag| FrameHead::parse(head(frame), FrameFacts { tag, ..FrameFacts::default() });
     // A driver may have put it in already.

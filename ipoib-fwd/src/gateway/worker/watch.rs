@@ -1,5 +1,5 @@
-//! Received frames that something looks at before they are forwarded: a tap, or the sampling of checksums. A burst of a port that nothing
-//! watches costs one test.
+//! Received frames that are inspected before they are forwarded: by a tap, or by the sampling of checksums.
+//! For a port without either, a burst costs one test.
 
 use pmd::eth::Burst;
 use pmd::hca::{Checksum, MemoryWork};
@@ -32,8 +32,8 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         }
     }
 
-    /// Hands a copy of a frame to the control lcore if its checksum looks incomplete; true if so. It is no drop where there is no room for
-    /// the copy: the frame itself is forwarded.
+    /// Hands a copy of a frame to the control lcore if its checksum looks incomplete; true if so. Without
+    /// room for the copy nothing is dropped: the frame itself is forwarded.
     fn sample(&mut self, port: EthernetIndex, frame: &Mbuf, tables: &Tables<Q::Destination>) -> bool {
         let facts = frame.frame_facts();
         let Ok(front) = FrameHead::parse(head(frame), facts) else { return false };

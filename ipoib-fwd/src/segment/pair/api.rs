@@ -217,8 +217,8 @@ pub enum Event {
         /// Where.
         side: Side,
     },
-    /// Another gateway forwarded, or may have forwarded, at the same time as this one, which goes on. All hosts are to be announced again on both
-    /// sides: some still send to the other gateway.
+    /// Another gateway forwarded, or may have forwarded, at the same time as this one, which goes on. The
+    /// caller announces all hosts again on both sides: some still send to the other gateway.
     AnnounceHosts,
     /// The forwarder told hosts that it knows: they are to be learnt as if they had been heard.
     Neighbours(Vec<Neighbour>),

@@ -61,8 +61,8 @@ impl Echo {
     }
 }
 
-/// A bound on echoes, for each side by itself: a flood of probes on one side does not keep the other side's from being answered. Each probe has one
-/// echo in a period, so nobody uses the bound up with copies of a probe.
+/// A bound on echoes, for each side by itself: a flood of probes on one side does not keep the other side's
+/// from being answered. Each probe has one echo in a period, so copies of a probe do not use the bound up.
 #[derive(Debug)]
 pub(super) struct EchoBudget {
     until: Instant,

@@ -100,8 +100,8 @@ impl Pair {
         }
     }
 
-    /// Numbers its messages by the gateway's uptime, in microseconds, so that they rise from one life of a segment to the next: other gateways
-    /// take no number of one instance twice.
+    /// Numbers its messages by the gateway's uptime, in microseconds, so that the numbers rise from one life
+    /// of a segment to the next: other gateways accept each number of an instance once.
     #[must_use]
     pub fn numbered_from(mut self, uptime: Duration) -> Self {
         self.sequence = u64::try_from(uptime.as_micros()).unwrap_or(u64::MAX >> 1);

@@ -1,7 +1,8 @@
 //! What gateways of one segment tell each other: bytes of a version of their own, the same on both sides.
 //!
-//! On Ethernet behind an Ethernet header of type [`crate::forward::ETHERTYPE_HELLO`] to [`crate::forward::PAIR_GROUP`], on InfiniBand behind the encapsulation header
-//! with that type, to the broadcast group. Hosts have no use for the type and drop it. Numbers are in network order.
+//! On Ethernet behind an Ethernet header of type [`crate::forward::ETHERTYPE_HELLO`] to
+//! [`crate::forward::PAIR_GROUP`], on InfiniBand behind the encapsulation header with that type, to the
+//! broadcast group. Hosts have no use for the type and drop it. Numbers are in network order.
 //!
 //! ```text
 //!  0 magic "IPGW"   4 version   5 kind   6 length, tag included   8 segment   16 GUID   24 instance   32 sequence

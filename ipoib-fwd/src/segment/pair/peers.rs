@@ -276,8 +276,8 @@ impl Peers {
         }
     }
 
-    /// Notes which gateways forward. True if one of them began or stopped to, or is heard again and may have forwarded unheard: one that has just
-    /// started listens first. Call it before [`Self::change`].
+    /// Notes which gateways forward. True if one of them started or stopped forwarding, or is heard again and
+    /// may have forwarded unheard: one that has just started listens first. Call it before [`Self::change`].
     pub(super) fn note_forwarders(&mut self, now: Instant) -> bool {
         let mut changed = false;
         for peer in &mut self.list {

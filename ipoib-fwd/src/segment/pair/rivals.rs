@@ -10,7 +10,8 @@ use arrayvec::ArrayVec;
 use super::message::{Identity, Side};
 use super::peers::{Rank, rank};
 
-/// Most that are known at a time. Of those that are heard on one side alone the one that was heard longest ago makes room first.
+/// Most rivals that are known at a time. The one with the least [worth](Rival::worth) makes room
+/// first; of equals the one that was heard longest ago.
 const KNOWN: usize = 32;
 /// For how long an echo counts. Probes go at least once a second, so three may be lost.
 pub(super) const PROOF: Duration = Duration::from_millis(3500);
@@ -30,8 +31,8 @@ impl Rival {
         Some(a?.min(b?) + PROOF)
     }
 
-    /// Which one makes room for one that was heard on `side`, least first: anybody there can make up the names of those that are heard on this side
-    /// alone.
+    /// Its worth when one that was heard on `side` needs room: any host there can make up
+    /// the names of those that are heard on this side alone.
     fn worth(&self, side: Side) -> u8 {
         match (self.heard[side as usize], self.heard[side.other() as usize]) {
             (_, None) => 0,

@@ -165,7 +165,7 @@ fn a_full_subnet_leaves_the_limits_of_ordinary_work_alone() {
         for (all, more) in seen.iter_mut().zip(step.announced) {
             all.extend(more.into_iter().map(|(_, ip)| ip));
         }
-        // As many claims and announcements of ordinary hosts as their limits allow in that time.
+        // Claims and announcements of ordinary hosts, up to their limits in that time.
         let new = Ipv4Addr::new(10, 77, 0, 251 + claims % 3);
         w.ethernet(ArpOperation::Request, MacAddress([2, 0, 0, 0, 2, claims]), new, new);
         claims += 1;

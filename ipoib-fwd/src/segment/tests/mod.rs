@@ -99,7 +99,7 @@ struct Fake {
     connections: HashSet<IpAddr>,
     dialling: HashSet<IpAddr>,
     behind: HashMap<Qpn, IpAddr>,
-    /// Who is at the other end of connections.
+    /// The link-layer addresses at the other ends of connections.
     connected: HashMap<Qpn, HardwareAddress>,
     /// Neighbours that are asked whether they are still there.
     verified: HashSet<IpAddr>,

@@ -159,8 +159,8 @@ pub(super) trait SocketEnd {
     }
 }
 
-/// Sends all of `batch`, as far as the socket takes it. What it will not take at all, because it is too long for the path, is counted
-/// and left out.
+/// Sends all of `batch`, as far as the socket takes it. What it will not take at all, because it is too long
+/// for the path, is counted and left out.
 pub(super) fn send_all(socket: &impl AsRawFd, batch: &mut Batch, counters: &mut CableCounters) {
     let mut retried = false;
     while !batch.is_empty() {

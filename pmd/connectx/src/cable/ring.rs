@@ -354,8 +354,8 @@ impl Consumer {
     pub(super) fn pop(&mut self, into: &mut [u8; MAX_PACKET]) -> Result<Option<(usize, Crcs)>, Broken> {
         let Some((len, crcs)) = self.next()? else { return Ok(None) };
         let packet = into.get_mut(..len as usize).ok_or(Broken)?;
-        // SAFETY: `next` checked that `len` bytes of the ring follow. Should the other end write while we copy, we get odd
-        // bytes, which nobody has trusted yet.
+        // SAFETY: `next` checked that `len` bytes of the ring follow. Should the other end write while we
+        // copy, we get odd bytes, which nobody has trusted yet.
         unsafe { shared::load(self.place.bytes(self.tail), packet) };
         self.tail = self.tail.wrapping_add(record(len));
         Ok(Some((len as usize, crcs)))

@@ -140,7 +140,8 @@ impl UdpEnd {
         };
         let hello = self.codec.hello(Hello { session: self.session, heard, bye });
         let Err(e) = self.socket.send(&hello) else { return };
-        // An ICMP error for an earlier datagram is reported once, in place of a send. A second failure counts as a lost datagram.
+        // An ICMP error for an earlier datagram is reported once, in place of a send. A second
+        // failure counts as a lost datagram.
         let _ = self.socket.send(&hello);
         if !self.is_up() {
             self.trouble = Some(match e.kind() {
@@ -200,7 +201,8 @@ impl UdpEnd {
         };
         // Who repeats our number has read what we sent; anybody can write the other end's address on a datagram.
         let heard_us = hello.heard == self.session;
-        // An end that starts has heard nobody; while we are down the other end may know an earlier session of ours.
+        // An end that starts has heard nobody; while we are down the other end may
+        // know an earlier session of ours.
         if !heard_us && self.is_up() {
             let count = if hello.heard == 0 { &mut counters.rx_stale } else { &mut counters.rx_forged };
             *count += 1;

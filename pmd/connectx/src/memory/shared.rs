@@ -1,11 +1,14 @@
-//! Copies between memory of this process and memory that others write at the same time: a guest, another process, another thread.
+//! Copies between memory of this process and memory that others write at the same time: a guest,
+//! another process, another thread.
 //!
-//! Every access is one that the language allows in a data race: a relaxed atomic, or an instruction in `asm!` that amounts to
-//! relaxed atomics of the bytes. So a copy of what changes meanwhile has some mixture of old and new bytes, and nothing else goes
-//! wrong. Small aligned objects (work queue entries, completions, contexts) are copied by words, each of which is old or new.
+//! Every access is defined also if others write at the same time: a relaxed atomic, or an instruction in
+//! `asm!` that amounts to relaxed atomics of the bytes. So a copy of what changes meanwhile has some mixture
+//! of old and new bytes, and nothing else goes wrong. Small aligned objects (work queue entries, completions,
+//! contexts) are copied by words, each of which is old or new.
 //!
-//! Payloads are copied by wide registers. The C library takes `rep movsb` for some thousand bytes where the processor says that it is
-//! fast, which it is not where the bytes begin in the middle of a cache line, as they do in a packet.
+//! Payloads are copied by wide registers. For some thousand bytes the C library uses `rep movsb`
+//! if the processor reports it as fast. It is slow where the bytes begin in the middle of a
+//! cache line, as they do in a packet.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -16,7 +19,7 @@ const SMALL: usize = 64;
 /// Copies `into.len()` bytes out of shared memory.
 ///
 /// # Safety
-/// As many bytes at `from` are mapped and readable, and behind no Rust reference. Others may write them.
+/// `into.len()` bytes at `from` are mapped and readable, and behind no Rust reference. Others may write them.
 #[inline(always)]
 pub(crate) unsafe fn load(from: *const u8, into: &mut [u8]) {
     let len = into.len();
@@ -40,7 +43,8 @@ pub(crate) unsafe fn load(from: *const u8, into: &mut [u8]) {
 /// Copies `bytes` into shared memory.
 ///
 /// # Safety
-/// As many bytes at `to` are mapped and writable, and behind no Rust reference. Others may read and write them.
+/// `bytes.len()` bytes at `to` are mapped and writable, and behind no Rust reference.
+/// Others may read and write them.
 #[inline(always)]
 pub(crate) unsafe fn store(bytes: &[u8], to: *mut u8) {
     let len = bytes.len();
@@ -103,7 +107,8 @@ unsafe fn store_words(bytes: &[u8], to: *mut u8) {
     (behind..).zip(tail).for_each(|(at, from)| byte(at, *from));
 }
 
-/// Copies by wide registers. To the compiler the instructions are opaque, so it assumes nothing of the bytes but what the copy returned.
+/// Copies by wide registers. To the compiler the instructions are opaque, so it assumes nothing of the
+/// bytes but what the copy returned.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod wide {
     use std::arch::asm;
@@ -116,7 +121,8 @@ mod wide {
     const LARGE: usize = 1024;
 
     /// # Safety
-    /// `len` bytes, [`LEAST`] at least, are readable at `from` and writable at `to`, and the two do not overlap.
+    /// `len` bytes, [`LEAST`] at least, are readable at `from` and writable at
+    /// `to`, and the two do not overlap.
     #[inline(always)]
     pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         // SAFETY: the caller's promise; the processor has what the wide registers take.
@@ -145,7 +151,8 @@ mod wide {
     unsafe fn ends<const N: usize>(from: *const u8, to: *mut u8, len: usize) {
         const { assert!(N == 16 || N == 32) };
         let behind = len - N;
-        // SAFETY: `N` bytes each of `len`: what `from` and `to` are valid for. All of it is read before any is written.
+        // SAFETY: `N` bytes each of `len`: what `from` and `to` are valid for. All of it
+        // is read before any is written.
         unsafe {
             if N == 16 {
                 asm!(
@@ -255,8 +262,8 @@ mod wide {
         }
     }
 
-    /// Marks the upper halves of the registers as unused, without which instructions that know only the lower halves are slow on some
-    /// processors. The compiler does so for code of its own, not for `asm!`.
+    /// Marks the upper halves of the registers as unused, without which instructions that know only the lower
+    /// halves are slow on some processors. The compiler does so for code of its own, not for `asm!`.
     #[target_feature(enable = "avx")]
     #[inline]
     fn leave_wide() {
@@ -296,13 +303,13 @@ mod wide {
 mod tests {
     use super::*;
 
-    /// A copy of so many bytes between two places.
+    /// A copy between two slices of one length.
     type Copy = fn(&[u8], &mut [u8]);
 
     #[test]
     fn every_byte_is_copied_and_none_beside_them() {
         let from: Vec<u8> = (0..6000u32).map(|n| (n * 7 + n / 251) as u8).collect();
-        // SAFETY: both slices have as many bytes, which nobody else has.
+        // SAFETY: both slices have that number of bytes, which no other code uses.
         let copies: [Copy; 4] = unsafe {
             [
                 |from, to| load(from.as_ptr(), to),
@@ -336,8 +343,8 @@ mod tests {
         }
     }
 
-    /// Ways to reach memory by a pointer that are no atomics. The cable within a process has references to memory that is this process's
-    /// own (`Trust`).
+    /// Ways to reach memory by a pointer that are no atomics. The cable within a process has references to
+    /// memory that is this process's own (`Trust`).
     const RAW: [&str; 6] = [
         "copy_nonoverlapping",
         "ptr::copy",

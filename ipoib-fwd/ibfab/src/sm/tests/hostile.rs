@@ -58,7 +58,8 @@ proptest! {
 
 #[test]
 fn an_answer_by_another_path_is_not_taken() {
-    // Two hosts: what is asked of the first one's port is answered by a path to the second one's, and by a longer path.
+    // Two hosts: a query of the first one's port is answered by a path to the
+    // second one's, and by a longer path.
     let mut world = World::new(2, config());
     world.pump();
     let paths = [2, 1].map(|port| DirectedPath::LOCAL.then(port).unwrap());

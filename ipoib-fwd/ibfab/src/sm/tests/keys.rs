@@ -92,7 +92,8 @@ fn a_port_that_does_not_take_its_keys_stays_down() {
     }
 }
 
-/// A subnet manager takes over a fabric that another one brought up. One host has another M_Key, another one does not answer.
+/// A subnet manager takes over a fabric that another one brought up. One host has another
+/// M_Key, another one does not answer.
 #[test]
 fn a_link_that_was_up_before_goes_down_if_its_host_cannot_be_configured() {
     let mut world = World::new(4, config());
@@ -118,7 +119,7 @@ fn a_link_that_was_up_before_goes_down_if_its_host_cannot_be_configured() {
         let port = &world.nodes[node].ports[1];
         assert_eq!((port.state, port.gid_prefix, world.nodes[node].reregistered), (active, prefix, 2));
     }
-    // They come back once they take what they are told.
+    // They come back once they take their settings.
     world.nodes[2].guards[1] = Default::default();
     world.nodes[3].mute = false;
     world.pass(120 * SECOND);

@@ -1,4 +1,4 @@
-//! Receivers that take nothing, or little: who waits for them, and for how long.
+//! Receivers that take nothing, or little: which senders wait for them, and for how long.
 
 use super::*;
 

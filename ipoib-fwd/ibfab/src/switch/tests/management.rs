@@ -322,7 +322,8 @@ fn a_flood_from_one_port_loses_no_datagrams_of_others() {
     };
     flood(&mut bench);
     assert!(bench.dropped(1, DropReason::InboxFull) > 1000);
-    // The answer to a request of the subnet manager, a request to administration, and one of the flood's own port.
+    // The answer to a request of the subnet manager, a request to administration,
+    // and one of the flood's own port.
     let answer = Smp::lid_routed(Method::GetResp, Tid(2), attribute::NODE_INFO, 0);
     bench.send(2, &smp(&answer, Lid(12), Lid(1)));
     bench.send(3, &packet(0, 13, Lid(1), Qpn::GSI, QKey::GSI, &[3; 256]));

@@ -76,7 +76,8 @@ fn answers_wait_for_the_path_to_the_host_that_asks() {
     assert_eq!((counters.arp_replies_sent, counters.arp_dropped), (40, 0), "each once");
 }
 
-/// Packets for ports of which subnet administration says nothing fill what all paths share, and keep no other port from its own share.
+/// Packets for ports of which subnet administration says nothing fill what all paths share, and keep no
+/// other port from its own share.
 #[test]
 fn packets_that_wait_for_paths_are_bounded() {
     let mut f = datagram(2);

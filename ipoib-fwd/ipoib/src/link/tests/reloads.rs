@@ -79,7 +79,8 @@ impl Fabric {
     }
 }
 
-/// How long a link that is taken away keeps its place and its partition: as long as docs/manual/pairs.md says.
+/// How long a link that is taken away keeps its place and its partition: as
+/// long as docs/manual/pairs.md says.
 #[test]
 fn a_link_makes_room_within_the_times_that_the_manual_names() {
     let time = |connected: bool, administration: bool| -> Duration {

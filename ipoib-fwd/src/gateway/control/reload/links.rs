@@ -1,8 +1,9 @@
 //! Links of new segments: all of them are made, or none, and few in one iteration of the control loop.
 //!
-//! A link has a queue pair on each worker, and each of these takes the device some commands. A hundred links made at once
-//! would keep the control lcore from its hellos for longer than another gateway waits for them. Links that are made do not
-//! come up before their segments are there; then they are released, again one after the other.
+//! A link has a queue pair on each worker, and each of these takes the device some commands. A
+//! hundred links made at once would keep the control lcore from its hellos for longer than another
+//! gateway waits for them. New links do not come up before their segments are there; then they are
+//! released, again one after the other.
 
 use std::collections::VecDeque;
 use std::time::Instant;

@@ -1,5 +1,6 @@
-//! Announcements of a gateway that goes on forwarding after another one forwarded at the same time: where networks meet again, for instance.
-//! Without them hosts that send to the other gateway find this one only when their own entries age.
+//! Announcements of a gateway that goes on forwarding after another one forwarded at the same time, for
+//! instance where networks meet again. Without them hosts that send to the other gateway find this one
+//! only when their own entries age.
 
 use std::time::{Duration, Instant};
 
@@ -20,19 +21,20 @@ pub(super) struct Announcing {
 }
 
 impl Announcing {
-    /// When there is something to do.
+    /// When the next announcement is due.
     pub(super) const fn poll_timeout(&self) -> Option<Instant> {
         self.due
     }
 }
 
 impl Pair {
-    /// The role has changed: who begins to forward announces all hosts in any case.
+    /// The role has changed: a gateway that starts to forward announces all hosts in any case.
     pub(super) fn restart_announcing(&mut self, now: Instant) {
         self.announcing = Announcing { last: (self.role == Role::Forwarding).then_some(now), due: None };
     }
 
-    /// Another gateway forwards as well, or did so: if this one goes on, its hosts hear so, at once or [`GAP`] after the last time.
+    /// Another gateway forwards as well, or did so. If this one goes on, it announces all hosts: at once,
+    /// or [`GAP`] after the last time.
     pub(super) fn announce_again(&mut self, now: Instant) {
         if self.role == Role::Forwarding {
             let earliest = self.announcing.last.map_or(now, |last| last + GAP);

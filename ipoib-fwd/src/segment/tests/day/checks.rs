@@ -64,8 +64,8 @@ impl Day {
         }
     }
 
-    /// Liars have answered while an address was being proven, so that neither side is believed for ten seconds. At a takeover all hosts
-    /// are proven that were only reported, by somebody without a key.
+    /// Liars have answered while an address was being proven, so that neither side is believed for ten
+    /// seconds. At a takeover all hosts are proven that were only reported, by somebody without a key.
     fn is_contested(&self, g: usize, ip: Ipv4Addr) -> bool {
         let gateway = self.town.slots[g].life.as_ref().unwrap();
         gateway.segment.owners.is_contested(self.town.now, ip.into())

@@ -403,7 +403,8 @@ impl Day {
         self.town.run(taken_over());
         let after = self.forwarder();
         assert_ne!(before, after);
-        // Without a key hosts that were reported are proven first, which a liar's answer hinders for ten seconds.
+        // Without a key hosts that were reported are proven first, which a liar's
+        // answer hinders for ten seconds.
         if moved.is_empty() && self.town.slots[after].networks.keyed {
             self.assert_known(after, "after a takeover");
         }

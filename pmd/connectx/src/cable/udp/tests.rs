@@ -364,7 +364,8 @@ fn an_icmp_error_is_counted_and_does_not_take_the_cable_down() {
     for key in [None, Some(CableKey::new([7; 16]))] {
         let (mut one, partner, sessions) = with_partner(key.clone());
         let (address, peer) = (partner.local_addr().unwrap(), partner.peer_addr().unwrap());
-        // Nobody listens there for a while: the network reports each packet as undeliverable, as a forger would.
+        // Nobody listens there for a while: the network reports each packet as
+        // undeliverable, as a forger would.
         drop(partner);
         while one.counters().socket_errors < 3 {
             one.send_with(60, |packet| packet.fill(0x70)).unwrap();
