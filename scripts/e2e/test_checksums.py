@@ -27,7 +27,7 @@ def send_until(gateway, what, ready):
 
 @pytest.mark.core
 def test_offload_left_on(gateway):
-    """With TX checksum offload at the host's end of a veth ping works. An event, the log, `links` and a metric report that TCP and UDP fail."""
+    """With TX checksum offload at the end of a veth ping works; an event, the log, `links` and a metric report that TCP and UDP fail."""
     port = gateway.ctl("links")["ethernet"]
     assert (port["partial_checksums"], port["warning"]) == (0, None)
     run("ethtool", "-K", "eth0", "tx", "on", netns=gateway.eth)
