@@ -24,6 +24,8 @@ pub trait Fabric {
     fn hosts(&self, now: Instant) -> Vec<IpAddr>;
     /// What to take a sender's link-layer address for, given where its packet came from ([`Link::believed`]).
     fn believed(&self, from: &UdSource, sender: HardwareAddress) -> HardwareAddress;
+    /// True if a datagram comes from a neighbor, from the port that the path to it leads to.
+    fn is_from(&self, from: &UdSource, ip: IpAddr) -> bool;
     /// True if a neighbour is published with its path or a connection.
     fn has_way(&self, ip: IpAddr) -> bool;
     /// Largest message that a worker's connection to a neighbour takes, if there is one.
@@ -96,6 +98,10 @@ impl Fabric for Link {
 
     fn believed(&self, from: &UdSource, sender: HardwareAddress) -> HardwareAddress {
         Self::believed(self, from, sender)
+    }
+
+    fn is_from(&self, from: &UdSource, ip: IpAddr) -> bool {
+        Self::is_from(self, from, ip)
     }
 
     fn has_way(&self, ip: IpAddr) -> bool {

@@ -76,6 +76,16 @@ impl Link {
         self.neighbours.is_confirmed(now, ip.into(), within)
     }
 
+    /// True if a datagram comes from a neighbor: from its queue pair, and from the port that the path to it leads to.
+    #[must_use]
+    pub fn is_from(&self, from: &UdSource, ip: impl Into<IpAddr>) -> bool {
+        let subnet = self.ground.port.subnet();
+        self.neighbours.get(ip.into()).is_some_and(|at| {
+            let path = self.paths.get(at.gid);
+            at.qpn == from.qpn && path.is_some_and(|path| subnet.is_same_port(path.dlid, from.slid))
+        })
+    }
+
     /// True while an address that no neighbor has answered for is queried, or shortly after that has failed.
     #[must_use]
     pub fn is_sought(&self, ip: impl Into<IpAddr>) -> bool {

@@ -133,6 +133,12 @@ impl Fabric for Fake {
         sender
     }
 
+    fn is_from(&self, from: &UdSource, ip: IpAddr) -> bool {
+        self.neighbours
+            .get(&ip)
+            .is_some_and(|(at, _)| at.qpn == from.qpn && at.gid.id().0 == u64::from(from.slid.0))
+    }
+
     fn has_way(&self, ip: IpAddr) -> bool {
         self.neighbours.get(&ip).is_some_and(|(_, way)| *way)
     }
