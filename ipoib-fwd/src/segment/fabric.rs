@@ -26,6 +26,8 @@ pub trait Fabric {
     fn believed(&self, from: &UdSource, sender: HardwareAddress) -> HardwareAddress;
     /// True if a datagram comes from a neighbor, from the port that the path to it leads to.
     fn is_from(&self, from: &UdSource, ip: IpAddr) -> bool;
+    /// True if there is room for neighbors whose reports may be forged.
+    fn has_room_for_reports(&self) -> bool;
     /// True if a neighbour is published with its path or a connection.
     fn has_way(&self, ip: IpAddr) -> bool;
     /// Largest message that a worker's connection to a neighbour takes, if there is one.
@@ -102,6 +104,10 @@ impl Fabric for Link {
 
     fn is_from(&self, from: &UdSource, ip: IpAddr) -> bool {
         Self::is_from(self, from, ip)
+    }
+
+    fn has_room_for_reports(&self) -> bool {
+        Self::has_room_for_reports(self)
     }
 
     fn has_way(&self, ip: IpAddr) -> bool {

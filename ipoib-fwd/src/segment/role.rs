@@ -31,7 +31,7 @@ impl<P: Packet> Segment<P> {
             let ethernet = self.hosts.iter().filter(|host| host.address.is_some()).map(|host| host.ip);
             let announced = ethernet.chain(infiniband.iter().copied()).filter(self.is_undoubted()).collect();
             self.announce_hosts(now, infiniband.into_iter());
-            self.reported.prove_all();
+            self.reported.start(self.unproven.keys().copied());
             self.start_discovery(now, &announced);
         } else if forwarded && !self.forwards() {
             self.lookups.clear();

@@ -109,6 +109,8 @@ struct Fake {
     sought: HashSet<IpAddr>,
     /// The link's rate limit drops all requests.
     is_limited: bool,
+    /// There is no room for neighbors whose reports may be forged.
+    is_full: bool,
     asked: Vec<Asked>,
 }
 
@@ -137,6 +139,10 @@ impl Fabric for Fake {
         self.neighbours
             .get(&ip)
             .is_some_and(|(at, _)| at.qpn == from.qpn && at.gid.id().0 == u64::from(from.slid.0))
+    }
+
+    fn has_room_for_reports(&self) -> bool {
+        !self.is_full
     }
 
     fn has_way(&self, ip: IpAddr) -> bool {
