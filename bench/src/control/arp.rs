@@ -48,6 +48,12 @@ impl Fabric for Nobody {
     fn believed(&self, _: &UdSource, sender: HardwareAddress) -> HardwareAddress {
         sender
     }
+    fn is_from(&self, _: &UdSource, _: IpAddr) -> bool {
+        false
+    }
+    fn has_room_for_reports(&self) -> bool {
+        true
+    }
     fn has_way(&self, _: IpAddr) -> bool {
         false
     }
