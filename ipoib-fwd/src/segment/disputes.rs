@@ -133,7 +133,9 @@ impl<P: Packet> Segment<P> {
                 Place::Ethernet(_) => {
                     self.frame(&announcement_ethernet(own, self.own.mac()), MacAddress::BROADCAST);
                 }
-                Place::InfiniBand(_) => fabric.announce(now, FIRST, own.into()),
+                Place::InfiniBand(_) => {
+                    fabric.announce(now, FIRST, own.into());
+                }
             }
         }
         Err(DropReason::HostileArp)

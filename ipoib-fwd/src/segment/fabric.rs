@@ -62,8 +62,8 @@ pub trait Fabric {
     fn reply(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr);
     /// Answers, and learns nothing from it.
     fn answer(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr);
-    /// Tells all that `ip` is at a worker's link-layer address.
-    fn announce(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr);
+    /// Announces to all that `ip` is at a worker's link-layer address. Returns false if the announcement was not sent.
+    fn announce(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr) -> bool;
     /// Hands an ARP packet on, which confirms or answers what was asked.
     fn hear(&mut self, now: Instant, worker: WorkerIndex, from: &UdSource, packet: Arp);
     /// A host told its address: it is a neighbour, without having been asked.
@@ -178,8 +178,8 @@ impl Fabric for Link {
         Self::answer(self, now, worker, ip, to, to_ip);
     }
 
-    fn announce(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr) {
-        Self::announce(self, now, worker, ip);
+    fn announce(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr) -> bool {
+        Self::announce(self, now, worker, ip)
     }
 
     fn hear(&mut self, now: Instant, worker: WorkerIndex, from: &UdSource, packet: Arp) {

@@ -144,8 +144,10 @@ impl<P: Packet> Segment<P> {
                 self.announcements.put_off(now, ip);
                 continue;
             }
-            if is_there || self.own.owns(ip) {
-                fabric.announce(now, self.worker_of(ip), ip);
+            let is_ours = is_there || self.own.owns(ip);
+            if is_ours && !fabric.announce(now, self.worker_of(ip), ip) {
+                // The link's rate limit drops others, too.
+                return self.announcements.put_off(now, ip);
             }
         }
     }

@@ -229,8 +229,11 @@ impl Fabric for Fake {
         self.asked.push(Asked::Reply { ip, to: to.hardware, to_ip });
     }
 
-    fn announce(&mut self, _: Instant, _: WorkerIndex, ip: IpAddr) {
-        self.asked.push(Asked::Announce(ip));
+    fn announce(&mut self, _: Instant, _: WorkerIndex, ip: IpAddr) -> bool {
+        if !self.is_limited {
+            self.asked.push(Asked::Announce(ip));
+        }
+        !self.is_limited
     }
 
     fn hear(&mut self, _: Instant, _: WorkerIndex, _: &UdSource, packet: Arp) {

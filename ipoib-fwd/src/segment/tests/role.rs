@@ -561,3 +561,16 @@ fn thousands_of_reported_hosts_are_proven_and_announced_within_fifteen_seconds()
     let known = w.segment.hosts().count();
     assert!(hosts.iter().all(|ip| announced.contains(&IpAddr::V4(*ip))), "{known}: {}", announced.len());
 }
+
+#[test]
+fn an_announcement_that_the_links_rate_limit_drops_is_sent_later() {
+    let mut w = standby();
+    w.know_ethernet(E1_MAC, E1);
+    w.fabric.is_limited = true;
+    w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
+    w.pass(secs(5));
+    assert!(w.segment.announcements.len() <= 2, "the host and the gateway, once each");
+    w.fabric.is_limited = false;
+    w.pass(secs(2));
+    assert_eq!(announced_on_infiniband(&mut w, [E1, GATEWAY]), [1, 1]);
+}
