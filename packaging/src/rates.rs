@@ -22,6 +22,13 @@ const ROWS: &[Row] = &[
         "| packets that wait for a host | {}, for {} s |",
         &[("segment/parked.rs", "PER_DESTINATION"), ("segment/parked.rs", "PATIENCE")],
     ),
+    (
+        "| packets that wait, of all segments | {}, in equal parts, but {} of each segment at least |",
+        &[
+            ("config/src/buffers.rs", "PARKED_PACKETS"),
+            ("ipoib-fwd/src/gateway/control/duties.rs", "LEAST_PARKED"),
+        ],
+    ),
     ("| destinations that packets wait for | {} of each kind |", &[("segment/parked.rs", "DESTINATIONS")]),
     (
         "| hosts that wait for an answer | {}, for {} s |",

@@ -48,6 +48,12 @@ impl Fabric for Nobody {
     fn believed(&self, _: &UdSource, sender: HardwareAddress) -> HardwareAddress {
         sender
     }
+    fn is_from(&self, _: &UdSource, _: IpAddr) -> bool {
+        false
+    }
+    fn has_room_for_reports(&self) -> bool {
+        true
+    }
     fn has_way(&self, _: IpAddr) -> bool {
         false
     }
@@ -85,7 +91,9 @@ impl Fabric for Nobody {
     }
     fn reply(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, _: Asker, _: IpAddr) {}
     fn answer(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, _: Asker, _: IpAddr) {}
-    fn announce(&mut self, _: Instant, _: WorkerIndex, _: IpAddr) {}
+    fn announce(&mut self, _: Instant, _: WorkerIndex, _: IpAddr) -> bool {
+        true
+    }
     fn hear(&mut self, _: Instant, _: WorkerIndex, _: &UdSource, _: Arp) {}
     fn meet(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, _: HardwareAddress, _: IpAddr) {}
     fn forget(&mut self, _: Instant, _: IpAddr) {}

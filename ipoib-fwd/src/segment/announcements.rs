@@ -32,9 +32,12 @@ impl Announcements {
         self.put_off(now, host);
     }
 
-    /// Not now, but in the next round.
+    /// Not now, but in the next round, once.
     pub(super) fn put_off(&mut self, now: Instant, host: IpAddr) {
-        self.second.get_or_insert_with(|| (now + AGAIN, VecDeque::new())).1.push_back(host);
+        let (_, hosts) = self.second.get_or_insert_with(|| (now + AGAIN, VecDeque::new()));
+        if !hosts.contains(&host) {
+            hosts.push_back(host);
+        }
     }
 
     /// How many are still to be announced.

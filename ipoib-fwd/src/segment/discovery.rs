@@ -249,7 +249,9 @@ impl<P: Packet> Segment<P> {
         side: Side,
     ) {
         match (side, ip) {
-            (Side::Ethernet, _) => fabric.announce(now, self.worker_of(ip), ip),
+            (Side::Ethernet, _) => {
+                fabric.announce(now, self.worker_of(ip), ip);
+            }
             (Side::InfiniBand, IpAddr::V4(ip)) => {
                 self.frame(&announcement_ethernet(ip, self.own.mac()), MacAddress::BROADCAST);
             }

@@ -133,7 +133,9 @@ impl<P: Packet> Segment<P> {
                 Place::Ethernet(_) => {
                     self.frame(&announcement_ethernet(own, self.own.mac()), MacAddress::BROADCAST);
                 }
-                Place::InfiniBand(_) => fabric.announce(now, FIRST, own.into()),
+                Place::InfiniBand(_) => {
+                    fabric.announce(now, FIRST, own.into());
+                }
             }
         }
         Err(DropReason::HostileArp)
@@ -166,6 +168,8 @@ impl<P: Packet> Segment<P> {
     /// The other side could not be queried about a claim, so its silence would prove nothing: the claim is discarded.
     fn give_up(&mut self, ip: IpAddr) {
         self.owners.give_up(ip);
+        // The second round of discovery may find it again.
+        self.discovery.take_found(ip);
         self.counters.limited += 1;
     }
 
@@ -177,7 +181,9 @@ impl<P: Packet> Segment<P> {
         if arp.operation != ArpOperation::Request || arp.sender_ip == arp.target_ip {
             return;
         }
-        if self.owners.is_asked(ip) {
+        // A claim of an Ethernet host has InfiniBand queried.
+        let is_queried = self.owners.claimed(ip).is_some_and(|claim| claim.side() == Side::InfiniBand);
+        if is_queried && self.owners.is_asked(ip) {
             self.give_up(ip);
         }
         if self.lookups.get(&ip).is_some_and(|lookup| lookup.own == Side::Ethernet) {

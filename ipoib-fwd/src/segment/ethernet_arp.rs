@@ -34,7 +34,7 @@ impl<P: Packet> Segment<P> {
         let arp = EthernetArp::parse(frame)?;
         let (sender, place) = (IpAddr::V4(arp.sender_ip), Place::Ethernet(arp.sender_mac));
         let checked = check_ethernet(&arp, EthernetHeader::parse(frame)?.source, &self.own);
-        let known = self.sender_known(now, fabric, sender, place);
+        let mut known = self.sender_known(now, fabric, sender, place);
         // A claim to the gateway's own address means nothing else.
         let hostile = checked == Err(DropReason::HostileArp) && arp.sender_mac.is_unicast();
         let kind = match checked {
@@ -43,6 +43,12 @@ impl<P: Packet> Segment<P> {
         };
         if kind != ArpKind::Probe {
             self.heard.note(sender);
+        }
+        if known == SenderKnowledge::AcrossUnproven
+            && kind != ArpKind::Probe
+            && self.discard_report(now, fabric, Side::Ethernet, sender)
+        {
+            known = SenderKnowledge::Discovered;
         }
         let claim = Claim::Ethernet(arp);
         match of_sender(kind, known, self.forwards()) {

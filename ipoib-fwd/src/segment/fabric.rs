@@ -24,6 +24,10 @@ pub trait Fabric {
     fn hosts(&self, now: Instant) -> Vec<IpAddr>;
     /// What to take a sender's link-layer address for, given where its packet came from ([`Link::believed`]).
     fn believed(&self, from: &UdSource, sender: HardwareAddress) -> HardwareAddress;
+    /// True if a datagram comes from a neighbor, from the port that the path to it leads to.
+    fn is_from(&self, from: &UdSource, ip: IpAddr) -> bool;
+    /// True if there is room for neighbors whose reports may be forged.
+    fn has_room_for_reports(&self) -> bool;
     /// True if a neighbour is published with its path or a connection.
     fn has_way(&self, ip: IpAddr) -> bool;
     /// Largest message that a worker's connection to a neighbour takes, if there is one.
@@ -58,8 +62,8 @@ pub trait Fabric {
     fn reply(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr);
     /// Answers, and learns nothing from it.
     fn answer(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr);
-    /// Tells all that `ip` is at a worker's link-layer address.
-    fn announce(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr);
+    /// Announces to all that `ip` is at a worker's link-layer address. Returns false if the announcement was not sent.
+    fn announce(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr) -> bool;
     /// Hands an ARP packet on, which confirms or answers what was asked.
     fn hear(&mut self, now: Instant, worker: WorkerIndex, from: &UdSource, packet: Arp);
     /// A host told its address: it is a neighbour, without having been asked.
@@ -96,6 +100,14 @@ impl Fabric for Link {
 
     fn believed(&self, from: &UdSource, sender: HardwareAddress) -> HardwareAddress {
         Self::believed(self, from, sender)
+    }
+
+    fn is_from(&self, from: &UdSource, ip: IpAddr) -> bool {
+        Self::is_from(self, from, ip)
+    }
+
+    fn has_room_for_reports(&self) -> bool {
+        Self::has_room_for_reports(self)
     }
 
     fn has_way(&self, ip: IpAddr) -> bool {
@@ -166,8 +178,8 @@ impl Fabric for Link {
         Self::answer(self, now, worker, ip, to, to_ip);
     }
 
-    fn announce(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr) {
-        Self::announce(self, now, worker, ip);
+    fn announce(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr) -> bool {
+        Self::announce(self, now, worker, ip)
     }
 
     fn hear(&mut self, now: Instant, worker: WorkerIndex, from: &UdSource, packet: Arp) {

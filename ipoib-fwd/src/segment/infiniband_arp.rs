@@ -51,7 +51,7 @@ impl<P: Packet> Segment<P> {
         let (sender, forged) = (IpAddr::V4(arp.sender_ip), arp.sender.qpn != from.qpn);
         arp.sender = fabric.believed(&from, arp.sender);
         let place = Place::InfiniBand(arp.sender);
-        let known = self.sender_known(now, fabric, sender, place);
+        let mut known = self.sender_known(now, fabric, sender, place);
         let kind = match checked {
             Err(DropReason::HostileArp) if known == SenderKnowledge::Own => ArpKind::Announcement,
             checked => checked?.kind(),
@@ -59,6 +59,12 @@ impl<P: Packet> Segment<P> {
         // Everybody sends it by the queue pair that the address names; the adapter says which it was.
         if forged {
             return Err(DropReason::ForgedArp);
+        }
+        if known == SenderKnowledge::AcrossUnproven
+            && kind != ArpKind::Probe
+            && self.discard_report(now, fabric, Side::InfiniBand, sender)
+        {
+            known = SenderKnowledge::Discovered;
         }
         let claim = Claim::InfiniBand { worker, from, arp };
         let action = of_sender(kind, known, self.forwards());

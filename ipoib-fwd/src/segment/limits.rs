@@ -105,7 +105,7 @@ impl<P: Packet> Segment<P> {
                 let at = fabric.address_behind(qpn);
                 at.zip(fabric.hardware(router)).is_some_and(|(at, router)| at.is_same_as(router))
             }
-            (_, Some(Origin::Datagram(from))) => fabric.hardware(router).is_some_and(|at| at.qpn == from.qpn),
+            (_, Some(Origin::Datagram(from))) => fabric.is_from(&from, router),
             (_, None) => false,
         };
         if is_router { Payer::Behind { router: station, host: source } } else { Payer::Station(station) }

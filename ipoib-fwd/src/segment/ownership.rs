@@ -69,7 +69,7 @@ described! {
         ClaimedAcross = "A host of the other side claims it.";
         SoughtAcross = "The other side is being queried for it and has not answered.";
         Awaited = "This side was queried for it.";
-        Discovered = "The gateway has just started to forward and queried both sides for it.";
+        Discovered = "The gateway has just started to forward: it queried both sides for it, or this side because of a report that anybody may have sent.";
         ClaimedHere = "A host of this side claims it, and the other side is being queried.";
         Unknown = "Nothing.";
     }

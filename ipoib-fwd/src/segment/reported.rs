@@ -6,7 +6,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use foldhash::fast::FixedState;
 
@@ -25,30 +25,49 @@ const UNDER_WAY: usize = 128;
 #[derive(Debug)]
 pub(super) struct Reported {
     hosts: HashSet<IpAddr, FixedState>,
+    /// Other unproven hosts, which were known already when the gateway began to forward.
+    found: HashSet<IpAddr, FixedState>,
     /// Hosts that are to be proven next.
     queue: VecDeque<IpAddr>,
 }
 
 impl Reported {
     pub(super) fn new(seed: u64) -> Self {
-        Self { hosts: HashSet::with_hasher(FixedState::with_seed(seed)), queue: VecDeque::new() }
+        let hasher = || FixedState::with_seed(seed);
+        let (hosts, found) = (HashSet::with_hasher(hasher()), HashSet::with_hasher(hasher()));
+        Self { hosts, found, queue: VecDeque::new() }
     }
 
-    /// A host is proven, or is known otherwise by now. True if it was known only from a report.
+    /// A host is proven, or is known otherwise by now. True if it was to be proven because this gateway
+    /// has begun to forward.
     pub(super) fn remove(&mut self, ip: IpAddr) -> bool {
-        self.hosts.remove(&ip)
+        let was_found = self.found.remove(&ip);
+        self.hosts.remove(&ip) || was_found
     }
 
     /// Forgets hosts that are no longer unproven.
     pub(super) fn retain(&mut self, is_unproven: impl Fn(&IpAddr) -> bool) {
-        self.hosts.retain(is_unproven);
+        self.hosts.retain(&is_unproven);
+        self.found.retain(is_unproven);
+    }
+
+    /// This gateway begins to forward: all `unproven` hosts are to be proven.
+    pub(super) fn start(&mut self, unproven: impl Iterator<Item = IpAddr>) {
+        self.found.clear();
+        self.found.extend(unproven.filter(|ip| !self.hosts.contains(ip)));
+        self.queue.clear();
+        self.prove_all();
     }
 
     /// Starts to prove all hosts, unless that is under way.
     pub(super) fn prove_all(&mut self) {
         if self.queue.is_empty() {
-            self.queue.extend(&self.hosts);
+            self.queue.extend(self.hosts.iter().chain(&self.found));
         }
+    }
+
+    fn is_to_be_proven(&self, ip: IpAddr) -> bool {
+        self.hosts.contains(&ip) || self.found.contains(&ip)
     }
 }
 
@@ -96,8 +115,8 @@ impl<P: Packet> Segment<P> {
         side_of(host.place) == Side::InfiniBand
     }
 
-    /// Notes a host whose report may be forged. False if this gateway knows better: then the owner is queried
-    /// when the gateway starts to forward, as if a host had claimed the address.
+    /// Notes a host whose report may be forged. False if there is no room for it, or if this gateway knows better: then the
+    /// owner is queried when the gateway starts to forward, as if a host had claimed the address.
     fn take_doubtful(&mut self, fabric: &impl Fabric, host: &Neighbour) -> bool {
         let known = (self.hosts.get(host.ip), fabric.hardware(host.ip));
         let is_same = match (host.place, known) {
@@ -106,9 +125,15 @@ impl<P: Packet> Segment<P> {
             (Place::InfiniBand(hardware), (None, at)) => Some(at.is_some_and(|at| at.is_same_as(hardware))),
             _ => Some(false),
         };
+        let has_room = || match host.place {
+            Place::Ethernet(_) => self.hosts.has_room_for_reports(),
+            Place::InfiniBand(_) => fabric.has_room_for_reports(),
+        };
         match is_same {
             // It has been heard.
             Some(true) => return true,
+            // It would take the room of hosts that were heard.
+            None if !has_room() => return false,
             Some(false) if !self.reported.hosts.contains(&host.ip) => {
                 self.meanwhile.note(host.ip);
                 return false;
@@ -126,14 +151,42 @@ impl<P: Packet> Segment<P> {
         while self.lookups.len() < UNDER_WAY {
             let Some(ip) = self.reported.queue.pop_front() else { return };
             let side = match self.hosts.get(ip) {
-                _ if !self.reported.hosts.contains(&ip) => continue,
+                _ if !self.reported.is_to_be_proven(ip) => continue,
                 Some(_) => Side::Ethernet,
                 None if fabric.hardware(ip).is_some() => Side::InfiniBand,
                 None => continue,
             };
             if !self.ask_own_side(now, fabric, side.other(), ip) {
-                return self.reported.queue.push_back(ip);
+                // It is queried for after the next sweep: perhaps that must not be now, and each try costs a token.
+                return;
             }
         }
+    }
+
+    /// A host of `side` claims the address of a host of the other side that is not proven. If that one was never heard, but only
+    /// reported by a station that may lie, it is forgotten, and the claim is proven like one that discovery has found.
+    /// Returns true then.
+    pub(super) fn discard_report(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        side: Side,
+        ip: IpAddr,
+    ) -> bool {
+        let was_heard = match side.other() {
+            Side::Ethernet => self.hosts.is_confirmed(now, ip, Duration::MAX),
+            Side::InfiniBand => fabric.is_confirmed(now, ip, Duration::MAX),
+        };
+        let was_heard = was_heard || self.lookups.get(&ip).is_some_and(|lookup| lookup.answer.is_some());
+        if !self.forwards() || was_heard || !self.reported.hosts.contains(&ip) {
+            return false;
+        }
+        self.reported.remove(ip);
+        self.unproven.remove(&ip);
+        self.lookups.remove(&ip);
+        self.hosts.forget(ip);
+        fabric.forget(now, ip);
+        self.take_host_events(now, fabric);
+        true
     }
 }

@@ -31,7 +31,7 @@ impl<P: Packet> Segment<P> {
             let ethernet = self.hosts.iter().filter(|host| host.address.is_some()).map(|host| host.ip);
             let announced = ethernet.chain(infiniband.iter().copied()).filter(self.is_undoubted()).collect();
             self.announce_hosts(now, infiniband.into_iter());
-            self.reported.prove_all();
+            self.reported.start(self.unproven.keys().copied());
             self.start_discovery(now, &announced);
         } else if forwarded && !self.forwards() {
             self.lookups.clear();
@@ -144,8 +144,10 @@ impl<P: Packet> Segment<P> {
                 self.announcements.put_off(now, ip);
                 continue;
             }
-            if is_there || self.own.owns(ip) {
-                fabric.announce(now, self.worker_of(ip), ip);
+            let is_ours = is_there || self.own.owns(ip);
+            if is_ours && !fabric.announce(now, self.worker_of(ip), ip) {
+                // The link's rate limit drops others, too.
+                return self.announcements.put_off(now, ip);
             }
         }
     }

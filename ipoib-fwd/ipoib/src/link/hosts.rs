@@ -171,10 +171,11 @@ impl Link {
         can_send && self.ground.address(worker).is_some()
     }
 
-    /// Tells all that `ip` is at `worker`'s link-layer address: a gratuitous request by broadcast.
-    pub fn announce(&mut self, now: Instant, worker: WorkerIndex, ip: impl Into<IpAddr>) {
+    /// Tells all that `ip` is at `worker`'s link-layer address: a gratuitous request by broadcast. Returns false as
+    /// [`Self::request`] does.
+    pub fn announce(&mut self, now: Instant, worker: WorkerIndex, ip: impl Into<IpAddr>) -> bool {
         let ip = ip.into();
-        self.request(now, worker, ip, ip);
+        self.request(now, worker, ip, ip)
     }
 
     /// Asks for an address, the one host that is thought to have it or all: the one resolver, by the protocol of the address.

@@ -199,6 +199,10 @@ impl NeighbourMap {
         self.ageing.is_confirmed(now, ip, within)
     }
 
+    pub(super) fn has_room_for_reports(&self) -> bool {
+        self.ageing.has_room_for_reports()
+    }
+
     pub(super) fn tag(&self, ip: IpAddr) -> Option<&Tag> {
         self.ageing.tag(ip)
     }

@@ -76,6 +76,24 @@ impl Link {
         self.neighbours.is_confirmed(now, ip.into(), within)
     }
 
+    /// True if there is room for neighbors that nobody trustworthy has reported ([`Ageing::has_room_for_reports`]).
+    ///
+    /// [`Ageing::has_room_for_reports`]: crate::neighbour::Ageing::has_room_for_reports
+    #[must_use]
+    pub fn has_room_for_reports(&self) -> bool {
+        self.neighbours.has_room_for_reports()
+    }
+
+    /// True if a datagram comes from a neighbor: from its queue pair, and from the port that the path to it leads to.
+    #[must_use]
+    pub fn is_from(&self, from: &UdSource, ip: impl Into<IpAddr>) -> bool {
+        let subnet = self.ground.port.subnet();
+        self.neighbours.get(ip.into()).is_some_and(|at| {
+            let path = self.paths.get(at.gid);
+            at.qpn == from.qpn && path.is_some_and(|path| subnet.is_same_port(path.dlid, from.slid))
+        })
+    }
+
     /// True while an address that no neighbor has answered for is queried, or shortly after that has failed.
     #[must_use]
     pub fn is_sought(&self, ip: impl Into<IpAddr>) -> bool {

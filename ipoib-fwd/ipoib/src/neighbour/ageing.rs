@@ -242,6 +242,12 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         self.entries.len()
     }
 
+    /// True if there is room for neighbors that nobody trustworthy has reported: a quarter of the table is left to those that are heard.
+    #[must_use]
+    pub fn has_room_for_reports(&self) -> bool {
+        self.entries.len() < self.rules.most / 4 * 3
+    }
+
     /// How many are asked for and have not answered yet.
     #[must_use]
     pub const fn unanswered(&self) -> usize {

@@ -133,12 +133,14 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         if let Some(tap) = &mut self.common.tap {
             offer(tap, TapDirection::Sent, &frame, frame.wished_tag());
         }
-        let bytes = frame.len();
+        let (bytes, has_wish) = (frame.len(), frame.wished_tag().is_some());
         match face.push_own(frame, &mut self.common.counters) {
             Ok(()) => self.common.counters.forwarded(segment, SegmentTraffic::ToEthernet, None, bytes),
             Err(mut frame) => {
                 self.drop(segment, DropReason::EthQueueFull);
-                if inserted.is_none() || tag::remove(&mut frame) {
+                // A driver may have put the tag in, although it did not take the frame.
+                let is_tagged = inserted.is_some() || (has_wish && frame.wished_tag().is_none());
+                if !is_tagged || tag::remove(&mut frame) {
                     self.give_back(segment, frame, table);
                 }
             }
@@ -148,6 +150,8 @@ impl<Q: MemoryWork> Hands<'_, Q> {
     /// Hands a frame of the control lcore's own, without its tag, back to it.
     fn give_back(&mut self, segment: SegmentIndex, frame: Mbuf, table: &SegmentTable<Q::Destination>) {
         let (cause, side) = (Cause::Unsent, Side::Ethernet);
-        self.punt(GatewayNote { cause, segment, side, origin: None, packet: frame }, table);
+        let note = GatewayNote { cause, segment, side, origin: None, packet: frame };
+        // Its drop has been counted already.
+        let _ = self.hand_over(note, table);
     }
 }

@@ -215,6 +215,9 @@ impl EthernetFace {
     /// The same for a frame of the control lcore's own, which has places of its own. It
     /// comes back if it would be dropped.
     pub(super) fn push_own(&mut self, frame: Mbuf, counters: &mut WorkerCounters) -> Result<(), Mbuf> {
+        if self.patience == Patience::Stuck && self.burst.is_empty() {
+            return self.offer_one(frame, counters);
+        }
         if self.burst.is_full() && !self.is_blocked {
             self.offer(counters);
         }
@@ -224,6 +227,21 @@ impl EthernetFace {
             OwnRoom::Behind => self.behind.push_back(frame),
         }
         Ok(())
+    }
+
+    /// Offers a frame to a port that was stuck: perhaps it takes frames again, and a gateway that forwards
+    /// nothing has no other way to find out. The frame comes back if it is not taken.
+    #[cold]
+    fn offer_one(&mut self, frame: Mbuf, counters: &mut WorkerCounters) -> Result<(), Mbuf> {
+        self.burst.push(frame);
+        self.offer(counters);
+        match self.burst.pop() {
+            Some(frame) => {
+                self.is_blocked = false;
+                Err(frame)
+            }
+            None => Ok(()),
+        }
     }
 
     /// True if there may be no room for all pieces of a packet: of a packet without all its pieces nothing is of use.
@@ -352,6 +370,7 @@ mod tests {
     use super::*;
     use crate::gateway::tag;
     use pmd::eal::Eal;
+    use pmd::eth::{EthConfig, EthPort};
     use pmd::mem::{Pool, PoolConfig};
 
     #[test]
@@ -375,6 +394,40 @@ mod tests {
         assert_eq!(frame(None, false), Some(0));
         assert_eq!([true, false].map(|is_wish| frame(Some(7), is_wish)), [Some(1); 2]);
         assert_eq!([true, false].map(|is_wish| frame(Some(8), is_wish)), [None; 2]);
+    }
+
+    #[test]
+    fn a_port_that_was_stuck_is_offered_frames_of_the_gateways_own_alone() {
+        let words = "test --no-huge --no-shconf --no-pci -m 128 --no-telemetry --log-level=error --lcores 0@0 --vdev net_ring0";
+        let _eal = Eal::init(words.split_whitespace().map(str::to_owned)).expect("EAL");
+        let pool = Pool::create("stuck", &PoolConfig { count: 8192, data_room: 2048, cache: 0, socket: -1 })
+            .unwrap();
+        let config = EthConfig {
+            queues: 1,
+            rx_descriptors: 256,
+            tx_descriptors: 256,
+            mtu: 1500,
+            promiscuous: true,
+            offloads: false,
+        };
+        let (_port, mut queues) = EthPort::start(Some("net_ring0"), &config, &pool).expect("a port");
+        let (mut face, mut counters) = (EthernetFace::new(queues.remove(0)), WorkerCounters::default());
+        let frame = || pool.copy_from_slice(&[2; 60]).unwrap();
+        // Nobody receives from the port, until it takes nothing any more.
+        while !face.is_blocked() {
+            assert!(face.push(frame(), &mut counters));
+            face.flush(&mut counters);
+        }
+        face.burst.clear();
+        (face.is_blocked, face.patience) = (false, Patience::Stuck);
+        for _ in 0..3 {
+            assert!(face.push_own(frame(), &mut counters).is_err(), "it takes none");
+            assert!(!face.holds() && !face.is_blocked && face.patience == Patience::Stuck);
+        }
+        let mut received = Burst::new();
+        assert!(face.queue.rx_burst(&mut received) > 0);
+        assert!(face.push_own(frame(), &mut counters).is_ok(), "it takes frames again");
+        assert!(!face.holds() && face.patience == Patience::Open);
     }
 
     #[test]

@@ -606,24 +606,35 @@ impl<Q: MemoryWork> Hands<'_, Q> {
 
     /// By the ring of the segment's InfiniBand port.
     pub(super) fn punt(&mut self, what: GatewayNote, table: &SegmentTable<Q::Destination>) -> Outcome {
+        let segment = what.segment;
+        match self.hand_over(what, table) {
+            Ok(()) => Outcome::HandedOver,
+            Err(reason) => self.drop(segment, reason),
+        }
+    }
+
+    /// The same, without counting a packet that is not handed over as dropped.
+    pub(super) fn hand_over(
+        &mut self,
+        what: GatewayNote,
+        table: &SegmentTable<Q::Destination>,
+    ) -> Result<(), DropReason> {
         let (segment, bytes, cause) = (what.segment, what.packet.len(), what.cause);
         let Some(face) = self.infinibands.get_mut(table.settings.endpoint.at()) else {
-            return self.drop(segment, DropReason::SegmentGone);
+            return Err(DropReason::SegmentGone);
         };
         let Common { hellos, shared_storm, .. } = &mut *self.common;
         if cause == Cause::Punt(Punt::Hello) && !hellos.admits(shared_storm.period(), segment, what.side) {
-            return self.drop(segment, DropReason::PuntQueueFull);
+            return Err(DropReason::PuntQueueFull);
         }
         if !punts::may_hold(&cause, what.packet.segment_count(), self.pool) {
-            return self.drop(segment, punts::full(&cause));
+            return Err(punts::full(&cause));
         }
         let (_, notes) = face.link.parts();
-        if let Err(reason) = punts::hand_over(notes, &cause, what) {
-            return self.drop(segment, reason);
-        }
+        punts::hand_over(notes, &cause, what)?;
         let counters = &mut self.common.counters;
         counters.packet(Traffic::Punt, bytes);
         counters.of_segment(segment, SegmentTraffic::Punt, bytes);
-        Outcome::HandedOver
+        Ok(())
     }
 }

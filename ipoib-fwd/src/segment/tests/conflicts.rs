@@ -63,6 +63,16 @@ fn pass_without_frames(w: &mut World, time: Duration) -> usize {
 }
 
 #[test]
+fn a_query_of_ethernet_that_was_not_sent_ends_no_claim_about_which_infiniband_is_queried() {
+    let mut w = World::new();
+    w.ethernet(ArpOperation::Request, E1_MAC, E1, E1);
+    let query = crate::segment::arp::ask_ethernet(E1, GATEWAY, GATEWAY_MAC);
+    w.segment.handle_unsent(&query.to_frame(MacAddress::BROADCAST));
+    w.pass(PROVEN);
+    assert!(w.asked().contains(&Asked::Announce(E1.into())));
+}
+
+#[test]
 fn a_query_that_was_not_sent_is_not_taken_for_the_owners_silence() {
     // Of an owner that is known, and of one that is not.
     for known in [true, false] {

@@ -294,3 +294,16 @@ fn a_packet_and_an_asker_wait_no_longer_for_a_host_that_is_being_discovered() {
             .any(|a| a.operation == ArpOperation::Reply && a.sender_ip == I1 && a.target_mac == E1_MAC)
     );
 }
+
+#[test]
+fn a_host_whose_proof_was_given_up_is_discovered_in_the_second_round() {
+    let mut w = standby();
+    start(&mut w);
+    // InfiniBand cannot be queried.
+    w.fabric.is_limited = true;
+    let seen = answering(&mut w, ms(900), &[(E1_MAC, E1)], &[]);
+    assert!(seen.queries(Side::Ethernet, E1) > 0 && !seen.announced_on(Side::InfiniBand).contains(&E1));
+    w.fabric.is_limited = false;
+    let seen = answering(&mut w, secs(3), &[(E1_MAC, E1)], &[]);
+    assert!(seen.announced_on(Side::InfiniBand).contains(&E1));
+}

@@ -201,6 +201,23 @@ fn who_makes_up_sources_beyond_the_link_has_one_share_all_the_same() {
 }
 
 #[test]
+fn a_datagram_is_the_routers_only_if_it_comes_from_the_routers_port() {
+    let mut w = world();
+    route_by(&mut w, I1);
+    w.know_infiniband(1, I1);
+    let mut behind = |lid: u16| {
+        let source = Ipv4Addr::new(192, 0, 2, 1);
+        let origin = Origin::Datagram(UdSource { slid: Lid(lid), ..from(1) });
+        let arrival = arrival(Side::InfiniBand, Some(origin));
+        let packet = packet(Side::InfiniBand, source, E1, 100);
+        let payer = w.segment.payer(&w.fabric, &arrival, &packet, source.into());
+        matches!(payer, crate::segment::limits::Payer::Behind { .. })
+    };
+    // A station may have the same queue pair number at another port.
+    assert_eq!([1, 3].map(&mut behind), [true, false]);
+}
+
+#[test]
 fn who_has_many_connections_has_one_share_all_the_same() {
     let mut w = world();
     w.fabric.connected = (0..1024).map(|n| (Qpn::new(0x1000 + n), hardware(3))).collect();

@@ -109,6 +109,8 @@ struct Fake {
     sought: HashSet<IpAddr>,
     /// The link's rate limit drops all requests.
     is_limited: bool,
+    /// There is no room for neighbors whose reports may be forged.
+    is_full: bool,
     asked: Vec<Asked>,
 }
 
@@ -131,6 +133,16 @@ impl Fabric for Fake {
 
     fn believed(&self, _: &UdSource, sender: HardwareAddress) -> HardwareAddress {
         sender
+    }
+
+    fn is_from(&self, from: &UdSource, ip: IpAddr) -> bool {
+        self.neighbours
+            .get(&ip)
+            .is_some_and(|(at, _)| at.qpn == from.qpn && at.gid.id().0 == u64::from(from.slid.0))
+    }
+
+    fn has_room_for_reports(&self) -> bool {
+        !self.is_full
     }
 
     fn has_way(&self, ip: IpAddr) -> bool {
@@ -217,8 +229,11 @@ impl Fabric for Fake {
         self.asked.push(Asked::Reply { ip, to: to.hardware, to_ip });
     }
 
-    fn announce(&mut self, _: Instant, _: WorkerIndex, ip: IpAddr) {
-        self.asked.push(Asked::Announce(ip));
+    fn announce(&mut self, _: Instant, _: WorkerIndex, ip: IpAddr) -> bool {
+        if !self.is_limited {
+            self.asked.push(Asked::Announce(ip));
+        }
+        !self.is_limited
     }
 
     fn hear(&mut self, _: Instant, _: WorkerIndex, _: &UdSource, packet: Arp) {

@@ -458,7 +458,87 @@ fn a_host_that_anybody_may_have_reported_is_announced_when_the_other_side_has_st
     w.pass(secs(5));
     let announced = announced_on_infiniband(&mut w, [E1, E2]);
     assert_eq!(announced, [2, 0]);
-    assert_eq!(announced_on_ethernet(&mut w, [I1, E2]), [2, 0]);
+    assert_eq!(announced_on_ethernet(&mut w, [I1, E2]), [2, 1], "proven like one that was discovered");
+    assert_eq!(w.segment.counters().answers_withdrawn, 0, "nobody is contested because of a report");
+}
+
+#[test]
+fn a_false_report_of_an_infiniband_host_does_not_contest_its_owner() {
+    for host_answers in [false, true] {
+        let mut w = standby();
+        assert!(reported(&mut w, E1, Place::InfiniBand(hardware(2))));
+        w.know_infiniband(2, E1);
+        w.fabric.stale.insert(E1.into());
+        w.segment.set_role(w.now, Role::Forwarding, [E1.into()].into_iter());
+        w.pass(ms(20));
+        w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
+        assert!(w.fabric.hardware(E1.into()).is_none());
+        let mut announced = 0;
+        for _ in 0..200 {
+            w.pass(ms(10));
+            let asked = w.asked();
+            announced += asked.iter().filter(|asked| **asked == Asked::Announce(E1.into())).count();
+            let is_queried =
+                |asked: &Asked| matches!(asked, Asked::Request { ip, .. } if *ip == IpAddr::V4(E1));
+            if host_answers && asked.iter().any(is_queried) {
+                // The report was true, and the answer was the lie.
+                w.infiniband(InfiniBandOperation::Reply, 2, E1, GATEWAY);
+            }
+        }
+        assert_eq!(announced, usize::from(!host_answers));
+        assert_eq!(announced_on_ethernet(&mut w, [E1, E2]), [0, 0]);
+        assert_eq!(w.segment.counters().answers_withdrawn, 0);
+    }
+}
+
+#[test]
+fn forged_reports_of_many_addresses_push_out_no_known_host() {
+    let mut w = standby();
+    w.segment.own.settings.address = GatewayAddress::new(GATEWAY, 16);
+    let ip = |n: u32| Ipv4Addr::from_bits(0x0a4d_0000 + n);
+    for n in 1..=8 {
+        w.know_ethernet(MacAddress([2, 8, 0, 0, 0, n as u8]), ip(n));
+    }
+    for n in 300..6000u32 {
+        let [.., high, low] = n.to_be_bytes();
+        reported(&mut w, ip(n), Place::Ethernet(MacAddress([2, 9, 0, 0, high, low])));
+    }
+    let known: HashSet<_> = w.segment.hosts().map(|host| host.ip).collect();
+    assert!((1..=8).all(|n| known.contains(&IpAddr::V4(ip(n)))));
+    assert_eq!(known.len(), crate::forward::MAX_NEIGHBOURS / 4 * 3, "the rest is for hosts that are heard");
+    w.fabric.is_full = true;
+    assert!(!reported(&mut w, ip(6000), Place::InfiniBand(hardware(2))));
+    assert!(told(&mut w, ip(6000), Place::InfiniBand(hardware(2))), "one that cannot be forged");
+}
+
+#[test]
+fn a_reported_host_that_cannot_be_proven_now_uses_up_no_queries() {
+    let mut w = standby();
+    // Without an address there is no name to ask in while a host probes.
+    let routes = w.segment.own.settings.routes.clone();
+    w.segment.set_networks(w.now, &mut w.fabric, None, routes);
+    assert!(!reported(&mut w, E1, Place::Ethernet(E1_MAC)));
+    w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
+    w.infiniband(InfiniBandOperation::Request, 1, NONE, E1);
+    for _ in 0..10_000 {
+        w.segment.handle_timeout(w.now, &mut w.fabric);
+    }
+    assert!(w.segment.is_unproven(E1.into()));
+    assert!(w.segment.limits.own_side.take(w.now));
+}
+
+#[test]
+fn an_unproven_host_is_proven_and_announced_when_the_gateway_forwards_again() {
+    let mut w = unproven();
+    w.segment.set_role(w.now, Role::Standby, std::iter::empty());
+    w.know_infiniband(1, I1);
+    w.outputs();
+    w.segment.set_role(w.now, Role::Forwarding, [I1.into()].into_iter());
+    w.pass(ms(200));
+    assert_eq!(announced_on_ethernet(&mut w, [I1, I2]), [0, 0]);
+    w.pass(secs(3));
+    assert!(!w.segment.is_unproven(I1.into()));
+    assert_eq!(announced_on_ethernet(&mut w, [I1, I2]), [2, 0]);
 }
 
 #[test]
@@ -480,4 +560,17 @@ fn thousands_of_reported_hosts_are_proven_and_announced_within_fifteen_seconds()
         .collect();
     let known = w.segment.hosts().count();
     assert!(hosts.iter().all(|ip| announced.contains(&IpAddr::V4(*ip))), "{known}: {}", announced.len());
+}
+
+#[test]
+fn an_announcement_that_the_links_rate_limit_drops_is_sent_later() {
+    let mut w = standby();
+    w.know_ethernet(E1_MAC, E1);
+    w.fabric.is_limited = true;
+    w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
+    w.pass(secs(5));
+    assert!(w.segment.announcements.len() <= 2, "the host and the gateway, once each");
+    w.fabric.is_limited = false;
+    w.pass(secs(2));
+    assert_eq!(announced_on_infiniband(&mut w, [E1, GATEWAY]), [1, 1]);
 }

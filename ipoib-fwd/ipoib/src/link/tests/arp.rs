@@ -405,3 +405,27 @@ fn a_storm_of_senders_takes_no_room_from_neighbours_with_traffic() {
     assert_eq!((link.neighbours(f.now).len(), link.neighbour_hardware(b)), (16, Some(there)));
     assert_eq!((link.counters().neighbours_evicted, link.counters().neighbours_full), (85, 0));
 }
+
+#[test]
+fn a_datagram_is_a_neighbors_if_it_comes_from_the_port_that_the_path_leads_to() {
+    let mut f = datagram(2);
+    f.run(ms(100));
+    f.resolve(0, 1);
+    f.run(ms(100));
+    let ip = f.nodes[1].ip;
+    let at = f.nodes[0].link.neighbour_hardware(ip).expect("resolved");
+    let from = hca::UdSource {
+        qpn: at.qpn,
+        slid: f.nodes[1].facts.lid,
+        sl: ib_wire::ServiceLevel::default(),
+        dlid_path_bits: 0,
+        pkey_index: 0,
+        has_grh: true,
+        multicast: false,
+    };
+    let link = &f.nodes[0].link;
+    assert!(link.is_from(&from, ip));
+    assert!(!link.is_from(&hca::UdSource { slid: Lid(0x77), ..from }, ip), "another port");
+    assert!(!link.is_from(&hca::UdSource { qpn: Qpn::new(at.qpn.get() + 1), ..from }, ip));
+    assert!(!link.is_from(&from, f.nodes[0].ip), "nobody known");
+}
