@@ -45,10 +45,10 @@ const HEAD_OF_QUEUE_LIFE: Duration = Duration::from_millis(250);
 const PASSING: Duration = Duration::from_millis(1);
 /// Data packets that management packets pass.
 const MAX_WAITING: usize = 64;
-/// After a multicast packet that waited for at least this long, the following ones do not wait for a time.
+/// After a multicast packet that waited for a receiver for at least this long, the following ones do not wait for that one for a time.
 const LONG_WAIT: Duration = Duration::from_millis(10);
-/// That time, in waits: receivers that take a packet from time to time hold up a sender of multicasts
-/// for at most a ninth of the time.
+/// That time, in waits; those of several receivers add up. So receivers that take a packet from time to time hold up a sender of
+/// multicasts for at most a ninth of the time.
 const HURRY: u32 = 8;
 
 /// What a switch is at its start.
