@@ -147,12 +147,16 @@ impl Switch {
         at.and_then(|at| self.ports.get(at)).map(|_| ()).ok_or(NoSuchPort(port.0))
     }
 
-    /// Plugs the end of a link into a port, in place of what was there; `name` is for reports.
+    /// Plugs the end of a link into a port, in place of what was there, whose link is down then; `name` is for reports.
     pub fn plug(&mut self, port: SwitchPort, name: &str, link: CableEnd) -> Result<(), NoSuchPort> {
         let at = usize::from(port.0).checked_sub(1);
         let place = at.and_then(|at| self.ports.get_mut(at)).ok_or(NoSuchPort(port.0))?;
         name.clone_into(&mut place.name);
         place.link = Some(Box::new(link));
+        if place.is_linked() {
+            place.go_down();
+            self.note_change();
+        }
         Ok(())
     }
 
@@ -163,10 +167,11 @@ impl Switch {
         }
     }
 
-    /// Sets the ports where a channel adapter is, and its LID: packets with another source are dropped there.
+    /// Sets the ports where a channel adapter is, and its LID: packets with another source are dropped there. A port whose
+    /// adapter is not known any more keeps its LID while its link is up: an adapter that does not answer gets no other source.
     pub(crate) fn set_sources(&mut self, sources: impl Fn(SwitchPort) -> Option<Lid>) {
         for (port, number) in self.ports.iter_mut().zip(1..) {
-            port.source = sources(SwitchPort(number));
+            port.source = sources(SwitchPort(number)).or(port.source);
         }
     }
 
@@ -207,10 +212,15 @@ impl Switch {
         if !changed {
             return woken;
         }
+        self.note_change();
+        true
+    }
+
+    /// A port changed its state.
+    fn note_change(&mut self) {
         self.port_changed = true;
         self.info.port_state_change = true;
         self.tell_of_change();
-        true
     }
 
     /// Takes a burst from one port and forwards it.

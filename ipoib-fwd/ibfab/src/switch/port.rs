@@ -208,7 +208,7 @@ impl Port {
         self.info.state = PortState::Init;
     }
 
-    fn go_down(&mut self) {
+    pub(super) fn go_down(&mut self) {
         self.info.physical_state = PortPhysicalState::Polling;
         self.info.state = PortState::Down;
         self.source = None;
