@@ -62,6 +62,15 @@ impl MuteHosts {
         }
     }
 
+    /// A sweep that leaves a host out has come to its port; `path` is the way to the host now.
+    pub(crate) fn pass_by(&mut self, at: PortId, path: DirectedPath) {
+        let Some(host) = self.hosts.get_mut(&at).filter(|host| host.path != path) else { return };
+        host.path = path;
+        // By another way it may answer: it is asked at once.
+        host.next = Some(host.last_strike);
+        self.questions.abandon(|asked| *asked == at);
+    }
+
     /// True if sweeps leave the host behind a port out.
     pub(crate) fn leaves_out(&self, at: PortId) -> bool {
         self.hosts.get(&at).is_some_and(|host| host.left_out)

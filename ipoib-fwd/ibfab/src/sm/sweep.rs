@@ -470,6 +470,9 @@ impl Sweep {
         } else if self.mute.leaves_out(id) {
             self.silent.push(id);
             self.incomplete = true;
+            if let Some(path) = path.then(id.1) {
+                self.mute.pass_by(id, path);
+            }
         } else if let Some(path) = path.then(id.1) {
             self.ask_node(path, Some(id));
         }
