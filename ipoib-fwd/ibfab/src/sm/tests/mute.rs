@@ -1,6 +1,8 @@
-//! Hosts that do not answer, or not everything: they are found again.
+//! Hosts that do not answer, or not everything: they are found again, and others do not wait for them.
 
-use ib_wire::smp::NodeType;
+use std::time::Duration;
+
+use ib_wire::smp::{NodeType, PortState};
 
 use super::world::World;
 use super::{SECOND, config};
@@ -30,4 +32,32 @@ fn a_mute_host_is_found_again_by_another_trunk() {
         world.pass(20 * SECOND);
         assert_eq!(world.sm.ports().count(), 4, "it stays");
     }
+}
+
+#[test]
+fn a_host_that_answers_all_but_the_state_of_its_link_does_not_hold_up_each_sweep() {
+    let mut world = World::new(1, config());
+    let odd = world.add(NodeType::ChannelAdapter, 0x8000, 1);
+    world.nodes[odd].never_arms = true;
+    world.connect((0, 8), (odd, 1));
+    world.pass(60 * SECOND);
+    for (n, port) in (1..=5).zip(9..) {
+        // It has just been tried once more.
+        let before = world.sm.counters().smp_lost;
+        while world.sm.counters().smp_lost == before {
+            world.pass(Duration::from_millis(1));
+        }
+        for _ in 0..3 {
+            world.pass(SECOND);
+            world.sm.handle_port_change(world.now);
+        }
+        let host = world.add(NodeType::ChannelAdapter, 0x1_0000 * n, 1);
+        world.connect((0, port), (host, 1));
+        world.sm.handle_port_change(world.now);
+        world.pass(Duration::from_millis(50));
+        assert_eq!(world.nodes[host].ports[1].state, PortState::Active, "{:?}", world.sm.counters());
+    }
+    world.nodes[odd].never_arms = false;
+    world.pass(6 * SECOND);
+    assert!(world.nodes[odd].ports[1].state == PortState::Active && world.sm.is_up());
 }
