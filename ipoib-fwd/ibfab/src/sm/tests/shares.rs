@@ -49,6 +49,27 @@ fn groups_that_a_port_has_others_join_count_in_its_own_share() {
 }
 
 #[test]
+fn a_group_counts_for_a_member_when_its_maker_has_left() {
+    let mut world = up(3, SmConfig { max_groups_of_a_port: 2, ..config() });
+    // Port 2 joins by itself what port 1 makes, and port 3 by proxy.
+    for n in [1, 2] {
+        make(&mut world, 1, n).unwrap();
+        let proxy = McMemberRecord { proxy_join: true, ..member(&world, 3, group(n)) };
+        world.member(1, Method::Set, JOIN | McMask::PROXY_JOIN, &proxy).unwrap();
+    }
+    let joined = member(&world, 2, group(1));
+    world.member(2, Method::Set, JOIN, &joined).unwrap();
+    for n in [1, 2] {
+        let left = member(&world, 1, group(n));
+        world.member(1, Method::Delete, JOIN, &left).unwrap();
+    }
+    // Group 1 counts for port 2, and group 2, which port 3 did not ask for, for port 1 as before.
+    assert_eq!([3, 4].map(|n| make(&mut world, 1, n)), [Ok(()), Err(FULL)]);
+    assert_eq!([5, 6].map(|n| make(&mut world, 2, n)), [Ok(()), Err(FULL)]);
+    assert_eq!([7, 8, 9].map(|n| make(&mut world, 3, n)), [Ok(()), Ok(()), Err(FULL)]);
+}
+
+#[test]
 fn one_port_does_not_take_all_subscriptions() {
     let mut world = up(2, SmConfig { max_subscriptions_of_a_port: 2, ..config() });
     let traps = [trap::GROUP_CREATED, trap::GROUP_DELETED, trap::GID_IN_SERVICE];
