@@ -61,3 +61,19 @@ fn a_host_that_answers_all_but_the_state_of_its_link_does_not_hold_up_each_sweep
     world.pass(6 * SECOND);
     assert!(world.nodes[odd].ports[1].state == PortState::Active && world.sm.is_up());
 }
+
+#[test]
+fn a_host_whose_link_came_back_between_two_sweeps_is_asked_at_once() {
+    let mut world = World::new(2, config());
+    world.pump();
+    world.nodes[2].mute = true;
+    world.sm.handle_port_change(world.now);
+    world.pass(60 * SECOND);
+    assert_eq!(world.sm.ports().count(), 2);
+    world.disconnect((0, 2));
+    world.connect((0, 2), (2, 1));
+    world.nodes[2].mute = false;
+    world.sm.handle_port_change(world.now);
+    world.pass(Duration::from_millis(50));
+    assert_eq!(world.nodes[2].ports[1].state, PortState::Active, "{:?}", world.sm.counters());
+}
