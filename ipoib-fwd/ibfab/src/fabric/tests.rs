@@ -17,6 +17,7 @@ use adapter::adapter;
 
 #[path = "../../tests/adapter/mod.rs"]
 mod adapter;
+mod budget;
 mod sources;
 
 const PORT: PortNumber = PortNumber(1);

@@ -9,7 +9,7 @@ use ib_wire::sa::{JoinState, LifeTime, McMask, McMemberRecord, MtuCode, SaMad, S
 use ib_wire::{Gid, Guid, Lid, PKey};
 
 use super::event::Event;
-use super::request::{Context, INVALID, NO_RECORDS, Records, Refusal, bytes_of, refuse};
+use super::request::{Context, INVALID, MAX_RECORDS, NO_RECORDS, Records, Refusal, bytes_of, refuse};
 use super::select::{choose_mtu, choose_rate, selected};
 use crate::subnet::{EndPort, Partition, PortId, SmConfig, Subnet, speed};
 
@@ -481,6 +481,10 @@ impl Groups {
         let named = mask.contains(McMask::MGID).then_some(wanted.mgid);
         let groups = named.map_or(Gid::ZERO..=Gid([0xff; 16]), |mgid| mgid..=mgid);
         for group in self.groups.range(groups).map(|(_, group)| group) {
+            if records.len() >= MAX_RECORDS {
+                break;
+            }
+            context.count(1);
             let visible = trusted || context.requester.port.is_in(group.record.pkey);
             if !visible {
                 continue;
@@ -499,7 +503,9 @@ impl Groups {
             };
             // Who is in a group is not for everyone (IBA 15.4.1.2): only the port's own membership is shown.
             if trusted {
-                records.extend(group.members.iter().map(member).filter(fits).map(|r| bytes_of(&r)));
+                context.count(group.members.len());
+                let found = group.members.iter().map(member).filter(fits).map(|r| bytes_of(&r));
+                records.extend(found.take(MAX_RECORDS - records.len()));
             } else if mask.intersects(McMask::PORT_GID | McMask::JOIN_STATE) {
                 let own = group.members.get_key_value(&context.requester.port.guid);
                 records.extend(own.map(member).filter(fits).map(|r| bytes_of(&r)));

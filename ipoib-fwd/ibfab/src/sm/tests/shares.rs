@@ -125,3 +125,21 @@ fn one_request_does_not_have_all_pairs_of_ports_examined() {
     let to = PathRecord { dgid: world.gid(2), ..wanted };
     assert!(world.path(1, PathMask::SGID | PathMask::DGID, &to).is_ok());
 }
+
+#[test]
+fn what_a_request_has_examined_is_counted() {
+    let mut world = up(3, config());
+    world.sm.take_examined();
+    let wanted = PathRecord { pkey: PKey(0x8123), ..PathRecord::default() };
+    assert!(world.path(1, PathMask::PKEY, &wanted).is_err());
+    assert_eq!(world.sm.take_examined(), 16, "pairs of four ports");
+    // A table that is refused is not looked for further than its refusal takes.
+    for n in 1..=40 {
+        make(&mut world, 1, n).unwrap();
+    }
+    world.sm.take_examined();
+    let wanted = McMemberRecord::default();
+    let table = world.send(1, &SaMad::request(Method::GetTable, Tid(5), 0, &wanted));
+    assert_eq!(table.header.status.0, FULL);
+    assert_eq!((world.sm.take_examined(), world.sm.take_examined()), (16, 0));
+}
