@@ -11,7 +11,8 @@ use ib_wire::smp::{DirectedPath, Smp, attribute};
 use super::transaction::Transactions;
 use crate::subnet::{PortId, SmConfig};
 
-/// Questions without an answer before a host that was there counts as gone.
+/// Questions without an answer before a host that was there counts as gone: after some four seconds, or, as few questions are out at
+/// once, after 0.4 s for each host that does not answer, if there are more than ten.
 const PATIENCE: u32 = 4;
 /// Pause before the next question. It doubles after every few questions, and with each relapse, to 4 s.
 const PAUSE: Duration = Duration::from_millis(250);
