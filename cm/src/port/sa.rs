@@ -202,7 +202,13 @@ impl<U: Copy + Eq> Sa<U> {
     }
 
     /// Queries what a group is like, member or not. [`SaEvent::Group`] follows, unless it is taken back with the user's other requests.
+    /// While a query of this user is under way or waits, another one is not sent: the event of the first one is for both.
     pub fn query_group(&mut self, now: Instant, user: U, sm: MadAddress, mgid: Gid) {
+        let is_queried = self.queries.iter().any(|(of, _)| *of == user)
+            || self.pending.values().any(|purpose| *purpose == Purpose::Query(user));
+        if is_queried {
+            return;
+        }
         let record = McMemberRecord { mgid, ..McMemberRecord::default() };
         let bytes = SaMad::request(Method::Get, Tid(0), McMask::MGID.bits(), &record).to_bytes();
         self.queries.push_back((user, Mad { peer: sm, bytes }));

@@ -135,6 +135,21 @@ fn queries_of_groups_hold_up_no_join_or_leave() {
     assert_eq!((asked, port.sa.outstanding()), (100, 0));
 }
 
+#[test]
+fn a_group_is_queried_once_at_a_time() {
+    let (mut port, now) = port();
+    for user in 0..40 {
+        (0..5).for_each(|_| port.sa.query_group(now, user, SM, gid(9)));
+    }
+    assert_eq!(port.sa.outstanding(), 40);
+    let queries = sent(&mut port);
+    port.handle_mad(now, &answer(&queries[0]));
+    assert_eq!(port.sa.outstanding(), 39);
+    // The first one may query again.
+    port.sa.query_group(now, 0, SM, gid(9));
+    assert_eq!(port.sa.outstanding(), 40);
+}
+
 fn leave(port: &mut Port<u32>, now: Instant, user: u32) {
     port.sa.leave(now, user, SM, &McMemberRecord::default(), McMask::MGID);
 }

@@ -15,6 +15,8 @@ use crate::switch::{NoSuchPort, Switch, SwitchConfig, SwitchPort};
 
 /// Datagrams exchanged between switch and subnet manager in one turn.
 const MADS_PER_TURN: usize = 64;
+/// What requests to subnet administration may have examined in one turn; those that come after that wait for the next turn.
+const EXAMINED_PER_TURN: usize = 1 << 14;
 
 /// Who manages the subnet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,6 +39,8 @@ pub struct Fabric {
     /// All cables keep their CRCs.
     keep_crcs: bool,
     manager: Option<SubnetManager>,
+    /// [`EXAMINED_PER_TURN`].
+    examined_per_turn: usize,
 }
 
 /// Why a cable cannot be plugged in.
@@ -89,6 +93,7 @@ impl Fabric {
             plugged: Vec::new(),
             keep_crcs: config.keep_crcs,
             manager,
+            examined_per_turn: EXAMINED_PER_TURN,
         };
         // Before a host can give a switch a key.
         if management == Management::Embedded {
@@ -223,10 +228,15 @@ impl Fabric {
             manager.handle_timeout(now);
             worked = true;
         }
+        let mut examined = 0;
         for _ in 0..MADS_PER_TURN {
             let Some(mad) = self.first.next_mad() else { break };
             manager.handle_mad(now, &mad);
             worked = true;
+            examined += manager.take_examined();
+            if examined >= self.examined_per_turn {
+                break;
+            }
         }
         // Before the ports learn their LIDs.
         if let Some(sources) = manager.take_sources() {

@@ -17,6 +17,8 @@ use adapter::adapter;
 
 #[path = "../../tests/adapter/mod.rs"]
 mod adapter;
+mod budget;
+mod sources;
 
 const PORT: PortNumber = PortNumber(1);
 /// For whatever has to happen, on a machine that may be busy.
@@ -426,91 +428,6 @@ fn trunks_that_cannot_all_be_plugged_in_leave_everything_as_it_was() {
     assert_eq!(up(&mut fabric), [1]);
     fabric.set_trunks(&[trunk(1, false), trunk(2, true)], || None).unwrap();
     assert_eq!(up(&mut fabric), [2]);
-}
-
-/// A request to subnet administration from `slid`, as a packet.
-fn sa_packet(request: &SaMad, slid: Lid, dlid: Lid) -> Vec<u8> {
-    let bth = Bth {
-        opcode: Opcode::UdSendOnly,
-        solicited: false,
-        migrated: true,
-        pkey: PKey::DEFAULT,
-        fecn: false,
-        becn: false,
-        dest_qpn: Qpn::GSI,
-        ack_request: false,
-        psn: Psn::new(0),
-    };
-    let headers = Headers {
-        lrh: Lrh { vl: VirtualLane::new(0), sl: ServiceLevel::new(0), dlid, slid },
-        grh: None,
-        bth,
-        extended: Extended::Deth(Deth { qkey: QKey::GSI, src_qpn: Qpn::GSI }),
-    };
-    let mut packet = vec![0; headers.packet_len(MAD_LEN)];
-    headers.write_packet(&request.to_bytes()[..], &mut packet).unwrap();
-    packet
-}
-
-#[test]
-fn a_host_with_another_ones_source_lid_does_not_end_its_membership() {
-    let mut bench = Bench::new(1, Faults::default());
-    // An adapter whose owner sends packets of his own by its cable.
-    let (near, mut outside) = CableEnd::pair().unwrap();
-    let (mut inside, far) = CableEnd::pair().unwrap();
-    bench.fabric.plug(Place { switch: 0, port: 2 }, "p2", near).unwrap();
-    bench.adapters.push(adapter(2, Some(far)));
-    let carry = |from: &mut CableEnd, to: &mut CableEnd| {
-        from.receive(32, |p| to.send_with(p.len(), |out| out.copy_from_slice(p)).unwrap());
-    };
-    let mut relay = |outside: &mut CableEnd| {
-        carry(outside, &mut inside);
-        carry(&mut inside, outside);
-    };
-    bench.run(|b| {
-        relay(&mut outside);
-        b.all_active()
-    });
-    let victim = bench.adapters[0].port(PORT).unwrap();
-    let port_gid = bench.adapters[0].gid(PORT, 0).unwrap();
-    let mgid = broadcast_gid(PKey::DEFAULT, GroupScope::new(2));
-    let mask = McMask::MGID
-        | McMask::PORT_GID
-        | McMask::JOIN_STATE
-        | McMask::QKEY
-        | McMask::TRAFFIC_CLASS
-        | McMask::PKEY
-        | McMask::SL
-        | McMask::FLOW_LABEL;
-    let record = McMemberRecord {
-        mgid,
-        port_gid,
-        join_state: JoinState::FULL_MEMBER,
-        qkey: QKey(0xb1b),
-        pkey: PKey::DEFAULT,
-        ..McMemberRecord::default()
-    };
-    let peer = MadAddress::gsi(victim.sm_lid, ServiceLevel::new(0));
-    let bytes = SaMad::request(Method::Set, Tid(1), mask.bits(), &record).to_bytes();
-    bench.adapters[0].send_mad(PORT, &Mad { peer, bytes }).unwrap();
-    let members = |b: &Bench| b.fabric.manager().unwrap().groups().find(|g| g.0 == mgid).unwrap().2;
-    bench.run(|b| {
-        relay(&mut outside);
-        members(b) == 1
-    });
-    let leave = SaMad::request(Method::Delete, Tid(2), mask.bits(), &record);
-    let forged = sa_packet(&leave, victim.lid, victim.sm_lid);
-    outside.send_with(forged.len(), |out| out.copy_from_slice(&forged)).unwrap();
-    let requests = |b: &Bench| b.fabric.manager().unwrap().counters().sa_requests;
-    let dropped = |b: &Bench| {
-        let port = b.fabric.switch().ports().find(|port| port.number.0 == 2).unwrap();
-        port.switch.dropped(crate::switch::DropReason::SourceLid)
-    };
-    bench.run(|b| {
-        relay(&mut outside);
-        dropped(b) + requests(b) == 2
-    });
-    assert_eq!((members(&bench), dropped(&bench)), (1, 1), "it is still a member");
 }
 
 /// Measurements, each of which an idle machine has to pass.

@@ -9,7 +9,7 @@ use ib_wire::sa::{JoinState, LifeTime, McMask, McMemberRecord, MtuCode, SaMad, S
 use ib_wire::{Gid, Guid, Lid, PKey};
 
 use super::event::Event;
-use super::request::{Context, INVALID, NO_RECORDS, Records, Refusal, bytes_of, refuse};
+use super::request::{Context, INVALID, MAX_RECORDS, NO_RECORDS, Records, Refusal, bytes_of, refuse};
 use super::select::{choose_mtu, choose_rate, selected};
 use crate::subnet::{EndPort, Partition, PortId, SmConfig, Subnet, speed};
 
@@ -43,7 +43,7 @@ pub(crate) struct Group {
     members: BTreeMap<Guid, Member>,
     /// Stays without members: made by the configuration.
     permanent: bool,
-    /// The port whose request made it, in whatever name; none for those of the configuration.
+    /// The port whose request made it, in whatever name, or which it was handed over to; none for those of the configuration.
     maker: Option<Guid>,
 }
 
@@ -51,6 +51,17 @@ impl Group {
     /// The port in whose share this group counts.
     const fn counts_for(&self) -> Option<Guid> {
         if self.permanent { None } else { self.maker }
+    }
+
+    /// If a change ended the membership of its maker, which was a member before: from now on it counts for a member that keeps
+    /// it alive and has joined by itself, if there is one.
+    fn hand_over(&mut self) {
+        let keeps = |member: &Member| member.state.intersects(KEEPS);
+        if self.maker.and_then(|maker| self.members.get(&maker)).is_some_and(keeps) {
+            return;
+        }
+        let heir = self.members.iter().find(|(_, member)| keeps(member) && !member.proxy);
+        self.maker = heir.map(|(&guid, _)| guid).or(self.maker);
     }
 
     /// The record of one member.
@@ -78,7 +89,7 @@ pub(crate) struct Groups {
     by_mlid: BTreeMap<Lid, Gid>,
     /// All multicast LIDs below this one are taken.
     lowest_free: u16,
-    /// Number of groups that a port made, whatever their members: it may have others join them, and make
+    /// Number of groups that a port made or was left, whatever their members: it may have others join them, and make
     /// them in others' names (ProxyJoin).
     made: BTreeMap<Guid, usize>,
     /// Multicast LIDs whose members changed.
@@ -112,8 +123,12 @@ impl Groups {
         for group in self.groups.values_mut() {
             let before = group.members.len();
             let pkey = group.record.pkey;
+            let had_maker = group.maker.is_some_and(|maker| group.members.contains_key(&maker));
             group.members.retain(|&guid, _| subnet.by_guid(guid).is_some_and(|e| e.port.is_in(pkey)));
             if group.members.len() != before {
+                if had_maker {
+                    group.hand_over();
+                }
                 self.version += 1;
                 self.changed.insert(group.record.mlid);
             }
@@ -205,27 +220,39 @@ impl Groups {
     /// Makes a port a member of a group as given, or none.
     fn set_member(&mut self, mgid: Gid, port: Guid, member: Option<Member>) {
         let Some(group) = self.groups.get_mut(&mgid) else { return };
-        match member {
+        let before = match member {
             Some(member) => group.members.insert(port, member),
             None => group.members.remove(&port),
         };
         self.changed.insert(group.record.mlid);
         self.version += 1;
+        if before.is_some() && group.maker == Some(port) {
+            let counted = group.counts_for();
+            group.hand_over();
+            let counts = group.counts_for();
+            self.uncount(counted);
+            self.count(counts);
+        }
     }
 
     /// A port has made a group.
     fn insert(&mut self, group: Group) {
         let mgid = group.record.mgid;
-        if let Some(port) = group.counts_for() {
-            *self.made.entry(port).or_default() += 1;
-        }
+        self.count(group.counts_for());
         self.by_mlid.insert(group.record.mlid, mgid);
         self.groups.insert(mgid, group);
     }
 
-    /// A group that a port made is gone.
-    fn uncount(&mut self, group: &Group) {
-        if let Some(port) = group.counts_for()
+    /// A group counts for this port now.
+    fn count(&mut self, port: Option<Guid>) {
+        if let Some(port) = port {
+            *self.made.entry(port).or_default() += 1;
+        }
+    }
+
+    /// A group that counted for this port is gone, or counts for another one.
+    fn uncount(&mut self, port: Option<Guid>) {
+        if let Some(port) = port
             && let Entry::Occupied(mut count) = self.made.entry(port)
         {
             *count.get_mut() -= 1;
@@ -244,7 +271,7 @@ impl Groups {
                 continue;
             }
             let Some(group) = self.groups.remove(mgid) else { continue };
-            self.uncount(&group);
+            self.uncount(group.counts_for());
             let mlid = group.record.mlid;
             self.by_mlid.remove(&mlid);
             self.lowest_free = self.lowest_free.min(mlid.0);
@@ -454,6 +481,10 @@ impl Groups {
         let named = mask.contains(McMask::MGID).then_some(wanted.mgid);
         let groups = named.map_or(Gid::ZERO..=Gid([0xff; 16]), |mgid| mgid..=mgid);
         for group in self.groups.range(groups).map(|(_, group)| group) {
+            if records.len() >= MAX_RECORDS {
+                break;
+            }
+            context.count(1);
             let visible = trusted || context.requester.port.is_in(group.record.pkey);
             if !visible {
                 continue;
@@ -472,7 +503,9 @@ impl Groups {
             };
             // Who is in a group is not for everyone (IBA 15.4.1.2): only the port's own membership is shown.
             if trusted {
-                records.extend(group.members.iter().map(member).filter(fits).map(|r| bytes_of(&r)));
+                context.count(group.members.len());
+                let found = group.members.iter().map(member).filter(fits).map(|r| bytes_of(&r));
+                records.extend(found.take(MAX_RECORDS - records.len()));
             } else if mask.intersects(McMask::PORT_GID | McMask::JOIN_STATE) {
                 let own = group.members.get_key_value(&context.requester.port.guid);
                 records.extend(own.map(member).filter(fits).map(|r| bytes_of(&r)));

@@ -9,6 +9,7 @@ mod request;
 mod select;
 mod table;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
@@ -32,12 +33,14 @@ const CAPABILITIES: u16 = 1 << 9;
 pub(crate) struct Server {
     groups: Groups,
     events: Events,
+    /// What requests have examined since [`Self::take_examined`].
+    examined: usize,
 }
 
 impl Server {
     /// With the broadcast groups of all partitions.
     pub(crate) fn new(config: &SmConfig) -> Self {
-        Self { groups: Groups::new(config), events: Events::new(config) }
+        Self { groups: Groups::new(config), events: Events::new(config), examined: 0 }
     }
 
     /// MGID, MLID and number of members of every group.
@@ -61,6 +64,11 @@ impl Server {
         let first = |block: &u16| Lid::FIRST_MULTICAST.0 + block * MFT_BLOCK_LEN as u16;
         let lids = |block| Lid(first(block))..=Lid(first(block) + MFT_BLOCK_LEN as u16 - 1);
         blocks.iter().flat_map(|block| self.groups.receivers(subnet, lids(block))).collect()
+    }
+
+    /// Pairs of ports, groups, members and ports that requests have had examined since the last call.
+    pub(crate) const fn take_examined(&mut self) -> usize {
+        std::mem::replace(&mut self.examined, 0)
     }
 
     /// When a report is due to be sent again.
@@ -127,9 +135,11 @@ impl Server {
             return false;
         };
         to.counters.sa_requests += 1;
-        let context = Context { subnet, config: to.config, requester, multicast_limit };
+        let examined = Cell::new(0);
+        let context = Context { subnet, config: to.config, requester, multicast_limit, examined: &examined };
         let before = self.groups.version();
         let (answer, happened) = self.serve(&context, mad, &request);
+        self.examined = self.examined.saturating_add(examined.get());
         if !answer.header.status.is_ok() {
             to.counters.sa_refused += 1;
         }

@@ -5,7 +5,7 @@ use ib_wire::Lid;
 use ib_wire::sa::{DATA_LEN, SaMad};
 use ib_wire::smp::{NodeInfo, PortInfo};
 
-use super::request::{Context, Records};
+use super::request::{Context, MAX_RECORDS, Records};
 use crate::subnet::EndPort;
 
 /// Component of both records: the LID.
@@ -28,7 +28,8 @@ fn wanted(request: &SaMad) -> Option<Lid> {
 /// Ports that have LIDs and that the asker may know of.
 fn visible<'a>(context: &Context<'a>) -> impl Iterator<Item = EndPort<'a>> {
     let asker = context.requester.port;
-    context.subnet.end_ports().filter(move |e| asker.may_see(e.port))
+    let examined = *context;
+    context.subnet.end_ports().inspect(move |_| examined.count(1)).filter(move |e| asker.may_see(e.port))
 }
 
 /// Nodes, one record for each of their ports that has a LID.
@@ -45,6 +46,7 @@ pub(crate) fn nodes(context: &Context<'_>, request: &SaMad) -> Records {
             put(&mut data, 44, &end.node.description.unwrap_or([0; 64]));
             data
         })
+        .take(MAX_RECORDS)
         .collect()
 }
 
@@ -64,6 +66,9 @@ pub(crate) fn ports(context: &Context<'_>, request: &SaMad) -> Records {
             data[2] = n;
             put(&mut data, 4, &info);
             records.push(data);
+            if records.len() == MAX_RECORDS {
+                return records;
+            }
         }
     }
     records

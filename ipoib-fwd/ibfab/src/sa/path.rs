@@ -4,12 +4,9 @@ use ib_wire::sa::{LifeTime, PathMask, PathRecord, SaMad, Selector, status};
 use ib_wire::{Gid, Mtu, PKey, Rate};
 
 use super::group::Groups;
-use super::request::{Context, NO_RECORDS, Records, Refusal, bytes_of, refuse};
+use super::request::{Context, MAX_RECORDS, NO_RECORDS, Records, Refusal, bytes_of, refuse};
 use super::select::selected;
 use crate::subnet::{EndPort, Node, Subnet, slower, speed};
-
-/// Most records that are collected; a table that long is refused anyway.
-const MAX_RECORDS: usize = 16;
 
 /// The paths that a request asks for.
 pub(crate) fn find(context: &Context<'_>, request: &SaMad, groups: &Groups) -> Result<Records, Refusal> {
@@ -42,6 +39,7 @@ pub(crate) fn find(context: &Context<'_>, request: &SaMad, groups: &Groups) -> R
         if examined >= context.config.max_path_pairs {
             return Err(refuse(status::NO_RESOURCES));
         }
+        context.count(1);
         records.extend(between(context, &wanted, mask, source, target).map(|record| bytes_of(&record)));
         if records.len() == MAX_RECORDS {
             break;
@@ -69,6 +67,7 @@ fn bottleneck(context: &Context<'_>, source: EndPort<'_>, target: EndPort<'_>) -
         return least;
     }
     for port in subnet.nodes.values().filter(|n| n.is_switch()).flat_map(|n| n.ports.values()) {
+        context.count(1);
         if port.peer.and_then(|p| subnet.nodes.get(&p.0)).is_some_and(Node::is_switch) {
             let (mtu, rate) = subnet.abilities(port);
             least = (least.0.min(mtu), slower(least.1, rate));

@@ -1,5 +1,6 @@
 //! What every request comes with and every answer needs.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -30,9 +31,16 @@ pub(crate) struct Context<'a> {
     pub requester: EndPort<'a>,
     /// Number of multicast LIDs that the switches can hold.
     pub multicast_limit: u16,
+    /// Pairs of ports, groups, members and ports that were examined.
+    pub examined: &'a Cell<usize>,
 }
 
 impl Context<'_> {
+    /// Counts what a request has examined.
+    pub(crate) fn count(&self, examined: usize) {
+        self.examined.set(self.examined.get().saturating_add(examined));
+    }
+
     /// True if the request shows the SM_Key (IBA 15.4.1).
     pub(crate) const fn is_trusted(&self, request: &SaMad) -> bool {
         self.config.sm_key != 0 && request.sm_key == self.config.sm_key
@@ -47,6 +55,9 @@ pub(crate) struct Output<'a> {
     pub counters: &'a mut Counters,
     pub out: &'a mut VecDeque<Mad>,
 }
+
+/// Most records that are collected; a table that long is refused anyway.
+pub(crate) const MAX_RECORDS: usize = 16;
 
 /// Records found for a request, each as its bytes.
 pub(crate) type Records = Vec<[u8; DATA_LEN]>;

@@ -115,7 +115,8 @@ impl Sweep {
         for (path, from, info) in moved {
             let stays = self.holders(&info).filter_map(|id| self.subnet.port(id)).any(|port| {
                 // A host that does not answer for a moment, but has its link, is not replaced.
-                let is_silent = port.peer.is_some_and(|home| self.silent.contains(&home));
+                let is_silent =
+                    port.peer.is_some_and(|home| self.silent.contains(&home) && !self.mute.is_gone(home));
                 port.generation == self.generation || is_silent
             });
             if stays {

@@ -163,6 +163,11 @@ impl SubnetManager {
         std::mem::take(&mut self.sources_changed).then(|| self.sweep.subnet.sources())
     }
 
+    /// Pairs of ports, groups, members and ports that requests to subnet administration have had examined since the last call.
+    pub(crate) const fn take_examined(&mut self) -> usize {
+        self.sa.take_examined()
+    }
+
     /// When [`Self::handle_timeout`] wants to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {

@@ -11,7 +11,8 @@ use ib_wire::smp::{DirectedPath, Smp, attribute};
 use super::transaction::Transactions;
 use crate::subnet::{PortId, SmConfig};
 
-/// Questions without an answer before a host that was there counts as gone.
+/// Questions without an answer before a host that was there counts as gone: after some four seconds, or, as few questions are out at
+/// once, after 0.4 s for each host that does not answer, if there are more than ten.
 const PATIENCE: u32 = 4;
 /// Pause before the next question. It doubles after every few questions, and with each relapse, to 4 s.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -60,6 +61,15 @@ impl MuteHosts {
             host.left_out = true;
             host.strike(now);
         }
+    }
+
+    /// A sweep that leaves a host out has come to its port; `path` is the way to the host now.
+    pub(crate) fn pass_by(&mut self, at: PortId, path: DirectedPath) {
+        let Some(host) = self.hosts.get_mut(&at).filter(|host| host.path != path) else { return };
+        host.path = path;
+        // By another way it may answer: it is asked at once.
+        host.next = Some(host.last_strike);
+        self.questions.abandon(|asked| *asked == at);
     }
 
     /// True if sweeps leave the host behind a port out.

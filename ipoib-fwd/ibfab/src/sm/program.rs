@@ -106,6 +106,11 @@ impl Sweep {
         }
     }
 
+    /// True for the port of a host that does not answer.
+    fn is_left_out(&self, node: &Node, port: &Port) -> bool {
+        !node.is_switch() && port.peer.is_some_and(|at| self.mute.leaves_out(at))
+    }
+
     fn configure_ports(&mut self, config: &SmConfig, counters: &mut Counters) {
         let mut infos = Vec::new();
         let mut keys = Vec::new();
@@ -113,8 +118,7 @@ impl Sweep {
             for (&number, port) in &node.ports {
                 let id = (guid, number);
                 let end = node.is_end_port(number);
-                let is_mute = !node.is_switch() && port.peer.is_some_and(|at| self.mute.leaves_out(at));
-                if !end && port.peer.is_none() || end && port.lid == Lid(0) || is_mute {
+                if !end && port.peer.is_none() || end && port.lid == Lid(0) || self.is_left_out(node, port) {
                     continue;
                 }
                 let peer = guarded(&self.subnet, node, number, port);
@@ -214,7 +218,7 @@ impl Sweep {
                     Some(peer) => self.subnet.port(peer).is_some_and(|peer| !peer.fresh),
                     None => node.is_switch() && number == 0,
                 };
-                if ready && port.info.state == from && !port.fresh {
+                if ready && port.info.state == from && !port.fresh && !self.is_left_out(node, port) {
                     let info = PortInfo {
                         state: to,
                         physical_state: PortPhysicalState::NoChange,

@@ -455,6 +455,9 @@ impl Sweep {
         let Some(node) = self.subnet.nodes.get_mut(&id.0) else { return };
         let is_switch = node.is_switch();
         let Some(port) = node.ports.get_mut(&id.1) else { return };
+        // The link went down and came up since the last sweep: another host may be there.
+        let came_back =
+            info.state == PortState::Init && matches!(port.info.state, PortState::Armed | PortState::Active);
         port.info = info;
         // Back in INIT: it lost what it was told.
         if info.state == PortState::Init && (!is_switch || id.1 > 0) {
@@ -465,11 +468,18 @@ impl Sweep {
         if !is_switch || id.1 == 0 {
             return;
         }
-        if !linked {
+        if !linked || came_back {
             self.mute.forget(id);
-        } else if self.mute.leaves_out(id) {
+        }
+        if !linked {
+            return;
+        }
+        if self.mute.leaves_out(id) {
             self.silent.push(id);
             self.incomplete = true;
+            if let Some(path) = path.then(id.1) {
+                self.mute.pass_by(id, path);
+            }
         } else if let Some(path) = path.then(id.1) {
             self.ask_node(path, Some(id));
         }

@@ -7,7 +7,7 @@ use ib_wire::crc::{VCRC_LEN, verify_vcrc};
 use ib_wire::packet::{BTH_LEN, Bth, GRH_LEN, LRH_LEN, Lnh, Lrh, Packet, VirtualLane};
 use ib_wire::{Mtu, PKey, ServiceLevel};
 
-use super::port::{Blocked, DropReason};
+use super::port::{Blocked, DropReason, Hurry};
 use super::tables::PortSet;
 use super::{HEAD_OF_QUEUE_LIFE, HURRY, LONG_WAIT, PASSING, Switch};
 
@@ -124,8 +124,8 @@ impl Switch {
         let before = self.blocked(at);
         let since = before.map_or(now, |blocked| blocked.since);
         let waited = now.saturating_duration_since(since);
-        let in_a_hurry =
-            self.ports.get(at).and_then(|port| port.hurry_until).is_some_and(|until| now < until);
+        let hurry = self.ports.get(at).and_then(|port| port.hurry).filter(|hurry| since < hurry.until);
+        let mut slow = hurry.map_or_else(PortSet::default, |hurry| hurry.past);
         let mut done = before.map_or_else(PortSet::default, |blocked| blocked.done);
         let mut waits = false;
         for number in ports.iter().filter(|&n| n != 0 && usize::from(n) != at + 1) {
@@ -140,7 +140,7 @@ impl Switch {
                         self.count_forwarded(at);
                     }
                 }
-                Ok(false) if !in_a_hurry => {
+                Ok(false) if hurry.is_none_or(|hurry| !hurry.past.has(number)) => {
                     waits = true;
                     continue;
                 }
@@ -151,13 +151,16 @@ impl Switch {
                 Err(reason) => self.count_drop(at, reason),
             }
             done.insert(number);
+            slow.insert(number);
         }
         if waits {
             self.block(at, Blocked { egress: None, since, done });
         } else if waited >= LONG_WAIT
             && let Some(port) = self.ports.get_mut(at)
         {
-            port.hurry_until = Some(now + HURRY * waited);
+            // All others have been sent to before.
+            let since = hurry.map_or(now, |hurry| hurry.until + waited);
+            port.hurry = Some(Hurry { past: slow, until: since + HURRY * waited });
         }
         Ok(!waits)
     }

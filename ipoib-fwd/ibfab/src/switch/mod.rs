@@ -45,10 +45,10 @@ const HEAD_OF_QUEUE_LIFE: Duration = Duration::from_millis(250);
 const PASSING: Duration = Duration::from_millis(1);
 /// Data packets that management packets pass.
 const MAX_WAITING: usize = 64;
-/// After a multicast packet that waited for at least this long, the following ones do not wait for a time.
+/// After a multicast packet that waited for a receiver for at least this long, the following ones do not wait for that one for a time.
 const LONG_WAIT: Duration = Duration::from_millis(10);
-/// That time, in waits: receivers that take a packet from time to time hold up a sender of multicasts
-/// for at most a ninth of the time.
+/// That time, in waits; those of several receivers add up. So receivers that take a packet from time to time hold up a sender of
+/// multicasts for at most a ninth of the time.
 const HURRY: u32 = 8;
 
 /// What a switch is at its start.
@@ -147,12 +147,16 @@ impl Switch {
         at.and_then(|at| self.ports.get(at)).map(|_| ()).ok_or(NoSuchPort(port.0))
     }
 
-    /// Plugs the end of a link into a port, in place of what was there; `name` is for reports.
+    /// Plugs the end of a link into a port, in place of what was there, whose link is down then; `name` is for reports.
     pub fn plug(&mut self, port: SwitchPort, name: &str, link: CableEnd) -> Result<(), NoSuchPort> {
         let at = usize::from(port.0).checked_sub(1);
         let place = at.and_then(|at| self.ports.get_mut(at)).ok_or(NoSuchPort(port.0))?;
         name.clone_into(&mut place.name);
         place.link = Some(Box::new(link));
+        if place.is_linked() {
+            place.go_down();
+            self.note_change();
+        }
         Ok(())
     }
 
@@ -163,10 +167,11 @@ impl Switch {
         }
     }
 
-    /// Sets the ports where a channel adapter is, and its LID: packets with another source are dropped there.
+    /// Sets the ports where a channel adapter is, and its LID: packets with another source are dropped there. A port whose
+    /// adapter is not known any more keeps its LID while its link is up: an adapter that does not answer gets no other source.
     pub(crate) fn set_sources(&mut self, sources: impl Fn(SwitchPort) -> Option<Lid>) {
         for (port, number) in self.ports.iter_mut().zip(1..) {
-            port.source = sources(SwitchPort(number));
+            port.source = sources(SwitchPort(number)).or(port.source);
         }
     }
 
@@ -207,10 +212,15 @@ impl Switch {
         if !changed {
             return woken;
         }
+        self.note_change();
+        true
+    }
+
+    /// A port changed its state.
+    fn note_change(&mut self) {
         self.port_changed = true;
         self.info.port_state_change = true;
         self.tell_of_change();
-        true
     }
 
     /// Takes a burst from one port and forwards it.

@@ -98,6 +98,13 @@ pub(super) struct Blocked {
     pub(super) done: PortSet,
 }
 
+/// Receivers that multicast packets of one ingress do not wait for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hurry {
+    pub(super) past: PortSet,
+    pub(super) until: Instant,
+}
+
 /// One external port.
 #[derive(Debug)]
 pub(super) struct Port {
@@ -123,9 +130,8 @@ pub(super) struct Port {
     pub(super) blocked: Option<Blocked>,
     /// Data packets that came in and wait, the first as `blocked` says: management packets behind them pass.
     pub(super) waiting: VecDeque<(Box<[u8]>, Crcs)>,
-    /// Until then multicast packets that came in by it do not wait for receivers:
-    /// an earlier one waited for long.
-    pub(super) hurry_until: Option<Instant>,
+    /// Multicast packets that came in by it do not wait for these receivers: earlier ones waited for them for long.
+    pub(super) hurry: Option<Hurry>,
     /// The receiver took nothing for the head-of-queue life time: packets that find it full
     /// are dropped until there is room.
     pub(super) stalled: bool,
@@ -173,7 +179,7 @@ impl Port {
             partitions: PartitionTable::default(),
             blocked: None,
             waiting: VecDeque::new(),
-            hurry_until: None,
+            hurry: None,
             stalled: false,
             woken: false,
         }
@@ -202,13 +208,13 @@ impl Port {
         self.info.state = PortState::Init;
     }
 
-    fn go_down(&mut self) {
+    pub(super) fn go_down(&mut self) {
         self.info.physical_state = PortPhysicalState::Polling;
         self.info.state = PortState::Down;
         self.source = None;
         self.blocked = None;
         self.waiting.clear();
-        self.hurry_until = None;
+        self.hurry = None;
         self.stalled = false;
     }
 

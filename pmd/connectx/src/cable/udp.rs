@@ -71,6 +71,8 @@ pub(super) struct UdpEnd {
     next_warning: Option<Instant>,
     out: Batch,
     inn: Batch,
+    /// The first packet of `inn` was opened and its receiver had no room for it: with these sessions, and its length.
+    refused: Option<(Sessions, usize)>,
     pub(super) trouble: Option<CableTrouble>,
 }
 
@@ -99,6 +101,7 @@ impl UdpEnd {
             next_warning: None,
             out: Batch::new(),
             inn: Batch::new(),
+            refused: None,
             trouble: None,
         })
     }
@@ -276,10 +279,17 @@ impl UdpEnd {
                     Some(bytes) if datagram::is_packet(bytes) => {
                         // While the cable is down there is no session that a packet could be of.
                         let ours = self.sessions();
-                        let opened = ours.and_then(|ours| self.codec.open(bytes, ours.reversed()));
-                        if opened.is_some() {
-                            self.peer = self.peer.heard_at(self.now);
-                        }
+                        let known = self.refused.take().filter(|(sessions, _)| ours == Some(*sessions));
+                        let opened = match known {
+                            Some((_, len)) => bytes.get(..len),
+                            None => {
+                                let opened = ours.and_then(|ours| self.codec.open(bytes, ours.reversed()));
+                                if opened.is_some() {
+                                    self.peer = self.peer.heard_at(self.now);
+                                }
+                                opened
+                            }
+                        };
                         match opened {
                             None if ours.is_none() => counters.rx_stale += 1,
                             None => counters.rx_forged += 1,
@@ -287,7 +297,10 @@ impl UdpEnd {
                                 counters.rx_invalid += 1;
                             }
                             Some(packet) if take(packet) => n += 1,
-                            Some(_) => break 'all,
+                            Some(packet) => {
+                                self.refused = ours.map(|ours| (ours, packet.len()));
+                                break 'all;
+                            }
                         }
                     }
                     Some(bytes) => match self.codec.parse_hello(bytes) {

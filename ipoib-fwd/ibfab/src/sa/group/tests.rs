@@ -39,7 +39,8 @@ fn the_indexes_of_groups_follow_each_change() {
         }
         let mlid = groups.groups[&mgid].record.mlid;
         let state = if roll(3) == 0 { JoinState::NON_MEMBER } else { JoinState::FULL_MEMBER };
-        groups.set_member(mgid, port, Some(Member { state, proxy: false }).filter(|_| roll(2) == 0));
+        let proxy = roll(3) == 0;
+        groups.set_member(mgid, port, Some(Member { state, proxy }).filter(|_| roll(2) == 0));
         groups.delete_orphans(&[mgid], &mut happened);
         assert_eq!(groups.take_changed(), [mlid].into());
         if roll(50) == 0 {

@@ -69,6 +69,18 @@ fn it_takes_the_place_of_the_first_one_only_when_that_is_gone() {
     assert_eq!(world.route(0, lid), 1);
 }
 
+#[test]
+fn it_takes_the_place_of_the_first_one_as_soon_as_that_counts_as_gone() {
+    let (mut world, clone) = with_clone(1);
+    sweep(&mut world);
+    // The first one keeps its link, and answers no more.
+    world.nodes[1].mute = true;
+    sweep_silent(&mut world);
+    assert_eq!(world.nodes[clone].ports[1].state, PortState::Init);
+    world.pass(5 * SECOND);
+    assert_eq!(world.nodes[clone].ports[1].state, PortState::Active);
+}
+
 /// A sweep in which somebody does not answer.
 fn sweep_silent(world: &mut World) {
     world.sm.handle_port_change(world.now);

@@ -3,6 +3,7 @@ mod duplicates;
 mod hostile;
 mod keys;
 mod membership;
+mod mute;
 mod shares;
 mod switches;
 mod virtual_ports;

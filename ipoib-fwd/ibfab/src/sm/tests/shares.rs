@@ -49,6 +49,27 @@ fn groups_that_a_port_has_others_join_count_in_its_own_share() {
 }
 
 #[test]
+fn a_group_counts_for_a_member_when_its_maker_has_left() {
+    let mut world = up(3, SmConfig { max_groups_of_a_port: 2, ..config() });
+    // Port 2 joins by itself what port 1 makes, and port 3 by proxy.
+    for n in [1, 2] {
+        make(&mut world, 1, n).unwrap();
+        let proxy = McMemberRecord { proxy_join: true, ..member(&world, 3, group(n)) };
+        world.member(1, Method::Set, JOIN | McMask::PROXY_JOIN, &proxy).unwrap();
+    }
+    let joined = member(&world, 2, group(1));
+    world.member(2, Method::Set, JOIN, &joined).unwrap();
+    for n in [1, 2] {
+        let left = member(&world, 1, group(n));
+        world.member(1, Method::Delete, JOIN, &left).unwrap();
+    }
+    // Group 1 counts for port 2, and group 2, which port 3 did not ask for, for port 1 as before.
+    assert_eq!([3, 4].map(|n| make(&mut world, 1, n)), [Ok(()), Err(FULL)]);
+    assert_eq!([5, 6].map(|n| make(&mut world, 2, n)), [Ok(()), Err(FULL)]);
+    assert_eq!([7, 8, 9].map(|n| make(&mut world, 3, n)), [Ok(()), Ok(()), Err(FULL)]);
+}
+
+#[test]
 fn one_port_does_not_take_all_subscriptions() {
     let mut world = up(2, SmConfig { max_subscriptions_of_a_port: 2, ..config() });
     let traps = [trap::GROUP_CREATED, trap::GROUP_DELETED, trap::GID_IN_SERVICE];
@@ -103,4 +124,22 @@ fn one_request_does_not_have_all_pairs_of_ports_examined() {
     assert_eq!(world.path(1, PathMask::PKEY | PathMask::SGID, &wanted).map(|_| ()), Err(none));
     let to = PathRecord { dgid: world.gid(2), ..wanted };
     assert!(world.path(1, PathMask::SGID | PathMask::DGID, &to).is_ok());
+}
+
+#[test]
+fn what_a_request_has_examined_is_counted() {
+    let mut world = up(3, config());
+    world.sm.take_examined();
+    let wanted = PathRecord { pkey: PKey(0x8123), ..PathRecord::default() };
+    assert!(world.path(1, PathMask::PKEY, &wanted).is_err());
+    assert_eq!(world.sm.take_examined(), 16, "pairs of four ports");
+    // A table that is refused is not looked for further than its refusal takes.
+    for n in 1..=40 {
+        make(&mut world, 1, n).unwrap();
+    }
+    world.sm.take_examined();
+    let wanted = McMemberRecord::default();
+    let table = world.send(1, &SaMad::request(Method::GetTable, Tid(5), 0, &wanted));
+    assert_eq!(table.header.status.0, FULL);
+    assert_eq!((world.sm.take_examined(), world.sm.take_examined()), (16, 0));
 }

@@ -40,6 +40,8 @@ pub(super) struct SimNode {
     pub(super) mute: bool,
     /// Answers requests of this attribute only.
     pub(super) answers_only: Option<u16>,
+    /// Does not answer what would bring its ports from INIT to ARMED.
+    pub(super) never_arms: bool,
     /// Times that a port was told to register anew.
     pub(super) reregistered: u32,
     /// Values written to any table or port.
@@ -83,6 +85,7 @@ impl SimNode {
             claimed_port_guid: None,
             mute: false,
             answers_only: None,
+            never_arms: false,
             reregistered: 0,
             sets: 0,
         };
@@ -126,6 +129,10 @@ impl SimNode {
         }
         let (node_guid, node_type) =
             self.claims.map_or((self.guid, self.kind), |(guid, kind)| (Guid(guid), kind));
+        let arms = smp.attribute::<PortInfo>().is_some_and(|info| info.state == PortState::Armed);
+        if set && arms && self.never_arms {
+            return None;
+        }
         let modifier = smp.header.modifier;
         match smp.header.attribute {
             attribute::NODE_INFO => answer.set_attribute(&NodeInfo {

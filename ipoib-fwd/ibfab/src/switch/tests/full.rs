@@ -124,3 +124,34 @@ fn a_receiver_that_takes_a_packet_now_and_then_does_not_hold_every_multicast() {
     assert!(got > 800, "{got} of 1000 reach the other receiver");
     assert!(bench.dropped(1, DropReason::HeadOfQueue) > 500);
 }
+
+#[test]
+fn a_multicast_that_does_not_wait_for_a_slow_receiver_waits_for_the_others() {
+    let mut bench = Bench::active(4);
+    group(&mut bench, 1..=4);
+    let p = data(11, 0xc005, 4000);
+    // Port 2 is full, and takes a packet after a long wait.
+    while bench.switch.ports[0].blocked.is_none() {
+        bench.send(1, &p);
+        bench.received(3);
+        bench.received(4);
+    }
+    bench.now += 2 * LONG_WAIT;
+    bench.ends[1].receive(1, |_| {});
+    bench.step();
+    assert!(bench.switch.ports[0].blocked.is_none());
+    bench.received(3);
+    bench.received(4);
+    // Port 3 is full for a moment.
+    let fill = data(14, 13, 4000);
+    while bench.ends[3].send_with(fill.len(), |out| out.copy_from_slice(&fill)).is_ok() {
+        bench.step();
+    }
+    bench.send(1, &p);
+    assert_eq!(bench.received(4).len(), 1);
+    assert_eq!(bench.dropped(1, DropReason::HeadOfQueue), 1, "port 2 is full again");
+    bench.received(3);
+    bench.step();
+    let multicasts = bench.received(3).iter().filter(|p| p[2..4] == [0xc0, 0x05]).count();
+    assert_eq!((multicasts, bench.dropped(1, DropReason::HeadOfQueue)), (1, 1));
+}

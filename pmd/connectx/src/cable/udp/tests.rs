@@ -384,6 +384,44 @@ fn an_icmp_error_is_counted_and_does_not_take_the_cable_down() {
 }
 
 #[test]
+fn a_packet_that_its_receiver_refuses_is_one_sign_of_life() {
+    for key in [None, Some(CableKey::new([7; 16]))] {
+        let (mut one, partner, sessions) = with_partner(key.clone());
+        let packet = [0x70; 60];
+        let trailer = Codec::new(key).trailer(&packet, sessions);
+        partner.send(&[&packet[..], &trailer].concat()).unwrap();
+        let refuse = |one: &mut CableEnd| {
+            let mut seen = false;
+            one.receive_as_sent(8, |bytes, _| {
+                assert_eq!(bytes, packet);
+                seen = true;
+                false
+            });
+            seen
+        };
+        while !refuse(&mut one) {
+            std::thread::yield_now();
+        }
+        // Later than the clock that brought it up, which ran for 10 s at most.
+        let mut now = Instant::now() + Duration::from_secs(10);
+        partner.send(&[&packet[..], &trailer].concat()).unwrap();
+        one.poll(now);
+        assert_eq!(take(&mut one, 2), [packet; 2], "it is taken in the end");
+        partner.send(&[&packet[..], &trailer].concat()).unwrap();
+        while !refuse(&mut one) {
+            std::thread::yield_now();
+        }
+        for _ in 0..8 {
+            now += SILENCE / 4;
+            one.poll(now);
+            let was_up = one.is_up();
+            assert_eq!(refuse(&mut one), was_up, "it waits as long as the cable is up");
+        }
+        assert_eq!(one.trouble(), Some(CableTrouble::Silent));
+    }
+}
+
+#[test]
 fn packets_alone_keep_the_cable_up() {
     for key in [None, Some(CableKey::new([7; 16]))] {
         let (mut one, partner, sessions) = with_partner(key.clone());

@@ -1,0 +1,32 @@
+//! How much work the requests of one turn may be.
+
+use ib_wire::sa::{PathMask, PathRecord};
+
+use super::*;
+
+#[test]
+fn requests_that_have_much_examined_are_spread_over_turns() {
+    const REQUESTS: u64 = 8;
+    let mut bench = Bench::new(1, Faults::default());
+    bench.run(|b| b.all_active());
+    bench.fabric.examined_per_turn = 1;
+    let port = bench.adapters[0].port(PORT).unwrap();
+    let peer = MadAddress::gsi(port.sm_lid, ServiceLevel::new(0));
+    // Names neither end: all pairs are examined.
+    let wanted = PathRecord { pkey: PKey(0x8123), ..PathRecord::default() };
+    for tid in 1..=REQUESTS {
+        let bytes = SaMad::request(Method::GetTable, Tid(tid), PathMask::PKEY.bits(), &wanted).to_bytes();
+        bench.adapters[0].send_mad(PORT, &Mad { peer, bytes }).unwrap();
+    }
+    let requests = |b: &Bench| b.fabric.manager().unwrap().counters().sa_requests;
+    let before = requests(&bench);
+    for _ in 0..10 {
+        bench.adapters[0].engine().lock().step(Instant::now());
+    }
+    let mut turns = Vec::new();
+    bench.run(|b| {
+        turns.push(requests(b));
+        requests(b) == before + REQUESTS
+    });
+    assert!(turns.windows(2).all(|pair| pair[1] <= pair[0] + 1), "{turns:?}");
+}
