@@ -289,7 +289,7 @@ impl<B: Backend> GatewayControl<B> {
             };
             serde_json::to_value(row).unwrap_or_default()
         });
-        rows.chain(reloader.rows().filter(|_| only.is_none())).collect()
+        rows.chain(reloader.rows(|name| segments.has(name)).filter(|_| only.is_none())).collect()
     }
 
     /// The segment that a list is of, if it is of one only.
