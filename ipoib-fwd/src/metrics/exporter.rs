@@ -26,7 +26,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::gateway::Gateway;
-use super::places::Places;
+use super::places::{Places, Progress};
 use super::{OPEN_METRICS, PROMETHEUS};
 use crate::ctl::DEFAULT_SOCKET;
 
@@ -112,11 +112,12 @@ async fn accept(listener: TcpListener, gateway: Arc<Gateway>, times: Times) {
     loop {
         match listener.accept().await {
             Ok((client, peer)) => {
-                let serving =
-                    tokio::time::timeout(times.client, serve_in(client, Arc::clone(&gateway), times));
+                let progress = Progress::default();
+                let serving = serve_in(client, Arc::clone(&gateway), times, progress.clone());
+                let serving = tokio::time::timeout(times.client, serving);
                 // A client that is slow or sends no valid request is dropped; the others are not affected.
                 let task = tokio::spawn(async move { drop(serving.await) });
-                places.take(peer.ip(), task.abort_handle());
+                places.take(peer.ip(), progress, task.abort_handle());
                 // A client that has already sent its request is served before
                 // the next one can take its place.
                 tokio::task::yield_now().await;
@@ -129,13 +130,23 @@ async fn accept(listener: TcpListener, gateway: Arc<Gateway>, times: Times) {
 
 /// Serves one client: its first request is answered, or it has sent something that is no request.
 pub async fn serve(client: impl AsyncRead + AsyncWrite + Unpin, gateway: Arc<Gateway>) {
-    serve_in(client, gateway, Times::default()).await;
+    serve_in(client, gateway, Times::default(), Progress::default()).await;
 }
 
-async fn serve_in(client: impl AsyncRead + AsyncWrite + Unpin, gateway: Arc<Gateway>, times: Times) {
+async fn serve_in(
+    client: impl AsyncRead + AsyncWrite + Unpin,
+    gateway: Arc<Gateway>,
+    times: Times,
+    progress: Progress,
+) {
     let service = service_fn(|request: Request<Incoming>| {
-        let gateway = Arc::clone(&gateway);
-        async move { Ok::<Page, Infallible>(page(&gateway, &request).await) }
+        let (gateway, progress) = (Arc::clone(&gateway), progress.clone());
+        async move {
+            progress.waits();
+            let page = page(&gateway, &request).await;
+            progress.answered();
+            Ok::<Page, Infallible>(page)
+        }
     });
     let mut server = http1::Builder::new();
     // A client that closes its sending side is answered all the same.
@@ -288,7 +299,8 @@ mod tests {
             ] {
                 let (mut client, server) = tokio::io::duplex(64);
                 let gateway = Arc::new(Gateway::new(Path::new("/nonexistent/ipoib-fwd.sock")));
-                let serving = tokio::time::timeout(times.client, serve_in(server, gateway, times));
+                let serving = serve_in(server, gateway, times, Progress::default());
+                let serving = tokio::time::timeout(times.client, serving);
                 tokio::spawn(async move { drop(serving.await) });
                 let mut answer = Vec::new();
                 client.read_to_end(&mut answer).await.unwrap();
