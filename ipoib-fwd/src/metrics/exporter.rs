@@ -208,11 +208,14 @@ mod tests {
 
     /// An exporter of a gateway that is not there.
     async fn exporter() -> SocketAddr {
+        exporter_of(Gateway::new(Path::new("/nonexistent/ipoib-fwd.sock"))).await
+    }
+
+    async fn exporter_of(gateway: Gateway) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let nobody = Path::new("/nonexistent/ipoib-fwd.sock");
         let times = Times { head: NO_END, client: NO_END };
-        tokio::spawn(accept(listener, Arc::new(Gateway::new(nobody)), times));
+        tokio::spawn(accept(listener, Arc::new(gateway), times));
         address
     }
 
@@ -278,6 +281,33 @@ mod tests {
             }
             assert!(say(address, b"GET / HTTP/1.0\r\n\r\n").await.contains(" 200 "));
             drop(held);
+        });
+    }
+
+    #[test]
+    fn a_waiting_client_is_answered_whoever_connects_meanwhile() {
+        let (answer, answers) = std::sync::mpsc::channel::<()>();
+        let (tell, mut asked) = tokio::sync::mpsc::unbounded_channel();
+        let answers = std::sync::Mutex::new(answers);
+        let gateway = Gateway::with(move || {
+            let _ = tell.send(());
+            let _ = answers.lock().unwrap().recv();
+            Ok("# EOF\n".to_owned())
+        });
+        on_runtime(async move {
+            let address = exporter_of(gateway).await;
+            let scrape = tokio::spawn(say(address, b"GET /metrics HTTP/1.0\r\n\r\n"));
+            asked.recv().await.unwrap();
+            // One connection from each of many addresses of this machine.
+            let mut held = Vec::new();
+            for n in 0..3 * MAX_CLIENTS as u8 {
+                let socket = tokio::net::TcpSocket::new_v4().unwrap();
+                socket.bind(([127, 0, 1, n], 0).into()).unwrap();
+                held.push(socket.connect(address).await.unwrap());
+            }
+            assert!(say(address, b"GET / HTTP/1.0\r\n\r\n").await.contains(" 200 "));
+            answer.send(()).unwrap();
+            assert!(scrape.await.unwrap().contains(" 200 "));
         });
     }
 
