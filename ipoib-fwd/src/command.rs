@@ -89,39 +89,18 @@ commands! {
     Groups = "groups", Argument::Page, "Multicast groups.";
     Gids = "gids", Argument::None, "The devices' GID tables; `ipoib-fwd gids` lists them as show_gids does.";
     Events = "events", Argument::SomeOf("KIND", Kind::WORDS), "What happens, a line each as it does, until the gateway ends (exit code 3; 4 if it has died). What is not read in time is lost, and counted.";
-    Capture = "capture", Argument::Words("start,NAME[,KEY=VALUE...]|stop"), "Captures Ethernet frames into NAME.N.pcap in the directory gateway.captures (on a local disk), until it is stopped or as long as is ordered; alone: how it stands. host=ADDRESS, mac=ADDRESS, proto=arp, icmp, tcp, udp or a number, port=N (of TCP or UDP), vlan=ID (0: no tag) and direction=in|out choose frames; files=N (4, 64 at most) of size=BYTES (16 MiB, 64 at most) are kept, the newest; packets=N and seconds=N (600) end it.";
+    Capture = "capture", Argument::Words("start,NAME[,KEY=VALUE...]|stop"), "Captures Ethernet frames into NAME.N.pcap in the directory gateway.captures (on a local disk), until it is stopped or as long as is ordered; alone: how it stands. host=ADDRESS, mac=ADDRESS, proto=arp, icmp, tcp, udp or a number, port=N (of TCP or UDP), vlan=ID (0: no tag) and direction=in|out choose frames; files=N (4, 64 at most) of size=BYTES (16 MiB, 64 at most) are kept, the newest; packets=N and seconds=N (600) end it. Without an answer within 5 s to `start` or `stop` `ipoib-fwd ctl` ends with exit code 6: it may have been carried out.";
     Trace = "trace", Argument::Follow("KEY=VALUE[,KEY=VALUE...]"), "Follows packets through the gateway: a row each time that a worker or the control lcore has one in hand, with what was looked up for it, verdict and reason. host=ADDRESS, mac=ADDRESS, proto=arp, icmp, tcp, udp or a number, port=N (of TCP or UDP), vlan=ID (0: no tag), direction=in|out, segment=NAME and at=PORT choose packets; count=N (100, 10000 at most) rows or seconds=N (60, 3600 at most) end it. While anybody follows, all packets go a slower way.";
-    Set = "set", Argument::Setting, "Sets what may change while the gateway runs, until it is set again, a reload finds another value in the file than before, or the gateway ends. Without a value: what there is to set.";
-    Clear = "clear", Argument::SomeOf("WHAT", &["counters", "latency"]), "Has `since` count from now on. Nothing else begins anew: `stats` and `metrics` go on.";
+    Set = "set", Argument::Setting, "Sets what may change while the gateway runs, until it is set again, a reload finds another value in the file than before, or the gateway ends. Without a value: what there is to set. Without an answer within 5 s to a value `ipoib-fwd ctl` ends with exit code 6: it may have been set.";
+    Clear = "clear", Argument::SomeOf("WHAT", &["counters", "latency"]), "Has `since` count from now on. Nothing else begins anew: `stats` and `metrics` go on. Without an answer within 5 s `ipoib-fwd ctl` ends with exit code 6: it may have been carried out.";
     Since = "since", Argument::Segment, "What was counted since the last `clear`, or since the start; of a segment, its packets and drops on each worker.";
-    Mode = "mode", Argument::OneOf("MODE", &["datagram", "connected"]), "Switches all segments between connected and datagram mode while traffic runs.";
+    Mode = "mode", Argument::OneOf("MODE", &["datagram", "connected"]), "Switches all segments between connected and datagram mode while traffic runs. Without an answer within 5 s `ipoib-fwd ctl` ends with exit code 6: it may have been carried out.";
     Health = "health", Argument::None, "Whether each segment could forward now, or why not: for scripts; `ipoib-fwd ctl` ends with exit code 5 if one cannot.";
-    Drain = "drain", Argument::Flag(&[("alone", "Although nobody takes over: what hosts send is dropped then"), ("undo", "Back into service")]), "Has the other gateway forward, without a loss, and this one nothing any more, until that is undone or it is started anew. `ipoib-fwd ctl` waits until it is done.";
+    Drain = "drain", Argument::Flag(&[("alone", "Although nobody takes over: what hosts send is dropped then"), ("undo", "Back into service")]), "Has the other gateway forward, without a loss, and this one nothing any more, until that is undone or it is started anew. `ipoib-fwd ctl` waits until it is done. Without an answer within 5 s, then or while it waits, it ends with exit code 6: it may have been carried out.";
     Reload = "reload", Argument::None, "Reads the configuration again, as SIGHUP does: all of it or, with an error that says why (exit code 1), nothing. Without an answer within a minute `ipoib-fwd ctl` ends with exit code 6: it may have been carried out.";
 }
 
 impl Command {
-    /// True if it changes something in the gateway.
-    #[must_use]
-    pub const fn is_order(self) -> bool {
-        match self {
-            Self::Capture | Self::Set | Self::Clear | Self::Mode | Self::Drain | Self::Reload => true,
-            Self::List
-            | Self::Help
-            | Self::Stats
-            | Self::Metrics
-            | Self::Links
-            | Self::Neighbours
-            | Self::Connections
-            | Self::Groups
-            | Self::Gids
-            | Self::Events
-            | Self::Trace
-            | Self::Since
-            | Self::Health => false,
-        }
-    }
-
     /// The command of that name.
     #[must_use]
     pub fn named(word: &str) -> Option<Self> {
@@ -218,6 +197,31 @@ impl Asked {
             return Err(format!("{} cannot be told that; write {}{more}", command.path(), command.usage()));
         }
         Ok(Self { command, argument })
+    }
+
+    /// True if it changes something in the gateway.
+    #[must_use]
+    pub fn is_order(&self) -> bool {
+        match self.command {
+            Command::Clear | Command::Mode | Command::Drain | Command::Reload => true,
+            // Alone: what the captures are.
+            Command::Capture => self.argument.is_some(),
+            // A key alone: its values.
+            Command::Set => self.argument.as_ref().is_some_and(|words| words.contains(',')),
+            Command::List
+            | Command::Help
+            | Command::Stats
+            | Command::Metrics
+            | Command::Links
+            | Command::Neighbours
+            | Command::Connections
+            | Command::Groups
+            | Command::Gids
+            | Command::Events
+            | Command::Trace
+            | Command::Since
+            | Command::Health => false,
+        }
     }
 
     /// As the socket takes it.

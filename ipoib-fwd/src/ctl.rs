@@ -149,7 +149,9 @@ fn drain(options: &CtlOptions, asked: &Asked, out: &mut impl Write) -> Result<()
         && begin.elapsed() < HANDOVER_PATIENCE
     {
         std::thread::sleep(Duration::from_millis(100));
-        answer = ask(&options.socket, &health, PATIENCE)?;
+        // The gateway has taken the order.
+        answer = ask(&options.socket, &health, PATIENCE)
+            .map_err(|error| CtlError::Unanswered(error, asked.command.word()))?;
     }
     // A segment that the device refuses has no role.
     let serves = |row: &Value| row.get("role").and_then(Value::as_str).is_some_and(|role| role != "drained");
@@ -179,7 +181,7 @@ fn put_to(options: &CtlOptions, asked: &Asked) -> Result<Value, CtlError> {
     if command.argument() == Argument::Page {
         return Ok(page::fetch(&options.socket, asked, PATIENCE)?);
     }
-    if !command.is_order() {
+    if !asked.is_order() {
         return Ok(ask(&options.socket, &request, PATIENCE)?);
     }
     let patience = if command == Command::Reload { RELOAD_PATIENCE } else { PATIENCE };
@@ -311,8 +313,9 @@ mod tests {
         assert_eq!(text, "workers\n  0\n    punt  packets 1\n  1\n    punt  packets 2\n");
     }
 
-    /// Greets one client, takes one request, and answers so, or closes.
-    fn serve_once(path: &std::path::Path, answer: Option<&'static str>) -> std::thread::JoinHandle<()> {
+    /// Serves clients one after the other: greets each, takes one request, and answers with the next
+    /// of `answers`, or closes the connection.
+    fn serve(path: &std::path::Path, answers: Vec<Option<&'static str>>) -> std::thread::JoinHandle<()> {
         use rustix::net::{
             AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, accept, bind, listen, recv,
             send, socket,
@@ -322,33 +325,57 @@ mod tests {
         bind(&server, &SocketAddrUnix::new(path).unwrap()).unwrap();
         listen(&server, 1).unwrap();
         std::thread::spawn(move || {
-            let client = accept(&server).unwrap();
-            send(&client, br#"{"version":"test","pid":1,"max_output_len":65536}"#, SendFlags::empty())
-                .unwrap();
-            recv(&client, &mut [0; 1024], RecvFlags::empty()).unwrap();
-            if let Some(answer) = answer {
-                send(&client, answer.as_bytes(), SendFlags::empty()).unwrap();
+            for answer in answers {
+                let client = accept(&server).unwrap();
+                send(&client, br#"{"version":"test","pid":1,"max_output_len":65536}"#, SendFlags::empty())
+                    .unwrap();
+                recv(&client, &mut [0; 1024], RecvFlags::empty()).unwrap();
+                if let Some(answer) = answer {
+                    send(&client, answer.as_bytes(), SendFlags::empty()).unwrap();
+                }
             }
         })
     }
 
+    /// What a command ends with if these are the answers.
+    fn end_of(command: Command, argument: Option<&str>, answers: Vec<Option<&'static str>>) -> CtlError {
+        let name = format!("ctl-{}-{:?}", std::process::id(), std::thread::current().id());
+        let path = std::env::temp_dir().join(name);
+        let server = serve(&path, answers);
+        let asked = Asked { command, argument: argument.map(str::to_owned) };
+        let options = CtlOptions { socket: path.clone(), json: true, what: Ask::Gateway(asked) };
+        let error = run(&options, &mut Vec::new()).unwrap_err();
+        server.join().unwrap();
+        let _ = std::fs::remove_file(&path);
+        error
+    }
+
     #[test]
     fn an_order_without_an_answer_may_have_been_carried_out() {
-        let path = std::env::temp_dir().join(format!("ctl-order-{}", std::process::id()));
-        for (command, answer, code, says) in [
-            (Command::Reload, None, 6, "`reload` may have been carried out"),
-            (Command::Drain, None, 6, "`drain` may have been carried out"),
-            (Command::Stats, None, 1, "closed the socket"),
-            (Command::Reload, Some(r#"{"error":"line 3 is wrong"}"#), 1, "line 3 is wrong"),
+        for (command, argument, answer, code, says) in [
+            (Command::Reload, None, None, 6, "`reload` may have been carried out"),
+            (Command::Drain, None, None, 6, "`drain` may have been carried out"),
+            (Command::Set, Some("log,debug"), None, 6, "`set` may have been carried out"),
+            (Command::Capture, Some("stop"), None, 6, "`capture` may have been carried out"),
+            (Command::Stats, None, None, 1, "closed the socket"),
+            (Command::Set, None, None, 1, "closed the socket"),
+            (Command::Set, Some("log"), None, 1, "closed the socket"),
+            (Command::Capture, None, None, 1, "closed the socket"),
+            (Command::Reload, None, Some(r#"{"error":"line 3 is wrong"}"#), 1, "line 3 is wrong"),
         ] {
-            let server = serve_once(&path, answer);
-            let asked = Asked { command, argument: None };
-            let options = CtlOptions { socket: path.clone(), json: true, what: Ask::Gateway(asked) };
-            let error = run(&options, &mut Vec::new()).unwrap_err();
-            assert_eq!(error.exit_code(), code, "{error}");
+            let error = end_of(command, argument, vec![answer]);
+            assert_eq!(error.exit_code(), code, "{command:?} {argument:?}: {error}");
             assert!(error.to_string().contains(says), "{error}");
-            server.join().unwrap();
         }
-        let _ = std::fs::remove_file(&path);
+    }
+
+    #[test]
+    fn a_drain_whose_end_is_not_known_may_have_been_carried_out() {
+        let taken = r#"{"/drain":{"segments":[{"segment":"lab","role":"forwarding","hands_over":true}]}}"#;
+        for health in [None, Some(r#"{"error":"the gateway is busy"}"#)] {
+            let error = end_of(Command::Drain, None, vec![Some(taken), health]);
+            assert_eq!(error.exit_code(), 6, "{error}");
+            assert!(error.to_string().contains("`drain` may have been carried out"), "{error}");
+        }
     }
 }

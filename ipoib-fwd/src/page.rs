@@ -78,17 +78,23 @@ impl<'a> PageRequest<'a> {
     }
 }
 
-/// Queries a gateway for a list, page by page, and returns it as one answer.
-/// `patience` is the timeout of each page.
+/// Queries a gateway for a list, page by page, and returns it as one answer. The pages are as
+/// large as can be, whatever `limit=` says. `patience` is the timeout of each page.
 pub fn fetch(socket: &Path, asked: &Asked, patience: Duration) -> Result<Value, TelemetryError> {
     let mut client = Client::open(socket, patience)?;
-    join(&asked.request(), |request| client.ask(request)).map_err(|error| match error {
+    join(&without_limit(&asked.request()), |request| client.ask(request)).map_err(|error| match error {
         JoinError::Ask(error) => error,
         JoinError::Endless => TelemetryError::Protocol {
             path: socket.to_owned(),
             what: format!("it has more than {MOST_PAGES} pages"),
         },
     })
+}
+
+/// A request without the size of its pages.
+fn without_limit(request: &str) -> String {
+    let words = request.split(',').filter(|word| !word.starts_with("limit="));
+    words.collect::<Vec<_>>().join(",")
 }
 
 /// The reason why the pages of a list are not one answer.
@@ -151,6 +157,17 @@ pub(crate) mod tests {
             ["limit=0", "limit=2049", "limit=x", "after=", "after=300/a/b", "after=1/a", "a,b", "from=1"]
         {
             assert!(PageRequest::parse(Some(wrong)).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_list_that_is_read_whole_comes_in_large_pages() {
+        for (given, asked) in [
+            ("/neighbours,lab,limit=1", "/neighbours,lab"),
+            ("/neighbours,limit=1,lab,after=0/a/b", "/neighbours,lab,after=0/a/b"),
+            ("/neighbours", "/neighbours"),
+        ] {
+            assert_eq!(without_limit(given), asked);
         }
     }
 

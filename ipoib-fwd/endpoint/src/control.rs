@@ -482,7 +482,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         if self.port.poll_timeout().is_some_and(|at| at <= now) {
             self.port.handle_timeout(now);
         }
-        self.advance_removals(now);
+        busy |= self.advance_removals(now);
         while let Some((link, action)) = self.port.poll_action(now) {
             busy = true;
             self.carry_out(now, link, action, board);

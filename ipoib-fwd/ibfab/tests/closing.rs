@@ -102,4 +102,27 @@ fn a_link_that_goes_is_flushed_until_everything_is_back() {
         (after, (0, None)),
         "nobody touches what is gone"
     );
+
+    // Links that are removed together go one in each tick: the control lcore has other work to do in between.
+    let now = tick(&mut endpoint);
+    let links = [0x8001, 0x8002, 0x8003]
+        .map(|pkey| endpoint.add_link(now, LinkSettings::new(PKey(pkey), Qpn::default(), 50)).unwrap());
+    for _ in 0..10 {
+        turn(&mut workers);
+        tick(&mut endpoint);
+    }
+    let now = tick(&mut endpoint);
+    assert!(links.iter().all(|link| endpoint.remove_link(now, *link)));
+    let mut left = links.len();
+    for _ in 0..100 {
+        turn(&mut workers);
+        tick(&mut endpoint);
+        let before = left;
+        left = links.iter().filter(|link| endpoint.link_at(**link).is_some()).count();
+        assert!(before - left <= 1, "{} links in one tick", before - left);
+    }
+    assert_eq!(left, 0);
+    let mut removed: Vec<_> = std::iter::from_fn(|| endpoint.poll_removed()).collect();
+    removed.sort_unstable();
+    assert_eq!(removed, links);
 }

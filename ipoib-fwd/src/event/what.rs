@@ -101,7 +101,7 @@ events! {
         "The kernel's log says why; restart the gateway once the device is back.";
     SrqLow = Alarm, "srq-low", "srq-low", "Shared receive queues came down to their limit: hosts send faster than workers receive.",
         "More workers, or a greater `infiniband.srq-depth`.";
-    ChecksumOffload = Alarm, "checksum-offload", "checksum-offload", "An Ethernet host sends TCP or UDP without complete checksums, so InfiniBand hosts drop what it sends: ping works, TCP does not.",
+    ChecksumOffload = Alarm, "checksum-offload", "checksum-offload", "Packets of an Ethernet host have no complete TCP or UDP checksums, and InfiniBand hosts drop them: ping works, TCP does not.",
         "`ethtool -K INTERFACE tx off` in the host or container that `address` names.";
     Storm = Alarm, "storm", "storm", "The storm guard has dropped packets to groups or to all.",
         "A host broadcasts too much, or there is a loop: a capture of broadcasts tells the sender.";

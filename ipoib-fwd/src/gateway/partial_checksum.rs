@@ -3,14 +3,14 @@
 //! Linux writes the sum over the pseudo-header into the checksum field of such a packet (CHECKSUM_PARTIAL),
 //! and the interface completes it. One end of a veth does not, and AF_PACKET, pcap and TAP ports receive the
 //! packet as it is: ping works, TCP does not. Once a second the control lcore has each worker look at a few
-//! frames. A worker compares headers only; the control lcore computes the whole checksum of a packet that is
+//! frames to the gateway or to a group; others, which a switch floods, are not forwarded. A worker compares headers only; the control lcore computes the whole checksum of a packet that is
 //! suspect, because a correct one looks the same once in 65,536 times.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use ipoib::net::checksum;
-use ipoib::net::ethernet::MacAddress;
+use ipoib::net::ethernet::{EthernetHeader, MacAddress};
 use ipoib::net::ipv4::Ipv4View;
 
 /// Frames of a port that a worker looks at each second.
@@ -53,6 +53,12 @@ impl<'p> Transport<'p> {
         let pseudo = checksum::sum(&[s0, s1, s2, s3, d0, d1, d2, d3, 0, view.protocol(), l0, l1]);
         Some(Self { view, pseudo, found })
     }
+}
+
+/// True if a frame is to the gateway with this address, or to a group.
+pub(super) fn is_for(frame: &[u8], gateway: MacAddress) -> bool {
+    EthernetHeader::parse(frame)
+        .is_ok_and(|header| header.destination == gateway || header.destination.is_multicast())
 }
 
 /// True if the checksum of an IPv4 packet of `len` bytes is the sum over its pseudo-header: nobody has
@@ -103,10 +109,10 @@ impl PartialChecksums {
     }
 }
 
-/// The warning about a host.
+/// The warning about a packet. Its addresses are what the packet says.
 pub(super) fn text(source: Ipv4Addr, hardware: MacAddress) -> String {
     format!(
-        "{source} ({hardware}) sends TCP or UDP without complete checksums, which InfiniBand hosts drop: \
+        "a packet of {source} ({hardware}) has no complete TCP or UDP checksum, and InfiniBand hosts drop it: \
          run `ethtool -K INTERFACE tx off` in that host or container"
     )
 }
@@ -185,6 +191,17 @@ mod tests {
         for len in 0..partial.len() {
             assert_eq!(sender(&partial[..len]), None, "{len}");
         }
+    }
+
+    #[test]
+    fn frames_to_other_hosts_are_not_sampled() {
+        let gateway = MacAddress([2, 0, 0, 0, 0, 9]);
+        let frame = |destination: [u8; 6]| [&destination[..], &[2, 0, 0, 0, 0, 1, 8, 0]].concat();
+        for to in [gateway.0, [0xff; 6], [1, 0, 0x5e, 0, 0, 5]] {
+            assert!(is_for(&frame(to), gateway), "{to:x?}");
+        }
+        assert!(!is_for(&frame([2, 0, 0, 0, 0, 8]), gateway));
+        assert!(!is_for(&frame(gateway.0)[..13], gateway));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::gateway::Gateway;
-use super::places::Places;
+use super::places::{Places, Progress};
 use super::{OPEN_METRICS, PROMETHEUS};
 use crate::ctl::DEFAULT_SOCKET;
 
@@ -112,11 +112,12 @@ async fn accept(listener: TcpListener, gateway: Arc<Gateway>, times: Times) {
     loop {
         match listener.accept().await {
             Ok((client, peer)) => {
-                let serving =
-                    tokio::time::timeout(times.client, serve_in(client, Arc::clone(&gateway), times));
+                let progress = Progress::default();
+                let serving = serve_in(client, Arc::clone(&gateway), times, progress.clone());
+                let serving = tokio::time::timeout(times.client, serving);
                 // A client that is slow or sends no valid request is dropped; the others are not affected.
                 let task = tokio::spawn(async move { drop(serving.await) });
-                places.take(peer.ip(), task.abort_handle());
+                places.take(peer.ip(), progress, task.abort_handle());
                 // A client that has already sent its request is served before
                 // the next one can take its place.
                 tokio::task::yield_now().await;
@@ -129,13 +130,23 @@ async fn accept(listener: TcpListener, gateway: Arc<Gateway>, times: Times) {
 
 /// Serves one client: its first request is answered, or it has sent something that is no request.
 pub async fn serve(client: impl AsyncRead + AsyncWrite + Unpin, gateway: Arc<Gateway>) {
-    serve_in(client, gateway, Times::default()).await;
+    serve_in(client, gateway, Times::default(), Progress::default()).await;
 }
 
-async fn serve_in(client: impl AsyncRead + AsyncWrite + Unpin, gateway: Arc<Gateway>, times: Times) {
+async fn serve_in(
+    client: impl AsyncRead + AsyncWrite + Unpin,
+    gateway: Arc<Gateway>,
+    times: Times,
+    progress: Progress,
+) {
     let service = service_fn(|request: Request<Incoming>| {
-        let gateway = Arc::clone(&gateway);
-        async move { Ok::<Page, Infallible>(page(&gateway, &request).await) }
+        let (gateway, progress) = (Arc::clone(&gateway), progress.clone());
+        async move {
+            progress.waits();
+            let page = page(&gateway, &request).await;
+            progress.answered();
+            Ok::<Page, Infallible>(page)
+        }
     });
     let mut server = http1::Builder::new();
     // A client that closes its sending side is answered all the same.
@@ -197,11 +208,14 @@ mod tests {
 
     /// An exporter of a gateway that is not there.
     async fn exporter() -> SocketAddr {
+        exporter_of(Gateway::new(Path::new("/nonexistent/ipoib-fwd.sock"))).await
+    }
+
+    async fn exporter_of(gateway: Gateway) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let nobody = Path::new("/nonexistent/ipoib-fwd.sock");
         let times = Times { head: NO_END, client: NO_END };
-        tokio::spawn(accept(listener, Arc::new(Gateway::new(nobody)), times));
+        tokio::spawn(accept(listener, Arc::new(gateway), times));
         address
     }
 
@@ -271,6 +285,33 @@ mod tests {
     }
 
     #[test]
+    fn a_waiting_client_is_answered_whoever_connects_meanwhile() {
+        let (answer, answers) = std::sync::mpsc::channel::<()>();
+        let (tell, mut asked) = tokio::sync::mpsc::unbounded_channel();
+        let answers = std::sync::Mutex::new(answers);
+        let gateway = Gateway::with(move || {
+            let _ = tell.send(());
+            let _ = answers.lock().unwrap().recv();
+            Ok("# EOF\n".to_owned())
+        });
+        on_runtime(async move {
+            let address = exporter_of(gateway).await;
+            let scrape = tokio::spawn(say(address, b"GET /metrics HTTP/1.0\r\n\r\n"));
+            asked.recv().await.unwrap();
+            // One connection from each of many addresses of this machine.
+            let mut held = Vec::new();
+            for n in 0..3 * MAX_CLIENTS as u8 {
+                let socket = tokio::net::TcpSocket::new_v4().unwrap();
+                socket.bind(([127, 0, 1, n], 0).into()).unwrap();
+                held.push(socket.connect(address).await.unwrap());
+            }
+            assert!(say(address, b"GET / HTTP/1.0\r\n\r\n").await.contains(" 200 "));
+            answer.send(()).unwrap();
+            assert!(scrape.await.unwrap().contains(" 200 "));
+        });
+    }
+
+    #[test]
     fn a_connection_is_good_for_one_request() {
         on_runtime(async {
             let address = exporter().await;
@@ -288,7 +329,8 @@ mod tests {
             ] {
                 let (mut client, server) = tokio::io::duplex(64);
                 let gateway = Arc::new(Gateway::new(Path::new("/nonexistent/ipoib-fwd.sock")));
-                let serving = tokio::time::timeout(times.client, serve_in(server, gateway, times));
+                let serving = serve_in(server, gateway, times, Progress::default());
+                let serving = tokio::time::timeout(times.client, serving);
                 tokio::spawn(async move { drop(serving.await) });
                 let mut answer = Vec::new();
                 client.read_to_end(&mut answer).await.unwrap();

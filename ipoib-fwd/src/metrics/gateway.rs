@@ -63,7 +63,8 @@ impl Gateway {
         Self::with(move || query(&socket))
     }
 
-    fn with(query: impl Fn() -> Result<String, String> + Send + Sync + 'static) -> Self {
+    /// A gateway that answers by this function.
+    pub(super) fn with(query: impl Fn() -> Result<String, String> + Send + Sync + 'static) -> Self {
         Self { query: Arc::new(query), state: Mutex::default() }
     }
 

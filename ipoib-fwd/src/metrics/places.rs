@@ -1,20 +1,55 @@
 //! Places for a bounded number of clients of the exporter. A client that holds connections open
 //! keeps no other one out.
 //!
-//! When all places are taken, the network address with the most connections gives up the oldest of them. One
-//! host is one IPv4 address, or one /64 of IPv6.
+//! When all places are taken, a client that has not sent its request gives up its place; if there is none, one
+//! whose answer is being sent. Among those it is the oldest of the host with the most connections. A client that
+//! waits for the gateway keeps its place: if all do, the newcomer is refused. So is one of a host that has
+//! three quarters of the places with such clients, so that one host cannot take all of them.
+//!
+//! One host is one IPv4 address, or one /64 of IPv6. This machine is one host, whichever of its loopback addresses a client uses.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use tokio::task::AbortHandle;
 
 /// Clients at a time.
 pub(super) const MAX_CLIENTS: usize = 64;
+/// Clients of one host at a time.
+const MAX_OF_HOST: usize = MAX_CLIENTS / 4 * 3;
+
+/// How far a client's request is: 0 while its head is not complete. The task that serves the client and
+/// [`Places`] share it.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Progress(Arc<AtomicU8>);
+
+impl Progress {
+    /// The answer is being sent.
+    const ANSWERED: u8 = 1;
+    /// The client waits for the gateway's answer.
+    const WAITS: u8 = 2;
+
+    /// The request is complete: the client waits for its answer.
+    pub(super) fn waits(&self) {
+        self.0.store(Self::WAITS, Ordering::Relaxed);
+    }
+
+    /// The answer is there and is being sent.
+    pub(super) fn answered(&self) {
+        self.0.store(Self::ANSWERED, Ordering::Relaxed);
+    }
+
+    fn stage(&self) -> u8 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 /// A client that is served.
 #[derive(Debug)]
 struct Client {
     host: IpAddr,
+    progress: Progress,
     task: AbortHandle,
 }
 
@@ -23,30 +58,45 @@ struct Client {
 pub(super) struct Places(Vec<Client>);
 
 impl Places {
-    /// Gives a place to a client, and takes another one's place if there is none left.
-    pub(super) fn take(&mut self, address: IpAddr, task: AbortHandle) {
+    /// Gives a place to a client, and takes another one's place if there is none left. Ends
+    /// the client's task if no place can be taken.
+    pub(super) fn take(&mut self, address: IpAddr, progress: Progress, task: AbortHandle) {
         self.0.retain(|client| !client.task.is_finished());
-        if self.0.len() >= MAX_CLIENTS
-            && let Some(victim) = self.victim()
-        {
+        let host = host(address);
+        let is_host_full = self.of(host) >= MAX_OF_HOST;
+        if is_host_full || self.0.len() >= MAX_CLIENTS {
+            let Some(victim) = self.victim(is_host_full.then_some(host)) else {
+                task.abort();
+                return;
+            };
             self.0.remove(victim).task.abort();
         }
-        self.0.push(Client { host: host(address), task });
+        self.0.push(Client { host, progress, task });
     }
 
-    /// The oldest connection of the host that has the most; of several such hosts the
-    /// one with the oldest connection.
-    fn victim(&self) -> Option<usize> {
-        let of = |host: IpAddr| self.0.iter().filter(|client| client.host == host).count();
-        let counts: Vec<usize> = self.0.iter().map(|client| of(client.host)).collect();
-        let most = counts.iter().max()?;
-        counts.iter().position(|count| count == most)
+    /// Connections of a host.
+    fn of(&self, host: IpAddr) -> usize {
+        self.0.iter().filter(|client| client.host == host).count()
+    }
+
+    /// The client that gives up its place, of all or of one host.
+    fn victim(&self, only: Option<IpAddr>) -> Option<usize> {
+        let candidates = self.0.iter().enumerate().filter(|(_, client)| {
+            client.progress.stage() != Progress::WAITS && only.is_none_or(|host| client.host == host)
+        });
+        // The first of equal ones is the oldest.
+        candidates
+            .min_by_key(|(_, client)| {
+                (client.progress.stage(), MAX_CLIENTS.saturating_sub(self.of(client.host)))
+            })
+            .map(|(at, _)| at)
     }
 }
 
 /// What counts as one host.
 fn host(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
+        address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
         address @ IpAddr::V4(_) => address,
     }
@@ -55,45 +105,101 @@ fn host(address: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::runtime::Runtime;
+    use tokio::task::JoinHandle;
+
+    fn runtime() -> Runtime {
+        tokio::runtime::Builder::new_current_thread().build().unwrap()
+    }
+
+    /// A client that never ends, and how far its request is.
+    fn take(runtime: &Runtime, places: &mut Places, address: &str) -> (JoinHandle<()>, Progress) {
+        let (task, progress) = (runtime.spawn(std::future::pending::<()>()), Progress::default());
+        places.take(address.parse().unwrap(), progress.clone(), task.abort_handle());
+        // An aborted task is finished once the runtime has seen it.
+        runtime.block_on(tokio::task::yield_now());
+        (task, progress)
+    }
+
+    fn is_served((task, _): &(JoinHandle<()>, Progress)) -> bool {
+        !task.is_finished()
+    }
 
     #[test]
     fn the_host_with_the_most_connections_gives_up_its_oldest() {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let mut places = Places::default();
-        let take = |places: &mut Places, address: &str| {
-            let task = runtime.spawn(std::future::pending::<()>());
-            places.take(address.parse().unwrap(), task.abort_handle());
-            // An aborted task is finished once the runtime has seen it.
-            runtime.block_on(tokio::task::yield_now());
-            task
-        };
-        let first = take(&mut places, "10.0.0.1");
-        let v6 = take(&mut places, "2001:db8::1");
-        let many: Vec<_> =
-            (2..MAX_CLIENTS).map(|n| take(&mut places, &format!("2001:db8:1::{n:x}"))).collect();
-        assert!(many.iter().chain([&first, &v6]).all(|task| !task.is_finished()));
-        for task in &many {
-            drop(take(&mut places, "2001:db8:1:0:ffff::1"));
-            assert!(task.is_finished());
+        let (runtime, mut places) = (runtime(), Places::default());
+        let mut take = |address: &str| take(&runtime, &mut places, address);
+        let others: Vec<_> = (0..MAX_CLIENTS - MAX_OF_HOST)
+            .map(|n| take(["10.0.0.1", "2001:db8::1", "10.0.0.2"][n % 3]))
+            .collect();
+        let many: Vec<_> = (0..MAX_OF_HOST).map(|n| take(&format!("2001:db8:1::{n:x}"))).collect();
+        assert!(many.iter().chain(&others).all(is_served));
+        for client in &many {
+            drop(take("2001:db8:1:0:ffff::1"));
+            assert!(!is_served(client));
         }
-        let mapped = take(&mut places, "::ffff:10.0.0.1");
-        assert!(!first.is_finished() && !v6.is_finished() && !mapped.is_finished());
+        let mapped = take("::ffff:10.0.0.1");
+        assert!(others.iter().all(is_served) && is_served(&mapped));
         assert_eq!(places.0.len(), MAX_CLIENTS);
         assert_eq!(host("::ffff:10.0.0.1".parse().unwrap()), host("10.0.0.1".parse().unwrap()));
     }
 
     #[test]
+    fn all_loopback_addresses_are_one_host() {
+        let (runtime, mut places) = (runtime(), Places::default());
+        let mut take = |address: &str| take(&runtime, &mut places, address);
+        let remote = [take("10.0.0.1"), take("10.0.0.1")];
+        let first = take("127.0.0.1");
+        let local: Vec<_> = (0..2 * MAX_CLIENTS).map(|n| take(&format!("127.0.{n}.7"))).collect();
+        assert!(remote.iter().all(is_served), "each address of 127.0.0.0/8 was a host of its own");
+        assert!(!is_served(&first));
+        assert_eq!(local.iter().filter(|client| is_served(client)).count(), MAX_OF_HOST);
+        for local in ["::1", "::ffff:127.3.4.5"] {
+            assert_eq!(host(local.parse().unwrap()), host("127.0.0.1".parse().unwrap()), "{local}");
+        }
+    }
+
+    #[test]
+    fn a_client_that_waits_for_the_gateway_keeps_its_place() {
+        let (runtime, mut places) = (runtime(), Places::default());
+        let mut take = |address: &str| take(&runtime, &mut places, address);
+        let scrape = take("127.0.0.1");
+        scrape.1.waits();
+        let answered = take("127.0.0.1");
+        answered.1.answered();
+        let held: Vec<_> = (0..MAX_OF_HOST - 2).map(|_| take("127.0.0.2")).collect();
+        for client in &held {
+            let newcomer = take("127.0.0.3");
+            newcomer.1.waits();
+            assert!(!is_served(client) && is_served(&newcomer), "one without a request makes room");
+        }
+        assert!(is_served(&answered));
+        let last = take("127.0.0.3");
+        assert!(is_served(&last) && !is_served(&answered), "then one whose answer is being sent");
+        last.1.waits();
+        let refused = take("127.0.0.3");
+        assert!(!is_served(&refused) && is_served(&scrape) && is_served(&last));
+        // Others find the places that no host alone has.
+        let other = take("10.0.0.1");
+        other.1.waits();
+        assert!(is_served(&other));
+        for n in 1..MAX_CLIENTS - MAX_OF_HOST {
+            take(&format!("10.0.1.{n}")).1.waits();
+        }
+        assert!(!is_served(&take("10.0.0.2")), "all places wait");
+        assert!([&scrape, &last, &other].into_iter().all(is_served));
+    }
+
+    #[test]
     fn a_client_that_is_gone_leaves_its_place() {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let mut places = Places::default();
-        let kept = runtime.spawn(std::future::pending::<()>());
-        places.take("10.0.0.1".parse().unwrap(), kept.abort_handle());
+        let (runtime, mut places) = (runtime(), Places::default());
+        let kept = take(&runtime, &mut places, "10.0.0.1");
         for _ in 0..4 * MAX_CLIENTS {
             let task = runtime.spawn(async {});
             runtime.block_on(tokio::task::yield_now());
-            places.take("10.0.0.1".parse().unwrap(), task.abort_handle());
+            places.take("10.0.0.1".parse().unwrap(), Progress::default(), task.abort_handle());
         }
         runtime.block_on(tokio::task::yield_now());
-        assert!(!kept.is_finished());
+        assert!(is_served(&kept));
     }
 }

@@ -10,7 +10,6 @@ use serde_json::Value;
 use super::snapshot::Snapshot;
 use super::text::harmless;
 use crate::command::{Asked, Command};
-use crate::page;
 
 /// How long one answer may take.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -18,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// What is wanted beside the figures of all views.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Wish {
-    /// All connections: there may be many.
+    /// The first page of the connections.
     pub(super) connections: bool,
     /// Drops of this segment.
     pub(super) segment: Option<String>,
@@ -47,8 +46,8 @@ pub(super) fn look(socket: &Path, wish: &Wish) -> Outcome {
         )));
     }
     let links = told(Command::Links, None).map_err(fault)?;
-    let connections = Asked { command: Command::Connections, argument: None };
-    let connections = wish.connections.then(|| page::fetch(socket, &connections, PATIENCE));
+    // One page: a screen shows no more, and each page costs the control lcore time.
+    let connections = wish.connections.then(|| told(Command::Connections, None));
     let connections = connections.transpose().map_err(fault)?;
     // A segment may have gone since.
     let detail = wish.segment.as_ref().and_then(|name| told(Command::Stats, Some(name.clone())).ok());

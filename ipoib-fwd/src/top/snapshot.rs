@@ -9,7 +9,7 @@ use super::text::harmless;
 
 /// Most rows of a kind that are kept: more segments, workers and ports than a gateway can have.
 const MAX_ROWS: usize = 256;
-/// Most connections that are kept; all are counted.
+/// Most connections that are kept; all of a page are counted.
 const MAX_CONNECTIONS: usize = 4096;
 
 /// Packets and bytes since the gateway's start.
@@ -98,9 +98,11 @@ pub(super) struct Connection {
     pub(super) peer: String,
 }
 
-/// All connections.
+/// The connections of one page.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Connections {
+    /// There are others, which are not counted.
+    pub(super) has_more: bool,
     /// How many there are of each state.
     pub(super) states: BTreeMap<String, u64>,
     /// The first of them, those first that were in use last.
@@ -242,7 +244,8 @@ fn infiniband_port(row: &Value) -> Port {
 }
 
 fn connections(answer: &Value) -> Connections {
-    let mut all = Connections::default();
+    let has_more = answer.get("next").is_some_and(Value::is_string);
+    let mut all = Connections { has_more, ..Connections::default() };
     for row in answer.get("connections").and_then(Value::as_array).into_iter().flatten() {
         let connection = Connection {
             segment: word(row, "segment"),

@@ -103,17 +103,21 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
         self.removed.pop_front()
     }
 
-    /// Goes on with links that are being removed.
-    pub(super) fn advance_removals(&mut self, now: Instant) {
+    /// Goes on with links that are being removed. True if the queue pairs of one were put in error: that takes
+    /// the device some commands for each worker, so it is done for one link in each tick.
+    pub(super) fn advance_removals(&mut self, now: Instant) -> bool {
+        let mut has_closed = false;
         for at in 0..self.links.len() {
             let index = LinkIndex(at as u16);
             let Some(end) = self.links.get(at).and_then(Option::as_ref) else { continue };
             match end.removal {
                 Removal::None | Removal::Closing { left: 1.. } => {}
                 // The port lets go of it once all workers have taken up tables without it.
+                Removal::Stopping if has_closed => {}
                 Removal::Stopping => {
                     if self.port.remove(now, index).is_some() {
                         self.close_all_datagrams(now, index);
+                        has_closed = true;
                     }
                 }
                 Removal::Closing { left: 0 } => {
@@ -124,6 +128,7 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                 }
             }
         }
+        has_closed
     }
 
     /// Has all workers give back a removed link's datagram queue pairs.

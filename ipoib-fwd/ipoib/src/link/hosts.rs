@@ -515,7 +515,13 @@ impl Link {
     /// All connections.
     #[must_use]
     pub fn connections(&self, now: Instant) -> Vec<ConnectionInfo> {
-        self.conns.list(now, |peer| self.neighbours.at_address(peer).next())
+        self.connections_after(now, 0, usize::MAX)
+    }
+
+    /// The next connections behind the one with a number, `limit` of them at most; 0 is before the first.
+    #[must_use]
+    pub fn connections_after(&self, now: Instant, number: u64, limit: usize) -> Vec<ConnectionInfo> {
+        self.conns.list(now, (number, limit), |peer| self.neighbours.at_address(peer).next())
     }
 
     /// How many connections carry packets: those that we opened, and those of peers.

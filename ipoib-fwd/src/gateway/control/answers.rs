@@ -289,7 +289,7 @@ impl<B: Backend> GatewayControl<B> {
             };
             serde_json::to_value(row).unwrap_or_default()
         });
-        rows.chain(reloader.rows().filter(|_| only.is_none())).collect()
+        rows.chain(reloader.rows(|name| segments.has(name)).filter(|_| only.is_none())).collect()
     }
 
     /// The segment that a list is of, if it is of one only.
@@ -306,7 +306,7 @@ impl<B: Backend> GatewayControl<B> {
         let mut counters = Vec::new();
         let Self { segments, endpoints, board, .. } = self;
         for duty in segments.chosen(only) {
-            let known = || {
+            let known = |_: Option<&_>, _| {
                 let link = endpoints.link(duty.endpoint, duty.link);
                 let known = link.map(|link| link.neighbours(now)).unwrap_or_default();
                 known.into_iter().map(|n| (n.ip, n))
@@ -318,7 +318,7 @@ impl<B: Backend> GatewayControl<B> {
                     "dlid": n.dlid, "connections": n.connections, "idle_ms": n.idle_ms,
                 })
             });
-            let hosts = || duty.segment.hosts().map(|host| (host.ip, host));
+            let hosts = |_: Option<&_>, _| duty.segment.hosts().map(|host| (host.ip, host));
             page.extend(&mut ethernet, (duty.index, ETHERNET), hosts, |h| {
                 json!({
                     "segment": duty.name,
@@ -350,8 +350,10 @@ impl<B: Backend> GatewayControl<B> {
         for duty in segments.chosen(only) {
             let Some(link) = endpoints.link(duty.endpoint, duty.link) else { continue };
             live.iter_mut().zip(link.live_connections()).for_each(|(all, live)| *all += live);
-            let list =
-                || link.connections(now).into_iter().map(|connection| (connection.key.number, connection));
+            let list = |after: Option<&u64>, most| {
+                let rows = link.connections_after(now, after.copied().unwrap_or_default(), most);
+                rows.into_iter().map(|connection| (connection.key.number, connection))
+            };
             page.extend(&mut rows, (duty.index, CONNECTIONS), list, |connection| {
                 row_of(&duty.name, connection)
             });
@@ -369,7 +371,7 @@ impl<B: Backend> GatewayControl<B> {
         let Self { segments, endpoints, .. } = self;
         let mut rows = Vec::new();
         for duty in segments.chosen(only) {
-            let list = || {
+            let list = |_: Option<&_>, _| {
                 let link = endpoints.link(duty.endpoint, duty.link);
                 let groups = link.map(|link| link.groups()).unwrap_or_default();
                 groups.into_iter().map(|group| (group.ip, group))

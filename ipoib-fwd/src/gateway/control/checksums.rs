@@ -26,7 +26,7 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     /// Computes the checksum of a frame that a worker suspects, and warns of
-    /// its sender if it is not complete.
+    /// the packet if it is not complete.
     pub(super) fn take_checksum_sample(&mut self, now: Instant, port: EthernetIndex, frame: &Mbuf) {
         let frame = frame.data();
         let Ok(front) = FrameHead::parse(frame, FrameFacts::default()) else { return };

@@ -91,6 +91,11 @@ impl Duties {
         taken
     }
 
+    /// True if there is a segment of this name.
+    pub(in crate::gateway) fn has(&self, name: &str) -> bool {
+        self.iter().any(|duty| duty.name == name)
+    }
+
     /// All segments, in the order of their numbers.
     pub(in crate::gateway) fn iter(&self) -> impl Iterator<Item = &SegmentDuty> {
         self.places.iter().flatten()

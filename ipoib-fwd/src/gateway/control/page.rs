@@ -32,13 +32,14 @@ impl<'a> Page<'a> {
         Ok(Self { after, lists, room: request.limit, next: None })
     }
 
-    /// Adds the next rows of one list of a segment, in the order of their keys, and builds only those. Does
-    /// not call `rows` at all if the list stands before the page or behind it.
+    /// Adds the next rows of one list of a segment, in the order of their keys, and builds only those. `rows`
+    /// is given the key of the last row before the page, and how many rows of the following are looked at; it may
+    /// return others, too. It is not called at all if the list stands before the page or behind it.
     pub(super) fn extend<K, R, I>(
         &mut self,
         out: &mut Vec<Value>,
         (segment, list): (SegmentIndex, &'static str),
-        rows: impl FnOnce() -> I,
+        rows: impl FnOnce(Option<&K>, usize) -> I,
         build: impl Fn(R) -> Value,
     ) where
         K: Ord + Display + FromStr,
@@ -52,9 +53,10 @@ impl<'a> Page<'a> {
         }
         // A key that cannot be parsed belongs to no row: the list starts again.
         let last = begin.filter(|(at, _)| here == *at).and_then(|(_, key)| key.parse::<K>().ok());
-        let rows = rows().into_iter().filter(|(key, _)| last.as_ref().is_none_or(|last| key > last));
         // One more than there is room for says that there is another page.
-        let mut rows = smallest(rows, self.room + 1);
+        let most = self.room + 1;
+        let rows = rows(last.as_ref(), most).into_iter();
+        let mut rows = smallest(rows.filter(|(key, _)| last.as_ref().is_none_or(|last| key > last)), most);
         let goes_on = rows.len() > self.room;
         rows.truncate(self.room);
         self.room -= rows.len();
@@ -114,7 +116,7 @@ mod tests {
         let mut out = [Vec::new(), Vec::new()];
         for (segment, lists) in (0..).zip(tables) {
             for ((list, name), out) in lists.iter().zip(LISTS).zip(&mut out) {
-                let rows = || list.iter().map(|ip| (*ip, *ip));
+                let rows = |_: Option<&IpAddr>, _| list.iter().map(|ip| (*ip, *ip));
                 page.extend(out, (SegmentIndex(segment), *name), rows, |ip| {
                     built.set(built.get() + 1);
                     json!([segment, ip])
@@ -161,6 +163,25 @@ mod tests {
     }
 
     #[test]
+    fn a_list_is_asked_only_for_what_a_page_shows() {
+        let seen = std::cell::RefCell::new(Vec::new());
+        let answer = all("/connections,limit=3", |request| {
+            let words = request.split_once(',').map(|(_, words)| words);
+            let mut page = Page::new(&PageRequest::parse(words).unwrap(), LISTS).unwrap();
+            let mut out = Vec::new();
+            let rows = |after: Option<&u64>, most: usize| {
+                let after = after.copied().unwrap_or_default();
+                seen.borrow_mut().push((after, most));
+                (after + 1..=7).take(most).map(|n| (n, n))
+            };
+            page.extend(&mut out, (SegmentIndex(0), "ethernet"), rows, Value::from);
+            json!({"rows": out, "next": page.next()})
+        });
+        assert_eq!(answer["rows"], json!([1, 2, 3, 4, 5, 6, 7]));
+        assert_eq!(seen.into_inner(), [(0, 4), (3, 4), (6, 4)]);
+    }
+
+    #[test]
     fn rows_that_come_and_go_between_pages_hide_no_other() {
         let tables = [[crowd(10), Vec::new()]];
         let first = serve(&tables, "/neighbours,limit=4", &Cell::new(0));
@@ -184,7 +205,9 @@ mod tests {
         let mut page = Page::new(&request, LISTS).unwrap();
         let mut out = Vec::new();
         for (segment, list) in [(0, "infiniband"), (0, "ethernet"), (1, "infiniband")] {
-            let untouched = || -> Vec<(IpAddr, ())> { panic!("{segment}/{list} stands before the page") };
+            let untouched = |_: Option<&IpAddr>, _| -> Vec<(IpAddr, ())> {
+                panic!("{segment}/{list} stands before the page")
+            };
             page.extend(&mut out, (SegmentIndex(segment), list), untouched, |()| Value::Null);
         }
         assert!(out.is_empty());

@@ -202,10 +202,28 @@ impl Reloader {
     }
 
     /// Forgets links that no worker looks at any more. Returns the names of the
-    /// segments that are thereby removed.
-    fn take_removed(&mut self, passed: impl Fn(Grace) -> bool) -> Vec<String> {
+    /// segments that are thereby removed: not one that has only moved, nor one with
+    /// another link that is not gone yet.
+    fn take_removed(
+        &mut self,
+        passed: impl Fn(Grace) -> bool,
+        is_at_work: impl Fn(&str) -> bool,
+    ) -> Vec<String> {
         let is_gone = |d: &mut Draining| d.forgotten.is_some_and(&passed);
-        self.draining.extract_if(.., is_gone).filter_map(|gone| gone.name).collect()
+        let mut names: Vec<String> =
+            self.draining.extract_if(.., is_gone).filter_map(|gone| gone.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.retain(|name| {
+            let is_left = self.draining.iter().any(|d| d.name.as_ref() == Some(name));
+            !is_left && !self.is_waiting(name) && !is_at_work(name)
+        });
+        names
+    }
+
+    /// True if a segment of this name waits for its place.
+    fn is_waiting(&self, name: &str) -> bool {
+        self.waiting.iter().any(|w| w.segment.name.as_str() == name)
     }
 
     /// Segments that are not at work yet, and why not.
@@ -219,14 +237,16 @@ impl Reloader {
         })
     }
 
-    /// Rows for `ctl links`: segments that are not at work any more, or not yet.
-    pub(super) fn rows(&self) -> impl Iterator<Item = Value> {
+    /// Rows for `ctl links`: segments that are not at work any more, or not yet. A
+    /// segment that a reload has moved has no row for the link that it leaves.
+    pub(super) fn rows(&self, is_at_work: impl Fn(&str) -> bool) -> impl Iterator<Item = Value> {
         let row = |name: &str, pkey: PKey, why: String| {
             serde_json::to_value(SegmentRow::waiting(name, pkey, why)).unwrap_or_default()
         };
         let leaving = self.draining.iter().filter_map(move |d| {
+            let name = d.name.as_ref().filter(|name| !self.is_waiting(name) && !is_at_work(name))?;
             let why = "its connections and groups to be closed: it is removed";
-            Some(row(d.name.as_ref()?, d.pkey, why.into()))
+            Some(row(name, d.pkey, why.into()))
         });
         leaving.chain(self.coming().map(move |(name, pkey, why)| row(name, pkey, why)))
     }
@@ -557,8 +577,8 @@ impl<B: Backend> GatewayControl<B> {
                 }
             }
         }
-        let board = &self.board;
-        for name in self.reloader.take_removed(|grace| board.passed(grace)) {
+        let (board, segments) = (&self.board, &self.segments);
+        for name in self.reloader.take_removed(|grace| board.passed(grace), |name| segments.has(name)) {
             let event = What::Removed.journal();
             tracing::info!(segment = name.as_str(), event, "{name}: removed");
             let said = || (format!("{name} is removed"), json!({ "segment": name }));

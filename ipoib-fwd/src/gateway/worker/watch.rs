@@ -10,7 +10,7 @@ use super::GatewayNote;
 use super::hands::Hands;
 use crate::forward::{EthernetIndex, FrameHead, Side, Tables};
 use crate::gateway::frames::{head, offer};
-use crate::gateway::partial_checksum::is_suspect;
+use crate::gateway::partial_checksum::{is_for, is_suspect};
 use crate::gateway::punts::{self, Cause};
 use ipoib::net::ethernet::ETHERTYPE_IPV4;
 
@@ -32,7 +32,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         }
     }
 
-    /// Hands a copy of a frame to the control lcore if its checksum looks incomplete; true if so. Without
+    /// Hands a copy of a frame that is to be forwarded to the control lcore if its checksum looks incomplete; true if so. Without
     /// room for the copy nothing is dropped: the frame itself is forwarded.
     fn sample(&mut self, port: EthernetIndex, frame: &Mbuf, tables: &Tables<Q::Destination>) -> bool {
         let facts = frame.frame_facts();
@@ -47,6 +47,9 @@ impl<Q: MemoryWork> Hands<'_, Q> {
             return false;
         }
         let Some((segment, table)) = tables.of_vlan(port, front.vid) else { return false };
+        if !is_for(head(frame), table.settings.mac) {
+            return false;
+        }
         let Some(face) = self.infinibands.get_mut(table.settings.endpoint.at()) else { return false };
         let cause = Cause::PartialChecksum(port);
         let (_, notes) = face.link.parts();

@@ -1,4 +1,4 @@
-//! RC connections, those first that were in use last.
+//! RC connections of one page, those first that were in use last.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -21,7 +21,9 @@ pub(super) fn draw(buffer: &mut Buffer, body: Rect, model: &Model, marked: usize
         rows if rows < total => format!("; the {rows} last used:"),
         _ => String::new(),
     };
-    let text = format!("{total} connections: {}{shown}", states.join(", "));
+    let which = if all.has_more { "the first " } else { "" };
+    let more = if all.has_more { "; `ipoib-fwd ctl connections` has all" } else { "" };
+    let text = format!("{which}{total} connections: {}{shown}{more}", states.join(", "));
     buffer.set_stringn(
         body.x,
         body.y,

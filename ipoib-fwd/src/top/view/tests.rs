@@ -120,6 +120,13 @@ fn the_marked_row_is_seen() {
     page.rows[View::Connections as usize] = 49;
     let text = shown((80, 24), &page, Some(&sample_model()));
     assert!(text.contains("50 connections: 1 closing, 49 live") && text.contains("10.77.0.0"), "{text}");
+    // The gateway has more than one page of them.
+    let mut answer = sample::connections();
+    answer["next"] = json!("0/connections/50");
+    let now = Snapshot::of(&json!({}), &sample::links(), Some(&answer), None);
+    let text = shown((80, 24), &page, Some(&Model::new(None, now)));
+    let wanted = "the first 50 connections: 1 closing, 49 live; `ipoib-fwd ctl connections` has all";
+    assert!(text.contains(&wanted[..80]), "{text}");
 }
 
 #[test]

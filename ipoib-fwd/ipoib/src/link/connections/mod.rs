@@ -13,8 +13,9 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
+use std::ops::Bound;
 use std::time::{Duration, Instant};
 
 use cm::Origin;
@@ -129,7 +130,8 @@ pub(in crate::link) struct Dial {
 /// All connections of a link.
 #[derive(Debug)]
 pub(in crate::link) struct Connections {
-    pub(in crate::link) map: HashMap<ConnKey, Connection>,
+    /// In the order in which they came.
+    pub(in crate::link) map: BTreeMap<ConnKey, Connection>,
     pub(in crate::link) by_qpn: HashMap<Qpn, ConnKey>,
     /// Dials by peer and worker.
     pub(in crate::link) dials: HashMap<PeerKey, Dial>,
@@ -146,7 +148,7 @@ pub(in crate::link) struct Connections {
 impl Connections {
     pub(in crate::link) fn new(index: LinkIndex) -> Self {
         Self {
-            map: HashMap::new(),
+            map: BTreeMap::new(),
             by_qpn: HashMap::new(),
             dials: HashMap::new(),
             passive: Passive::default(),
@@ -222,29 +224,27 @@ impl Connections {
         self.map.get(&key).is_some_and(|c| c.state == State::Dialling)
     }
 
-    /// All connections; `ip` names the neighbour at an address.
+    /// The next connections behind the one with the number `after`, `limit` of them at most, in
+    /// the order of their numbers; `ip` names the neighbour at an address.
     pub(in crate::link) fn list(
         &self,
         now: Instant,
+        (after, limit): (u64, usize),
         ip: impl Fn(HardwareAddress) -> Option<IpAddr>,
     ) -> Vec<ConnectionInfo> {
-        let mut all: Vec<_> = self
-            .map
-            .iter()
-            .map(|(key, c)| ConnectionInfo {
-                key: *key,
-                passive: c.is_passive(),
-                worker: c.worker,
-                qpn: c.qpn,
-                ip: ip(c.peer),
-                peer: c.peer,
-                state: c.state.name(),
-                mtu: c.mtu,
-                idle_ms: now.saturating_duration_since(c.last_used).as_millis() as u64,
-            })
-            .collect();
-        all.sort_by_key(|c| c.key);
-        all
+        let after = Bound::Excluded(ConnKey { link: self.index, number: after });
+        let rows = self.map.range((after, Bound::Unbounded)).take(limit).map(|(key, c)| ConnectionInfo {
+            key: *key,
+            passive: c.is_passive(),
+            worker: c.worker,
+            qpn: c.qpn,
+            ip: ip(c.peer),
+            peer: c.peer,
+            state: c.state.name(),
+            mtu: c.mtu,
+            idle_ms: now.saturating_duration_since(c.last_used).as_millis() as u64,
+        });
+        rows.collect()
     }
 
     /// Connections that carry packets: those that we opened, and those of peers.

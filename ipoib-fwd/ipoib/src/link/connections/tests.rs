@@ -233,3 +233,25 @@ fn what_came_early_has_its_effect_when_its_state_is_there() {
     assert_eq!(run(State::Removing, true, Input::Released, Input::Done), State::Gone);
     assert_eq!(run(State::Creating, true, Input::Released, Input::Refused), State::Gone);
 }
+
+#[test]
+fn a_page_of_connections_looks_up_its_own_rows_only() {
+    let (now, mut conns) = (Instant::now(), Connections::new(LinkIndex(3)));
+    let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(2));
+    let peer = HardwareAddress { flags: AddressFlags::RC, qpn: Qpn::new(0x200), gid };
+    for _ in 0..7 {
+        conns.add(now, Side::Passive, WorkerIndex(0), peer, Psn::new(1));
+    }
+    let looked_up = std::cell::Cell::new(0);
+    let page = |after, limit| -> Vec<u64> {
+        let rows = conns.list(now, (after, limit), |_| {
+            looked_up.set(looked_up.get() + 1);
+            None
+        });
+        rows.iter().map(|row| row.key.number).collect()
+    };
+    assert_eq!((page(0, 3), looked_up.get()), (vec![1, 2, 3], 3));
+    assert_eq!((page(3, 3), page(6, 3), page(7, 3)), (vec![4, 5, 6], vec![7], vec![]));
+    assert_eq!(looked_up.get(), 7);
+    assert_eq!(page(0, usize::MAX).len(), 7);
+}
