@@ -114,7 +114,10 @@ const ROWS: &[Row] = &[
         "| management requests to the kernel without an answer (drivers `mlx5` and `verbs`) | {} |",
         &[("pmd/src/verbs/umad.rs", "REQUESTS")],
     ),
-    ("| path records of one answer of `ibfab` | {} |", &[("ipoib-fwd/ibfab/src/sa/path.rs", "MAX_RECORDS")]),
+    (
+        "| path records of one answer of `ibfab` | {} |",
+        &[("ipoib-fwd/ibfab/src/sa/request.rs", "MAX_RECORDS")],
+    ),
     ("| hosts of one `ibfab` | {} |", &[("ipoib-fwd/ibfab/src/config/mod.rs", "MAX_HOSTS")]),
     (
         "| packet of a `udp:`, `shm:` or `unix:` cable | {} bytes |",
