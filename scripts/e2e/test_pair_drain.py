@@ -7,13 +7,16 @@ import shutil
 import pytest
 from testbed.follower import Follower
 from testbed.meanwhile import under_datagrams
-from testbed.pair import Pair
+from testbed.pair import OWN, Pair
 from testbed.programs import run
+from testbed.traffic import ping
 
 pytestmark = pytest.mark.netns
 
 # A longer gap between datagrams, without the time for which the machine kept processes waiting, means that one was lost.
 LONGEST_GAP_MS = 500
+# The address that a gateway has after the reload.
+NEW_OWN = "10.77.0.252"
 EVENTS = ("drained", "handed-over", "undrained")
 # What `ipoib-fwd ctl health` exits with for a gateway that does not forward and could not.
 NOT_HEALTHY = 5
@@ -33,10 +36,13 @@ def assert_nothing_lost(result):
 def drain_and_undo(pair):
     """The forwarder is drained while traffic runs, reports it everywhere, and is put back. Returns what traffic noticed."""
     forwarder, other = pair.wait_warm()
+    changes = pair.state(forwarder)["resignations"], pair.state(other)["takeovers"]
 
     def act():
         pair.drain(forwarder)
         assert [pair.role(forwarder), pair.role(other)] == ["drained", "forwarding"]
+        assert [row["role"] for row in pair.answer_of(forwarder, "links")["segments"]] == ["drained"]
+        assert (pair.state(forwarder)["resignations"], pair.state(other)["takeovers"]) == (changes[0] + 1, changes[1] + 1)
         health = pair.ctl_of(forwarder, "health", "--json")
         assert health.returncode == NOT_HEALTHY
         assert "--undo" in json.loads(health.stdout)["segments"][0]["why"]
@@ -65,6 +71,38 @@ def test_drain(pair, figures):
 @pytest.mark.timing
 def test_drain_loses_nothing(pair, figures):
     result = drain_and_undo(pair)
+    figures(**result)
+    assert result["ok"], result
+    assert_nothing_lost(result)
+
+
+def reload_while_drained(pair):
+    """The forwarder is drained, reads a changed file and is put back. Returns what traffic noticed."""
+    forwarder, other = pair.wait_warm()
+
+    def act():
+        pair.drain(forwarder)
+        text = pair.config(forwarder).read_text()
+        pair.config(forwarder).write_text(text.replace(OWN[forwarder], NEW_OWN))
+        assert pair.answer_of(forwarder, "reload")["changed"] == ["default"]
+        assert pair.role(forwarder) == "drained"
+        assert pair.drain(forwarder, "--undo")["drained"] is False
+        assert pair.wait_settled() == (other, forwarder)
+
+    result = under_datagrams(pair, act)
+    assert ping(pair.eth, NEW_OWN, 56, count=1)["ok"]
+    return result
+
+
+def test_reload_of_a_drained_gateway(pair, figures):
+    result = reload_while_drained(pair)
+    figures(**result)
+    assert result["ok"], result
+
+
+@pytest.mark.timing
+def test_reload_of_a_drained_gateway_loses_nothing(pair, figures):
+    result = reload_while_drained(pair)
     figures(**result)
     assert result["ok"], result
     assert_nothing_lost(result)
