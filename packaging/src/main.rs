@@ -10,6 +10,8 @@ mod page;
 #[cfg(test)]
 mod rates;
 mod reference;
+#[cfg(test)]
+mod threats;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};

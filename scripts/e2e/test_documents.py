@@ -81,6 +81,23 @@ def test_tiers_of_former_checks(collected):
     assert not wrong
 
 
+@pytest.mark.parametrize("path", ["docs/security-model.md", "docs/manual/security.md"], ids=["model", "manual"])
+def test_tiers_of_threats(collected, path):
+    """Each threat's breadth ends with the tiers of its tests; tests of cargo run by default."""
+    rows = [line for line in (ROOT / path).read_text().splitlines() if re.search(r"(?:default|e2e|timing) \| `[^|]*\|$", line)]
+    assert len(rows) > 20
+    wrong = []
+    for line in rows:
+        breadth, tests = line.strip("| ").split(" | ")[-2:]
+        names = re.findall(r"`([^`]+)`", tests)
+        tiers = {tier(markers) for name in named(tests) for test, markers in collected.items() if name in (test, test.split("[")[0])}
+        tiers |= {"core"} if len(named(tests)) < len(names) else set()
+        words = " + ".join(word for known, word in (("core", "default"), ("e2e", "e2e"), ("timing", "timing")) if known in tiers)
+        if breadth.split("; ")[-1] != words:
+            wrong.append(f"not {words}: {line}")
+    assert not wrong
+
+
 def plain(text):
     """A text with one space between two words."""
     return " ".join(text.split())
