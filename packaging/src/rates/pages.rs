@@ -4,6 +4,11 @@ use super::{Row, plain, shown, shown_in, values};
 
 const FWD_UNIT: &str = "packaging/systemd/ipoib-fwd.service";
 const IBFAB_UNIT: &str = "packaging/systemd/ibfab.service";
+const SM: &str = "ipoib-fwd/ibfab/src/subnet/settings.rs";
+const MUTE: &str = "ipoib-fwd/ibfab/src/sm/mute.rs";
+const NOTIFY: &str = "packaging/examples/keepalived/ipoib-fwd-notify";
+const OWNERSHIP_TEST: &str = "segment/tests/day/ownership.rs";
+const CTL: &str = "ipoib-fwd/src/ctl.rs";
 const SETTINGS: &str = "config/src/settings.rs";
 
 /// Documents and their numbers.
@@ -70,10 +75,16 @@ const PAIRS: &[Row] = &[
         &[("cm/src/connection/api.rs", "max_timewait: {},")],
     ),
     ("no answer came within {} s", &[("ipoib-fwd/src/ctl.rs", "RELOAD_PATIENCE")]),
+    ("does not answer is told again for {} s", &[(NOTIFY, "tries={}")]),
     (
-        "does not answer is told again for {} s",
-        &[("packaging/examples/keepalived/ipoib-fwd-notify", "tries={}")],
+        "priorities (`ipoib-fwd ctl set priority`): {} on the master, {} elsewhere",
+        &[(NOTIFY, "MASTER) priority={} ;;"), (NOTIFY, "BACKUP | FAULT) priority={} ;;")],
     ),
+    (
+        "0 if all do, {} if one does not, and {} if the gateway does not answer",
+        &[(CTL, "Self::Unhealthy => {},"), (CTL, "Self::Telemetry(_) | Self::NotDrained(_) => {},")],
+    ),
+    ("Exit code {} means that no answer came", &[(CTL, "Self::Unanswered(..) => {},")]),
 ];
 
 const MONITORING: &[Row] = &[
@@ -130,6 +141,10 @@ const MONITORING: &[Row] = &[
     ("answer with at most {} rows", &[("ipoib-fwd/src/page.rs", "MOST_ROWS")]),
     ("a worker has stood still for {:seconds}", &[("ipoib-fwd/src/gateway/control/service.rs", "PATIENCE")]),
     ("{} entries come in {:seconds}", &[("logging/src/limit.rs", "MOST"), ("logging/src/limit.rs", "SPELL")]),
+    (
+        "with exit code {} when the gateway ends, with {} when that dies",
+        &[(CTL, "Self::Ended => {},"), (CTL, "Self::Gone => {},")],
+    ),
 ];
 
 const TROUBLESHOOTING: &[Row] = &[
@@ -145,6 +160,9 @@ const TROUBLESHOOTING: &[Row] = &[
     ("naps of up to {1:ms} ms", &[("dataplane/src/worker.rs", "NAPS")]),
     ("probes go to UDP port {}", &[("ipoib-fwd/ipoib/src/net/probe.rs", "PROBE_PORT")]),
     ("answers for neither during {} s", &[("segment/owners.rs", "CONTESTED")]),
+    // The bound that the model of ownership holds the gateway to.
+    ("for at most {} s after that host has died", &[(OWNERSHIP_TEST, "BOUND")]),
+    ("is found again within {} s after the first ARP request", &[(OWNERSHIP_TEST, "BOUND")]),
 ];
 
 const SECURITY: &[Row] = &[
@@ -223,6 +241,15 @@ fn computed_numbers_in_the_manual() {
     // The answer of an owner that is queried twice.
     let answer = 2.0 * one("segment/pending.rs", "OWN_SIDE_ANSWER");
     contains("docs/manual/security.md", &format!("if that takes longer than {answer} s"));
+    let ring = one("config/src/eal.rs", "AF_PACKET_RING") / f64::from(1 << 20);
+    contains("docs/manual/security.md", &format!("room for its rings, {} MiB for each queue", 2.0 * ring));
+    // A host that does not answer: the tries of one query, which several hosts share if they are many; and the longest pause.
+    let query = one(SM, "smp_timeout: {},") * one(SM, "smp_tries: {},");
+    let pause = one(MUTE, "PAUSE") * one(MUTE, "MAX_DOUBLINGS").exp2();
+    contains("docs/security-model.md", &format!("joins and new links wait {query} s for it"));
+    let each = one(MUTE, "PATIENCE") * query / one(SM, "smp_window: {},");
+    contains("docs/security-model.md", &format!("after some {each} s for each of them"));
+    contains("docs/security-model.md", &format!("costs {query} s in {} s at most", query + pause));
     // Captures of both kinds of packets.
     let bytes = one("dataplane/src/capture/files.rs", "Self { files: {}, size")
         * one("dataplane/src/capture/files.rs", "size: {} }");
