@@ -75,7 +75,7 @@ const PAIRS: &[Row] = &[
         &[("cm/src/connection/api.rs", "max_timewait: {},")],
     ),
     ("no answer came within {} s", &[("ipoib-fwd/src/ctl.rs", "RELOAD_PATIENCE")]),
-    ("does not answer is told again for {} s", &[(NOTIFY, "tries={}")]),
+    ("does not answer is notified again for {} s", &[(NOTIFY, "tries={}")]),
     (
         "priorities (`ipoib-fwd ctl set priority`): {} on the master, {} elsewhere",
         &[(NOTIFY, "MASTER) priority={} ;;"), (NOTIFY, "BACKUP | FAULT) priority={} ;;")],
@@ -217,7 +217,7 @@ fn computed_numbers_in_the_manual() {
     let hello = one(SETTINGS, "pub hello_ms: u32 = {} =>") / 1000.0;
     let warm = one("segment/pair/election.rs", "WARM") * hello;
     contains("docs/manual/pairs.md", &format!("hellos, {} s with the default)", shown(warm)));
-    // Reported hosts that are proven: so many at once, each for the time of its queries; and those of the time of a handover.
+    // Reported hosts that are proven: `UNDER_WAY` at once, each for the time of its queries; then those of a handover's time.
     let rate = one("segment/reported.rs", "UNDER_WAY") / one("segment/owners.rs", "SEARCHES * FOUND");
     contains("docs/manual/pairs.md", &format!("at some {} hosts a second", (rate / 100.0).floor() * 100.0));
     let handover = one("segment/pair/election.rs", "HANDOVER");
@@ -226,7 +226,7 @@ fn computed_numbers_in_the_manual() {
         "docs/manual/pairs.md",
         &format!("with more than {} hosts an orderly takeover", shown(lossless)),
     );
-    // Without a key a hello counts for so many leases at most, each of which is so many hellos.
+    // Without a key a hello counts for `LEASES` leases at most, each of `LISTEN` hellos.
     let lease = one("segment/pair/peers.rs", "LEASES") * one("segment/pair/api.rs", "LISTEN");
     contains("docs/manual/pairs.md", &format!("for up to {lease} hello intervals after each one"));
     // As long as it takes to start 300 times, with five seconds between two starts.
