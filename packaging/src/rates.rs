@@ -170,7 +170,7 @@ const ROWS: &[Row] = &[
         ],
     ),
     (
-        "| requests of one host (REQ, SIDR, DREQ) | as many as the port has places for connections, {} at least, at once; 1/{} of the places, {} at least, a second |",
+        "| messages of one host that open or end connections or look services up (REQ, DREQ, SIDR), unless they answer the gateway | as many as the port has places for connections, {} at least, at once; 1/{} of the places, {} at least, a second |",
         &[
             ("ipoib-fwd/ipoib/src/port/mod.rs", "((slots as u32).max({})"),
             ("ipoib-fwd/ipoib/src/port/mod.rs", "(slots as u32 / {})"),
@@ -182,7 +182,7 @@ const ROWS: &[Row] = &[
         &[("cm/src/connection/api.rs", "max_timewait: {},")],
     ),
     (
-        "| wait for the answer to a DREQ, as the host names it | {} s, {} repetition once half of the table is in use |",
+        "| wait for the answer to a DREQ, where the host has opened the connection | {} s, {} repetition once half of the table is in use |",
         &[
             ("cm/src/connection/outgoing.rs", "DREQ_TIMEOUT"),
             ("cm/src/connection/outgoing.rs", "DREQ_RETRIES"),
@@ -193,7 +193,7 @@ const ROWS: &[Row] = &[
         &[("link/connections/accept.rs", "HALF_OPEN")],
     ),
     (
-        "| pause before the gateway dials a host again | {} to {} s, doubling; {} s after a rejection that another request would meet, too |",
+        "| pause before the gateway dials a host again | {} to {} s, longer each time; {} s after a rejection that another request would meet, too |",
         &[("link/connections/dial.rs", "BACKOFF"), ("link/connections/dial.rs", "FINAL")],
     ),
     ("| ports that one LID names by ARP and whose paths are not known | {} |", &[("link/paths.rs", "NAMED")]),
