@@ -193,7 +193,7 @@ const SECURITY_MODEL: &[Row] = &[
         ],
     ),
     (
-        "a port has at most {0} subscriptions and {0} unconfirmed reports",
+        "a port has at most {} subscriptions",
         &[("ipoib-fwd/ibfab/src/subnet/settings.rs", "max_subscriptions_of_a_port: {},")],
     ),
     (
