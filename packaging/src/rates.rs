@@ -149,6 +149,10 @@ const ROWS: &[Row] = &[
             ("ipoib-fwd/src/metrics/places.rs", "MAX_OF_HOST"),
         ],
     ),
+    (
+        "Subnets of more than {} addresses are left out. While hosts look for many addresses: one query in {:ms} ms |",
+        &[("segment/discovery.rs", "LARGEST"), ("segment/discovery.rs", "PACE")],
+    ),
     // Connections.
     (
         "| connections that hosts open | 1/{} of `infiniband.max-connections`, in equal parts at each worker |",

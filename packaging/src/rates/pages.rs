@@ -250,6 +250,8 @@ fn computed_numbers_in_the_manual() {
     let each = one(MUTE, "PATIENCE") * query / one(SM, "smp_window: {},");
     contains("docs/security-model.md", &format!("after some {each} s for each of them"));
     contains("docs/security-model.md", &format!("costs {query} s in {} s at most", query + pause));
+    let queries = one("segment/limits.rs", "DISCOVERY") * 2.5;
+    contains("docs/manual/limits.md", &format!("{} in 2.5 s", shown(queries)));
     // Captures of both kinds of packets.
     let bytes = one("dataplane/src/capture/files.rs", "Self { files: {}, size")
         * one("dataplane/src/capture/files.rs", "size: {} }");
