@@ -23,11 +23,19 @@ class VirtualPorts(Topology):
         self.wait_for("the gateway to forward", self.link_up)
 
 
+class SeveralLids(VirtualPorts):
+    """The same with four LIDs for each port."""
+
+    def fabric_config(self):
+        return super().fabric_config().replace("[fabric]\n", "[fabric]\nlmc = 2\n")
+
+
 @pytest.mark.core
+@pytest.mark.parametrize("kind", [VirtualPorts, SeveralLids])
 @pytest.mark.parametrize("direction", ["to_infiniband", "to_ethernet"])
-def test_virtual_ports(start, direction):
+def test_virtual_ports(start, direction, kind):
     """From cold: ARP, the handshake of connected mode and data all have a GRH."""
-    topology = start(VirtualPorts)
+    topology = start(kind)
     netns, target = {"to_infiniband": (topology.eth, IB_IP), "to_ethernet": (topology.ib, ETH_IP)}[direction]
     assert first_ping(netns, target)
     topology.wait_connected()

@@ -80,6 +80,7 @@ impl Fabric {
         let mut settings = SmConfig::new(config.switches.first().map_or(ib_wire::Guid(1), |s| s.guid));
         settings.subnet_prefix = config.prefix;
         settings.hop_limit = config.hop_limit;
+        settings.lmc = config.lmc;
         settings.sm_key = config.sm_key;
         let keys = MKeys::random();
         settings.m_keys = Some(keys);

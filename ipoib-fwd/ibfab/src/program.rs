@@ -350,9 +350,13 @@ impl Program {
 /// Tells which hosts will wait for their partition, or what of the configuration nobody reads.
 fn warn_of(config: &FabricConfig, management: Management) {
     if management == Management::Elsewhere {
-        if !config.partitions.is_empty() || config.prefix != Gid::DEFAULT_PREFIX || config.hop_limit != 0 {
+        if !config.partitions.is_empty()
+            || config.prefix != Gid::DEFAULT_PREFIX
+            || config.hop_limit != 0
+            || config.lmc.get() != 0
+        {
             tracing::warn!(
-                "partitions, prefix and hop limit of the configuration are the embedded subnet manager's: with --sm none nobody reads them"
+                "partitions, prefix, hop limit and lmc of the configuration are the embedded subnet manager's: with --sm none nobody reads them"
             );
         }
         return;

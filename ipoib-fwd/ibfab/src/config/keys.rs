@@ -59,6 +59,9 @@ tables! {
         /// Hop limit of all paths, 0 or 1. Above 0 every packet has a GRH, which virtual ports (grh_required) need. Taken over by SIGHUP,
         /// for paths that are looked up from then on.
         hop_limit: Option<Spanned<u64>> = "0",
+        /// LID mask control, 0 to 7: each port of an adapter has 2^lmc LIDs, in order, the first a multiple of 2^lmc. Where several ways
+        /// lead to it they are spread over them.
+        lmc: Option<Spanned<u64>> = "0",
         /// SM_Key: requests with it see all members of all groups (`saquery --smkey`); it gives no right to change them. 0: nobody does.
         sm_key: Option<u64> = "1",
         /// Name of the switch where there is no [[switch]].

@@ -10,6 +10,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use connectx::cable::CableUrl;
+use ib_wire::smp::Lmc;
 use ib_wire::{Gid, Guid, Mtu, PKey};
 use ipoib::link::Mode;
 use logging::{LogLevel, Modules};
@@ -59,6 +60,8 @@ pub struct FabricConfig {
     pub prefix: u64,
     /// Hop limit of all paths.
     pub hop_limit: u8,
+    /// LID mask control: each port of an adapter has 2^`lmc` LIDs.
+    pub lmc: Lmc,
     /// SM_Key of clients that may see who is in a group; 0 = none may.
     pub sm_key: u64,
     /// Packets have CRCs on cables that could do without, too.
@@ -173,6 +176,7 @@ impl FabricConfig {
             (self.mtu != other.mtu, "fabric.mtu"),
             (self.keep_crcs != other.keep_crcs, "fabric.keep_crcs"),
             (self.sm_key != other.sm_key, "fabric.sm_key"),
+            (self.lmc != other.lmc, "fabric.lmc"),
             (self.switches != other.switches, "switches or their ports"),
             (cables(self) != cables(other), "trunks"),
             (self.links != other.links, "links"),

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use connectx::cable::{CableUrl, CableUrlError, Transport};
+use ib_wire::smp::Lmc;
 use ib_wire::{Guid, Mtu, PKey, QKey, ServiceLevel};
 use ipoib::link::{MAX_MESSAGE, Mode};
 use logging::LogLevel;
@@ -86,6 +87,10 @@ impl<'s> Source<'s> {
             None => 0,
             Some(limit) => self.hop_limit(limit)?,
         };
+        let lmc = match &raw.fabric.lmc {
+            None => Lmc::new(0),
+            Some(lmc) => self.lmc(lmc)?,
+        };
         self.read_switches(&raw.fabric, &raw.switch)?;
         let links = self.links(&raw.link)?;
         let hosts = self.hosts(&raw.host)?;
@@ -100,6 +105,7 @@ impl<'s> Source<'s> {
             mtu,
             prefix,
             hop_limit,
+            lmc,
             sm_key: raw.fabric.sm_key.unwrap_or(1),
             keep_crcs,
             log,
@@ -136,6 +142,13 @@ impl<'s> Source<'s> {
         u8::try_from(*limit.get_ref()).ok().filter(|limit| *limit <= 1).ok_or_else(|| {
             self.error(&limit.span(), format!("hop_limit {} is neither 0 nor 1", limit.get_ref()))
         })
+    }
+
+    fn lmc(&self, lmc: &Spanned<u64>) -> Result<Lmc> {
+        let bits = u8::try_from(*lmc.get_ref()).ok().filter(|bits| *bits <= 7);
+        let bits =
+            bits.ok_or_else(|| self.error(&lmc.span(), format!("lmc {} is not 0 to 7", lmc.get_ref())))?;
+        Ok(Lmc::new(bits))
     }
 
     fn prefix(&self, text: &Spanned<String>) -> Result<u64> {

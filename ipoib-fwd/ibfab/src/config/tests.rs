@@ -33,6 +33,7 @@ fn a_full_file() {
         r#"
         [fabric]
         mtu = 2048
+        lmc = 3
         prefix = "fec0:0:0:7::/64"
         name = "lab"
         keep_crcs = true
@@ -69,6 +70,7 @@ fn a_full_file() {
     .unwrap();
     assert_eq!((config.mtu, config.prefix), (Mtu::B2048, 0xfec0_0000_0000_0007));
     assert!(config.keep_crcs);
+    assert_eq!(config.lmc.get(), 3);
     assert_eq!((config.log, config.log_filter.as_str()), (LogLevel::Warn, "ibfab::host=debug"));
     let place = |port| Place { switch: 0, port };
     assert_eq!((config.switches[0].name.as_str(), config.switches[0].ports), ("lab", 3));
@@ -129,6 +131,7 @@ fn errors_name_line_and_remedy() {
     for (text, place, hint) in [
         ("[fabric]\nmtu = 1500", "fab.toml:2:7: ", "2048 or 4096"),
         ("[fabric]\nprefix = \"fe80::1\"", "fab.toml:2:10: ", "\"fe80::\""),
+        ("[fabric]\nlmc = 8", "fab.toml:2:7: ", "0 to 7"),
         ("[fabric]\nguid = \"xyz\"", "fab.toml:2:8: ", "16 hexadecimal digits"),
         ("[fabric]\nlog = \"loud\"", "fab.toml:2:7: ", "error, warn, info, debug"),
         ("[fabric]\nlog_filter = \"debug\"", "fab.toml:2:14: ", "MODULE=LEVEL"),

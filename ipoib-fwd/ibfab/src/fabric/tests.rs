@@ -32,7 +32,13 @@ struct Bench {
 
 impl Bench {
     fn new(adapters: u64, faults: Faults) -> Self {
-        let config = FabricConfig::parse(Path::new("t.toml"), "[[switch]]\nname = \"s\"\nports = 8").unwrap();
+        Self::with("", adapters, faults)
+    }
+
+    /// The same with keys of `[fabric]`.
+    fn with(keys: &str, adapters: u64, faults: Faults) -> Self {
+        let text = format!("[fabric]\n{keys}\n[[switch]]\nname = \"s\"\nports = 8");
+        let config = FabricConfig::parse(Path::new("t.toml"), &text).unwrap();
         let mut this = Self {
             fabric: Fabric::new(Instant::now(), &config, 1, Management::Embedded),
             adapters: Vec::new(),

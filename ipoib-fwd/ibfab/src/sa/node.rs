@@ -35,7 +35,7 @@ fn visible<'a>(context: &Context<'a>) -> impl Iterator<Item = EndPort<'a>> {
 /// Nodes, one record for each of their ports that has a LID.
 pub(crate) fn nodes(context: &Context<'_>, request: &SaMad) -> Records {
     let lid = wanted(request);
-    let found = visible(context).filter(|e| lid.is_none_or(|lid| lid == e.port.lid));
+    let found = visible(context).filter(|e| lid.is_none_or(|lid| e.port.lids().contains(lid)));
     found
         .map(|end| {
             let mut data = [0; DATA_LEN];
@@ -55,7 +55,7 @@ pub(crate) fn ports(context: &Context<'_>, request: &SaMad) -> Records {
     let lid = wanted(request);
     let number = (request.component_mask & PORT_NUMBER != 0).then_some(request.data[2]);
     let mut records = Records::new();
-    for end in visible(context).filter(|e| lid.is_none_or(|lid| lid == e.port.lid)) {
+    for end in visible(context).filter(|e| lid.is_none_or(|lid| e.port.lids().contains(lid))) {
         let of_node = end.node.ports.iter().filter(|(n, _)| end.node.is_switch() || **n == end.id.1);
         for (&n, port) in of_node.filter(|(n, _)| number.is_none_or(|wanted| wanted == **n)) {
             let mut data = [0; DATA_LEN];

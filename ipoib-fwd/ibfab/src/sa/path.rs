@@ -87,8 +87,8 @@ fn between(
     let asker = context.requester.port;
     let seen = asker.may_see(source.port) && asker.may_see(target.port);
     if !seen
-        || mask.contains(PathMask::SLID) && wanted.slid != source.port.lid
-        || mask.contains(PathMask::DLID) && wanted.dlid != target.port.lid
+        || mask.contains(PathMask::SLID) && !source.port.lids().contains(wanted.slid)
+        || mask.contains(PathMask::DLID) && !target.port.lids().contains(wanted.dlid)
     {
         return None;
     }
@@ -101,8 +101,9 @@ fn between(
     let mut record = PathRecord {
         dgid: target.gid(context.subnet),
         sgid: source.gid(context.subnet),
-        dlid: target.port.lid,
-        slid: source.port.lid,
+        // One path for each pair of ports: by the LIDs that are asked for, or the first ones.
+        dlid: if mask.contains(PathMask::DLID) { wanted.dlid } else { target.port.lid },
+        slid: if mask.contains(PathMask::SLID) { wanted.slid } else { source.port.lid },
         pkey,
         sl,
         hop_limit: context.config.hop_limit,

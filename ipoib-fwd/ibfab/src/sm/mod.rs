@@ -26,7 +26,7 @@ use ib_wire::smp::{PortState, SmInfo, SmState, Smp, attribute};
 use ib_wire::{Gid, Lid, Qpn};
 
 use crate::sa::{Output, Server};
-use crate::subnet::{Counters, Partition, PortId, SmConfig};
+use crate::subnet::{Counters, LidBlock, Partition, PortId, SmConfig};
 use sweep::{Phase, Step, Sweep};
 
 /// Most datagrams that wait to be sent; beyond it answers are dropped and counted.
@@ -157,9 +157,9 @@ impl SubnetManager {
         self.out.pop_front()
     }
 
-    /// Switch ports with a channel adapter at their other end, and its LID; `None` if
+    /// Switch ports with a channel adapter at their other end, and its LIDs; `None` if
     /// nothing changed since the last call.
-    pub(crate) fn take_sources(&mut self) -> Option<BTreeMap<PortId, Lid>> {
+    pub(crate) fn take_sources(&mut self) -> Option<BTreeMap<PortId, LidBlock>> {
         std::mem::take(&mut self.sources_changed).then(|| self.sweep.subnet.sources())
     }
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use ib_wire::smp::{
-    Capabilities, DirectedPath, LinearForwardingBlock, Lmc, MulticastForwardingBlock, PKEY_BLOCK_LEN,
-    PKeyBlock, PortInfo, PortPhysicalState, PortState, SwitchInfo,
+    Capabilities, DirectedPath, LinearForwardingBlock, MulticastForwardingBlock, PKEY_BLOCK_LEN, PKeyBlock,
+    PortInfo, PortPhysicalState, PortState, SwitchInfo,
 };
 use ib_wire::{Guid, Lid, ServiceLevel};
 
@@ -251,7 +251,7 @@ fn desired(subnet: &Subnet, node: &Node, id: PortId, config: &SmConfig, port: &P
         }
         info.gid_prefix = config.subnet_prefix;
         info.lid = port.lid;
-        info.lmc = Lmc::new(0);
+        info.lmc = port.lmc;
         info.sm_lid = config.first_lid;
         info.sm_sl = ServiceLevel::new(0);
         info.subnet_timeout = config.subnet_timeout;

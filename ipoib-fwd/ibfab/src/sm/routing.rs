@@ -109,7 +109,7 @@ impl Way {
 }
 
 /// The linear forwarding tables of all switches: the shortest of the ways that go up and then down. Where several are equally
-/// short, LIDs are spread over them.
+/// short, LIDs are spread over them, also those of one port.
 pub(crate) fn linear(subnet: &Subnet) -> BTreeMap<Guid, Linear> {
     let switches: Vec<Guid> = subnet.nodes.iter().filter(|(_, n)| n.is_switch()).map(|(&g, _)| g).collect();
     let last_block = subnet.last_lid().0 / LFT_BLOCK_LEN as u16;
@@ -122,18 +122,20 @@ pub(crate) fn linear(subnet: &Subnet) -> BTreeMap<Guid, Linear> {
         let home = if end.node.is_switch() { Some((end.id.0, 0)) } else { end.port.peer };
         let Some((home, exit)) = home else { continue };
         let exits = known.entry(home).or_insert_with(|| exits(subnet, &order, home));
-        let lid = end.port.lid;
-        for &switch in &switches {
-            let port = if switch == home {
-                Some(exit)
-            } else {
-                let nearer = exits.get(&switch).map_or(&[][..], Vec::as_slice);
-                nearer.get(usize::from(lid.0) % nearer.len().max(1)).copied()
-            };
-            let (block, at) = (lid.0 / LFT_BLOCK_LEN as u16, usize::from(lid.0) % LFT_BLOCK_LEN);
-            let entry = tables.get_mut(&switch).and_then(|t| t.get_mut(&block)).and_then(|b| b.get_mut(at));
-            if let (Some(entry), Some(port)) = (entry, port) {
-                *entry = port;
+        for lid in end.port.lids().iter() {
+            for &switch in &switches {
+                let port = if switch == home {
+                    Some(exit)
+                } else {
+                    let nearer = exits.get(&switch).map_or(&[][..], Vec::as_slice);
+                    nearer.get(usize::from(lid.0) % nearer.len().max(1)).copied()
+                };
+                let (block, at) = (lid.0 / LFT_BLOCK_LEN as u16, usize::from(lid.0) % LFT_BLOCK_LEN);
+                let entry =
+                    tables.get_mut(&switch).and_then(|t| t.get_mut(&block)).and_then(|b| b.get_mut(at));
+                if let (Some(entry), Some(port)) = (entry, port) {
+                    *entry = port;
+                }
             }
         }
     }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use ib_wire::mad::Method;
 use ib_wire::smp::{
-    DirectedPath, NodeDescription, NodeInfo, NodeType, PKEY_BLOCK_LEN, PortInfo, PortState, Smp, SwitchInfo,
-    attribute,
+    DirectedPath, Lmc, NodeDescription, NodeInfo, NodeType, PKEY_BLOCK_LEN, PortInfo, PortState, Smp,
+    SwitchInfo, attribute,
 };
 use ib_wire::{Guid, Lid, PKey, Tid};
 
@@ -410,6 +410,7 @@ impl Sweep {
             path,
             info: PortInfo::default(),
             lid: Lid(0),
+            lmc: Lmc::new(0),
             peer: None,
             pkeys: KeyTable::default(),
             programmed: BTreeMap::new(),
@@ -495,7 +496,7 @@ impl Sweep {
         self.subnet.forget_unseen(self.generation);
         self.refused.retain(|&id| self.subnet.port(id).is_some());
         let limit = self.linear_limit();
-        self.subnet.assign_lids(config.port_guid, config.first_lid, limit);
+        self.subnet.assign_lids(config.port_guid, config.first_lid, limit, config.lmc);
         let after: BTreeSet<Guid> = self.subnet.end_ports().map(|e| e.port.guid).collect();
         for node in self.subnet.nodes.values_mut() {
             let is_switch = node.is_switch();

@@ -1,6 +1,7 @@
 //! The subnet: what was last seen of it, and what it shall be. Subnet manager and subnet administration both stand on it.
 
 mod counters;
+mod lids;
 mod m_keys;
 mod partition;
 mod rate;
@@ -9,10 +10,13 @@ mod transaction_ids;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ib_wire::smp::{DirectedPath, NodeInfo, NodeType, PortInfo, PortPhysicalState, PortState, SwitchInfo};
+use ib_wire::smp::{
+    DirectedPath, Lmc, NodeInfo, NodeType, PortInfo, PortPhysicalState, PortState, SwitchInfo,
+};
 use ib_wire::{Gid, Guid, Lid, Mtu, PKey, Rate};
 
 pub use counters::Counters;
+pub(crate) use lids::LidBlock;
 pub use m_keys::MKeys;
 pub(crate) use partition::KeyTable;
 pub use partition::{Member, Members, Membership, Partition};
@@ -23,9 +27,6 @@ pub(crate) use transaction_ids::TransactionIds;
 /// Names a port: GUID of its node and its number.
 pub type PortId = (Guid, u8);
 
-/// First and last unicast LID.
-const UNICAST: std::ops::RangeInclusive<u16> = 1..=0xbfff;
-
 /// A port of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Port {
@@ -35,8 +36,10 @@ pub(crate) struct Port {
     pub path: DirectedPath,
     /// What it last said.
     pub info: PortInfo,
-    /// LID that it shall have; 0 for external ports of switches.
+    /// First of the LIDs that it shall have; 0 for external ports of switches.
     pub lid: Lid,
+    /// How many LIDs it shall have: 2^`lmc`.
+    pub lmc: Lmc,
     /// The other end of its link.
     pub peer: Option<PortId>,
     /// P_Keys that it shall have.
@@ -52,6 +55,11 @@ pub(crate) struct Port {
 }
 
 impl Port {
+    /// The LIDs that it shall have.
+    pub(crate) const fn lids(&self) -> LidBlock {
+        LidBlock { base: self.lid, lmc: self.lmc }
+    }
+
     pub(crate) fn is_linked(&self) -> bool {
         self.info.physical_state == PortPhysicalState::LinkUp
             && !matches!(self.info.state, PortState::Down | PortState::NoChange)
@@ -120,9 +128,10 @@ pub(crate) struct Changes {
 pub(crate) struct Subnet {
     pub prefix: u64,
     pub nodes: BTreeMap<Guid, Node>,
-    /// LIDs by port GUID; kept for ports that went away, so that they get the same again.
-    lids: BTreeMap<Guid, Lid>,
+    /// First LIDs by port GUID; kept for ports that went away, so that they get the same again.
+    lids: BTreeMap<Guid, LidBlock>,
     by_guid: BTreeMap<Guid, PortId>,
+    /// By the first LID of each port.
     by_lid: BTreeMap<Lid, PortId>,
 }
 
@@ -163,8 +172,10 @@ impl Subnet {
         self.by_lid.values().filter_map(|&id| self.end_port(id))
     }
 
+    /// By any of a port's LIDs.
     pub(crate) fn by_lid(&self, lid: Lid) -> Option<EndPort<'_>> {
-        self.end_port(*self.by_lid.get(&lid)?)
+        let (_, &id) = self.by_lid.range(..=lid).next_back()?;
+        self.end_port(id).filter(|end| end.port.lids().contains(lid))
     }
 
     pub(crate) fn by_guid(&self, guid: Guid) -> Option<EndPort<'_>> {
@@ -223,66 +234,15 @@ impl Subnet {
         }
     }
 
-    /// Gives every end port its LID: the subnet manager's port `first`, the others what they had, or the lowest free
-    /// one, also where several come with the same. `limit` is the number of LIDs that the switches' tables can hold.
-    pub(crate) fn assign_lids(&mut self, manager: Guid, first: Lid, limit: u16) {
-        self.by_guid.clear();
-        self.by_lid.clear();
-        let mut wanted: Vec<(Guid, PortId, Lid)> = Vec::new();
-        for (&guid, node) in &self.nodes {
-            for (&number, port) in &node.ports {
-                if node.is_end_port(number) {
-                    wanted.push((port.guid, (guid, number), port.info.lid));
-                }
-            }
-        }
-        // The manager first, then ports known for long, then those that bring a LID along.
-        wanted.sort_by_key(|(g, id, had)| (*g != manager, !self.lids.contains_key(g), had.0 == 0, *id));
-        if wanted.len() + self.lids.len() > usize::from(*UNICAST.end()) {
-            let present: Vec<Guid> = wanted.iter().map(|w| w.0).collect();
-            self.lids.retain(|guid, _| present.contains(guid));
-        }
-        self.lids.insert(manager, first);
-        let mut taken: BTreeSet<Lid> = self.lids.values().copied().collect();
-        // A LID that several new ports bring goes to none of them: one of them
-        // may want another one's packets.
-        let mut brought = BTreeSet::new();
-        for (guid, _, had) in wanted.iter().filter(|(guid, ..)| !self.lids.contains_key(guid)) {
-            if had.0 != 0 && !brought.insert(*had) {
-                tracing::warn!("port {guid} and another port both report LID {had}: both get a new one");
-                taken.insert(*had);
-            }
-        }
-        for (guid, id, had) in wanted {
-            if self.by_guid.contains_key(&guid) {
-                continue; // Two ports with one GUID: the first one wins.
-            }
-            let lid = match self.lids.get(&guid) {
-                Some(&lid) => Some(lid),
-                None if UNICAST.contains(&had.0) && had.0 < limit && !taken.contains(&had) => Some(had),
-                None => UNICAST.map(Lid).take_while(|l| l.0 < limit).find(|l| !taken.contains(l)),
-            };
-            let Some(lid) = lid else { continue };
-            taken.insert(lid);
-            self.lids.insert(guid, lid);
-            self.by_guid.insert(guid, id);
-            self.by_lid.insert(lid, id);
-            if let Some(port) = self.port_mut(id) {
-                port.fresh |= port.info.lid != lid;
-                port.lid = lid;
-            }
-        }
-    }
-
-    /// Switch ports with a channel adapter at their other end, and its LID.
-    pub(crate) fn sources(&self) -> BTreeMap<PortId, Lid> {
+    /// Switch ports with a channel adapter at their other end, and its LIDs.
+    pub(crate) fn sources(&self) -> BTreeMap<PortId, LidBlock> {
         let adapters = self.end_ports().filter(|end| !end.node.is_switch());
-        adapters.filter_map(|end| Some((end.port.peer?, end.port.lid))).collect()
+        adapters.filter_map(|end| Some((end.port.peer?, end.port.lids()))).collect()
     }
 
     /// The highest LID in use.
     pub(crate) fn last_lid(&self) -> Lid {
-        self.by_lid.keys().next_back().copied().unwrap_or_default()
+        self.end_ports().last().map_or(Lid(0), |end| end.port.lids().last())
     }
 
     /// The MTU that a link's two ends can both do.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use ib_wire::smp::Lmc;
 use ib_wire::{Gid, Guid, Lid, PKey, TimeoutCode};
 
 use super::{MKeys, Partition, PortId};
@@ -43,6 +44,8 @@ pub struct SmConfig {
     pub subnet_prefix: u64,
     /// Hop limit of all paths: above 0 packets have a GRH.
     pub hop_limit: u8,
+    /// LID mask control of adapters' ports: each has 2^`lmc` LIDs. Port 0 of a switch has one.
+    pub lmc: Lmc,
     /// First LID to give out; the subnet manager's port gets it.
     pub first_lid: Lid,
     /// Partitions. The default partition is always there for management, listed or not.
@@ -109,6 +112,7 @@ impl SmConfig {
             port_guid,
             subnet_prefix: Gid::DEFAULT_PREFIX,
             hop_limit: 0,
+            lmc: Lmc::new(0),
             first_lid: Lid(1),
             partitions: vec![Partition::default_ipoib()],
             subnet_timeout: TimeoutCode::new(18),

@@ -30,6 +30,7 @@ use inbox::Inbox;
 use port::Port;
 use tables::{LinearTable, MulticastTable};
 
+use crate::subnet::LidBlock;
 use crate::subnet::MKeys;
 
 pub use port::{DropReason, PortCounters};
@@ -167,9 +168,9 @@ impl Switch {
         }
     }
 
-    /// Sets the ports where a channel adapter is, and its LID: packets with another source are dropped there. A port whose
-    /// adapter is not known any more keeps its LID while its link is up: an adapter that does not answer gets no other source.
-    pub(crate) fn set_sources(&mut self, sources: impl Fn(SwitchPort) -> Option<Lid>) {
+    /// Sets the ports where a channel adapter is, and its LIDs: packets with another source are dropped there. A port whose
+    /// adapter is not known any more keeps its LIDs while its link is up: an adapter that does not answer gets no other source.
+    pub(crate) fn set_sources(&mut self, sources: impl Fn(SwitchPort) -> Option<LidBlock>) {
         for (port, number) in self.ports.iter_mut().zip(1..) {
             port.source = sources(SwitchPort(number)).or(port.source);
         }

@@ -12,6 +12,7 @@ use ib_wire::smp::{
 use ib_wire::{Lid, Mtu, PKey, ServiceLevel};
 
 use super::tables::{PartitionTable, PortSet};
+use crate::subnet::LidBlock;
 
 hca::counted! {
     /// Why a switch dropped a packet.
@@ -44,7 +45,7 @@ hca::counted! {
         BadRoute = "bad_route",
         /// An M_Key that does not fit.
         MKey = "m_key",
-        /// A source LID that is not that of the channel adapter at this port.
+        /// A source LID that is none of the channel adapter at this port.
         SourceLid = "source_lid",
         /// A P_Key that port 0 does not have.
         PKey = "p_key",
@@ -119,9 +120,9 @@ pub(super) struct Port {
     pub(super) refused: u64,
     /// What had been counted when performance management cleared it last.
     pub(super) cleared: Counted,
-    /// LID of the channel adapter at the other end, where it is enforced: packets
-    /// from it have it as their source.
-    pub(super) source: Option<Lid>,
+    /// LIDs of the channel adapter at the other end, where they are enforced: packets
+    /// from it have one of them as their source.
+    pub(super) source: Option<LidBlock>,
     /// P_Keys that pass where they are enforced.
     pub(super) partitions: PartitionTable,
     /// Lanes of packets that leave by it, by the port that they came in by.
@@ -235,7 +236,7 @@ impl Port {
 
     /// True if a packet with this source LID may come in.
     pub(super) fn admits_source(&self, slid: Lid) -> Result<(), DropReason> {
-        if self.source.is_none_or(|own| own == slid) { Ok(()) } else { Err(DropReason::SourceLid) }
+        if self.source.is_none_or(|own| own.contains(slid)) { Ok(()) } else { Err(DropReason::SourceLid) }
     }
 
     /// May a packet of this partition come in? `None` is a raw packet.

@@ -62,7 +62,11 @@ const JOIN: McMask = McMask::MGID
 
 impl Pair {
     fn new() -> Self {
-        let mut bench = Bench::new(1, Faults::default());
+        Self::with("")
+    }
+
+    fn with(keys: &str) -> Self {
+        let mut bench = Bench::with(keys, 1, Faults::default());
         let (near, outside) = CableEnd::pair().unwrap();
         let (inside, far) = CableEnd::pair().unwrap();
         bench.fabric.plug(Place { switch: 0, port: 2 }, "p2", near).unwrap();
@@ -137,10 +141,15 @@ impl Pair {
 
     /// The other host sends a leave in the honest one's name.
     fn forge(&mut self) {
+        self.leave_from(self.victim().lid);
+    }
+
+    /// The other host sends a leave of the honest one with this source LID.
+    fn leave_from(&mut self, slid: Lid) {
         let leave = SaMad::request(Method::Delete, Tid(2), JOIN.bits(), &self.member);
-        let forged = sa_packet(&leave, self.victim().lid, self.victim().sm_lid);
+        let forged = sa_packet(&leave, slid, self.victim().sm_lid);
         self.outside.send_with(forged.len(), |out| out.copy_from_slice(&forged)).unwrap();
-        let before = self.requests();
+        let before = self.dropped() + self.requests();
         self.run(|pair| pair.dropped() + pair.requests() == before + 1);
     }
 }
@@ -168,4 +177,19 @@ fn a_host_that_the_manager_does_not_know_any_more_gets_no_other_source_lid() {
         pair.forge();
         assert_eq!((pair.members(), pair.dropped()), (1, 1), "{answer:?}");
     }
+}
+
+#[test]
+fn a_host_sends_from_each_of_its_lids_and_from_no_other() {
+    let mut pair = Pair::with("lmc = 2");
+    let (own, other) = (pair.bench.adapters[1].port(PORT).unwrap().lid, pair.victim().lid);
+    for offset in 0..4 {
+        pair.leave_from(Lid(own.0 + offset));
+        assert_eq!(pair.dropped(), 0, "its own LID {}", own.0 + offset);
+    }
+    for offset in 0..4 {
+        pair.leave_from(Lid(other.0 + offset));
+        assert_eq!(pair.dropped(), u64::from(offset) + 1, "the honest host's LID {}", other.0 + offset);
+    }
+    assert_eq!(pair.members(), 1, "nobody leaves for another one");
 }

@@ -2,6 +2,7 @@ mod administration;
 mod duplicates;
 mod hostile;
 mod keys;
+mod lmc;
 mod membership;
 mod mute;
 mod shares;

@@ -9,13 +9,22 @@ use ib_wire::{Gid, Lid, PKey, Tid};
 
 use super::world::World;
 use super::{SECOND, all_active, config};
+use crate::subnet::SmConfig;
 
 /// Port of a switch that an adapter hangs on.
 const HOST: u8 = 17;
 
 /// `switches` of them, each but the first with an adapter; returns the adapters by their switches.
 fn build(switches: usize, trunks: &[(usize, usize)]) -> (World, BTreeMap<usize, usize>) {
-    let mut world = World::new(1, config());
+    build_with(config(), switches, trunks)
+}
+
+pub(super) fn build_with(
+    config: SmConfig,
+    switches: usize,
+    trunks: &[(usize, usize)],
+) -> (World, BTreeMap<usize, usize>) {
+    let mut world = World::new(1, config);
     let mut nodes = vec![0];
     for n in 1..switches {
         // The numbers do not follow the order.
@@ -37,12 +46,13 @@ fn build(switches: usize, trunks: &[(usize, usize)]) -> (World, BTreeMap<usize, 
 }
 
 /// The trunks that a packet takes from a switch to a LID, each as the switch that it leaves and its port.
-fn walk(world: &World, from: usize, lid: Lid) -> Vec<(usize, u8)> {
+pub(super) fn walk(world: &World, from: usize, lid: Lid) -> Vec<(usize, u8)> {
     let (mut at, mut way) = (from, Vec::new());
     loop {
         let port = world.route(at, lid);
         let (next, _) = world.peer((at, port)).unwrap_or_else(|| panic!("{lid} at {at}: port {port}"));
-        if world.nodes[next].ports[1].lid == lid && next != 0 {
+        let there = &world.nodes[next].ports[1];
+        if there.lid.0 == lid.0 >> there.lmc.get() << there.lmc.get() && next != 0 {
             return way;
         }
         way.push((at, port));

@@ -6,7 +6,8 @@ use ib_wire::mad::{MadHeader, MgmtClass};
 use ib_wire::perf::{self, PortCounters, PortCountersExtended};
 use ib_wire::sa::Notice;
 use ib_wire::smp::{
-    ArbitrationEntry, ArbitrationTables, Attribute as _, Capabilities, LaneMap, MAX_HOPS, VlArbitrationBlock,
+    ArbitrationEntry, ArbitrationTables, Attribute as _, Capabilities, LaneMap, Lmc, MAX_HOPS,
+    VlArbitrationBlock,
 };
 use proptest::prelude::*;
 
@@ -258,7 +259,8 @@ proptest! {
 fn a_port_with_a_channel_adapter_admits_its_lid_only() {
     let mut bench = Bench::active(3);
     // Port 3 leads to a switch.
-    bench.switch.set_sources(|port| (port.0 < 3).then_some(Lid(10 + u16::from(port.0))));
+    let own = |base| LidBlock { base, lmc: Lmc::new(0) };
+    bench.switch.set_sources(|port| (port.0 < 3).then_some(own(Lid(10 + u16::from(port.0)))));
     bench.send(1, &data(11, 12, 64));
     assert_eq!(bench.received(2).len(), 1);
     bench.send(3, &data(11, 12, 64));
