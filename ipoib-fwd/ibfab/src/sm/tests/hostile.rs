@@ -59,7 +59,7 @@ proptest! {
 #[test]
 fn an_answer_by_another_path_is_not_taken() {
     // Two hosts: a query of the first one's port is answered by a path to the
-    // second one's, and by a longer path.
+    // second one's, by a longer path, and by the right one in the wrong direction.
     let mut world = World::new(2, config());
     world.pump();
     let paths = [2, 1].map(|port| DirectedPath::LOCAL.then(port).unwrap());
@@ -94,14 +94,17 @@ fn an_answer_by_another_path_is_not_taken() {
         vendor_id: Qpn::new(0),
     };
     let unasked = world.sm.counters().unasked;
-    for path in [paths[0], longer] {
+    for (path, returns) in [(paths[0], true), (longer, true), (paths[1], false)] {
         let mut answer =
             Smp::directed(question.header.method, question.header.tid, attribute::NODE_INFO, 0, &path);
         answer = answer.answer(MadStatus::OK);
+        if !returns {
+            answer.header.status = MadStatus::OK;
+        }
         answer.set_attribute(&claim);
         world.sm.handle_mad(world.now, &answer.to_mad(Lid::PERMISSIVE));
     }
-    assert_eq!(world.sm.counters().unasked, unasked + 2);
+    assert_eq!(world.sm.counters().unasked, unasked + 3);
     world.pass(2 * SECOND);
     assert!(world.sm.ports().all(|(_, gid)| gid.id() != Guid(0x6661)));
 }
