@@ -187,7 +187,8 @@ impl SubnetManager {
         }
         self.sweep.mute.ask(now, false, &mut self.out);
         let config = &self.config;
-        self.sa.expire(&mut Output { now, config, counters: &mut self.counters, out: &mut self.out });
+        let subnet = &self.sweep.subnet;
+        self.sa.expire(subnet, &mut Output { now, config, counters: &mut self.counters, out: &mut self.out });
         self.progress(now);
     }
 

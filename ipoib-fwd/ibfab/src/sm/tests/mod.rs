@@ -4,6 +4,7 @@ mod hostile;
 mod keys;
 mod membership;
 mod mute;
+mod reports;
 mod shares;
 mod switches;
 mod virtual_ports;

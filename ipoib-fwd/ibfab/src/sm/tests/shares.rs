@@ -1,6 +1,5 @@
 //! What one port may take of what all ports share.
 
-use ib_wire::mad::Mad;
 use ib_wire::sa::{McMask, McMemberRecord, PathMask, PathRecord, SaMad, trap};
 
 use super::administration::{JOIN, all_hosts, creation, member, up};
@@ -9,7 +8,7 @@ use super::*;
 /// Refused for want of room.
 const FULL: u16 = 0x0100;
 
-fn group(n: u8) -> ib_wire::Gid {
+pub(super) fn group(n: u8) -> ib_wire::Gid {
     let mut mgid = all_hosts();
     mgid.0[15] = n;
     mgid
@@ -78,40 +77,6 @@ fn one_port_does_not_take_all_subscriptions() {
     assert!(world.subscribe(1, traps[0], true).is_ok(), "one that it has is no new one");
     assert!(world.subscribe(2, traps[2], true).is_ok());
     assert!(world.subscribe(1, traps[0], false).is_ok() && world.subscribe(1, traps[2], true).is_ok());
-}
-
-#[test]
-fn a_port_that_confirms_nothing_loses_its_own_reports_only() {
-    let mut world = up(2, SmConfig { max_subscriptions_of_a_port: 2, ..config() });
-    for port in [1, 2] {
-        assert!(world.subscribe(port, trap::GROUP_CREATED, true).is_ok());
-    }
-    let (silent, good) = (world.lid(1), world.lid(2));
-    for n in 1..=6 {
-        let (mask, record) = creation(&world, 1, group(n));
-        let request = SaMad::request(Method::Set, Tid(4), mask.bits(), &record);
-        let mad = Mad { peer: world.address(1), bytes: request.to_bytes() };
-        world.sm.handle_mad(world.now, &mad);
-        world.pump();
-        world.inbox.pop_front();
-        let reports = std::mem::take(&mut world.inbox);
-        let to: Vec<_> = reports.iter().map(|mad| mad.peer.lid).collect();
-        assert_eq!(to, if n <= 2 { vec![silent, good] } else { vec![good] }, "{n}");
-        for report in reports {
-            // The silent one confirms what is not its own, which confirms nothing.
-            let mut answer = SaMad::parse(&report.bytes);
-            answer.header.method = Method::ReportResp;
-            let unasked = world.sm.counters().unasked;
-            let from = if report.peer.lid == good { [1, 2] } else { [2, 2] };
-            for (n, port) in from.into_iter().enumerate() {
-                let mad = Mad { peer: world.address(port), bytes: answer.to_bytes() };
-                world.sm.handle_mad(world.now, &mad);
-                let wrong = if report.peer.lid == good { 1 } else { n as u64 + 1 };
-                assert_eq!(world.sm.counters().unasked, unasked + wrong);
-            }
-        }
-    }
-    assert_eq!(world.sm.counters().reports_lost, 4);
 }
 
 /// Sixteen pairs of four ports, the switch's among them.
