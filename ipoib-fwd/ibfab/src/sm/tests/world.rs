@@ -34,6 +34,8 @@ pub(super) struct SimNode {
     pub(super) lies: bool,
     /// Node GUID and type that it claims to have.
     pub(super) claims: Option<(u64, NodeType)>,
+    /// Number of the port that it claims its cable is in.
+    pub(super) claimed_local_port: Option<u8>,
     /// Port GUID that it claims to have.
     pub(super) claimed_port_guid: Option<Guid>,
     /// Does not answer.
@@ -82,6 +84,7 @@ impl SimNode {
             keys_seen: BTreeSet::new(),
             lies: false,
             claims: None,
+            claimed_local_port: None,
             claimed_port_guid: None,
             mute: false,
             answers_only: None,
@@ -146,7 +149,7 @@ impl SimNode {
                 partition_cap: 64,
                 device_id: 1,
                 revision: 1,
-                local_port: entry,
+                local_port: self.claimed_local_port.unwrap_or(entry),
                 vendor_id: Qpn::new(0),
             }),
             attribute::NODE_DESCRIPTION => answer.set_attribute(&NodeDescription::new("sim")),
@@ -159,7 +162,8 @@ impl SimNode {
                 answer.set_attribute(&self.switch);
             }
             attribute::PORT_INFO => {
-                let info = &mut self.ports[modifier as usize];
+                let at = if self.kind == NodeType::Switch { modifier as usize } else { usize::from(entry) };
+                let info = &mut self.ports[at];
                 if let (true, Some(wanted)) = (set, smp.attribute::<PortInfo>()) {
                     self.reregistered += u32::from(wanted.client_reregister);
                     let state = match (wanted.state, info.state) {
