@@ -12,6 +12,7 @@ mod mute;
 mod program;
 mod read_back;
 mod routing;
+mod step;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -27,7 +28,8 @@ use ib_wire::{Gid, Lid, Qpn};
 
 use crate::sa::{Output, Server};
 use crate::subnet::{Counters, Partition, PortId, SmConfig};
-use sweep::{Phase, Step, Sweep};
+use step::Step;
+use sweep::{Phase, Sweep};
 
 /// Most datagrams that wait to be sent; beyond it answers are dropped and counted.
 const MAX_QUEUED: usize = 4096;

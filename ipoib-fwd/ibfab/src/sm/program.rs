@@ -10,7 +10,8 @@ use ib_wire::smp::{
 use ib_wire::{Guid, Lid, ServiceLevel};
 
 use super::routing;
-use super::sweep::{MAX_PKEYS, Phase, Step, Sweep, UNCONFIGURED_TIMEOUT};
+use super::step::Step;
+use super::sweep::{MAX_PKEYS, Phase, Sweep, UNCONFIGURED_TIMEOUT};
 use crate::subnet::{Counters, KeyTable, MKeys, Node, Port, PortId, SmConfig, Subnet};
 
 /// Most P_Key blocks that are written to a port.

@@ -40,6 +40,8 @@ pub(super) struct SimNode {
     pub(super) claimed_port_guid: Option<Guid>,
     /// Does not answer.
     pub(super) mute: bool,
+    /// The port by which it does not answer.
+    pub(super) mute_port: Option<u8>,
     /// Answers requests of this attribute only.
     pub(super) answers_only: Option<u16>,
     /// Does not answer what would bring its ports from INIT to ARMED.
@@ -87,6 +89,7 @@ impl SimNode {
             claimed_local_port: None,
             claimed_port_guid: None,
             mute: false,
+            mute_port: None,
             answers_only: None,
             never_arms: false,
             reregistered: 0,
@@ -308,6 +311,9 @@ impl World {
                 }
                 DirectedStep::Deliver => {
                     let entry = if let Origin::Port(entry) = origin { entry } else { 0 };
+                    if self.nodes[at].mute_port == Some(entry) {
+                        return;
+                    }
                     let Some(answer) = self.nodes[at].agent(&smp, entry, self.now) else { return };
                     smp = answer;
                     if let Some(mlid) = self.watch {
