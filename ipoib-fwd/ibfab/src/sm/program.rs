@@ -142,7 +142,7 @@ impl Sweep {
                 }
                 let capacity = match &node.switch {
                     Some(switch) if !end => switch.info.partition_enforcement_cap,
-                    _ => node.info.partition_cap.max(1),
+                    _ => port.node.partition_cap.max(1),
                 };
                 // A switch port has the table of the port that hangs on it.
                 if let Some(table) = if end { Some(&port.pkeys) } else { enforced } {

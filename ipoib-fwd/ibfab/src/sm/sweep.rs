@@ -333,7 +333,6 @@ impl Sweep {
         let is_switch = info.node_type == NodeType::Switch;
         let node = self.subnet.nodes.entry(guid).or_insert_with(|| Node {
             kind: info.node_type,
-            info: *info,
             description: None,
             path,
             ports: BTreeMap::new(),
@@ -345,7 +344,6 @@ impl Sweep {
             node.generation = generation;
             node.path = path;
             node.kind = info.node_type;
-            node.info = *info;
             match (is_switch, &node.switch) {
                 (true, None) => node.switch = Some(SwitchState::default()),
                 (false, _) => node.switch = None,
@@ -357,11 +355,11 @@ impl Sweep {
         if is_switch && first_sight {
             let ports: Vec<u8> = (0..=info.num_ports).collect();
             for number in ports {
-                self.see_port((guid, number), info.port_guid, path, None);
+                self.see_port((guid, number), info, path, None);
             }
             self.get(Step::SwitchInfo(guid), attribute::SWITCH_INFO, 0, &path);
         } else if !is_switch {
-            self.see_port((guid, entry), info.port_guid, path, from);
+            self.see_port((guid, entry), info, path, from);
         }
         if first_sight && unnamed {
             self.get(Step::NodeDescription(guid), attribute::NODE_DESCRIPTION, 0, &path);
@@ -377,12 +375,13 @@ impl Sweep {
     }
 
     /// Notes a port of a node that answered, and asks for its state. A switch's ports are asked after its SwitchInfo.
-    fn see_port(&mut self, id: PortId, guid: Guid, path: DirectedPath, peer: Option<PortId>) {
+    fn see_port(&mut self, id: PortId, info: &NodeInfo, path: DirectedPath, peer: Option<PortId>) {
         let generation = self.generation;
         let Some(node) = self.subnet.nodes.get_mut(&id.0) else { return };
         let is_switch = node.is_switch();
         let port = node.ports.entry(id.1).or_insert_with(|| Port {
-            guid,
+            guid: info.port_guid,
+            node: *info,
             path,
             info: PortInfo::default(),
             lid: Lid(0),
@@ -399,8 +398,9 @@ impl Sweep {
         port.generation = generation;
         port.path = path;
         port.peer = peer;
-        if port.guid != guid {
-            port.guid = guid;
+        port.node = *info;
+        if port.guid != info.port_guid {
+            port.guid = info.port_guid;
             port.fresh = true;
         }
         if !is_switch {
@@ -441,6 +441,13 @@ impl Sweep {
             port.programmed.clear();
         }
         let (linked, path) = (port.is_linked(), port.path);
+        if came_back && is_switch {
+            // Whatever is at the other end now has not got what was written to the adapter that was there.
+            let adapters = self.subnet.nodes.values_mut().filter(|node| !node.is_switch());
+            for port in adapters.flat_map(|node| node.ports.values_mut()).filter(|p| p.peer == Some(id)) {
+                port.fresh = true;
+            }
+        }
         if !is_switch || id.1 == 0 {
             return;
         }
@@ -477,7 +484,6 @@ impl Sweep {
         let after: BTreeSet<Guid> = self.subnet.end_ports().map(|e| e.port.guid).collect();
         for node in self.subnet.nodes.values_mut() {
             let is_switch = node.is_switch();
-            let capacity = usize::from(node.info.partition_cap.max(1)).min(MAX_PKEYS);
             let mut reset = false;
             for (&number, port) in &mut node.ports {
                 if !is_switch || number == 0 {
@@ -487,6 +493,7 @@ impl Sweep {
                         reset |= is_switch;
                     }
                     let wanted = config.pkeys_of(port.guid, port.peer);
+                    let capacity = usize::from(port.node.partition_cap.max(1)).min(MAX_PKEYS);
                     counters.pkeys_left_out += port.pkeys.follow(&wanted, capacity) as u64;
                 }
             }

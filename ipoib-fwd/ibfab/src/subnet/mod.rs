@@ -31,6 +31,8 @@ const UNICAST: std::ops::RangeInclusive<u16> = 1..=0xbfff;
 pub(crate) struct Port {
     /// Its GUID; of a switch's external ports that of port 0.
     pub guid: Guid,
+    /// What its node said of itself by this port: who claims to be another port of a node says nothing about this one.
+    pub node: NodeInfo,
     /// The way there.
     pub path: DirectedPath,
     /// What it last said.
@@ -85,7 +87,6 @@ pub(crate) struct SwitchState {
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub kind: NodeType,
-    pub info: NodeInfo,
     pub description: Option<[u8; 64]>,
     pub path: DirectedPath,
     pub ports: BTreeMap<u8, Port>,

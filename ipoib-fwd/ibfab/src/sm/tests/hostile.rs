@@ -2,11 +2,12 @@
 
 use ib_wire::mad::{Mad, MadStatus};
 use ib_wire::smp::{DirectedPath, NodeInfo, NodeType, Smp, attribute};
-use ib_wire::{Guid, Lid, Qpn};
+use ib_wire::{Guid, Lid, PKey, Qpn};
 use proptest::prelude::*;
 
 use super::world::World;
-use super::{SECOND, all_active, config};
+use super::{SECOND, all_active, config, partition};
+use crate::subnet::{Partition, SmConfig};
 
 /// A datagram of a class that is taken, with a version that is taken, and anything else.
 fn datagram() -> impl Strategy<Value = Vec<u8>> {
@@ -53,6 +54,26 @@ proptest! {
         world.pass(30 * SECOND);
         prop_assert!(world.sm.is_up() && all_active(&world));
         prop_assert_eq!(world.sm.ports().count(), 4);
+    }
+}
+
+#[test]
+fn a_second_port_of_a_node_says_nothing_about_the_first_one() {
+    let partitions = vec![Partition::default_ipoib(), partition(0x8002, &[(0x2001, true)])];
+    for (cap, at) in [(1, 1), (1, 9), (2000, 1)] {
+        let mut world = World::new(0, SmConfig { partitions: partitions.clone(), ..config() });
+        let victim = world.add(NodeType::ChannelAdapter, 0x2000, 1);
+        world.connect((0, 5), (victim, 1));
+        let liar = world.add(NodeType::ChannelAdapter, 0x9000, 1);
+        world.nodes[liar].claims = Some((0x2000, NodeType::ChannelAdapter));
+        world.nodes[liar].claimed_local_port = Some(2);
+        world.nodes[liar].partition_cap = cap;
+        world.connect((0, at), (liar, 1));
+        world.pump();
+        assert!(world.sm.is_up(), "{:?}", world.sm.counters());
+        assert_eq!(world.nodes[victim].pkeys[1][&0][..2], [PKey::DEFAULT, PKey(0x8002)], "{cap} {at}");
+        assert_eq!(world.sm.counters().pkeys_left_out, 0);
+        assert!(world.nodes[victim].pkeys[1].keys().all(|&block| block < 2), "{cap} {at}");
     }
 }
 

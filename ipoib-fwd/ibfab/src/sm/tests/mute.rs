@@ -174,3 +174,21 @@ fn a_port_of_an_adapter_is_kept_though_another_one_answers() {
     world.pass(18 * SECOND);
     assert_eq!(world.sm.ports().count(), 3);
 }
+
+#[test]
+fn a_link_that_bounced_stays_down_until_what_is_there_answers() {
+    let mut world = World::new(2, config());
+    world.pump();
+    // Between two sweeps another device is plugged in, which answers nothing.
+    world.disconnect((0, 2));
+    world.connect((0, 2), (2, 1));
+    world.nodes[2].mute = true;
+    world.sm.handle_port_change(world.now);
+    for _ in 0..200 {
+        world.pass(SECOND / 100);
+        assert_eq!(world.nodes[0].ports[2].state, PortState::Init);
+    }
+    world.nodes[2].mute = false;
+    world.pass(6 * SECOND);
+    assert_eq!(world.nodes[0].ports[2].state, PortState::Active);
+}

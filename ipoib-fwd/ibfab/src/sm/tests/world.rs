@@ -36,6 +36,8 @@ pub(super) struct SimNode {
     pub(super) claims: Option<(u64, NodeType)>,
     /// Number of the port that it claims its cable is in.
     pub(super) claimed_local_port: Option<u8>,
+    /// Size of the P_Key table that it claims to have.
+    pub(super) partition_cap: u16,
     /// Port GUID that it claims to have.
     pub(super) claimed_port_guid: Option<Guid>,
     /// Does not answer.
@@ -87,6 +89,7 @@ impl SimNode {
             lies: false,
             claims: None,
             claimed_local_port: None,
+            partition_cap: 64,
             claimed_port_guid: None,
             mute: false,
             mute_port: None,
@@ -149,7 +152,7 @@ impl SimNode {
                 system_image_guid: node_guid,
                 node_guid,
                 port_guid: self.claimed_port_guid.unwrap_or(port_guid),
-                partition_cap: 64,
+                partition_cap: self.partition_cap,
                 device_id: 1,
                 revision: 1,
                 local_port: self.claimed_local_port.unwrap_or(entry),
