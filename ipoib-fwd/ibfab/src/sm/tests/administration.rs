@@ -98,7 +98,7 @@ pub(super) fn creation(world: &World, i: usize, mgid: Gid) -> (McMask, McMemberR
     let record = McMemberRecord {
         qkey: QKey(0xb1b),
         mtu_selector: Selector::Exactly,
-        mtu: Mtu::B2048.into(),
+        mtu: Mtu::B4096.into(),
         pkey: PKey::DEFAULT,
         rate_selector: Selector::Exactly,
         rate: Rate::new(3),
@@ -374,11 +374,17 @@ fn groups_of_a_link_are_as_its_broadcast_group() {
         McMemberRecord { hop_limit: 3, ..good },
         McMemberRecord { traffic_class: 1, ..good },
         McMemberRecord { pkey: PKey(0x8002), ..good },
+        // An MTU or a rate that would keep others out.
+        McMemberRecord { mtu: Mtu::B256.into(), ..good },
+        McMemberRecord { rate: Rate::new(2), ..good },
     ] {
+        let mask = mask | McMask::MTU_SELECTOR | McMask::MTU | McMask::RATE_SELECTOR | McMask::RATE;
         assert_eq!(world.member(1, Method::Set, mask, &bad), Err(0x0200), "{bad:?}");
     }
-    // Its MTU is its own matter.
-    assert!(world.member(1, Method::Set, mask, &good).is_ok());
+    // What it does not say is as that of the broadcast group.
+    let unsaid = McMask::MTU_SELECTOR | McMask::MTU | McMask::RATE_SELECTOR | McMask::RATE;
+    let made = world.member(1, Method::Set, mask.difference(unsaid), &good).unwrap();
+    assert_eq!((made.mtu, made.rate), (Mtu::B4096.into(), Rate::new(3)));
     // No broadcast group: first that, then others.
     let mut mgid = all_hosts();
     mgid.0[4..6].copy_from_slice(&[0x80, 0x02]);

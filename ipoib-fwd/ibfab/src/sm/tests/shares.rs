@@ -48,6 +48,49 @@ fn groups_that_a_port_has_others_join_count_in_its_own_share() {
 }
 
 #[test]
+fn memberships_that_a_port_asks_for_others_count_in_its_share() {
+    let mut world = up(3, SmConfig { max_groups_of_a_port: 2, ..config() });
+    for (port, n) in [(1, 1), (1, 2), (2, 3)] {
+        make(&mut world, port, n).unwrap();
+    }
+    let proxy = |world: &mut World, port, n, on| {
+        let method = if on { Method::Set } else { Method::Delete };
+        let record = McMemberRecord { proxy_join: true, ..member(world, 3, group(n)) };
+        world.member(port, method, JOIN | McMask::PROXY_JOIN, &record).map(|_| ())
+    };
+    assert_eq!([1, 2, 3].map(|n| proxy(&mut world, 1, n, true)), [Ok(()), Ok(()), Err(FULL)]);
+    assert_eq!(proxy(&mut world, 1, 2, true), Ok(()), "that is no new one");
+    assert_eq!(proxy(&mut world, 2, 3, true), Ok(()), "another one has its own share");
+    // One that has ended, or is the member's own by now, makes room.
+    assert_eq!(proxy(&mut world, 1, 1, false), Ok(()));
+    let own = member(&world, 3, group(2));
+    world.member(3, Method::Set, JOIN, &own).unwrap();
+    make(&mut world, 2, 4).unwrap();
+    assert_eq!([1, 4].map(|n| proxy(&mut world, 1, n, true)), [Ok(()); 2]);
+}
+
+#[test]
+fn groups_in_the_name_of_others_end_with_their_maker() {
+    let mut world = up(2, SmConfig { max_groups_of_a_port: 2, ..config() });
+    for n in [1, 2] {
+        let (mask, record) = creation(&world, 1, group(n));
+        // The port of the subnet manager never leaves.
+        let manager = ib_wire::Gid::new(ib_wire::Gid::DEFAULT_PREFIX, SWITCH);
+        let record = McMemberRecord { proxy_join: true, port_gid: manager, ..record };
+        world.member(1, Method::Set, mask | McMask::PROXY_JOIN, &record).unwrap();
+    }
+    // One of them has a member of its own accord.
+    let own = member(&world, 2, group(2));
+    world.member(2, Method::Set, JOIN, &own).unwrap();
+    assert_eq!(world.sm.groups().count(), 3);
+    world.disconnect((0, 1));
+    world.sm.handle_port_change(world.now);
+    world.pass(SECOND);
+    let left: Vec<_> = world.sm.groups().map(|(mgid, _, members)| (mgid, members)).collect();
+    assert!(left.len() == 2 && left.contains(&(group(2), 1)), "{left:?}");
+}
+
+#[test]
 fn a_group_counts_for_a_member_when_its_maker_has_left() {
     let mut world = up(3, SmConfig { max_groups_of_a_port: 2, ..config() });
     // Port 2 joins by itself what port 1 makes, and port 3 by proxy.
