@@ -1,6 +1,6 @@
 //! What one port may take of what all ports share.
 
-use ib_wire::sa::{McMask, McMemberRecord, PathMask, PathRecord, SaMad, trap};
+use ib_wire::sa::{McMask, McMemberRecord, PathMask, PathRecord, SaMad, Selector, trap};
 
 use super::administration::{JOIN, all_hosts, creation, member, up};
 use super::*;
@@ -141,6 +141,17 @@ fn what_a_request_has_examined_is_counted() {
     let wanted = PathRecord { pkey: PKey(0x8123), ..PathRecord::default() };
     assert!(world.path(1, PathMask::PKEY, &wanted).is_err());
     assert_eq!(world.sm.take_examined(), 16, "pairs of four ports");
+    // With a second switch each of their ports once, whatever the number of pairs.
+    let far = world.add(NodeType::Switch, 0x200, 20);
+    world.connect((0, 20), (far, 5));
+    let host = world.add(NodeType::ChannelAdapter, 0x8000, 1);
+    world.connect((far, 7), (host, 1));
+    world.sm.handle_port_change(world.now);
+    world.pass(SECOND);
+    let wanted =
+        PathRecord { mtu_selector: Selector::Greater, mtu: Mtu::B4096.into(), ..PathRecord::default() };
+    assert!(world.path(1, PathMask::MTU_SELECTOR | PathMask::MTU, &wanted).is_err());
+    assert_eq!(world.sm.take_examined(), 6 * 6 + 2 * 21);
     // A table that is refused is not looked for further than its refusal takes.
     for n in 1..=40 {
         make(&mut world, 1, n).unwrap();
