@@ -15,7 +15,8 @@ use crate::switch::{NoSuchPort, Switch, SwitchConfig, SwitchPort};
 
 /// Datagrams exchanged between switch and subnet manager in one turn.
 const MADS_PER_TURN: usize = 64;
-/// What requests to subnet administration may have examined in one turn; those that come after that wait for the next turn.
+/// What requests to subnet administration may have examined in one turn; those that come after that wait for the next turn,
+/// but subnet management goes on.
 const EXAMINED_PER_TURN: usize = 1 << 14;
 
 /// Who manages the subnet.
@@ -231,13 +232,12 @@ impl Fabric {
         }
         let mut examined = 0;
         for _ in 0..MADS_PER_TURN {
-            let Some(mad) = self.first.next_mad() else { break };
+            let is_spent = examined >= self.examined_per_turn;
+            let next = if is_spent { self.first.next_smp() } else { self.first.next_mad() };
+            let Some(mad) = next else { break };
             manager.handle_mad(now, &mad);
             worked = true;
             examined += manager.take_examined();
-            if examined >= self.examined_per_turn {
-                break;
-            }
         }
         // Before the ports learn their LIDs.
         if let Some(sources) = manager.take_sources() {

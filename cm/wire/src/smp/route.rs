@@ -85,7 +85,7 @@ fn step_back(smp: &mut Smp, node: NodeType, origin: Origin) -> DirectedStep {
             smp.set_hop_pointer(pointer - 1);
             leave(&smp.return_path, pointer - 1)
         }
-        (Origin::Port(_), 1) => {
+        (Origin::Port(_), 1) if count > 0 => {
             smp.set_hop_pointer(0);
             arrive(smp.dr_slid)
         }

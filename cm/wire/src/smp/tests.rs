@@ -117,8 +117,11 @@ fn two_hops_out_and_back() {
 fn zero_hops_ask_the_node_itself() {
     let mut smp = Smp::directed(Method::Get, Tid(1), attribute::NODE_INFO, 0, &DirectedPath::LOCAL);
     assert_eq!(step(&mut smp, NodeType::Switch, Origin::Local), DirectedStep::Deliver);
-    let mut smp = smp.answer(MadStatus::OK);
-    assert_eq!(step(&mut smp, NodeType::Switch, Origin::Local), DirectedStep::Deliver);
+    let answer = smp.answer(MadStatus::OK);
+    assert_eq!(step(&mut { answer }, NodeType::Switch, Origin::Local), DirectedStep::Deliver);
+    for node in [NodeType::Switch, NodeType::ChannelAdapter] {
+        assert_eq!(step(&mut { answer }, node, Origin::Port(1)), DirectedStep::Discard, "by no link");
+    }
 }
 
 #[test]

@@ -30,8 +30,8 @@ const RECEIVES: JoinState = JoinState::FULL_MEMBER.union(JoinState::NON_MEMBER);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Member {
     state: JoinState,
-    /// Another port joined it (the stored ProxyJoin).
-    proxy: bool,
+    /// The other port that joined it (the stored ProxyJoin).
+    proxy: Option<Guid>,
 }
 
 /// A group.
@@ -60,13 +60,18 @@ impl Group {
         if self.maker.and_then(|maker| self.members.get(&maker)).is_some_and(keeps) {
             return;
         }
-        let heir = self.members.iter().find(|(_, member)| keeps(member) && !member.proxy);
+        let heir = self.members.iter().find(|(_, member)| keeps(member) && member.proxy.is_none());
         self.maker = heir.map(|(&guid, _)| guid).or(self.maker);
     }
 
     /// The record of one member.
     fn of_member(&self, port_gid: Gid, member: Member) -> McMemberRecord {
-        McMemberRecord { port_gid, join_state: member.state, proxy_join: member.proxy, ..self.record }
+        McMemberRecord {
+            port_gid,
+            join_state: member.state,
+            proxy_join: member.proxy.is_some(),
+            ..self.record
+        }
     }
 }
 
@@ -92,6 +97,8 @@ pub(crate) struct Groups {
     /// Number of groups that a port made or was left, whatever their members: it may have others join them, and make
     /// them in others' names (ProxyJoin).
     made: BTreeMap<Guid, usize>,
+    /// Number of memberships of others that a port asked for.
+    proxied: BTreeMap<Guid, usize>,
     /// Multicast LIDs whose members changed.
     changed: BTreeSet<Lid>,
     version: u64,
@@ -107,6 +114,7 @@ impl Groups {
             by_mlid: BTreeMap::new(),
             lowest_free: Lid::FIRST_MULTICAST.0,
             made: BTreeMap::new(),
+            proxied: BTreeMap::new(),
             changed: BTreeSet::new(),
             version: 0,
             next_id: 0,
@@ -134,8 +142,10 @@ impl Groups {
             }
         }
         self.made.clear();
-        for port in self.groups.values().filter_map(Group::counts_for) {
-            *self.made.entry(port).or_default() += 1;
+        self.proxied.clear();
+        for group in self.groups.values() {
+            count(&mut self.made, group.counts_for());
+            group.members.values().for_each(|member| count(&mut self.proxied, member.proxy));
         }
         let all: Vec<Gid> = self.groups.keys().copied().collect();
         self.delete_orphans(&all, &mut followed.happened);
@@ -205,14 +215,24 @@ impl Groups {
         all
     }
 
-    /// A port is gone: it leaves everything.
+    /// A port is gone: it leaves everything, and the memberships of others that it asked for end.
     pub(crate) fn forget(&mut self, port: Guid) -> Vec<Event> {
         let mut happened = Vec::new();
-        let its = self.groups.iter().filter(|(_, group)| group.members.contains_key(&port));
-        let its: Vec<Gid> = its.map(|(&mgid, _)| mgid).collect();
-        for &mgid in &its {
-            self.set_member(mgid, port, None);
+        let asked = self.proxied.contains_key(&port);
+        let its = |guid: Guid, member: &Member| guid == port || member.proxy == Some(port);
+        let mut left = Vec::new();
+        for (&mgid, group) in &self.groups {
+            if asked {
+                let members = group.members.iter().filter(|&(&guid, member)| its(guid, member));
+                left.extend(members.map(|(&guid, _)| (mgid, guid)));
+            } else if group.members.contains_key(&port) {
+                left.push((mgid, port));
+            }
         }
+        for &(mgid, member) in &left {
+            self.set_member(mgid, member, None);
+        }
+        let its: Vec<Gid> = left.into_iter().map(|(mgid, _)| mgid).collect();
         self.delete_orphans(&its, &mut happened);
         happened
     }
@@ -226,40 +246,21 @@ impl Groups {
         };
         self.changed.insert(group.record.mlid);
         self.version += 1;
+        uncount(&mut self.proxied, before.and_then(|member| member.proxy));
+        count(&mut self.proxied, member.and_then(|member| member.proxy));
         if before.is_some() && group.maker == Some(port) {
-            let counted = group.counts_for();
+            uncount(&mut self.made, group.counts_for());
             group.hand_over();
-            let counts = group.counts_for();
-            self.uncount(counted);
-            self.count(counts);
+            count(&mut self.made, group.counts_for());
         }
     }
 
     /// A port has made a group.
     fn insert(&mut self, group: Group) {
         let mgid = group.record.mgid;
-        self.count(group.counts_for());
+        count(&mut self.made, group.counts_for());
         self.by_mlid.insert(group.record.mlid, mgid);
         self.groups.insert(mgid, group);
-    }
-
-    /// A group counts for this port now.
-    fn count(&mut self, port: Option<Guid>) {
-        if let Some(port) = port {
-            *self.made.entry(port).or_default() += 1;
-        }
-    }
-
-    /// A group that counted for this port is gone, or counts for another one.
-    fn uncount(&mut self, port: Option<Guid>) {
-        if let Some(port) = port
-            && let Entry::Occupied(mut count) = self.made.entry(port)
-        {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
     }
 
     /// Deletes those of these groups that no full member keeps alive.
@@ -271,7 +272,8 @@ impl Groups {
                 continue;
             }
             let Some(group) = self.groups.remove(mgid) else { continue };
-            self.uncount(group.counts_for());
+            uncount(&mut self.made, group.counts_for());
+            group.members.values().for_each(|member| uncount(&mut self.proxied, member.proxy));
             let mlid = group.record.mlid;
             self.by_mlid.remove(&mlid);
             self.lowest_free = self.lowest_free.min(mlid.0);
@@ -303,7 +305,7 @@ impl Groups {
         asks_for_proxy: bool,
     ) -> Result<(), Refusal> {
         let own = port.id == context.requester.id;
-        let proxy = member.map_or(asks_for_proxy, |member| member.proxy);
+        let proxy = member.map_or(asks_for_proxy, |member| member.proxy.is_some());
         if own || proxy && context.requester.port.is_in(pkey) { Ok(()) } else { Err(INVALID) }
     }
 
@@ -330,6 +332,12 @@ impl Groups {
         let member = known.and_then(|group| group.members.get(&port.port.guid));
         let asks_for_proxy = mask.contains(McMask::PROXY_JOIN) && wanted.proxy_join;
         Self::may_change(context, port, pkey, member, asks_for_proxy)?;
+        let own = port.id == context.requester.id;
+        let asker = context.requester.port.guid;
+        let asked = self.proxied.get(&asker).copied().unwrap_or(0);
+        if !own && member.is_none() && asked >= context.config.max_groups_of_a_port {
+            return Err(refuse(status::NO_RESOURCES));
+        }
         let mgid = if known.is_some() {
             wanted.mgid
         } else {
@@ -344,13 +352,12 @@ impl Groups {
             // A group is only made with attributes that its maker can join with, so none is left over here.
             return Err(INVALID);
         }
-        let own = port.id == context.requester.id;
-        let joined = Member { state: JoinState::empty(), proxy: !own };
+        let joined = Member { state: JoinState::empty(), proxy: Some(asker) };
         let before = group.members.get(&port.port.guid).copied();
         let mut now = before.unwrap_or(joined);
         now.state |= wanted.join_state;
         // From its own request on a membership is the port's own.
-        now.proxy &= !own;
+        now.proxy = now.proxy.filter(|_| !own);
         let record = group.of_member(port.gid(context.subnet), now);
         if before != Some(now) {
             self.set_member(mgid, port.port.guid, Some(now));
@@ -383,13 +390,14 @@ impl Groups {
             return Err(refuse(status::NO_RESOURCES));
         }
         let (port_mtu, port_rate) = context.subnet.abilities(port.port);
-        let mtu = choose_mtu(wanted, mask, port_mtu).ok_or(INVALID)?;
+        let mtu: MtuCode = choose_mtu(wanted, mask, port_mtu).ok_or(INVALID)?.into();
         let rate = choose_rate(wanted, mask, port_rate).ok_or(INVALID)?;
         let mgid = if named { wanted.mgid } else { self.choose_mgid(wanted, mask)? };
         if !is_usable(mgid) {
             return Err(INVALID);
         }
-        self.is_of_its_link(mgid, wanted, mask)?;
+        let link = self.link_of(mgid, wanted, mask)?;
+        let (mtu, rate) = link.map_or((mtu, rate), |link| (link.mtu, link.rate));
         let mlid = self.free_mlid(context.multicast_limit).ok_or(refuse(status::NO_RESOURCES))?;
         let life_time = if mask.contains(McMask::LIFE_TIME_SELECTOR | McMask::LIFE_TIME)
             && wanted.life_time_selector == Selector::Exactly
@@ -403,7 +411,7 @@ impl Groups {
             port_gid: Gid::ZERO,
             mlid,
             mtu_selector: Selector::Exactly,
-            mtu: mtu.into(),
+            mtu,
             pkey: PKey(wanted.pkey.0 | 0x8000),
             rate_selector: Selector::Exactly,
             rate,
@@ -419,15 +427,20 @@ impl Groups {
         Ok(Group { record, members: BTreeMap::new(), permanent: false, maker })
     }
 
-    /// A group of an IPoIB link has what the link's broadcast group has, which is there first (RFC 4391 section 5).
-    fn is_of_its_link(&self, mgid: Gid, wanted: &McMemberRecord, mask: McMask) -> Result<(), Refusal> {
+    /// The broadcast group of the IPoIB link that a group belongs to, if it does. The group has what that one has, which is there
+    /// first (RFC 4391 section 5), also its MTU and rate: with less of them it would keep the link's other hosts out.
+    fn link_of(
+        &self,
+        mgid: Gid,
+        wanted: &McMemberRecord,
+        mask: McMask,
+    ) -> Result<Option<McMemberRecord>, Refusal> {
         if IpoibGroup::from_gid(mgid).is_none_or(|group| group == IpoibGroup::Broadcast) {
-            return Ok(());
+            return Ok(None);
         }
         let (pkey, scope) = IpoibGroup::link_of(mgid);
         let broadcast = self.groups.get(&broadcast_gid(pkey, scope)).ok_or(INVALID)?;
-        let free = McMask::MTU_SELECTOR | McMask::MTU | McMask::RATE_SELECTOR | McMask::RATE;
-        if agrees(&broadcast.record, wanted, mask.difference(free)) { Ok(()) } else { Err(INVALID) }
+        if agrees(&broadcast.record, wanted, mask) { Ok(Some(broadcast.record)) } else { Err(INVALID) }
     }
 
     /// An MGID of our own: transient, the signature that OpenSM uses for these, a number.
@@ -514,6 +527,25 @@ impl Groups {
             }
         }
         if records.is_empty() { Err(NO_RECORDS) } else { Ok(records) }
+    }
+}
+
+/// A group or a membership counts for this port now.
+fn count(counts: &mut BTreeMap<Guid, usize>, port: Option<Guid>) {
+    if let Some(port) = port {
+        *counts.entry(port).or_default() += 1;
+    }
+}
+
+/// A group or a membership that counted for this port is gone, or counts for another one.
+fn uncount(counts: &mut BTreeMap<Guid, usize>, port: Option<Guid>) {
+    if let Some(port) = port
+        && let Entry::Occupied(mut count) = counts.entry(port)
+    {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
+        }
     }
 }
 

@@ -5,6 +5,7 @@ mod event;
 mod group;
 mod node;
 mod path;
+mod report;
 mod request;
 mod select;
 mod table;
@@ -19,8 +20,9 @@ use ib_wire::smp::MFT_BLOCK_LEN;
 use ib_wire::{Gid, Guid, Lid};
 
 use crate::subnet::{Changes, PortId, SmConfig, Subnet};
-use event::{Event, Events};
+use event::Event;
 use group::Groups;
+use report::Reports;
 use request::{Context, bytes_of};
 
 pub(crate) use request::Output;
@@ -32,7 +34,7 @@ const CAPABILITIES: u16 = 1 << 9;
 #[derive(Debug)]
 pub(crate) struct Server {
     groups: Groups,
-    events: Events,
+    reports: Reports,
     /// What requests have examined since [`Self::take_examined`].
     examined: usize,
 }
@@ -40,7 +42,7 @@ pub(crate) struct Server {
 impl Server {
     /// With the broadcast groups of all partitions.
     pub(crate) fn new(config: &SmConfig) -> Self {
-        Self { groups: Groups::new(config), events: Events::new(config), examined: 0 }
+        Self { groups: Groups::new(config), reports: Reports::new(config), examined: 0 }
     }
 
     /// MGID, MLID and number of members of every group.
@@ -73,12 +75,12 @@ impl Server {
 
     /// When a report is due to be sent again.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.events.due()
+        self.reports.due()
     }
 
     /// Sends reports again.
-    pub(crate) fn expire(&mut self, to: &mut Output<'_>) {
-        self.events.expire(to);
+    pub(crate) fn expire(&mut self, subnet: &Subnet, to: &mut Output<'_>) {
+        self.reports.expire(subnet, to);
     }
 
     /// A sweep found out what is there: ports came, went or lost their state, or are in other partitions than before.
@@ -92,7 +94,7 @@ impl Server {
     ) -> BTreeSet<Guid> {
         let mut happened = Vec::new();
         for &guid in changes.departed.iter().map(|(guid, _)| guid).chain(&changes.restarted) {
-            self.events.forget(guid);
+            self.reports.forget(guid);
             happened.extend(self.groups.forget(guid));
         }
         let followed = self.groups.follow(to.config, subnet, multicast_limit);
@@ -101,7 +103,7 @@ impl Server {
         happened.extend(changes.departed.iter().map(|(g, keys)| Event::port_out(subnet, *g, keys.clone())));
         happened.extend(changes.arrived.iter().map(|&g| Event::port_in(subnet, g)));
         for event in happened {
-            self.events.publish(&event, subnet, to);
+            self.reports.publish(event, subnet, to);
         }
         followed.informed
     }
@@ -121,7 +123,9 @@ impl Server {
             return false;
         }
         if header.method.is_response() {
-            if header.method != Method::ReportResp || !self.events.acknowledged(header.tid, mad.peer.lid) {
+            let is_asked = header.method == Method::ReportResp
+                && self.reports.acknowledged(header.tid, mad.peer.lid, subnet, to);
+            if !is_asked {
                 to.counters.unasked += 1;
             }
             return false;
@@ -145,7 +149,7 @@ impl Server {
         }
         to.out.push_back(Mad { peer: mad.peer.reply(), bytes: answer.to_bytes() });
         for event in happened {
-            self.events.publish(&event, subnet, to);
+            self.reports.publish(event, subnet, to);
         }
         self.groups.version() != before
     }
@@ -172,7 +176,7 @@ impl Server {
                 self.groups.leave(context, request, &mut happened).map(|r| vec![bytes_of(&r)])
             }
             (Method::Set, attribute::INFORM_INFO) => {
-                self.events.subscribe(context, mad, request).map(|r| vec![bytes_of(&r)])
+                self.reports.subscribe(context, mad, request).map(|r| vec![bytes_of(&r)])
             }
             (Method::Get | Method::Set | Method::GetTable | Method::Delete, _) => {
                 Err(MadStatus::UNSUPPORTED_ATTRIBUTE)

@@ -40,7 +40,7 @@ pub(crate) fn nodes(context: &Context<'_>, request: &SaMad) -> Records {
         .map(|end| {
             let mut data = [0; DATA_LEN];
             let mut info = [0; NodeInfo::LEN];
-            NodeInfo { port_guid: end.port.guid, local_port: end.id.1, ..end.node.info }.write(&mut info);
+            NodeInfo { port_guid: end.port.guid, local_port: end.id.1, ..end.port.node }.write(&mut info);
             put(&mut data, 0, &end.port.lid.0.to_be_bytes());
             put(&mut data, 4, &info);
             put(&mut data, 44, &end.node.description.unwrap_or([0; 64]));

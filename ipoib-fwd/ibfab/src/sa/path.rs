@@ -1,5 +1,7 @@
 //! PathRecord (IBA 15.2.5.16).
 
+use std::cell::OnceCell;
+
 use ib_wire::sa::{LifeTime, PathMask, PathRecord, SaMad, Selector, status};
 use ib_wire::{Gid, Mtu, PKey, Rate};
 
@@ -32,6 +34,7 @@ pub(crate) fn find(context: &Context<'_>, request: &SaMad, groups: &Groups) -> R
         subnet.end_ports().collect()
     };
     let pairs = sources.iter().flat_map(|s| targets.iter().map(move |t| (*s, *t)));
+    let trunks = OnceCell::new();
     let mut records = Records::new();
     for (examined, (source, target)) in pairs.enumerate() {
         // A request that names neither end, for a partition that no two ports share, would
@@ -40,7 +43,8 @@ pub(crate) fn find(context: &Context<'_>, request: &SaMad, groups: &Groups) -> R
             return Err(refuse(status::NO_RESOURCES));
         }
         context.count(1);
-        records.extend(between(context, &wanted, mask, source, target).map(|record| bytes_of(&record)));
+        let record = between(context, &wanted, mask, (source, target), &trunks);
+        records.extend(record.map(|record| bytes_of(&record)));
         if records.len() == MAX_RECORDS {
             break;
         }
@@ -55,33 +59,45 @@ fn by_gid(subnet: &Subnet, gid: Gid) -> Result<Option<EndPort<'_>>, Refusal> {
     if known { Ok(subnet.by_guid(gid.id())) } else { Err(refuse(status::INVALID_GID)) }
 }
 
+/// The smallest MTU and the slowest rate of the links between switches, found once for a request.
+type Trunks = OnceCell<Option<(Mtu, Rate)>>;
+
+fn slowest_trunk(context: &Context<'_>) -> Option<(Mtu, Rate)> {
+    let subnet = context.subnet;
+    let ports = subnet.nodes.values().filter(|n| n.is_switch()).flat_map(|n| n.ports.values());
+    let trunks = ports.inspect(|_| context.count(1)).filter(|port| {
+        let other = port.peer.and_then(|peer| subnet.nodes.get(&peer.0));
+        other.is_some_and(Node::is_switch)
+    });
+    trunks.map(|port| subnet.abilities(port)).reduce(|(m1, r1), (m2, r2)| (m1.min(m2), slower(r1, r2)))
+}
+
 /// The smallest MTU and the slowest rate between two ports. Between different switches every trunk counts, since
 /// which of them a packet takes is the tables' choice.
-fn bottleneck(context: &Context<'_>, source: EndPort<'_>, target: EndPort<'_>) -> (Mtu, Rate) {
+fn bottleneck(
+    context: &Context<'_>,
+    source: EndPort<'_>,
+    target: EndPort<'_>,
+    trunks: &Trunks,
+) -> (Mtu, Rate) {
     let subnet = context.subnet;
     let (m1, r1) = subnet.abilities(source.port);
     let (m2, r2) = subnet.abilities(target.port);
-    let mut least = (m1.min(m2), slower(r1, r2));
+    let least = (m1.min(m2), slower(r1, r2));
     let home = |e: EndPort<'_>| if e.node.is_switch() { Some(e.id.0) } else { e.port.peer.map(|p| p.0) };
     if home(source) == home(target) {
         return least;
     }
-    for port in subnet.nodes.values().filter(|n| n.is_switch()).flat_map(|n| n.ports.values()) {
-        context.count(1);
-        if port.peer.and_then(|p| subnet.nodes.get(&p.0)).is_some_and(Node::is_switch) {
-            let (mtu, rate) = subnet.abilities(port);
-            least = (least.0.min(mtu), slower(least.1, rate));
-        }
-    }
-    least
+    let trunk = *trunks.get_or_init(|| slowest_trunk(context));
+    trunk.map_or(least, |(mtu, rate)| (least.0.min(mtu), slower(least.1, rate)))
 }
 
 fn between(
     context: &Context<'_>,
     wanted: &PathRecord,
     mask: PathMask,
-    source: EndPort<'_>,
-    target: EndPort<'_>,
+    (source, target): (EndPort<'_>, EndPort<'_>),
+    trunks: &Trunks,
 ) -> Option<PathRecord> {
     // The asking port must share a partition with both ends (IBA 15.4.1.2).
     let asker = context.requester.port;
@@ -94,7 +110,7 @@ fn between(
     }
     let by_mask = |k: &PKey| !mask.contains(PathMask::PKEY) || k.base() == wanted.pkey.base();
     let pkey = source.port.shared_pkeys(target.port).find(by_mask)?;
-    let (mtu, rate) = bottleneck(context, source, target);
+    let (mtu, rate) = bottleneck(context, source, target, trunks);
     let partition = context.config.partitions.iter().find(|p| p.pkey.base() == pkey.base());
     let sl = partition.map(|p| p.sl).unwrap_or_default();
     let life_time = LifeTime::new(context.config.subnet_timeout.code());

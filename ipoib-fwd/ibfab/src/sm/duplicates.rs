@@ -58,9 +58,17 @@ impl Sweep {
         counters: &mut Counters,
     ) -> bool {
         let Some(from) = from else { return true };
+        let is_switch = info.node_type == NodeType::Switch;
+        if is_switch && !self.admits_switch(from, info.node_guid, config, counters) {
+            return false;
+        }
+        if self.is_of_another_kind(info, config) {
+            self.duplicates.found.insert(from, info.node_guid);
+            return false;
+        }
         // A switch may be found by several of its ports.
-        if info.node_type == NodeType::Switch {
-            return self.admits_switch(from, info.node_guid, config, counters);
+        if is_switch {
+            return true;
         }
         for id in self.holders(info) {
             let is_switch = self.subnet.nodes.get(&id.0).is_some_and(Node::is_switch);
@@ -100,6 +108,21 @@ impl Sweep {
         admitted
     }
 
+    /// True if a channel adapter gives a GUID of a switch, or a switch one of a channel adapter, whatever the number of the port.
+    fn is_of_another_kind(&self, info: &NodeInfo, config: &SmConfig) -> bool {
+        if config.own.has(info.node_guid) {
+            return info.node_type != NodeType::Switch;
+        }
+        let other = self.subnet.by_guid(info.port_guid).filter(|end| end.id.0 != info.node_guid);
+        let node = self.subnet.nodes.get(&info.node_guid);
+        if info.node_type == NodeType::Switch {
+            let is_adapter = node.is_some_and(|node| !node.is_switch());
+            is_adapter || other.is_some() || config.own.has(info.port_guid)
+        } else {
+            node.is_some_and(Node::is_switch) || config.own.has(info.port_guid)
+        }
+    }
+
     /// The ports that are known by the GUIDs that a channel adapter gives: by node GUID and number, and by port GUID.
     fn holders(&self, info: &NodeInfo) -> impl Iterator<Item = PortId> + use<> {
         let own = (info.node_guid, info.local_port);
@@ -119,7 +142,7 @@ impl Sweep {
                     port.peer.is_some_and(|home| self.silent.contains(&home) && !self.mute.is_gone(home));
                 port.generation == self.generation || is_silent
             });
-            if stays {
+            if stays || self.is_of_another_kind(&info, config) {
                 self.duplicates.found.insert(from, info.node_guid);
             } else {
                 self.found(path, Some(from), &info, config, counters);

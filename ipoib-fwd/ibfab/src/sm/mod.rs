@@ -12,6 +12,7 @@ mod mute;
 mod program;
 mod read_back;
 mod routing;
+mod step;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -27,7 +28,8 @@ use ib_wire::{Gid, Lid, Qpn};
 
 use crate::sa::{Output, Server};
 use crate::subnet::{Counters, LidBlock, Partition, PortId, SmConfig};
-use sweep::{Phase, Step, Sweep};
+use step::Step;
+use sweep::{Phase, Sweep};
 
 /// Most datagrams that wait to be sent; beyond it answers are dropped and counted.
 const MAX_QUEUED: usize = 4096;
@@ -187,7 +189,8 @@ impl SubnetManager {
         }
         self.sweep.mute.ask(now, false, &mut self.out);
         let config = &self.config;
-        self.sa.expire(&mut Output { now, config, counters: &mut self.counters, out: &mut self.out });
+        let subnet = &self.sweep.subnet;
+        self.sa.expire(subnet, &mut Output { now, config, counters: &mut self.counters, out: &mut self.out });
         self.progress(now);
     }
 

@@ -10,7 +10,8 @@ use ib_wire::smp::{
 use ib_wire::{Guid, Lid, ServiceLevel};
 
 use super::routing;
-use super::sweep::{MAX_PKEYS, Phase, Step, Sweep, UNCONFIGURED_TIMEOUT};
+use super::step::Step;
+use super::sweep::{MAX_PKEYS, Phase, Sweep, UNCONFIGURED_TIMEOUT};
 use crate::subnet::{Counters, KeyTable, MKeys, Node, Port, PortId, SmConfig, Subnet};
 
 /// Most P_Key blocks that are written to a port.
@@ -141,7 +142,7 @@ impl Sweep {
                 }
                 let capacity = match &node.switch {
                     Some(switch) if !end => switch.info.partition_enforcement_cap,
-                    _ => node.info.partition_cap.max(1),
+                    _ => port.node.partition_cap.max(1),
                 };
                 // A switch port has the table of the port that hangs on it.
                 if let Some(table) = if end { Some(&port.pkeys) } else { enforced } {

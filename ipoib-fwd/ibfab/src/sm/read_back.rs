@@ -4,7 +4,8 @@
 use ib_wire::Guid;
 use ib_wire::smp::{LinearForwardingBlock, MulticastForwardingBlock, PKeyBlock, PortInfo, Smp, attribute};
 
-use super::sweep::{Phase, Step, Sweep};
+use super::step::Step;
+use super::sweep::{Phase, Sweep};
 use crate::subnet::{Counters, PortId};
 
 impl Sweep {

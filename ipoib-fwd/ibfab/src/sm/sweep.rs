@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use ib_wire::mad::Method;
 use ib_wire::smp::{
-    DirectedPath, Lmc, NodeDescription, NodeInfo, NodeType, PKEY_BLOCK_LEN, PortInfo, PortState, Smp,
-    SwitchInfo, attribute,
+    DirectedPath, Lmc, NodeDescription, NodeInfo, NodeType, PortInfo, PortState, Smp, SwitchInfo, attribute,
 };
 use ib_wire::{Guid, Lid, PKey, Tid};
 
 use super::duplicates::Duplicates;
 use super::mute::MuteHosts;
+use super::step::Step;
 use super::transaction::Transactions;
 use crate::subnet::{Changes, Counters, KeyTable, MKeys, Node, Port, PortId, SmConfig, Subnet, SwitchState};
 
@@ -20,48 +20,6 @@ pub(super) const MAX_PKEYS: usize = 128;
 /// How long a link that carries data stays up while one end of it cannot be configured: twice the lease of a
 /// predecessor's M_Keys.
 pub(super) const UNCONFIGURED_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// What an outstanding packet is for.
-#[derive(Clone, Debug)]
-pub(crate) enum Step {
-    /// Who is there? Found by the port named, or the manager's own node.
-    NodeInfo { path: DirectedPath, from: Option<PortId> },
-    /// Its name.
-    NodeDescription(Guid),
-    /// Its forwarding tables' sizes.
-    SwitchInfo(Guid),
-    /// State of a port.
-    PortInfo(PortId),
-    /// A block of P_Keys is written.
-    SetPKeys(PortId, u16, [PKey; PKEY_BLOCK_LEN]),
-    /// A port is configured or brought up.
-    SetPortInfo(PortId),
-    /// Limits of the forwarding tables are written, or a state change is acknowledged.
-    SetSwitchInfo(Guid),
-    /// A block of the linear table is written.
-    SetLinear(Guid, u16, [u8; 64]),
-    /// A block of the multicast table is written.
-    SetMulticast(Guid, u16, u8, [u16; 32]),
-    /// Light sweep: did a port change?
-    Probe,
-    /// A port that was configured is read back.
-    ReadPort(PortId),
-    /// A block of P_Keys that was written is read back.
-    ReadPKeys(PortId, u16),
-    /// A block of the linear table that was written is read back.
-    ReadLinear(Guid, u16),
-    /// A block of the multicast table that was written is read back.
-    ReadMulticast(Guid, u16, u8),
-}
-
-impl Step {
-    pub(super) const fn reads_back(&self) -> bool {
-        matches!(
-            self,
-            Self::ReadPort(_) | Self::ReadPKeys(..) | Self::ReadLinear(..) | Self::ReadMulticast(..)
-        )
-    }
-}
 
 /// Where the sweep is. Each phase ends when all its packets are answered or given up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,8 +46,10 @@ pub(crate) struct Sweep {
     pub smps: Transactions<Step>,
     pub(super) m_keys: Option<MKeys>,
     pub(super) generation: u64,
-    /// Ports whose other end did not answer.
+    /// Switch ports whose other end did not answer, or whose state is not known.
     pub(super) silent: Vec<PortId>,
+    /// Switches that did not answer and are kept. Nothing is sent to them and to hosts at them.
+    kept: BTreeSet<Guid>,
     /// Hosts that do not answer.
     pub(super) mute: MuteHosts,
     /// Nodes with the GUID of another one.
@@ -121,6 +81,7 @@ impl Sweep {
             m_keys: config.m_keys,
             generation: 0,
             silent: Vec::new(),
+            kept: BTreeSet::new(),
             mute: MuteHosts::new(config),
             duplicates: Duplicates::default(),
             reads_back: false,
@@ -145,6 +106,7 @@ impl Sweep {
         self.retry = false;
         self.unpruned = false;
         self.silent.clear();
+        self.kept.clear();
         self.duplicates.start();
         self.ask_node(DirectedPath::LOCAL, None);
     }
@@ -160,26 +122,34 @@ impl Sweep {
         self.read_all_back();
     }
 
+    /// True if a step goes to a switch that did not answer and is kept, or to a host there.
+    fn is_to_kept(&self, step: &Step) -> bool {
+        let Some(id) = step.target().filter(|_| !self.kept.is_empty()) else { return false };
+        let home = self.subnet.port(id).and_then(|port| port.peer).filter(|_| !self.is_switch(id.0));
+        self.kept.contains(&home.map_or(id.0, |home| home.0))
+    }
+
+    fn is_switch(&self, guid: Guid) -> bool {
+        self.subnet.nodes.get(&guid).is_some_and(Node::is_switch)
+    }
+
+    fn push(&mut self, step: Step, smp: Smp) {
+        if self.is_to_kept(&step) {
+            self.incomplete = true;
+        } else {
+            self.smps.push(step, smp);
+        }
+    }
+
     pub(super) fn get(&mut self, step: Step, id: u16, modifier: u32, path: &DirectedPath) {
         let mkey = self.m_key(&step);
-        self.smps.push(step, Smp { mkey, ..Smp::directed(Method::Get, Tid(0), id, modifier, path) });
+        self.push(step, Smp { mkey, ..Smp::directed(Method::Get, Tid(0), id, modifier, path) });
     }
 
     /// The M_Key of the port that a step goes to; 0 if it is not known, which does for finding out what is there.
     fn m_key(&self, step: &Step) -> u64 {
-        let (guid, number) = match *step {
-            Step::NodeInfo { .. } | Step::NodeDescription(_) | Step::SwitchInfo(_) | Step::Probe => return 0,
-            Step::PortInfo(id)
-            | Step::SetPKeys(id, ..)
-            | Step::SetPortInfo(id)
-            | Step::ReadPort(id)
-            | Step::ReadPKeys(id, _) => id,
-            Step::SetSwitchInfo(guid)
-            | Step::SetLinear(guid, ..)
-            | Step::SetMulticast(guid, ..)
-            | Step::ReadLinear(guid, _)
-            | Step::ReadMulticast(guid, ..) => (guid, 0),
-        };
+        let is_first = matches!(step, Step::NodeDescription(_) | Step::SwitchInfo(_));
+        let Some((guid, number)) = step.target().filter(|_| !is_first) else { return 0 };
         let (Some(keys), Some(node)) = (self.m_keys, self.subnet.nodes.get(&guid)) else { return 0 };
         // The first packets that write go with the key that the port shows: when the lease of another subnet manager's key
         // is over, that key. Those that follow the Set of PortInfo go with ours.
@@ -202,7 +172,7 @@ impl Sweep {
     ) {
         let mkey = self.m_key(&step);
         let smp = Smp { mkey, ..Smp::directed(Method::Set, Tid(0), A::ID, modifier, path) };
-        self.smps.push(step, smp.with(value));
+        self.push(step, smp.with(value));
     }
 
     fn ask_node(&mut self, path: DirectedPath, from: Option<PortId>) {
@@ -317,6 +287,12 @@ impl Sweep {
             Step::Probe => self.wanted = true,
             Step::SetMulticast(..) => self.unpruned |= self.phase == Phase::Prune,
             Step::NodeInfo { from: Some(port), .. } => self.silent.push(port),
+            // What is behind these ports is not known.
+            Step::SwitchInfo(guid) => {
+                let ports = self.subnet.nodes.get(&guid).into_iter().flat_map(|node| node.ports.keys());
+                self.silent.extend(ports.map(|&number| (guid, number)));
+            }
+            Step::PortInfo(id) if self.is_switch(id.0) => self.silent.push(id),
             Step::SetPortInfo(id) if self.refused.insert(id) => tracing::warn!(
                 "port {} of node {} does not take its settings: it does not answer, or it has an M_Key of somebody else; \
                  a link that is not up stays down until it does, and one that is up is taken down after {} s",
@@ -357,7 +333,6 @@ impl Sweep {
         let is_switch = info.node_type == NodeType::Switch;
         let node = self.subnet.nodes.entry(guid).or_insert_with(|| Node {
             kind: info.node_type,
-            info: *info,
             description: None,
             path,
             ports: BTreeMap::new(),
@@ -369,7 +344,6 @@ impl Sweep {
             node.generation = generation;
             node.path = path;
             node.kind = info.node_type;
-            node.info = *info;
             match (is_switch, &node.switch) {
                 (true, None) => node.switch = Some(SwitchState::default()),
                 (false, _) => node.switch = None,
@@ -381,11 +355,11 @@ impl Sweep {
         if is_switch && first_sight {
             let ports: Vec<u8> = (0..=info.num_ports).collect();
             for number in ports {
-                self.see_port((guid, number), info.port_guid, path, None);
+                self.see_port((guid, number), info, path, None);
             }
             self.get(Step::SwitchInfo(guid), attribute::SWITCH_INFO, 0, &path);
         } else if !is_switch {
-            self.see_port((guid, entry), info.port_guid, path, from);
+            self.see_port((guid, entry), info, path, from);
         }
         if first_sight && unnamed {
             self.get(Step::NodeDescription(guid), attribute::NODE_DESCRIPTION, 0, &path);
@@ -401,12 +375,13 @@ impl Sweep {
     }
 
     /// Notes a port of a node that answered, and asks for its state. A switch's ports are asked after its SwitchInfo.
-    fn see_port(&mut self, id: PortId, guid: Guid, path: DirectedPath, peer: Option<PortId>) {
+    fn see_port(&mut self, id: PortId, info: &NodeInfo, path: DirectedPath, peer: Option<PortId>) {
         let generation = self.generation;
         let Some(node) = self.subnet.nodes.get_mut(&id.0) else { return };
         let is_switch = node.is_switch();
         let port = node.ports.entry(id.1).or_insert_with(|| Port {
-            guid,
+            guid: info.port_guid,
+            node: *info,
             path,
             info: PortInfo::default(),
             lid: Lid(0),
@@ -424,8 +399,9 @@ impl Sweep {
         port.generation = generation;
         port.path = path;
         port.peer = peer;
-        if port.guid != guid {
-            port.guid = guid;
+        port.node = *info;
+        if port.guid != info.port_guid {
+            port.guid = info.port_guid;
             port.fresh = true;
         }
         if !is_switch {
@@ -466,6 +442,13 @@ impl Sweep {
             port.programmed.clear();
         }
         let (linked, path) = (port.is_linked(), port.path);
+        if came_back && is_switch {
+            // Whatever is at the other end now has not got what was written to the adapter that was there.
+            let adapters = self.subnet.nodes.values_mut().filter(|node| !node.is_switch());
+            for port in adapters.flat_map(|node| node.ports.values_mut()).filter(|p| p.peer == Some(id)) {
+                port.fresh = true;
+            }
+        }
         if !is_switch || id.1 == 0 {
             return;
         }
@@ -491,8 +474,10 @@ impl Sweep {
         let before: BTreeMap<Guid, Vec<PKey>> =
             self.subnet.end_ports().map(|e| (e.port.guid, e.port.pkeys.keys().collect())).collect();
         counters.duplicate_guids += self.duplicates.end();
-        let kept: Vec<PortId> = self.silent.iter().copied().filter(|&at| !self.mute.is_gone(at)).collect();
-        self.subnet.keep_silent(&kept, self.generation);
+        // A switch of our own is there as long as its cable is.
+        let stays = |at: &PortId| config.own.trunks.contains(at) || !self.mute.is_gone(*at);
+        let silent: Vec<PortId> = self.silent.iter().copied().filter(stays).collect();
+        self.kept = self.subnet.keep_silent(&silent, self.generation);
         self.subnet.forget_unseen(self.generation);
         self.refused.retain(|&id| self.subnet.port(id).is_some());
         let limit = self.linear_limit();
@@ -500,7 +485,6 @@ impl Sweep {
         let after: BTreeSet<Guid> = self.subnet.end_ports().map(|e| e.port.guid).collect();
         for node in self.subnet.nodes.values_mut() {
             let is_switch = node.is_switch();
-            let capacity = usize::from(node.info.partition_cap.max(1)).min(MAX_PKEYS);
             let mut reset = false;
             for (&number, port) in &mut node.ports {
                 if !is_switch || number == 0 {
@@ -510,6 +494,7 @@ impl Sweep {
                         reset |= is_switch;
                     }
                     let wanted = config.pkeys_of(port.guid, port.peer);
+                    let capacity = usize::from(port.node.partition_cap.max(1)).min(MAX_PKEYS);
                     counters.pkeys_left_out += port.pkeys.follow(&wanted, capacity) as u64;
                 }
             }

@@ -73,9 +73,10 @@ impl<S> Transactions<S> {
     pub(crate) fn answer(&mut self, smp: &Smp) -> Option<S> {
         let tid = smp.header.tid.0;
         let request = &self.out.get(&tid)?.smp;
-        // The path identifies the sender: each switch of ours checks that the answer came by it.
+        // The path identifies the sender: each switch of ours checks that an answer on its way back came by it.
         let hops = usize::from(request.hop_count()) + 1;
         let fits = smp.header.method == Method::GetResp
+            && smp.is_returning()
             && smp.header.class == request.header.class
             && smp.header.attribute == request.header.attribute
             && smp.header.modifier == request.header.modifier

@@ -33,7 +33,7 @@ pub struct Counters {
     pub sa_requests: u64,
     /// Requests to subnet administration that were refused.
     pub sa_refused: u64,
-    /// Event reports given up after all tries, or beyond the limit.
+    /// Event reports given up after all tries, or whose events were dropped as too many waited.
     pub reports_lost: u64,
     /// Answers dropped because too many waited to be sent.
     pub out_dropped: u64,

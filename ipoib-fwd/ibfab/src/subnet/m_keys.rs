@@ -58,7 +58,7 @@ impl MKeys {
     pub(crate) fn of_port(self, node: &Node, number: u8) -> Option<u64> {
         let port = node.ports.get(&if node.is_switch() { 0 } else { number })?;
         let at = port.peer.filter(|_| !node.is_switch());
-        Some(self.of(at, node.info.node_guid, port.guid))
+        Some(self.of(at, port.node.node_guid, port.guid))
     }
 
     /// `info` with the key and its protection; `lasts`: for ever, as of a switch that ends with its subnet manager.

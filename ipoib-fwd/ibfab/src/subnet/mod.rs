@@ -32,6 +32,8 @@ pub type PortId = (Guid, u8);
 pub(crate) struct Port {
     /// Its GUID; of a switch's external ports that of port 0.
     pub guid: Guid,
+    /// What its node said of itself by this port: who claims to be another port of a node says nothing about this one.
+    pub node: NodeInfo,
     /// The way there.
     pub path: DirectedPath,
     /// What it last said.
@@ -93,7 +95,6 @@ pub(crate) struct SwitchState {
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub kind: NodeType,
-    pub info: NodeInfo,
     pub description: Option<[u8; 64]>,
     pub path: DirectedPath,
     pub ports: BTreeMap<u8, Port>,
@@ -194,27 +195,44 @@ impl Subnet {
         }
     }
 
-    /// Keeps adapters that did not answer the sweep `generation` though the switch port that they hang on, one of
-    /// `silent`, has its link: a host that stands still for a moment shall not lose its groups.
-    pub(crate) fn keep_silent(&mut self, silent: &[PortId], generation: u64) {
-        let mut kept = Vec::new();
-        for (&guid, node) in &mut self.nodes {
-            if node.generation == generation || node.is_switch() {
-                continue;
-            }
-            for (&number, port) in &mut node.ports {
-                if let Some(peer) = port.peer.filter(|peer| silent.contains(peer)) {
-                    port.generation = generation;
-                    node.generation = generation;
-                    kept.push(((guid, number), peer));
+    /// Keeps what did not answer the sweep `generation` though the switch port that leads to it, one of `silent`, has its
+    /// link: a host that stands still for a moment shall not lose its groups, nor all those behind a switch whose
+    /// answers are late. Returns the switches that are kept.
+    pub(crate) fn keep_silent(&mut self, silent: &[PortId], generation: u64) -> BTreeSet<Guid> {
+        let mut unseen: BTreeMap<PortId, Vec<PortId>> = BTreeMap::new();
+        for (&guid, node) in &self.nodes {
+            for (&number, port) in node.ports.iter().filter(|(_, port)| port.generation != generation) {
+                if let Some(peer) = port.peer {
+                    unseen.entry(peer).or_default().push((guid, number));
                 }
             }
         }
-        for (id, peer) in kept {
-            if let Some(port) = self.port_mut(peer) {
-                port.peer = Some(id);
+        let mut switches = BTreeSet::new();
+        let mut silent = silent.to_vec();
+        while let Some(at) = silent.pop() {
+            for id in unseen.remove(&at).unwrap_or_default() {
+                let Some(node) = self.nodes.get_mut(&id.0) else { continue };
+                let is_switch = node.is_switch();
+                // A switch that answered by another way was read by that.
+                if is_switch && node.generation == generation {
+                    continue;
+                }
+                node.generation = generation;
+                for (&number, port) in node.ports.iter_mut().filter(|(n, _)| is_switch || **n == id.1) {
+                    port.generation = generation;
+                    if is_switch {
+                        silent.push((id.0, number));
+                    }
+                }
+                if is_switch {
+                    switches.insert(id.0);
+                }
+                if let Some(port) = self.port_mut(at) {
+                    port.peer = Some(id);
+                }
             }
         }
+        switches
     }
 
     /// Removes what the sweep `generation` did not see.

@@ -70,10 +70,12 @@ pub struct SmConfig {
     pub max_groups_of_a_port: usize,
     /// Most pairs of ports that are examined for one request for paths.
     pub max_path_pairs: usize,
-    /// Most event subscriptions.
+    /// Most event subscriptions, and reports that wait for their confirmation.
     pub max_subscriptions: usize,
-    /// Most event subscriptions of one port, and reports to it that wait for their confirmation.
+    /// Most event subscriptions of one port, and reports to it that wait for their confirmation before there are more.
     pub max_subscriptions_of_a_port: usize,
+    /// Most events that are kept for subscribers that have not confirmed earlier ones.
+    pub max_events: usize,
     /// Wait this long for the answer to an event report before sending it again.
     pub report_timeout: Duration,
     /// Send an event report this often.
@@ -127,6 +129,7 @@ impl SmConfig {
             max_path_pairs: 1 << 14,
             max_subscriptions: 4096,
             max_subscriptions_of_a_port: 64,
+            max_events: 1 << 14,
             report_timeout: Duration::from_millis(500),
             report_tries: 4,
             sm_key: 1,

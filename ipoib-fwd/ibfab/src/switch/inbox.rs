@@ -82,4 +82,9 @@ impl Inbox {
         };
         first.pop().or_else(|| second.pop())
     }
+
+    /// Takes the next subnet management packet.
+    pub(super) fn pop_smp(&mut self) -> Option<Mad> {
+        self.smps.pop()
+    }
 }

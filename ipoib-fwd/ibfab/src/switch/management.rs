@@ -20,6 +20,24 @@ fn datagram<'p>(packet: &Packet<'p>, qpn: Qpn) -> Option<(Deth, &'p [u8; MAD_LEN
     Some((deth, packet.payload().try_into().ok()?)).filter(|_| right)
 }
 
+/// True unless a directed-route packet that came in by port `ingress` cannot have come there by its route: so a host
+/// answers for no other node.
+fn is_at_its_place(smp: &Smp, dlid: Lid, ingress: u8) -> bool {
+    if !smp.is_directed() {
+        return true;
+    }
+    let pointer = smp.hop_pointer();
+    if dlid != Lid::PERMISSIVE {
+        // The parts of a route that go by LID come before and behind the directed one (IBA 14.2.2).
+        return !(1..=smp.hop_count()).contains(&pointer);
+    }
+    if smp.is_returning() {
+        // An answer comes back by the port that its request left by.
+        return smp.initial_path.get(usize::from(pointer)) == Some(&ingress);
+    }
+    smp.header.method != Method::GetResp
+}
+
 impl Switch {
     /// Takes a packet of the management lane that came in by port index `at`.
     pub(super) fn take_smp(&mut self, at: usize, bytes: &[u8], crcs: Crcs) {
@@ -34,8 +52,14 @@ impl Switch {
         let (_, mad) = datagram(&packet, Qpn::SMI).ok_or(DropReason::BadManagement)?;
         let mut smp = Smp::from_mad(mad).map_err(|_| DropReason::BadManagement)?;
         let Lrh { dlid, slid, .. } = *packet.lrh();
-        if let Some(port) = self.ports.get(usize::from(ingress) - 1).filter(|_| slid != Lid::PERMISSIVE) {
-            port.admits_source(slid)?;
+        // Only a packet that goes from hop to hop needs no LID of its sender.
+        if slid != Lid::PERMISSIVE {
+            self.ports.get(usize::from(ingress) - 1).map_or(Ok(()), |port| port.admits_source(slid))?;
+        } else if !smp.is_directed() || dlid != Lid::PERMISSIVE {
+            return Err(DropReason::SourceLid);
+        }
+        if !is_at_its_place(&smp, dlid, ingress) {
+            return Err(DropReason::BadRoute);
         }
         if dlid != Lid::PERMISSIVE && dlid != self.lid() {
             let mut relayed: Box<[u8]> = bytes.into();
@@ -48,12 +72,6 @@ impl Switch {
             return Err(DropReason::Icrc);
         }
         if smp.is_directed() {
-            // An answer comes back by the port that its request left by: a host
-            // answers in nobody else's place.
-            let hop = smp.initial_path.get(usize::from(smp.hop_pointer()));
-            if smp.is_returning() && hop != Some(&ingress) {
-                return Err(DropReason::BadRoute);
-            }
             let next = step(&mut smp, NodeType::Switch, Origin::Port(ingress));
             self.go_on(next, smp, slid, ingress)
         } else if dlid == Lid::PERMISSIVE {

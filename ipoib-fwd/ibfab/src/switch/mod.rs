@@ -268,6 +268,11 @@ impl Switch {
         self.inbox.pop()
     }
 
+    /// The next of them that is an SMP.
+    pub(crate) fn next_smp(&mut self) -> Option<Mad> {
+        self.inbox.pop_smp()
+    }
+
     /// Drops what waits for whoever sits behind port 0, where nobody does.
     pub fn discard_mads(&mut self) {
         while self.inbox.pop().is_some() {

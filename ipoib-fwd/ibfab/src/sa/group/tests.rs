@@ -4,11 +4,15 @@ use super::*;
 fn check(groups: &mut Groups) {
     let taken: BTreeMap<Lid, Gid> = groups.groups.iter().map(|(&mgid, g)| (g.record.mlid, mgid)).collect();
     assert_eq!(groups.by_mlid, taken);
-    let mut made: BTreeMap<Guid, usize> = BTreeMap::new();
-    for port in groups.groups.values().filter_map(Group::counts_for) {
-        *made.entry(port).or_default() += 1;
-    }
-    assert_eq!(groups.made, made);
+    let number = |ports: Vec<Guid>| {
+        let mut counts: BTreeMap<Guid, usize> = BTreeMap::new();
+        ports.into_iter().for_each(|port| *counts.entry(port).or_default() += 1);
+        counts
+    };
+    let all = || groups.groups.values();
+    assert_eq!(groups.made, number(all().filter_map(Group::counts_for).collect()));
+    let members = all().flat_map(|group| group.members.values());
+    assert_eq!(groups.proxied, number(members.filter_map(|member| member.proxy).collect()));
     let free = (Lid::FIRST_MULTICAST.0..).map(Lid).find(|lid| !taken.contains_key(lid));
     assert_eq!(groups.free_mlid(MULTICAST_LIDS), free);
 }
@@ -39,7 +43,7 @@ fn the_indexes_of_groups_follow_each_change() {
         }
         let mlid = groups.groups[&mgid].record.mlid;
         let state = if roll(3) == 0 { JoinState::NON_MEMBER } else { JoinState::FULL_MEMBER };
-        let proxy = roll(3) == 0;
+        let proxy = (roll(3) == 0).then(|| Guid(roll(4)));
         groups.set_member(mgid, port, Some(Member { state, proxy }).filter(|_| roll(2) == 0));
         groups.delete_orphans(&[mgid], &mut happened);
         assert_eq!(groups.take_changed(), [mlid].into());

@@ -5,13 +5,13 @@ use std::time::Duration;
 use ib_wire::mad::{Mad, MadStatus, Method};
 use ib_wire::rmpp::RmppFlags;
 use ib_wire::sa::{
-    ClassPortInfo, InformInfo, JoinState, McMask, McMemberRecord, Notice, PathMask, PathRecord, Record,
-    SaMad, Selector, attribute, trap,
+    ClassPortInfo, InformInfo, JoinState, McMask, McMemberRecord, PathMask, PathRecord, Record, SaMad,
+    Selector, attribute, trap,
 };
 use ib_wire::{Gid, Guid, Lid, Mtu, PKey, QKey, Rate, ServiceLevel, Tid};
 
 use super::world::World;
-use super::{SECOND, config, partition};
+use super::{config, partition};
 use crate::subnet::{Partition, SmConfig};
 
 pub(super) const JOIN: McMask = McMask::MGID.union(McMask::PORT_GID).union(McMask::JOIN_STATE);
@@ -35,7 +35,7 @@ impl World {
         answer
     }
 
-    fn ask<R: Record>(&mut self, from: usize, method: Method, mask: u64, record: &R) -> SaMad {
+    pub(super) fn ask<R: Record>(&mut self, from: usize, method: Method, mask: u64, record: &R) -> SaMad {
         self.send(from, &SaMad::request(method, Tid(0x99), mask, record))
     }
 
@@ -62,24 +62,6 @@ impl World {
 
     pub(super) fn subscribe(&mut self, from: usize, trap: u16, on: bool) -> MadStatus {
         self.ask(from, Method::Set, 0, &InformInfo::trap(trap, on)).header.status
-    }
-
-    /// The reports in the inbox, each confirmed if `confirm`.
-    pub(super) fn reports(&mut self, confirm: bool) -> Vec<(Lid, u16, Gid)> {
-        let mut out = Vec::new();
-        for mad in std::mem::take(&mut self.inbox) {
-            let report = SaMad::parse(&mad.bytes);
-            assert_eq!(report.header.method, Method::Report);
-            let notice: Notice = report.record().unwrap();
-            out.push((mad.peer.lid, notice.trap_number, notice.gid().unwrap()));
-            if confirm {
-                let mut answer = report;
-                answer.header.method = Method::ReportResp;
-                let mad = Mad { peer: mad.peer, bytes: answer.to_bytes() };
-                self.sm.handle_mad(self.now, &mad);
-            }
-        }
-        out
     }
 }
 
@@ -116,7 +98,7 @@ pub(super) fn creation(world: &World, i: usize, mgid: Gid) -> (McMask, McMemberR
     let record = McMemberRecord {
         qkey: QKey(0xb1b),
         mtu_selector: Selector::Exactly,
-        mtu: Mtu::B2048.into(),
+        mtu: Mtu::B4096.into(),
         pkey: PKey::DEFAULT,
         rate_selector: Selector::Exactly,
         rate: Rate::new(3),
@@ -392,11 +374,17 @@ fn groups_of_a_link_are_as_its_broadcast_group() {
         McMemberRecord { hop_limit: 3, ..good },
         McMemberRecord { traffic_class: 1, ..good },
         McMemberRecord { pkey: PKey(0x8002), ..good },
+        // An MTU or a rate that would keep others out.
+        McMemberRecord { mtu: Mtu::B256.into(), ..good },
+        McMemberRecord { rate: Rate::new(2), ..good },
     ] {
+        let mask = mask | McMask::MTU_SELECTOR | McMask::MTU | McMask::RATE_SELECTOR | McMask::RATE;
         assert_eq!(world.member(1, Method::Set, mask, &bad), Err(0x0200), "{bad:?}");
     }
-    // Its MTU is its own matter.
-    assert!(world.member(1, Method::Set, mask, &good).is_ok());
+    // What it does not say is as that of the broadcast group.
+    let unsaid = McMask::MTU_SELECTOR | McMask::MTU | McMask::RATE_SELECTOR | McMask::RATE;
+    let made = world.member(1, Method::Set, mask.difference(unsaid), &good).unwrap();
+    assert_eq!((made.mtu, made.rate), (Mtu::B4096.into(), Rate::new(3)));
     // No broadcast group: first that, then others.
     let mut mgid = all_hosts();
     mgid.0[4..6].copy_from_slice(&[0x80, 0x02]);
@@ -516,43 +504,6 @@ fn members_are_shown_to_those_who_may_see_them() {
 }
 
 #[test]
-fn events_are_reported_until_confirmed() {
-    let mut world = up(2, config());
-    for trap in [trap::GID_OUT_OF_SERVICE, trap::GID_IN_SERVICE, trap::GROUP_CREATED, trap::GROUP_DELETED] {
-        assert!(world.subscribe(1, trap, true).is_ok());
-    }
-    let me = world.lid(1);
-    let (mask, record) = creation(&world, 2, all_hosts());
-    let request = SaMad::request(Method::Set, Tid(4), mask.bits(), &record);
-    let mad = Mad { peer: world.address(2), bytes: request.to_bytes() };
-    world.sm.handle_mad(world.now, &mad);
-    world.pump();
-    world.inbox.pop_front();
-    assert_eq!(world.reports(false), [(me, trap::GROUP_CREATED, all_hosts())]);
-    world.pass(Duration::from_millis(600));
-    assert_eq!(world.reports(true), [(me, trap::GROUP_CREATED, all_hosts())], "sent again");
-    world.pass(Duration::from_secs(5));
-    assert_eq!(world.reports(true), []);
-    let (gone, lid) = (world.gid(2), world.lid(2));
-    world.disconnect((0, 2));
-    world.sm.handle_port_change(world.now);
-    world.pass(Duration::from_millis(100));
-    let reports = world.reports(true);
-    assert_eq!(reports, [(me, trap::GROUP_DELETED, all_hosts()), (me, trap::GID_OUT_OF_SERVICE, gone)]);
-    world.connect((0, 2), (2, 1));
-    world.sm.handle_port_change(world.now);
-    world.pass(Duration::from_millis(100));
-    assert_eq!(world.reports(false), [(me, trap::GID_IN_SERVICE, gone)]);
-    assert_eq!(world.lid(2), lid);
-    // Nobody confirms: given up.
-    world.pass(9 * SECOND);
-    assert_eq!(world.reports(false).len(), 3);
-    assert_eq!(world.sm.counters().reports_lost, 1);
-    assert!(world.subscribe(1, trap::GID_OUT_OF_SERVICE, false).is_ok());
-    assert_eq!(world.subscribe(1, trap::GID_OUT_OF_SERVICE, false), MadStatus(0x0200));
-}
-
-#[test]
 fn a_restarted_port_has_left_everything() {
     let mut world = up(2, config());
     let wanted = member(&world, 1, broadcast());
@@ -611,36 +562,4 @@ fn what_is_not_known_is_said_so() {
     record.header.attribute = attribute::PORT_INFO_RECORD;
     let answer = world.send(1, &record);
     assert_eq!(answer.data[4 + 16..4 + 18], world.lid(1).0.to_be_bytes());
-}
-
-#[test]
-fn one_port_takes_neither_all_subscriptions_nor_all_reports() {
-    let mut world = up(3, config());
-    let mut granted = 0;
-    for n in 0..1500 {
-        // Each is another one, and all of them want the same.
-        let inform = InformInfo { lid_end: Lid(n), ..InformInfo::trap(trap::GID_OUT_OF_SERVICE, true) };
-        granted += u32::from(world.ask(1, Method::Set, 0, &inform).header.status.is_ok());
-    }
-    assert_eq!(granted, 64);
-    assert!(world.subscribe(2, trap::GID_OUT_OF_SERVICE, true).is_ok());
-    // The first one confirms nothing.
-    world.disconnect((0, 3));
-    world.sm.handle_port_change(world.now);
-    world.pass(SECOND / 4);
-    let to =
-        |world: &World, host: usize| world.inbox.iter().filter(|mad| mad.peer.lid == world.lid(host)).count();
-    assert_eq!((to(&world, 1), to(&world, 2)), (64, 1));
-    let second = world.lid(2);
-    world.inbox.retain(|mad| mad.peer.lid == second);
-    world.reports(true);
-    world.connect((0, 3), (3, 1));
-    world.sm.handle_port_change(world.now);
-    world.pass(SECOND / 16);
-    world.inbox.clear();
-    let lost = world.sm.counters().reports_lost;
-    world.disconnect((0, 3));
-    world.sm.handle_port_change(world.now);
-    world.pass(SECOND / 16);
-    assert_eq!((to(&world, 2), world.sm.counters().reports_lost), (1, lost + 64));
 }

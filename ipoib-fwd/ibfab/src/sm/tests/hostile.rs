@@ -2,11 +2,12 @@
 
 use ib_wire::mad::{Mad, MadStatus};
 use ib_wire::smp::{DirectedPath, NodeInfo, NodeType, Smp, attribute};
-use ib_wire::{Guid, Lid, Qpn};
+use ib_wire::{Guid, Lid, PKey, Qpn};
 use proptest::prelude::*;
 
 use super::world::World;
-use super::{SECOND, all_active, config};
+use super::{SECOND, all_active, config, partition};
+use crate::subnet::{Partition, SmConfig};
 
 /// A datagram of a class that is taken, with a version that is taken, and anything else.
 fn datagram() -> impl Strategy<Value = Vec<u8>> {
@@ -57,9 +58,29 @@ proptest! {
 }
 
 #[test]
+fn a_second_port_of_a_node_says_nothing_about_the_first_one() {
+    let partitions = vec![Partition::default_ipoib(), partition(0x8002, &[(0x2001, true)])];
+    for (cap, at) in [(1, 1), (1, 9), (2000, 1)] {
+        let mut world = World::new(0, SmConfig { partitions: partitions.clone(), ..config() });
+        let victim = world.add(NodeType::ChannelAdapter, 0x2000, 1);
+        world.connect((0, 5), (victim, 1));
+        let liar = world.add(NodeType::ChannelAdapter, 0x9000, 1);
+        world.nodes[liar].claims = Some((0x2000, NodeType::ChannelAdapter));
+        world.nodes[liar].claimed_local_port = Some(2);
+        world.nodes[liar].partition_cap = cap;
+        world.connect((0, at), (liar, 1));
+        world.pump();
+        assert!(world.sm.is_up(), "{:?}", world.sm.counters());
+        assert_eq!(world.nodes[victim].pkeys[1][&0][..2], [PKey::DEFAULT, PKey(0x8002)], "{cap} {at}");
+        assert_eq!(world.sm.counters().pkeys_left_out, 0);
+        assert!(world.nodes[victim].pkeys[1].keys().all(|&block| block < 2), "{cap} {at}");
+    }
+}
+
+#[test]
 fn an_answer_by_another_path_is_not_taken() {
     // Two hosts: a query of the first one's port is answered by a path to the
-    // second one's, and by a longer path.
+    // second one's, by a longer path, and by the right one in the wrong direction.
     let mut world = World::new(2, config());
     world.pump();
     let paths = [2, 1].map(|port| DirectedPath::LOCAL.then(port).unwrap());
@@ -94,14 +115,17 @@ fn an_answer_by_another_path_is_not_taken() {
         vendor_id: Qpn::new(0),
     };
     let unasked = world.sm.counters().unasked;
-    for path in [paths[0], longer] {
+    for (path, returns) in [(paths[0], true), (longer, true), (paths[1], false)] {
         let mut answer =
             Smp::directed(question.header.method, question.header.tid, attribute::NODE_INFO, 0, &path);
         answer = answer.answer(MadStatus::OK);
+        if !returns {
+            answer.header.status = MadStatus::OK;
+        }
         answer.set_attribute(&claim);
         world.sm.handle_mad(world.now, &answer.to_mad(Lid::PERMISSIVE));
     }
-    assert_eq!(world.sm.counters().unasked, unasked + 2);
+    assert_eq!(world.sm.counters().unasked, unasked + 3);
     world.pass(2 * SECOND);
     assert!(world.sm.ports().all(|(_, gid)| gid.id() != Guid(0x6661)));
 }

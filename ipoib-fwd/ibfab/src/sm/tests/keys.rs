@@ -133,7 +133,8 @@ fn a_link_that_was_up_before_goes_down_if_its_host_cannot_be_configured() {
 
 #[test]
 fn a_node_that_claims_the_guids_of_another_one_does_not_get_its_key() {
-    // By the port GUID alone under another node GUID, by both, and by both as a switch; in front of the victim and behind it.
+    // By the port GUID alone under another node GUID, by both, and by both as a switch; in front of the victim and behind it; with
+    // the port that its cable is in, and with one that the victim does not have.
     for (node_guid, kind) in [
         (0x9000, NodeType::ChannelAdapter),
         (0x2000, NodeType::ChannelAdapter),
@@ -141,7 +142,7 @@ fn a_node_that_claims_the_guids_of_another_one_does_not_get_its_key() {
         (SWITCH.0, NodeType::ChannelAdapter),
         (SWITCH.0, NodeType::Switch),
     ] {
-        for at in [1, 9] {
+        for (at, local_port) in [(1, None), (9, None), (1, Some(200)), (9, Some(200))] {
             let own = OwnSwitches { guids: [SWITCH].into(), ..OwnSwitches::default() };
             let mut world = World::new(0, SmConfig { m_keys: Some(MKeys::new([7; 16])), own, ..config() });
             let victim = world.add(NodeType::ChannelAdapter, 0x2000, 1);
@@ -150,18 +151,49 @@ fn a_node_that_claims_the_guids_of_another_one_does_not_get_its_key() {
             let stolen = [world.nodes[0].ports[0].mkey, world.nodes[victim].ports[1].mkey];
             let attacker = world.add(NodeType::ChannelAdapter, 0x9000, 1);
             world.nodes[attacker].claims = Some((node_guid, kind));
-            world.nodes[attacker].claimed_port_guid =
-                Some(if node_guid == SWITCH.0 { SWITCH } else { Guid(0x2001) });
+            world.nodes[attacker].claimed_local_port = local_port;
+            // With a port GUID of its own it is a second port of the victim, if that is no switch.
+            let is_second = local_port.is_some() && node_guid != 0x2000;
+            if !is_second {
+                world.nodes[attacker].claimed_port_guid =
+                    Some(if node_guid == SWITCH.0 { SWITCH } else { Guid(0x2001) });
+            }
             world.connect((0, at), (attacker, 1));
             world.sm.handle_port_change(world.now);
             world.pass(30 * SECOND);
+            let case = format!("{node_guid:#x} {kind:?} {at} {local_port:?}");
             for key in stolen {
-                assert!(key != 0 && !world.nodes[attacker].keys_seen.contains(&key), "{node_guid:#x} {at}");
+                assert!(key != 0 && !world.nodes[attacker].keys_seen.contains(&key), "{case}");
             }
-            assert_eq!(world.nodes[attacker].ports[1].state, PortState::Init);
-            assert_eq!(world.nodes[victim].ports[1].state, PortState::Active);
-            assert_eq!(world.route(0, world.nodes[victim].ports[1].lid), 5);
+            let is_honest = is_second && node_guid == 0x9000;
+            let state = if is_honest { PortState::Active } else { PortState::Init };
+            assert_eq!(world.nodes[attacker].ports[1].state, state, "{case}");
+            assert_eq!(world.nodes[victim].ports[1].state, PortState::Active, "{case}");
+            assert_eq!(world.route(0, world.nodes[victim].ports[1].lid), 5, "{case}");
         }
+    }
+}
+
+#[test]
+fn a_host_behind_a_switch_of_others_does_not_take_the_place_of_an_adapter() {
+    // As a switch with the node GUID of an adapter, with its port GUID, or with that of the fabric's own switch.
+    for (node_guid, port_guid) in [(0x1000, 0x1001), (0x50, 0x1001), (0x50, SWITCH.0)] {
+        let others = [(SWITCH, 9)].into();
+        let own = OwnSwitches { guids: [SWITCH].into(), trunks: [].into(), others };
+        let mut world = World::new(1, SmConfig { m_keys: Some(MKeys::new([7; 16])), own, ..config() });
+        let far = world.add(NodeType::Switch, 0x200, 20);
+        world.connect((0, 9), (far, 5));
+        world.pump();
+        let lid = world.lid(1);
+        let attacker = world.add(NodeType::Switch, 0x9000, 1);
+        world.nodes[attacker].claims = Some((node_guid, NodeType::Switch));
+        world.nodes[attacker].claimed_port_guid = Some(Guid(port_guid));
+        world.connect((far, 7), (attacker, 1));
+        world.sm.handle_port_change(world.now);
+        world.pass(30 * SECOND);
+        assert_eq!((world.route(0, lid), world.route(0, Lid(1))), (1, 0), "{node_guid:#x} {port_guid:#x}");
+        assert_eq!(world.nodes[1].ports[1].state, PortState::Active);
+        assert_eq!(world.nodes[far].ports[7].state, PortState::Init);
     }
 }
 

@@ -5,6 +5,7 @@ mod keys;
 mod lmc;
 mod membership;
 mod mute;
+mod reports;
 mod shares;
 mod switches;
 mod virtual_ports;

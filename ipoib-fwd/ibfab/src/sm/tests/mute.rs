@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
-use ib_wire::smp::{NodeType, PortState};
+use ib_wire::mad::Method;
+use ib_wire::smp::{NodeType, PortState, attribute};
+use ib_wire::{Guid, Lid};
 
-use super::world::World;
+use super::administration::{JOIN, broadcast, member};
+use super::world::{SWITCH, World};
 use super::{SECOND, config};
+use crate::subnet::{OwnSwitches, SmConfig};
 
 #[test]
 fn a_mute_host_is_found_again_by_another_trunk() {
@@ -76,4 +80,115 @@ fn a_host_whose_link_came_back_between_two_sweeps_is_asked_at_once() {
     world.sm.handle_port_change(world.now);
     world.pass(Duration::from_millis(50));
     assert_eq!(world.nodes[2].ports[1].state, PortState::Active, "{:?}", world.sm.counters());
+}
+
+/// A second switch behind port 20 of the first one, with two hosts that are in the broadcast group.
+fn with_far_switch(config: SmConfig) -> (World, usize, [usize; 2]) {
+    let mut world = World::new(1, config);
+    let far = world.add(NodeType::Switch, 0x200, 20);
+    world.connect((0, 20), (far, 5));
+    let hosts = [(0x8000, 7), (0x9000, 8)].map(|(guid, port)| {
+        let host = world.add(NodeType::ChannelAdapter, guid, 1);
+        world.connect((far, port), (host, 1));
+        host
+    });
+    world.pump();
+    world.inbox.clear();
+    for host in hosts {
+        let wanted = member(&world, host, broadcast());
+        world.member(host, Method::Set, JOIN, &wanted).unwrap();
+    }
+    (world, far, hosts)
+}
+
+/// Ports with a LID, members of the broadcast group, and how often the far hosts were to register anew.
+fn state(world: &World, hosts: [usize; 2]) -> (usize, usize, [u32; 2]) {
+    let members = world.sm.groups().find(|(mgid, ..)| *mgid == broadcast()).unwrap().2;
+    (world.sm.ports().count(), members, hosts.map(|host| world.nodes[host].reregistered))
+}
+
+#[test]
+fn a_switch_whose_answers_are_late_keeps_its_hosts() {
+    // It answers nothing, or nothing but who it is.
+    for answers in [None, Some(attribute::NODE_INFO)] {
+        let trunks = [(SWITCH, 20), (Guid(0x200), 5)].into();
+        let own = OwnSwitches { guids: [SWITCH, Guid(0x200)].into(), trunks, others: [].into() };
+        let (mut world, far, hosts) = with_far_switch(SmConfig { own, ..config() });
+        let before = state(&world, hosts);
+        assert_eq!((before.0, before.1), (5, 2));
+        world.nodes[far].mute = answers.is_none();
+        world.nodes[far].answers_only = answers;
+        world.sm.handle_port_change(world.now);
+        for _ in 0..60 {
+            world.pass(SECOND);
+            assert_eq!(state(&world, hosts), before, "{answers:?}");
+        }
+        // Others wait for it now and then at most.
+        let new = world.add(NodeType::ChannelAdapter, 0x1_0000, 1);
+        world.connect((0, 9), (new, 1));
+        world.sm.handle_port_change(world.now);
+        world.pass(if answers.is_none() { SECOND / 10 } else { 2 * SECOND });
+        assert_eq!(world.nodes[new].ports[1].state, PortState::Active, "{:?}", world.sm.counters());
+        let wanted = member(&world, new, broadcast());
+        world.member(new, Method::Set, JOIN, &wanted).unwrap();
+        world.pass(SECOND / 100);
+        assert_eq!(world.multicast(0, Lid(0xc000)) & 1 << 9, 1 << 9);
+        world.nodes[far].mute = false;
+        world.nodes[far].answers_only = None;
+        world.pass(10 * SECOND);
+        assert!(world.sm.is_up(), "{:?}", world.sm.counters());
+        assert_eq!(state(&world, hosts), (6, 3, before.2), "{answers:?}");
+        assert_ne!(world.multicast(far, Lid(0xc000)) & 1 << 5, 0, "it learned of the new member");
+        // Without its cable it is gone at once.
+        world.nodes[far].mute = true;
+        world.disconnect((0, 20));
+        world.sm.handle_port_change(world.now);
+        world.pass(SECOND);
+        assert_eq!(world.sm.ports().count(), 3);
+    }
+}
+
+#[test]
+fn a_switch_of_others_that_no_longer_answers_counts_as_gone_after_a_time() {
+    let (mut world, far, hosts) = with_far_switch(config());
+    world.nodes[far].mute = true;
+    world.sm.handle_port_change(world.now);
+    world.pass(2 * SECOND);
+    assert_eq!(state(&world, hosts), (5, 2, [1, 1]));
+    world.pass(18 * SECOND);
+    assert_eq!(state(&world, hosts), (2, 0, [1, 1]));
+}
+
+#[test]
+fn a_port_of_an_adapter_is_kept_though_another_one_answers() {
+    let mut world = World::new(1, config());
+    let both = world.add(NodeType::ChannelAdapter, 0x8000, 2);
+    world.connect((0, 8), (both, 1));
+    world.connect((0, 9), (both, 2));
+    world.pump();
+    assert_eq!(world.sm.ports().count(), 4);
+    world.nodes[both].mute_port = Some(2);
+    world.sm.handle_port_change(world.now);
+    world.pass(2 * SECOND);
+    assert_eq!(world.sm.ports().count(), 4);
+    world.pass(18 * SECOND);
+    assert_eq!(world.sm.ports().count(), 3);
+}
+
+#[test]
+fn a_link_that_bounced_stays_down_until_what_is_there_answers() {
+    let mut world = World::new(2, config());
+    world.pump();
+    // Between two sweeps another device is plugged in, which answers nothing.
+    world.disconnect((0, 2));
+    world.connect((0, 2), (2, 1));
+    world.nodes[2].mute = true;
+    world.sm.handle_port_change(world.now);
+    for _ in 0..200 {
+        world.pass(SECOND / 100);
+        assert_eq!(world.nodes[0].ports[2].state, PortState::Init);
+    }
+    world.nodes[2].mute = false;
+    world.pass(6 * SECOND);
+    assert_eq!(world.nodes[0].ports[2].state, PortState::Active);
 }

@@ -1,7 +1,6 @@
 //! What one port may take of what all ports share.
 
-use ib_wire::mad::Mad;
-use ib_wire::sa::{McMask, McMemberRecord, PathMask, PathRecord, SaMad, trap};
+use ib_wire::sa::{McMask, McMemberRecord, PathMask, PathRecord, SaMad, Selector, trap};
 
 use super::administration::{JOIN, all_hosts, creation, member, up};
 use super::*;
@@ -9,7 +8,7 @@ use super::*;
 /// Refused for want of room.
 const FULL: u16 = 0x0100;
 
-fn group(n: u8) -> ib_wire::Gid {
+pub(super) fn group(n: u8) -> ib_wire::Gid {
     let mut mgid = all_hosts();
     mgid.0[15] = n;
     mgid
@@ -49,6 +48,49 @@ fn groups_that_a_port_has_others_join_count_in_its_own_share() {
 }
 
 #[test]
+fn memberships_that_a_port_asks_for_others_count_in_its_share() {
+    let mut world = up(3, SmConfig { max_groups_of_a_port: 2, ..config() });
+    for (port, n) in [(1, 1), (1, 2), (2, 3)] {
+        make(&mut world, port, n).unwrap();
+    }
+    let proxy = |world: &mut World, port, n, on| {
+        let method = if on { Method::Set } else { Method::Delete };
+        let record = McMemberRecord { proxy_join: true, ..member(world, 3, group(n)) };
+        world.member(port, method, JOIN | McMask::PROXY_JOIN, &record).map(|_| ())
+    };
+    assert_eq!([1, 2, 3].map(|n| proxy(&mut world, 1, n, true)), [Ok(()), Ok(()), Err(FULL)]);
+    assert_eq!(proxy(&mut world, 1, 2, true), Ok(()), "that is no new one");
+    assert_eq!(proxy(&mut world, 2, 3, true), Ok(()), "another one has its own share");
+    // One that has ended, or is the member's own by now, makes room.
+    assert_eq!(proxy(&mut world, 1, 1, false), Ok(()));
+    let own = member(&world, 3, group(2));
+    world.member(3, Method::Set, JOIN, &own).unwrap();
+    make(&mut world, 2, 4).unwrap();
+    assert_eq!([1, 4].map(|n| proxy(&mut world, 1, n, true)), [Ok(()); 2]);
+}
+
+#[test]
+fn groups_in_the_name_of_others_end_with_their_maker() {
+    let mut world = up(2, SmConfig { max_groups_of_a_port: 2, ..config() });
+    for n in [1, 2] {
+        let (mask, record) = creation(&world, 1, group(n));
+        // The port of the subnet manager never leaves.
+        let manager = ib_wire::Gid::new(ib_wire::Gid::DEFAULT_PREFIX, SWITCH);
+        let record = McMemberRecord { proxy_join: true, port_gid: manager, ..record };
+        world.member(1, Method::Set, mask | McMask::PROXY_JOIN, &record).unwrap();
+    }
+    // One of them has a member of its own accord.
+    let own = member(&world, 2, group(2));
+    world.member(2, Method::Set, JOIN, &own).unwrap();
+    assert_eq!(world.sm.groups().count(), 3);
+    world.disconnect((0, 1));
+    world.sm.handle_port_change(world.now);
+    world.pass(SECOND);
+    let left: Vec<_> = world.sm.groups().map(|(mgid, _, members)| (mgid, members)).collect();
+    assert!(left.len() == 2 && left.contains(&(group(2), 1)), "{left:?}");
+}
+
+#[test]
 fn a_group_counts_for_a_member_when_its_maker_has_left() {
     let mut world = up(3, SmConfig { max_groups_of_a_port: 2, ..config() });
     // Port 2 joins by itself what port 1 makes, and port 3 by proxy.
@@ -80,40 +122,6 @@ fn one_port_does_not_take_all_subscriptions() {
     assert!(world.subscribe(1, traps[0], false).is_ok() && world.subscribe(1, traps[2], true).is_ok());
 }
 
-#[test]
-fn a_port_that_confirms_nothing_loses_its_own_reports_only() {
-    let mut world = up(2, SmConfig { max_subscriptions_of_a_port: 2, ..config() });
-    for port in [1, 2] {
-        assert!(world.subscribe(port, trap::GROUP_CREATED, true).is_ok());
-    }
-    let (silent, good) = (world.lid(1), world.lid(2));
-    for n in 1..=6 {
-        let (mask, record) = creation(&world, 1, group(n));
-        let request = SaMad::request(Method::Set, Tid(4), mask.bits(), &record);
-        let mad = Mad { peer: world.address(1), bytes: request.to_bytes() };
-        world.sm.handle_mad(world.now, &mad);
-        world.pump();
-        world.inbox.pop_front();
-        let reports = std::mem::take(&mut world.inbox);
-        let to: Vec<_> = reports.iter().map(|mad| mad.peer.lid).collect();
-        assert_eq!(to, if n <= 2 { vec![silent, good] } else { vec![good] }, "{n}");
-        for report in reports {
-            // The silent one confirms what is not its own, which confirms nothing.
-            let mut answer = SaMad::parse(&report.bytes);
-            answer.header.method = Method::ReportResp;
-            let unasked = world.sm.counters().unasked;
-            let from = if report.peer.lid == good { [1, 2] } else { [2, 2] };
-            for (n, port) in from.into_iter().enumerate() {
-                let mad = Mad { peer: world.address(port), bytes: answer.to_bytes() };
-                world.sm.handle_mad(world.now, &mad);
-                let wrong = if report.peer.lid == good { 1 } else { n as u64 + 1 };
-                assert_eq!(world.sm.counters().unasked, unasked + wrong);
-            }
-        }
-    }
-    assert_eq!(world.sm.counters().reports_lost, 4);
-}
-
 /// Sixteen pairs of four ports, the switch's among them.
 #[test]
 fn one_request_does_not_have_all_pairs_of_ports_examined() {
@@ -133,6 +141,17 @@ fn what_a_request_has_examined_is_counted() {
     let wanted = PathRecord { pkey: PKey(0x8123), ..PathRecord::default() };
     assert!(world.path(1, PathMask::PKEY, &wanted).is_err());
     assert_eq!(world.sm.take_examined(), 16, "pairs of four ports");
+    // With a second switch each of their ports once, whatever the number of pairs.
+    let far = world.add(NodeType::Switch, 0x200, 20);
+    world.connect((0, 20), (far, 5));
+    let host = world.add(NodeType::ChannelAdapter, 0x8000, 1);
+    world.connect((far, 7), (host, 1));
+    world.sm.handle_port_change(world.now);
+    world.pass(SECOND);
+    let wanted =
+        PathRecord { mtu_selector: Selector::Greater, mtu: Mtu::B4096.into(), ..PathRecord::default() };
+    assert!(world.path(1, PathMask::MTU_SELECTOR | PathMask::MTU, &wanted).is_err());
+    assert_eq!(world.sm.take_examined(), 6 * 6 + 2 * 21);
     // A table that is refused is not looked for further than its refusal takes.
     for n in 1..=40 {
         make(&mut world, 1, n).unwrap();

@@ -34,10 +34,16 @@ pub(super) struct SimNode {
     pub(super) lies: bool,
     /// Node GUID and type that it claims to have.
     pub(super) claims: Option<(u64, NodeType)>,
+    /// Number of the port that it claims its cable is in.
+    pub(super) claimed_local_port: Option<u8>,
+    /// Size of the P_Key table that it claims to have.
+    pub(super) partition_cap: u16,
     /// Port GUID that it claims to have.
     pub(super) claimed_port_guid: Option<Guid>,
     /// Does not answer.
     pub(super) mute: bool,
+    /// The port by which it does not answer.
+    pub(super) mute_port: Option<u8>,
     /// Answers requests of this attribute only.
     pub(super) answers_only: Option<u16>,
     /// Does not answer what would bring its ports from INIT to ARMED.
@@ -82,8 +88,11 @@ impl SimNode {
             keys_seen: BTreeSet::new(),
             lies: false,
             claims: None,
+            claimed_local_port: None,
+            partition_cap: 64,
             claimed_port_guid: None,
             mute: false,
+            mute_port: None,
             answers_only: None,
             never_arms: false,
             reregistered: 0,
@@ -143,10 +152,10 @@ impl SimNode {
                 system_image_guid: node_guid,
                 node_guid,
                 port_guid: self.claimed_port_guid.unwrap_or(port_guid),
-                partition_cap: 64,
+                partition_cap: self.partition_cap,
                 device_id: 1,
                 revision: 1,
-                local_port: entry,
+                local_port: self.claimed_local_port.unwrap_or(entry),
                 vendor_id: Qpn::new(0),
             }),
             attribute::NODE_DESCRIPTION => answer.set_attribute(&NodeDescription::new("sim")),
@@ -159,7 +168,8 @@ impl SimNode {
                 answer.set_attribute(&self.switch);
             }
             attribute::PORT_INFO => {
-                let info = &mut self.ports[modifier as usize];
+                let at = if self.kind == NodeType::Switch { modifier as usize } else { usize::from(entry) };
+                let info = &mut self.ports[at];
                 if let (true, Some(wanted)) = (set, smp.attribute::<PortInfo>()) {
                     self.reregistered += u32::from(wanted.client_reregister);
                     let state = match (wanted.state, info.state) {
@@ -304,6 +314,9 @@ impl World {
                 }
                 DirectedStep::Deliver => {
                     let entry = if let Origin::Port(entry) = origin { entry } else { 0 };
+                    if self.nodes[at].mute_port == Some(entry) {
+                        return;
+                    }
                     let Some(answer) = self.nodes[at].agent(&smp, entry, self.now) else { return };
                     smp = answer;
                     if let Some(mlid) = self.watch {

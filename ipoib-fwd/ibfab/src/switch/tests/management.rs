@@ -313,6 +313,62 @@ fn an_answer_comes_back_by_the_port_that_its_request_left_by() {
 }
 
 #[test]
+fn an_answer_off_its_way_back_is_dropped_wherever_it_goes() {
+    let mut bench = Bench::active(3);
+    let path = DirectedPath::LOCAL.then(2).unwrap();
+    let answer = |path: &DirectedPath, pointer| {
+        let question = Smp::directed(Method::Get, Tid(7), attribute::NODE_INFO, 0, path);
+        let mut answer = question.answer(MadStatus::OK);
+        answer.set_hop_pointer(pointer);
+        answer
+    };
+    // A host behind port 1 answers for the node behind port 2. As if the answer were on its way out:
+    let mut outward = answer(&path, 1);
+    outward.header.status = MadStatus::OK;
+    // For the switch itself:
+    let mut local = answer(&DirectedPath::LOCAL, 1);
+    local.initial_path[1] = 1;
+    // By LID past the switches that check hops, to this switch and through it to another one:
+    let by_lid = answer(&DirectedPath::LOCAL.then(1).unwrap(), 1);
+    let permissive = Lid::PERMISSIVE;
+    for (forged, slid, dlid) in [
+        (outward, permissive, permissive),
+        (outward, Lid(11), permissive),
+        (local, permissive, permissive),
+        (by_lid, Lid(11), Lid(1)),
+        (by_lid, Lid(11), Lid(13)),
+    ] {
+        let before = bench.dropped(1, DropReason::BadRoute);
+        bench.send(1, &smp(&forged, slid, dlid));
+        assert_eq!(bench.dropped(1, DropReason::BadRoute), before + 1, "{slid} to {dlid}: {forged:?}");
+        assert!(bench.switch.next_mad().is_none() && bench.received(3).is_empty());
+    }
+    // The parts of a route that go by LID pass.
+    for pointer in [0, 2] {
+        let packet = smp(&answer(&path, pointer), Lid(11), Lid(13));
+        bench.send(1, &packet);
+        assert_eq!(bench.received(3), [packet], "{pointer}");
+    }
+}
+
+#[test]
+fn a_packet_that_goes_by_lid_has_a_source_lid() {
+    let mut bench = Bench::active(3);
+    let get = Smp::lid_routed(Method::Get, Tid(4), attribute::NODE_INFO, 0);
+    let directed = Smp::directed(Method::Get, Tid(4), attribute::NODE_INFO, 0, &DirectedPath::LOCAL);
+    // Where the channel adapter is known, and where it is not.
+    for sources in [None, Some(Lid(11))] {
+        bench.switch.set_sources(|port| sources.filter(|_| port.0 == 1));
+        for (forged, dlid) in [(get, Lid(1)), (get, Lid(13)), (directed, Lid(13))] {
+            let before = bench.dropped(1, DropReason::SourceLid);
+            bench.send(1, &smp(&forged, Lid::PERMISSIVE, dlid));
+            assert_eq!(bench.dropped(1, DropReason::SourceLid), before + 1, "to {dlid}");
+            assert!(bench.received(3).is_empty() && bench.received(1).is_empty());
+        }
+    }
+}
+
+#[test]
 fn a_flood_from_one_port_loses_no_datagrams_of_others() {
     let mut bench = Bench::active(4);
     let trap = Smp::lid_routed(Method::Trap, Tid(1), attribute::NOTICE, 0);
