@@ -357,7 +357,7 @@ fn a_packet_that_goes_by_lid_has_a_source_lid() {
     let get = Smp::lid_routed(Method::Get, Tid(4), attribute::NODE_INFO, 0);
     let directed = Smp::directed(Method::Get, Tid(4), attribute::NODE_INFO, 0, &DirectedPath::LOCAL);
     // Where the channel adapter is known, and where it is not.
-    for sources in [None, Some(Lid(11))] {
+    for sources in [None, Some(LidBlock { base: Lid(11), lmc: Lmc::new(0) })] {
         bench.switch.set_sources(|port| sources.filter(|_| port.0 == 1));
         for (forged, dlid) in [(get, Lid(1)), (get, Lid(13)), (directed, Lid(13))] {
             let before = bench.dropped(1, DropReason::SourceLid);
