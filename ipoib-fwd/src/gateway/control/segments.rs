@@ -262,7 +262,7 @@ impl<B: Backend> GatewayControl<B> {
 
     /// Has a worker do something for a segment. It goes the way of all that concerns the segment's InfiniBand port, so that it meets the
     /// tables that were published before.
-    fn command(&mut self, at: SegmentIndex, worker: WorkerIndex, command: GatewayCommand) -> bool {
+    pub(super) fn command(&mut self, at: SegmentIndex, worker: WorkerIndex, command: GatewayCommand) -> bool {
         let endpoint = self.segments.at(at).map(|duty| duty.endpoint);
         match endpoint.and_then(|endpoint| self.endpoints.at(endpoint)) {
             Some(endpoint) => endpoint.send(worker, command),
