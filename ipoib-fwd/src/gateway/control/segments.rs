@@ -371,7 +371,7 @@ impl<B: Backend> GatewayControl<B> {
                 tell(What::Down, "InfiniBand link down".to_owned(), Value::Null);
             }
             // Handled where the packet came in, with the sender's drop reasons.
-            Event::Arp(_) | Event::Stopped => {}
+            Event::Arp(_) | Event::QueryUnsent { .. } | Event::Stopped => {}
             Event::NeighbourResolved { ip, hardware } => {
                 let facts =
                     json!({"address": ip, "side": "InfiniBand", "hardware_address": hardware.to_string()});
