@@ -112,6 +112,21 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
         }
         done
     }
+
+    /// Hands queries that waited for a port, and were dropped, back to the control lcore.
+    #[cold]
+    pub(super) fn report_unsent(&mut self) {
+        let (tables, mut hands) = self.hands();
+        for port in 0..hands.ethernets.len() {
+            while let Some((segment, frame)) =
+                hands.ethernets.get_mut(port).and_then(EthernetFace::take_unsent)
+            {
+                if let Some(table) = tables.segment(segment) {
+                    hands.give_back(segment, frame, table);
+                }
+            }
+        }
+    }
 }
 
 impl<Q: MemoryWork> Hands<'_, Q> {

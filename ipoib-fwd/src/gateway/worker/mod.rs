@@ -316,6 +316,9 @@ impl<Q: MemoryWork> Worker for GatewayWorker<Q> {
         for (face, port) in self.ethernets.iter_mut().zip(0..) {
             busy |= face.begin_turn(EthernetIndex(port), &mut self.common.counters, &mut self.tables);
         }
+        if self.ethernets.iter().any(EthernetFace::has_unsent) {
+            self.report_unsent();
+        }
         for port in self.endpoints() {
             busy |= self.take_commands(port) > 0;
         }
