@@ -18,7 +18,7 @@ use ipoib_fwd::forward::{
     Draft, EndpointIndex, EthNeighbour, EthernetIndex, GatewayAddress, IbNeighbour, MAX_NEIGHBOURS, RcPaths,
     SegmentIndex, Settings, Tables,
 };
-use ipoib_fwd::gateway::{GatewayWorker, WorkerParts};
+use ipoib_fwd::gateway::{GatewayWorker, Leases, WorkerParts};
 use pmd::eal::Eal;
 use pmd::eth::{EthConfig, EthPort, EthQueue};
 use pmd::hca::{AddressVector, Queues, RcSlot, UdDestination};
@@ -320,6 +320,7 @@ impl Hand {
             srq_low,
             seed: 1,
             storm: Arc::default(),
+            leases: Arc::new(Leases::new(Instant::now())),
             tap: None,
         });
         let reader = worker.counters().reader();

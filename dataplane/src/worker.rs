@@ -38,6 +38,9 @@ pub enum Wakes {
 
 /// One worker's duty.
 pub trait Worker {
+    /// Called before each [`Worker::turn`] with the time, which the loop reads anyway.
+    fn begin_turn(&mut self, _now: Instant) {}
+
     /// Takes one turn over all queues. Never waits.
     fn turn(&mut self) -> Turn;
 
@@ -210,35 +213,22 @@ impl Idle {
 /// Idle, it does as the handle says at that moment.
 pub fn run<W: Worker>(mut worker: W, handle: &Handle) -> W {
     let mut idle = Idle::new(handle.idle());
-    let clock = Clock::start();
-    let mut begin = clock.now_ns();
+    // Reading the clock is no system call (vDSO).
+    let mut begin = Instant::now();
     while !handle.stop.load(Ordering::Acquire) {
+        worker.begin_turn(begin);
         let turn = worker.turn();
-        let end = clock.now_ns();
+        let end = Instant::now();
         if turn == Turn::Busy {
-            worker.record_service_time(end.saturating_sub(begin));
+            worker.record_service_time(end.saturating_duration_since(begin).as_nanos() as u64);
         }
         if turn == Turn::Idle {
             idle.follow(handle.idle(), &mut worker);
         }
         idle.after(turn, &mut worker);
-        begin = if turn == Turn::Busy { end } else { clock.now_ns() };
+        begin = if turn == Turn::Busy { end } else { Instant::now() };
     }
     worker
-}
-
-/// Nanoseconds since its start. Reading it is no system call (vDSO).
-#[derive(Clone, Copy, Debug)]
-struct Clock(Instant);
-
-impl Clock {
-    fn start() -> Self {
-        Self(Instant::now())
-    }
-
-    fn now_ns(self) -> u64 {
-        self.0.elapsed().as_nanos() as u64
-    }
 }
 
 #[cfg(test)]

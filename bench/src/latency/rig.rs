@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dataplane::ring;
 use dataplane::table::Publisher;
@@ -12,7 +12,7 @@ use endpoint::LinkWorker;
 use hdrhistogram::Histogram;
 use ipoib_fwd::counter::{Totals, WorkerCounterReader};
 use ipoib_fwd::forward::Tables;
-use ipoib_fwd::gateway::{GatewayWorker, WorkerParts};
+use ipoib_fwd::gateway::{GatewayWorker, Leases, WorkerParts};
 use pmd::eal::{self, Eal, LcoreJob};
 use pmd::eth::{Burst, EthConfig, EthPort, EthQueue};
 use pmd::hca::Queues as _;
@@ -119,7 +119,7 @@ impl Rig {
         let start = |n: usize| EthPort::start(Some(&format!("net_memif{n}")), &config, &pool).map_err(text);
         let (port, queues) = start(2 * index)?;
         let (near_port, near_queues) = start(2 * index + 1)?;
-        let begin = std::time::Instant::now();
+        let begin = Instant::now();
         while !(port.link().up && near_port.link().up) {
             if begin.elapsed() > PATIENCE {
                 return Err("the two ends of net_memif do not find each other".to_owned());
@@ -143,6 +143,7 @@ impl Rig {
                 srq_low: 1,
                 seed: 1,
                 storm: Arc::default(),
+                leases: Arc::new(Leases::new(Instant::now())),
                 tap: None,
             });
             let reader = worker.counters().reader();

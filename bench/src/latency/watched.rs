@@ -88,6 +88,11 @@ impl<W> Watched<W> {
 
 impl<W: Worker> Worker for Watched<W> {
     #[inline]
+    fn begin_turn(&mut self, now: Instant) {
+        self.worker.begin_turn(now);
+    }
+
+    #[inline]
     fn turn(&mut self) -> Turn {
         match self.desk.order.load(Ordering::Acquire) {
             NOTHING => self.worker.turn(),

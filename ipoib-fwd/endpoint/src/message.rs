@@ -111,7 +111,14 @@ pub enum Note<Q: Queues, N> {
     /// Traffic goes to a neighbour of a link that wants a connection.
     Wanted(LinkIndex, IpAddr),
     /// A datagram of the control lcore's was not taken.
-    Refused(PostError),
+    Refused {
+        /// The link.
+        link: LinkIndex,
+        /// The datagram.
+        buf: Mbuf,
+        /// Why.
+        error: PostError,
+    },
     /// So many notes about queue pairs found the ring full since the last one that did not.
     EventsLost(u64),
     /// Times recorded since the last one.

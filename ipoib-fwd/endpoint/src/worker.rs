@@ -176,10 +176,10 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
                     self.closing.retain(|closing| *closing != link);
                     None
                 }
-                // What is refused is lost, as the wire may lose it: who sent it sends again.
+                // What is refused is lost. The link is notified: a query that was not sent is not unanswered.
                 Command::SendUd { link, to, buf } => {
                     let sent = self.queues.send_ud(place(link), &to, buf);
-                    sent.err().map(|refused| Note::Refused(refused.error))
+                    sent.err().map(|Refused { buf, error }| Note::Refused { link, buf, error })
                 }
                 Command::Latency(next) => Some(Note::Latency(times.swap(next))),
                 Command::Key(key, list) => {

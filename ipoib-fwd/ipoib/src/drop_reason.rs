@@ -62,6 +62,8 @@ hca::counted! {
         BadHello = "bad-hello",
         /// Another gateway forwards this segment's packets.
         Standby = "standby",
+        /// Another gateway may forward this segment's packets by now: the control lcore has sent no hello for as long as the others wait for one.
+        LeaseOver = "lease-over",
         /// The segment is blocked because there is a loop around the gateway.
         SegmentBlocked = "segment-blocked",
         /// The destination did not answer ARP, or its path could not be found.

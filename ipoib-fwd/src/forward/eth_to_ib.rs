@@ -101,6 +101,19 @@ pub enum EthVerdict<'t, D> {
     Drop(DropReason),
 }
 
+impl<D> EthVerdict<'_, D> {
+    /// True if only the gateway that forwards does so.
+    #[inline]
+    #[must_use]
+    pub const fn is_of_forwarder(&self) -> bool {
+        match self {
+            Self::Forward { .. } | Self::Fragment { .. } | Self::TooBig { .. } => true,
+            Self::Punt(punt) => punt.is_of_forwarder(),
+            Self::Drop(_) => false,
+        }
+    }
+}
+
 /// Decides on a frame of a segment. `head` is the frame's first bytes, with all headers (78 bytes are always enough),
 /// `front` what [`FrameHead::parse`] read there, `frame_len` the frame's length without frame check sequence.
 #[inline(always)]

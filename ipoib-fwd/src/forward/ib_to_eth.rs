@@ -54,6 +54,19 @@ pub enum IbVerdict {
     Drop(DropReason),
 }
 
+impl IbVerdict {
+    /// True if only the gateway that forwards does so.
+    #[inline]
+    #[must_use]
+    pub const fn is_of_forwarder(&self) -> bool {
+        match self {
+            Self::Forward { .. } | Self::Fragment { .. } | Self::TooBig { .. } => true,
+            Self::Punt(punt) => punt.is_of_forwarder(),
+            Self::Drop(_) => false,
+        }
+    }
+}
+
 /// Decides on a message that came in by a queue pair. `head` is its first bytes from the encapsulation header on, with
 /// all headers (64 bytes are always enough), `message_len` its length, `source` how it came,
 /// `checksum` what the device says of the packet's header.

@@ -91,5 +91,15 @@ pub enum Punt {
     Neighbour(Ipv4Addr),
 }
 
+impl Punt {
+    /// True if only the gateway that forwards hands it over.
+    const fn is_of_forwarder(&self) -> bool {
+        match self {
+            Self::Neighbour(_) => true,
+            Self::Arp | Self::Hello | Self::Local => false,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests;

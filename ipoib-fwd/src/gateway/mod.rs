@@ -7,6 +7,7 @@ mod devices;
 mod error;
 mod frames;
 mod gids;
+mod leases;
 mod partial_checksum;
 mod port_names;
 mod privileges;
@@ -21,6 +22,7 @@ mod worker;
 mod writer;
 
 pub use error::{GatewayError, Placed};
+pub use leases::Leases;
 pub use punts::Cause;
 pub(crate) use random::random;
 pub use start::{Report, Start};

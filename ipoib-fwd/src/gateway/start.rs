@@ -27,11 +27,13 @@ use super::control::reload::{Reloader, policy};
 use super::control::service::Service;
 use super::control::set::Chosen;
 use super::control::since::Base;
+use super::control::stalls::Stalls;
 use super::control::traces::Traces;
 use super::control::{GatewayControl, Schedule};
 use super::devices::{Devices, open_soft};
 use super::error::{GatewayError, Places};
 use super::gids::{self, GatewayGids};
+use super::leases::Leases;
 use super::port_names::PortNames;
 use super::privileges::Privileges;
 use super::random::random;
@@ -350,6 +352,7 @@ impl Running<'_> {
         board.flush();
 
         let storm = Arc::<SharedStorm>::default();
+        let leases = Arc::new(Leases::new(now));
         let mut workers = Vec::new();
         for links in links.drain(..) {
             let tap = self.capture.as_mut().map(Capture::tap);
@@ -361,6 +364,7 @@ impl Running<'_> {
                 srq_low: self.config.infiniband.srq_alarm(),
                 seed: random(),
                 storm: Arc::clone(&storm),
+                leases: Arc::clone(&leases),
                 tap,
             }));
         }
@@ -410,6 +414,7 @@ impl Running<'_> {
                 .then(|| Duration::from_secs(self.config.gateway.stats_seconds.into())),
             stats_stream: Stream::stdout("lines of statistics"),
             schedule: Schedule::new(now),
+            stalls: Stalls::default(),
             stopping: None,
             failure: None,
         };

@@ -55,6 +55,8 @@ hca::counted! {
         SrqLow = "srq_low",
         /// Errors that a port's device has told of.
         DeviceErrors = "device_errors",
+        /// Times that the control lcore did not run for longer than other gateways wait for a hello.
+        ControlStalls = "control_stalls",
         /// Packet buffers, by state.
         Buffers = "buffers",
         /// Packets of captures, by outcome: `missing` were too many for who writes them, or for the disk.
@@ -89,6 +91,7 @@ impl Family {
             | Self::EthernetPortPartialChecksums
             | Self::SrqLow
             | Self::DeviceErrors
+            | Self::ControlStalls
             | Self::CapturePackets
             | Self::Reloads => true,
             Self::BuildInfo

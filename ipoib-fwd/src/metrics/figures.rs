@@ -105,6 +105,8 @@ pub struct Figures {
     pub infinibands: Vec<InfinibandFigures>,
     /// Packet buffers in use, and those that are available.
     pub buffers: [u32; 2],
+    /// Times that the control lcore did not run for a lease.
+    pub control_stalls: u64,
     /// Reloads that were done, and those that were refused.
     pub reloads: [u64; 2],
     /// Packets of captures that were written, and those that are missing.
@@ -240,6 +242,7 @@ impl Figures {
         };
         let buffers = of("state", ["in_use", "available"], self.buffers.map(u64::from));
         sheet.gauge(Family::Buffers, buffers.map(|(labels, n)| (labels, n as f64)));
+        sheet.counter(Family::ControlStalls, [(labels([]), self.control_stalls)]);
         sheet.counter(Family::Reloads, of("outcome", ["done", "refused"], self.reloads));
         sheet.counter(Family::CapturePackets, of("outcome", ["written", "missing"], self.captured));
         let [turns, setup] = &self.times;
@@ -296,6 +299,7 @@ mod tests {
             ethernets: (0..ports).map(ethernet).collect(),
             infinibands: (0..ports).map(infiniband).collect(),
             buffers: [1; 2],
+            control_stalls: 1,
             reloads: [1; 2],
             captured: [1; 2],
             times: [times; 2],

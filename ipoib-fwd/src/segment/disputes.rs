@@ -177,16 +177,19 @@ impl<P: Packet> Segment<P> {
     /// waited for the answer is discarded.
     pub fn handle_unsent(&mut self, frame: &[u8]) {
         let Ok(arp) = EthernetArp::parse(frame) else { return };
-        let ip = IpAddr::V4(arp.target_ip);
-        if arp.operation != ArpOperation::Request || arp.sender_ip == arp.target_ip {
-            return;
+        if arp.operation == ArpOperation::Request && arp.sender_ip != arp.target_ip {
+            self.give_up_queried(Side::Ethernet, arp.target_ip.into());
         }
+    }
+
+    /// A query to a side was not sent: what waits for the answer is discarded.
+    pub(super) fn give_up_queried(&mut self, side: Side, ip: IpAddr) {
         // A claim of an Ethernet host has InfiniBand queried.
-        let is_queried = self.owners.claimed(ip).is_some_and(|claim| claim.side() == Side::InfiniBand);
+        let is_queried = self.owners.claimed(ip).is_some_and(|claim| claim.side().other() == side);
         if is_queried && self.owners.is_asked(ip) {
             self.give_up(ip);
         }
-        if self.lookups.get(&ip).is_some_and(|lookup| lookup.own == Side::Ethernet) {
+        if self.lookups.get(&ip).is_some_and(|lookup| lookup.own == side) {
             self.lookups.remove(&ip);
             self.counters.limited += 1;
         }

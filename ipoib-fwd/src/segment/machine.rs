@@ -285,6 +285,7 @@ impl<P: Packet> Segment<P> {
                     });
                 }
             }
+            Event::QueryUnsent { ip } => self.give_up_queried(Side::InfiniBand, *ip),
             _ => {}
         }
     }

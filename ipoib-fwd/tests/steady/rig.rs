@@ -1,6 +1,7 @@
 //! The gateway's own worker between a port of DPDK's and the mlx5 driver, at whose rings a sink is.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use dataplane::ring;
 use dataplane::table::Publisher;
@@ -15,7 +16,7 @@ use ipoib_fwd::forward::{
     Draft, EndpointIndex, EthNeighbour, EthernetIndex, GatewayAddress, IbNeighbour, RcPaths, SegmentIndex,
     Settings, Tables,
 };
-use ipoib_fwd::gateway::{GatewayWorker, WorkerParts};
+use ipoib_fwd::gateway::{GatewayWorker, Leases, WorkerParts};
 use pmd::eal::Eal;
 use pmd::eth::{EthConfig, EthPort};
 use pmd::hca::{AddressVector, Queues as _, RcSlot, UdDestination};
@@ -78,6 +79,10 @@ struct Watched<F> {
 }
 
 impl<F: FnMut()> Worker for Watched<F> {
+    fn begin_turn(&mut self, now: Instant) {
+        self.worker.begin_turn(now);
+    }
+
     fn turn(&mut self) -> Turn {
         if self.turns == WARM_UP {
             (self.begin)();
@@ -159,6 +164,7 @@ pub(crate) fn forward(case: Case, begin: impl FnMut(), end: impl FnOnce()) -> Ou
         srq_low: 16,
         seed: 1,
         storm: Arc::default(),
+        leases: Arc::new(Leases::new(Instant::now())),
         tap: None,
     });
     let reader = worker.counters().reader();

@@ -105,12 +105,23 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
             return;
         }
         let prepared = self.hca.destination(self.number, to);
-        let Some(to) = self.check(prepared) else { return };
-        match self.pool.copy_from_slice(message) {
-            Some(buf) => {
-                self.offer(worker, Command::SendUd { link, to, buf });
+        let Some(to) = self.check(prepared) else { return self.note_unsent(link, message) };
+        let is_taken = match self.pool.copy_from_slice(message) {
+            Some(buf) => self.offer(worker, Command::SendUd { link, to, buf }),
+            None => {
+                self.losses.no_buffers += 1;
+                false
             }
-            None => self.losses.no_buffers += 1,
+        };
+        if !is_taken {
+            self.note_unsent(link, message);
+        }
+    }
+
+    /// A message of a link's was not sent.
+    pub(super) fn note_unsent(&mut self, link: LinkIndex, message: &[u8]) {
+        if let Some(link) = self.port.link_mut(link) {
+            link.handle_unsent(message);
         }
     }
 

@@ -64,7 +64,10 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                     link.handle_used(now, worker, &[], &[ip]);
                 }
             }
-            Note::Refused(error) => self.losses.count(error),
+            Note::Refused { link, buf, error } => {
+                self.losses.count(error);
+                self.note_unsent(link, buf.data());
+            }
             Note::EventsLost(n) => self.losses.events += n,
             Note::Latency(histogram) => latency(histogram),
             Note::Key(note) => self.take_key_note(worker, note),

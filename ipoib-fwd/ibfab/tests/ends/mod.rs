@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path as FilePath;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -50,6 +50,8 @@ pub(crate) struct End {
     pub(crate) board: States,
     pub(crate) times: Recorder,
     pub(crate) removed: Vec<LinkIndex>,
+    /// Whom it has queried in vain: the query was not sent.
+    pub(crate) unsent: Vec<IpAddr>,
 }
 
 /// Address of an end on a link: each link has its own subnet.
@@ -73,7 +75,7 @@ impl End {
         let (endpoint, workers) = Endpoint::new(device, config, pool, now).unwrap();
         let (mut board, times) = (States::default(), Recorder::default());
         let quiescents = workers.iter().map(|_| board.1.join()).collect();
-        Self { n, endpoint, workers, quiescents, board, times, removed: Vec::new() }
+        Self { n, endpoint, workers, quiescents, board, times, removed: Vec::new(), unsent: Vec::new() }
     }
 
     pub(crate) fn turn(&mut self, now: Instant) {
@@ -100,6 +102,9 @@ impl End {
         self.endpoint.tick(now, &mut self.board, |_| {});
         while let Some((index, event)) = self.endpoint.poll_link_event() {
             let responder = ArpResponder::new([(ip(index, self.n), WorkerIndex(0))]);
+            if let Event::QueryUnsent { ip } = event {
+                self.unsent.push(ip);
+            }
             if let (Some(link), Event::Arp(_)) = (self.endpoint.link_at(index), &event) {
                 responder.handle_event(now, link, &event);
             }

@@ -92,6 +92,9 @@ impl DropReason {
                 "Gateways of one segment with different versions or `pair-key`, or somebody forges hellos: `ipoib-fwd ctl links` says under `stranger` what is wrong and on which side."
             }
             Self::Standby => "Ordinary on a gateway that stands by.",
+            Self::LeaseOver => {
+                "The control lcore did not run, or worker 0 did not: `control-stalled` in `ipoib-fwd ctl events alarm` and the log say for how long. Give each lcore a processor of its own, or enlarge `gateway.hello-ms`."
+            }
             Self::SegmentBlocked => {
                 "Something joins both networks: find the bridge. The gateway forwards again by itself when its probes do not come back."
             }

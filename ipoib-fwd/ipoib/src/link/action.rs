@@ -239,6 +239,11 @@ pub enum Event {
         /// Now.
         new: HardwareAddress,
     },
+    /// An ARP request for this address was not sent: the device or the way to it had no room. Silence is no answer to it.
+    QueryUnsent {
+        /// The address.
+        ip: IpAddr,
+    },
     /// A neighbour does not answer.
     NeighbourUnreachable {
         /// Its IP address.

@@ -6,9 +6,10 @@ use cm::connection::{Event as CmEvent, RequestInfo};
 use cm::{Origin, Path};
 use hca::RcSlot;
 use ib_wire::cm::RejectReason;
+use ib_wire::ipoib::{Arp, ArpOperation, EtherType, decapsulate};
 use ib_wire::{Gid, Lid, PKey, Qpn};
 
-use super::action::{ConnKey, WorkerNote};
+use super::action::{ConnKey, Event, WorkerNote};
 use super::connections::Candidate;
 use super::machine::Link;
 use super::settings::WorkerIndex;
@@ -42,6 +43,17 @@ impl Link {
     /// Tells what befell a connected queue pair. Unknown numbers are ignored.
     pub fn handle_note(&mut self, now: Instant, qpn: Qpn, note: WorkerNote) {
         self.with_conns(now, |conns| conns.note(now, qpn, note));
+    }
+
+    /// A message of this link's was not sent.
+    pub fn handle_unsent(&mut self, message: &[u8]) {
+        let Some((EtherType::Arp, content)) = decapsulate(message) else { return };
+        if let Ok(arp) = Arp::parse(content)
+            && arp.operation == ArpOperation::Request
+            && arp.sender_ip != arp.target_ip
+        {
+            self.out.events.push_back(Event::QueryUnsent { ip: arp.target_ip.into() });
+        }
     }
 
     /// True if `qpn` is a connected queue pair of this link.

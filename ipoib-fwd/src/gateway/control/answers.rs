@@ -188,7 +188,11 @@ impl<B: Backend> GatewayControl<B> {
             "traffic": totals.traffic_json(),
             "workers": workers,
             "drops": totals.drops_json(),
-            "alarms": {"srq_low": self.srq_low(), "loops": self.segments.iter().map(|s| s.duty.pair.statistics().loops).sum::<u64>()},
+            "alarms": {
+                "srq_low": self.srq_low(),
+                "loops": self.segments.iter().map(|s| s.duty.pair.statistics().loops).sum::<u64>(),
+                "control_stalls": self.stalls.count(),
+            },
             "segments": segments,
             "tables": tables,
             "reloads": self.reloader.json(),

@@ -27,6 +27,7 @@ impl<B: Backend> GatewayControl<B> {
             ethernets: self.ethernet_figures(),
             infinibands: self.infiniband_figures(),
             buffers: [self.pool.in_use(), self.pool.available()],
+            control_stalls: self.stalls.count(),
             reloads: self.reloader.counts(),
             captured: self.recordings.totals(),
             times: [&self.times.service, &self.times.setup].map(Summary::of),

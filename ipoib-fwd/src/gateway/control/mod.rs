@@ -18,6 +18,7 @@ mod segments;
 pub(super) mod service;
 pub(super) mod set;
 pub(super) mod since;
+pub(super) mod stalls;
 pub(super) mod traces;
 
 use std::sync::Arc;
@@ -46,6 +47,7 @@ use reload::Reloader;
 use service::Service;
 use set::Chosen;
 use since::Base;
+use stalls::Stalls;
 use traces::Traces;
 
 type Destination<B> = <<B as Backend>::Queues as Queues>::Destination;
@@ -89,6 +91,7 @@ pub(super) struct GatewayControl<B: Backend> {
     pub(super) stats_period: Option<Duration>,
     pub(super) stats_stream: Stream,
     pub(super) schedule: Schedule,
+    pub(super) stalls: Stalls,
     pub(super) stopping: Option<Instant>,
     /// What ended the gateway, if it was not asked to end.
     pub(super) failure: Option<HcaError>,
@@ -164,6 +167,7 @@ impl<B: Backend> GatewayControl<B> {
 
 impl<B: Backend> Controller for GatewayControl<B> {
     fn tick(&mut self, now: Instant) -> Flow {
+        self.watch_stalls(now);
         let mut busy = self.tick_endpoints(now);
         if let Err(gone) = self.look_for_devices(now) {
             self.drop_waiting(now);

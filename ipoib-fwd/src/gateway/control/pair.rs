@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::GatewayControl;
 use super::duties::parts;
 use crate::event::What;
-use crate::forward::{self, ETHERTYPE_HELLO, PAIR_GROUP, PeerGateway, SegmentIndex};
+use crate::forward::{self, ETHERTYPE_HELLO, EndpointIndex, PAIR_GROUP, PeerGateway, SegmentIndex};
 use crate::gateway::worker::GatewayCommand;
 use crate::segment::Segment;
 use crate::segment::pair::message::LONGEST;
@@ -139,6 +139,30 @@ impl<B: Backend> GatewayControl<B> {
             pair.tell_neighbours(now, known.into_iter().filter(|host| !doubted.contains(&host.ip)));
         }
         self.carry_out_pair(now, at);
+        self.renew_lease(at);
+    }
+
+    /// Has worker 0, which sends the hellos, renew the lease of all workers behind them.
+    fn renew_lease(&mut self, at: SegmentIndex) {
+        let Some(duty) = self.segments.at_mut(at) else { return };
+        let (end, endpoint) = (duty.duty.pair.lease_end(), duty.endpoint);
+        if duty.duty.lease.replace(end) == Some(end) {
+            return;
+        }
+        match end {
+            // One that is lost is made up for by the next hello.
+            Some(_) => {
+                self.command(at, WorkerIndex(0), GatewayCommand::Renew(at, end));
+            }
+            None => self.end_lease(endpoint, at),
+        }
+    }
+
+    /// Workers forward without a lease: there is no other gateway, or the segment is gone.
+    pub(super) fn end_lease(&mut self, port: EndpointIndex, at: SegmentIndex) {
+        if let Some(endpoint) = self.endpoints.at(port) {
+            endpoint.order(WorkerIndex(0), GatewayCommand::Renew(at, None));
+        }
     }
 
     pub(super) fn carry_out_pair(&mut self, now: Instant, at: SegmentIndex) {

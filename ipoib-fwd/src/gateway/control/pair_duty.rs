@@ -41,12 +41,14 @@ impl Complaints {
 pub(in crate::gateway) struct PairDuty {
     pub(in crate::gateway) pair: Pair,
     pub(super) link_due: Instant,
+    /// The end of the lease that workers have; `None`: that of the segment that had its number before.
+    pub(super) lease: Option<Option<Instant>>,
     pub(super) complaints: Complaints,
 }
 
 impl PairDuty {
     pub(in crate::gateway) fn new(now: Instant, pair: Pair) -> Self {
-        Self { pair, link_due: now, complaints: Complaints::default() }
+        Self { pair, link_due: now, lease: None, complaints: Complaints::default() }
     }
 }
 

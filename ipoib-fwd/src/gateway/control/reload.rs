@@ -494,6 +494,7 @@ impl<B: Backend> GatewayControl<B> {
         self.traces.forget_segment(now, at);
         if let Some(duty) = self.segments.take(at) {
             let SegmentDuty { name, index, endpoint, link, pkey, .. } = duty;
+            self.end_lease(endpoint, index);
             (now, &mut self.endpoints).remove(endpoint, link);
             self.reloader.held.retain(|held| *held != (endpoint, link));
             let name = Some(name);

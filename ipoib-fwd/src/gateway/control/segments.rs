@@ -262,7 +262,7 @@ impl<B: Backend> GatewayControl<B> {
 
     /// Has a worker do something for a segment. It goes the way of all that concerns the segment's InfiniBand port, so that it meets the
     /// tables that were published before.
-    fn command(&mut self, at: SegmentIndex, worker: WorkerIndex, command: GatewayCommand) -> bool {
+    pub(super) fn command(&mut self, at: SegmentIndex, worker: WorkerIndex, command: GatewayCommand) -> bool {
         let endpoint = self.segments.at(at).map(|duty| duty.endpoint);
         match endpoint.and_then(|endpoint| self.endpoints.at(endpoint)) {
             Some(endpoint) => endpoint.send(worker, command),
@@ -371,7 +371,7 @@ impl<B: Backend> GatewayControl<B> {
                 tell(What::Down, "InfiniBand link down".to_owned(), Value::Null);
             }
             // Handled where the packet came in, with the sender's drop reasons.
-            Event::Arp(_) | Event::Stopped => {}
+            Event::Arp(_) | Event::QueryUnsent { .. } | Event::Stopped => {}
             Event::NeighbourResolved { ip, hardware } => {
                 let facts =
                     json!({"address": ip, "side": "InfiniBand", "hardware_address": hardware.to_string()});

@@ -1,6 +1,7 @@
 //! What the control lcore has a worker send.
 
 use std::net::Ipv4Addr;
+use std::time::Instant;
 
 use arrayvec::ArrayVec;
 use pmd::hca::{Checksum, MemoryWork, Source};
@@ -35,6 +36,8 @@ pub enum GatewayCommand {
     SampleChecksums,
     /// Tell of packets that somebody follows, or that nobody does any more. Frees nothing either.
     Trace(Option<Tracer>),
+    /// Renew the lease of a segment, whose hello has been sent, until then; `None`: it does not end. Of worker 0 only. Frees nothing.
+    Renew(SegmentIndex, Option<Instant>),
     /// Send an IPv4 packet of the gateway's own, behind room for an Ethernet header, to an InfiniBand host of a segment.
     SendInfiniBand(SegmentIndex, Ipv4Addr, Mbuf),
 }
@@ -45,7 +48,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
         let mut commands: ArrayVec<GatewayCommand, COMMANDS_PER_TURN> = ArrayVec::new();
         let Some(face) = self.infinibands.get_mut(port.at()) else { return 0 };
         let ethernets = &mut self.ethernets;
-        let Common { counters, tap, tracer, .. } = &mut self.common;
+        let Common { counters, tap, tracer, leases, .. } = &mut self.common;
         let done = face.link.commands(&mut self.service, |command, _| match command {
             GatewayCommand::Watch(new) => {
                 *tap = new;
@@ -53,6 +56,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
             }
             GatewayCommand::SampleChecksums => ethernets.iter_mut().for_each(EthernetFace::sample_checksums),
             GatewayCommand::Trace(new) => *tracer = new,
+            GatewayCommand::Renew(segment, end) => leases.renew(segment, end),
             command => {
                 if commands.try_push(command).is_err() {
                     counters.drop(DropReason::NeighbourQueueFull);
@@ -72,7 +76,10 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
                 continue;
             };
             match command {
-                GatewayCommand::Watch(_) | GatewayCommand::Trace(_) | GatewayCommand::SampleChecksums => {}
+                GatewayCommand::Watch(_)
+                | GatewayCommand::Trace(_)
+                | GatewayCommand::Renew(..)
+                | GatewayCommand::SampleChecksums => {}
                 GatewayCommand::SendEthernet(_, frame) => {
                     hands.push_own_frame(segment, frame, table);
                 }
@@ -104,6 +111,21 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
             }
         }
         done
+    }
+
+    /// Hands queries that waited for a port, and were dropped, back to the control lcore.
+    #[cold]
+    pub(super) fn report_unsent(&mut self) {
+        let (tables, mut hands) = self.hands();
+        for port in 0..hands.ethernets.len() {
+            while let Some((segment, frame)) =
+                hands.ethernets.get_mut(port).and_then(EthernetFace::take_unsent)
+            {
+                if let Some(table) = tables.segment(segment) {
+                    hands.give_back(segment, frame, table);
+                }
+            }
+        }
     }
 }
 

@@ -14,8 +14,11 @@ use crate::counter::{Traffic, WorkerCounters};
 use crate::forward::{EndpointIndex, EthernetIndex, FrameHead, SegmentIndex, Tables};
 use crate::gateway::frames::head;
 use crate::gateway::partial_checksum::SAMPLES;
+use crate::gateway::tag;
 use endpoint::LinkWorker;
 use ipoib::drop_reason::DropReason;
+use ipoib::net::be16;
+use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_ARP, ETHERTYPE_VLAN};
 
 /// How long a port may take nothing before what waits for it is dropped.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -23,6 +26,8 @@ const PATIENCE: Duration = Duration::from_millis(20);
 const WAITING: usize = config::WAITING_FRAMES as usize - BURST;
 /// Of these, places for frames of the control lcore's own: a dropped query would count as the host's silence.
 const OWN: usize = 32;
+/// Queries among them that are reported when they are dropped; of more the last ones count as sent.
+const MOST_UNSENT: usize = 2 * OWN;
 /// The most frames that a packet is cut into: 65,515 bytes behind a header of 20, in pieces of 552, which is what the smallest MTU of
 /// 576 leaves. With options in the header there are a few more.
 const PIECES: usize = WAITING / 2;
@@ -131,6 +136,8 @@ pub(super) struct EthernetFace {
     is_blocked: bool,
     /// Frames that it cannot send and has dropped.
     unfit: u64,
+    /// Queries of the control lcore's that waited and were dropped, to be reported.
+    unsent: Vec<(SegmentIndex, Mbuf)>,
     /// Received frames are looked at before they are forwarded: a tap sees them, or checksums are sampled.
     is_watched: bool,
     has_tap: bool,
@@ -150,6 +157,7 @@ impl EthernetFace {
             patience: Patience::Open,
             is_blocked: false,
             unfit: 0,
+            unsent: Vec::with_capacity(MOST_UNSENT),
             is_watched: false,
             has_tap: false,
             samples: 0,
@@ -335,7 +343,8 @@ impl EthernetFace {
         }
     }
 
-    /// Drops what waits. Each frame is counted for its segment, in which it has been counted as sent.
+    /// Drops what waits. Each frame is counted for its segment, in which it has been counted as sent. Queries are kept for
+    /// [`EthernetFace::take_unsent`].
     pub(super) fn clear<D: Clone>(
         &mut self,
         port: EthernetIndex,
@@ -343,32 +352,54 @@ impl EthernetFace {
         counters: &mut WorkerCounters,
         tables: &Tables<D>,
     ) {
-        for frame in self.burst.iter().chain(&self.behind) {
-            match segment_of(port, frame, tables) {
-                Some(segment) => counters.drops_of(segment, reason, 1),
-                None => counters.drop(reason),
+        let Self { burst, behind, unsent, .. } = self;
+        for mut frame in burst.drain(..).chain(behind.drain(..)) {
+            let front = front_of(&frame);
+            let segment = front.as_ref().and_then(|front| tables.vlan(port, front.vid));
+            let Some(segment) = segment else {
+                counters.drop(reason);
+                continue;
+            };
+            counters.drops_of(segment, reason, 1);
+            // No host's ARP is forwarded: all of it is the control lcore's.
+            let is_own = front.is_some_and(|front| front.ethertype == ETHERTYPE_ARP);
+            if is_own && unsent.len() < MOST_UNSENT && (!is_tagged(&frame) || tag::remove(&mut frame)) {
+                unsent.push((segment, frame));
             }
         }
-        self.burst.clear();
-        self.behind.clear();
         self.is_blocked = false;
+    }
+
+    /// True if queries that waited were dropped.
+    #[inline]
+    pub(super) const fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// The next query that waited and was dropped, without its tag.
+    pub(super) fn take_unsent(&mut self) -> Option<(SegmentIndex, Mbuf)> {
+        self.unsent.pop()
     }
 }
 
-/// The segment of a frame that is to leave by a port: by the tag in it, or the
-/// one that the port is to put in.
-fn segment_of<D: Clone>(port: EthernetIndex, frame: &Mbuf, tables: &Tables<D>) -> Option<SegmentIndex> {
+/// What is in front of the packet of a frame that is to leave by a port: with the tag in it, or the one that the port is to put in.
+fn front_of(frame: &Mbuf) -> Option<FrameHead> {
     let read = |tag| FrameHead::parse(head(frame), FrameFacts { tag, ..FrameFacts::default() });
     // A driver may have put it in already.
     let wished = frame.wished_tag().and_then(|control| read(FrameTag::Taken(control)).ok());
-    let front = wished.or_else(|| read(FrameTag::InFrame).ok())?;
-    tables.vlan(port, front.vid)
+    wished.or_else(|| read(FrameTag::InFrame).ok())
+}
+
+/// True if the frame has its tag in it.
+fn is_tagged(frame: &Mbuf) -> bool {
+    be16(head(frame), ETHERNET_HEADER_LEN - 2) == Some(ETHERTYPE_VLAN)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gateway::tag;
+    use crate::counter::Totals;
+    use dataplane::table::Publisher;
     use pmd::eal::Eal;
     use pmd::eth::{EthConfig, EthPort};
     use pmd::mem::{Pool, PoolConfig};
@@ -389,7 +420,8 @@ mod tests {
                 Some(vid) => assert!(tag::insert(&mut frame, vid)),
                 None => {}
             }
-            segment_of(EthernetIndex(0), &frame, &tables).map(|segment| segment.0)
+            let vid = front_of(&frame).unwrap().vid;
+            tables.vlan(EthernetIndex(0), vid).map(|segment| segment.0)
         };
         assert_eq!(frame(None, false), Some(0));
         assert_eq!([true, false].map(|is_wish| frame(Some(7), is_wish)), [Some(1); 2]);
@@ -428,6 +460,53 @@ mod tests {
         assert!(face.queue.rx_burst(&mut received) > 0);
         assert!(face.push_own(frame(), &mut counters).is_ok(), "it takes frames again");
         assert!(!face.holds() && face.patience == Patience::Open);
+    }
+
+    #[test]
+    fn queries_that_waited_for_a_stuck_port_are_handed_back_without_their_tag() {
+        let words = "test --no-huge --no-shconf --no-pci -m 128 --no-telemetry --log-level=error --lcores 0@0 --vdev net_ring0";
+        let _eal = Eal::init(words.split_whitespace().map(str::to_owned)).expect("EAL");
+        let pool = Pool::create("unsent", &PoolConfig { count: 8192, data_room: 2048, cache: 0, socket: -1 })
+            .unwrap();
+        let config = EthConfig {
+            queues: 1,
+            rx_descriptors: 256,
+            tx_descriptors: 256,
+            mtu: 1500,
+            promiscuous: true,
+            offloads: false,
+        };
+        let (_port, mut queues) = EthPort::start(Some("net_ring0"), &config, &pool).expect("a port");
+        let (mut face, mut counters) = (EthernetFace::new(queues.remove(0)), WorkerCounters::default());
+        let mut tables = Tables::<()>::default();
+        tables.join_vlan(EthernetIndex(0), 0, Some(SegmentIndex(0)));
+        tables.join_vlan(EthernetIndex(0), 7, Some(SegmentIndex(1)));
+        let mut reader = Publisher::new(tables).reader();
+        let bytes = |ethertype: [u8; 2]| [&[2; 12], &ethertype[..], &[0; 46]].concat();
+        let frame = |ethertype| pool.copy_from_slice(&bytes(ethertype)).unwrap();
+        let (packet, query) = ([8, 0], [8, 6]);
+        while !face.is_blocked() {
+            assert!(face.push(frame(packet), &mut counters));
+            face.flush(&mut counters);
+        }
+        let waiting = face.burst.len();
+        let mut tagged = frame(query);
+        assert!(tag::insert(&mut tagged, 7));
+        face.push_own(tagged, &mut counters).unwrap();
+        face.push_own(frame(query), &mut counters).unwrap();
+        face.push_own(frame(packet), &mut counters).unwrap();
+        assert!(face.begin_turn(EthernetIndex(0), &mut counters, &mut reader));
+        assert!(!face.has_unsent(), "they wait");
+        face.patience = Patience::Blocked(Instant::now().checked_sub(PATIENCE).unwrap());
+        assert!(!face.begin_turn(EthernetIndex(0), &mut counters, &mut reader));
+        assert!(face.has_unsent());
+        let unsent: Vec<_> = std::iter::from_fn(|| face.take_unsent()).collect();
+        let mut segments: Vec<_> = unsent.iter().map(|(segment, _)| segment.0).collect();
+        segments.sort_unstable();
+        assert_eq!(segments, [0, 1]);
+        assert!(unsent.iter().all(|(_, frame)| frame.data() == bytes(query)));
+        let drops = Totals::of([&counters.reader()]).drops(DropReason::EthQueueFull);
+        assert_eq!(drops, waiting as u64 + 3, "each is a drop");
     }
 
     #[test]

@@ -377,6 +377,9 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         table: &SegmentTable<Q::Destination>,
     ) -> Outcome {
         let verdict = eth_to_ib(head(&frame), front, frame.len(), table, self.common.worker);
+        if self.common.leases.is_over(segment) && verdict.is_of_forwarder() {
+            return self.drop(segment, DropReason::LeaseOver);
+        }
         if let EthVerdict::Forward { via: Via::Group(_), .. }
         | EthVerdict::Fragment { via: Via::Group(_), .. } = verdict
             && !self.is_calm(segment, head(&frame), front.len, frame_origin(&frame))
@@ -397,6 +400,9 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         table: &SegmentTable<Q::Destination>,
     ) -> Outcome {
         let verdict = ib_to_eth(head(&message), message.len(), source, checksum, table);
+        if self.common.leases.is_over(segment) && verdict.is_of_forwarder() {
+            return self.drop(segment, DropReason::LeaseOver);
+        }
         if let IbVerdict::Forward { neighbour: None, .. } | IbVerdict::Fragment { neighbour: None, .. } =
             verdict
             && !self.is_calm(segment, head(&message), IPOIB_HEADER_LEN, message_origin(source))

@@ -10,7 +10,7 @@ mod trace;
 mod watch;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dataplane::latency::Recorder;
 use dataplane::table::Reader;
@@ -20,6 +20,7 @@ use pmd::hca::{MemoryWork, Received, RxBurst, Source};
 use pmd::mem::{Mbuf, Pool};
 use tap::Tap;
 
+use super::leases::{LeaseReader, Leases};
 use super::punts::{Cause, HelloGuard};
 use super::sighting::Tracer;
 use crate::counter::{Traffic, WorkerCounters};
@@ -70,6 +71,8 @@ pub struct WorkerParts<Q: MemoryWork> {
     pub seed: u64,
     /// What the storm guards of all workers share.
     pub storm: Arc<SharedStorm>,
+    /// Until when it forwards without word from the control lcore.
+    pub leases: Arc<Leases>,
     /// Who sees its frames.
     pub tap: Option<Tap>,
 }
@@ -100,16 +103,25 @@ struct Common {
     storm: StormGuard,
     shared_storm: Arc<SharedStorm>,
     hellos: HelloGuard,
+    leases: LeaseReader,
     tap: Option<Tap>,
     /// Who follows packets. With somebody there none goes the short way.
     tracer: Option<Tracer>,
+}
+
+impl Common {
+    /// True if somebody may follow packets, or a lease is over: the short way looks at neither.
+    #[inline]
+    const fn needs_long_way(&self) -> bool {
+        self.tracer.is_some() || self.leases.is_any_over()
+    }
 }
 
 impl<Q: MemoryWork> GatewayWorker<Q> {
     /// A worker from its parts.
     #[must_use]
     pub fn new(parts: WorkerParts<Q>) -> Self {
-        let WorkerParts { links, ethernets, tables, pool, srq_low, seed, storm, tap } = parts;
+        let WorkerParts { links, ethernets, tables, pool, srq_low, seed, storm, leases, tap } = parts;
         let worker = WorkerIndex(links.first().map_or(0, LinkWorker::index));
         let mut ethernets: Vec<_> = ethernets.into_iter().map(EthernetFace::new).collect();
         ethernets.iter_mut().for_each(|face| face.watch(tap.is_some()));
@@ -128,6 +140,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
                 storm: StormGuard::new(seed),
                 shared_storm: storm,
                 hellos: HelloGuard::new(),
+                leases: LeaseReader::new(leases),
                 tap,
                 tracer: None,
             },
@@ -186,8 +199,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
         if is_watched {
             hands.watch(port, &burst, tables);
         }
-        // Those that somebody may follow go the long way.
-        let mut short = ShortWay::new(tables, hands.common.worker).unless(hands.common.tracer.is_some());
+        let mut short = ShortWay::new(tables, hands.common.worker).unless(hands.common.needs_long_way());
         if tables.has_several_vlans(port) {
             hands.group(port, &mut burst);
         }
@@ -220,7 +232,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
             return false;
         }
         let (tables, mut hands) = self.hands();
-        let mut short = ShortWay::new(tables, hands.common.worker).unless(hands.common.tracer.is_some());
+        let mut short = ShortWay::new(tables, hands.common.worker).unless(hands.common.needs_long_way());
         if tables.are_large(Side::Ethernet) {
             ahead::of_messages(&mut short, port, &burst);
         }
@@ -294,10 +306,18 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
 }
 
 impl<Q: MemoryWork> Worker for GatewayWorker<Q> {
+    #[inline]
+    fn begin_turn(&mut self, now: Instant) {
+        self.common.leases.begin_turn(now);
+    }
+
     fn turn(&mut self) -> Turn {
         let mut busy = false;
         for (face, port) in self.ethernets.iter_mut().zip(0..) {
             busy |= face.begin_turn(EthernetIndex(port), &mut self.common.counters, &mut self.tables);
+        }
+        if self.ethernets.iter().any(EthernetFace::has_unsent) {
+            self.report_unsent();
         }
         for port in self.endpoints() {
             busy |= self.take_commands(port) > 0;

@@ -26,11 +26,17 @@ pub struct Settings {
     pub key: Option<Key>,
 }
 
+/// How long a gateway with this time between two hellos counts as alive after one.
+#[must_use]
+pub const fn lease(hello: Duration) -> Duration {
+    hello.saturating_mul(LISTEN).saturating_add(Duration::from_millis(100))
+}
+
 impl Settings {
-    /// How long a gateway counts as alive after a hello.
+    /// How long the gateway counts as alive after a hello.
     #[must_use]
     pub const fn lease(&self) -> Duration {
-        self.hello.saturating_mul(LISTEN).saturating_add(Duration::from_millis(100))
+        lease(self.hello)
     }
 
     /// How long a gateway listens before it forwards.
@@ -84,6 +90,8 @@ pub enum Why {
     Better(Identity),
     /// Another one forwards that does not hear us.
     Deaf(Identity),
+    /// Its own control core was silent for longer than its lease: another one may have taken over.
+    Silent,
     /// Another one that could have forwarded found a loop: so it is looked for first.
     PeerBlocked,
     /// Our own packets came back.
@@ -107,6 +115,7 @@ impl fmt::Display for Why {
             Self::TakeOver => f.write_str("the other gateway is silent or has resigned"),
             Self::Better(who) => write!(f, "gateway {:016x} is to forward", who.guid.0),
             Self::Deaf(who) => write!(f, "gateway {:016x} forwards and does not hear us", who.guid.0),
+            Self::Silent => f.write_str("its control lcore did not run for longer than its lease"),
             Self::PeerBlocked => f.write_str("another gateway has noticed a loop"),
             Self::Loop => f.write_str("our own packets came back"),
             Self::Quiet => f.write_str("what blocked it has stayed away"),

@@ -3,6 +3,7 @@
 mod announcing;
 mod drain;
 mod hearing;
+mod lease;
 mod rivalry;
 
 use std::collections::VecDeque;
@@ -58,6 +59,7 @@ pub struct Pair {
     sync: Sync,
     sequence: u64,
     last_hello: Option<Instant>,
+    lease_end: Option<Instant>,
     next_hello: Instant,
     wake: Instant,
     transmits: VecDeque<Transmit>,
@@ -92,6 +94,7 @@ impl Pair {
             sync: Sync::new(now),
             sequence: 0,
             last_hello: None,
+            lease_end: None,
             next_hello: now,
             wake: now,
             transmits: VecDeque::new(),
@@ -262,6 +265,7 @@ impl Pair {
                 }
             }
         }
+        self.renew_lease(now);
         self.wake = self.next_wake(now);
     }
 
@@ -367,6 +371,9 @@ impl Pair {
         if !self.is_able() {
             self.listened = false;
             return (Role::Standby, if self.leaves { Why::Leaving } else { Why::SideDown });
+        }
+        if let Some(resigned) = self.resigned_by_silence(now) {
+            return resigned;
         }
         let next = match self.role {
             Role::Blocked => (Role::Listening, Why::Quiet),

@@ -10,6 +10,7 @@
 //!                               Standby <─────────────────────────────────────┘ or is deaf to us; a side is lost
 //!                                  │ the forwarder is silent for its lease, or resigned, and nobody better is able
 //!                                  └──────────────────────────────────────> Forwarding
+//!   Forwarding ── its control core did not run for a lease ──> Standby
 //!   any ── drained by its operator ──> Drained ── put back ──> Standby
 //!   any ── own packets come back in other clothes ──> Blocked ── hold time over ──> Listening
 //! ```
@@ -58,7 +59,9 @@ pub mod sync;
 #[cfg(test)]
 mod tests;
 
-pub use api::{Disbelief, Drain, Event, NoSuccessor, PeerInfo, Settings, Station, Statistics, Transmit, Why};
+pub use api::{
+    Disbelief, Drain, Event, NoSuccessor, PeerInfo, Settings, Station, Statistics, Transmit, Why, lease,
+};
 pub use election::Pair;
 pub use loops::Sign;
 pub use message::{Hello, Identity, Key, Neighbour, Place, Role, SegmentId, Side, SideSet};

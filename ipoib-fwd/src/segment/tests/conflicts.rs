@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::segment::pair::Place;
+use ipoib::link::Event;
 
 fn moved(outputs: &Outputs) -> Vec<Happening> {
     let happening = |output: &Output<_>| match output {
@@ -93,6 +94,45 @@ fn a_query_that_was_not_sent_is_not_taken_for_the_owners_silence() {
     w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
     assert!(pass_without_frames(&mut w, secs(3)) > 0);
     assert!(w.segment.is_unproven(I1.into()));
+}
+
+/// Lets time pass while each query to InfiniBand is lost in the gateway's own queues.
+fn pass_without_queries(w: &mut World, time: Duration) -> usize {
+    let (end, mut lost) = (w.now + time, 0);
+    while w.now < end {
+        for asked in w.asked() {
+            if let Asked::Ask(ip) | Asked::AskAt(ip, _) | Asked::Request { ip, .. } = asked {
+                w.segment.handle_link_event(w.now, &mut w.fabric, &Event::QueryUnsent { ip });
+                lost += 1;
+            }
+        }
+        w.pass(ms(10));
+    }
+    lost
+}
+
+#[test]
+fn a_query_of_infiniband_that_was_not_sent_is_not_taken_for_the_owners_silence() {
+    // Of an owner that is known, and of one that is not.
+    for known in [true, false] {
+        let mut w = World::new();
+        if known {
+            w.know_infiniband(1, I1);
+        }
+        w.ethernet(ArpOperation::Request, E1_MAC, I1, I1);
+        assert!(pass_without_queries(&mut w, secs(3)) > 0);
+        assert_eq!(w.segment.counters().moves, 0);
+        assert_eq!(w.fabric.neighbours.contains_key(&I1.into()), known, "it keeps its address");
+        let announced = w.asked().contains(&Asked::Announce(I1.into()));
+        assert!(!announced, "it is not on Ethernet");
+    }
+    // A query of InfiniBand says nothing about a claim for which Ethernet is queried.
+    let mut w = World::new();
+    w.know_ethernet(E1_MAC, E1);
+    w.infiniband(InfiniBandOperation::Request, 1, E1, E1);
+    w.segment.handle_link_event(w.now, &mut w.fabric, &Event::QueryUnsent { ip: E1.into() });
+    w.pass(secs(3));
+    assert_eq!(w.segment.counters().moves, 1, "Ethernet was queried, and stayed silent");
 }
 
 #[test]

@@ -4,4 +4,5 @@ mod election;
 mod messages;
 mod model;
 mod siblings;
+mod silence;
 mod world;

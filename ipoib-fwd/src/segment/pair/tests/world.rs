@@ -27,6 +27,21 @@ pub(super) struct Gateway {
     /// Which part of each network it is in.
     pub(super) part: [u8; 2],
     pub(super) events: Vec<Event>,
+    /// Its control core does not run: what arrives waits.
+    hangs: bool,
+    mail: Vec<(Side, Cargo)>,
+}
+
+impl Gateway {
+    fn new(priority: u8) -> Self {
+        let (up, part) = ([true; 2], [0; 2]);
+        Self { pair: None, priority, up, part, events: Vec::new(), hangs: false, mail: Vec::new() }
+    }
+
+    /// When it wants to be called.
+    fn timer(&self) -> Option<Instant> {
+        self.pair.as_ref().filter(|_| !self.hangs).map(Pair::poll_timeout)
+    }
 }
 
 enum Cargo {
@@ -57,10 +72,7 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(priorities: &[u8], keyed: bool) -> Self {
         let now = Instant::now();
-        let boxes = priorities
-            .iter()
-            .map(|p| Gateway { pair: None, priority: *p, up: [true; 2], part: [0; 2], events: Vec::new() })
-            .collect();
+        let boxes = priorities.iter().copied().map(Gateway::new).collect();
         let mut world = Self {
             now,
             began: now,
@@ -129,6 +141,18 @@ impl World {
         self.note_roles();
     }
 
+    /// Its control core stops running, or runs again and finds everything that has arrived meanwhile.
+    pub(super) fn hang(&mut self, index: usize, hangs: bool) {
+        self.boxes[index].hangs = hangs;
+        if !hangs {
+            for (side, cargo) in std::mem::take(&mut self.boxes[index].mail) {
+                self.arrive(index, side, cargo);
+            }
+            let now = self.now;
+            self.with(index, |pair| pair.handle_timeout(now));
+        }
+    }
+
     pub(super) fn set_side(&mut self, index: usize, side: Side, up: bool) {
         self.boxes[index].up[side as usize] = up;
         let now = self.now;
@@ -148,6 +172,15 @@ impl World {
 
     pub(super) fn forwarders(&self) -> Vec<usize> {
         (0..self.boxes.len()).filter(|i| self.role(*i) == Some(Role::Forwarding)).collect()
+    }
+
+    /// Those whose workers forward: their leases hold.
+    pub(super) fn at_work(&self) -> Vec<usize> {
+        let holds = |i: &usize| {
+            let pair = self.boxes[*i].pair.as_ref();
+            pair.and_then(Pair::lease_end).is_none_or(|end| self.now < end)
+        };
+        self.forwarders().into_iter().filter(holds).collect()
     }
 
     /// What a gateway sends flies; what happened to it is kept.
@@ -208,6 +241,9 @@ impl World {
         if !self.boxes[to].up[side as usize] || self.boxes[to].pair.is_none() {
             return;
         }
+        if self.boxes[to].hangs {
+            return self.boxes[to].mail.push((side, cargo));
+        }
         let now = self.now;
         match cargo {
             Cargo::Probe(packet) => {
@@ -239,7 +275,7 @@ impl World {
         let end = self.now + time;
         let mut steps = 0;
         loop {
-            let timers = self.boxes.iter().filter_map(|b| b.pair.as_ref().map(Pair::poll_timeout)).min();
+            let timers = self.boxes.iter().filter_map(Gateway::timer).min();
             let flight = self.flying.first_key_value().map(|(key, _)| key.0);
             let Some(next) = timers.into_iter().chain(flight).min().filter(|next| *next <= end) else {
                 break;
@@ -253,7 +289,7 @@ impl World {
             }
             for index in 0..self.boxes.len() {
                 let now = self.now;
-                if self.boxes[index].pair.as_ref().is_some_and(|p| p.poll_timeout() <= now) {
+                if self.boxes[index].timer().is_some_and(|due| due <= now) {
                     self.with(index, |pair| pair.handle_timeout(now));
                 }
             }

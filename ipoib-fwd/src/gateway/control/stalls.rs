@@ -1,0 +1,61 @@
+//! Stalls of the control lcore: for how long it did not run.
+
+use std::time::{Duration, Instant};
+
+use pmd::hca::Backend;
+use serde_json::json;
+
+use super::GatewayControl;
+use crate::event::What;
+use crate::segment::pair::lease;
+
+/// Ticks that came later than a lease after the one before.
+#[derive(Debug, Default)]
+pub(in crate::gateway) struct Stalls {
+    last: Option<Instant>,
+    count: u64,
+}
+
+impl Stalls {
+    /// How many there have been.
+    pub(super) const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// A tick; returns how long the last one has been ago, if that is a stall.
+    fn tick(&mut self, now: Instant, lease: Duration) -> Option<Duration> {
+        let since = now.saturating_duration_since(self.last.replace(now)?);
+        let is_stall = since >= lease;
+        self.count += u64::from(is_stall);
+        is_stall.then_some(since)
+    }
+}
+
+impl<B: Backend> GatewayControl<B> {
+    /// Reports a stall that is over.
+    pub(super) fn watch_stalls(&mut self, now: Instant) {
+        let lease = lease(Duration::from_millis(self.maker.config.gateway.hello_ms.into()));
+        let Some(stall) = self.stalls.tick(now, lease) else { return };
+        let ms = stall.as_millis() as u64;
+        let text = format!(
+            "the control lcore did not run for {ms} ms, longer than its lease of {} ms: where there is another gateway, it may have taken over",
+            lease.as_millis()
+        );
+        tracing::error!(event = What::ControlStalled.journal(), "{text}");
+        self.events.tell(now, What::ControlStalled, None, || (text, json!({ "milliseconds": ms })));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tick_that_is_later_than_a_lease_is_a_stall_and_the_first_is_none() {
+        let (mut stalls, start, lease) = (Stalls::default(), Instant::now(), Duration::from_secs(1));
+        let at = |ms| start + Duration::from_millis(ms);
+        let seen = [5000, 5004, 6003, 7003, 7004].map(|ms| stalls.tick(at(ms), lease));
+        assert_eq!(seen, [None, None, None, Some(lease), None]);
+        assert_eq!(stalls.count(), 1);
+    }
+}
