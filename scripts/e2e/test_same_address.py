@@ -21,13 +21,7 @@ class Newcomer(Topology):
         self.second = f"{self.eth}-second"
         for name in (self.eth, self.second, self.gw, self.ib):
             self.namespace(name)
-        run("ip", "link", "add", "br0", "type", "bridge", "stp_state", "0", "forward_delay", "0", netns=self.gw)
-        run("ip", "link", "set", "br0", "up", netns=self.gw)
-        self.cable(self.gw, "gw0", self.gw, "to-gw0")
-        for netns, port in ((self.eth, "to-eth0"), (self.second, "to-second")):
-            self.cable(netns, "eth0", self.gw, port)
-        for port in ("to-gw0", "to-eth0", "to-second"):
-            run("ip", "link", "set", port, "master", "br0", netns=self.gw)
+        self.switch((self.gw, "gw0"), (self.eth, "eth0"), (self.second, "eth0"))
         run("ip", "addr", "add", f"{ETH_IP}/{PREFIX}", "dev", "eth0", netns=self.eth)
 
 
