@@ -62,16 +62,49 @@ dpkg -i /mnt/debs/previous/*.deb >/tmp/dpkg 2>&1 || true
 quietly apt-get -qq --yes -f install --no-install-recommends
 installed /mnt/debs/previous
 
+begin 'the configuration has a key of its own, which only root and the group of the service read'
+configuration=/etc/ipoib-fwd/gateway.toml
+key() { sed -n 's/^pair-key = "\([0-9a-f]\{32\}\)"$/\1/p' $configuration; }
+if [ -e /usr/share/ipoib-fwd/gateway.toml ]; then
+    first=$(key)
+    [ ${#first} = 32 ] || fail "no key, or several: $(cat $configuration)"
+    [ "$(stat --format '%U:%G %a' $configuration)" = 'root:ipoib-fwd 640' ] || fail "$(stat $configuration)"
+    # What another machine's first installation would do.
+    mv $configuration /tmp/first.toml
+    quietly /var/lib/dpkg/info/ipoib-fwd.postinst configure ''
+    [ "$(key | wc -c)" = 33 ] || fail "no key, or several: $(cat $configuration)"
+    [ "$(key)" != "$first" ] || fail 'two installations have the same key'
+    diff <(grep -v '^pair-key' /tmp/first.toml) <(grep -v '^pair-key' $configuration) || fail 'they differ in more (above)'
+    # A configuration that is already there stays.
+    mv /tmp/first.toml $configuration
+    quietly /var/lib/dpkg/info/ipoib-fwd.postinst configure ''
+    [ "$(key)" = "$first" ] || fail 'a configuration that is there is replaced'
+    # The group does not count as others.
+    ipoib-fwd --check --config $configuration >/tmp/checked 2>&1 || true
+    ! grep -q pair-key-readable /tmp/checked || fail "$(cat /tmp/checked)"
+else
+    # Of a version that had one configuration for all: an upgrade makes no key.
+    [ -z "$(key)" ] || fail 'the package has a key'
+fi
+
 begin 'upgraded, with what the operator wrote'
-# An upgrade keeps what the operator wrote, takes new defaults where nothing was, and asks only where both is so: then one is kept by order.
-echo '# mine' >>/etc/ipoib-fwd/gateway.toml
+# An upgrade never touches gateway.toml. Of other files it keeps what the operator wrote, takes new defaults where nothing was, and asks only
+# where both is so: then one is kept by order.
+echo '# mine' | tee -a /etc/ipoib-fwd/gateway.env >>$configuration
+cp --preserve=all $configuration /tmp/mine.toml
+# untouched WHAT: content, owner and mode are those before.
+untouched() {
+    cmp $configuration /tmp/mine.toml || fail "$1 took the configuration"
+    [ "$(stat --format '%u:%g %a %Y' $configuration)" = "$(stat --format '%u:%g %a %Y' /tmp/mine.toml)" ] || fail "$1 changed $(stat $configuration)"
+}
 ! dpkg -i /mnt/debs/ipoib-fwd_*.deb </dev/null >/tmp/said 2>&1 || fail 'nobody was asked which configuration it shall be'
-grep -q 'gateway.toml' /tmp/said || fail "dpkg has asked something else: $(cat /tmp/said)"
+grep -q 'gateway.env' /tmp/said || fail "dpkg has asked something else: $(cat /tmp/said)"
 quietly dpkg --force-confold -i /mnt/debs/*.deb
 installed /mnt/debs
-grep -qx '# mine' /etc/ipoib-fwd/gateway.toml || fail 'the upgrade took the configuration'
-! grep -q 'previous version' /etc/ipoib-fwd/gateway.env || fail 'the upgrade left an old default'
-! grep -q 'previous version' /etc/ipoib-fwd/gateway.toml.dpkg-dist || fail 'the new default is not beside the configuration'
+untouched 'the upgrade'
+grep -qx '# mine' /etc/ipoib-fwd/gateway.env || fail 'the upgrade took what the operator wrote'
+! grep -q 'previous version' /etc/ibfab/fabric.toml || fail 'the upgrade left an old default'
+! grep -q 'previous version' /etc/ipoib-fwd/gateway.env.dpkg-dist || fail 'the new default is not in a file of its own'
 
 begin 'programs, manual, its pages, completions and documentation are there'
 for program in "${programs[@]}"; do quietly "$program" --version; done
@@ -154,16 +187,16 @@ wait "$fabric" || fail 'the fabric did not end in order'
 begin 'back to the previous version, and there again'
 quietly apt-get -qq --yes --allow-downgrades -o Dpkg::Options::=--force-confold install /mnt/debs/previous/*.deb
 installed /mnt/debs/previous
-grep -qx '# mine' /etc/ipoib-fwd/gateway.toml || fail 'the way back took the configuration'
-grep -q 'previous version' /etc/ipoib-fwd/gateway.env || fail 'the way back left a new default'
+untouched 'the way back'
+grep -q 'previous version' /etc/ibfab/fabric.toml || fail 'the way back left a new default'
 quietly apt-get -qq --yes -o Dpkg::Options::=--force-confold install /mnt/debs/*.deb
 installed /mnt/debs
-grep -qx '# mine' /etc/ipoib-fwd/gateway.toml || fail 'the upgrade took the configuration'
+untouched 'the upgrade'
 
 begin 'removed, with the configuration kept'
 quietly dpkg --remove "${names[@]}"
 [ ! -e /usr/bin/ipoib-fwd ] || fail 'the program is still there'
-grep -qx '# mine' /etc/ipoib-fwd/gateway.toml || fail 'removing took the configuration'
+untouched 'removing'
 begin 'purged, with nothing left'
 quietly dpkg --purge "${names[@]}"
 quietly apt-get -qq --yes autoremove --purge

@@ -113,6 +113,7 @@ def test_claim_from_infiniband_is_refused(owners):
         refuse_claims(owners, lambda: stranger.ask(0, ETH_IP), ETH_IP, stranger.hardware(0))
 
 
+@pytest.mark.core
 def test_claim_within_infiniband_is_refused(owners):
     """A stranger on InfiniBand claims the address of a host there, which answers when it is asked."""
     assert ping(owners.eth, IB_IP, 56, count=2)["ok"]

@@ -102,13 +102,19 @@ def test_standby_member_unplugged_without_loss(bond, figures):
 
 
 def test_active_member_unplugged(bond):
-    """The member that carries the traffic is unplugged, then the other one: TCP goes on both times. Without any the port is down."""
+    """The member that carries the traffic is unplugged, then the other one: TCP goes on both times."""
     bond.wait_packet()
     result = meanwhile(bond, unplug_until_noticed(bond))
     assert result["ok"], result
     assert bond.changes() >= len(MEMBERS)
+
+
+@pytest.mark.core
+def test_all_members_unplugged(bond):
+    """Without any member the port is down, and it comes back with them."""
+    bond.wait_packet()
     all_down_and_up(bond)
-    # The capability that addresses and modes of members need is kept.
+    # The gateway keeps the capability that addresses and modes of members need.
     assert "not permitted" not in bond.gateway.text()
 
 

@@ -57,8 +57,7 @@ class ManySegments(Topology):
         return len(rows) == SEGMENTS and all(row["role"] == "forwarding" for row in rows)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("direction", ["to_infiniband", "to_ethernet"])
+@pytest.mark.parametrize("direction", [pytest.param("to_infiniband", marks=pytest.mark.core), "to_ethernet"])
 def test_first_packet_in_the_last_segment(start, direction):
     topology = start(ManySegments)
     netns, target = {"to_infiniband": (topology.last, IB_IP), "to_ethernet": (topology.ib, ETH_IP)}[direction]

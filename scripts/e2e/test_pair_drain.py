@@ -125,6 +125,7 @@ def test_drain_of_the_last_gateway(pair):
     pair.wait_role(forwarder, "forwarding")
 
 
+@pytest.mark.core
 def test_drain_while_a_port_is_down(gateway):
     """The segment is drained whatever it waits for, and says both."""
     run("ip", "link", "set", "eth0", "down", netns=gateway.eth)

@@ -120,6 +120,7 @@ def test_foreign_bridge_is_noticed_in_time(pair, hosts, figures):
     assert circled < CIRCLING
 
 
+@pytest.mark.core
 def test_other_key(pair, hosts):
     """Gateways with different keys do not believe each other: one forwards, the other one is blocked, and both report it. Hosts reach each
     other, and a broadcast passes once. When the forwarder dies, the other one takes over."""

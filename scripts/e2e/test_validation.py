@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from testbed.programs import DEADLINE, run
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.core]
 
 CABLE = 'ports = [{ link = "udp:127.0.0.1:0-127.0.0.1:9" }]'
 BASE = f"""\

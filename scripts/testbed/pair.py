@@ -33,6 +33,8 @@ class Pair(Topology):
     hello_ms = 300
     # Two gateways' buffers; the tests need no speed.
     hugepages_wanted = False
+    # The key of both gateways; None for none.
+    pair_key = PAIR_KEY
 
     def __init__(self, programs, **more):
         super().__init__(programs, **more)
@@ -80,13 +82,15 @@ mode = "connected"
         for name in NAMES:
             self.start_one(name)
 
-    def start_one(self, name, key=PAIR_KEY):
+    def start_one(self, name, key=None):
+        """Starts a gateway, with another key than that of the pair if one is named."""
+        key = key or self.pair_key
+        key_line = f'pair-key = "{key}"\n' if key else ""
         self.config(name).write_text(f"""\
 [gateway]
 address = "{OWN[name]}/{PREFIX}"
 control-socket = "{self.control_socket(name)}"
-pair-key = "{key}"
-hello-ms = {self.hello_ms}
+{key_line}hello-ms = {self.hello_ms}
 idle = "sleep"
 
 [ethernet]

@@ -86,6 +86,14 @@ class Topology:
             run("ethtool", "-K", end, "rx", "off", "tx", "off", "tso", "off", "gso", "off", "gro", "off", netns=netns)
             run("ip", "link", "set", end, "mtu", "1500", "up", netns=netns)
 
+    def switch(self, *ends):
+        """A switch in the gateway's namespace, with a wire to an interface (network namespace, name) at each end."""
+        run("ip", "link", "add", "br0", "type", "bridge", "stp_state", "0", "forward_delay", "0", netns=self.gw)
+        run("ip", "link", "set", "br0", "up", netns=self.gw)
+        for number, (netns, dev) in enumerate(ends):
+            self.cable(netns, dev, self.gw, f"port{number}")
+            run("ip", "link", "set", f"port{number}", "master", "br0", netns=self.gw)
+
     def memory_options(self):
         """Reserves hugepages for the run; without enough memory for them the buffers are in ordinary pages."""
         if self.hugepages_wanted:
