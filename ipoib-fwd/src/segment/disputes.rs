@@ -308,10 +308,13 @@ impl<P: Packet> Segment<P> {
                 Step::Ask { ip, last } => {
                     let Some(claim) = self.owners.claimed(ip) else { continue };
                     let side = claim.side().other();
-                    if last {
-                        // The owner was queried by unicast before.
-                        self.search(now, fabric, side, ip);
-                    } else if !self.ask_owner(now, fabric, ip, side) {
+                    // By unicast first, then the whole side, where the owner may have another hardware address.
+                    let sent = if last {
+                        self.search(now, fabric, side, ip)
+                    } else {
+                        self.ask_owner(now, fabric, ip, side)
+                    };
+                    if !sent {
                         self.give_up(ip);
                     }
                 }

@@ -250,12 +250,15 @@ impl<C: Copy> Owners<C> {
         }
     }
 
-    /// A question about an address could not be sent: the open claim is discarded.
+    /// A question about an address could not be sent: the open claim is discarded. If the owner has answered before, it is
+    /// asked again instead, when the time for this answer is over: the claimant may say nothing more.
     pub(super) fn give_up(&mut self, ip: IpAddr) {
-        if let Some(address) = self.addresses.get_mut(&ip)
-            && matches!(address.dispute, Dispute::Asked { .. })
-        {
-            address.dispute = Dispute::Settled;
+        let Some(address) = self.addresses.get_mut(&ip) else { return };
+        if let Dispute::Asked { claim, due, answered, unowned, .. } = address.dispute {
+            address.dispute = match answered {
+                0 => Dispute::Settled,
+                _ => Dispute::Refused { claim, until: due, answered, again: Some(due), unowned },
+            };
         }
     }
 

@@ -492,10 +492,18 @@ impl<P: Packet> Segment<P> {
         ip: IpAddr,
         by: By,
     ) {
-        if self.limits.take_announcement(now, Side::InfiniBand, by) {
-            fabric.announce(now, self.worker_of(ip), ip);
-        } else {
+        if !self.limits.take_announcement(now, Side::InfiniBand, by) {
             self.counters.limited += 1;
+        } else if !fabric.announce(now, self.worker_of(ip), ip) {
+            self.announce_later(now, ip);
+        }
+    }
+
+    /// The link's rate limit has dropped an announcement: a known host is announced in the next round.
+    pub(super) fn announce_later(&mut self, now: Instant, ip: IpAddr) {
+        self.counters.limited += 1;
+        if self.hosts.get(ip).is_some() {
+            self.announcements.put_off(now, ip);
         }
     }
 

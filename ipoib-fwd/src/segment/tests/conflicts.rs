@@ -214,6 +214,32 @@ fn a_claim_is_not_proven_by_questions_that_were_not_sent() {
 }
 
 #[test]
+fn an_owner_keeps_its_address_if_the_question_to_its_whole_side_was_not_sent() {
+    let mut w = World::new();
+    w.know_infiniband(1, I1);
+    w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
+    w.pass(ms(500));
+    w.fabric.is_limited = true;
+    w.pass(secs(3));
+    assert_eq!((w.segment.counters().moves, w.segment.counters().limited), (0, 1));
+    assert_eq!(w.fabric.hardware(I1.into()), Some(hardware(1)));
+}
+
+#[test]
+fn an_owner_that_answered_once_more_is_asked_again_if_a_question_was_not_sent() {
+    let mut w = World::new();
+    w.know_ethernet(E1_MAC, E1);
+    w.infiniband(InfiniBandOperation::Request, 1, E1, E1);
+    w.outputs();
+    w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
+    w.outputs();
+    // The owner has gone, and the claimant says nothing more.
+    assert!(pass_without_frames(&mut w, ms(1200)) > 0);
+    w.pass(secs(2));
+    assert_eq!(w.segment.counters().moves, 1);
+}
+
+#[test]
 fn an_address_moves_to_ethernet_when_its_owner_is_silent() {
     let mut w = World::new();
     w.know_infiniband(1, I1);
