@@ -37,6 +37,10 @@ const ROWS: &[Row] = &[
         &[("segment/askers.rs", "ASKERS"), ("segment/askers.rs", "PATIENCE")],
     ),
     ("| addresses that are asked for | {} on each side |", &[("segment/askers.rs", "TARGETS")]),
+    (
+        "| announcements that defend an address against claims of one side | 1 in {} s |",
+        &[("segment/defence.rs", "DEFEND")],
+    ),
     ("wait for the asker's own side | {} |", &[("segment/resolve.rs", "MOST")]),
     (
         "| introductions of Ethernet hosts to InfiniBand hosts | {}; {} s for a path, {} s for the proof, {} s for the answer |",

@@ -250,7 +250,9 @@ impl<P: Packet> Segment<P> {
     ) {
         match (side, ip) {
             (Side::Ethernet, _) => {
-                fabric.announce(now, self.worker_of(ip), ip);
+                if !fabric.announce(now, self.worker_of(ip), ip) {
+                    self.announce_later(now, ip);
+                }
             }
             (Side::InfiniBand, IpAddr::V4(ip)) => {
                 self.frame(&announcement_ethernet(ip, self.own.mac()), MacAddress::BROADCAST);

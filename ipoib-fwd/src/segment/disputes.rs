@@ -9,7 +9,7 @@ use super::knowledge::side_of;
 use super::limits::By;
 use super::machine::Segment;
 use super::output::{Happening, Output, Packet};
-use super::owners::{Answer, Belief, Card, DEFEND, Due, Step};
+use super::owners::{Answer, Belief, Card, Due, Step};
 use super::pair::Place;
 use super::pending::Claim;
 use crate::forward::Side;
@@ -123,22 +123,33 @@ impl<P: Packet> Segment<P> {
         claimant: Place,
     ) -> Result<(), DropReason> {
         self.counters.own_address_claimed += 1;
-        if let Some(own) = self.own.address()
-            && let Some(defended) = self.own_defended.get_mut(side_of(claimant) as usize)
-            && defended.is_none_or(|at| now.saturating_duration_since(at) >= DEFEND)
+        if let Some(defence) = self.own_defence.get_mut(side_of(claimant) as usize)
+            && defence.defend(now, claimant)
         {
-            *defended = Some(now);
-            self.output(Output::Happening(Happening::OwnAddressClaimed { ip: own.into(), claimant }));
-            match claimant {
-                Place::Ethernet(_) => {
-                    self.frame(&announcement_ethernet(own, self.own.mac()), MacAddress::BROADCAST);
-                }
-                Place::InfiniBand(_) => {
-                    fabric.announce(now, FIRST, own.into());
-                }
-            }
+            self.defend_own(now, fabric, claimant);
         }
         Err(DropReason::HostileArp)
+    }
+
+    /// Defends the own address against claims that came within the interval after the last defence, which is over.
+    pub(super) fn defend_own_again(&mut self, now: Instant, fabric: &mut impl Fabric) {
+        let due = self.own_defence.each_mut().map(|defence| defence.take_due(now));
+        for claimant in due.into_iter().flatten() {
+            self.defend_own(now, fabric, claimant);
+        }
+    }
+
+    fn defend_own(&mut self, now: Instant, fabric: &mut impl Fabric, claimant: Place) {
+        let Some(own) = self.own.address() else { return };
+        self.output(Output::Happening(Happening::OwnAddressClaimed { ip: own.into(), claimant }));
+        match claimant {
+            Place::Ethernet(_) => {
+                self.frame(&announcement_ethernet(own, self.own.mac()), MacAddress::BROADCAST)
+            }
+            Place::InfiniBand(_) => {
+                fabric.announce(now, FIRST, own.into());
+            }
+        }
     }
 
     /// Has an address proven that nobody is known to have: the other side is queried for it.
@@ -273,18 +284,24 @@ impl<P: Packet> Segment<P> {
         let Some(claim) = self.owners.confirm(now, ip) else { return };
         self.counters.conflicts += 1;
         self.output(Output::Happening(Happening::Conflict { ip, owner, claimant: claim.place() }));
-        if !self.is_proven(fabric, side_of(owner), ip) || !self.owners.may_defend(now, ip) {
-            return;
+        if self.is_proven(fabric, side_of(owner), ip) && self.owners.may_defend(now, ip) {
+            self.defend(now, fabric, ip);
         }
-        match owner {
-            Place::Ethernet(_) => self.announce_to_infiniband(now, fabric, ip, By::Beyond(ip)),
-            Place::InfiniBand(_) => self.announce_to_ethernet(now, ip, By::Beyond(ip)),
+    }
+
+    /// Announces a proven owner on the other side.
+    fn defend(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
+        if self.is_proven(fabric, Side::Ethernet, ip) {
+            self.announce_to_infiniband(now, fabric, ip, By::Beyond(ip));
+        } else if self.is_proven(fabric, Side::InfiniBand, ip) {
+            self.announce_to_ethernet(now, ip, By::Beyond(ip));
         }
     }
 
     pub(super) fn settle_claims(&mut self, now: Instant, fabric: &mut impl Fabric) {
         for step in self.owners.handle_timeout(now) {
-            let (Step::Ask { ip, .. } | Step::Move { ip, .. } | Step::Prove { ip, .. }) = step;
+            let (Step::Ask { ip, .. } | Step::Move { ip, .. } | Step::Prove { ip, .. } | Step::Defend { ip }) =
+                step;
             // The networks may be others since it was claimed.
             if self.own.owns(ip) || !v4(ip).is_some_and(|ip| self.own.settings.is_on_link(ip)) {
                 self.owners.give_up(ip);
@@ -294,10 +311,13 @@ impl<P: Packet> Segment<P> {
                 Step::Ask { ip, last } => {
                     let Some(claim) = self.owners.claimed(ip) else { continue };
                     let side = claim.side().other();
-                    if last {
-                        // The owner was queried by unicast before.
-                        self.search(now, fabric, side, ip);
-                    } else if !self.ask_owner(now, fabric, ip, side) {
+                    // By unicast first, then the whole side, where the owner may have another hardware address.
+                    let sent = if last {
+                        self.search(now, fabric, side, ip)
+                    } else {
+                        self.ask_owner(now, fabric, ip, side)
+                    };
+                    if !sent {
                         self.give_up(ip);
                     }
                 }
@@ -306,6 +326,7 @@ impl<P: Packet> Segment<P> {
                     self.introduce_proven(now, fabric, ip);
                     self.answer_proven(now, fabric, ip);
                 }
+                Step::Defend { ip } => self.defend(now, fabric, ip),
                 Step::Move { ip, claim, held } => {
                     let to = claim.place();
                     self.counters.moves += 1;

@@ -83,8 +83,9 @@ impl<P: Packet> Segment<P> {
                 if let Some(old) = self.hosts.get(sender) {
                     self.doubt(now, fabric, &arp, old)?;
                 }
-                self.confirm(now, fabric, sender, place);
+                // Another card is not proven: it refuses an open claim, and is not announced for it.
                 self.prove_again(now, fabric, Side::Ethernet, sender, kind == ArpKind::Announcement);
+                self.confirm(now, fabric, sender, place);
                 self.learn_ethernet(now, fabric, &arp)?;
             }
             SenderAction::Take => {

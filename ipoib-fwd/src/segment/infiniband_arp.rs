@@ -97,8 +97,9 @@ impl<P: Packet> Segment<P> {
                 if let Some(old) = fabric.hardware(sender) {
                     self.doubt_infiniband(now, fabric, sender, [old, arp.sender])?;
                 }
-                self.confirm(now, fabric, sender, place);
+                // Another port or queue pair is not proven: it refuses an open claim, and is not announced for it.
                 self.prove_again(now, fabric, Side::InfiniBand, sender, kind == ArpKind::Announcement);
+                self.confirm(now, fabric, sender, place);
             }
             SenderAction::Take => self.take_infiniband_answer(now, fabric, &arp, known),
         }

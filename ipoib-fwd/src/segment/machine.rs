@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::announcements::{Announcements, PER_TICK};
 use super::arp::Own;
 use super::askers::Askers;
+use super::defence::Defence;
 use super::discovery::Discovery;
 use super::fabric::{Fabric, v4};
 use super::hosts::{self, Ageing, HostCounters, HostInfo, Hosts, worker_of};
@@ -20,6 +21,7 @@ use super::names::Names;
 use super::output::{Arrival, Output, Packet};
 use super::owners::{Changes, Owners};
 use super::ownership::LATE;
+use super::pair::Place;
 use super::parked::{Awaited, Parked, Waiting};
 use super::pending::{Claim, Lookup};
 use super::reported::Reported;
@@ -68,9 +70,9 @@ ipoib::counters! {
         /// ARP packets of hosts that claim the gateway's own address.
         own_address_claimed =
             "A host has `gateway.address`: `own-address-claimed` in `ipoib-fwd ctl events address` and in the journal names its hardware address. Give it another address.",
-        /// Requests and announcements that were not carried across, for the rate limit.
+        /// Requests and announcements that were not carried across, for the rate limit or because they could not be sent.
         limited =
-            "Ordinary for a moment after a restart. Without end somebody floods with ARP: `ipoib-fwd ctl trace proto=arp` tells who.",
+            "Ordinary for a moment after a restart. Without end somebody floods with ARP: `ipoib-fwd ctl trace proto=arp` tells who; or the gateway's own frames find no buffers or no room: see `no-buffers` and `eth-queue-full`.",
         /// Packets held for a connection.
         held_for_connection =
             "Ordinary, at the first packets to a host.",
@@ -102,8 +104,8 @@ pub struct Segment<P> {
     pub(super) reported: Reported,
     pub(super) names: Names,
     pub(super) introductions: Introductions,
-    /// When the gateway's own address was defended last, on each side.
-    pub(super) own_defended: [Option<Instant>; 2],
+    /// The defence of the gateway's own address on each side.
+    pub(super) own_defence: [Defence<Place>; 2],
     pub(super) parked: Parked<P>,
     pub(super) limits: Limits,
     pub(super) counters: SegmentCounters,
@@ -134,7 +136,7 @@ impl<P: Packet> Segment<P> {
             reported: Reported::new(settings.seed.rotate_left(4)),
             names: Names::new(settings.seed.rotate_left(56)),
             introductions: Introductions::default(),
-            own_defended: [None; 2],
+            own_defence: [Defence::default(); 2],
             parked: Parked::new(settings.most_parked),
             limits: Limits::new(now, settings.seed.rotate_left(40)),
             counters: SegmentCounters::default(),
@@ -305,12 +307,14 @@ impl<P: Packet> Segment<P> {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let lookups = self.lookups.values().map(Lookup::due).min();
+        let own_defence = self.own_defence.iter().filter_map(Defence::due).min();
         [
             self.hosts.poll_timeout(),
             self.owners.poll_timeout(),
             self.introductions.poll_timeout(),
             self.discovery.poll_timeout(),
             lookups,
+            own_defence,
             Some(self.sweep),
         ]
         .into_iter()
@@ -324,6 +328,7 @@ impl<P: Packet> Segment<P> {
         self.hosts.handle_timeout(now);
         self.settle_lookups(now, fabric);
         self.settle_claims(now, fabric);
+        self.defend_own_again(now, fabric);
         self.expire_introductions(now, fabric);
         self.take_host_events(now, fabric);
         self.release_connected(now, fabric);
@@ -417,6 +422,7 @@ impl<P: Packet> Segment<P> {
         }
         self.take_host_events(now, fabric);
         if moved {
+            self.own_defence = [Defence::default(); 2];
             self.announce_all(now);
         }
     }

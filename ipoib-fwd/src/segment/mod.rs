@@ -17,7 +17,7 @@
 //! * `ethernet_arp`, `infiniband_arp` – ARP packets of each side; `knowledge` – what is known of their addresses.
 //! * `resolve` – address resolution across the gateway; ARP is its only language so far.
 //! * [`ownership`] – the table that says what is done about an ARP packet, by what is known of its addresses.
-//! * `owners`, `disputes` – one owner an address: claims, moves, addresses that move too often.
+//! * `owners`, `disputes` – one owner an address: claims, moves, addresses that move too often; `defence` – how often an address is defended.
 //! * `names` – in whose name hosts are queried; `introductions` – InfiniBand hosts learn by such a question where an Ethernet host is.
 //! * `discovery` – hosts that a gateway queries when it starts to forward, so that it can announce them.
 //! * `parked` – packets that wait: for an address, or for a connection.
@@ -28,6 +28,7 @@
 mod announcements;
 mod arp;
 mod askers;
+mod defence;
 mod discovery;
 mod disputes;
 mod ethernet_arp;

@@ -27,6 +27,8 @@ use foldhash::fast::FixedState;
 use ib_wire::{Gid, Qpn};
 use ipoib::net::ethernet::MacAddress;
 
+use super::defence::Defence;
+
 /// Questions to an owner, and the time for each answer: a second in all.
 pub(super) const QUESTIONS: u8 = 3;
 pub(super) const ANSWER: Duration = Duration::from_millis(330);
@@ -40,8 +42,6 @@ const REFUSED: Duration = Duration::from_secs(1);
 /// Who has answered is asked again, so long after each answer.
 pub(super) const AGAIN: [Duration; 3] =
     [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
-/// Least time between two announcements that defend one address (RFC 5227: DEFEND_INTERVAL).
-pub(super) const DEFEND: Duration = Duration::from_secs(10);
 /// More moves than [`MOVES`] within [`WINDOW`] are too many; then the address stays where it is for a while.
 const MOVES: usize = 5;
 pub(super) const WINDOW: Duration = Duration::from_secs(60);
@@ -93,7 +93,7 @@ enum Dispute<C> {
 struct Address<C> {
     dispute: Dispute<C>,
     moves: ArrayVec<Instant, MOVES>,
-    defended: Option<Instant>,
+    defence: Defence<()>,
     /// When it was last claimed.
     claimed: Instant,
 }
@@ -132,6 +132,8 @@ pub(super) enum Step<C> {
     Move { ip: IpAddr, claim: C, held: bool },
     /// Nobody was known to have the address, and nobody of the other side has it.
     Prove { ip: IpAddr, claim: C },
+    /// Claims were refused within the interval after a defence, which is over: announce the owner once more.
+    Defend { ip: IpAddr },
 }
 
 /// The addresses in dispute, and those that have moved lately. `C` is what a claim was made by.
@@ -158,15 +160,22 @@ impl<C: Copy> Owners<C> {
         let address = self.addresses.entry(ip).or_insert_with(|| Address {
             dispute: Dispute::Settled,
             moves: ArrayVec::new(),
-            defended: None,
+            defence: Defence::default(),
             claimed: now,
         });
         match &mut address.dispute {
-            Dispute::Asked { claim: kept, .. } => {
+            Dispute::Asked { claim: kept, answered, .. } => {
                 *kept = claim;
+                // The first answer to a claim defends the address by itself.
+                let due = if *answered > 0 { address.defence.note(now, ()) } else { None };
+                due.into_iter().for_each(|due| self.wake_by(due));
                 return Answer::Wait;
             }
-            Dispute::Refused { until, .. } if now < *until => return Answer::Refused,
+            Dispute::Refused { until, .. } if now < *until => {
+                let due = address.defence.note(now, ());
+                due.into_iter().for_each(|due| self.wake_by(due));
+                return Answer::Refused;
+            }
             Dispute::Held { until } | Dispute::Contested { until } if now < *until => return Answer::Held,
             Dispute::Settled | Dispute::Refused { .. } | Dispute::Held { .. } | Dispute::Contested { .. } => {
             }
@@ -184,7 +193,8 @@ impl<C: Copy> Owners<C> {
             make_room(&mut self.addresses, Address::worth);
         }
         let (dispute, until) = (Dispute::Settled, now + CONTESTED);
-        let address = Address { dispute, moves: ArrayVec::new(), defended: None, claimed: now };
+        let defence = Defence::default();
+        let address = Address { dispute, moves: ArrayVec::new(), defence, claimed: now };
         self.addresses.entry(ip).or_insert(address).dispute = Dispute::Contested { until };
         self.wake_by(until);
     }
@@ -208,6 +218,7 @@ impl<C: Copy> Owners<C> {
     pub(super) fn settle(&mut self) -> Vec<IpAddr> {
         let (mut open, mut asked) = (Vec::new(), Vec::new());
         for (ip, address) in &mut self.addresses {
+            address.defence.settle();
             match address.dispute {
                 Dispute::Asked { .. } => asked.push(*ip),
                 Dispute::Refused { again: Some(_), .. } => open.push(*ip),
@@ -239,12 +250,15 @@ impl<C: Copy> Owners<C> {
         }
     }
 
-    /// A question about an address could not be sent: the open claim is discarded.
+    /// A question about an address could not be sent: the open claim is discarded. If the owner has answered before, it is
+    /// asked again instead, when the time for this answer is over: the claimant may say nothing more.
     pub(super) fn give_up(&mut self, ip: IpAddr) {
-        if let Some(address) = self.addresses.get_mut(&ip)
-            && matches!(address.dispute, Dispute::Asked { .. })
-        {
-            address.dispute = Dispute::Settled;
+        let Some(address) = self.addresses.get_mut(&ip) else { return };
+        if let Dispute::Asked { claim, due, answered, unowned, .. } = address.dispute {
+            address.dispute = match answered {
+                0 => Dispute::Settled,
+                _ => Dispute::Refused { claim, until: due, answered, again: Some(due), unowned },
+            };
         }
     }
 
@@ -253,14 +267,14 @@ impl<C: Copy> Owners<C> {
         self.addresses.get(&ip).is_some_and(|address| matches!(address.dispute, Dispute::Asked { .. }))
     }
 
-    /// True if the owner's side of the truth is to be told now, to the side of the claim.
+    /// A claim was refused. Returns true if the owner is to be announced on the claimant's side now; otherwise there is a
+    /// [`Step::Defend`] when the interval ends.
     pub(super) fn may_defend(&mut self, now: Instant, ip: IpAddr) -> bool {
         let Some(address) = self.addresses.get_mut(&ip) else { return false };
-        let due = address.defended.is_none_or(|at| now.saturating_duration_since(at) >= DEFEND);
-        if due {
-            address.defended = Some(now);
-        }
-        due
+        let defends = address.defence.defend(now, ());
+        let due = address.defence.due();
+        due.into_iter().for_each(|due| self.wake_by(due));
+        defends
     }
 
     pub(super) const fn poll_timeout(&self) -> Option<Instant> {
@@ -308,6 +322,7 @@ impl<C: Copy> Owners<C> {
                         address.moves.push(now);
                     }
                     if let Dispute::Asked { claim, .. } = std::mem::replace(&mut address.dispute, next) {
+                        address.defence.settle();
                         steps.push(Step::Move { ip: *ip, claim, held });
                     }
                 }
@@ -325,15 +340,26 @@ impl<C: Copy> Owners<C> {
                     if now < *until => {}
                 dispute => *dispute = Dispute::Settled,
             }
-            let defended = address.defended.is_some_and(|at| now.saturating_duration_since(at) < DEFEND);
-            defended || !address.moves.is_empty() || !matches!(address.dispute, Dispute::Settled)
+            // An owner that is being asked may be gone: it is defended when it has answered.
+            let is_asked = matches!(address.dispute, Dispute::Asked { .. });
+            if !is_asked && address.defence.take_due(now).is_some() {
+                steps.push(Step::Defend { ip: *ip });
+            }
+            address.defence.is_recent(now)
+                || !address.moves.is_empty()
+                || !matches!(address.dispute, Dispute::Settled)
         });
         // Histories are looked at once a second, disputes when they are due.
-        let due = |address: &Address<C>| match &address.dispute {
-            Dispute::Asked { due, .. } | Dispute::Refused { again: Some(due), .. } => *due,
-            Dispute::Settled | Dispute::Refused { .. } | Dispute::Held { .. } | Dispute::Contested { .. } => {
-                now + Duration::from_secs(1)
-            }
+        let due = |address: &Address<C>| {
+            let due = match &address.dispute {
+                Dispute::Asked { due, .. } => return *due,
+                Dispute::Refused { again: Some(due), .. } => *due,
+                Dispute::Settled
+                | Dispute::Refused { .. }
+                | Dispute::Held { .. }
+                | Dispute::Contested { .. } => now + Duration::from_secs(1),
+            };
+            address.defence.due().map_or(due, |defence| defence.min(due))
         };
         self.next = self.addresses.values().map(due).min();
         steps

@@ -78,7 +78,7 @@ described! {
 described! {
     /// What is done about the sender of a packet.
     SenderAction {
-        Report = "Drop the packet, report its sender, and announce the gateway's own address there.";
+        Report = "Drop the packet, report its sender, and announce the gateway's own address there: at once, and after further claims once more when 10 s are over.";
         Drop = "Drop the packet.";
         Refuse = "Drop the packet and count a refused claim.";
         Serve = "Learn nothing. A request is served.";

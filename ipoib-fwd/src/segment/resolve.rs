@@ -435,13 +435,17 @@ impl<P: Packet> Segment<P> {
                 Side::Ethernet => self.announce_to_infiniband(now, fabric, ip, By::Beyond(ip)),
                 Side::InfiniBand => self.announce_to_ethernet(now, ip, By::Beyond(ip)),
             }
-            match across {
-                Side::InfiniBand if fabric.has_way(ip) => self.answer_ethernet_askers(now, fabric, ip),
-                Side::Ethernet if self.is_fresh(now, fabric, across, ip) => {
-                    self.answer_infiniband_askers(now, fabric, ip);
+            // One that was not heard for some time may be gone: whoever asked for it is answered when it has answered.
+            match (across, self.is_fresh(now, fabric, across, ip)) {
+                (Side::Ethernet, true) => self.answer_infiniband_askers(now, fabric, ip),
+                (Side::Ethernet, false) => self.verify_ethernet(now, ip, None),
+                (Side::InfiniBand, true) if fabric.has_way(ip) => {
+                    self.answer_ethernet_askers(now, fabric, ip);
                 }
-                Side::Ethernet => self.verify_ethernet(now, ip, None),
-                Side::InfiniBand => {}
+                (Side::InfiniBand, true) => {}
+                (Side::InfiniBand, false) => {
+                    self.verify_infiniband(now, fabric, ip, None);
+                }
             }
         }
         self.take_host_events(now, fabric);
@@ -488,10 +492,18 @@ impl<P: Packet> Segment<P> {
         ip: IpAddr,
         by: By,
     ) {
-        if self.limits.take_announcement(now, Side::InfiniBand, by) {
-            fabric.announce(now, self.worker_of(ip), ip);
-        } else {
+        if !self.limits.take_announcement(now, Side::InfiniBand, by) {
             self.counters.limited += 1;
+        } else if !fabric.announce(now, self.worker_of(ip), ip) {
+            self.announce_later(now, ip);
+        }
+    }
+
+    /// The link's rate limit has dropped an announcement: a known host is announced in the next round.
+    pub(super) fn announce_later(&mut self, now: Instant, ip: IpAddr) {
+        self.counters.limited += 1;
+        if self.hosts.get(ip).is_some() {
+            self.announcements.put_off(now, ip);
         }
     }
 

@@ -256,6 +256,12 @@ impl Link {
             }
         }
         while let Some(probe) = self.neighbours.poll_transmit() {
+            // The last question about a known neighbor: its port may have another queue pair or LID.
+            let is_last = probe.to.is_none() && self.neighbours.get(probe.ip).is_some();
+            if is_last && !self.neighbours.may_broadcast(now) {
+                self.out.counters.requests_limited += 1;
+                continue;
+            }
             let tag = self.neighbours.tag(probe.ip).filter(|tag| !self.neighbours.is_worn(now, tag));
             let source = tag.map_or(NOBODY, |tag| tag.source);
             let source = self.still_ours(source);

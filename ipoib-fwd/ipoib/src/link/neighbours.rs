@@ -95,7 +95,7 @@ fn rules(settings: &LinkSettings) -> Rules {
         reachable: REACHABLE,
         idle: Idle::SinceUse(settings.neighbour_idle),
         failed: HOLD,
-        last_to_all: false,
+        last_to_all: true,
         most: settings.max_neighbours,
         // New ones are limited by time.
         most_asked: usize::MAX,

@@ -103,10 +103,13 @@ impl Pair {
         }
     }
 
-    /// Numbers its messages by the gateway's uptime, in microseconds, so that the numbers rise from one life
-    /// of a segment to the next: other gateways accept each number of an instance once.
+    /// Makes this a segment of its own among those that the gateway makes one after the other: it has another instance,
+    /// so that recordings of messages to an earlier one do not count. Its messages are numbered by the uptime in
+    /// microseconds.
     #[must_use]
     pub fn numbered_from(mut self, uptime: Duration) -> Self {
+        self.own = self.own.made_after(uptime);
+        self.peers = Peers::new(self.own, self.settings.key.is_some(), self.settings.lease());
         self.sequence = u64::try_from(uptime.as_micros()).unwrap_or(u64::MAX >> 1);
         self
     }

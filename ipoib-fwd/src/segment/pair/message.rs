@@ -190,8 +190,27 @@ impl SegmentId {
 pub struct Identity {
     /// Of its HCA's port or node.
     pub guid: Guid,
-    /// Drawn at start: a gateway that begins anew is another one.
+    /// The lower half is drawn when the gateway starts. The upper half is the uptime at which it made the segment: a
+    /// segment that a reload makes again is another one.
     pub instance: u64,
+}
+
+/// The bits of an instance that all segments of a gateway have in common.
+const GATEWAY: u64 = 0xffff_ffff;
+
+impl Identity {
+    /// True if both are of one run of one gateway, whichever segments and whenever they were made.
+    #[must_use]
+    pub const fn is_same_gateway(self, other: Self) -> bool {
+        self.instance & GATEWAY == other.instance & GATEWAY
+    }
+
+    /// The identity of a segment that is made after this uptime.
+    #[must_use]
+    pub const fn made_after(self, uptime: Duration) -> Self {
+        let instance = (uptime.as_millis() as u64) << 32 | self.instance & GATEWAY;
+        Self { instance, ..self }
+    }
 }
 
 /// A secret that the gateways of a segment share.

@@ -4,7 +4,7 @@ use super::*;
 use crate::segment::pair::Place;
 use ipoib::link::Event;
 
-fn moved(outputs: &Outputs) -> Vec<Happening> {
+pub(super) fn moved(outputs: &Outputs) -> Vec<Happening> {
     let happening = |output: &Output<_>| match output {
         Output::Happening(happening) => Some(*happening),
         _ => None,
@@ -251,6 +251,32 @@ fn a_claim_is_not_proven_by_questions_that_were_not_sent() {
         w.fabric.is_limited = false;
         w.know_ethernet(E2_MAC, I1);
     }
+}
+
+#[test]
+fn an_owner_keeps_its_address_if_the_question_to_its_whole_side_was_not_sent() {
+    let mut w = World::new();
+    w.know_infiniband(1, I1);
+    w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
+    w.pass(ms(500));
+    w.fabric.is_limited = true;
+    w.pass(secs(3));
+    assert_eq!((w.segment.counters().moves, w.segment.counters().limited), (0, 1));
+    assert_eq!(w.fabric.hardware(I1.into()), Some(hardware(1)));
+}
+
+#[test]
+fn an_owner_that_answered_once_more_is_asked_again_if_a_question_was_not_sent() {
+    let mut w = World::new();
+    w.know_ethernet(E1_MAC, E1);
+    w.infiniband(InfiniBandOperation::Request, 1, E1, E1);
+    w.outputs();
+    w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
+    w.outputs();
+    // The owner has gone, and the claimant says nothing more.
+    assert!(pass_without_frames(&mut w, ms(1200)) > 0);
+    w.pass(secs(2));
+    assert_eq!(w.segment.counters().moves, 1);
 }
 
 #[test]
@@ -501,28 +527,6 @@ fn who_answers_for_a_host_that_has_answered_is_believed_only_if_that_is_silent()
 }
 
 #[test]
-fn a_host_that_claims_the_gateways_own_address_is_reported_once_in_ten_seconds() {
-    let mut w = World::new();
-    let claim = |claimant| Happening::OwnAddressClaimed { ip: GATEWAY.into(), claimant };
-    for _ in 0..5 {
-        w.ethernet(ArpOperation::Request, E2_MAC, GATEWAY, GATEWAY);
-    }
-    let outputs = w.outputs();
-    assert_eq!(moved(&outputs), [claim(Place::Ethernet(E2_MAC))]);
-    let defence = World::frames(&outputs);
-    assert_eq!(
-        defence.iter().map(|f| (f.sender_mac, f.sender_ip)).collect::<Vec<_>>(),
-        [(GATEWAY_MAC, GATEWAY)]
-    );
-    let dropped = outputs.iter().filter(|o| **o == Output::Drop(DropReason::HostileArp, 1)).count();
-    assert_eq!((dropped, w.segment.counters().own_address_claimed), (5, 5));
-    w.pass(secs(10));
-    w.infiniband(InfiniBandOperation::Request, 3, GATEWAY, I1);
-    assert_eq!(moved(&w.outputs()), [claim(Place::InfiniBand(hardware(3)))]);
-    assert_eq!(w.asked(), [Asked::Announce(GATEWAY.into())]);
-}
-
-#[test]
 fn an_announcement_is_carried_across_when_the_other_side_has_been_silent() {
     for owner_answers in [false, true] {
         let mut w = World::new();
@@ -613,30 +617,4 @@ fn all_addresses_of_a_router_that_moves_are_announced_where_they_were() {
     w.pass(ms(1500));
     let frames = World::frames(&w.outputs());
     assert!(all.iter().all(|ip| frames.iter().any(|a| (a.sender_ip, a.target_ip) == (*ip, *ip))));
-}
-
-#[test]
-fn the_owners_of_many_addresses_are_defended_and_each_has_its_share() {
-    let mut w = World::new();
-    let all: Vec<_> = (20..60).map(|n| Ipv4Addr::new(10, 77, 0, n)).collect();
-    for ip in &all {
-        w.know_infiniband(1, *ip);
-        w.ethernet(ArpOperation::Request, E2_MAC, *ip, *ip);
-        w.infiniband(InfiniBandOperation::Reply, 1, *ip, GATEWAY);
-    }
-    let defences = World::frames(&w.outputs());
-    assert_eq!(defences.iter().map(|a| a.sender_ip).collect::<Vec<_>>(), all);
-}
-
-#[test]
-fn a_claim_to_the_own_address_on_one_side_leaves_it_defended_on_the_other() {
-    let mut w = World::new();
-    w.ethernet(ArpOperation::Request, E2_MAC, GATEWAY, GATEWAY);
-    w.outputs();
-    for _ in 0..2 {
-        w.infiniband(InfiniBandOperation::Request, 3, GATEWAY, I1);
-    }
-    assert_eq!(w.asked(), [Asked::Announce(GATEWAY.into())]);
-    let claimant = Place::InfiniBand(hardware(3));
-    assert_eq!(moved(&w.outputs()), [Happening::OwnAddressClaimed { ip: GATEWAY.into(), claimant }]);
 }

@@ -4,6 +4,7 @@ mod arp;
 mod cold;
 mod conflicts;
 mod day;
+mod defence;
 mod discovery;
 mod floods;
 mod hosts;

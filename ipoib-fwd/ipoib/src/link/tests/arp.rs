@@ -6,7 +6,7 @@ use ib_wire::sa::attribute;
 use ib_wire::{Gid, Guid, Lid, QKey, Qpn};
 
 use super::fabric::{Fabric, QKEY, SM_LID, ms, secs};
-use crate::link::{Asker, Event, Mode, WorkerIndex};
+use crate::link::{Asker, Event, Mode, WorkerIndex, WorkerSettings};
 
 fn datagram(n: u8) -> Fabric {
     let mut fabric = Fabric::new(1);
@@ -226,6 +226,34 @@ fn a_peer_that_vanishes_is_unreachable() {
     }
     assert!(f.nodes[0].events.contains(&Event::NeighbourUnreachable { ip: b.into() }));
     assert!(f.nodes[0].table.get(b).is_none());
+}
+
+#[test]
+fn a_peer_that_restarts_elsewhere_without_a_word_is_found_by_the_last_question() {
+    let (before, after) = (Qpn::new(0x200), Qpn::new(0x9000));
+    for (qpn, lid) in [(after, Lid(3)), (before, Lid(99))] {
+        let mut f = datagram(2);
+        f.run(ms(100));
+        f.resolve(0, 1);
+        f.run(secs(1));
+        let [own, peer] = [f.nodes[0].ip, f.nodes[1].ip];
+        assert_eq!(f.nodes[0].table.get(peer).and_then(|n| n.ud).map(|ud| ud.qpn), Some(before));
+        if qpn == before {
+            f.change_port(1, |port| port.lid = lid);
+        } else {
+            f.reboot(1, 5, 1, |setup| {
+                setup.link.mode = Mode::Datagram;
+                setup.link.workers = vec![WorkerSettings { ud_qpn: qpn }];
+            });
+        }
+        f.run(ms(500));
+        f.nodes[0].link.verify_neighbour(f.now, WorkerIndex(0), own, peer);
+        f.run(secs(2));
+        let unreachable = Event::NeighbourUnreachable { ip: peer.into() };
+        assert!(!f.nodes[0].events.contains(&unreachable), "{qpn:?} {lid:?}");
+        let ud = f.nodes[0].table.get(peer).expect("known").ud.expect("path");
+        assert_eq!((ud.qpn, ud.av.dlid), (qpn, lid));
+    }
 }
 
 #[test]

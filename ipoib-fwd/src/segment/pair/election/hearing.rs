@@ -31,7 +31,8 @@ impl Pair {
                 return Err(error);
             }
         };
-        let is_ours = message.from.instance == self.own.instance && message.side == side;
+        let is_of_gateway = message.from.is_same_gateway(self.own);
+        let is_ours = is_of_gateway && message.side == side;
         let who = (message.from.guid, message.segment);
         let is_sibling = is_ours && who != (self.own.guid, self.settings.segment);
         if is_sibling {
@@ -41,7 +42,8 @@ impl Pair {
             self.statistics.other_segment += 1;
             return Ok(());
         }
-        if message.from == self.own {
+        // Of an earlier life, too.
+        if is_of_gateway && message.from.guid == self.own.guid {
             if message.side != side {
                 self.suspect_loop(now, side);
             } else if self.loops.is_multiplied(message.sequence) {

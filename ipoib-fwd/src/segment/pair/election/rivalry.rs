@@ -23,7 +23,7 @@ impl Pair {
     /// An echo arrived on a side.
     pub(super) fn handle_echo(&mut self, now: Instant, side: Side, echo: Echo) {
         // Other segments of this gateway are `siblings`; with peers that are believed the election decides.
-        if echo.from.instance == self.own.instance || self.believes(now, echo.from) {
+        if echo.from.is_same_gateway(self.own) || self.believes(now, echo.from) {
             return;
         }
         if !self.loops.is_of_other_side(side, echo.nonce) {

@@ -388,6 +388,35 @@ fn with_a_key_recordings_of_an_earlier_life_do_not_count() {
 }
 
 #[test]
+fn with_a_key_recordings_do_not_count_after_a_reload_has_made_the_segment_again() {
+    let mut w = World::new(&[100, 200], true);
+    w.run(SECOND * 3);
+    let mut recorded = std::collections::VecDeque::new();
+    for n in 0..40 {
+        let now = w.now;
+        w.with(1, |pair| {
+            pair.set_priority(now, 200 + n % 2);
+            recorded.extend(std::iter::from_fn(|| pair.poll_transmit()));
+        });
+        w.run(ms(50));
+    }
+    assert!(recorded.len() > 40, "{}", recorded.len());
+    w.crash(1);
+    w.remake(0);
+    // For some seconds.
+    while let Some(transmit) = recorded.pop_front() {
+        let now = w.now;
+        w.with(0, |pair| {
+            if let crate::segment::pair::Transmit::Message(side, bytes) = &transmit {
+                pair.handle_message(now, *side, bytes).unwrap();
+            }
+        });
+        w.run(ms(100));
+    }
+    assert_eq!(w.forwarders(), [0]);
+}
+
+#[test]
 fn a_segment_that_a_reload_makes_again_is_heard_at_once_with_a_key_or_without() {
     for keyed in [false, true] {
         let mut w = World::new(&[200, 100], keyed);
@@ -396,8 +425,10 @@ fn a_segment_that_a_reload_makes_again_is_heard_at_once_with_a_key_or_without() 
         for index in [1, 0] {
             w.remake(index);
             w.run(SECOND);
+            let made = w.boxes[index].pair.as_ref().unwrap().identity();
             let pair = w.boxes[1 - index].pair.as_ref().unwrap();
-            let peers: Vec<_> = pair.peers(w.now).map(|peer| (peer.alive, peer.hears_us)).collect();
+            let peers = pair.peers(w.now).filter(|peer| peer.who == made);
+            let peers: Vec<_> = peers.map(|peer| (peer.alive, peer.hears_us)).collect();
             assert_eq!(peers, [(true, SideSet::BOTH)], "keyed {keyed}, {index}");
         }
         w.run(SECOND * 10);

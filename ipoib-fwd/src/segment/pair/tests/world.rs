@@ -117,7 +117,7 @@ impl World {
         self.start_as(index, self.instances);
     }
 
-    /// A reload takes the segment away and makes it again: the gateway's instance stays.
+    /// A reload takes the segment away and makes it again, with the instance that the gateway has drawn.
     pub(super) fn remake(&mut self, index: usize) {
         let instance = self.boxes[index].pair.as_ref().map_or(0, |pair| pair.identity().instance);
         self.start_as(index, instance);

@@ -503,9 +503,13 @@ fn live(seed: u64, hours: u64) {
     assert!(figures.takeovers >= hours && figures.conflicts > hours && figures.moves > hours, "{figures}");
 }
 
+/// The number in an environment variable.
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|n| n.parse().unwrap())
+}
+
 #[test]
 fn a_day_of_a_pair_on_which_nothing_stays_as_it_is_leaves_nothing() {
-    let number = |name| std::env::var(name).ok().map(|n| n.parse::<u64>().unwrap());
     let hours = number("SIMULATED_HOURS").unwrap_or(FEW);
     match number("SIMULATED_SEED") {
         Some(seed) => live(seed, hours),
