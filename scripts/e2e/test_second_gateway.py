@@ -67,13 +67,6 @@ class WithoutAddress(Recipe):
     second_address = ""
 
 
-class WithoutKey(Recipe):
-    """Configurations without a key, as those that `init` did not write."""
-
-    def with_ports(self, text, name):
-        return re.sub(r"^pair-key = .*\n", "", super().with_ports(text, name), flags=re.M)
-
-
 def test_the_page_has_the_steps_that_are_tested():
     recipe = PAGE.read_text().split("\n## A second gateway\n")[1].split("\n## ")[0]
     steps = re.split(r"^\d+\. ", recipe, flags=re.M)[1:]
@@ -109,15 +102,6 @@ def test_second_gateway(start, recipe):
         assert pair.role(other) == "forwarding"
         pair.start_one(forwarder)
     pair.wait_settled()
-
-
-def test_warning_without_a_key(start):
-    pair = start(WithoutKey)
-    pair.wait_settled()
-    for name in NAMES:
-        assert "pair-key" not in pair.config(name).read_text()
-        pair.wait_for(f"the warning of gateway {name}",
-                      lambda name=name: re.search(r"WARN .*There is no `gateway.pair-key`", pair.gateways[name].text()))
 
 
 def test_priority_of_the_second_gateway(start):
