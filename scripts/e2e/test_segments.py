@@ -28,6 +28,15 @@ def test_pings_in_all_segments(start):
     start(Segments).exchange()
 
 
+def test_orderly_stop_warns_of_no_link(start):
+    """Every segment leaves its groups when the gateway is stopped: that is no failure of its link."""
+    topology = start(Segments)
+    before = len(topology.gateway.text())
+    topology.stop_gateway()
+    warnings = [line for line in topology.gateway.text()[before:].splitlines() if " WARN " in line or " ERROR " in line]
+    assert not warnings
+
+
 def test_own_address_in_all_segments(start):
     """The gateway answers in each segment for itself."""
     topology = start(Segments)

@@ -72,6 +72,10 @@ mode = "connected"
         # Each gateway has a file of its own.
         return ""
 
+    def segments(self, name):
+        """`[[segment]]` entries of a gateway; none: one segment, in which it has its address of `OWN`."""
+        return ""
+
     def config(self, name):
         return self.dir / f"gateway-{name}.toml"
 
@@ -86,10 +90,11 @@ mode = "connected"
         """Starts a gateway, with another key than that of the pair if one is named."""
         key = key or self.pair_key
         key_line = f'pair-key = "{key}"\n' if key else ""
+        segments = self.segments(name)
+        address = "" if segments else f'address = "{OWN[name]}/{PREFIX}"\n'
         self.config(name).write_text(f"""\
 [gateway]
-address = "{OWN[name]}/{PREFIX}"
-control-socket = "{self.control_socket(name)}"
+{address}control-socket = "{self.control_socket(name)}"
 {key_line}hello-ms = {self.hello_ms}
 idle = "sleep"
 
@@ -101,7 +106,7 @@ driver = "soft"
 
 [infiniband.soft]
 ports = [{{ link = "shm:{self.dir}/{name}.sock", mtu = 4096 }}]
-""")
+{segments}""")
         program = self.programs.get(name, self.bin) / "ipoib-fwd"
         self.gateways[name] = self.gateway = self.background(
             f"gateway {name}",
