@@ -113,6 +113,13 @@ const ROWS: &[Row] = &[
         &[("cm/src/port/mod.rs", "MAX_ANSWERS")],
     ),
     (
+        "| rejections of connections that wait for room on the device | {}; other datagrams {} of each kind |",
+        &[
+            ("ipoib-fwd/endpoint/src/control/outgoing.rs", "WAITING_REJECTIONS"),
+            ("ipoib-fwd/endpoint/src/control/outgoing.rs", "WAITING"),
+        ],
+    ),
+    (
         "| hosts whose connection requests are counted | {} |",
         &[("ipoib-fwd/ipoib/src/port/limit.rs", "MAX_PORTS")],
     ),

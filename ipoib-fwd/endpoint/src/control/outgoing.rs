@@ -2,18 +2,23 @@
 
 use std::collections::VecDeque;
 
+use ib_wire::cm::AttributeId;
 use ib_wire::mad::{Mad, MgmtClass};
 use ib_wire::sa::attribute;
 use pmd::hca::HcaError;
 
 /// Most management datagrams of each kind that wait for room on the device.
 const WAITING: usize = 4096;
+/// The same of rejections. A host that floods with requests waits for none of them, and one that waits asks again.
+const WAITING_REJECTIONS: usize = 256;
 /// Kinds of datagrams.
-const KINDS: usize = 3;
+const KINDS: usize = 4;
+const REJECT: u16 = AttributeId::Reject.code();
 const FULL: HcaError = HcaError::Exhausted("room for management datagrams that wait");
 
 /// Datagrams by kind, oldest first. What others wait for goes first: REP, RTU and DREP, whose senders give up after seconds, then
-/// memberships of groups, then paths. A kernel that has as many requests to subnet administration as it takes refuses more for seconds.
+/// memberships of groups, then paths, then rejections of connections. A kernel that has as many requests to subnet administration as it
+/// takes refuses more for seconds, and a host that floods with requests for connections has as many rejections wait as it likes.
 ///
 /// A kind that was refused sends one datagram before all others in the next flush: hosts that keep the first kind busy, by asking for
 /// connections, do not keep the others from their turn.
@@ -22,6 +27,7 @@ pub(super) struct Outgoing {
     connections: VecDeque<Mad>,
     memberships: VecDeque<Mad>,
     paths: VecDeque<Mad>,
+    rejections: VecDeque<Mad>,
     /// The kinds that were refused in the last flush, by number.
     refused: [bool; KINDS],
     /// The kind that went before all others last.
@@ -49,17 +55,18 @@ fn send_some(
 
 impl Outgoing {
     fn kinds(&mut self) -> [&mut VecDeque<Mad>; KINDS] {
-        [&mut self.connections, &mut self.memberships, &mut self.paths]
+        [&mut self.connections, &mut self.memberships, &mut self.paths, &mut self.rejections]
     }
 
     pub(super) fn push(&mut self, mad: Mad) -> Result<(), HcaError> {
         let header = mad.header();
-        let kind = match (header.class, header.attribute) {
-            (MgmtClass::SubnAdm, attribute::MC_MEMBER_RECORD) => &mut self.memberships,
-            (MgmtClass::SubnAdm, _) => &mut self.paths,
-            _ => &mut self.connections,
+        let (kind, most) = match (header.class, header.attribute) {
+            (MgmtClass::SubnAdm, attribute::MC_MEMBER_RECORD) => (&mut self.memberships, WAITING),
+            (MgmtClass::SubnAdm, _) => (&mut self.paths, WAITING),
+            (MgmtClass::ComMgt, REJECT) => (&mut self.rejections, WAITING_REJECTIONS),
+            _ => (&mut self.connections, WAITING),
         };
-        if kind.len() >= WAITING {
+        if kind.len() >= most {
             return Err(FULL);
         }
         kind.push_back(mad);
@@ -82,7 +89,8 @@ impl Outgoing {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.connections.is_empty() && self.memberships.is_empty() && self.paths.is_empty()
+        let kinds = [&self.connections, &self.memberships, &self.paths, &self.rejections];
+        kinds.iter().all(|kind| kind.is_empty())
     }
 
     pub(super) fn clear(&mut self) {
@@ -158,6 +166,19 @@ mod tests {
         sent.retain(|n| *n < 100);
         sent.sort_unstable();
         assert_eq!(sent, [0, 1, 2, 10, 11, 12]);
+    }
+
+    #[test]
+    fn rejections_wait_behind_all_others_and_take_no_room_of_theirs() {
+        let mut outgoing = Outgoing::default();
+        let rejected =
+            (0..).take_while(|n| outgoing.push(mad(MgmtClass::ComMgt, REJECT, *n)).is_ok()).count();
+        assert_eq!(rejected, WAITING_REJECTIONS);
+        outgoing.push(mad(MgmtClass::ComMgt, 0x13, 1000)).unwrap();
+        outgoing.push(path(1001)).unwrap();
+        let sent = flush(&mut outgoing, 1);
+        assert_eq!(sent[..3], [(7, 1000), (3, 1001), (7, 0)]);
+        assert_eq!(sent.len(), WAITING_REJECTIONS + 2);
     }
 
     #[test]
