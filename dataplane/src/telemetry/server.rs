@@ -5,9 +5,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::net::{
     RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, accept_with, bind, connect, listen, recv, send,
     sockopt,
@@ -28,10 +31,16 @@ pub const MAX_FOLLOWERS: usize = 8;
 const UNREAD: usize = 1 << 17;
 /// How long a client may take to read an answer.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
-/// How long clients may take at the end to read what they follow, or have asked for.
+/// How long clients may take at the end to read what they follow, or have asked for, after all that they have room for has been sent.
 const LAST_WORDS: Duration = Duration::from_millis(200);
-/// At the end requests that have come are taken from their sockets for so long.
+/// How often a process that starts tries to lock the socket's directory, and the time between two tries.
+const LOCK_TRIES: u32 = 5000;
+const LOCK_PAUSE: Duration = Duration::from_millis(2);
+/// Requests that come within this time after the end are still answered.
 const LAST_LOOK: Duration = Duration::from_millis(5);
+/// Turns that the runtime's tasks have at the end, to take requests and to send what there is room for, before clients are waited for. The
+/// runtime polls sockets at least every 61st turn.
+const LAST_TURNS: u32 = 61 * 16;
 
 /// Clients for whom there is something to be said.
 #[derive(Debug)]
@@ -76,6 +85,8 @@ impl Server {
         let address = SocketAddrUnix::new(path)
             .map_err(|e| fail("use this path", "; a path has at most 107 bytes")(e.into()))?;
         let socket = seqpacket(SocketFlags::NONBLOCK).map_err(fail("be made", ""))?;
+        // A socket that another process has bound, and does not listen on yet, looks like one that was left.
+        let _lock = lock_directory(path);
         clear(path, &address)?;
         bind(&socket, &address).map_err(|e| {
             let hint = match e {
@@ -99,14 +110,44 @@ impl Server {
     /// What clients follow has ended, and nobody takes requests any more: lets them read what is left, and that it is so, if they do.
     pub(crate) async fn finish(self) {
         tokio::time::sleep(LAST_LOOK).await;
+        // Requests that have come are taken from their sockets, however long this thread has to wait for a processor.
+        for _ in 0..LAST_TURNS {
+            tokio::task::yield_now().await;
+        }
         let Listeners { followers, askers } = &*self.listeners;
         let all = async {
             drop(askers.acquire_many(MAX_CLIENTS as u32).await);
             drop(followers.acquire_many(MAX_FOLLOWERS as u32).await);
         };
+        // What needs no client is sent first.
+        let mut all = pin!(all);
+        for _ in 0..LAST_TURNS {
+            if poll_once(all.as_mut()).await {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
         // Whoever has read nothing by then is gone, or will find the connection closed.
         let _ = tokio::time::timeout(LAST_WORDS, all).await;
     }
+}
+
+/// Locks a path's directory until the lock is dropped. Without a lock if somebody holds it for long: anybody who may read the directory can.
+fn lock_directory(path: &Path) -> Option<OwnedFd> {
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory, flags, Mode::empty()).ok()?;
+    for _ in 0..LOCK_TRIES {
+        match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Some(directory),
+            Err(rustix::io::Errno::AGAIN) => std::thread::sleep(LOCK_PAUSE),
+            Err(_) => return None,
+        }
+    }
+    None
 }
 
 /// Removes what a process that was killed has left at the path: a socket on which nobody listens, and nothing else.
@@ -154,6 +195,11 @@ fn remove_stale(path: &Path, stale: (u64, u64)) -> Result<(), TelemetryError> {
     }
     fs::rename(&aside, path).map_err(fail)?;
     Err(TelemetryError::InUse(path.to_owned()))
+}
+
+/// True if that is done; it goes on with the next call otherwise.
+async fn poll_once(mut future: Pin<&mut impl Future<Output = ()>>) -> bool {
+    std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_ready())).await
 }
 
 fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {

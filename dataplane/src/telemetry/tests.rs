@@ -1,9 +1,10 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use rustix::net::{SendFlags, SocketAddrUnix, accept_with, bind, connect, listen, send};
+use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix, accept_with, bind, connect, listen, recv, send};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -421,6 +422,73 @@ fn a_served_socket_is_not_taken_over_but_a_stale_one_is() {
         let second = runtime.block_on(async { Server::start(path, Access::default(), tx).map(drop) });
         assert!(matches!(second, Err(TelemetryError::InUse(_))), "{second:?}");
     });
+}
+
+#[test]
+fn a_request_that_has_come_is_answered_at_the_end_on_a_busy_machine() {
+    let path = scratch("last");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let client = seqpacket(SocketFlags::empty()).unwrap();
+    runtime.block_on(async {
+        let (tx, rx) = mpsc::channel(1);
+        let server = Server::start(&path, Access::default(), tx).unwrap();
+        connect(&client, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        send(&client, b"/stats", SendFlags::empty()).unwrap();
+        drop(rx);
+        // Each turn takes longer than the time for a last look.
+        tokio::spawn(async {
+            for _ in 0..8 {
+                std::thread::sleep(Duration::from_millis(10));
+                tokio::task::yield_now().await;
+            }
+        });
+        server.finish().await;
+    });
+    drop(runtime);
+    let mut answers = [const { Vec::new() }; 2];
+    for answer in &mut answers {
+        let mut bytes = [0; 1024];
+        let (length, _) = recv(&client, &mut bytes[..], RecvFlags::empty()).unwrap();
+        answer.extend_from_slice(&bytes[..length]);
+    }
+    let [greeting, answer] = answers.map(|bytes| String::from_utf8(bytes).unwrap());
+    assert!(greeting.contains("max_output_len"), "{greeting}");
+    assert!(answer.contains("the program is stopping"), "{answer}");
+}
+
+#[test]
+fn of_servers_that_start_at_once_on_a_stale_socket_one_has_it() {
+    let directory = scratch("race");
+    fs::create_dir_all(&directory).unwrap();
+    let path = directory.join("socket");
+    for round in 0..200 {
+        let stale = seqpacket(SocketFlags::empty()).unwrap();
+        bind(&stale, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        drop(stale);
+        let (begin, end) = (Barrier::new(4), Barrier::new(4));
+        let started = std::thread::scope(|scope| {
+            let all = [(); 4].map(|()| {
+                scope.spawn(|| {
+                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                    runtime.block_on(async {
+                        let (tx, _rx) = mpsc::channel(1);
+                        begin.wait();
+                        let server = Server::start(&path, Access::default(), tx);
+                        end.wait();
+                        match server {
+                            Ok(_server) => true,
+                            Err(TelemetryError::InUse(_)) => false,
+                            Err(error) => panic!("{error}"),
+                        }
+                    })
+                })
+            });
+            all.map(|thread| thread.join().unwrap())
+        });
+        assert_eq!(started.iter().filter(|started| **started).count(), 1, "in round {round}");
+        assert!(!path.exists(), "it is removed at the end");
+    }
+    fs::remove_dir(&directory).unwrap();
 }
 
 #[test]

@@ -28,7 +28,7 @@ use super::reported::Reported;
 use crate::forward::{GatewayAddress, Routes, Side};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{Asker, Event, WorkerIndex};
-use ipoib::neighbour::{Heard, Idle};
+use ipoib::neighbour::{Heard, Idle, Info};
 use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, EthernetHeader, MacAddress};
 use ipoib::net::ipv4::Ipv4View;
 
@@ -167,12 +167,18 @@ impl<P: Packet> Segment<P> {
 
     /// All Ethernet hosts, in no order.
     pub fn hosts(&self) -> impl Iterator<Item = HostInfo> {
-        self.hosts.iter().map(|host| HostInfo {
-            ip: host.ip,
-            mac: host.address,
-            state: host.state,
-            waiting: self.parked.waiting_for(Awaited::EthernetHost, host.ip),
-        })
+        self.hosts.iter().map(|host| self.host_info(&host))
+    }
+
+    /// The first `most` Ethernet hosts behind an address, in the order of their addresses.
+    #[must_use]
+    pub fn hosts_after(&self, after: Option<IpAddr>, most: usize) -> Vec<HostInfo> {
+        self.hosts.after(after, most).iter().map(|host| self.host_info(host)).collect()
+    }
+
+    fn host_info(&self, host: &Info<MacAddress>) -> HostInfo {
+        let waiting = self.parked.waiting_for(Awaited::EthernetHost, host.ip);
+        HostInfo { ip: host.ip, mac: host.address, state: host.state, waiting }
     }
 
     /// The worker whose link-layer address stands for an Ethernet host, or the gateway itself, on the InfiniBand side.

@@ -469,21 +469,22 @@ impl Link {
     /// All neighbours.
     #[must_use]
     pub fn neighbours(&self, now: Instant) -> Vec<NeighbourInfo> {
+        self.neighbours_after(now, None, usize::MAX)
+    }
+
+    /// The first `most` neighbours behind an address, in the order of their addresses.
+    #[must_use]
+    pub fn neighbours_after(&self, now: Instant, after: Option<IpAddr>, most: usize) -> Vec<NeighbourInfo> {
         let connections = |h| self.conns.rc_paths(&self.ground, h).iter().flatten().count();
-        let mut all: Vec<_> = self
-            .neighbours
-            .iter()
-            .map(|info| NeighbourInfo {
-                ip: info.ip,
-                hardware: info.address,
-                state: info.state,
-                dlid: info.address.and_then(|h| self.paths.get(h.gid)).map_or(0, |p| p.dlid.0),
-                connections: info.address.map_or(0, connections),
-                idle_ms: now.duration_since(info.since).as_millis() as u64,
-            })
-            .collect();
-        all.sort_by_key(|n| n.ip);
-        all
+        let next = self.neighbours.after(after, most).into_iter().map(|info| NeighbourInfo {
+            ip: info.ip,
+            hardware: info.address,
+            state: info.state,
+            dlid: info.address.and_then(|h| self.paths.get(h.gid)).map_or(0, |p| p.dlid.0),
+            connections: info.address.map_or(0, connections),
+            idle_ms: now.duration_since(info.since).as_millis() as u64,
+        });
+        next.collect()
     }
 }
 

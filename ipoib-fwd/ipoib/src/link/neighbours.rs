@@ -211,6 +211,11 @@ impl NeighbourMap {
         self.ageing.iter()
     }
 
+    /// As [`Ageing::after`].
+    pub(super) fn after(&self, after: Option<IpAddr>, most: usize) -> Vec<Info<HardwareAddress>> {
+        self.ageing.after(after, most)
+    }
+
     /// All that have answered.
     pub(super) fn known(&self) -> impl Iterator<Item = IpAddr> {
         self.by_address.iter().map(|(_, _, ip)| *ip)

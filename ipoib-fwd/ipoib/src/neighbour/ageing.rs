@@ -140,6 +140,17 @@ pub struct Info<A> {
     pub since: Instant,
 }
 
+fn info<A: LinkLayer, T>(ip: IpAddr, entry: &Entry<A, T>) -> Info<A> {
+    let state = match entry.state {
+        State::Incomplete { .. } => "incomplete",
+        State::Reachable => "reachable",
+        State::Stale => "stale",
+        State::Probing { .. } | State::Verifying { .. } => "probing",
+        State::Failed => "failed",
+    };
+    Info { ip, address: entry.address, state, since: entry.since }
+}
+
 /// The table. `A` is a link-layer address, `T` what the link keeps of each neighbour.
 #[derive(Debug)]
 pub struct Ageing<A: LinkLayer, T = ()> {
@@ -268,18 +279,20 @@ impl<A: LinkLayer, T> Ageing<A, T> {
 
     /// All of them, in no order.
     pub fn iter(&self) -> impl Iterator<Item = Info<A>> {
-        self.entries.iter().map(|(ip, entry)| Info {
-            ip: *ip,
-            address: entry.address,
-            state: match entry.state {
-                State::Incomplete { .. } => "incomplete",
-                State::Reachable => "reachable",
-                State::Stale => "stale",
-                State::Probing { .. } | State::Verifying { .. } => "probing",
-                State::Failed => "failed",
-            },
-            since: entry.since,
-        })
+        self.entries.iter().map(|(ip, entry)| info(*ip, entry))
+    }
+
+    /// The first `most` of them behind an address, in the order of their addresses. Of the others nothing but the address is looked at.
+    #[must_use]
+    pub fn after(&self, after: Option<IpAddr>, most: usize) -> Vec<Info<A>> {
+        let behind = self.entries.keys().filter(|ip| after.is_none_or(|after| **ip > after));
+        let mut next: Vec<IpAddr> = behind.copied().collect();
+        if next.len() > most {
+            next.select_nth_unstable(most);
+            next.truncate(most);
+        }
+        next.sort_unstable();
+        next.into_iter().filter_map(|ip| self.entries.get(&ip).map(|entry| info(ip, entry))).collect()
     }
 
     // -- what it is told

@@ -1,6 +1,7 @@
 //! Answers for the control socket.
 
 use std::iter::once;
+use std::net::IpAddr;
 use std::time::Instant;
 
 use dataplane::telemetry;
@@ -310,9 +311,10 @@ impl<B: Backend> GatewayControl<B> {
         let mut counters = Vec::new();
         let Self { segments, endpoints, board, .. } = self;
         for duty in segments.chosen(only) {
-            let known = |_: Option<&_>, _| {
+            let known = |after: Option<&IpAddr>, most| {
                 let link = endpoints.link(duty.endpoint, duty.link);
-                let known = link.map(|link| link.neighbours(now)).unwrap_or_default();
+                let known = link.map(|link| link.neighbours_after(now, after.copied(), most));
+                let known = known.unwrap_or_default();
                 known.into_iter().map(|n| (n.ip, n))
             };
             page.extend(&mut infiniband, (duty.index, INFINIBAND), known, |n| {
@@ -322,7 +324,10 @@ impl<B: Backend> GatewayControl<B> {
                     "dlid": n.dlid, "connections": n.connections, "idle_ms": n.idle_ms,
                 })
             });
-            let hosts = |_: Option<&_>, _| duty.segment.hosts().map(|host| (host.ip, host));
+            let hosts = |after: Option<&IpAddr>, most| {
+                let hosts = duty.segment.hosts_after(after.copied(), most);
+                hosts.into_iter().map(|host| (host.ip, host))
+            };
             page.extend(&mut ethernet, (duty.index, ETHERNET), hosts, |h| {
                 json!({
                     "segment": duty.name,

@@ -410,6 +410,30 @@ fn the_way_back_begins_at_the_lid_that_was_sent_to() {
 }
 
 #[test]
+fn neighbours_are_listed_from_any_address_on_and_no_more_than_are_wanted() {
+    let mut f = datagram(2);
+    f.run(ms(100));
+    let (own, there, from) = (f.nodes[0].ip, f.address(1, 0), f.nodes[1].facts.lid);
+    let address = |n: u8| Ipv4Addr::new(10, 8, 0, n);
+    // In another order than that of the addresses.
+    for n in (0..20u8).map(|n| n * 7 % 20) {
+        let asker = Asker { hardware: there, lid: from };
+        f.nodes[0].link.reply(f.now, WorkerIndex(0), own, asker, address(n));
+    }
+    let link = &f.nodes[0].link;
+    let all: Vec<_> = link.neighbours(f.now).iter().map(|n| n.ip).collect();
+    assert_eq!(all, (0..20).map(|n| address(n).into()).collect::<Vec<std::net::IpAddr>>());
+    for most in [0, 1, 3, 19, 20, 21, usize::MAX] {
+        for behind in [None, Some(0), Some(7), Some(18), Some(19)] {
+            let listed = link.neighbours_after(f.now, behind.map(|n| address(n).into()), most);
+            let listed: Vec<_> = listed.iter().map(|n| n.ip).collect();
+            let rest = &all[behind.map_or(0, |n| usize::from(n) + 1)..];
+            assert_eq!(listed, rest[..most.min(rest.len())], "{most} behind {behind:?}");
+        }
+    }
+}
+
+#[test]
 fn a_storm_of_senders_takes_no_room_from_neighbours_with_traffic() {
     let mut f = Fabric::new(1);
     f.add(1, |s| {
