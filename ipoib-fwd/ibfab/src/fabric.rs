@@ -225,10 +225,6 @@ impl Fabric {
         if port_changed {
             manager.handle_port_change(now);
         }
-        if manager.poll_timeout().is_some_and(|at| at <= now) {
-            manager.handle_timeout(now);
-            worked = true;
-        }
         let mut examined = 0;
         for _ in 0..MADS_PER_TURN {
             let is_spent = examined >= self.examined_per_turn;
@@ -237,6 +233,11 @@ impl Fabric {
             manager.handle_mad(now, &mad);
             worked = true;
             examined += manager.take_examined();
+        }
+        // After the answers that are here already: they are not late.
+        if manager.poll_timeout().is_some_and(|at| at <= now) {
+            manager.handle_timeout(now);
+            worked = true;
         }
         // Before the ports learn their LIDs.
         if let Some(sources) = manager.take_sources() {

@@ -116,7 +116,10 @@ impl SubnetManager {
         };
         match (smp.header.method, smp.header.attribute) {
             (Method::GetResp, _) => match self.sweep.smps.answer(&smp) {
-                Some(step) => self.sweep.answered(step, &smp, &self.config, &mut self.counters),
+                Some((step, repeats)) => {
+                    self.sweep.waited(now, &step, repeats);
+                    self.sweep.answered(step, &smp, &self.config, &mut self.counters);
+                }
                 None if self.sweep.mute.answer(&smp) => self.want_sweep(now),
                 None => self.counters.unasked += 1,
             },
