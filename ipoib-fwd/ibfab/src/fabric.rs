@@ -241,9 +241,11 @@ impl Fabric {
         }
         // Before the ports learn their LIDs.
         if let Some(sources) = manager.take_sources() {
+            let mut elsewhere = manager.elsewhere();
             for switch in std::iter::once(&mut self.first).chain(&mut self.others) {
                 let guid = switch.guid();
                 switch.set_sources(|port| sources.get(&(guid, port.0)).copied());
+                switch.set_elsewhere(|port| elsewhere.remove(&(guid, port.0)).unwrap_or_default());
             }
         }
         for _ in 0..MADS_PER_TURN {

@@ -1,6 +1,6 @@
 //! One external port of the switch.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Instant;
 
 use connectx::cable::{CableEnd, Crcs};
@@ -44,7 +44,7 @@ hca::counted! {
         BadRoute = "bad_route",
         /// An M_Key that does not fit.
         MKey = "m_key",
-        /// A source LID that is not that of the channel adapter at this port.
+        /// A source LID that is not that of the channel adapter at this port, or that of a port elsewhere.
         SourceLid = "source_lid",
         /// A P_Key that port 0 does not have.
         PKey = "p_key",
@@ -122,6 +122,8 @@ pub(super) struct Port {
     /// LID of the channel adapter at the other end, where it is enforced: packets
     /// from it have it as their source.
     pub(super) source: Option<Lid>,
+    /// LIDs of ports that are not behind this one, where that is known: no packet has them as its source.
+    pub(super) elsewhere: BTreeSet<Lid>,
     /// P_Keys that pass where they are enforced.
     pub(super) partitions: PartitionTable,
     /// Lanes of packets that leave by it, by the port that they came in by.
@@ -176,6 +178,7 @@ impl Port {
             lanes: vec![LaneMap::default(); usize::from(ports) + 1],
             arbitration: ArbitrationTables::default(),
             source: None,
+            elsewhere: BTreeSet::new(),
             partitions: PartitionTable::default(),
             blocked: None,
             waiting: VecDeque::new(),
@@ -236,6 +239,11 @@ impl Port {
     /// True if a packet with this source LID may come in.
     pub(super) fn admits_source(&self, slid: Lid) -> Result<(), DropReason> {
         if self.source.is_none_or(|own| own == slid) { Ok(()) } else { Err(DropReason::SourceLid) }
+    }
+
+    /// Refuses the source LID of a port that is not behind this one.
+    pub(super) fn refuses_elsewhere(&self, slid: Lid) -> Result<(), DropReason> {
+        if self.elsewhere.contains(&slid) { Err(DropReason::SourceLid) } else { Ok(()) }
     }
 
     /// May a packet of this partition come in? `None` is a raw packet.
