@@ -226,10 +226,6 @@ impl Fabric {
         if port_changed {
             manager.handle_port_change(now);
         }
-        if manager.poll_timeout().is_some_and(|at| at <= now) {
-            manager.handle_timeout(now);
-            worked = true;
-        }
         let mut examined = 0;
         for _ in 0..MADS_PER_TURN {
             let is_spent = examined >= self.examined_per_turn;
@@ -239,11 +235,18 @@ impl Fabric {
             worked = true;
             examined += manager.take_examined();
         }
+        // After the answers that are here already: they are not late.
+        if manager.poll_timeout().is_some_and(|at| at <= now) {
+            manager.handle_timeout(now);
+            worked = true;
+        }
         // Before the ports learn their LIDs.
         if let Some(sources) = manager.take_sources() {
+            let mut elsewhere = manager.elsewhere();
             for switch in std::iter::once(&mut self.first).chain(&mut self.others) {
                 let guid = switch.guid();
                 switch.set_sources(|port| sources.get(&(guid, port.0)).copied());
+                switch.set_elsewhere(|port| elsewhere.remove(&(guid, port.0)).unwrap_or_default());
             }
         }
         for _ in 0..MADS_PER_TURN {

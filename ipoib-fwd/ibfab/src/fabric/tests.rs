@@ -455,3 +455,19 @@ mod timing {
         assert!(begin.elapsed() < LIMIT, "{:?}", begin.elapsed());
     }
 }
+
+#[test]
+fn answers_that_came_while_the_process_stood_still_are_not_late() {
+    let mut bench = Bench::new(2, Faults::default());
+    bench.run(|b| b.all_active());
+    let counters = |b: &Bench| *b.fabric.manager().unwrap().counters();
+    let before = counters(&bench);
+    let mut now = Instant::now();
+    bench.fabric.manager.as_mut().unwrap().handle_port_change(now);
+    while counters(&bench).sweeps == before.sweeps {
+        // Longer than an answer is waited for.
+        now += Duration::from_millis(300);
+        bench.turn_at(now);
+    }
+    assert_eq!(counters(&bench).unasked, before.unasked, "no request was repeated");
+}

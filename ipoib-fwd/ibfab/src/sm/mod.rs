@@ -18,7 +18,7 @@ mod sweep;
 mod tests;
 mod transaction;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use ib_wire::mad::{Mad, MadStatus, Method, MgmtClass};
@@ -116,7 +116,10 @@ impl SubnetManager {
         };
         match (smp.header.method, smp.header.attribute) {
             (Method::GetResp, _) => match self.sweep.smps.answer(&smp) {
-                Some(step) => self.sweep.answered(step, &smp, &self.config, &mut self.counters),
+                Some((step, repeats)) => {
+                    self.sweep.waited(now, &step, repeats);
+                    self.sweep.answered(step, &smp, &self.config, &mut self.counters);
+                }
                 None if self.sweep.mute.answer(&smp) => self.want_sweep(now),
                 None => self.counters.unasked += 1,
             },
@@ -163,6 +166,11 @@ impl SubnetManager {
     /// nothing changed since the last call.
     pub(crate) fn take_sources(&mut self) -> Option<BTreeMap<PortId, LidBlock>> {
         std::mem::take(&mut self.sources_changed).then(|| self.sweep.subnet.sources())
+    }
+
+    /// The LIDs that do not come in by a port that leads to switches of others.
+    pub(crate) fn elsewhere(&self) -> BTreeMap<PortId, BTreeSet<Lid>> {
+        self.sweep.subnet.elsewhere(&self.config.own)
     }
 
     /// Pairs of ports, groups, members and ports that requests to subnet administration have had examined since the last call.

@@ -1,4 +1,4 @@
-//! Hosts that have a link and do not answer. Nothing waits for them: sweeps leave them out, and they are
+//! Hosts that have a link and do not answer, or answer late again and again. Nothing waits for them: sweeps leave them out, and they are
 //! queried apart from the sweeps until they answer.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -17,6 +17,10 @@ const PATIENCE: u32 = 4;
 /// Pause before the next question. It doubles after every few questions, and with each relapse, to 4 s.
 const PAUSE: Duration = Duration::from_millis(250);
 const MAX_DOUBLINGS: u32 = 4;
+/// Repetitions of questions before an answer of a host that counts like none: others waited for each. One is forgotten after
+/// every `LATE_SPAN`.
+const MAX_LATE: u32 = 4;
+const LATE_SPAN: Duration = Duration::from_secs(2);
 /// Time without a strike after which a host is like all others.
 const FORGIVEN: Duration = Duration::from_secs(60);
 
@@ -33,12 +37,22 @@ struct Host {
     next: Option<Instant>,
     /// Sweeps leave it out.
     left_out: bool,
+    /// Its link has changed since the last sweep that came to its port.
+    link_changed: bool,
+}
+
+/// Repetitions that a host's answers took lately.
+#[derive(Debug)]
+struct Late {
+    repeats: u32,
+    since: Instant,
 }
 
 /// The hosts that do not answer, by the switch port that they hang on.
 #[derive(Debug)]
 pub(crate) struct MuteHosts {
     hosts: BTreeMap<PortId, Host>,
+    late: BTreeMap<PortId, Late>,
     questions: Transactions<PortId>,
 }
 
@@ -46,29 +60,52 @@ impl MuteHosts {
     pub(crate) fn new(config: &SmConfig) -> Self {
         let questions =
             Transactions::new(config.smp_window, config.smp_timeout, config.smp_tries, config.seed, 2);
-        Self { hosts: BTreeMap::new(), questions }
+        Self { hosts: BTreeMap::new(), late: BTreeMap::new(), questions }
     }
 
     /// A host did not answer.
     pub(crate) fn strike(&mut self, now: Instant, at: PortId, path: DirectedPath) {
         let known = self.hosts.contains_key(&at);
-        let new = Host { path, strikes: 0, relapses: 0, last_strike: now, next: None, left_out: false };
-        let host = self.hosts.entry(at).or_insert(new);
+        let host = self.hosts.entry(at).or_insert(Host {
+            path,
+            strikes: 0,
+            relapses: 0,
+            last_strike: now,
+            next: None,
+            left_out: false,
+            link_changed: false,
+        });
         // A sweep may lose several packets of one host.
         if !host.left_out {
             host.path = path;
             host.relapses = host.relapses.saturating_add(u32::from(known));
             host.left_out = true;
+            host.link_changed = false;
             host.strike(now);
+        }
+    }
+
+    /// A host answered after this many repetitions.
+    pub(crate) fn late(&mut self, now: Instant, at: PortId, path: DirectedPath, repeats: u32) {
+        let late = self.late.entry(at).or_insert(Late { repeats: 0, since: now });
+        late.forget(now);
+        late.repeats += repeats;
+        if late.repeats > MAX_LATE {
+            self.late.remove(&at);
+            self.strike(now, at, path);
         }
     }
 
     /// A sweep that leaves a host out has come to its port; `path` is the way to the host now.
     pub(crate) fn pass_by(&mut self, at: PortId, path: DirectedPath) {
-        let Some(host) = self.hosts.get_mut(&at).filter(|host| host.path != path) else { return };
+        let Some(host) = self.hosts.get_mut(&at).filter(|host| host.path != path || host.link_changed) else {
+            return;
+        };
         host.path = path;
-        // By another way it may answer: it is asked at once.
-        host.next = Some(host.last_strike);
+        host.strikes = if host.link_changed { 0 } else { host.strikes };
+        host.link_changed = false;
+        // By another way, or after its link was down, it may answer: it is asked at once, unless it has had others wait before.
+        host.next = Some(host.last_strike + if host.relapses > 0 { host.pause() } else { Duration::ZERO });
         self.questions.abandon(|asked| *asked == at);
     }
 
@@ -82,18 +119,26 @@ impl MuteHosts {
         self.hosts.get(&at).is_some_and(|host| host.left_out && host.strikes >= PATIENCE)
     }
 
-    /// A port has no link any more, or no switch.
-    pub(crate) fn forget(&mut self, at: PortId) {
-        if self.hosts.remove(&at).is_some() {
+    /// The link of a port went down. It may be up again, and another host may be there.
+    pub(crate) fn link_changed(&mut self, at: PortId) {
+        if let Some(host) = self.hosts.get_mut(&at) {
+            host.link_changed = true;
+            host.next = None;
             self.questions.abandon(|asked| *asked == at);
         }
     }
 
-    /// A sweep is over. Forgets ports that are not there, and hosts that have answered for long.
+    /// A sweep is over. Forgets ports that are not there, and hosts that have answered, or had no link, for long.
     pub(crate) fn sweep_ended(&mut self, now: Instant, is_there: impl Fn(PortId) -> bool) {
-        let counts =
-            |host: &Host| host.left_out || now.saturating_duration_since(host.last_strike) < FORGIVEN;
+        let counts = |host: &Host| {
+            let is_asked = host.left_out && !host.link_changed;
+            is_asked || now.saturating_duration_since(host.last_strike) < FORGIVEN
+        };
         self.hosts.retain(|&at, host| counts(host) && is_there(at));
+        self.late.retain(|&at, late| {
+            late.forget(now);
+            late.repeats > 0 && is_there(at)
+        });
         let hosts = &self.hosts;
         self.questions.abandon(|asked| !hosts.contains_key(asked));
     }
@@ -120,7 +165,7 @@ impl MuteHosts {
 
     /// Takes an answer. True if a host answers again: the next sweep includes it.
     pub(crate) fn answer(&mut self, smp: &Smp) -> bool {
-        let Some(at) = self.questions.answer(smp) else { return false };
+        let Some((at, _)) = self.questions.answer(smp) else { return false };
         if let Some(host) = self.hosts.get_mut(&at) {
             host.left_out = false;
             host.strikes = 0;
@@ -145,7 +190,24 @@ impl Host {
     fn strike(&mut self, now: Instant) {
         self.strikes = self.strikes.saturating_add(1);
         self.last_strike = now;
+        self.next = Some(now + self.pause());
+    }
+
+    fn pause(&self) -> Duration {
         let doublings = (self.strikes / (PATIENCE + 1)).max(self.relapses).min(MAX_DOUBLINGS);
-        self.next = Some(now + PAUSE * (1 << doublings));
+        PAUSE * (1 << doublings)
+    }
+}
+
+impl Late {
+    /// Forgets the repetitions that are long ago.
+    fn forget(&mut self, now: Instant) {
+        while now.saturating_duration_since(self.since) >= LATE_SPAN && self.repeats > 0 {
+            self.repeats -= 1;
+            self.since += LATE_SPAN;
+        }
+        if self.repeats == 0 {
+            self.since = now;
+        }
     }
 }

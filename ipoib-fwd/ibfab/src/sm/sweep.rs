@@ -257,6 +257,13 @@ impl Sweep {
         self.failed(step);
     }
 
+    /// The answer to a step came after this many repetitions.
+    pub(crate) fn waited(&mut self, now: Instant, step: &Step, repeats: u32) {
+        if let Some((at, path)) = self.host_of(step).filter(|_| repeats > 0) {
+            self.mute.late(now, at, path, repeats);
+        }
+    }
+
     /// The switch port of the host that a step asks, and the path to the host; `None` if a switch is asked.
     fn host_of(&self, step: &Step) -> Option<(PortId, DirectedPath)> {
         match *step {
@@ -307,7 +314,7 @@ impl Sweep {
     /// Ends the sweep.
     pub(crate) fn end(&mut self, now: Instant) {
         let subnet = &self.subnet;
-        self.mute.sweep_ended(now, |at| subnet.port(at).is_some_and(Port::is_linked));
+        self.mute.sweep_ended(now, |at| subnet.port(at).is_some());
     }
 
     pub(super) fn switch_mut(&mut self, guid: Guid) -> Option<&mut SwitchState> {
@@ -453,7 +460,7 @@ impl Sweep {
             return;
         }
         if !linked || came_back {
-            self.mute.forget(id);
+            self.mute.link_changed(id);
         }
         if !linked {
             return;

@@ -69,8 +69,8 @@ impl<S> Transactions<S> {
         }
     }
 
-    /// Takes an answer. `None` if nothing waits for it.
-    pub(crate) fn answer(&mut self, smp: &Smp) -> Option<S> {
+    /// Takes an answer. Returns its step, and how often the request was repeated; `None` if nothing waits for it.
+    pub(crate) fn answer(&mut self, smp: &Smp) -> Option<(S, u32)> {
         let tid = smp.header.tid.0;
         let request = &self.out.get(&tid)?.smp;
         // The path identifies the sender: each switch of ours checks that an answer on its way back came by it.
@@ -86,7 +86,7 @@ impl<S> Transactions<S> {
         if !fits || smp.status().is_busy() {
             return None;
         }
-        self.out.remove(&tid).map(|o| o.step)
+        self.out.remove(&tid).map(|o| (o.step, o.tries - 1))
     }
 
     /// When the next packet is due.

@@ -1,6 +1,7 @@
 //! The subnet: what was last seen of it, and what it shall be. Subnet manager and subnet administration both stand on it.
 
 mod counters;
+mod elsewhere;
 mod lids;
 mod m_keys;
 mod partition;

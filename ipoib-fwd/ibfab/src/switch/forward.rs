@@ -51,6 +51,7 @@ impl Switch {
             let port = self.ports.get_mut(at).filter(|port| port.receives_data());
             let port = port.ok_or(DropReason::PortState)?;
             port.admits_source(lrh.slid)?;
+            port.refuses_elsewhere(lrh.slid)?;
             port.lets_in(pkey)?;
             if lrh.dlid.is_multicast() {
                 self.spread(at, &lrh, (packet, crcs, pkey), now)

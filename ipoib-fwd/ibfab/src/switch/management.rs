@@ -54,7 +54,10 @@ impl Switch {
         let Lrh { dlid, slid, .. } = *packet.lrh();
         // Only a packet that goes from hop to hop needs no LID of its sender.
         if slid != Lid::PERMISSIVE {
-            self.ports.get(usize::from(ingress) - 1).map_or(Ok(()), |port| port.admits_source(slid))?;
+            if let Some(port) = self.ports.get(usize::from(ingress) - 1) {
+                port.admits_source(slid)?;
+                port.refuses_elsewhere(slid)?;
+            }
         } else if !smp.is_directed() || dlid != Lid::PERMISSIVE {
             return Err(DropReason::SourceLid);
         }

@@ -15,6 +15,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -173,6 +174,13 @@ impl Switch {
     pub(crate) fn set_sources(&mut self, sources: impl Fn(SwitchPort) -> Option<LidBlock>) {
         for (port, number) in self.ports.iter_mut().zip(1..) {
             port.source = sources(SwitchPort(number)).or(port.source);
+        }
+    }
+
+    /// Sets the LIDs of ports elsewhere: packets with such a source are dropped.
+    pub(crate) fn set_elsewhere(&mut self, mut lids: impl FnMut(SwitchPort) -> BTreeSet<Lid>) {
+        for (port, number) in self.ports.iter_mut().zip(1..) {
+            port.elsewhere = lids(SwitchPort(number));
         }
     }
 

@@ -1,6 +1,6 @@
 //! One external port of the switch.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Instant;
 
 use connectx::cable::{CableEnd, Crcs};
@@ -45,7 +45,7 @@ hca::counted! {
         BadRoute = "bad_route",
         /// An M_Key that does not fit.
         MKey = "m_key",
-        /// A source LID that is none of the channel adapter at this port.
+        /// A source LID that is none of the channel adapter at this port, or that of a port elsewhere.
         SourceLid = "source_lid",
         /// A P_Key that port 0 does not have.
         PKey = "p_key",
@@ -123,6 +123,8 @@ pub(super) struct Port {
     /// LIDs of the channel adapter at the other end, where they are enforced: packets
     /// from it have one of them as their source.
     pub(super) source: Option<LidBlock>,
+    /// LIDs of ports that are not behind this one, where that is known: no packet has them as its source.
+    pub(super) elsewhere: BTreeSet<Lid>,
     /// P_Keys that pass where they are enforced.
     pub(super) partitions: PartitionTable,
     /// Lanes of packets that leave by it, by the port that they came in by.
@@ -177,6 +179,7 @@ impl Port {
             lanes: vec![LaneMap::default(); usize::from(ports) + 1],
             arbitration: ArbitrationTables::default(),
             source: None,
+            elsewhere: BTreeSet::new(),
             partitions: PartitionTable::default(),
             blocked: None,
             waiting: VecDeque::new(),
@@ -237,6 +240,11 @@ impl Port {
     /// True if a packet with this source LID may come in.
     pub(super) fn admits_source(&self, slid: Lid) -> Result<(), DropReason> {
         if self.source.is_none_or(|own| own.contains(slid)) { Ok(()) } else { Err(DropReason::SourceLid) }
+    }
+
+    /// Refuses the source LID of a port that is not behind this one.
+    pub(super) fn refuses_elsewhere(&self, slid: Lid) -> Result<(), DropReason> {
+        if self.elsewhere.contains(&slid) { Err(DropReason::SourceLid) } else { Ok(()) }
     }
 
     /// May a packet of this partition come in? `None` is a raw packet.

@@ -193,3 +193,75 @@ fn a_host_sends_from_each_of_its_lids_and_from_no_other() {
     }
     assert_eq!(pair.members(), 1, "nobody leaves for another one");
 }
+
+/// Switches of others behind a link with `trunk = true`, with a host there that sends packets of its own.
+struct Far {
+    bench: Bench,
+    far: Fabric,
+    /// The end of the far host's cable, and the one that its adapter's cable leads to.
+    outside: CableEnd,
+    inside: CableEnd,
+}
+
+impl Far {
+    fn new() -> Self {
+        let own = "[[switch]]\nname = \"own\"\nports = 8\n\
+            [[link]]\nname = \"trunk\"\nurl = \"shm:/nowhere.sock\"\ntrunk = true";
+        let own = FabricConfig::parse(Path::new("t.toml"), own).unwrap();
+        let far = FabricConfig::parse(Path::new("t.toml"), "[[switch]]\nname = \"far\"\nports = 8").unwrap();
+        let now = Instant::now();
+        let mut bench = Bench::new(1, Faults::default());
+        bench.fabric = Fabric::new(now, &own, 1, Management::Embedded);
+        bench.adapters.clear();
+        let mut far = Fabric::new(now, &far, 2, Management::Elsewhere);
+        let (near, end) = CableEnd::pair().unwrap();
+        bench.fabric.plug(Place { switch: 0, port: 2 }, "p2", near).unwrap();
+        bench.adapters.push(adapter(1, Some(end)));
+        let (near, end) = CableEnd::pair().unwrap();
+        bench.fabric.plug(Place { switch: 0, port: 1 }, "trunk", near).unwrap();
+        far.plug(Place { switch: 0, port: 1 }, "trunk", end).unwrap();
+        let (near, outside) = CableEnd::pair().unwrap();
+        let (inside, end) = CableEnd::pair().unwrap();
+        far.plug(Place { switch: 0, port: 2 }, "p2", near).unwrap();
+        bench.adapters.push(adapter(2, Some(end)));
+        let mut this = Self { bench, far, outside, inside };
+        this.run(|far| far.bench.all_active());
+        this
+    }
+
+    fn run(&mut self, mut done: impl FnMut(&Self) -> bool) {
+        let start = Instant::now();
+        while !done(self) {
+            assert!(start.elapsed() < DEADLINE, "not done in {DEADLINE:?}");
+            let Self { outside, inside, .. } = self;
+            outside.receive(32, |p| inside.send_with(p.len(), |out| out.copy_from_slice(p)).unwrap());
+            inside.receive(32, |p| outside.send_with(p.len(), |out| out.copy_from_slice(p)).unwrap());
+            self.far.step(Instant::now());
+            self.bench.turn();
+        }
+    }
+
+    /// Packets that were dropped for their source LID at the trunk, and requests that subnet administration got.
+    fn outcome(&self) -> (u64, u64) {
+        let fabric = &self.bench.fabric;
+        let trunk = fabric.switch().ports().find(|port| port.number.0 == 1).unwrap();
+        let dropped = trunk.switch.dropped(crate::switch::DropReason::SourceLid);
+        (dropped, fabric.manager().unwrap().counters().sa_requests)
+    }
+}
+
+#[test]
+fn a_host_behind_switches_of_others_does_not_send_as_a_host_of_ours() {
+    let mut far = Far::new();
+    let port = |far: &Far, n: usize| far.bench.adapters[n].port(PORT).unwrap();
+    let (victim, own) = (port(&far, 0), port(&far, 1));
+    let query = SaMad::request(Method::Get, Tid(3), 0, &McMemberRecord::default());
+    for (slid, refused) in [(victim.lid, true), (victim.sm_lid, true), (own.lid, false)] {
+        let before = far.outcome();
+        let packet = sa_packet(&query, slid, victim.sm_lid);
+        far.outside.send_with(packet.len(), |out| out.copy_from_slice(&packet)).unwrap();
+        far.run(|far| far.outcome() != before);
+        let (dropped, requests) = (u64::from(refused), u64::from(!refused));
+        assert_eq!(far.outcome(), (before.0 + dropped, before.1 + requests), "{slid}");
+    }
+}

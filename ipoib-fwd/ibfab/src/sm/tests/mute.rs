@@ -192,3 +192,45 @@ fn a_link_that_bounced_stays_down_until_what_is_there_answers() {
     world.pass(6 * SECOND);
     assert_eq!(world.nodes[0].ports[2].state, PortState::Active);
 }
+
+/// Sweeps in a minute in which links change ten times a second, by `change`.
+fn sweeps(world: &mut World, mut change: impl FnMut(&mut World)) -> u64 {
+    let before = world.sm.counters().sweeps;
+    for _ in 0..600 {
+        change(world);
+        world.sm.handle_port_change(world.now);
+        world.pass(SECOND / 20);
+    }
+    world.sm.counters().sweeps - before
+}
+
+#[test]
+fn a_host_that_answers_late_holds_up_others_now_and_then() {
+    let mut world = World::new(2, config());
+    world.pump();
+    world.nodes[2].delay = Duration::from_millis(790);
+    let count = sweeps(&mut world, |world| world.pass(SECOND / 20));
+    assert!(count > 300, "{count} {:?}", world.sm.counters());
+    assert_eq!(world.sm.ports().count(), 3, "it stays");
+    // Once it answers in time it is like all others.
+    world.nodes[2].delay = Duration::ZERO;
+    world.pass(6 * SECOND);
+    assert!(world.sm.is_up());
+}
+
+#[test]
+fn a_link_that_goes_and_comes_with_a_mute_host_holds_up_others_now_and_then() {
+    let mut world = World::new(2, config());
+    world.pump();
+    world.nodes[2].mute = true;
+    let count = sweeps(&mut world, |world| {
+        world.disconnect((0, 2));
+        world.sm.handle_port_change(world.now);
+        world.pass(SECOND / 20);
+        world.connect((0, 2), (2, 1));
+    });
+    assert!(count > 300, "{count} {:?}", world.sm.counters());
+    world.nodes[2].mute = false;
+    world.pass(6 * SECOND);
+    assert!(world.sm.is_up() && world.nodes[2].ports[1].state == PortState::Active);
+}

@@ -7,9 +7,9 @@ use ib_wire::sa::{JoinState, McMask, McMemberRecord, SaMad};
 use ib_wire::smp::NodeType;
 use ib_wire::{Gid, Lid, PKey, Tid};
 
-use super::world::World;
+use super::world::{SWITCH, World};
 use super::{SECOND, all_active, config};
-use crate::subnet::SmConfig;
+use crate::subnet::{OwnSwitches, SmConfig};
 
 /// Port of a switch that an adapter hangs on.
 const HOST: u8 = 17;
@@ -223,4 +223,33 @@ fn no_circle_while_trees_change() {
         check(&world, &adapters);
     }
     assert!(written > 20, "{written} tables were written");
+}
+
+#[test]
+fn lids_of_ports_that_are_not_behind_a_link_to_switches_of_others_are_known() {
+    let others = [(SWITCH, 18), (SWITCH, 19), (SWITCH, 20)].into();
+    let own = OwnSwitches { guids: [SWITCH].into(), trunks: [].into(), others };
+    let mut world = World::new(1, SmConfig { own, ..config() });
+    let mut ends = Vec::new();
+    for (n, port) in [(1u64, 19), (2, 20)] {
+        let far = world.add(NodeType::Switch, 0x200 * n, 20);
+        let host = world.add(NodeType::ChannelAdapter, 0x8000 * n, 1);
+        world.connect((far, 7), (host, 1));
+        world.connect((0, port), (far, 5));
+        ends.push((far, host));
+    }
+    world.pump();
+    let lid = |world: &World, node: usize| {
+        let port = usize::from(world.nodes[node].ports.len() == 2);
+        world.nodes[node].ports[port].lid
+    };
+    let [(a, a1), (b, b1)] = ends[..] else { panic!("two switches") };
+    let not = |nodes: [usize; 4]| nodes.map(|node| lid(&world, node)).into_iter().collect::<BTreeSet<_>>();
+    let expected = [((SWITCH, 19), not([0, 1, b, b1])), ((SWITCH, 20), not([0, 1, a, a1]))];
+    assert_eq!(world.sm.elsewhere(), BTreeMap::from(expected.clone()));
+    // By a second link packets between our own may come.
+    world.connect((0, 18), (a, 9));
+    world.sm.handle_port_change(world.now);
+    world.pass(SECOND);
+    assert_eq!(world.sm.elsewhere(), BTreeMap::from([expected[1].clone()]));
 }

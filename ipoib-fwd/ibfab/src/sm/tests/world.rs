@@ -42,6 +42,8 @@ pub(super) struct SimNode {
     pub(super) claimed_port_guid: Option<Guid>,
     /// Does not answer.
     pub(super) mute: bool,
+    /// Time after which it answers.
+    pub(super) delay: Duration,
     /// The port by which it does not answer.
     pub(super) mute_port: Option<u8>,
     /// Answers requests of this attribute only.
@@ -92,6 +94,7 @@ impl SimNode {
             partition_cap: 64,
             claimed_port_guid: None,
             mute: false,
+            delay: Duration::ZERO,
             mute_port: None,
             answers_only: None,
             never_arms: false,
@@ -234,6 +237,8 @@ pub(super) struct World {
     links: BTreeMap<(usize, u8), (usize, u8)>,
     pub(super) sm: SubnetManager,
     pub(super) now: Instant,
+    /// Answers that are on their way, and when they arrive.
+    late: Vec<(Instant, Mad)>,
     /// Datagrams for clients, by LID.
     pub(super) inbox: VecDeque<Mad>,
     /// One SMP in so many is lost; 0 = none.
@@ -257,6 +262,7 @@ impl World {
             links: BTreeMap::new(),
             sm: SubnetManager::new(now, config),
             now,
+            late: Vec::new(),
             inbox: VecDeque::new(),
             lose: 0,
             random: 1,
@@ -293,6 +299,7 @@ impl World {
     fn carry(&mut self, mut smp: Smp) {
         let mut at = 0;
         let mut origin = Origin::Local;
+        let mut delay = Duration::ZERO;
         loop {
             match step(&mut smp, self.nodes[at].kind, origin) {
                 DirectedStep::Send(port) => {
@@ -303,7 +310,11 @@ impl World {
                 DirectedStep::Deliver if smp.is_returning() => {
                     assert_eq!(at, 0, "only the manager asks");
                     let mad = smp.to_mad(Lid::PERMISSIVE);
-                    self.sm.handle_mad(self.now, &mad);
+                    if delay.is_zero() {
+                        self.sm.handle_mad(self.now, &mad);
+                    } else {
+                        self.late.push((self.now + delay, mad));
+                    }
                     return;
                 }
                 DirectedStep::Deliver if self.nodes[at].mute => return,
@@ -319,6 +330,7 @@ impl World {
                     }
                     let Some(answer) = self.nodes[at].agent(&smp, entry, self.now) else { return };
                     smp = answer;
+                    delay = self.nodes[at].delay;
                     if let Some(mlid) = self.watch {
                         self.watched += u32::from(smp.header.attribute == attribute::MULTICAST_FORWARDING);
                         self.assert_tree(mlid);
@@ -366,9 +378,19 @@ impl World {
     pub(super) fn pass(&mut self, span: Duration) {
         let end = self.now + span;
         self.pump();
-        while let Some(at) = self.sm.poll_timeout().filter(|&at| at <= end) {
+        loop {
+            let arrival = self.late.iter().map(|&(at, _)| at).min();
+            let Some(at) = self.sm.poll_timeout().into_iter().chain(arrival).min().filter(|&at| at <= end)
+            else {
+                break;
+            };
             self.now = self.now.max(at);
-            self.sm.handle_timeout(self.now);
+            let now = self.now;
+            let arrived: Vec<_> = self.late.extract_if(.., |(at, _)| *at <= now).collect();
+            for (_, mad) in arrived {
+                self.sm.handle_mad(now, &mad);
+            }
+            self.sm.handle_timeout(now);
             self.pump();
         }
         self.now = end;

@@ -1,0 +1,52 @@
+//! Where the LIDs of the subnet cannot come from: behind a port that leads to switches of others, which do not look at
+//! the sources of packets, a host could take the LID of any port.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ib_wire::{Guid, Lid};
+
+use super::{OwnSwitches, PortId, Subnet};
+
+impl Subnet {
+    /// The LIDs that no packet has as its source where it comes in by a port that leads to switches of others: those of
+    /// all ports that are not behind it. Where these switches have several links to our own, packets between our own may come
+    /// through them, and nothing is known.
+    pub(crate) fn elsewhere(&self, own: &OwnSwitches) -> BTreeMap<PortId, BTreeSet<Lid>> {
+        let mut elsewhere = BTreeMap::new();
+        for &entry in &own.others {
+            let Some((first, _)) = self.port(entry).and_then(|port| port.peer) else { continue };
+            let (behind, entries) = self.behind(first, own);
+            if !behind.is_empty() && entries == [entry].into() {
+                let homes = self.end_ports().filter_map(|end| {
+                    let home = if end.node.is_switch() { end.id.0 } else { end.port.peer?.0 };
+                    Some((home, end.port.lids()))
+                });
+                let lids = homes.filter(|(home, _)| !behind.contains(home)).flat_map(|(_, lids)| lids.iter());
+                elsewhere.insert(entry, lids.collect());
+            }
+        }
+        elsewhere
+    }
+
+    /// The switches of others that are joined with `first`, and the ports of our own switches that lead to them.
+    fn behind(&self, first: Guid, own: &OwnSwitches) -> (BTreeSet<Guid>, BTreeSet<PortId>) {
+        let (mut behind, mut entries) = (BTreeSet::new(), BTreeSet::new());
+        let mut next = vec![first];
+        while let Some(guid) = next.pop() {
+            let Some(node) = self.nodes.get(&guid).filter(|node| node.is_switch() && !own.has(guid)) else {
+                continue;
+            };
+            if behind.insert(guid) {
+                let peers = node.ports.values().filter_map(|port| port.peer);
+                for peer in peers {
+                    if own.has(peer.0) {
+                        entries.insert(peer);
+                    } else {
+                        next.push(peer.0);
+                    }
+                }
+            }
+        }
+        (behind, entries)
+    }
+}
