@@ -82,10 +82,7 @@ impl<P: Packet> Segment<P> {
                 self.lookups.remove(&sender);
                 return self.claim(now, fabric, sender, claim);
             }
-            SenderAction::Note => {
-                self.meanwhile.note(sender);
-                return Ok(());
-            }
+            SenderAction::Note => self.meanwhile.note(sender),
             SenderAction::Prove => self.prove(now, fabric, sender, claim),
             SenderAction::ProveAndAnnounce => self.prove_discovered(now, fabric, sender, claim),
             SenderAction::ServeAndProve => {}

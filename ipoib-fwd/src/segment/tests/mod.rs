@@ -1,6 +1,7 @@
 //! A segment under a fake clock, between an Ethernet network of frames and an InfiniBand side that notes what it is asked.
 
 mod arp;
+mod cells;
 mod cold;
 mod conflicts;
 mod day;
