@@ -1,7 +1,9 @@
 mod circles;
 mod drain;
 mod election;
+mod exhaustive;
 mod messages;
 mod model;
+mod nets;
 mod siblings;
 mod world;
