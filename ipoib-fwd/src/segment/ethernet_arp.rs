@@ -80,10 +80,11 @@ impl<P: Packet> Segment<P> {
                 self.learn_ethernet(now, fabric, &arp)?;
             }
             SenderAction::Doubt => {
+                // Whichever of the two is right, the address is on this side.
+                self.confirm(now, fabric, sender, place);
                 if let Some(old) = self.hosts.get(sender) {
                     self.doubt(now, fabric, &arp, old)?;
                 }
-                self.confirm(now, fabric, sender, place);
                 self.prove_again(now, fabric, Side::Ethernet, sender, kind == ArpKind::Announcement);
                 self.learn_ethernet(now, fabric, &arp)?;
             }

@@ -91,10 +91,11 @@ impl<P: Packet> Segment<P> {
             SenderAction::Serve => {}
             SenderAction::Confirm => self.confirm(now, fabric, sender, place),
             SenderAction::Doubt => {
+                // Whichever of the two is right, the address is on this side.
+                self.confirm(now, fabric, sender, place);
                 if let Some(old) = fabric.hardware(sender) {
                     self.doubt_infiniband(now, fabric, sender, [old, arp.sender])?;
                 }
-                self.confirm(now, fabric, sender, place);
                 self.prove_again(now, fabric, Side::InfiniBand, sender, kind == ArpKind::Announcement);
             }
             SenderAction::Take => self.take_infiniband_answer(now, fabric, &arp, known),
@@ -183,6 +184,13 @@ impl<P: Packet> Segment<P> {
         self.answer_infiniband_arp(now, fabric, &arp, lid, meaning)
     }
 
+    /// A host probes for an address for which the link searches: the next query in nobody's name would make the host give it up.
+    fn stop_search(&self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
+        if fabric.is_sought(ip) && self.name_for(now, fabric, Side::InfiniBand, ip, None) == NOBODY {
+            fabric.forget(now, ip);
+        }
+    }
+
     pub(super) fn answer_infiniband_arp(
         &mut self,
         now: Instant,
@@ -206,6 +214,7 @@ impl<P: Packet> Segment<P> {
         };
         if matches!(meaning, ArpMeaning::Probe { .. }) {
             self.names.note_probe(now, Place::InfiniBand(arp.sender), target);
+            self.stop_search(now, fabric, target);
         }
         let to = Asker { hardware: arp.sender, lid };
         let known = self.target_known(now, fabric, Side::InfiniBand, target);

@@ -266,7 +266,8 @@ fn world_of_sender(side: Side, known: SenderKnowledge, role: Role) -> World {
         }
     }
     w.segment.own.settings.role = role;
-    (w.outputs(), w.asked());
+    w.outputs();
+    w.asked();
     w
 }
 
@@ -420,7 +421,8 @@ fn world_of_target(side: Side, known: TargetKnowledge, role: Role) -> World {
         TargetKnowledge::Here => w.known(side, X, BEFORE, false),
     }
     w.segment.own.settings.role = role;
-    (w.outputs(), w.asked());
+    w.outputs();
+    w.asked();
     w
 }
 
@@ -482,5 +484,39 @@ fn target_cell(side: Side, known: TargetKnowledge, kind: ArpKind, role: Role) {
     if action == TargetAction::AskOwner {
         w.say(side.other(), BEFORE, false, X, GATEWAY);
         assert!(Done::since(&mut w, target).is_answered, "{cell}: the owner has answered");
+    }
+}
+
+// -- more than one cell
+
+/// Two hosts of a side have an address in turn, and the other side claims it. The owner, a third one there, answers.
+#[test]
+fn a_third_host_of_a_side_that_answers_refuses_the_claim_of_the_other_side() {
+    for side in SIDES {
+        let (mut w, owner) = (World::new(), 5);
+        w.known(side, X, BEFORE, true);
+        w.say(side, SENDER, true, X, X);
+        w.say(side.other(), PEER, true, X, X);
+        assert!(w.segment.owners.is_asked(X.into()), "{side:?}: it is claimed");
+        w.outputs();
+        w.say(side, owner, false, X, GATEWAY);
+        let dropped = Output::Drop(DropReason::AddressConflict, 1);
+        assert!(w.outputs().contains(&dropped), "{side:?}: the two before come first");
+        assert!(!w.segment.owners.is_asked(X.into()), "{side:?}: the claim is not refused");
+        assert_eq!(w.segment.counters().conflicts, 1, "{side:?}");
+    }
+}
+
+/// A gateway without a name to ask in searches for an address, and a host of that side probes for it.
+#[test]
+fn a_probe_ends_a_search_in_nobodys_name_only() {
+    for has_name in [false, true] {
+        let mut w = World::new();
+        if !has_name {
+            w.segment.own.settings.address = None;
+        }
+        w.await_answer(Side::InfiniBand);
+        w.say(Side::InfiniBand, SENDER, true, NONE, X);
+        assert_eq!(w.fabric.is_sought(X.into()), has_name);
     }
 }

@@ -256,6 +256,7 @@ impl Fabric for Fake {
     fn forget(&mut self, _: Instant, ip: IpAddr) {
         self.neighbours.remove(&ip);
         self.verified.remove(&ip);
+        self.sought.remove(&ip);
     }
 }
 

@@ -1,8 +1,10 @@
 //! Who owns an address, model-checked: hosts that are honest, dead, moved, booting with conflict detection, and lying, on both sides of
 //! one gateway. Everything that the gateway says by ARP is watched, and held against where the hosts are.
 
+mod questions;
+
 use super::super::*;
-use super::town::{self, HOSTS, LIARS, Manner, Town};
+use super::town::{self, HOSTS, LIARS, Manner, Said, Town};
 use crate::segment::pair::Side as Of;
 
 /// The bound of all that the gateway may say after a host has died or moved without a word.
@@ -42,6 +44,7 @@ struct World {
     lied_about: HashSet<Ipv4Addr>,
     /// Addresses that the gateway has announced, by the side where it did.
     announced: HashSet<(Of, Ipv4Addr)>,
+    questions: questions::Questions,
 }
 
 impl World {
@@ -83,6 +86,7 @@ impl World {
             heard: Vec::new(),
             lied_about: HashSet::new(),
             announced: HashSet::new(),
+            questions: questions::Questions::default(),
         }
     }
 
@@ -110,7 +114,6 @@ impl World {
     }
 
     fn probe(&mut self, h: usize, target: Ipv4Addr) {
-        self.probes.push((self.town.now, self.town.hosts[h].side, target));
         self.town.probe(h, target);
     }
 
@@ -128,6 +131,7 @@ impl World {
         let said = self.town.watched.replace(Vec::new()).unwrap();
         for (at, side, of_gateway, said) in said {
             let sender = said.sender;
+            self.check_question(at, side, of_gateway, said);
             if !of_gateway {
                 self.heard.push((at, side, sender));
                 continue;
@@ -140,7 +144,8 @@ impl World {
                 // Without a name to ask in, a prober's own side cannot be queried again: the prober has done that itself.
                 let to_prober = said.operation == ArpOperation::Reply && said.target.is_unspecified();
                 let here = host.alive && host.side == side && settled && host.manner == Manner::Soon;
-                let is_exempt = to_prober && self.net == Net::None;
+                // Nor is it where somebody of the other side answers each probe that is carried there.
+                let is_exempt = to_prober && (self.net == Net::None || self.lied_about.contains(&sender));
                 assert!(
                     !here || is_exempt,
                     "{host:?} is on the side where the gateway speaks for it: {said:?}"
