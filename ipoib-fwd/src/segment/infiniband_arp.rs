@@ -82,10 +82,7 @@ impl<P: Packet> Segment<P> {
                 self.lookups.remove(&sender);
                 return self.claim(now, fabric, sender, claim);
             }
-            SenderAction::Note => {
-                self.meanwhile.note(sender);
-                return Ok(());
-            }
+            SenderAction::Note => self.meanwhile.note(sender),
             SenderAction::Prove => self.prove(now, fabric, sender, claim),
             SenderAction::ProveAndAnnounce => self.prove_discovered(now, fabric, sender, claim),
             SenderAction::ServeAndProve => {}
@@ -94,12 +91,15 @@ impl<P: Packet> Segment<P> {
             SenderAction::Serve => {}
             SenderAction::Confirm => self.confirm(now, fabric, sender, place),
             SenderAction::Doubt => {
-                if let Some(old) = fabric.hardware(sender) {
-                    self.doubt_infiniband(now, fabric, sender, [old, arp.sender])?;
+                let old = fabric.hardware(sender);
+                let weighed =
+                    old.map_or(Ok(()), |old| self.doubt_infiniband(now, fabric, sender, [old, arp.sender]));
+                if weighed.is_ok() {
+                    self.prove_again(now, fabric, Side::InfiniBand, sender, kind == ArpKind::Announcement);
                 }
-                // Another port or queue pair is not proven: it refuses an open claim, and is not announced for it.
-                self.prove_again(now, fabric, Side::InfiniBand, sender, kind == ArpKind::Announcement);
+                // As on Ethernet.
                 self.confirm(now, fabric, sender, place);
+                weighed?;
             }
             SenderAction::Take => self.take_infiniband_answer(now, fabric, &arp, known),
         }
@@ -187,6 +187,13 @@ impl<P: Packet> Segment<P> {
         self.answer_infiniband_arp(now, fabric, &arp, lid, meaning)
     }
 
+    /// A host probes for an address for which the link searches: the next query in nobody's name would make the host give it up.
+    fn stop_search(&self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
+        if fabric.is_sought(ip) && self.name_for(now, fabric, Side::InfiniBand, ip, None) == NOBODY {
+            fabric.forget(now, ip);
+        }
+    }
+
     pub(super) fn answer_infiniband_arp(
         &mut self,
         now: Instant,
@@ -210,6 +217,7 @@ impl<P: Packet> Segment<P> {
         };
         if matches!(meaning, ArpMeaning::Probe { .. }) {
             self.names.note_probe(now, Place::InfiniBand(arp.sender), target);
+            self.stop_search(now, fabric, target);
         }
         let to = Asker { hardware: arp.sender, lid };
         let known = self.target_known(now, fabric, Side::InfiniBand, target);

@@ -303,7 +303,13 @@ impl<P: Packet> Segment<P> {
     ) {
         let worker = self.worker_of(ip);
         if fabric.hardware(asker).is_some_and(|at| at.is_same_as(to.hardware)) {
-            fabric.reply(now, worker, ip, to, asker);
+            // A neighbor is queried later in the name in which it is answered, which it must have a route to.
+            match (v4(ip), v4(asker)) {
+                (Some(name), Some(host)) if !self.may_name(name, host) => {
+                    fabric.answer(now, worker, ip, to, asker);
+                }
+                _ => fabric.reply(now, worker, ip, to, asker),
+            }
             // It knows the Ethernet host by this answer.
             return self.introduced(now, fabric, ip, asker);
         }

@@ -1,6 +1,7 @@
 //! A segment under a fake clock, between an Ethernet network of frames and an InfiniBand side that notes what it is asked.
 
 mod arp;
+mod cells;
 mod cold;
 mod conflicts;
 mod day;
@@ -256,6 +257,7 @@ impl Fabric for Fake {
     fn forget(&mut self, _: Instant, ip: IpAddr) {
         self.neighbours.remove(&ip);
         self.verified.remove(&ip);
+        self.sought.remove(&ip);
     }
 }
 

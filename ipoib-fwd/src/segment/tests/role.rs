@@ -346,7 +346,8 @@ fn who_asks_for_a_gateway_that_stands_by_takes_nobodys_address_by_that() {
     let mut w = standby();
     w.know_ethernet(E1_MAC, E1);
     w.infiniband(InfiniBandOperation::Request, 1, E1, GATEWAY);
-    assert_eq!(w.asked(), []);
+    let (ip, to, to_ip) = (GATEWAY.into(), hardware(1), E1.into());
+    assert_eq!(w.asked(), [Asked::Reply { ip, to, to_ip }]);
     assert!(w.fabric.hardware(E1.into()).is_none());
     assert_eq!(w.segment.hosts().next().unwrap().mac, Some(E1_MAC));
 }

@@ -1,8 +1,10 @@
 mod circles;
 mod drain;
 mod election;
+mod exhaustive;
 mod messages;
 mod model;
+mod nets;
 mod siblings;
 mod silence;
 mod world;

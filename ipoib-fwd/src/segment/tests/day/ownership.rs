@@ -1,9 +1,11 @@
 //! Who owns an address, model-checked: hosts that are honest, dead, moved, booting with conflict detection, and lying, on both sides of
 //! one gateway. Everything that the gateway says by ARP is watched, and held against where the hosts are.
 
+mod questions;
+
 use super::super::*;
 use super::number;
-use super::town::{self, HOSTS, LIARS, Manner, Town};
+use super::town::{self, HOSTS, LIARS, Manner, Said, Town};
 use crate::segment::pair::{Place, Side as Of};
 
 /// The bound of all that the gateway may say after a host has died or moved without a word.
@@ -47,6 +49,7 @@ struct World {
     lied: HashMap<Ipv4Addr, Instant>,
     /// Addresses whose hosts died while a liar's claim was open: the liar has them until the gateway knows the hosts again.
     taken: HashSet<Ipv4Addr>,
+    questions: questions::Questions,
 }
 
 impl World {
@@ -90,6 +93,7 @@ impl World {
             announced: HashSet::new(),
             lied: HashMap::new(),
             taken: HashSet::new(),
+            questions: questions::Questions::default(),
         }
     }
 
@@ -121,7 +125,6 @@ impl World {
     }
 
     fn probe(&mut self, h: usize, target: Ipv4Addr) {
-        self.probes.push((self.town.now, self.town.hosts[h].side, target));
         self.town.probe(h, target);
     }
 
@@ -146,6 +149,7 @@ impl World {
         let said = self.town.watched.replace(Vec::new()).unwrap();
         for (at, side, of_gateway, said) in said {
             let sender = said.sender;
+            self.check_question(at, side, of_gateway, said);
             if !of_gateway {
                 self.heard.push((at, side, sender));
                 continue;
@@ -158,7 +162,9 @@ impl World {
                 // Without a name to ask in, a prober's own side cannot be queried again: the prober has done that itself.
                 let to_prober = said.operation == ArpOperation::Reply && said.target.is_unspecified();
                 let here = host.alive && host.side == side && settled && host.manner == Manner::Soon;
-                let is_exempt = (to_prober && self.net != Net::Own) || self.taken.contains(&sender);
+                // Nor is it where somebody of the other side answers each probe that is carried there.
+                let unanswerable = to_prober && (self.net != Net::Own || self.lied_about.contains(&sender));
+                let is_exempt = unanswerable || self.taken.contains(&sender);
                 assert!(
                     !here || is_exempt,
                     "{host:?} is on the side where the gateway speaks for it: {said:?}"

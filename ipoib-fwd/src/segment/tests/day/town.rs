@@ -63,6 +63,13 @@ pub(super) struct Said {
     pub(super) target: Ipv4Addr,
 }
 
+impl Said {
+    /// True if it was said by host or gateway `n`.
+    pub(super) fn is_of(&self, n: u16) -> bool {
+        is_of(self.at, n)
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whose {
     Gateway(usize),
@@ -367,7 +374,8 @@ impl Town {
         let host = &self.hosts[from];
         let beside = self.hosts.iter().any(|other| other.ip == to && other.side == host.side);
         let (source, side, n) = (host.ip, host.side, host.n);
-        if !host.alive || beside || source == to {
+        let boots = matches!(host.manner, Manner::Booting { .. });
+        if !host.alive || boots || beside || source == to {
             return;
         }
         let side = if side == Of::Ethernet { Side::Ethernet } else { Side::InfiniBand };
@@ -390,7 +398,9 @@ impl Town {
         to: Option<Place>,
     ) {
         let host = &self.hosts[h];
-        if !host.alive {
+        let boots = matches!(host.manner, Manner::Booting { .. });
+        // Who boots does not use its address yet.
+        if !host.alive || (boots && !sender.is_unspecified()) {
             return;
         }
         let late = to.is_some() && host.manner == Manner::Late;
