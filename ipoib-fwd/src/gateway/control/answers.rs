@@ -13,15 +13,26 @@ use super::GatewayControl;
 use super::duties::SegmentDuty;
 use super::page::Page;
 use super::port_rows;
-use super::ports::{Endpoints, port_name};
+use super::ports::{Endpoints, EthernetPort, port_name};
 use super::report;
 use crate::counter::SegmentTotals;
 use crate::counter::Totals;
 use crate::forward::SegmentIndex;
 use crate::page::PageRequest;
 
-/// What a segment waits for that its link does not know of: its device.
-pub(super) fn waits_of<B: Backend>(endpoints: &mut Endpoints<B>, duty: &SegmentDuty) -> Option<String> {
+/// What a segment waits for: its device, its link or its Ethernet port.
+pub(super) fn waits_of<B: Backend>(
+    endpoints: &mut Endpoints<B>,
+    ethernets: &[EthernetPort],
+    duty: &SegmentDuty,
+) -> Option<String> {
+    let device = device_trouble(endpoints, duty);
+    let link = || endpoints.link(duty.endpoint, duty.link)?.waits_for().map(|why| why.to_string());
+    device.or_else(link).or_else(|| ethernets.get(duty.ethernet.at())?.waits_for())
+}
+
+/// What a segment waits for that its link does not know of.
+fn device_trouble<B: Backend>(endpoints: &mut Endpoints<B>, duty: &SegmentDuty) -> Option<String> {
     if endpoints.is_gone(duty.endpoint) {
         return Some("its device, which is gone: restart the gateway once it is back".to_owned());
     }
@@ -252,13 +263,12 @@ impl<B: Backend> GatewayControl<B> {
 
     /// Adds what each segment's link has counted, and what it waits for.
     fn add_link_words(&mut self, answer: &mut Value, only: Option<SegmentIndex>) {
-        let Self { segments, endpoints, .. } = self;
+        let Self { segments, endpoints, ethernets, .. } = self;
         let (mut counters, mut waits) = (Vec::new(), Vec::new());
         for duty in segments.chosen(only) {
             let Some(link) = endpoints.link(duty.endpoint, duty.link) else { continue };
             counters.push((duty.name.clone(), serde_json::to_value(link.counters()).unwrap_or_default()));
-            let waits_for = link.waits_for().map(|why| why.to_string());
-            waits.push((duty.name.clone(), waits_of(endpoints, duty).or(waits_for).into()));
+            waits.push((duty.name.clone(), waits_of(endpoints, ethernets, duty).into()));
         }
         add_by_segment(answer, "link_counters", counters.into_iter());
         add_by_segment(answer, "waits_for", waits.into_iter());
@@ -270,7 +280,7 @@ impl<B: Backend> GatewayControl<B> {
         let rows = segments.chosen(only).map(|duty| {
             let infiniband = endpoints.at(duty.endpoint).map(port_name);
             let ethernet = ethernets.get(duty.ethernet.at()).map(|end| end.port.name());
-            let troubles = waits_of(endpoints, duty);
+            let waits_for = waits_of(endpoints, ethernets, duty);
             let link = endpoints.link(duty.endpoint, duty.link);
             let link = link.as_deref();
             let row = SegmentRow {
@@ -281,7 +291,7 @@ impl<B: Backend> GatewayControl<B> {
                 role: Some(duty.duty.pair.role().name()),
                 peers: Some(duty.duty.pair.peers(now).filter(|peer| peer.alive).count()),
                 mode: link.map(|l| l.state().mode),
-                waits_for: troubles.or_else(|| link.and_then(|l| l.waits_for()).map(|why| why.to_string())),
+                waits_for,
                 addresses: link.map(|l| {
                     l.state().addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
                 }),

@@ -26,10 +26,11 @@ use std::time::{Duration, Instant, SystemTime};
 use dataplane::control::{Controller, Flow};
 use dataplane::telemetry::{Command, Reply};
 use logging::Stream;
-use pmd::hca::{Backend, HcaError, Queues};
+use pmd::hca::{Backend, Queues};
 use pmd::mem::Pool;
 
 use super::board::GatewayBoard;
+use super::error::GatewayError;
 use super::report::{self, Times};
 use super::segment_parts::SegmentMaker;
 use crate::command::{self, Argument, Asked};
@@ -91,7 +92,7 @@ pub(super) struct GatewayControl<B: Backend> {
     pub(super) schedule: Schedule,
     pub(super) stopping: Option<Instant>,
     /// What ended the gateway, if it was not asked to end.
-    pub(super) failure: Option<HcaError>,
+    pub(super) failure: Option<GatewayError>,
 }
 
 /// When things that come again are due.

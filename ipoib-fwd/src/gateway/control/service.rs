@@ -157,11 +157,8 @@ impl<B: Backend> GatewayControl<B> {
         let Self { segments, endpoints, ethernets, .. } = self;
         let one = |duty: &super::duties::SegmentDuty| {
             let role = duty.duty.pair.role();
-            let trouble = waits_of(endpoints, duty);
+            let trouble = waits_of(endpoints, ethernets, duty);
             let link = endpoints.link(duty.endpoint, duty.link);
-            let trouble = trouble.or_else(|| link.as_ref()?.waits_for().map(|why| why.to_string()));
-            let ethernet = ethernets.get(duty.ethernet.at()).filter(|end| !end.port.link().up);
-            let trouble = trouble.or_else(|| Some(format!("{} has no link", ethernet?.port.name())));
             let is_up = link.is_some_and(|link| link.state().up);
             let readiness = match (trouble, is_up) {
                 (Some(why), _) => Readiness::Waits(why),
