@@ -109,16 +109,34 @@ fn add_by_segment(answer: &mut Value, name: &str, all: impl Iterator<Item = (Str
 }
 
 impl<B: Backend> GatewayControl<B> {
-    /// The number of the segment with a name; an error says which there are.
+    /// The number of the segment with a name; an error says which there are, or what the segment waits for.
     pub(super) fn known_segment(&self, name: &str) -> Result<SegmentIndex, String> {
         if let Some(duty) = self.segments.iter().find(|duty| duty.name == name) {
             return Ok(duty.index);
+        }
+        if let Some(row) = self.row_not_at_work(name) {
+            let why = row["waits_for"].as_str().unwrap_or_default();
+            return Err(format!("segment `{name}` is not at work; it waits for {why}"));
         }
         let names: Vec<&str> = self.segments.iter().map(|duty| duty.name.as_str()).collect();
         Err(match config::nearest(name, &names) {
             Some(near) => format!("no segment `{name}`; did you mean `{near}`?"),
             None => format!("no segment `{name}`; there are {}", names.join(", ")),
         })
+    }
+
+    /// The row of a segment that a reload adds or removes, and that is not at work yet or any more.
+    fn row_not_at_work(&self, name: &str) -> Option<Value> {
+        self.reloader.rows(|name| self.segments.has(name)).find(|row| row["segment"] == name)
+    }
+
+    /// The answer to `links` of such a segment.
+    pub(super) fn links_not_at_work(&self, name: &str) -> Option<Value> {
+        let row = self.row_not_at_work(name)?;
+        let waits = once((name.to_owned(), row["waits_for"].clone()));
+        let mut answer = json!({ "segments": [row] });
+        add_by_segment(&mut answer, "waits_for", waits);
+        Some(answer)
     }
 
     /// What was counted for a segment, by worker and last by the control lcore.

@@ -24,6 +24,7 @@ impl<B: Backend> GatewayControl<B> {
             workers: self.readers.iter().map(|reader| Totals::of([reader])).collect(),
             all: self.totals(),
             segments: self.segment_figures(now),
+            coming: self.reloader.coming().map(|(name, ..)| name.to_owned()).collect(),
             ethernets: self.ethernet_figures(),
             infinibands: self.infiniband_figures(),
             buffers: [self.pool.in_use(), self.pool.available()],

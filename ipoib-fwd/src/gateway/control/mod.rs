@@ -200,7 +200,12 @@ impl<B: Backend> Controller for GatewayControl<B> {
         let asked = Asked::parse(request)?;
         let argument = asked.argument.as_deref();
         let segment = match (asked.command.argument(), argument) {
-            (Argument::Segment, Some(name)) => Some(self.known_segment(name)?),
+            (Argument::Segment, Some(name)) => match self.known_segment(name) {
+                Err(why) if asked.command == command::Command::Links => {
+                    return self.links_not_at_work(name).map(Reply::from).ok_or(why);
+                }
+                found => Some(found?),
+            },
             _ => None,
         };
         let answer = match asked.command {

@@ -152,9 +152,9 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// How all segments are.
+    /// How all segments are; last those that a reload has brought and that are not at work yet.
     pub(super) fn readiness(&mut self) -> Vec<(String, Readiness)> {
-        let Self { segments, endpoints, ethernets, .. } = self;
+        let Self { segments, endpoints, ethernets, reloader, .. } = self;
         let one = |duty: &super::duties::SegmentDuty| {
             let role = duty.duty.pair.role();
             let trouble = waits_of(endpoints, ethernets, duty);
@@ -167,7 +167,8 @@ impl<B: Backend> GatewayControl<B> {
             };
             (duty.name.clone(), readiness)
         };
-        segments.iter().map(one).collect()
+        let coming = reloader.coming().map(|(name, _, why)| (name.to_owned(), Readiness::Waits(why)));
+        segments.iter().map(one).chain(coming).collect()
     }
 }
 
