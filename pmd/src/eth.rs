@@ -74,6 +74,9 @@ pub enum EthError {
         /// What was asked for.
         asked: u16,
     },
+    /// The kernel's interface below the port was deleted, or moved to another network namespace.
+    #[error("Ethernet port {0}: its interface is gone; restart the gateway once the interface exists again")]
+    Gone(String),
 }
 
 /// How to set a port up.
@@ -122,6 +125,8 @@ pub struct EthStats {
 pub struct EthLink {
     /// True if it is up.
     pub up: bool,
+    /// True if the kernel's interface below the port does not exist any more: the port carries nothing until the program restarts.
+    pub gone: bool,
     /// Speed in Mbit/s, if known.
     pub mbps: Option<u32>,
 }
@@ -447,7 +452,15 @@ impl EthPort {
         let told = || rc != 0 || up != 0;
         let running = self.interface.as_ref().map_or_else(told, kernel::Interface::is_running);
         let up = running && self.members.as_ref().is_none_or(bond::Members::is_running);
-        EthLink { up, mbps: known.then_some(mbps) }
+        EthLink { up, gone: self.is_gone(), mbps: known.then_some(mbps) }
+    }
+
+    /// True once [`Self::link`] found that the kernel's interface below the port does not exist any more; of a bond, none of its
+    /// members' does.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.interface.as_ref().is_some_and(kernel::Interface::is_gone)
+            || self.members.as_ref().is_some_and(bond::Members::is_gone)
     }
 
     /// Has a bond go over to a member whose link is up where nobody tells it that the active one's is gone: to be called again and

@@ -68,6 +68,8 @@ def hostile_frames(gateway, own):
         ("hostile-arp", frame(0x0806, arp(bytes(6), "10.77.0.9", IB_IP), dst=EVERYONE)),
         ("hostile-arp", frame(0x0806, arp(own, "10.77.0.255", IB_IP), dst=EVERYONE)),
         ("hostile-arp", frame(0x0806, arp(own, "224.0.0.5", IB_IP), dst=EVERYONE)),
+        ("arp-off-subnet", frame(0x0806, arp(own, "192.0.2.9", "192.0.2.1"), dst=EVERYONE)),
+        ("arp-off-subnet", frame(0x0806, arp(own, ETH_IP, "192.0.2.1"), dst=EVERYONE)),
         ("vlan-unknown", frame(0x8100, b"\x00\x05\x08\x00" + good())),
         ("vlan-stacked", frame(0x88A8, b"\x00\x05\x81\x00\x00\x06\x08\x00" + good())),
         ("ipv6", frame(0x86DD, b"\x60" + bytes(59))),

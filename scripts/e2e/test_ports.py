@@ -1,10 +1,13 @@
 """Several Ethernet ports and InfiniBand devices: nothing of a segment is seen in another, and trouble with a port stays there."""
 
+import json
 import socket
 
 import pytest
+from testbed.exporter import samples
+from testbed.follower import Follower
 from testbed.ports import ETHERNETS, Ports, PortsOfTwoWorkers
-from testbed.programs import run
+from testbed.programs import DEADLINE, run
 from testbed.sockets import socket_in
 from testbed.topology import ETH_IP, GW_IP, IB_IP
 from testbed.traffic import first_ping, ping, send_file
@@ -102,6 +105,11 @@ def test_unplugged_port(ports):
     run("ip", "link", "set", "eth0", "down", netns=ports.wire(0))
     try:
         ports.wait_for("the port's link to be down", lambda: [p["link"] for p in ports.ctl("links")["ethernet_ports"]] == ["down", "up"])
+        waits = {row["segment"]: row["waits_for"] for row in ports.ctl("links")["segments"]}
+        values = samples(ports.ctl_text("metrics").stdout)
+        for s in ports.segments:
+            assert waits[s.name] == (None if s in others else "Ethernet port net_af_packet0 has no link"), s.name
+            assert values["ipoib_fwd_segment_waiting", f'segment="{s.name}"'] == (s not in others), s.name
         for s in others:
             result = ping(s.eth, IB_IP, 56)
             assert result["ok"], f"{s.name}: {result}"
@@ -114,6 +122,43 @@ def test_unplugged_port(ports):
         run("ip", "link", "set", "eth0", "up", netns=ports.wire(0))
     ports.wait_for("all segments to forward again", ports.all_up)
     ports.wait_for("a packet through the port that is back", lambda: ping(office.eth, IB_IP, 56, count=1)["ok"])
+
+
+def ethernet_links(ports):
+    return [p["link"] for p in ports.ctl("links")["ethernet_ports"]]
+
+
+@pytest.mark.core
+def test_deleted_interfaces(start):
+    """Segments of an Ethernet port whose interface was deleted say so and what to do, also when there is one of its name again; others go on.
+
+    The gateway ends with its last interface, for the service manager to start it again."""
+    ports = start(Ports)
+    log = ports.gateway.text
+    # Those at the other end exit with their interface.
+    for tagger in [p for p in ports.processes if p.name.startswith("tagger")]:
+        ports.forget(tagger)
+    with Follower(ports, "alarm") as follower:
+        run("ip", "link", "del", "gw1", netns=ports.gw)
+        ports.wait_for("the port's interface to be missed", lambda: ethernet_links(ports) == ["up", "gone"])
+        follower.wait("interface-gone")
+    ports.cable(ports.wire(1), "eth0", ports.gw, "gw1")
+    waits = {row["segment"]: row["waits_for"] for row in ports.ctl("links")["segments"]}
+    health = json.loads(ports.ctl_text("health", "--json", check=False).stdout)
+    health = {row["segment"]: row["why"] for row in health["segments"]}
+    for s in ports.segments:
+        if s.ethernet:
+            assert "the interface of Ethernet port net_af_packet1 is gone: restart the gateway" in waits[s.name], s.name
+            assert waits[s.name] in health[s.name]
+        else:
+            assert waits[s.name] is health[s.name] is None
+            assert ping(s.eth, IB_IP, 56)["ok"], s.name
+    assert log().count("Ethernet port net_af_packet1: its interface is gone; restart the gateway") == 1
+    assert ethernet_links(ports) == ["up", "gone"]
+    ports.forget(ports.gateway)
+    run("ip", "link", "del", "gw0", netns=ports.gw)
+    assert ports.gateway.popen.wait(DEADLINE) == 1
+    assert "Ethernet port net_af_packet1: its interface is gone; restart the gateway" in log().splitlines()[-1]
 
 
 BAD_RELOADS = {

@@ -5,6 +5,7 @@ import signal
 import time
 
 import pytest
+from testbed.exporter import samples
 from testbed.follower import Follower, control_client
 from testbed.meanwhile import under_datagrams
 from testbed.programs import run
@@ -152,6 +153,34 @@ def test_reloads_while_segments_drain(topology):
     topology.reload(*BOTH)
     topology.wait_ready(OFFICE, STORAGE)
     assert ping(topology.eth100, IB_IP, 56)["ok"]
+
+
+def test_segment_that_waits_for_its_place(topology):
+    """Commands and metrics of a segment whose partition is still that of a removed one name what it waits for; so do those of the removed one."""
+    topology.reload(*ALL)
+    topology.wait_ready(OFFICE, STORAGE, BACKUP)
+    topology.write(segment(OFFICE), segment(STORAGE, pkey=SEGMENTS[2].pkey))
+    queries = [f"/links,{STORAGE}", f"/links,{BACKUP}", f"/stats,{STORAGE}", "/metrics", "/health"]
+    # A fabric that stands still closes no link. All queries are there before the gateway answers the first one.
+    topology.fabric.popen.send_signal(signal.SIGSTOP)
+    try:
+        with control_client(topology.socket, *(query.encode() for query in ("/reload", *queries))) as client:
+            reload, links, removed, stats, metrics, health = (json.loads(client.recv(1 << 20)) for _ in range(6))
+    finally:
+        topology.fabric.popen.send_signal(signal.SIGCONT)
+    assert reload["/reload"]["waiting"] == [STORAGE]
+    [row] = links["/links"]["segments"]
+    assert (row["segment"], row["link"], row["role"]) == (STORAGE, "down", None)
+    assert "the segment that had its place or partition" in row["waits_for"] == links["/links"]["waits_for"]
+    [row] = removed["/links"]["segments"]
+    assert row["segment"] == BACKUP and "it is removed" in row["waits_for"]
+    assert f"segment `{STORAGE}` is not at work" in stats["error"] and "waits for" in stats["error"]
+    values = samples(metrics["/metrics"])
+    assert values["ipoib_fwd_segment_waiting", f'segment="{STORAGE}"'] == 1
+    assert values["ipoib_fwd_segment_role", f'segment="{STORAGE}",role="forwarding"'] == 0
+    assert {row["segment"]: row["healthy"] for row in health["/health"]["segments"]} == {OFFICE: True, STORAGE: False}
+    topology.reload(*BOTH)
+    topology.wait_ready(OFFICE, STORAGE)
 
 
 # Pings by which a segment's counters are known, and packets a second that are the gateway's own, at most: hellos, probes, ARP.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use ib_wire::mad::{Mad, MadAddress, Method};
+use ib_wire::mad::{Mad, MadAddress, MadStatus, Method};
 use ib_wire::sa::{McMask, McMemberRecord, PathRecord, SaMad};
 use ib_wire::{Gid, Tid};
 
@@ -27,8 +27,8 @@ const QUERIES: usize = GROUPS / 4;
 pub enum Outcome<T> {
     /// Subnet administration answered with this.
     Granted(T),
-    /// It refused.
-    Refused,
+    /// It refused with this status.
+    Refused(MadStatus),
     /// It did not answer, however often it was asked.
     Silence,
 }
@@ -57,7 +57,7 @@ pub enum SaEvent<U> {
         /// The group; `None` in a grant whose record was not to be read.
         outcome: Outcome<Option<McMemberRecord>>,
     },
-    /// A lookup of a path ended. [`Outcome::Refused`] also stands for an answer that leads nowhere.
+    /// A lookup of a path ended. [`Outcome::Refused`] with status [`MadStatus::OK`] stands for an answer that leads nowhere.
     Path {
         /// Which path.
         key: PathKey,
@@ -272,8 +272,10 @@ impl<U: Copy + Eq> Sa<U> {
                 let Some(purpose) = self.pending.remove(&id) else { return false };
                 self.settle(purpose);
                 let answer = SaMad::parse(&mad.bytes);
-                let ok = answer.header.status.is_ok();
-                self.ended(now, purpose, if ok { Outcome::Granted(&answer) } else { Outcome::Refused });
+                let status = answer.header.status;
+                let outcome =
+                    if status.is_ok() { Outcome::Granted(&answer) } else { Outcome::Refused(status) };
+                self.ended(now, purpose, outcome);
                 self.pump(now);
                 true
             }
@@ -309,13 +311,14 @@ impl<U: Copy + Eq> Sa<U> {
             Purpose::Path(key) => {
                 let record: Option<PathRecord> = match outcome {
                     Outcome::Granted(answer) => answer.record(),
-                    Outcome::Refused | Outcome::Silence => None,
+                    Outcome::Refused(_) | Outcome::Silence => None,
                 };
                 let path = self.paths.answered(now, key, record.as_ref());
                 let outcome = match (path, outcome) {
                     (Some(path), _) => Outcome::Granted(path),
                     (None, Outcome::Silence) => Outcome::Silence,
-                    (None, _) => Outcome::Refused,
+                    (None, Outcome::Refused(status)) => Outcome::Refused(status),
+                    (None, Outcome::Granted(_)) => Outcome::Refused(MadStatus::OK),
                 };
                 SaEvent::Path { key, outcome }
             }
@@ -353,7 +356,7 @@ impl<T> Outcome<T> {
     pub fn map<V>(self, with: impl FnOnce(T) -> V) -> Outcome<V> {
         match self {
             Self::Granted(content) => Outcome::Granted(with(content)),
-            Self::Refused => Outcome::Refused,
+            Self::Refused(status) => Outcome::Refused(status),
             Self::Silence => Outcome::Silence,
         }
     }

@@ -253,7 +253,8 @@ fn a_failed_path_is_held_and_a_doubtful_one_asked_once_a_second() {
     let first = ask(&mut port, 0, Ask::Unknown);
     let refusal = SaMad::refusal(&SaMad::parse(&first[0].bytes), MadStatus::class_specific(3)).to_bytes();
     port.handle_mad(now, &Mad { peer: SM, bytes: refusal });
-    assert!(matches!(port.sa.poll_event(), Some(SaEvent::Path { outcome: Outcome::Refused, .. })));
+    let outcome = Outcome::Refused(MadStatus::class_specific(3));
+    assert!(matches!(port.sa.poll_event(), Some(SaEvent::Path { outcome: o, .. }) if o == outcome));
     assert!(ask(&mut port, 500, Ask::Unknown).is_empty(), "held");
     port.handle_timeout(now + Duration::from_millis(1000));
     let second = sent(&mut port);

@@ -255,6 +255,18 @@ impl MadStatus {
         self.0 & 1 != 0
     }
 
+    /// The class-specific code; 0 if there is none.
+    #[must_use]
+    pub const fn class_code(self) -> u8 {
+        (self.0 >> 8 & 0x7f) as u8
+    }
+
+    /// The code that all classes share (IBA table 112), without the flags "busy" and "redirect".
+    #[must_use]
+    pub const fn common_code(self) -> u8 {
+        (self.0 >> 2 & 7) as u8
+    }
+
     /// A status of a class-specific code alone.
     #[must_use]
     pub const fn class_specific(code: u8) -> Self {

@@ -317,6 +317,35 @@ impl Rate {
     pub const fn code(self) -> u8 {
         self.0
     }
+
+    /// Mb/s; `None` for the port's own rate and for codes that are not assigned.
+    #[must_use]
+    pub const fn megabits(self) -> Option<u32> {
+        Some(match self.0 {
+            2 => 2_500,
+            3 => 10_000,
+            4 => 30_000,
+            5 => 5_000,
+            6 => 20_000,
+            7 => 40_000,
+            8 => 60_000,
+            9 => 80_000,
+            10 => 120_000,
+            11 => 14_000,
+            12 => 56_000,
+            13 => 112_000,
+            14 => 168_000,
+            15 => 25_000,
+            16 => 100_000,
+            17 => 200_000,
+            18 => 300_000,
+            19 => 28_000,
+            20 => 50_000,
+            21 => 400_000,
+            22 => 600_000,
+            _ => return None,
+        })
+    }
 }
 
 /// Service level, four bits.

@@ -2,10 +2,13 @@
 
 use std::fmt::{self, Write as _};
 
+use ib_wire::mad::MadStatus;
+use ib_wire::sa::status;
 use pmd::hca::Backend;
 
 use crate::fabric::Fabric;
 use crate::host::Host;
+use crate::sm::SubnetManager;
 use crate::switch::Switch;
 
 /// Writes what the switches' ports and the hosts did so far.
@@ -16,6 +19,23 @@ pub fn write<B: Backend>(out: &mut String, fabric: &Fabric, hosts: &mut [Host<B>
         Some(_) => "being configured",
     };
     writeln!(out, "subnet {state}, switch LID {}", fabric.switch().lid())?;
+    if let Some(counters) =
+        fabric.manager().map(SubnetManager::counters).filter(|counters| counters.sa_refused > 0)
+    {
+        write!(
+            out,
+            "subnet administration: {} requests, {} refused",
+            counters.sa_requests, counters.sa_refused
+        )?;
+        for (code, n) in (0u8..).zip(counters.sa_refused_by).filter(|(_, n)| *n > 0) {
+            let name = match code {
+                0 => "other",
+                code => status::name(MadStatus::class_specific(code)),
+            };
+            write!(out, ", {name} {n}")?;
+        }
+        writeln!(out)?;
+    }
     for (n, switch) in fabric.switches().enumerate() {
         if n > 0 {
             writeln!(out, "switch {}, LID {}", switch.name(), switch.lid())?;

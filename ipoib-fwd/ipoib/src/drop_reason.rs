@@ -20,6 +20,8 @@ hca::counted! {
         BadArp = "bad-arp",
         /// An ARP packet whose sender addresses no host may have, or which claims the gateway's own address.
         HostileArp = "hostile-arp",
+        /// An ARP packet about an address outside of the segment's subnets.
+        ArpOffSubnet = "arp-off-subnet",
         /// An ARP packet of InfiniBand that names another queue pair than the one that sent it.
         ForgedArp = "forged-arp",
         /// An ARP packet that claims an address whose owner answers for it, or which has moved too often.

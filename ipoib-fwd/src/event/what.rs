@@ -101,6 +101,8 @@ events! {
         "Something holds its processor, or the machine was suspended: the kernel's log; give the control lcore a processor of its own, or enlarge `gateway.hello-ms`.";
     DeviceGone = Alarm, "device-gone", "device-gone", "An InfiniBand device is gone, and its segments are down.",
         "The kernel's log says why; restart the gateway once the device is back.";
+    InterfaceGone = Alarm, "interface-gone", "interface-gone", "The kernel's interface below an Ethernet port was deleted, or moved to another network namespace: the port's segments are down.",
+        "Restart the gateway once the interface exists again.";
     SrqLow = Alarm, "srq-low", "srq-low", "Shared receive queues came down to their limit: hosts send faster than workers receive.",
         "More workers, or a greater `infiniband.srq-depth`.";
     ChecksumOffload = Alarm, "checksum-offload", "checksum-offload", "Packets of an Ethernet host have no complete TCP or UDP checksums, and InfiniBand hosts drop them: ping works, TCP does not.",

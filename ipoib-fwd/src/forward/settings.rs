@@ -11,6 +11,7 @@ use super::routes::{Hop, Prefix, Routes};
 use super::tables::{EndpointIndex, EthernetIndex};
 use ipoib::net::IPOIB_HEADER_LEN;
 use ipoib::net::ethernet::MacAddress;
+use ipoib::net::ipv4;
 
 /// Most workers whose datagram queue pairs a table knows as its own gateway's.
 const MAX_WORKERS: usize = 255;
@@ -204,6 +205,14 @@ impl<D> Settings<D> {
             Some(Hop::Via(_)) => false,
             None => self.knows_no_subnet(),
         }
+    }
+
+    /// True for a host's address outside of the segment's subnets, which nobody on either side has to have.
+    #[must_use]
+    pub fn is_off_subnet(&self, host: Ipv4Addr) -> bool {
+        let is_inside =
+            self.hop(host).map_or_else(|| self.knows_no_subnet(), |hop| matches!(hop, Hop::OnLink(_)));
+        ipv4::is_unicast(host) && !is_inside
     }
 
     /// The addresses of the segment's own subnet; none, if it has none.

@@ -12,7 +12,7 @@ use dataplane::worker::{Handle, run};
 use logging::{Log, Modules, Stream};
 use pmd::eal::{Eal, LcoreId};
 use pmd::eth::{EthConfig, EthPort, EthQueue};
-use pmd::hca::{Backend, HcaError, PortNumber};
+use pmd::hca::{Backend, PortNumber};
 use pmd::mem::{Pool, PoolConfig};
 use preflight::{Code, Severity};
 use rustix::thread::CpuSet;
@@ -75,7 +75,7 @@ pub struct Report {
     buffers_outstanding: u32,
     memory: Value,
     srq_low: u64,
-    failure: Option<HcaError>,
+    failure: Option<GatewayError>,
 }
 
 impl Report {
@@ -87,7 +87,7 @@ impl Report {
 
     /// What ended the gateway, if it was not asked to end.
     #[must_use]
-    pub const fn failure(&self) -> Option<&HcaError> {
+    pub const fn failure(&self) -> Option<&GatewayError> {
         self.failure.as_ref()
     }
 

@@ -99,6 +99,8 @@ pub struct Figures {
     pub all: Totals,
     /// The segments.
     pub segments: Vec<SegmentFigures>,
+    /// The names of those that a reload has brought and that are not at work yet.
+    pub coming: Vec<String>,
     /// The Ethernet ports.
     pub ethernets: Vec<EthernetFigures>,
     /// The InfiniBand ports.
@@ -187,6 +189,12 @@ impl Figures {
             neighbours.push((with("side", "infiniband"), link.hosts as f64));
             let live = ["outgoing", "incoming"].into_iter().zip(link.connections);
             connections.extend(live.map(|(direction, n)| (with("direction", direction), n as f64)));
+        }
+        for name in &self.coming {
+            let of_segment = || labels([("segment", name)]);
+            up.push((of_segment(), flag(false)));
+            waiting.push((of_segment(), flag(true)));
+            role.extend(ROLES.map(|role| (labels([("segment", name), ("role", &role.name())]), flag(false))));
         }
         sheet.counter(Family::SegmentPackets, packets);
         sheet.counter(Family::SegmentBytes, bytes);
@@ -296,6 +304,7 @@ mod tests {
             workers: vec![all.clone(); workers],
             all,
             segments: (0..segments).map(segment).collect(),
+            coming: Vec::new(),
             ethernets: (0..ports).map(ethernet).collect(),
             infinibands: (0..ports).map(infiniband).collect(),
             buffers: [1; 2],
@@ -334,6 +343,21 @@ mod tests {
             + 2 * most_ports * MOST_OF_PORT
             + MOST_BESIDE;
         assert!(largest <= promised, "{largest} {promised}");
+    }
+
+    #[test]
+    fn a_segment_that_waits_for_its_place_is_seen_to_wait_and_not_to_forward() {
+        let mut figures = gateway(0, 1, 0, 0);
+        figures.coming = vec!["lab".to_owned()];
+        let text = figures.sheet().into_text().unwrap();
+        for line in [
+            "ipoib_fwd_segment_waiting{segment=\"lab\"} 1.0",
+            "ipoib_fwd_segment_up{segment=\"lab\"} 0.0",
+            "ipoib_fwd_segment_role{segment=\"lab\",role=\"forwarding\"} 0.0",
+            "ipoib_fwd_segment_role{segment=\"segment-0\",role=\"forwarding\"} 1.0",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} in {text}");
+        }
     }
 
     #[test]

@@ -123,18 +123,20 @@ fn meaning(
     own: &Own,
 ) -> Result<ArpMeaning, DropReason> {
     let is_host = |ip: Ipv4Addr| ipv4::is_unicast(ip) && own.settings.is_on_link(ip);
+    let off_subnet = |ip: Ipv4Addr| own.settings.is_off_subnet(ip);
     // What answers a probe names no target: a host's that we carried across, or our own ([`ask_ethernet`]).
     let answers_probe = matches!(operation, ArpOperation::Reply) && target.is_unspecified();
     let names_target = is_host(target) || answers_probe;
-    if !names_target {
-        return Err(DropReason::HostileArp);
+    let is_probe = matches!(operation, ArpOperation::Request) && sender.is_unspecified();
+    let names_sender = is_probe || is_host(sender) && !own.owns(sender.into());
+    if !names_target || !names_sender {
+        // Hosts of another subnet on the same wire lie to nobody.
+        let is_harmless = (names_target || off_subnet(target)) && (names_sender || off_subnet(sender));
+        return Err(if is_harmless { DropReason::ArpOffSubnet } else { DropReason::HostileArp });
     }
     match operation {
-        ArpOperation::Request if sender.is_unspecified() => return Ok(ArpMeaning::Probe { target }),
+        ArpOperation::Request if is_probe => return Ok(ArpMeaning::Probe { target }),
         // Some hosts announce by a reply to their own address.
-        _ if !is_host(sender) || own.owns(sender.into()) => {
-            return Err(DropReason::HostileArp);
-        }
         _ if sender == target => return Ok(ArpMeaning::Announcement),
         ArpOperation::Request | ArpOperation::Reply => {}
     }

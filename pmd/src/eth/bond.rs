@@ -98,6 +98,11 @@ impl Members {
         self.all.iter().any(|(_, below)| below.is_running())
     }
 
+    /// True once [`Self::is_running`] found that none of their interfaces exists any more.
+    pub(super) fn is_gone(&self) -> bool {
+        !self.all.is_empty() && self.all.iter().all(|(_, below)| below.is_gone())
+    }
+
     /// Has the traffic go by a member whose link is up, if that of the active one is not; its number, if it is another one now.
     pub(super) fn mind(&self) -> Option<u16> {
         let active = self.one_carries.then(|| self.active())??;

@@ -4,7 +4,7 @@
 //! interfaces tells who waits for frames what to wait for.
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::descriptor::Descriptor;
 use super::driver_of;
@@ -29,9 +29,15 @@ pub(super) fn may_interrupt(driver: &str) -> bool {
     !BLIND.contains(&driver)
 }
 
-/// The kernel's interface below a port: its index, which stays when it is renamed.
+/// The kernel's interface below a port.
 #[derive(Debug)]
-pub(super) struct Interface(u32);
+pub(super) struct Interface {
+    /// Its index, which stays when it is renamed.
+    index: u32,
+    /// It was not found under its index. The driver's sockets are bound to it, and to no interface that is made later, whatever its
+    /// name or index: this never ends.
+    gone: AtomicBool,
+}
 
 impl Interface {
     /// That of a port whose driver does not tell what becomes of it; `None` as well if it is not in this namespace.
@@ -53,12 +59,25 @@ impl Interface {
     }
 
     fn named_by(id: u16) -> Option<Self> {
-        interface::index(named(&arguments(id)?)?).ok().map(Self)
+        interface::index(named(&arguments(id)?)?).ok().map(Self::new)
+    }
+
+    const fn new(index: u32) -> Self {
+        Self { index, gone: AtomicBool::new(false) }
     }
 
     /// True if it is up and has a carrier; false as well once it is gone.
     pub(super) fn is_running(&self) -> bool {
-        interface::is_running(self.0).unwrap_or_else(|e| e.raw_os_error() != Some(libc::ENODEV))
+        let running = interface::is_running(self.index);
+        if running.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::ENODEV)) {
+            self.gone.store(true, Ordering::Relaxed);
+        }
+        !self.is_gone() && running.unwrap_or(true)
+    }
+
+    /// True once [`Self::is_running`] found it deleted or in another network namespace.
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
     }
 }
 
@@ -86,7 +105,9 @@ impl Sockets {
     /// Those of the port's queues, in their order, once it is set up; empty where they are not what they should be.
     pub(super) fn of(&self, interface: Option<&Interface>, queues: u16) -> Vec<Descriptor> {
         let found = match (self, interface) {
-            (Self::Packet, Some(interface)) => descriptors(|fd| packet_socket_of(fd) == Some(interface.0)),
+            (Self::Packet, Some(interface)) => {
+                descriptors(|fd| packet_socket_of(fd) == Some(interface.index))
+            }
             (Self::Xdp(before), _) => descriptors(|fd| is_xdp_socket(fd) && !before.contains(&fd)),
             (Self::Packet, None) | (Self::None, _) => Vec::new(),
         };
@@ -110,8 +131,9 @@ pub(super) struct RingLosses {
 impl RingLosses {
     /// Of the sockets that are bound to these interfaces, once their ports are set up.
     pub(super) fn below(interfaces: &[Interface]) -> Self {
-        let is_bound =
-            |fd| packet_socket_of(fd).is_some_and(|index| interfaces.iter().any(|below| below.0 == index));
+        let is_bound = |fd| {
+            packet_socket_of(fd).is_some_and(|index| interfaces.iter().any(|below| below.index == index))
+        };
         let found = if interfaces.is_empty() { Vec::new() } else { descriptors(is_bound) };
         Self { sockets: found.into_iter().map(Descriptor).collect(), lost: AtomicU64::new(0) }
     }
@@ -236,6 +258,18 @@ fn is_xdp_socket(fd: RawFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interface_that_is_deleted_is_gone_and_one_without_a_carrier_is_not() {
+        let there = Interface::new(interface::index("lo").unwrap());
+        let deleted = Interface::new(i32::MAX as u32);
+        assert!(!deleted.is_gone(), "nobody has looked");
+        there.is_running();
+        assert!(!there.is_gone() && !deleted.is_running() && deleted.is_gone());
+        // An interface that gets its index later is another one.
+        there.gone.store(true, Ordering::Relaxed);
+        assert!(!there.is_running());
+    }
 
     #[test]
     fn the_interface_is_found_among_the_arguments() {

@@ -59,6 +59,26 @@ pub mod status {
     pub const INSUFFICIENT_COMPONENTS: u8 = 6;
     /// The request is denied.
     pub const DENIED: u8 = 7;
+
+    /// What a status of subnet administration is called, class-specific or not.
+    #[must_use]
+    pub const fn name(status: super::MadStatus) -> &'static str {
+        match (status.class_code(), status.common_code()) {
+            (NO_RESOURCES, _) => "no resources",
+            (REQUEST_INVALID, _) => "invalid request",
+            (NO_RECORDS, _) => "no records",
+            (TOO_MANY_RECORDS, _) => "too many records",
+            (INVALID_GID, _) => "invalid GID",
+            (INSUFFICIENT_COMPONENTS, _) => "insufficient components",
+            (DENIED, _) => "denied",
+            (0, 0) => "success",
+            (0, 1) => "unsupported version",
+            (0, 2) => "unsupported method",
+            (0, 3) => "unsupported attribute",
+            (0, 7) => "invalid field",
+            _ => "unknown",
+        }
+    }
 }
 
 layout! {

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use ib_wire::mad::{Mad, MadStatus, Method};
-use ib_wire::sa::{CLASS_VERSION, CapabilityMask2, ClassPortInfo, SaMad, attribute};
+use ib_wire::sa::{CLASS_VERSION, CapabilityMask2, ClassPortInfo, McMemberRecord, SaMad, attribute, status};
 use ib_wire::smp::MFT_BLOCK_LEN;
 use ib_wire::{Gid, Guid, Lid};
 
@@ -37,12 +37,19 @@ pub(crate) struct Server {
     reports: Reports,
     /// What requests have examined since [`Self::take_examined`].
     examined: usize,
+    /// Ports whose refusals to join are in the log, by status. They are forgotten when they leave.
+    reported: BTreeSet<(Guid, u16)>,
 }
 
 impl Server {
     /// With the broadcast groups of all partitions.
     pub(crate) fn new(config: &SmConfig) -> Self {
-        Self { groups: Groups::new(config), reports: Reports::new(config), examined: 0 }
+        Self {
+            groups: Groups::new(config),
+            reports: Reports::new(config),
+            examined: 0,
+            reported: BTreeSet::new(),
+        }
     }
 
     /// MGID, MLID and number of members of every group.
@@ -95,6 +102,7 @@ impl Server {
         let mut happened = Vec::new();
         for &guid in changes.departed.iter().map(|(guid, _)| guid).chain(&changes.restarted) {
             self.reports.forget(guid);
+            self.reported.retain(|(port, _)| *port != guid);
             happened.extend(self.groups.forget(guid));
         }
         let followed = self.groups.follow(to.config, subnet, multicast_limit);
@@ -144,14 +152,37 @@ impl Server {
         let before = self.groups.version();
         let (answer, happened) = self.serve(&context, mad, &request);
         self.examined = self.examined.saturating_add(examined.get());
-        if !answer.header.status.is_ok() {
+        let status = answer.header.status;
+        if !status.is_ok() {
             to.counters.sa_refused += 1;
+            if let Some(n) = to.counters.sa_refused_by.get_mut(usize::from(status.class_code())) {
+                *n += 1;
+            }
+            to.counters.ports_refused +=
+                u64::from(self.report_refusal(requester.port.guid, &request, status));
         }
         to.out.push_back(Mad { peer: mad.peer.reply(), bytes: answer.to_bytes() });
         for event in happened {
             self.reports.publish(event, subnet, to);
         }
         self.groups.version() != before
+    }
+
+    /// Names a port that cannot join a group, in the log, once for each status; false for all others, which are ordinary.
+    fn report_refusal(&mut self, port: Guid, request: &SaMad, status: MadStatus) -> bool {
+        let is_join =
+            (request.header.method, request.header.attribute) == (Method::Set, attribute::MC_MEMBER_RECORD);
+        let is_new = is_join && self.reported.insert((port, status.0));
+        if is_new {
+            let group = request.record::<McMemberRecord>().map(|record| record.mgid.to_string());
+            tracing::warn!(
+                "port {port} cannot join group {}: status {:#06x}, {}",
+                group.unwrap_or_default(),
+                status.0,
+                status::name(status)
+            );
+        }
+        is_new
     }
 
     /// The answer to a request, and the events that it brought about.

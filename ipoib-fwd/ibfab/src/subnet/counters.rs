@@ -33,6 +33,10 @@ pub struct Counters {
     pub sa_requests: u64,
     /// Requests to subnet administration that were refused.
     pub sa_refused: u64,
+    /// The same by class-specific status ([`ib_wire::sa::status`]); 0 is for those that all classes share.
+    pub sa_refused_by: [u64; 8],
+    /// Ports that were not let into a group, once for each status: these are in the log.
+    pub ports_refused: u64,
     /// Event reports given up after all tries, or whose events were dropped as too many waited.
     pub reports_lost: u64,
     /// Answers dropped because too many waited to be sent.

@@ -11,6 +11,7 @@ impl DropReason {
             Self::NotForUs
                 | Self::UnknownEthertype
                 | Self::Ipv6
+                | Self::ArpOffSubnet
                 | Self::PeerGateway
                 | Self::Standby
                 | Self::GroupUnknown
@@ -40,6 +41,9 @@ impl DropReason {
             }
             Self::HostileArp => {
                 "Somebody claims the gateway's own address or one that no host may have: look for a second machine with `gateway.address`, then for an attacker, by a capture of ARP."
+            }
+            Self::ArpOffSubnet => {
+                "Ordinary where hosts of another subnet are on the same wire: the gateway leaves their ARP alone. If it is to forward for them, add their subnet to `subnets` of the segment."
             }
             Self::ForgedArp => {
                 "A host of the InfiniBand side answers for another one. A few come of bonded interfaces that move; many are an attack: the log and a capture name the sender."

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use cm::port::Outcome;
 use hca::{AddressVector, GlobalRoute, UdDestination};
-use ib_wire::sa::{JoinState, McMask, McMemberRecord, MtuCode, Selector};
+use ib_wire::mad::MadStatus;
+use ib_wire::sa::{JoinState, McMask, McMemberRecord, MtuCode, Selector, status};
 use ib_wire::{Gid, Lid, Mtu, QKey, Qpn};
 
 use super::action::Action;
@@ -66,6 +67,8 @@ pub(super) struct Group {
     refusals: u32,
     /// What the last attempt to join came to, if it failed.
     failure: Option<Waiting>,
+    /// The status of the last refusal.
+    refused: MadStatus,
 }
 
 impl Group {
@@ -78,6 +81,7 @@ impl Group {
             failures: 0,
             refusals: 0,
             failure: None,
+            refused: MadStatus::OK,
         }
     }
 }
@@ -353,18 +357,24 @@ impl Work<'_> {
     /// Answers [`Request::Join`].
     pub(super) fn answered(&mut self, now: Instant, ip: Ipv4Addr, outcome: Outcome<Option<McMemberRecord>>) {
         match outcome {
-            Outcome::Granted(record) => self.joined(now, ip, record, false),
-            Outcome::Refused => self.joined(now, ip, None, true),
+            Outcome::Granted(record) => self.joined(now, ip, record, None),
+            Outcome::Refused(status) => self.joined(now, ip, None, Some(status)),
             Outcome::Silence => {
                 self.out.counters.sa_timeouts += 1;
-                self.joined(now, ip, None, false);
+                self.joined(now, ip, None, None);
             }
         }
     }
 
-    /// The subnet administration has answered a request to join, or has not: `answer` is its record; `refused` tells a
-    /// refusal from silence.
-    fn joined(&mut self, now: Instant, ip: Ipv4Addr, answer: Option<McMemberRecord>, refused: bool) {
+    /// The subnet administration has answered a request to join, or has not: `answer` is its record; `refused` is the status of a
+    /// refusal.
+    fn joined(
+        &mut self,
+        now: Instant,
+        ip: Ipv4Addr,
+        answer: Option<McMemberRecord>,
+        refused: Option<MadStatus>,
+    ) {
         let Some(group) = self.groups.map.get_mut(&ip) else { return };
         if group.joining != Joining::Asked {
             return;
@@ -372,7 +382,8 @@ impl Work<'_> {
         let mgid = group.mgid;
         let usable = answer.filter(|m| m.mgid == mgid && m.mlid.is_multicast() && m.mtu.mtu().is_some());
         let Some(member) = usable else {
-            self.join_failed(now, ip, refused || answer.is_some());
+            // A grant without a usable membership is as good as a refusal.
+            self.join_failed(now, ip, refused.or(answer.map(|_| MadStatus::OK)));
             return;
         };
         group.joining = Joining::Idle;
@@ -420,22 +431,27 @@ impl Work<'_> {
         }
     }
 
-    fn join_failed(&mut self, now: Instant, ip: Ipv4Addr, refused: bool) {
+    fn join_failed(&mut self, now: Instant, ip: Ipv4Addr, refused: Option<MadStatus>) {
         self.out.counters.join_failures += 1;
         let Some(group) = self.groups.map.get_mut(&ip) else { return };
         let delay = self.out.random.backoff(BACKOFF.0, group.failures, BACKOFF.1);
         group.failures = group.failures.saturating_add(1);
         group.joining = Joining::Delayed;
-        if refused && ip == Ipv4Addr::BROADCAST {
-            // A refusal does not say why; the group may.
-            let (sm, mgid) = (self.ground.sm(), group.mgid);
-            self.out.requests.push_back(Request::QueryGroup { group: ip, sm, mgid });
-        } else {
-            group.failure = Some(if refused { Waiting::Admission } else { Waiting::Answer });
+        match refused {
+            Some(status) if ip == Ipv4Addr::BROADCAST => {
+                group.refused = status;
+                // The status alone does not say why; the group may.
+                let (sm, mgid) = (self.ground.sm(), group.mgid);
+                self.out.requests.push_back(Request::QueryGroup { group: ip, sm, mgid });
+            }
+            Some(status) => group.failure = Some(Waiting::Admission { status: status.0, rate: None }),
+            None => group.failure = Some(Waiting::Answer),
         }
         self.out.timers.set(Timer::Group(ip), now + delay);
         // Silence may be a subnet manager on its way back; a refusal means that the membership is gone.
-        if refused && let Some(member) = group.member.take() {
+        if refused.is_some()
+            && let Some(member) = group.member.take()
+        {
             let mgid = group.mgid;
             if std::mem::take(&mut group.attached) {
                 self.out.actions.push_back(Action::DetachMulticast {
@@ -458,14 +474,17 @@ impl Work<'_> {
         if group.member.is_some() {
             return;
         }
+        let is_missing = matches!(outcome, Outcome::Refused(why) if why.class_code() == status::NO_RECORDS);
         let record = match outcome {
             Outcome::Granted(record) => record.filter(|record| record.mgid == group.mgid),
-            Outcome::Refused | Outcome::Silence => None,
+            Outcome::Refused(_) | Outcome::Silence => None,
         };
         let mtu = record.and_then(|record| record.mtu.mtu()).map(Mtu::bytes);
+        let (status, rate) = (group.refused.0, record.and_then(|record| record.rate.megabits()));
         group.failure = Some(match mtu {
             Some(mtu) if mtu > port => Waiting::GroupMtu { group: mtu as u16, port: port as u16 },
-            _ => Waiting::Admission,
+            _ if is_missing => Waiting::NoGroup { status },
+            _ => Waiting::Admission { status, rate },
         });
     }
 

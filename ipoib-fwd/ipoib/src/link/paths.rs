@@ -356,7 +356,7 @@ impl Work<'_> {
                 }
                 if before == Some(path) { Answer::Known } else { Answer::Changed { dlid: path.dlid, moved } }
             }
-            Outcome::Refused | Outcome::Silence => {
+            Outcome::Refused(_) | Outcome::Silence => {
                 self.out.counters.path_failures += 1;
                 if entry.path.is_some() {
                     return Answer::Known;

@@ -1,5 +1,7 @@
 //! Why a link is not up, for people.
 
+use ib_wire::mad::MadStatus;
+use ib_wire::sa::status;
 use serde::Serialize;
 
 /// What a link waits for before it can come up.
@@ -16,8 +18,18 @@ pub enum Waiting {
     FullMembership,
     /// Subnet administration does not answer requests to join the broadcast group.
     Answer,
-    /// Subnet administration refuses to let us join the broadcast group.
-    Admission,
+    /// Subnet administration refuses to let us join the broadcast group, and says that there is none.
+    NoGroup {
+        /// The status with which it refused to let us join ([`MadStatus`]).
+        status: u16,
+    },
+    /// Subnet administration refuses to let us join the broadcast group, or grants what is no membership.
+    Admission {
+        /// Its status ([`MadStatus`]).
+        status: u16,
+        /// The group's rate in Mb/s, if subnet administration says that there is such a group.
+        rate: Option<u32>,
+    },
     /// The broadcast group's MTU is larger than the port's.
     GroupMtu {
         /// The group's, in bytes.
@@ -25,6 +37,48 @@ pub enum Waiting {
         /// The port's, in bytes.
         port: u16,
     },
+}
+
+/// A refusal with its status, by number and name.
+struct Refusal(u16);
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self(status) = *self;
+        let name = status::name(MadStatus(status));
+        write!(
+            f,
+            "subnet administration refuses to let us join the broadcast group (status {status:#06x}, {name})"
+        )
+    }
+}
+
+/// What an operator does about a refusal by a subnet manager that has the group, or does not say.
+fn remedy(status: u16, rate: Option<u32>) -> String {
+    match (MadStatus(status).class_code(), rate) {
+        (status::NO_RESOURCES, _) => {
+            "it has no multicast LID left; remove groups that nobody needs, or raise its limit".to_owned()
+        }
+        (status::INSUFFICIENT_COMPONENTS, None) => {
+            "as it does of a group that does not exist; have the subnet manager make the group of this P_Key and scope \
+             (OpenSM: `ipoib` in the partition's line)"
+                .to_owned()
+        }
+        (status::DENIED, _) => {
+            "in the subnet manager's configuration, allow this port to join groups of the partition".to_owned()
+        }
+        (_, Some(rate)) => format!(
+            "the group has a rate of {}.{} Gb/s and an MTU that the port has; in the subnet manager's configuration \
+             compare the rate with that of the port and its links, and the group's P_Key with the segment's pkey",
+            rate / 1000,
+            rate % 1000 / 100
+        ),
+        (_, None) => {
+            "the subnet manager's log says why; in its configuration compare the group's P_Key, scope, rate and MTU \
+             with the segment's pkey and the port"
+                .to_owned()
+        }
+    }
 }
 
 impl std::fmt::Display for Waiting {
@@ -39,9 +93,16 @@ impl std::fmt::Display for Waiting {
                 "the port is only a limited member of the partition that pkey says: the subnet manager is to make it a full one"
             }
             Self::Answer => "subnet administration does not answer: is the subnet manager running?",
-            Self::Admission => {
-                "subnet administration refuses to let us join the broadcast group: the subnet manager is to make it \
-                 (P_Key, scope)"
+            Self::NoGroup { status } => {
+                return write!(
+                    f,
+                    "{}: there is no group of the segment's P_Key with link-local scope; have the subnet manager make \
+                     it (OpenSM: `ipoib` in the partition's line)",
+                    Refusal(*status)
+                );
+            }
+            Self::Admission { status, rate } => {
+                return write!(f, "{}: {}", Refusal(*status), remedy(*status, *rate));
             }
             Self::GroupMtu { group, port } => {
                 return write!(

@@ -14,15 +14,26 @@ use super::GatewayControl;
 use super::duties::SegmentDuty;
 use super::page::Page;
 use super::port_rows;
-use super::ports::{Endpoints, port_name};
+use super::ports::{Endpoints, EthernetPort, port_name};
 use super::report;
 use crate::counter::SegmentTotals;
 use crate::counter::Totals;
 use crate::forward::SegmentIndex;
 use crate::page::PageRequest;
 
-/// What a segment waits for that its link does not know of: its device.
-pub(super) fn waits_of<B: Backend>(endpoints: &mut Endpoints<B>, duty: &SegmentDuty) -> Option<String> {
+/// What a segment waits for: its device, its link or its Ethernet port.
+pub(super) fn waits_of<B: Backend>(
+    endpoints: &mut Endpoints<B>,
+    ethernets: &[EthernetPort],
+    duty: &SegmentDuty,
+) -> Option<String> {
+    let device = device_trouble(endpoints, duty);
+    let link = || endpoints.link(duty.endpoint, duty.link)?.waits_for().map(|why| why.to_string());
+    device.or_else(link).or_else(|| ethernets.get(duty.ethernet.at())?.waits_for())
+}
+
+/// What a segment waits for that its link does not know of.
+fn device_trouble<B: Backend>(endpoints: &mut Endpoints<B>, duty: &SegmentDuty) -> Option<String> {
     if endpoints.is_gone(duty.endpoint) {
         return Some("its device, which is gone: restart the gateway once it is back".to_owned());
     }
@@ -99,16 +110,34 @@ fn add_by_segment(answer: &mut Value, name: &str, all: impl Iterator<Item = (Str
 }
 
 impl<B: Backend> GatewayControl<B> {
-    /// The number of the segment with a name; an error says which there are.
+    /// The number of the segment with a name; an error says which there are, or what the segment waits for.
     pub(super) fn known_segment(&self, name: &str) -> Result<SegmentIndex, String> {
         if let Some(duty) = self.segments.iter().find(|duty| duty.name == name) {
             return Ok(duty.index);
+        }
+        if let Some(row) = self.row_not_at_work(name) {
+            let why = row["waits_for"].as_str().unwrap_or_default();
+            return Err(format!("segment `{name}` is not at work; it waits for {why}"));
         }
         let names: Vec<&str> = self.segments.iter().map(|duty| duty.name.as_str()).collect();
         Err(match config::nearest(name, &names) {
             Some(near) => format!("no segment `{name}`; did you mean `{near}`?"),
             None => format!("no segment `{name}`; there are {}", names.join(", ")),
         })
+    }
+
+    /// The row of a segment that a reload adds or removes, and that is not at work yet or any more.
+    fn row_not_at_work(&self, name: &str) -> Option<Value> {
+        self.reloader.rows(|name| self.segments.has(name)).find(|row| row["segment"] == name)
+    }
+
+    /// The answer to `links` of such a segment.
+    pub(super) fn links_not_at_work(&self, name: &str) -> Option<Value> {
+        let row = self.row_not_at_work(name)?;
+        let waits = once((name.to_owned(), row["waits_for"].clone()));
+        let mut answer = json!({ "segments": [row] });
+        add_by_segment(&mut answer, "waits_for", waits);
+        Some(answer)
     }
 
     /// What was counted for a segment, by worker and last by the control lcore.
@@ -257,13 +286,12 @@ impl<B: Backend> GatewayControl<B> {
 
     /// Adds what each segment's link has counted, and what it waits for.
     fn add_link_words(&mut self, answer: &mut Value, only: Option<SegmentIndex>) {
-        let Self { segments, endpoints, .. } = self;
+        let Self { segments, endpoints, ethernets, .. } = self;
         let (mut counters, mut waits) = (Vec::new(), Vec::new());
         for duty in segments.chosen(only) {
             let Some(link) = endpoints.link(duty.endpoint, duty.link) else { continue };
             counters.push((duty.name.clone(), serde_json::to_value(link.counters()).unwrap_or_default()));
-            let waits_for = link.waits_for().map(|why| why.to_string());
-            waits.push((duty.name.clone(), waits_of(endpoints, duty).or(waits_for).into()));
+            waits.push((duty.name.clone(), waits_of(endpoints, ethernets, duty).into()));
         }
         add_by_segment(answer, "link_counters", counters.into_iter());
         add_by_segment(answer, "waits_for", waits.into_iter());
@@ -275,7 +303,7 @@ impl<B: Backend> GatewayControl<B> {
         let rows = segments.chosen(only).map(|duty| {
             let infiniband = endpoints.at(duty.endpoint).map(port_name);
             let ethernet = ethernets.get(duty.ethernet.at()).map(|end| end.port.name());
-            let troubles = waits_of(endpoints, duty);
+            let waits_for = waits_of(endpoints, ethernets, duty);
             let link = endpoints.link(duty.endpoint, duty.link);
             let link = link.as_deref();
             let row = SegmentRow {
@@ -286,7 +314,7 @@ impl<B: Backend> GatewayControl<B> {
                 role: Some(duty.duty.pair.role().name()),
                 peers: Some(duty.duty.pair.peers(now).filter(|peer| peer.alive).count()),
                 mode: link.map(|l| l.state().mode),
-                waits_for: troubles.or_else(|| link.and_then(|l| l.waits_for()).map(|why| why.to_string())),
+                waits_for,
                 addresses: link.map(|l| {
                     l.state().addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
                 }),

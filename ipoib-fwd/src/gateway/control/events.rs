@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
 
 use dataplane::telemetry::{Feed, Reply};
+use pmd::eth::{EthError, EthLink};
 use pmd::hca::Backend;
 use serde_json::{Value, json};
 
@@ -37,7 +38,7 @@ struct Limit {
 #[derive(Debug, Default)]
 struct Seen {
     /// By [`crate::forward::EthernetIndex`].
-    ethernets: Vec<bool>,
+    ethernets: Vec<EthLink>,
     srq_low: u64,
     /// Packets that the storm guards dropped, by segment.
     storms: BTreeMap<u8, u64>,
@@ -123,11 +124,17 @@ impl<B: Backend> GatewayControl<B> {
     /// Looks at the Ethernet ports. What they are at first is not told.
     pub(super) fn watch_ethernets(&mut self, now: Instant) {
         let Self { events, ethernets, .. } = self;
-        let up = ethernets.iter().map(|end| end.port.link().up).collect::<Vec<_>>();
-        let before = std::mem::replace(&mut events.seen.ethernets, up.clone());
-        for ((end, up), was_up) in ethernets.iter().zip(up).zip(before) {
-            if up != was_up {
-                let name = end.port.name();
+        let links = ethernets.iter().map(|end| end.port.link()).collect::<Vec<_>>();
+        let before = std::mem::replace(&mut events.seen.ethernets, links.clone());
+        for ((end, EthLink { up, gone, .. }), was) in ethernets.iter().zip(links).zip(before) {
+            let name = end.port.name();
+            if gone && !was.gone {
+                let text = EthError::Gone(name.to_owned()).to_string();
+                let what = What::InterfaceGone;
+                tracing::error!(event = what.journal(), "{text}");
+                events.tell(now, what, None, || (text, json!({ "port": name })));
+            }
+            if up != was.up {
                 let what = if up { What::Up } else { What::Down };
                 let word = what.word();
                 tracing::info!(event = what.journal(), "{name}: link {word}");

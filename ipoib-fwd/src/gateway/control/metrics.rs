@@ -24,6 +24,7 @@ impl<B: Backend> GatewayControl<B> {
             workers: self.readers.iter().map(|reader| Totals::of([reader])).collect(),
             all: self.totals(),
             segments: self.segment_figures(now),
+            coming: self.reloader.coming().map(|(name, ..)| name.to_owned()).collect(),
             ethernets: self.ethernet_figures(),
             infinibands: self.infiniband_figures(),
             buffers: [self.pool.in_use(), self.pool.available()],
@@ -37,14 +38,14 @@ impl<B: Backend> GatewayControl<B> {
     fn segment_figures(&mut self, now: Instant) -> Vec<SegmentFigures> {
         let counted: Vec<_> =
             self.segments.iter().map(|duty| SegmentTotals::sum(&self.counted(duty))).collect();
-        let Self { segments, endpoints, .. } = self;
+        let Self { segments, endpoints, ethernets, .. } = self;
         let figures = segments.iter().zip(counted).map(|(duty, counted)| {
             let pair = &duty.duty.pair;
             let [mut both, mut one] = [0; 2];
             for peer in pair.peers(now).filter(|peer| peer.alive) {
                 *if peer.heard.is_both() { &mut both } else { &mut one } += 1;
             }
-            let trouble = waits_of(endpoints, duty).is_some();
+            let waits = waits_of(endpoints, ethernets, duty).is_some();
             let link = endpoints.link(duty.endpoint, duty.link);
             SegmentFigures {
                 name: duty.name.clone(),
@@ -53,7 +54,7 @@ impl<B: Backend> GatewayControl<B> {
                 loops: pair.statistics().loops,
                 peers: [both, one],
                 hosts: duty.segment.hosts().count(),
-                waits: trouble || link.as_ref().is_none_or(|link| link.waits_for().is_some()),
+                waits: waits || link.is_none(),
                 link: link.map(|link| LinkFigures {
                     up: link.state().up,
                     hosts: link.neighbour_count(),

@@ -27,10 +27,11 @@ use std::time::{Duration, Instant, SystemTime};
 use dataplane::control::{Controller, Flow};
 use dataplane::telemetry::{Command, Reply};
 use logging::Stream;
-use pmd::hca::{Backend, HcaError, Queues};
+use pmd::hca::{Backend, Queues};
 use pmd::mem::Pool;
 
 use super::board::GatewayBoard;
+use super::error::GatewayError;
 use super::report::{self, Times};
 use super::segment_parts::SegmentMaker;
 use crate::command::{self, Argument, Asked};
@@ -94,7 +95,7 @@ pub(super) struct GatewayControl<B: Backend> {
     pub(super) stalls: Stalls,
     pub(super) stopping: Option<Instant>,
     /// What ended the gateway, if it was not asked to end.
-    pub(super) failure: Option<HcaError>,
+    pub(super) failure: Option<GatewayError>,
 }
 
 /// When things that come again are due.
@@ -203,7 +204,12 @@ impl<B: Backend> Controller for GatewayControl<B> {
         let asked = Asked::parse(request)?;
         let argument = asked.argument.as_deref();
         let segment = match (asked.command.argument(), argument) {
-            (Argument::Segment, Some(name)) => Some(self.known_segment(name)?),
+            (Argument::Segment, Some(name)) => match self.known_segment(name) {
+                Err(why) if asked.command == command::Command::Links => {
+                    return self.links_not_at_work(name).map(Reply::from).ok_or(why);
+                }
+                found => Some(found?),
+            },
             _ => None,
         };
         let answer = match asked.command {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use hca::PortState;
 use ib_wire::cm::RejectReason;
-use pmd::eth::EthOffloads;
+use pmd::eth::{EthLink, EthOffloads};
 use pmd::hca::Backend;
 use serde_json::{Map, Value, json};
 
@@ -35,12 +35,16 @@ fn up(is_up: bool) -> &'static str {
     if is_up { "up" } else { "down" }
 }
 
+fn ethernet_link(EthLink { up: is_up, gone, .. }: EthLink) -> &'static str {
+    if gone { "gone" } else { up(is_up) }
+}
+
 fn ethernet_row(end: &EthernetPort, now: Instant) -> Value {
     // What it does beside moving frames.
     let EthOffloads { strip_tags, insert_tags, check_ipv4 } = end.port.offloads();
     let offloads = json!({"strip_tags": strip_tags, "insert_tags": insert_tags, "check_ipv4": check_ipv4});
     json!({
-        "port": end.port.name(), "mac": end.mac.to_string(), "link": up(end.is_up()), "offloads": offloads,
+        "port": end.port.name(), "mac": end.mac.to_string(), "link": ethernet_link(end.link()), "offloads": offloads,
         // What ends the rest of a worker with `idle = "sleep"` when a frame comes.
         "woken_by": end.port.woken_by().name(),
         "losses": end.counted().losses.into_iter().collect::<BTreeMap<_, _>>(),

@@ -2,12 +2,13 @@
 
 use std::time::Instant;
 
-use pmd::eth::EthPort;
-use pmd::hca::{Backend, HcaError};
+use pmd::eth::{EthError, EthLink, EthPort};
+use pmd::hca::Backend;
 
 use super::GatewayControl;
 use crate::event::What;
 use crate::forward::{EndpointIndex, EthernetIndex, SegmentIndex};
+use crate::gateway::error::GatewayError;
 use crate::gateway::gids::GatewayGids;
 use crate::gateway::partial_checksum::PartialChecksums;
 use crate::gateway::worker::{GatewayCommand, GatewayNote};
@@ -59,12 +60,30 @@ impl EthernetPort {
         }
     }
 
-    /// True if its link is up. Of a bond, a member that is carries the traffic from now on.
-    pub(in crate::gateway) fn is_up(&self) -> bool {
+    /// Its link. Of a bond, a member whose link is up carries the traffic from now on.
+    pub(in crate::gateway) fn link(&self) -> EthLink {
         if let Some(member) = self.port.mind_members() {
             tracing::warn!("{}: its active link is gone: traffic goes by {member} now", self.port.name());
         }
-        self.port.link().up
+        self.port.link()
+    }
+
+    /// True if [`Self::link`] is up.
+    pub(in crate::gateway) fn is_up(&self) -> bool {
+        self.link().up
+    }
+
+    /// What its segments wait for; `None` if its link is up.
+    pub(super) fn waits_for(&self) -> Option<String> {
+        let EthLink { up, gone, .. } = self.port.link();
+        let name = self.port.name();
+        match (up, gone) {
+            (true, _) => None,
+            (false, false) => Some(format!("Ethernet port {name} has no link")),
+            (false, true) => Some(format!(
+                "the interface of Ethernet port {name} is gone: restart the gateway once it exists again"
+            )),
+        }
     }
 }
 
@@ -140,8 +159,9 @@ impl<B: Backend> GatewayControl<B> {
         busy
     }
 
-    /// What became of devices. Those that are gone take their segments down, and no others; an error if it was the last one.
-    pub(super) fn look_for_devices(&mut self, now: Instant) -> Result<(), HcaError> {
+    /// What became of devices and interfaces. Those that are gone take their segments down, and no others; an error if it was the last
+    /// one of its kind.
+    pub(super) fn look_for_devices(&mut self, now: Instant) -> Result<(), GatewayError> {
         let Self { endpoints, segments, events, .. } = self;
         for index in endpoints.indices() {
             let Some(gone) = endpoints.at(index).and_then(Endpoint::take_gone) else { continue };
@@ -149,7 +169,7 @@ impl<B: Backend> GatewayControl<B> {
             let said = || (gone.to_string(), serde_json::Value::Null);
             events.tell(now, What::DeviceGone, None, said);
             if endpoints.iter().all(Endpoint::is_gone) {
-                return Err(gone);
+                return Err(gone.into());
             }
             for duty in segments.iter().filter(|duty| duty.endpoint == index) {
                 tracing::error!(
@@ -160,7 +180,12 @@ impl<B: Backend> GatewayControl<B> {
                 );
             }
         }
-        Ok(())
+        match self.ethernets.last() {
+            Some(last) if self.ethernets.iter().all(|end| end.port.is_gone()) => {
+                Err(EthError::Gone(last.port.name().to_owned()).into())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Keeps the copies of devices' GID tables. What a change means to the links, the endpoints tell them.

@@ -152,16 +152,13 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// How all segments are.
+    /// How all segments are; last those that a reload has brought and that are not at work yet.
     pub(super) fn readiness(&mut self) -> Vec<(String, Readiness)> {
-        let Self { segments, endpoints, ethernets, .. } = self;
+        let Self { segments, endpoints, ethernets, reloader, .. } = self;
         let one = |duty: &super::duties::SegmentDuty| {
             let role = duty.duty.pair.role();
-            let trouble = waits_of(endpoints, duty);
+            let trouble = waits_of(endpoints, ethernets, duty);
             let link = endpoints.link(duty.endpoint, duty.link);
-            let trouble = trouble.or_else(|| link.as_ref()?.waits_for().map(|why| why.to_string()));
-            let ethernet = ethernets.get(duty.ethernet.at()).filter(|end| !end.port.link().up);
-            let trouble = trouble.or_else(|| Some(format!("{} has no link", ethernet?.port.name())));
             let is_up = link.is_some_and(|link| link.state().up);
             let readiness = match (trouble, is_up) {
                 (Some(why), _) => Readiness::Waits(why),
@@ -170,7 +167,8 @@ impl<B: Backend> GatewayControl<B> {
             };
             (duty.name.clone(), readiness)
         };
-        segments.iter().map(one).collect()
+        let coming = reloader.coming().map(|(name, _, why)| (name.to_owned(), Readiness::Waits(why)));
+        segments.iter().map(one).chain(coming).collect()
     }
 }
 

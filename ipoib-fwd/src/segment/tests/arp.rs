@@ -3,6 +3,10 @@
 use super::*;
 use crate::segment::{ArpMeaning, check_ethernet, check_infiniband};
 
+/// Hosts of another subnet.
+const OTHER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 8);
+const OTHER_TOO: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
+
 fn arp(operation: ArpOperation, sender_ip: Ipv4Addr, target_ip: Ipv4Addr) -> EthernetArp {
     EthernetArp { operation, sender_mac: E1_MAC, sender_ip, target_mac: MacAddress::ZERO, target_ip }
 }
@@ -21,11 +25,30 @@ fn arp_means_what_it_should_and_lies_are_dropped() {
         (GATEWAY, I1),
         (Ipv4Addr::BROADCAST, I1),
         (Ipv4Addr::LOCALHOST, I1),
-        (Ipv4Addr::new(8, 8, 8, 8), I1),
         (E1, Ipv4Addr::new(10, 77, 0, 255)),
         (E1, Ipv4Addr::new(224, 0, 0, 1)),
+        // A lie is one whatever else the packet names.
+        (GATEWAY, OTHER),
+        (OTHER, Ipv4Addr::BROADCAST),
+        (Ipv4Addr::LOCALHOST, OTHER),
     ] {
         assert_eq!(check(arp(request, sender, target)), Err(DropReason::HostileArp), "{sender} {target}");
+    }
+    // Hosts of another subnet on the same wire speak to each other, and claim nothing of this one.
+    for (sender, target) in
+        [(OTHER, I1), (E1, OTHER), (OTHER, OTHER), (OTHER, OTHER_TOO), (Ipv4Addr::UNSPECIFIED, OTHER)]
+    {
+        for operation in [request, reply] {
+            let expected = match operation {
+                ArpOperation::Reply if sender.is_unspecified() => DropReason::HostileArp,
+                _ => DropReason::ArpOffSubnet,
+            };
+            assert_eq!(
+                check(arp(operation, sender, target)),
+                Err(expected),
+                "{operation:?} {sender} {target}"
+            );
+        }
     }
     assert_eq!(check(arp(reply, Ipv4Addr::UNSPECIFIED, E1)), Err(DropReason::HostileArp));
     // The answer to a probe names no target.

@@ -180,7 +180,9 @@ fn joins_that_cannot_be_are_refused() {
     let unicast = McMemberRecord { mgid: world.gid(1), ..record };
     assert_eq!(world.member(1, Method::Set, mask, &unicast), Err(0x0200));
     assert_eq!(world.sm.groups().count(), 1);
-    assert_eq!(world.sm.counters().sa_refused, 9);
+    let counters = world.sm.counters();
+    assert_eq!((counters.sa_refused, counters.sa_refused_by), (9, [0, 0, 8, 0, 0, 0, 1, 0]));
+    assert_eq!(counters.ports_refused, 2, "one port, two statuses");
 }
 
 #[test]

@@ -14,14 +14,26 @@ impl Fabric {
         let answer = match (request.header.attribute, request.header.method) {
             (attribute::MC_MEMBER_RECORD, method) => {
                 let asked: McMemberRecord = request.record()?;
+                if method == Method::Get
+                    && let Some(code) = self.query_status
+                {
+                    return Some(SaMad::refusal(&request, MadStatus::class_specific(code)).to_bytes());
+                }
                 if method == Method::Get {
                     // What a group is like is for everybody.
                     let mtu = MtuCode::from(Mtu::B4096);
-                    let record = McMemberRecord { mgid: asked.mgid, mtu, ..McMemberRecord::default() };
+                    let record = McMemberRecord {
+                        mgid: asked.mgid,
+                        mtu,
+                        rate: Rate::new(3),
+                        ..McMemberRecord::default()
+                    };
                     return Some(SaMad::answer(&request, &record).to_bytes());
                 }
                 if self.refuse_join.contains(&asked.mgid) {
-                    return Some(SaMad::refusal(&request, MadStatus::class_specific(7)).to_bytes());
+                    return Some(
+                        SaMad::refusal(&request, MadStatus::class_specific(self.join_status)).to_bytes(),
+                    );
                 }
                 let member = (asked.mgid, asked.port_gid);
                 if method == Method::Delete {

@@ -64,6 +64,9 @@ pub(super) struct Fabric {
     pub(super) life_time: LifeTime,
     /// It refuses joins of these groups.
     pub(super) refuse_join: HashSet<Gid>,
+    /// Class-specific status of refusals to join; of queries of groups, if these are refused, too.
+    pub(super) join_status: u8,
+    pub(super) query_status: Option<u8>,
     pub(super) members: BTreeSet<(Gid, Gid)>,
     pub(super) next_mlid: u16,
     pub(super) mlids: BTreeMap<Gid, Lid>,
@@ -93,6 +96,8 @@ impl Fabric {
             by_guid: false,
             life_time: LifeTime::new(14),
             refuse_join: HashSet::new(),
+            join_status: 7,
+            query_status: None,
             members: BTreeSet::new(),
             next_mlid: 0xc000,
             mlids: BTreeMap::new(),

@@ -130,9 +130,8 @@ fn a_group_whose_mtu_exceeds_the_ports_is_named_with_both_and_the_remedy() {
     let broadcast = f.nodes[0].link.groups().iter().find(|g| g.ip.is_broadcast()).expect("wanted").mgid;
     f.refuse_join.insert(broadcast);
     let now = f.now;
-    for (mtu, why) in
-        [(Mtu::B2048, Waiting::GroupMtu { group: 4096, port: 2048 }), (Mtu::B4096, Waiting::Admission)]
-    {
+    let denied = Waiting::Admission { status: 0x0700, rate: Some(10_000) };
+    for (mtu, why) in [(Mtu::B2048, Waiting::GroupMtu { group: 4096, port: 2048 }), (Mtu::B4096, denied)] {
         f.nodes[0].facts.mtu = mtu;
         let facts = f.nodes[0].facts;
         f.nodes[0].link.handle_port(now, facts);
@@ -145,9 +144,58 @@ fn a_group_whose_mtu_exceeds_the_ports_is_named_with_both_and_the_remedy() {
         .filter_map(|e| if let Event::Waiting(why) = e { Some(why) } else { None })
         .collect();
     let group_mtu = Waiting::GroupMtu { group: 4096, port: 2048 };
-    assert_eq!(told, [group_mtu, Waiting::Admission], "each once, however often it is refused");
+    assert_eq!(told, [group_mtu, denied], "each once, however often it is refused");
     let text = group_mtu.to_string();
     assert!(text.contains("4096") && text.contains("2048") && text.contains("subnet manager"), "{text}");
+    f.refuse_join.clear();
+    f.run(secs(60));
+    assert!(f.nodes[0].link.state().up);
+}
+
+#[test]
+fn a_refusal_to_join_is_named_with_its_status_and_a_remedy() {
+    let mut f = Fabric::new(3);
+    f.add(1, |_| {});
+    let broadcast = f.nodes[0].link.groups().iter().find(|g| g.ip.is_broadcast()).expect("wanted").mgid;
+    f.refuse_join.insert(broadcast);
+    let rate = Some(10_000);
+    // The status of the refusal, that of the answer to what the group is like, if it is none; what a person reads.
+    let cases: [(u8, Option<u8>, Waiting, &[&str]); 6] = [
+        (
+            6,
+            Some(3),
+            Waiting::NoGroup { status: 0x0600 },
+            &["0x0600, insufficient components", "P_Key", "scope"],
+        ),
+        (
+            6,
+            Some(7),
+            Waiting::Admission { status: 0x0600, rate: None },
+            &["does not exist", "P_Key and scope"],
+        ),
+        (
+            2,
+            None,
+            Waiting::Admission { status: 0x0200, rate },
+            &["0x0200, invalid request", "10.0 Gb/s", "pkey"],
+        ),
+        (2, Some(7), Waiting::Admission { status: 0x0200, rate: None }, &["P_Key, scope, rate and MTU"]),
+        (1, None, Waiting::Admission { status: 0x0100, rate }, &["0x0100, no resources", "multicast LID"]),
+        (7, None, Waiting::Admission { status: 0x0700, rate }, &["0x0700, denied", "allow this port"]),
+    ];
+    for (status, query, why, words) in cases {
+        (f.join_status, f.query_status) = (status, query);
+        f.run(secs(60));
+        assert_eq!(f.nodes[0].link.waits_for(), Some(why));
+        let text = why.to_string();
+        assert!(words.iter().all(|word| text.contains(word)), "{text}");
+    }
+    let reported: Vec<_> = f.nodes[0]
+        .take_events()
+        .into_iter()
+        .filter_map(|e| if let Event::Waiting(why) = e { Some(why) } else { None })
+        .collect();
+    assert_eq!(reported, cases.map(|(.., why, _)| why), "each once, however often it is refused");
     f.refuse_join.clear();
     f.run(secs(60));
     assert!(f.nodes[0].link.state().up);
