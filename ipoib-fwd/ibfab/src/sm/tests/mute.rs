@@ -101,7 +101,7 @@ fn with_far_switch(config: SmConfig) -> (World, usize, [usize; 2]) {
     (world, far, hosts)
 }
 
-/// Ports with a LID, members of the broadcast group, and how often the far hosts were to register anew.
+/// Ports with a LID, members of the broadcast group, and how often the far hosts were asked to register again.
 fn state(world: &World, hosts: [usize; 2]) -> (usize, usize, [u32; 2]) {
     let members = world.sm.groups().find(|(mgid, ..)| *mgid == broadcast()).unwrap().2;
     (world.sm.ports().count(), members, hosts.map(|host| world.nodes[host].reregistered))
