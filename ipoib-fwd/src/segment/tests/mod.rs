@@ -11,6 +11,7 @@ mod hosts;
 mod networks;
 mod role;
 mod said;
+mod shares;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
