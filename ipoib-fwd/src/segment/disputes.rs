@@ -160,7 +160,7 @@ impl<P: Packet> Segment<P> {
         {
             return;
         }
-        if self.owners.claimed(ip).is_none() && !self.limits.take_search(now, claim.by()) {
+        if self.owners.claimed(ip).is_none() && !self.limits.take_search(now, ip, claim.place(), claim.by()) {
             self.counters.limited += 1;
             return;
         }
@@ -356,6 +356,7 @@ impl<P: Packet> Segment<P> {
         }
         self.unproven.remove(&ip);
         self.proven_at.insert(ip, now);
+        self.limits.note_proven(ip, claim.place());
         let discovered = self.discovery.take_found(ip);
         match claim {
             Claim::Ethernet(arp) => {

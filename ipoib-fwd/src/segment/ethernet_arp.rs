@@ -242,7 +242,7 @@ impl<P: Packet> Segment<P> {
                 self.seek_on_infiniband(now, fabric, target, Some((sender, arp.sender_mac)));
             }
             // The probe is carried across, and so is its answer.
-            TargetAction::LookUp if self.limits.infiniband_requests.take(now) => {
+            TargetAction::LookUp if self.limits.probes.take(now) => {
                 fabric.request(now, FIRST, NOBODY, target);
             }
             TargetAction::LookUp => self.counters.limited += 1,

@@ -25,7 +25,7 @@ impl ArpMeaning {
 
 impl<P: Packet> Segment<P> {
     /// Where an address is known to be on a side.
-    fn known_on(&self, fabric: &impl Fabric, side: Side, ip: IpAddr) -> Option<Place> {
+    pub(super) fn known_on(&self, fabric: &impl Fabric, side: Side, ip: IpAddr) -> Option<Place> {
         match side {
             Side::Ethernet => self.hosts.get(ip).map(Place::Ethernet),
             Side::InfiniBand => fabric.hardware(ip).map(Place::InfiniBand),

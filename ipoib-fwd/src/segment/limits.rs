@@ -1,17 +1,20 @@
 //! How often the gateway speaks for itself.
 
 use std::hash::BuildHasher as _;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Instant;
 
 use foldhash::fast::FixedState;
 use ib_wire::{Gid, Lid};
 
 use super::fabric::{Fabric, v4};
+use super::knowledge::side_of;
 use super::machine::Segment;
 use super::output::{Arrival, Origin, Packet};
+use super::pair::Place;
 use crate::forward::{Hop, Side};
 use ipoib::bucket::Bucket;
+use ipoib::neighbour::Heard;
 use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, EthernetHeader, MacAddress};
 
 /// Tokens a second and at once.
@@ -23,16 +26,20 @@ const ECHO: Rate = (1000, 50);
 const ERRORS: Rate = (1000, 100);
 /// ICMP errors to one host: a connection asks once or twice for its path's MTU, a host has many connections.
 const ERRORS_EACH: Rate = (50, 20);
-/// Requests by broadcast that a side's hosts bring about on the other; on Ethernet once more as many for hosts that have been heard there.
+/// Requests by broadcast that hosts bring about; on Ethernet once more as many for hosts that have been heard there.
 const REQUESTS: Rate = (1000, 256);
 /// Announcements that go from one side to the other, answers to lies among them.
 const ANNOUNCEMENTS: Rate = (200, 64);
 /// Those that one host brings about: a host that floods does not keep others' moves from being announced.
 const ANNOUNCEMENTS_EACH: Rate = (10, 16);
-/// Questions to one side because of what a host of the other one claims; and once more as many because of what one has answered.
-const SEARCHES: Rate = (1000, 256);
-/// Those that one host brings about.
+/// Addresses that nobody is known to have and that hosts of one side claim, and once more as many that were proven at the
+/// same hardware address before. Each has two queries: both kinds together leave a fifth of the link's broadcasts to others.
+const SEARCHES: Rate = (200, 256);
+/// Those of one host.
 const SEARCHES_EACH: Rate = (32, 64);
+/// Lookups of one side for hosts that the other one is queried for, and once more as many for hosts that are known from
+/// reports.
+const LOOKUPS: Rate = (1000, 256);
 
 /// Addresses that are queried on each side when the gateway starts to forward.
 const DISCOVERY: Rate = (500, 16);
@@ -125,6 +132,25 @@ fn bucket(now: Instant, (per_second, burst): Rate) -> Bucket {
     Bucket::new(now, burst, per_second)
 }
 
+/// The limits of one kind of claims: each host's share, and all of them.
+#[derive(Debug)]
+struct Searches {
+    each: Vec<Bucket>,
+    all: Bucket,
+}
+
+impl Searches {
+    fn new(now: Instant, shares: usize) -> Self {
+        Self { each: vec![bucket(now, SEARCHES_EACH); shares], all: bucket(now, SEARCHES) }
+    }
+
+    /// Takes one search for the host with this hash: of its share first, so that a host without one is no burden to others.
+    fn take(&mut self, now: Instant, hash: u64) -> bool {
+        let share = hash as usize % self.each.len().max(1);
+        self.each.get_mut(share).is_some_and(|each| each.take(now)) && self.all.take(now)
+    }
+}
+
 /// All limits of a segment.
 #[derive(Debug)]
 pub(super) struct Limits {
@@ -135,16 +161,23 @@ pub(super) struct Limits {
     lookups_each: Vec<Bucket>,
     lookups_router: Vec<Bucket>,
     announcements_each: Vec<Bucket>,
-    searches_each: Vec<Bucket>,
     hash: FixedState,
-    /// Requests on the InfiniBand side, and on the Ethernet side.
+    /// Requests on the InfiniBand side for its own hosts, and on the Ethernet side.
     pub(super) infiniband_requests: Bucket,
     pub(super) ethernet_requests: Bucket,
+    /// Probes of Ethernet hosts that are carried to the InfiniBand side.
+    pub(super) probes: Bucket,
     /// Those for Ethernet hosts that have been heard.
     pub(super) returning_requests: Bucket,
-    searches: Bucket,
-    /// Questions to the asker's own side, before it is answered.
-    pub(super) own_side: Bucket,
+    /// Claims of each side, by [`Side`]: to addresses that were proven at the claimant before, and to all others.
+    known: [Searches; 2],
+    unknown: [Searches; 2],
+    /// Addresses that were proven, each at its hardware address.
+    proven: Heard,
+    /// Questions to the other side for a host of each side, by [`Side`], before it is answered for.
+    own_side: [Bucket; 2],
+    /// The same for hosts that are known from reports.
+    reported: Bucket,
     /// Announcements of Ethernet hosts that were proven just now.
     pub(super) new_hosts: Bucket,
     /// Queries of host discovery.
@@ -166,11 +199,14 @@ impl Limits {
             lookups_router: vec![bucket(now, LOOKUPS_ROUTER); SHARES],
             announcements_each: vec![bucket(now, ANNOUNCEMENTS_EACH); LOOKUP_SHARES],
             hash: FixedState::with_seed(seed),
-            searches_each: vec![bucket(now, SEARCHES_EACH); LOOKUP_SHARES],
-            searches: bucket(now, SEARCHES),
-            own_side: bucket(now, SEARCHES),
+            known: [Searches::new(now, SHARES), Searches::new(now, SHARES)],
+            unknown: [Searches::new(now, LOOKUP_SHARES), Searches::new(now, LOOKUP_SHARES)],
+            proven: Heard::new(seed.rotate_left(20)),
+            own_side: [bucket(now, LOOKUPS); 2],
+            reported: bucket(now, LOOKUPS),
             infiniband_requests: bucket(now, REQUESTS),
             ethernet_requests: bucket(now, REQUESTS),
+            probes: bucket(now, SEARCHES),
             returning_requests: bucket(now, REQUESTS),
             new_hosts: bucket(now, ANNOUNCEMENTS),
             discovery: bucket(now, DISCOVERY),
@@ -197,10 +233,34 @@ impl Limits {
         both || room
     }
 
-    /// True if a side may be queried because of what a host of the other one claims.
-    pub(super) fn take_search(&mut self, now: Instant, of: By) -> bool {
-        let share = self.hash.hash_one(of) as usize % LOOKUP_SHARES;
-        self.searches_each.get_mut(share).is_some_and(|b| b.take(now)) && self.searches.take(now)
+    /// True if a side may be queried because a host of the other one claims an address at `place`. Hosts of the two sides take
+    /// nothing from each other, and hosts that have not been proven before take nothing from those that have.
+    pub(super) fn take_search(&mut self, now: Instant, ip: IpAddr, place: Place, of: By) -> bool {
+        let (side, hash) = (side_of(place) as usize, self.hash.hash_one(of));
+        let is_known = self.proven.has(self.mark(ip, place));
+        let take = |kind: &mut [Searches; 2]| kind.get_mut(side).is_some_and(|s| s.take(now, hash));
+        (is_known && take(&mut self.known)) || take(&mut self.unknown)
+    }
+
+    /// An address was proven to be at a hardware address.
+    pub(super) fn note_proven(&mut self, ip: IpAddr, place: Place) {
+        self.proven.note(self.mark(ip, place));
+    }
+
+    /// What stands for an address at a hardware address.
+    fn mark(&self, ip: IpAddr, place: Place) -> IpAddr {
+        let hash = match place {
+            Place::Ethernet(mac) => self.hash.hash_one((ip, mac.0)),
+            Place::InfiniBand(at) => self.hash.hash_one((ip, at.gid.0, at.qpn.get())),
+        };
+        IpAddr::V6(Ipv6Addr::from_bits(hash.into()))
+    }
+
+    /// True if the other side may be queried for a host of `side`. `is_reported`: it is known from a report.
+    pub(super) fn take_own_side(&mut self, now: Instant, side: Side, is_reported: bool) -> bool {
+        let own = self.own_side.get_mut(side as usize);
+        let bucket = if is_reported { Some(&mut self.reported) } else { own };
+        bucket.is_some_and(|bucket| bucket.take(now))
     }
 
     /// True if an announcement that a host has brought about may go to a side.
@@ -241,8 +301,13 @@ mod tests {
             format!("| {}, once half of the room is in use | one host |", rate(LOOKUPS_EACH)),
             format!("| {}, once half of the room is in use | one router |", rate(LOOKUPS_ROUTER)),
             format!("| {}, each of the three | all |", rate(REQUESTS)),
-            format!("because of a claim | {} for all |", both(SEARCHES_EACH, SEARCHES)),
-            format!("of the asker's own side | {} | all |", rate(SEARCHES)),
+            format!(
+                "because of a claim | {} for all of a side, and the same again for addresses",
+                both(SEARCHES_EACH, SEARCHES)
+            ),
+            format!("of the asker's own side | {}, of each side |", rate(LOOKUPS)),
+            format!("that are known from reports | {} |", rate(LOOKUPS)),
+            format!("probes of Ethernet hosts on InfiniBand | {} |", rate(SEARCHES)),
             format!("carried across | {} to a side for all |", both(ANNOUNCEMENTS_EACH, ANNOUNCEMENTS)),
             format!("proven just now | {} | all |", rate(ANNOUNCEMENTS)),
             format!(

@@ -99,12 +99,14 @@ struct Address<C> {
 }
 
 impl<C> Address<C> {
-    /// Whose owner has answered makes room before whose owner is being asked: that one may be gone.
+    /// Whose owner has answered makes room before whose owner is being asked: that one may be gone. Of those that are asked
+    /// for, addresses without a known owner make room first.
     const fn worth(&self) -> (u8, Instant) {
         let rank = match self.dispute {
             Dispute::Settled | Dispute::Refused { .. } => 0,
-            Dispute::Asked { .. } => 1,
-            Dispute::Held { .. } | Dispute::Contested { .. } => 2,
+            Dispute::Asked { unowned: true, .. } => 1,
+            Dispute::Asked { .. } => 2,
+            Dispute::Held { .. } | Dispute::Contested { .. } => 3,
         };
         (rank, self.claimed)
     }

@@ -17,7 +17,7 @@ use super::output::Packet;
 use super::pair::{Neighbour, Place};
 use crate::forward::Side;
 
-/// Most lookups under way while reported hosts are proven: some 400 hosts a second.
+/// Most lookups of reported hosts under way: some 400 hosts a second.
 const UNDER_WAY: usize = 128;
 
 /// Hosts that are known only from reports that may be forged, and are not proven yet. They all are
@@ -66,7 +66,8 @@ impl Reported {
         }
     }
 
-    fn is_to_be_proven(&self, ip: IpAddr) -> bool {
+    /// True for a host that is to be proven because this gateway forwards.
+    pub(super) fn is_to_be_proven(&self, ip: IpAddr) -> bool {
         self.hosts.contains(&ip) || self.found.contains(&ip)
     }
 }
@@ -148,7 +149,9 @@ impl<P: Packet> Segment<P> {
     /// Proves hosts that are known from reports: queries the other side for them, at a pace that
     /// leaves room for everything else.
     pub(super) fn prove_reported(&mut self, now: Instant, fabric: &mut impl Fabric) {
-        while self.lookups.len() < UNDER_WAY {
+        let is_reported = |ip: &&IpAddr| self.reported.is_to_be_proven(**ip);
+        let under_way = self.lookups.keys().filter(is_reported).count();
+        for _ in under_way..UNDER_WAY {
             let Some(ip) = self.reported.queue.pop_front() else { return };
             let side = match self.hosts.get(ip) {
                 _ if !self.reported.is_to_be_proven(ip) => continue,

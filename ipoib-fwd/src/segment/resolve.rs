@@ -115,7 +115,8 @@ impl<P: Packet> Segment<P> {
         if self.lookups.contains_key(&ip) {
             return true;
         }
-        if self.lookups.len() >= MOST || !self.limits.own_side.take(now) {
+        let is_reported = self.reported.is_to_be_proven(ip);
+        if self.lookups.len() >= MOST || !self.limits.take_own_side(now, own.other(), is_reported) {
             self.counters.limited += 1;
             return false;
         }
@@ -419,9 +420,8 @@ impl<P: Packet> Segment<P> {
                 self.take(now, fabric, |segment, fabric| segment.believe_ethernet(now, fabric, &arp, at));
             }
             let across = lookup.own.other();
-            if !self.is_on(fabric, across, ip) {
-                continue;
-            }
+            let Some(place) = self.known_on(fabric, across, ip) else { continue };
+            self.limits.note_proven(ip, place);
             let was_reported = self.reported.remove(ip);
             let is_new = self.unproven.remove(&ip) == Some(false) || lookup.answer.is_some();
             self.proven_at.insert(ip, now);
@@ -441,7 +441,7 @@ impl<P: Packet> Segment<P> {
                 Side::Ethernet => self.announce_to_infiniband(now, fabric, ip, By::Beyond(ip)),
                 Side::InfiniBand => self.announce_to_ethernet(now, ip, By::Beyond(ip)),
             }
-            // One that was not heard for some time may be gone: whoever asked for it is answered when it has answered.
+            // One that was not heard for some time may be gone: it is queried before its askers are answered.
             match (across, self.is_fresh(now, fabric, across, ip)) {
                 (Side::Ethernet, true) => self.answer_infiniband_askers(now, fabric, ip),
                 (Side::Ethernet, false) => self.verify_ethernet(now, ip, None),

@@ -12,6 +12,7 @@ mod hosts;
 mod networks;
 mod role;
 mod said;
+mod shares;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};

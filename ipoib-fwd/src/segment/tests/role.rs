@@ -525,7 +525,7 @@ fn a_reported_host_that_cannot_be_proven_now_uses_up_no_queries() {
         w.segment.handle_timeout(w.now, &mut w.fabric);
     }
     assert!(w.segment.is_unproven(E1.into()));
-    assert!(w.segment.limits.own_side.take(w.now));
+    assert!(w.segment.limits.take_own_side(w.now, Side::Ethernet, true));
 }
 
 #[test]
