@@ -13,6 +13,9 @@ from testbed.traffic import grown, packets, ping, traffic
 
 pytestmark = pytest.mark.netns
 
+# The Ethernet type of messages between gateways.
+HELLO = 0x88B5
+
 
 class FragmentPort(Topology):
     """An Ethernet port that takes fragments as they come; net_af_packet lets the kernel reassemble them."""
@@ -97,6 +100,33 @@ def test_hostile_frames(gateway, figures):
     wait_for_buffers(gateway, in_use)
     alive = ping(gateway.eth, IB_IP, 56)
     assert alive["ok"], alive
+
+
+# What may be under way between two readings of the counters.
+UNDER_WAY = 100
+
+
+@pytest.mark.core
+def test_refused_hellos_count_once(gateway, figures):
+    """Messages that look like hellos and have no room on the way to the control lcore are dropped, and do not count as handed over, too."""
+    raw, _, own = ethernet_socket(gateway)
+    frame = b"\x03IPGW\x01" + own + struct.pack(">H", HELLO) + bytes(100)
+    before, before_drops = traffic(gateway), gateway.drops()
+
+    def refused():
+        for _ in range(1000):
+            raw.send(frame)
+        return gateway.drops().get("punt-queue-full", 0) - before_drops.get("punt-queue-full", 0) > 10 * UNDER_WAY
+
+    with raw:
+        gateway.wait_for("hellos to be refused", refused)
+    # Counters of drops are read first: what comes in between makes the other ones larger.
+    dropped = gateway.drops()["punt-queue-full"] - before_drops.get("punt-queue-full", 0)
+    after = traffic(gateway)
+    names = [name for name in after if name.endswith("_receive")]
+    received, punted = (packets(after, *n) - packets(before, *n) for n in (names, ["punt"]))
+    figures(received=received, punted=punted, dropped=dropped)
+    assert punted + dropped <= received + UNDER_WAY, (punted, dropped, received)
 
 
 def set_mtu(topology, mtu):

@@ -130,7 +130,7 @@ def ethernet_links(ports):
 
 @pytest.mark.core
 def test_deleted_interfaces(start):
-    """Segments of an Ethernet port whose interface was deleted say so and what to do, also when there is one of its name again; others go on.
+    """Segments of an Ethernet port whose interface was deleted say so and what to do, also when one of its name exists again; others go on.
 
     The gateway ends with its last interface, for the service manager to start it again."""
     ports = start(Ports)

@@ -156,7 +156,7 @@ def test_reloads_while_segments_drain(topology):
 
 
 def test_segment_that_waits_for_its_place(topology):
-    """Commands and metrics of a segment whose partition is still that of a removed one name what it waits for; so do those of the removed one."""
+    """Commands and metrics name what a segment waits for whose partition a removed one still has; the removed one has its row, too."""
     topology.reload(*ALL)
     topology.wait_ready(OFFICE, STORAGE, BACKUP)
     topology.write(segment(OFFICE), segment(STORAGE, pkey=SEGMENTS[2].pkey))

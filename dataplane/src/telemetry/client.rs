@@ -46,16 +46,7 @@ impl Client {
         // unix(7): also for connecting, which waits for a server that accepts nobody.
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(timeout))
             .map_err(fail("set a time limit", ""))?;
-        connect(&socket, &address).map_err(|error| {
-            let hint = match error {
-                rustix::io::Errno::AGAIN => "; whoever serves it takes no more clients",
-                rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => {
-                    "; the gateway's user and the members of its group may use it: run this as one of them, or write group into [gateway]"
-                }
-                _ => "; is the gateway running, and with this control socket (--socket)?",
-            };
-            fail("connect", hint)(error)
-        })?;
+        connect(&socket, &address).map_err(|error| fail("connect", refused(error))(error))?;
         let buffer = vec![0u8; MAX_MESSAGE];
         let mut client = Self { path: path.to_owned(), socket, timeout: None, part: MAX_MESSAGE, buffer };
         client.end_at(end);
@@ -149,10 +140,39 @@ impl Client {
     }
 }
 
+/// What to do about a control socket that does not take a client.
+const fn refused(error: rustix::io::Errno) -> &'static str {
+    match error {
+        rustix::io::Errno::AGAIN => "; the gateway takes no more clients",
+        rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => {
+            "; the gateway's user and the members of its group may use it: run this as one of them, or write group into [gateway]"
+        }
+        _ => "; is the gateway running, and with this control socket (--socket)?",
+    }
+}
+
 /// Asks a running program one thing, and waits no longer than `timeout` in all.
 pub fn ask(path: &Path, request: &str, timeout: Duration) -> Result<Value, TelemetryError> {
     let end = Instant::now() + timeout;
     let mut client = Client::open(path, timeout)?;
     client.end_at(end);
     client.ask(request)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    #[test]
+    fn an_error_of_permission_names_user_and_group() {
+        for error in [Errno::ACCESS, Errno::PERM] {
+            let hint = refused(error);
+            assert!(hint.contains("user") && hint.contains("group into [gateway]"), "{hint}");
+        }
+        assert!(
+            refused(Errno::NOENT).contains("--socket") && refused(Errno::CONNREFUSED).contains("--socket")
+        );
+        assert!(refused(Errno::AGAIN).contains("no more clients"));
+    }
 }

@@ -8,7 +8,7 @@ mod ends;
 use std::time::Duration;
 
 use device::Choice;
-use ends::World;
+use ends::{WORKERS, World};
 use ipoib::link::LinkIndex;
 use pmd::eal::Eal;
 use pmd::hca::{Control, QpState, QpTransition};
@@ -32,7 +32,8 @@ fn an_opening_that_stopped_half_way_is_tried_again() {
     let _eal = Eal::init(words.map(str::to_owned)).unwrap();
     let partitions: String =
         STEPS.iter().map(|(_, pkey, _)| format!("[[partition]]\npkey = {pkey:#x}\n")).collect();
-    let (mut w, _pools) = World::new(&format!("{partitions}[[partition]]\npkey = {DEAF:#x}\n"));
+    let partitions = format!("{partitions}[[partition]]\npkey = {DEAF:#x}\n");
+    let (mut w, _pools) = World::new(&partitions);
     w.run("the first links", |w, _| w.ends.iter().all(|end| end.is_up(LinkIndex(0))));
     for (name, pkey, is_refused) in STEPS {
         w.ends[0].endpoint.hca().refused = Some((is_refused, 0));
@@ -62,6 +63,20 @@ fn an_opening_that_stopped_half_way_is_tried_again() {
         assert!(w.ends.iter_mut().all(|end| end.is_up(link)));
     }
     a_group_is_attached_again(&mut w);
+    queue_pairs_are_opened_again_with_a_qkey_that_was_refused(&mut w, &partitions);
+}
+
+/// The subnet manager gives the default partition another Q_Key, and the device does not change that of open queue pairs.
+fn queue_pairs_are_opened_again_with_a_qkey_that_was_refused(w: &mut World, partitions: &str) {
+    let link = LinkIndex(0);
+    w.ends[0].endpoint.hca().refused = Some((|to| matches!(to, QpTransition::UdQKey(_)), 0));
+    w.set_partitions(&format!("qkey = 0x0b1c\n{partitions}"));
+    w.run("both workers' queue pairs to be refused the key", |w, _| {
+        w.ahead += Duration::from_millis(1);
+        w.ends[0].endpoint.hca().refused.is_some_and(|(_, tries)| tries >= u32::from(WORKERS))
+    });
+    // The other end has the new key alone: both ends ask for each other by the broadcast group.
+    w.connect(link);
 }
 
 /// A link whose groups the device does not attach is deaf; it hears once the device has room.

@@ -234,6 +234,23 @@ mod tests {
     }
 
     #[test]
+    fn a_driver_with_several_files_is_named_once() {
+        let plugins = std::env::temp_dir().join(format!("plugins-{}", std::process::id()));
+        std::fs::create_dir_all(&plugins).unwrap();
+        for file in
+            ["librte_net_tap.so", "librte_net_tap.so.23", "librte_net_tap.so.23.0", "librte_net_null.so"]
+        {
+            std::fs::write(plugins.join(file), "").unwrap();
+        }
+        let refused = vdevs(&words("x --vdev net_nul0"), &plugins);
+        std::fs::remove_dir_all(&plugins).unwrap();
+        assert!(
+            matches!(&refused, Err(EalError::Vdev { drivers, .. }) if drivers == "net_null, net_tap"),
+            "{refused:?}"
+        );
+    }
+
+    #[test]
     fn hugepages_are_not_asked_for_by_everybody() {
         assert!(hugepages(&words("x --no-huge")).is_ok());
         assert!(hugepages(&words("x --no-hug")).is_ok());

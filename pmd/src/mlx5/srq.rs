@@ -218,6 +218,12 @@ impl<T> SharedReceiveQueue<T> {
         }
     }
 
+    /// Takes away the ring behind its first bytes.
+    #[cfg(test)]
+    pub(super) fn shorten(&mut self, len: usize) {
+        self.buf = self.buf.part(0, len).unwrap();
+    }
+
     /// True if an entry did not lie within the ring.
     #[must_use]
     pub const fn is_broken(&self) -> bool {

@@ -113,6 +113,14 @@ pub(super) fn rings(what: &str, remedy: &str) -> HcaError {
     HcaError::Environment(format!("{what}: {remedy}, or let the library drive them (--hca-driver verbs)"))
 }
 
+/// Rings that are not as this driver expects them: nothing makes this library create others.
+pub(super) fn foreign_rings(what: &str) -> HcaError {
+    HcaError::Environment(format!(
+        "{what}, which the mlx5 driver cannot use: let the library drive the queues (driver = \"verbs\" in [infiniband], or \
+         --hca-driver verbs)"
+    ))
+}
+
 /// Memory keys that a device does not let programs make.
 pub(super) fn no_indirect_keys(device: &str, why: &str) -> HcaError {
     HcaError::Environment(format!(
@@ -230,6 +238,12 @@ mod tests {
         std::fs::remove_dir_all(&place).unwrap();
         let text = cm_taken("mlx5_0", PortNumber(1), &place).to_string();
         assert!(text.contains("another program") && !text.contains("ib_cm"), "{text}");
+    }
+
+    #[test]
+    fn rings_that_the_driver_cannot_use_are_left_to_the_library() {
+        let text = foreign_rings("libmlx5 gave a queue pair a ring").to_string();
+        assert!(text.contains("driver = \"verbs\"") && text.contains("--hca-driver verbs"), "{text}");
     }
 
     #[test]

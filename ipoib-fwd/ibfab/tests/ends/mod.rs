@@ -188,12 +188,23 @@ impl World {
     }
 }
 
+/// One switch, with these lines for the default partition and the partitions behind it.
+fn fabric_config(partitions: &str) -> FabricConfig {
+    let text = format!("[[switch]]\nname = \"s\"\nports = 2\n[[partition]]\npkey = 0xffff\n{partitions}");
+    FabricConfig::parse(FilePath::new("test.toml"), &text).unwrap()
+}
+
 impl World {
+    /// Gives the subnet manager other partitions than [`Self::new`] did.
+    pub(crate) fn set_partitions(&mut self, partitions: &str) {
+        let now = self.now();
+        self.fabric.set_partitions(now, fabric_config(partitions).effective_partitions());
+    }
+
     /// Two ends on one switch, with these partitions beside the default one; and their pools.
     pub(crate) fn new(partitions: &str) -> (Self, [Pool; 2]) {
         let start = Instant::now();
-        let text = format!("[[switch]]\nname = \"s\"\nports = 2\n[[partition]]\npkey = 0xffff\n{partitions}");
-        let config = FabricConfig::parse(FilePath::new("test.toml"), &text).unwrap();
+        let config = fabric_config(partitions);
         let mut fabric = Fabric::new(start, &config, 1, Management::Embedded);
         let pool = |name| {
             Pool::create(name, &PoolConfig { count: 8192, data_room: 4096, cache: 0, socket: -1 }).unwrap()

@@ -1,11 +1,13 @@
 //! Receive queue entries: families `rq` and `srq`, the latter from two releases of libmlx5.
 
 use std::collections::BTreeSet;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
 
 use serde_json::Value;
 
 use super::{Arena, assert_same, bytes, family, hex, list, number, record_bytes, unwrapped};
-use crate::mlx5::rings::SrqRing;
+use crate::mlx5::rings::{DoorbellRecord, SrqRing};
 use crate::mlx5::rq::ReceiveQueue;
 use crate::mlx5::srq::SharedReceiveQueue;
 use prm::DataSegment;
@@ -81,6 +83,35 @@ fn shared_receives_are_those_of_libmlx5() {
         ran += 1;
     }
     assert_eq!(ran, 7);
+}
+
+#[test]
+fn a_receive_that_does_not_fit_stops_the_shared_queue_and_the_device_gets_nothing_of_it() {
+    let mut arena = Arena::new(8192);
+    let ring = arena.srq(4, 8, 32);
+    let mut queue = SharedReceiveQueue::new(&ring, ring.slots - 1);
+    let data = DataSegment::new(0x1000, 100, 7);
+    queue.post(&[data], ()).unwrap();
+    queue.publish();
+    let published = record_bytes(&ring.dbrec);
+    queue.shorten(ring.stride as usize);
+    queue.post(&[data], ());
+    assert!(queue.is_broken());
+    queue.publish();
+    assert_eq!(record_bytes(&ring.dbrec), published);
+    assert_eq!((queue.room(), queue.post(&[data], ())), (0, None));
+}
+
+#[test]
+fn a_doorbell_record_has_no_word_beyond_its_own() {
+    let words = [AtomicU32::new(0), AtomicU32::new(0)];
+    // SAFETY: both words live until the end of the test, and are touched as atomics only.
+    let record = unsafe { DoorbellRecord::new(NonNull::from(&words[0]), 1) };
+    assert!(record.has(0) && !record.has(1));
+    record.store(0, 1);
+    record.store(1, 2);
+    assert_eq!((record.load(0), record.load(1)), (1, 0));
+    assert_eq!(words.map(AtomicU32::into_inner), [1_u32.to_be(), 0]);
 }
 
 /// Release 44 changes a link when it polls, later ones when they post, as we do. What a device finds when it follows the

@@ -34,10 +34,7 @@ fn record(words: *mut sys::__be32, count: usize, what: &str) -> Result<DoorbellR
 }
 
 fn no_ring(what: &str) -> HcaError {
-    remedy::rings(
-        &format!("libmlx5 gave no usable ring for a {what}"),
-        "install another release of rdma-core",
-    )
+    remedy::foreign_rings(&format!("libmlx5 gave a {what} a ring"))
 }
 
 /// The ring of a new completion queue, and the address of the register that arms it. From now on the library does not touch the

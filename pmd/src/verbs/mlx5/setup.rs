@@ -81,13 +81,10 @@ impl Mlx5Hca {
         let pair = Arc::new(QueuePair::for_rings(&domain, parts)?);
         let rings = rings::qp(&pair)?;
         if !suffices(rings.sq_wqebbs, rings.rq_slots, &geometry) {
-            return Err(remedy::rings(
-                &format!(
-                    "libmlx5 made queues of {} and {} blocks, where {} and {} are needed",
-                    rings.sq_wqebbs, rings.rq_slots, geometry.sq_wqebbs, geometry.rq_slots
-                ),
-                "install another release of rdma-core",
-            ));
+            return Err(remedy::foreign_rings(&format!(
+                "libmlx5 made queues of {} and {} blocks, where {} and {} are needed",
+                rings.sq_wqebbs, rings.rq_slots, geometry.sq_wqebbs, geometry.rq_slots
+            )));
         }
         self.claim_register(id, rings.register)?;
         Ok((pair, rings))
@@ -98,9 +95,8 @@ impl Mlx5Hca {
         let worker = self.workers.get(&id).ok_or_else(|| no_queues(id))?;
         if matches!(worker.own.register, WorkerRegister::Shared) {
             if register.has_halves() {
-                return Err(remedy::rings(
+                return Err(remedy::foreign_rings(
                     "libmlx5 gave a queue pair a write-combining register that others may ring",
-                    "install another release of rdma-core",
                 ));
             }
             return Ok(());
@@ -118,9 +114,8 @@ impl Mlx5Hca {
         if let WorkerRegister::Own(own) = &mut worker.own.register
             && *own.get_or_insert(register) != register
         {
-            return Err(remedy::rings(
+            return Err(remedy::foreign_rings(
                 "libmlx5 gave a queue pair another register than its worker's",
-                "install another release of rdma-core",
             ));
         }
         Ok(())
