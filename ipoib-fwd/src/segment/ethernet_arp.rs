@@ -80,8 +80,8 @@ impl<P: Packet> Segment<P> {
                 self.learn_ethernet(now, fabric, &arp)?;
             }
             SenderAction::Doubt => {
-                // Whichever of the two is right, the address is on this side.
-                self.confirm(now, fabric, sender, place);
+                // Whichever of the two is right, the address is on this side. Neither is proven to have it, and so not announced.
+                self.refute(now, sender, place);
                 if let Some(old) = self.hosts.get(sender) {
                     self.doubt(now, fabric, &arp, old)?;
                 }

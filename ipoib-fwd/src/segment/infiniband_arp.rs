@@ -91,8 +91,8 @@ impl<P: Packet> Segment<P> {
             SenderAction::Serve => {}
             SenderAction::Confirm => self.confirm(now, fabric, sender, place),
             SenderAction::Doubt => {
-                // Whichever of the two is right, the address is on this side.
-                self.confirm(now, fabric, sender, place);
+                // Whichever of the two is right, the address is on this side. Neither is proven to have it, and so not announced.
+                self.refute(now, sender, place);
                 if let Some(old) = fabric.hardware(sender) {
                     self.doubt_infiniband(now, fabric, sender, [old, arp.sender])?;
                 }
