@@ -122,6 +122,8 @@ def parts():
              [*PYTEST, "-m", "timing"], "pytest"),
         Part("cargo-timing", "3 min", "cargo's tests that measure time; wants an idle machine",
              [*NEXTEST, "--no-tests", "pass", "-E", "test(/(^|::)timing::/)"], "nextest"),
+        Part("cargo-slow", "12 min", "models of gateways in all configurations, and deeper than in the default command",
+             [*NEXTEST, "--no-tests", "pass", "-E", "test(/(^|::)slow::/)"], "nextest"),
         Part("captures", "1 min", "a public recording of InfiniBand packets is decoded; IB_CAPTURES=DIRECTORY says where it is",
              ["cargo", "nextest", "run", "-p", "ib-wire", "--locked", "--run-ignored", "only"], needs="IB_CAPTURES"),
         Part("packages", "12 min", "packages are built, installed, run as services, upgraded and removed in a bare root",

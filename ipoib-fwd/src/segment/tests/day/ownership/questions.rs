@@ -339,3 +339,20 @@ fn two_gateways_of_which_one_goes_say_nothing_that_is_not_so() {
     let (checked, booted) = live(2, false, 200);
     assert!(checked.iter().all(|n| *n > 0) && booted[0] > 0, "{checked:?} {booted:?}");
 }
+
+/// An InfiniBand host of another subnet asks for the gateway itself, and ages afterwards while packets go to it.
+#[test]
+fn a_host_of_another_subnet_that_has_asked_for_the_gateway_is_asked_in_a_name_that_it_has_a_route_to() {
+    let mut w = World::new(1, Net::Second);
+    let (far, host) = (w.host(Of::Ethernet, 0), w.host(Of::InfiniBand, 0));
+    let (ip, of_gateway) = (w.ip(host), w.town.slots[0].networks.address);
+    w.meet(far, host);
+    w.meet(host, far);
+    w.town.ask(host, of_gateway);
+    let before = w.questions.checked;
+    for _ in 0..60 {
+        w.town.send(far, ip);
+        w.run(secs(1));
+    }
+    assert_ne!(w.questions.checked, before, "nobody was asked");
+}
