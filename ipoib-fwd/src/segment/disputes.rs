@@ -332,6 +332,7 @@ impl<P: Packet> Segment<P> {
         }
         self.unproven.remove(&ip);
         self.proven_at.insert(ip, now);
+        self.kept.note(now, ip);
         let discovered = self.discovery.take_found(ip);
         match claim {
             Claim::Ethernet(arp) => {

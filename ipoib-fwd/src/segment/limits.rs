@@ -136,6 +136,7 @@ pub(super) struct Limits {
     lookups_router: Vec<Bucket>,
     announcements_each: Vec<Bucket>,
     searches_each: Vec<Bucket>,
+    heard_each: Vec<Bucket>,
     hash: FixedState,
     /// Requests on the InfiniBand side, and on the Ethernet side.
     pub(super) infiniband_requests: Bucket,
@@ -167,6 +168,7 @@ impl Limits {
             announcements_each: vec![bucket(now, ANNOUNCEMENTS_EACH); LOOKUP_SHARES],
             hash: FixedState::with_seed(seed),
             searches_each: vec![bucket(now, SEARCHES_EACH); LOOKUP_SHARES],
+            heard_each: vec![bucket(now, SEARCHES_EACH); LOOKUP_SHARES],
             searches: bucket(now, SEARCHES),
             own_side: bucket(now, SEARCHES),
             infiniband_requests: bucket(now, REQUESTS),
@@ -201,6 +203,12 @@ impl Limits {
     pub(super) fn take_search(&mut self, now: Instant, of: By) -> bool {
         let share = self.hash.hash_one(of) as usize % LOOKUP_SHARES;
         self.searches_each.get_mut(share).is_some_and(|b| b.take(now)) && self.searches.take(now)
+    }
+
+    /// True if an address that a host has mentioned may be queried by discovery, which has a limit of its own for all.
+    pub(super) fn take_heard(&mut self, now: Instant, of: By) -> bool {
+        let share = self.hash.hash_one(of) as usize % LOOKUP_SHARES;
+        self.heard_each.get_mut(share).is_some_and(|b| b.take(now))
     }
 
     /// True if an announcement that a host has brought about may go to a side.

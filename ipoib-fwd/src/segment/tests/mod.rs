@@ -7,6 +7,7 @@ mod day;
 mod discovery;
 mod floods;
 mod hosts;
+mod kept;
 mod networks;
 mod role;
 mod said;
