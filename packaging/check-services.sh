@@ -336,6 +336,9 @@ environment OPTIONS "--report /run/gateway.json --capture $folder/gateway.pcap -
 restart_gateway
 pings 200
 bounded 4 $folder/gateway.*
+# The gateway that ended has kept the hosts that it knew.
+[ "$(stat --format '%U:%G %a' $folder/gateway/hosts)" = 'root:root 600' ]
+grep -q '^10\.77\.0\.2 ' $folder/gateway/hosts
 
 begin 'user.conf, the exporter with it, and user@.conf'
 sed -i '/^\[gateway\]$/a user = "ipoib-fwd"\ngroup = "ipoib-fwd"' /etc/ipoib-fwd/gateway.toml
@@ -354,6 +357,9 @@ pings 200
 # Those that are there before it is that user are root's.
 owner='(ipoib-fwd:ipoib-fwd|root:root)'
 find $folder/*.eth.pcap* -user ipoib-fwd | grep -q .
+kept() { grep -qs '^10\.77\.0\.2 ' /run/ipoib-fwd-user/hosts; }
+within 30 kept
+[ "$(stat --format '%U:%G %a' /run/ipoib-fwd-user/hosts)" = 'ipoib-fwd:ipoib-fwd 600' ]
 bounded 4 $folder/gateway.*
 tells() { figures >/tmp/figures 2>&1 && grep -q '^ipoib_fwd_segment_role{' /tmp/figures; }
 within 30 tells
@@ -405,6 +411,7 @@ getent passwd ipoib-fwd >/dev/null
 [ ! -e /run/systemd/dynamic-uid/ipoib-metrics ]
 not grep -lxE 'ipoib-fwd|ibfab' /proc/[0-9]*/comm
 [ ! -e /etc/ipoib-fwd ]
+[ -z "$(find /var/lib/ipoib-fwd -name 'hosts*' 2>/dev/null)" ]
 [ -z "$(find /run/dpdk -name 'ipoib-fwd*')" ]
 begin ''
 trap - ERR

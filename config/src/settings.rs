@@ -88,6 +88,9 @@ section! {
         /// Directory, on a local disk, in which `ipoib-fwd ctl capture` makes its files; "" for none: then nothing is captured while the
         /// gateway runs. Whoever may write to it may take them away.
         pub captures: Option<PathBuf> = None, Restart;
+        /// Directory in which the gateway keeps the addresses of known hosts, so that it queries them first after a restart. Each
+        /// gateway needs its own. Without it the one that systemd has made (StateDirectory=), if there is one; else nothing is kept.
+        pub state_directory: Option<PathBuf> = None, Restart;
         /// UNIX socket of `ipoib-fwd ctl`, in a directory that exists; "" for none.
         pub control_socket: Option<PathBuf> = Some("/run/ipoib-fwd.sock".into()), Restart;
         /// User that the gateway becomes when its ports and devices are open, by name or number; "" for the one that starts it. What it

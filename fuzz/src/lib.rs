@@ -13,6 +13,7 @@ pub mod fabric;
 pub mod forward;
 pub mod http;
 pub mod ipoib;
+pub mod kept;
 pub mod mad;
 pub mod netlink;
 pub mod packet;
@@ -45,6 +46,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("forward", forward::run),
     ("http", http::run),
     ("ipoib", ipoib::run),
+    ("kept", kept::run),
     ("mad", mad::run),
     ("netlink", netlink::run),
     ("packet", packet::run),

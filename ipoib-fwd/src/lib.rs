@@ -11,6 +11,7 @@ pub mod gateway;
 pub mod gids;
 pub mod glossary;
 pub mod init;
+pub mod kept;
 pub mod metrics;
 pub mod options;
 pub mod page;

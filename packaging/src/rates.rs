@@ -55,6 +55,18 @@ const ROWS: &[Row] = &[
         "| addresses with a claim, or contested for {} s | {} |",
         &[("segment/owners.rs", "CONTESTED"), ("segment/owners.rs", "ADDRESSES")],
     ),
+    (
+        "| hosts that the gateway remembers, over a restart with a state directory | {}, for a day; {} are announced within 3 s |",
+        &[("ipoib-fwd/src/kept.rs", "MOST"), ("segment/tests/kept.rs", "PROMISED")],
+    ),
+    (
+        "because a gateway hears them in a segment without subnets | {0}, in the first {1} s; {3} at once and {2} a second of one host |",
+        &[
+            ("segment/discovery.rs", "MOST"),
+            ("segment/discovery.rs", "LISTEN"),
+            ("segment/limits.rs", "SEARCHES_EACH"),
+        ],
+    ),
     ("| addresses that hosts probe for | {} on each side |", &[("segment/names.rs", "MOST")]),
     ("| claims that a standby gateway notes | {} |", &[("segment/meanwhile.rs", "MOST")]),
     (

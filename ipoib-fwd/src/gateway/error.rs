@@ -53,6 +53,9 @@ pub enum GatewayError {
     /// The thread that writes captures.
     #[error("cannot make the thread that writes captures")]
     CaptureThread(#[source] std::io::Error),
+    /// The thread that keeps known hosts.
+    #[error("cannot start the thread that keeps known hosts")]
+    HostsThread(#[source] std::io::Error),
     /// The user or group that the gateway is to become.
     #[error(transparent)]
     User(#[from] privileges::UserError),

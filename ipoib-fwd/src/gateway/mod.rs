@@ -7,6 +7,7 @@ mod devices;
 mod error;
 mod frames;
 mod gids;
+mod keeper;
 mod leases;
 mod partial_checksum;
 mod port_names;

@@ -1,6 +1,7 @@
 //! From a command line to a running gateway, and back.
 
 use std::num::NonZeroU32;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ use serde_json::{Value, json};
 use super::board::GatewayBoard;
 use super::control::duties::Duties;
 use super::control::events::Events;
+use super::control::kept::Kept;
 use super::control::ports::{DeviceGids, Endpoints, EthernetPort, GatewayEndpoint, port_name};
 use super::control::recordings::Recordings;
 use super::control::reload::{Reloader, policy};
@@ -33,6 +35,7 @@ use super::control::{GatewayControl, Schedule};
 use super::devices::{Devices, open_soft};
 use super::error::{GatewayError, Places};
 use super::gids::{self, GatewayGids};
+use super::keeper::Keeper;
 use super::leases::Leases;
 use super::port_names::PortNames;
 use super::privileges::Privileges;
@@ -291,17 +294,31 @@ impl Running<'_> {
         Ok(all)
     }
 
+    /// The processors of a thread that is no lcore's.
+    fn other_cpus(&self) -> Result<Option<CpuSet>, GatewayError> {
+        let mut workers = Vec::new();
+        for &lcore in &self.lcores {
+            workers.push(self.eal.launch(lcore, writer::own_cpus)?.join()?);
+        }
+        Ok(writer::beside(&self.cpus, &writer::own_cpus(), &workers))
+    }
+
+    /// Known hosts of an earlier run, and the thread that keeps those of this one, if there is a directory for them.
+    fn kept(&self, now: Instant) -> Result<Kept, GatewayError> {
+        let given = self.config.gateway.state_directory.clone();
+        let Some(directory) = given.or_else(service_state_directory) else { return Ok(Kept::new(now)) };
+        let keeper =
+            Keeper::start(directory.clone(), self.other_cpus()?).map_err(GatewayError::HostsThread)?;
+        Ok(Kept::in_directory(now, &directory, keeper))
+    }
+
     /// The thread that writes captures, if there may be some. It is one of those that give up their privileges, and is where no worker is.
     fn recordings(&mut self) -> Result<Recordings, GatewayError> {
         let capture = self.capture.take();
         if capture.is_none() && self.config.gateway.captures.is_none() {
             return Ok(Recordings::default());
         }
-        let mut workers = Vec::new();
-        for &lcore in &self.lcores {
-            workers.push(self.eal.launch(lcore, writer::own_cpus)?.join()?);
-        }
-        let cpus = writer::beside(&self.cpus, &writer::own_cpus(), &workers);
+        let cpus = self.other_cpus()?;
         let all = capture.as_ref().map(Capture::progress);
         let writer = Writer::start(capture, cpus).map_err(GatewayError::CaptureThread)?;
         Ok(Recordings::new(writer, all))
@@ -376,6 +393,8 @@ impl Running<'_> {
             capture.begin()?;
         }
         let recordings = self.recordings()?;
+        let kept = self.kept(now)?;
+        kept.restore(now, &mut duties);
         let own = WorkerCounters::default();
         let Some(times) = Times::new() else {
             return Err(GatewayError::Unsupported("the histograms' bounds are not possible".to_owned()));
@@ -407,6 +426,7 @@ impl Running<'_> {
             events: Events::new(),
             chosen: Chosen::default(),
             recordings,
+            kept,
             traces: Traces::new(),
             base: Base::new(now),
             times,
@@ -427,8 +447,10 @@ impl Running<'_> {
         let drivers = controller.ethernets.iter().flat_map(|end| end.port.drivers());
         self.privileges.give_up(self.config, drivers.clone())?;
         let seccomp = self.config.gateway.seccomp;
-        let filter = self.privileges.filter_calls(seccomp, drivers, self.eal, &self.lcores)?;
-        controller.recordings.settle(filter)?;
+        let filters = self.privileges.filter_calls(seccomp, drivers, self.eal, &self.lcores)?;
+        let (captures, hosts) = filters.map(|filters| (filters.captures, filters.hosts)).unzip();
+        controller.recordings.settle(captures)?;
+        controller.kept.settle(hosts)?;
         let mut jobs = Vec::new();
         for ((worker, &lcore), handle) in workers.into_iter().zip(&self.lcores).zip(&handles) {
             let handle = Arc::clone(handle);
@@ -503,6 +525,7 @@ impl<B: Backend> GatewayControl<B> {
             srq_low: self.srq_low(),
             failure: self.failure,
         };
+        self.kept.finish();
         drop(self.ethernets);
         let mut closed = Ok(report);
         for (endpoint, queues) in self.endpoints.into_list().into_iter().zip(queues) {
@@ -514,6 +537,14 @@ impl<B: Backend> GatewayControl<B> {
         captured?;
         closed
     }
+}
+
+/// The directory that the service manager has made for state (systemd: `StateDirectory=`), the first of several.
+fn service_state_directory() -> Option<PathBuf> {
+    let all = std::env::var_os("STATE_DIRECTORY")?;
+    let first = all.as_encoded_bytes().split(|byte| *byte == b':').next()?;
+    let path = Path::new(std::ffi::OsStr::from_bytes(first));
+    path.is_absolute().then(|| path.to_owned())
 }
 
 /// What the process occupies, in KiB.

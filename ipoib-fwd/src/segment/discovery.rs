@@ -7,6 +7,12 @@
 //! ([`ownership`](super::ownership)): the other side is queried, and if it stays silent the host is announced
 //! there. The host is not learned thereby, unless a packet or another host waits for it.
 //!
+//! Addresses of hosts that were known before ([`kept`](super::kept)) come first, the most recent ones first of all.
+//! Their second round precedes the first one of the other addresses as soon as it is due.
+//!
+//! A segment without subnets has no addresses to query. There a gateway that has started to forward also queries
+//! the addresses that it hears in requests and announcements, for a time in which hosts' own entries age.
+//!
 //! Queries and answers have token buckets of their own. While hosts look for many
 //! addresses, discovery slows down.
 
@@ -16,17 +22,19 @@ use std::time::{Duration, Instant};
 
 use foldhash::fast::FixedState;
 
-use super::arp::announcement_ethernet;
+use super::arp::{ArpMeaning, announcement_ethernet};
 use super::fabric::Fabric;
 use super::hosts;
+use super::limits::By;
 use super::machine::Segment;
 use super::output::Packet;
 use super::pending::Claim;
 use crate::forward::{Prefix, Settings, Side};
 use ipoib::net::ethernet::MacAddress;
+use ipoib::net::ipv4::is_unicast;
 
-/// Most addresses that are queried: first those of hosts that were heard on Ethernet, then the other
-/// ones, the smallest subnets first.
+/// Most addresses of subnets that are queried: first those of hosts that were heard on Ethernet, then the other
+/// ones, the smallest subnets first. Addresses of hosts that were known before come on top.
 pub(super) const MOST: usize = 4096;
 /// Larger subnets are left out.
 pub(super) const LARGEST: u64 = 1 << 16;
@@ -37,14 +45,25 @@ const ANSWER: Duration = Duration::from_secs(1);
 /// Time between two steps, and the most queries of one: a step may be late.
 const PACE: Duration = Duration::from_millis(8);
 const STEP: usize = 16;
+/// How long after the start of a gateway addresses that are heard are queried in a segment without subnets.
+/// Entries of Linux age in at most 45 s.
+const LISTEN: Duration = Duration::from_secs(60);
+
+/// Addresses that are queried from this moment on.
+#[derive(Debug)]
+struct Round {
+    from: Instant,
+    addresses: VecDeque<Ipv4Addr>,
+}
 
 /// Discovery in progress.
 #[derive(Debug)]
 pub(super) struct Discovery {
-    /// Addresses that are still to be queried in this round.
-    waiting: VecDeque<Ipv4Addr>,
-    /// When the second round starts, and its addresses.
-    second: Option<(Instant, VecDeque<Ipv4Addr>)>,
+    /// What is still to be queried: the first round that may start is continued first.
+    rounds: Vec<Round>,
+    /// Until when addresses that are heard are queried, and which ones were, at most [`MOST`].
+    listens: Option<Instant>,
+    heard: HashSet<Ipv4Addr, FixedState>,
     /// Until when answers for the queried addresses count.
     queried: HashMap<IpAddr, Instant, FixedState>,
     /// Addresses that were answered for and are being proven.
@@ -58,8 +77,9 @@ impl Discovery {
     pub(super) fn new(now: Instant, seed: u64) -> Self {
         let hasher = || FixedState::with_seed(seed);
         Self {
-            waiting: VecDeque::new(),
-            second: None,
+            rounds: Vec::new(),
+            listens: None,
+            heard: HashSet::with_hasher(hasher()),
             queried: HashMap::with_hasher(hasher()),
             found: HashSet::with_hasher(hasher()),
             announced: HashSet::with_hasher(hasher()),
@@ -67,16 +87,52 @@ impl Discovery {
         }
     }
 
-    fn start(&mut self, now: Instant, addresses: impl Iterator<Item = Ipv4Addr>) {
+    /// Queries `first`, each twice, and then the `others`.
+    fn start(
+        &mut self,
+        now: Instant,
+        first: impl Iterator<Item = Ipv4Addr>,
+        others: impl Iterator<Item = Ipv4Addr>,
+    ) {
         self.stop();
-        self.waiting.extend(addresses.take(MOST));
-        self.second = Some((now + AGAIN, self.waiting.clone()));
+        self.add_rounds(now, first.collect());
+        self.add_rounds(now, others.take(MOST).collect());
         self.next = now;
     }
 
+    fn add_rounds(&mut self, now: Instant, addresses: VecDeque<Ipv4Addr>) {
+        if !addresses.is_empty() {
+            self.rounds.push(Round { from: now, addresses: addresses.clone() });
+            self.rounds.push(Round { from: now + AGAIN, addresses });
+        }
+    }
+
+    /// True if an address that is heard should be queried: it was not since the gateway started to forward.
+    fn wants(&self, now: Instant, ip: Ipv4Addr) -> bool {
+        self.listens.is_some_and(|until| now < until) && self.heard.len() < MOST && !self.heard.contains(&ip)
+    }
+
+    /// Queries an address that is heard, twice.
+    fn query(&mut self, now: Instant, ip: Ipv4Addr) {
+        if self.rounds.is_empty() {
+            self.next = self.next.max(now);
+        }
+        self.heard.insert(ip);
+        // Such addresses share rounds, so that there are few.
+        match self.rounds.iter_mut().find(|round| round.from <= now) {
+            Some(round) => round.addresses.push_back(ip),
+            None => self.rounds.push(Round { from: now, addresses: VecDeque::from([ip]) }),
+        }
+        match self.rounds.iter_mut().find(|round| round.from > now + AGAIN / 2) {
+            Some(round) => round.addresses.push_back(ip),
+            None => self.rounds.push(Round { from: now + AGAIN, addresses: VecDeque::from([ip]) }),
+        }
+    }
+
     pub(super) fn stop(&mut self) {
-        self.waiting.clear();
-        self.second = None;
+        self.rounds.clear();
+        self.listens = None;
+        self.heard.clear();
         self.queried.clear();
         self.found.clear();
         self.announced.clear();
@@ -84,7 +140,7 @@ impl Discovery {
 
     /// A host is announced for another reason.
     pub(super) fn skip(&mut self, ip: IpAddr) {
-        if self.second.is_some() || !self.waiting.is_empty() {
+        if !self.rounds.is_empty() {
             self.announced.insert(ip);
         }
     }
@@ -100,18 +156,19 @@ impl Discovery {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let second = self.second.as_ref().map(|(at, _)| (*at).max(self.next));
-        if self.waiting.is_empty() { second } else { Some(self.next) }
+        let from = self.rounds.iter().map(|round| round.from).min();
+        from.map(|from| from.max(self.next))
     }
 
     /// The next address to query.
     fn next(&mut self, now: Instant) -> Option<Ipv4Addr> {
-        if self.waiting.is_empty()
-            && let Some((_, addresses)) = self.second.take_if(|(at, _)| *at <= now)
-        {
-            self.waiting = addresses;
+        let at = self.rounds.iter().position(|round| round.from <= now)?;
+        let round = self.rounds.get_mut(at)?;
+        let ip = round.addresses.pop_front();
+        if round.addresses.is_empty() {
+            self.rounds.remove(at);
         }
-        self.waiting.pop_front()
+        ip
     }
 
     /// Forgets queries for which an answer no longer counts. A proof takes less time than that.
@@ -155,10 +212,31 @@ impl<P: Packet> Segment<P> {
                 && !own.owns(IpAddr::V4(*ip))
                 && !announced.contains(&IpAddr::V4(*ip))
         };
+        let known: Vec<_> = self.kept.newest_first(now).map(|host| host.ip).filter(wanted).collect();
+        let all: HashSet<_> = known.iter().copied().collect();
         let heard = |ip: &Ipv4Addr| self.heard.has(IpAddr::V4(*ip));
+        let wanted = |ip: &Ipv4Addr| !all.contains(ip) && wanted(ip);
         let first = addresses(&subnets).filter(|ip| heard(ip) && wanted(ip));
         let others = addresses(&subnets).filter(|ip| !heard(ip) && wanted(ip));
-        self.discovery.start(now, first.chain(others));
+        self.discovery.start(now, known.into_iter(), first.chain(others));
+        if own.settings.knows_no_subnet() {
+            self.discovery.listens = Some(now + LISTEN);
+        }
+    }
+
+    /// A station has sent an ARP packet. In a segment without subnets its addresses are queried like those of a
+    /// subnet: hosts of the other side may have them at hardware addresses that are gone.
+    pub(super) fn discover_heard(&mut self, now: Instant, sender: Ipv4Addr, meaning: ArpMeaning, by: By) {
+        let target = match meaning {
+            ArpMeaning::Request { target } | ArpMeaning::Probe { target } => Some(target),
+            ArpMeaning::Reply | ArpMeaning::Announcement => None,
+        };
+        for ip in std::iter::once(sender).chain(target) {
+            let is_host = is_unicast(ip) && !self.own.owns(ip.into());
+            if is_host && self.discovery.wants(now, ip) && self.limits.take_heard(now, by) {
+                self.discovery.query(now, ip);
+            }
+        }
     }
 
     /// Continues discovery.

@@ -357,6 +357,7 @@ impl<P: Packet> Segment<P> {
         self.unproven.remove(&ip);
         self.proven_at.insert(ip, now);
         self.limits.note_proven(ip, claim.place());
+        self.kept.note(now, ip);
         let discovered = self.discovery.take_found(ip);
         match claim {
             Claim::Ethernet(arp) => {

@@ -44,6 +44,11 @@ impl<P: Packet> Segment<P> {
         if kind != ArpKind::Probe {
             self.heard.note(sender);
         }
+        if let Ok(meaning) = checked
+            && known != SenderKnowledge::PeerGateway
+        {
+            self.discover_heard(now, arp.sender_ip, meaning, By::Ethernet(arp.sender_mac));
+        }
         if known == SenderKnowledge::AcrossUnproven
             && kind != ArpKind::Probe
             && self.discard_report(now, fabric, Side::Ethernet, sender)

@@ -60,6 +60,11 @@ impl<P: Packet> Segment<P> {
         if forged {
             return Err(DropReason::ForgedArp);
         }
+        if let Ok(meaning) = checked
+            && known != SenderKnowledge::PeerGateway
+        {
+            self.discover_heard(now, arp.sender_ip, meaning, By::Lid(from.slid));
+        }
         if known == SenderKnowledge::AcrossUnproven
             && kind != ArpKind::Probe
             && self.discard_report(now, fabric, Side::InfiniBand, sender)

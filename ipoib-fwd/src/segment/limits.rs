@@ -161,6 +161,7 @@ pub(super) struct Limits {
     lookups_each: Vec<Bucket>,
     lookups_router: Vec<Bucket>,
     announcements_each: Vec<Bucket>,
+    heard_each: Vec<Bucket>,
     hash: FixedState,
     /// Requests on the InfiniBand side for its own hosts, and on the Ethernet side.
     pub(super) infiniband_requests: Bucket,
@@ -204,6 +205,7 @@ impl Limits {
             proven: Heard::new(seed.rotate_left(20)),
             own_side: [bucket(now, LOOKUPS); 2],
             reported: bucket(now, LOOKUPS),
+            heard_each: vec![bucket(now, SEARCHES_EACH); LOOKUP_SHARES],
             infiniband_requests: bucket(now, REQUESTS),
             ethernet_requests: bucket(now, REQUESTS),
             probes: bucket(now, SEARCHES),
@@ -261,6 +263,12 @@ impl Limits {
         let own = self.own_side.get_mut(side as usize);
         let bucket = if is_reported { Some(&mut self.reported) } else { own };
         bucket.is_some_and(|bucket| bucket.take(now))
+    }
+
+    /// True if an address that a host has mentioned may be queried by discovery, which has a limit of its own for all.
+    pub(super) fn take_heard(&mut self, now: Instant, of: By) -> bool {
+        let share = self.hash.hash_one(of) as usize % LOOKUP_SHARES;
+        self.heard_each.get_mut(share).is_some_and(|b| b.take(now))
     }
 
     /// True if an announcement that a host has brought about may go to a side.

@@ -15,6 +15,7 @@ use super::discovery::Discovery;
 use super::fabric::{Fabric, v4};
 use super::hosts::{self, Ageing, HostCounters, HostInfo, Hosts, worker_of};
 use super::introductions::Introductions;
+use super::kept::Kept;
 use super::limits::Limits;
 use super::meanwhile::Meanwhile;
 use super::names::Names;
@@ -113,6 +114,7 @@ pub struct Segment<P> {
     /// Of InfiniBand hosts, on Ethernet.
     pub(super) ethernet_announcements: Announcements,
     pub(super) discovery: Discovery,
+    pub(super) kept: Kept,
     outputs: VecDeque<Output<P>>,
     sweep: Instant,
 }
@@ -143,6 +145,7 @@ impl<P: Packet> Segment<P> {
             announcements: Announcements::default(),
             ethernet_announcements: Announcements::default(),
             discovery: Discovery::new(now, settings.seed.rotate_left(12)),
+            kept: Kept::new(settings.seed.rotate_left(20)),
             outputs: VecDeque::new(),
             sweep: now,
         }

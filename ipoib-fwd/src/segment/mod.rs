@@ -20,6 +20,7 @@
 //! * `owners`, `disputes` – one owner an address: claims, moves, addresses that move too often; `defence` – how often an address is defended.
 //! * `names` – in whose name hosts are queried; `introductions` – InfiniBand hosts learn by such a question where an Ethernet host is.
 //! * `discovery` – hosts that a gateway queries when it starts to forward, so that it can announce them.
+//! * `kept` – hosts that were known before: discovery queries them first.
 //! * `parked` – packets that wait: for an address, or for a connection.
 //! * `role` – what a segment does that another gateway forwards.
 //! * `local` – what the gateway says itself: ping replies, ICMP errors.
@@ -36,6 +37,7 @@ mod fabric;
 mod hosts;
 mod infiniband_arp;
 mod introductions;
+mod kept;
 mod knowledge;
 mod limits;
 mod local;

@@ -116,7 +116,9 @@ pub(super) fn read(config: &Config) -> BTreeMap<PathBuf, PathState> {
     let gids = gateway.gids.as_deref().into_iter().flat_map(|file| [file, directory_of(file)]);
     let cables = config.infiniband.soft.iter().flat_map(|soft| &soft.ports);
     let cables = cables.filter_map(|port| cable_socket(&port.link)).map(Path::new);
-    let all = gids.chain(gateway.captures.as_deref()).chain(cables);
+    let written =
+        [&gateway.captures, &gateway.state_directory].into_iter().filter_map(|path| path.as_deref());
+    let all = gids.chain(written).chain(cables);
     all.map(|path| (path.to_owned(), state(path, later.as_ref()))).collect()
 }
 

@@ -9,6 +9,7 @@ use crate::subject::Subject;
 pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     gids(subject, found);
     captures(subject, found);
+    state(subject, found);
     cables(subject, found);
 }
 
@@ -51,27 +52,40 @@ fn gids(subject: &Subject<'_>, found: &mut Vec<Finding>) {
 }
 
 fn captures(subject: &Subject<'_>, found: &mut Vec<Finding>) {
-    const KEY: &str = "gateway.captures";
-    let Some(directory) = &subject.config.gateway.captures else { return };
-    let Some(state) = subject.machine.paths.get(directory) else { return };
-    let shown = directory.display();
-    let (what, help) = match state.kind {
-        PathKind::Missing => {
-            (format!("{KEY}: there is no directory {shown}"), format!("make it: mkdir -p {shown}"))
-        }
-        PathKind::Other => (format!("{KEY}: {shown} is no directory"), "name a directory".to_owned()),
-        PathKind::Directory if !state.is_writable => {
-            let what = format!("{KEY}: {} may not write to {shown}", later(subject));
-            (what, format!("give it the directory: chown {} {shown}", later_user(subject)))
-        }
-        PathKind::Directory => return,
+    let directory = subject.config.gateway.captures.as_deref();
+    let Some((kind, finding)) = directory.and_then(|at| written(subject, "gateway.captures", at)) else {
+        return;
     };
-    let finding = subject.of_key(Code::PathUnusable, KEY, None, what, help);
     // A capture is started later, when the directory may be there.
-    found.push(match state.kind {
+    found.push(match kind {
         PathKind::Missing => finding.as_severe_as(Severity::Warning),
         PathKind::Directory | PathKind::Other => finding,
     });
+}
+
+fn state(subject: &Subject<'_>, found: &mut Vec<Finding>) {
+    let directory = subject.config.gateway.state_directory.as_deref();
+    let finding = directory.and_then(|at| written(subject, "gateway.state-directory", at));
+    // The gateway forwards without it.
+    found.extend(finding.map(|(_, finding)| finding.as_severe_as(Severity::Warning)));
+}
+
+/// What is wrong with a directory that the gateway writes to later.
+fn written(subject: &Subject<'_>, key: &'static str, directory: &Path) -> Option<(PathKind, Finding)> {
+    let state = subject.machine.paths.get(directory)?;
+    let shown = directory.display();
+    let (what, help) = match state.kind {
+        PathKind::Missing => {
+            (format!("{key}: there is no directory {shown}"), format!("make it: mkdir -p {shown}"))
+        }
+        PathKind::Other => (format!("{key}: {shown} is no directory"), "name a directory".to_owned()),
+        PathKind::Directory if !state.is_writable => {
+            let what = format!("{key}: {} may not write to {shown}", later(subject));
+            (what, format!("give it the directory: chown {} {shown}", later_user(subject)))
+        }
+        PathKind::Directory => return None,
+    };
+    Some((state.kind, subject.of_key(Code::PathUnusable, key, None, what, help)))
 }
 
 fn cables(subject: &Subject<'_>, found: &mut Vec<Finding>) {

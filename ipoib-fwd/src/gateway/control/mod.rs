@@ -5,6 +5,7 @@ mod checksums;
 mod drain;
 pub(super) mod duties;
 pub(super) mod events;
+pub(super) mod kept;
 mod metrics;
 pub(super) mod news;
 mod page;
@@ -42,6 +43,7 @@ use crate::forward::EndpointIndex;
 use crate::segment::pair::storm::SharedStorm;
 use duties::Duties;
 use events::Events;
+use kept::Kept;
 use ports::{DeviceGids, Endpoints, EthernetPort};
 use recordings::Recordings;
 use reload::Reloader;
@@ -87,6 +89,7 @@ pub(super) struct GatewayControl<B: Backend> {
     pub(super) chosen: Chosen,
     pub(super) base: Base,
     pub(super) recordings: Recordings,
+    pub(super) kept: Kept,
     pub(super) traces: Traces,
     pub(super) times: Times,
     pub(super) stats_period: Option<Duration>,
@@ -161,6 +164,7 @@ impl<B: Backend> GatewayControl<B> {
             }
             self.schedule.stats = now + period;
         }
+        self.keep_hosts(now);
         self.drive_recording(now);
         self.drive_traces(now)
     }
@@ -246,6 +250,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
         self.service.stopping();
         let said = || ("the gateway stops".to_owned(), serde_json::Value::Null);
         self.events.tell(now, What::Stopping, None, said);
+        self.keep_all_hosts(now);
         self.shut_down(now);
     }
 

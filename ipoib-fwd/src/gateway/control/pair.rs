@@ -409,7 +409,7 @@ impl<B: Backend> GatewayControl<B> {
 }
 
 /// The hosts that a link knows.
-fn infiniband_hosts(now: Instant, link: &Link) -> impl Iterator<Item = IpAddr> + use<> {
+pub(super) fn infiniband_hosts(now: Instant, link: &Link) -> impl Iterator<Item = IpAddr> + use<> {
     link.neighbours(now).into_iter().filter(|host| host.hardware.is_some()).map(|host| host.ip)
 }
 

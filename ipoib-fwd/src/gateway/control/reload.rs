@@ -474,6 +474,7 @@ impl<B: Backend> GatewayControl<B> {
             self.segment_readers.iter().map(|reader| SegmentTotals::of([reader], ground.index)).collect();
         if let Some(duty) = self.segments.at_mut(ground.index) {
             duty.counted_before = counted;
+            self.kept.restore_segment(now, duty);
         }
         self.tell_places();
     }

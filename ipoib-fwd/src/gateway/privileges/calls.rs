@@ -108,6 +108,16 @@ pub(super) const CAPTURES: &[Call] = calls![
     SYS_unlinkat "the same",
 ];
 
+/// The thread that keeps known hosts: two files of one directory.
+pub(super) const HOSTS: &[Call] = calls![
+    SYS_openat "the new file, and its directory",
+    SYS_fcntl "descriptors",
+    SYS_fsync "the file is on the disk before it takes the place of the one before",
+    #[cfg(target_arch = "x86_64")] SYS_rename "it takes that place",
+    SYS_renameat2 "the same",
+    #[cfg(target_arch = "x86_64")] SYS_open "the same as its successor",
+];
+
 /// The control lcore, and with it the threads of DPDK: sockets, files, timers, memory, threads.
 pub(super) const CONTROL: &[Call] = calls![
     SYS_epoll_create1 "the event loop",
@@ -147,6 +157,7 @@ pub(super) const CONTROL: &[Call] = calls![
     SYS_pwrite64 "GID tables, the report",
     SYS_lseek "the same",
     SYS_ftruncate "GID tables that grow",
+    SYS_fsync "the list of known hosts, on its thread",
     SYS_fallocate "the same",
     SYS_flock "who maintains a GID table; captures, on their thread",
     SYS_fchmod "who reads a GID table",

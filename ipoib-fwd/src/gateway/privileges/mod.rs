@@ -20,6 +20,18 @@ const TRIED: &[&str] = &["net_af_packet", "net_af_xdp", "net_bonding", "net_null
 /// What the thread that writes captures calls.
 const CAPTURES: &[&[Call]] = &[calls::ANY, calls::CAPTURES];
 
+/// What the thread that keeps known hosts calls.
+const HOSTS: &[&[Call]] = &[calls::ANY, calls::HOSTS];
+
+/// Filters that threads apply to themselves.
+#[derive(Debug)]
+pub(super) struct OwnFilters {
+    /// Of the thread that writes captures.
+    pub(super) captures: Filter,
+    /// Of the thread that keeps known hosts.
+    pub(super) hosts: Filter,
+}
+
 /// What drives the InfiniBand ports, as far as that matters here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Driver {
@@ -99,19 +111,20 @@ impl Privileges {
     }
 
     /// Has each thread make the system calls of its role and no others: all threads there are those of the control lcore, and workers,
-    /// which have no job yet, only their own among them. What is returned is the filter of the thread that writes captures, for it to apply.
+    /// which have no job yet, only their own among them. What is returned are the filters of threads that apply them.
     pub(super) fn filter_calls<'a>(
         &self,
         seccomp: Seccomp,
         ports: impl Iterator<Item = &'a str> + Clone,
         eal: &Eal,
         workers: &[LcoreId],
-    ) -> Result<Option<Filter>, GatewayError> {
+    ) -> Result<Option<OwnFilters>, GatewayError> {
         let Some((violation, why)) = violation(seccomp, self.driver, ports.clone()) else { return Ok(None) };
         let worker = worker_calls(self.driver, ports.clone());
         let control: Vec<_> = worker.iter().copied().chain(control_calls(ports)).collect();
         let (worker, control) = (Filter::new(&worker, violation)?, Filter::new(&control, violation)?);
-        let captures = Filter::new(CAPTURES, violation)?;
+        let filters =
+            OwnFilters { captures: Filter::new(CAPTURES, violation)?, hosts: Filter::new(HOSTS, violation)? };
         panics::tell_plainly();
         // A thread's first allocation makes calls that differ by the allocator's version, and none of its later ones.
         for &lcore in workers {
@@ -135,7 +148,7 @@ impl Privileges {
                 }
             }
         );
-        Ok(Some(captures))
+        Ok(Some(filters))
     }
 
     fn keep(&self, reasons: &[Reason]) -> Result<(), GatewayError> {
@@ -248,7 +261,9 @@ mod tests {
     use dataplane::capture::{Bounds, Capture, Order, Recording, State};
     use tap::{FrameKind, TapDirection};
 
+    use super::super::keeper;
     use super::*;
+    use crate::kept::KeptFile;
 
     /// What a process of its own is to do.
     const TASK: &str = "GATEWAY_TEST_TASK";
@@ -356,6 +371,40 @@ mod tests {
             "execute" => drop(Command::new("/bin/true").status()),
             _ => drop(std::net::UdpSocket::bind("127.0.0.1:0")),
         });
+    }
+
+    #[test]
+    fn the_thread_that_keeps_hosts_does_nothing_but_write_them() {
+        let me = "the_thread_that_keeps_hosts_does_nothing_but_write_them";
+        let Ok(task) = std::env::var(TASK) else {
+            assert!(child(me, "write").success());
+            for task in ["execute", "socket", "list"] {
+                assert_eq!(child(me, task).signal(), Some(SIGSYS), "{task}");
+            }
+            // It has the control lcore's filter, too.
+            let control: Vec<_> = worker_calls(Driver::Soft, ["net_null"].into_iter())
+                .into_iter()
+                .chain(control_calls(["net_null"].into_iter()))
+                .flatten()
+                .map(|call| call.number)
+                .collect();
+            for call in HOSTS.iter().copied().flatten() {
+                assert!(control.contains(&call.number), "{}", call.name);
+            }
+            return;
+        };
+        let directory = std::env::temp_dir().join(format!("filtered-hosts-{}", std::process::id()));
+        if task == "write" {
+            std::fs::create_dir_all(&directory).unwrap();
+        }
+        let of = directory.clone();
+        under(Filter::new(HOSTS, Violation::Kill).unwrap(), move || match task.as_str() {
+            "write" => (0..2).for_each(|_| keeper::write(&of, &KeptFile::default()).unwrap()),
+            "execute" => drop(Command::new("/bin/true").status()),
+            "socket" => drop(std::net::UdpSocket::bind("127.0.0.1:0")),
+            _ => drop(std::fs::read_dir("/").map(Iterator::count)),
+        });
+        std::fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]

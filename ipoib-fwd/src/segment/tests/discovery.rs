@@ -5,33 +5,33 @@ use crate::forward::{Prefix, Role, Routes};
 use crate::segment::discovery::MOST;
 
 /// A standby gateway that knows nobody.
-fn standby() -> World {
+pub(super) fn standby() -> World {
     let mut w = World::new();
     w.segment.set_role(w.now, Role::Standby, std::iter::empty());
     w
 }
 
-fn start(w: &mut World) {
+pub(super) fn start(w: &mut World) {
     w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
 }
 
 /// What the gateway has said meanwhile.
 #[derive(Default)]
-struct Seen {
+pub(super) struct Seen {
     /// Queries on each side, and when.
-    queried: [Vec<(Duration, Ipv4Addr)>; 2],
+    pub(super) queried: [Vec<(Duration, Ipv4Addr)>; 2],
     /// Announcements on each side, and when.
-    announced: [Vec<(Duration, Ipv4Addr)>; 2],
+    pub(super) announced: [Vec<(Duration, Ipv4Addr)>; 2],
 }
 
 impl Seen {
-    fn announced_on(&self, side: Side) -> Vec<Ipv4Addr> {
+    pub(super) fn announced_on(&self, side: Side) -> Vec<Ipv4Addr> {
         let mut all: Vec<_> = self.announced[side as usize].iter().map(|(_, ip)| *ip).collect();
         all.sort();
         all
     }
 
-    fn queries(&self, side: Side, ip: Ipv4Addr) -> usize {
+    pub(super) fn queries(&self, side: Side, ip: Ipv4Addr) -> usize {
         self.queried[side as usize].iter().filter(|(_, of)| *of == ip).count()
     }
 }
@@ -42,7 +42,7 @@ fn v4(ip: IpAddr) -> Ipv4Addr {
 }
 
 /// Lets time pass, while hosts of both sides answer whatever they are asked.
-fn answering(
+pub(super) fn answering(
     w: &mut World,
     time: Duration,
     ethernet: &[(MacAddress, Ipv4Addr)],

@@ -9,6 +9,7 @@ mod defence;
 mod discovery;
 mod floods;
 mod hosts;
+mod kept;
 mod networks;
 mod role;
 mod said;

@@ -20,6 +20,8 @@ pub(super) const MANAGER: Lid = Lid(1);
 pub(super) const GROUP: Lid = Lid(0xc001);
 /// Time between two hellos.
 pub(super) const HELLO: Duration = Duration::from_secs(1);
+/// Time between two notes of the hosts that it knows (`gateway::control::kept`).
+const REMEMBER: Duration = Duration::from_secs(5);
 /// Packets that may wait.
 const PARKED: usize = 64;
 /// A gateway looks at its ports so often (`gateway::control::pair`), and its control lcore turns no slower here.
@@ -95,6 +97,8 @@ pub(super) struct Gateway {
     pub(super) segment: Segment<Vec<u8>>,
     pub(super) pair: Pair,
     peers: Vec<PeerGateway>,
+    /// When it notes the hosts that it knows.
+    remembers: Instant,
     pub(super) sent: Vec<Sent>,
     /// Packets that went, with and without having waited, and those that waited for nothing.
     pub(super) packets: [u64; 3],
@@ -141,6 +145,7 @@ impl Gateway {
                 station(n, port(n).gid),
             ),
             peers: Vec::new(),
+            remembers: now,
             sent: Vec::new(),
             packets: [0; 3],
         };
@@ -300,6 +305,12 @@ impl Gateway {
             let (known, doubted) = (self.known(now), self.segment.doubted());
             self.pair.tell_neighbours(now, known.into_iter().filter(|host| !doubted.contains(&host.ip)));
         }
+        if now >= self.remembers {
+            self.remembers = now + REMEMBER;
+            let known: Vec<_> =
+                self.known(now).into_iter().filter(is_infiniband).map(|host| host.ip).collect();
+            self.segment.remember(now, known.into_iter());
+        }
         self.settle(now);
     }
 
@@ -446,6 +457,7 @@ impl Gateway {
     pub(super) fn assert_bounded(&self) {
         let segment = &self.segment;
         assert!(segment.hosts.len() <= MAX_NEIGHBOURS && self.look().neighbour_count() <= 4096);
+        assert!(segment.kept.len() <= MAX_NEIGHBOURS * 2);
         assert!(segment.parked.held() <= PARKED, "{} packets wait", segment.parked.held());
         assert!(segment.owners.len() <= 1024 && segment.changes.len() <= 1024);
         assert!(segment.lookups.len() <= 1024 && segment.meanwhile.doubted().len() <= 512);
