@@ -85,12 +85,14 @@ impl<P: Packet> Segment<P> {
                 self.learn_ethernet(now, fabric, &arp)?;
             }
             SenderAction::Doubt => {
-                // Whichever of the two is right, the address is on this side. Neither is proven to have it, and so not announced.
-                self.refute(now, sender, place);
-                if let Some(old) = self.hosts.get(sender) {
-                    self.doubt(now, fabric, &arp, old)?;
+                let weighed = self.hosts.get(sender).map_or(Ok(()), |old| self.doubt(now, fabric, &arp, old));
+                if weighed.is_ok() {
+                    self.prove_again(now, fabric, Side::Ethernet, sender, kind == ArpKind::Announcement);
                 }
-                self.prove_again(now, fabric, Side::Ethernet, sender, kind == ArpKind::Announcement);
+                // Whichever card is right, the address is on this side: an open claim is refused. A card that is not
+                // proven is not announced for it.
+                self.confirm(now, fabric, sender, place);
+                weighed?;
                 self.learn_ethernet(now, fabric, &arp)?;
             }
             SenderAction::Take => {

@@ -96,12 +96,15 @@ impl<P: Packet> Segment<P> {
             SenderAction::Serve => {}
             SenderAction::Confirm => self.confirm(now, fabric, sender, place),
             SenderAction::Doubt => {
-                // Whichever of the two is right, the address is on this side. Neither is proven to have it, and so not announced.
-                self.refute(now, sender, place);
-                if let Some(old) = fabric.hardware(sender) {
-                    self.doubt_infiniband(now, fabric, sender, [old, arp.sender])?;
+                let old = fabric.hardware(sender);
+                let weighed =
+                    old.map_or(Ok(()), |old| self.doubt_infiniband(now, fabric, sender, [old, arp.sender]));
+                if weighed.is_ok() {
+                    self.prove_again(now, fabric, Side::InfiniBand, sender, kind == ArpKind::Announcement);
                 }
-                self.prove_again(now, fabric, Side::InfiniBand, sender, kind == ArpKind::Announcement);
+                // As on Ethernet.
+                self.confirm(now, fabric, sender, place);
+                weighed?;
             }
             SenderAction::Take => self.take_infiniband_answer(now, fabric, &arp, known),
         }
