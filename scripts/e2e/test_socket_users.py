@@ -1,4 +1,4 @@
-"""Other users than root at the control socket: who may not use it is told who may, and who may does not keep root out."""
+"""Other users than root at the control socket: one that may not use it reads who may, and those that may do not keep root out."""
 
 import os
 import shutil

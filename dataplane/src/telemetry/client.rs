@@ -143,7 +143,9 @@ impl Client {
 /// What to do about a control socket that does not take a client.
 const fn refused(error: rustix::io::Errno) -> &'static str {
     match error {
-        rustix::io::Errno::AGAIN => "; the gateway takes no more clients",
+        rustix::io::Errno::AGAIN => {
+            "; the gateway takes no more clients: end some (ipoib-fwd ctl, top, metrics), or try again later"
+        }
         rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => {
             "; the gateway's user and the members of its group may use it: run this as one of them, or write group into [gateway]"
         }

@@ -356,7 +356,7 @@ fn warn_of(config: &FabricConfig, management: Management) {
             || config.lmc.get() != 0
         {
             tracing::warn!(
-                "partitions, prefix, hop limit and lmc of the configuration are the embedded subnet manager's: with --sm none nobody reads them"
+                "partitions, prefix, hop limit and lmc of the configuration are the embedded subnet manager's: with --sm none nobody reads them; remove them, or leave out --sm none"
             );
         }
         return;

@@ -81,7 +81,7 @@ impl Keeper {
         drop(self.tasks);
         if matches!(self.settled.recv_timeout(PATIENCE), Err(RecvTimeoutError::Timeout)) {
             tracing::warn!(
-                "the list of known hosts was not written within {} s: the disk of gateway.state-directory does not answer",
+                "the list of known hosts was not written within {} s: the disk of the state directory does not answer; check it: the next start reads the list before",
                 PATIENCE.as_secs()
             );
         }
@@ -95,8 +95,8 @@ fn keep(directory: &Path, hosts: &KeptFile, failed: bool) -> bool {
         Err(error) => {
             if !failed {
                 tracing::warn!(
-                    "{}: cannot keep the known hosts: {error}; make gateway.state-directory a directory of the user as whom the gateway \
-                     runs, with free space (systemd: StateDirectory=)",
+                    "{}: cannot keep the known hosts: {error}; name in gateway.state-directory a directory with free space that \
+                     the gateway's user may write to (systemd: StateDirectory=)",
                     directory.join(FILE).display()
                 );
             }

@@ -45,7 +45,7 @@ const ANSWER: Duration = Duration::from_secs(1);
 /// Time between two steps, and the most queries of one: a step may be late.
 const PACE: Duration = Duration::from_millis(8);
 const STEP: usize = 16;
-/// How long after the start of a gateway addresses that are heard are queried in a segment without subnets.
+/// How long heard addresses are queried in a segment without subnets, after the gateway starts to forward.
 /// Entries of Linux age in at most 45 s.
 const LISTEN: Duration = Duration::from_secs(60);
 

@@ -2,7 +2,7 @@
 //!
 //! A silent host leaves the tables after a minute, while other hosts keep it in their neighbor caches for hours. A
 //! gateway that starts to forward queries these addresses first ([`discovery`](super::discovery)). None of them
-//! is believed before it answers. The control core writes them to a file, so that they outlive a restart.
+//! is believed before it answers. The control lcore writes them to a file, so that they outlive a restart.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};

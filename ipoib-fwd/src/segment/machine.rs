@@ -73,7 +73,7 @@ ipoib::counters! {
             "A host has `gateway.address`: `own-address-claimed` in `ipoib-fwd ctl events address` and in the journal names its hardware address. Give it another address.",
         /// Requests and announcements that were not carried across, for the rate limit or because they could not be sent.
         limited =
-            "Ordinary for a moment after a restart. Without end somebody floods with ARP: `ipoib-fwd ctl trace proto=arp` tells who; or the gateway's own frames find no buffers or no room: see `no-buffers` and `eth-queue-full`.",
+            "Ordinary for a moment after a restart. Without end somebody floods with ARP: `ipoib-fwd ctl trace proto=arp` names the sender; or the gateway's own frames find no buffers or no room: see `no-buffers` and `eth-queue-full`.",
         /// Packets held for a connection.
         held_for_connection =
             "Ordinary, at the first packets to a host.",

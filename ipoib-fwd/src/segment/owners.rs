@@ -99,7 +99,7 @@ struct Address<C> {
 }
 
 impl<C> Address<C> {
-    /// Whose owner has answered makes room before whose owner is being asked: that one may be gone. Of those that are asked
+    /// Addresses whose owner has answered make room before those whose owner is being queried, since that owner may be gone. Of those that are asked
     /// for, addresses without a known owner make room first.
     const fn worth(&self) -> (u8, Instant) {
         let rank = match self.dispute {

@@ -101,7 +101,7 @@ const MONITORING: &[Row] = &[
         &[("ipoib-fwd/src/gateway/control/recordings.rs", "LAST_PATIENCE")],
     ),
     (
-        "It ends after {:min} minutes, with the newest {:word} files of {:MiB} MiB",
+        "A capture ends after {:min} minutes, with the newest {:word} files of {:MiB} MiB",
         &[
             ("dataplane/src/capture/filter.rs", "time: Duration::from_secs({})"),
             ("dataplane/src/capture/files.rs", "Self { files: {}, size"),

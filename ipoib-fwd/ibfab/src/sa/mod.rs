@@ -176,7 +176,7 @@ impl Server {
         if is_new {
             let group = request.record::<McMemberRecord>().map(|record| record.mgid.to_string());
             tracing::warn!(
-                "port {port} cannot join group {}: status {:#06x}, {}",
+                "port {port} cannot join group {}: status {:#06x}, {}; compare its P_Key, scope, rate and MTU with the partition's",
                 group.unwrap_or_default(),
                 status.0,
                 status::name(status)

@@ -97,7 +97,7 @@ impl DropReason {
             }
             Self::Standby => "Ordinary on a gateway that stands by.",
             Self::LeaseOver => {
-                "The control lcore did not run, or worker 0 did not: `control-stalled` in `ipoib-fwd ctl events alarm` and the log say for how long. Give each lcore a processor of its own, or enlarge `gateway.hello-ms`."
+                "The control lcore did not run (`control-stalled` in `ipoib-fwd ctl events alarm` and the log say for how long), or worker 0 did not. Give each lcore a processor of its own, or enlarge `gateway.hello-ms`."
             }
             Self::SegmentBlocked => {
                 "Something joins both networks: find the bridge. The gateway forwards again by itself when its probes do not come back."

@@ -60,7 +60,7 @@ fn remedy(status: u16, rate: Option<u32>) -> String {
             "it has no multicast LID left; remove groups that nobody needs, or raise its limit".to_owned()
         }
         (status::INSUFFICIENT_COMPONENTS, None) => {
-            "as it does of a group that does not exist; have the subnet manager make the group of this P_Key and scope \
+            "probably the group does not exist; have the subnet manager make the group of this P_Key and scope \
              (OpenSM: `ipoib` in the partition's line)"
                 .to_owned()
         }

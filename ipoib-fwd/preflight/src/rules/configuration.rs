@@ -38,7 +38,7 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     let mode = std::fs::metadata(file.path()).map_or(0, |about| about.permissions().mode());
     if subject.config.gateway.pair_key.is_some() && mode & 0o004 != 0 {
         let what = "the key that gateways share is in a file that others can read";
-        let help = format!("chmod 600 {}", file.path().display());
+        let help = format!("chmod o-rwx {}", file.path().display());
         found.push(subject.of_key(Code::PairKeyReadable, "gateway.pair-key", None, what, help));
     }
 }

@@ -38,7 +38,7 @@ impl<B: Backend> GatewayControl<B> {
         let Some(stall) = self.stalls.tick(now, lease) else { return };
         let ms = stall.as_millis() as u64;
         let text = format!(
-            "the control lcore did not run for {ms} ms, longer than its lease of {} ms: where there is another gateway, it may have taken over",
+            "the control lcore did not run for {ms} ms, longer than its lease of {} ms: another gateway, if there is one, may have taken over; give the control lcore a processor of its own, or enlarge gateway.hello-ms",
             lease.as_millis()
         );
         tracing::error!(event = What::ControlStalled.journal(), "{text}");

@@ -90,7 +90,7 @@ pub enum Why {
     Better(Identity),
     /// Another one forwards that does not hear us.
     Deaf(Identity),
-    /// Its own control core was silent for longer than its lease: another one may have taken over.
+    /// Its own control lcore was silent for longer than its lease: another one may have taken over.
     Silent,
     /// Another one that could have forwarded found a loop: so it is looked for first.
     PeerBlocked,

@@ -10,7 +10,7 @@
 //!                               Standby <─────────────────────────────────────┘ or is deaf to us; a side is lost
 //!                                  │ the forwarder is silent for its lease, or resigned, and nobody better is able
 //!                                  └──────────────────────────────────────> Forwarding
-//!   Forwarding ── its control core did not run for a lease ──> Standby
+//!   Forwarding ── its control lcore did not run for a lease ──> Standby
 //!   any ── drained by its operator ──> Drained ── put back ──> Standby
 //!   any ── own packets come back in other clothes ──> Blocked ── hold time over ──> Listening
 //! ```

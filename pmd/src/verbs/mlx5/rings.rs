@@ -34,7 +34,7 @@ fn record(words: *mut sys::__be32, count: usize, what: &str) -> Result<DoorbellR
 }
 
 fn no_ring(what: &str) -> HcaError {
-    remedy::foreign_rings(&format!("libmlx5 gave a {what} a ring"))
+    remedy::foreign_rings(&format!("libmlx5 gave a {what} a ring of an unexpected form"))
 }
 
 /// The ring of a new completion queue, and the address of the register that arms it. From now on the library does not touch the

@@ -1,7 +1,7 @@
-//! How long the role holds without the control core: a gateway that others do not hear any more is replaced by one of them.
+//! How long the role holds without the control lcore: a gateway that others do not hear any more is replaced by one of them.
 //!
 //! ```text
-//!   control core                          workers                                other gateways
+//!   control lcore                          workers                                other gateways
 //!     hello at t, lease end t + lease ──>   forward until t + lease                 heard at t + delay
 //!     (hangs)                               at t + lease: drop as a standby does    at t + delay + lease: one takes over
 //!     (goes on) resigns, listens            forward again when the role says so     resign if they rank worse
@@ -15,7 +15,7 @@ use super::super::rivals::PROOF;
 use super::Pair;
 
 impl Pair {
-    /// When workers stop forwarding unless the control core has renewed the lease by then: one lease after the last hello.
+    /// When workers stop forwarding unless the control lcore has renewed the lease by then: one lease after the last hello.
     /// `None` while no other gateway is heard: nobody would take over.
     #[must_use]
     pub const fn lease_end(&self) -> Option<Instant> {

@@ -1,4 +1,4 @@
-//! What the gateways ask, and what else may befall: hosts that boot with conflict detection, answer late, or answer for all, liars on the
+//! What the gateways ask, and what else may happen: hosts that boot with conflict detection, answer late, or answer for all, liars on the
 //! owner's own side, and two gateways of which one goes.
 //!
 //! A query must be one that a Linux host answers with any `rp_filter` and `arp_ignore`: it names nobody, or an address of the target's
@@ -150,7 +150,7 @@ struct Boot {
     probes: u8,
 }
 
-/// A world in which more befalls.
+/// A world in which more happens.
 struct Restless {
     w: World,
     boots: Vec<Boot>,
@@ -235,7 +235,7 @@ impl Restless {
         });
     }
 
-    /// Something that does not befall in the shorter runs.
+    /// An event that the shorter runs do not have.
     fn befall_more(&mut self) {
         let h = self.w.town.chance(HOSTS as u64) as usize;
         let alive = self.w.town.hosts[h].alive;
