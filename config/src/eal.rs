@@ -93,6 +93,34 @@ impl CommandLine {
     }
 }
 
+/// Options of EAL without a value, or whose value stands behind `=` only.
+const WITHOUT_VALUE: [&str; 17] = [
+    "--create-uio-dev",
+    "--help",
+    "--huge-unlink",
+    "--in-memory",
+    "--legacy-mem",
+    "--match-allocations",
+    "--no-hpet",
+    "--no-huge",
+    "--no-pci",
+    "--no-shconf",
+    "--no-telemetry",
+    "--single-file-segments",
+    "--telemetry",
+    "--version",
+    "--vmware-tsc-map",
+    "-h",
+    "-v",
+];
+
+/// Takes the next word if it can be a value.
+fn skip_value(rest: &mut std::slice::Iter<'_, String>) {
+    if rest.as_slice().first().is_some_and(|word| !word.starts_with('-')) {
+        rest.next();
+    }
+}
+
 /// How names of AF_PACKET ports begin: with that of the driver, or with its alias, the name that it had before.
 const AF_PACKET: [&str; 2] = ["net_af_packet", "eth_af_packet"];
 /// Bytes of an AF_PACKET port's blocks, each of which the kernel has in one piece: pages, and whole frames.
@@ -164,7 +192,11 @@ impl EalArguments {
                     this.list(long == "--allow", long, &device)?;
                 }
                 "--no-pci" => this.pci_restricted = true,
-                _ if argument.starts_with("--") => {}
+                _ if argument.starts_with("--") => {
+                    if !argument.contains('=') && !WITHOUT_VALUE.contains(&long) {
+                        skip_value(&mut rest);
+                    }
+                }
                 _ if argument.starts_with("-l") => lcores(&mut this, LcoreOption::List, "-l", &value("-l")?)?,
                 _ if argument.starts_with("-c") => lcores(&mut this, LcoreOption::Mask, "-c", &value("-c")?)?,
                 _ if argument.starts_with("-a") || argument.starts_with("-b") => {
@@ -172,7 +204,18 @@ impl EalArguments {
                     let device = value(option)?;
                     this.list(option == "-a", option, &device)?;
                 }
-                _ => {}
+                _ if argument.starts_with('-') => {
+                    if argument.len() == 2 && !WITHOUT_VALUE.contains(&long) {
+                        skip_value(&mut rest);
+                    }
+                }
+                // EAL would ignore it.
+                word => {
+                    return Err(ConfigError::command_line(
+                        format!("`{word}` is no option, nor the value of one"),
+                        "remove it, or see `ipoib-fwd --help` for the commands; the gateway's own options stand behind `--`",
+                    ));
+                }
             }
         }
         this.arguments = arguments;

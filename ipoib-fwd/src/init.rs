@@ -16,7 +16,9 @@ pub struct InitOptions {
 
 /// Writes the files, and answers with what is to be printed.
 pub fn run(options: &InitOptions) -> Result<String, InitError> {
-    let proposal = Proposal::of(&Machine::read(Path::new("/")));
+    let mut machine = Machine::read(Path::new("/"));
+    machine.find_pairs();
+    let proposal = Proposal::of(&machine);
     let Some(file) = &options.output else { return Ok(proposal.text()) };
     let beside = proposal.write(file)?;
     let (file, beside) = (file.display(), beside.display());

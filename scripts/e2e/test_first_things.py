@@ -70,3 +70,13 @@ def test_second_subnet_from_infiniband(start):
 def test_second_subnet_from_ethernet(start):
     topology = start(SecondSubnet)
     assert first_ping(topology.eth, SECOND_IB)
+
+
+def test_init_finds_a_pair_with_equal_indices(start):
+    """The other end of a veth is in another namespace and has the same index there."""
+    topology = start(Cold)
+    peer = ("peer", "name", "x1", "index", 500, "netns", topology.ib)
+    run("ip", "link", "add", "x0", "index", 500, "type", "veth", *peer, netns=topology.eth)
+    run("ip", "link", "set", "x0", "up", netns=topology.eth)
+    proposal = run(topology.bin / "ipoib-fwd", "init", netns=topology.eth).stdout
+    assert "x0: usable" in proposal, proposal

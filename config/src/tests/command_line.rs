@@ -168,3 +168,24 @@ fn processors_and_devices_that_eal_is_told_of() {
     assert_eq!(eal("p -l 0-1 --huge-dir").value_of("--huge-dir"), None);
     assert!(command_line("p -l 0-1 --check").unwrap_err().to_string().contains("--check stands among EAL's"));
 }
+
+#[test]
+fn a_word_that_is_no_option_is_refused() {
+    for line in [
+        "p stats",
+        "p -l 0-1 stats",
+        "p -l 0-1 --no-pci stats --no-huge",
+        "p -l 0-1 -v links -- --config f",
+        "p -l0-1 -m64 links",
+    ] {
+        let error = command_line(line).unwrap_err().to_string();
+        assert!(error.contains("` is no option, nor the value of one"), "{line}: {error}");
+    }
+    for line in [
+        "p -l 0-1 --file-prefix a -n 4 -m 64 --log-level lib.eal:debug --proc-type primary --vdev net_null0 -a 81:00.0",
+        "p -l 0-1 --huge-unlink=never --no-huge --in-memory --socket-mem 64,64 -d /usr/lib/x.so -- stats",
+        "p -c 0x3 --iova-mode=va --no-telemetry --base-virtaddr 0x1000000 -r 2",
+    ] {
+        command_line(line).unwrap();
+    }
+}

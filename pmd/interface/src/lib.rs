@@ -163,9 +163,43 @@ pub fn joins_packets(name: &str) -> io::Result<Vec<&'static str>> {
     Ok([(gro, "gro"), (lro, "lro")].into_iter().filter_map(|(on, what)| on.then_some(what)).collect())
 }
 
+/// The command that answers with the driver (linux/ethtool.h).
+const ETHTOOL_GDRVINFO: u32 = 0x3;
+
+/// `struct ethtool_drvinfo`: the command, the driver's name and what is not read here.
+#[repr(C)]
+struct EthtoolDriver {
+    command: u32,
+    driver: [u8; 32],
+    rest: [u8; 160],
+}
+
+const _: () = assert!(size_of::<EthtoolDriver>() == 196);
+
+/// The name of its driver, `veth` for instance.
+pub fn driver(name: &str) -> io::Result<String> {
+    if name.len() > MAX_NAME {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut answer = EthtoolDriver { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
+    let mut request = Request::new(name);
+    request.0.ifr_ifru.ifru_data = (&raw mut answer).cast();
+    // The answer, which the call fills in, lives until it is over.
+    request.call(&socket()?, libc::SIOCETHTOOL as libc::Ioctl)?;
+    let end = answer.driver.iter().position(|byte| *byte == 0).unwrap_or(answer.driver.len());
+    Ok(String::from_utf8_lossy(answer.driver.get(..end).unwrap_or_default()).into_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interface_names_its_driver() {
+        assert!(driver("lo").is_err() || driver("lo").is_ok_and(|name| name != "veth"));
+        assert_eq!(driver("nosuch0").unwrap_err().raw_os_error(), Some(libc::ENODEV));
+        assert!(driver("way-too-long-for-an-interface").is_err());
+    }
 
     #[test]
     fn only_ethernet_has_a_mac_address() {

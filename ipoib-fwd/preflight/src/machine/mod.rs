@@ -91,6 +91,11 @@ impl Machine {
         }
     }
 
+    /// Asks the interfaces of this machine whether they are one end of a pair.
+    pub fn find_pairs(&mut self) {
+        network::find_pairs(&mut self.links);
+    }
+
     /// Looks at the files of this machine that a configuration needs, looks up its user and group, and asks its interfaces what they do to packets.
     pub fn look_at_files(&mut self, config: &Config) {
         let mut paths: Vec<PathBuf> = ["/dev/vfio/vfio", "/dev/net/tun"].map(PathBuf::from).to_vec();
@@ -107,6 +112,7 @@ impl Machine {
         self.user = config.gateway.user.as_deref().map(Account::of_user).unwrap_or_default();
         self.group = config.gateway.group.as_deref().map(Account::of_group).unwrap_or_default();
         network::complete(&mut self.links);
+        self.find_pairs();
         for (name, link) in &mut self.links {
             // An interface that is gone, or knows no such question, has none.
             link.joins = interface::joins_packets(name).unwrap_or_default();

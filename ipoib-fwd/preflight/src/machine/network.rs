@@ -117,6 +117,13 @@ pub(super) fn complete(links: &mut BTreeMap<String, Link>) {
     }
 }
 
+/// Notes pairs whose other end has the same index in another namespace: `sys` shows them as interfaces without one.
+pub(super) fn find_pairs(links: &mut BTreeMap<String, Link>) {
+    for (name, link) in links {
+        link.is_pair |= link.pci.is_none() && interface::driver(name).is_ok_and(|driver| driver == "veth");
+    }
+}
+
 /// What the kernel answers about an interface of this namespace.
 fn queried(name: &str, index: u32) -> Link {
     Link {
