@@ -71,7 +71,7 @@ events! {
     Forwarding = Role, "forwarding", "role", "The gateway forwards in a segment from now on.", "";
     Standby = Role, "standby", "role", "Another gateway forwards, or a side is down: it stands by.", "";
     Listening = Role, "listening", "role", "The gateway hears whether there are others before it forwards.", "";
-    Blocked = Role, "blocked", "role", "The gateway does not forward, since its own packets came back.", "As for the alarm `loop`.";
+    Blocked = Role, "blocked", "role", "The gateway does not forward: its own packets came back, or another gateway that it does not believe forwards.", "`stranger` in `ipoib-fwd ctl links` names such a gateway's fault, another `gateway.pair-key` for instance. Otherwise as for the alarm `loop`.";
     OutOfService = Role, "drained", "role", "The gateway does not forward in a segment, since it is drained.",
         "`ipoib-fwd ctl drain --undo`, when that is over.";
     Peer = Role, "peer", "peer", "Another gateway of the segment is there.", "";
