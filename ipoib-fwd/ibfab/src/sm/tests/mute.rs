@@ -83,7 +83,7 @@ fn a_host_whose_link_came_back_between_two_sweeps_is_asked_at_once() {
 }
 
 /// A second switch behind port 20 of the first one, with two hosts that are in the broadcast group.
-fn with_far_switch(config: SmConfig) -> (World, usize, [usize; 2]) {
+pub(super) fn with_far_switch(config: SmConfig) -> (World, usize, [usize; 2]) {
     let mut world = World::new(1, config);
     let far = world.add(NodeType::Switch, 0x200, 20);
     world.connect((0, 20), (far, 5));
