@@ -268,6 +268,9 @@ impl Sweep {
     pub(crate) fn waited(&mut self, now: Instant, step: &Step, repeats: u32) {
         if let Some((at, path)) = self.host_of(step).filter(|_| repeats > 0) {
             self.mute.late(now, at, path, repeats);
+            if self.phase == Phase::Rest {
+                self.mute.leave_out_late(now);
+            }
         }
     }
 
@@ -323,6 +326,7 @@ impl Sweep {
 
     /// Ends the sweep.
     pub(crate) fn end(&mut self, now: Instant) {
+        self.mute.leave_out_late(now);
         let subnet = &self.subnet;
         self.mute.sweep_ended(now, |at| subnet.port(at).is_some());
     }

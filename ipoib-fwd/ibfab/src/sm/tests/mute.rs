@@ -234,3 +234,28 @@ fn a_link_that_goes_and_comes_with_a_mute_host_holds_up_others_now_and_then() {
     world.pass(6 * SECOND);
     assert!(world.sm.is_up() && world.nodes[2].ports[1].state == PortState::Active);
 }
+
+#[test]
+fn a_host_that_answers_late_comes_up() {
+    for delay in [250, 450, 790] {
+        let mut world = World::new(1, config());
+        let late = world.add(NodeType::ChannelAdapter, 0x8000, 1);
+        world.nodes[late].partition_cap = 128;
+        world.nodes[late].delay = Duration::from_millis(delay);
+        world.connect((0, 8), (late, 1));
+        world.pass(5 * SECOND);
+        assert_eq!(world.nodes[late].ports[1].state, PortState::Active, "{delay}: {:?}", world.sm.counters());
+        // Also when it has held up others before, and after a restart.
+        for _ in 0..30 {
+            world.sm.handle_port_change(world.now);
+            world.pass(SECOND);
+        }
+        world.disconnect((0, 8));
+        world.sm.handle_port_change(world.now);
+        world.pass(SECOND / 10);
+        world.connect((0, 8), (late, 1));
+        world.sm.handle_port_change(world.now);
+        world.pass(15 * SECOND);
+        assert_eq!(world.nodes[late].ports[1].state, PortState::Active, "{delay}: {:?}", world.sm.counters());
+    }
+}
