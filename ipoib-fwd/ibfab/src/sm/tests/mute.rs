@@ -259,3 +259,25 @@ fn a_host_that_answers_late_comes_up() {
         assert_eq!(world.nodes[late].ports[1].state, PortState::Active, "{delay}: {:?}", world.sm.counters());
     }
 }
+
+#[test]
+fn a_host_that_leaves_its_groups_behind_a_late_switch_holds_up_no_joins() {
+    let trunks = [(SWITCH, 20), (Guid(0x200), 5)].into();
+    let own = OwnSwitches { guids: [SWITCH, Guid(0x200)].into(), trunks, others: [].into() };
+    let (mut world, far, [host, _]) = with_far_switch(SmConfig { own, ..config() });
+    world.nodes[far].mute = true;
+    world.sm.handle_port_change(world.now);
+    world.pass(2 * SECOND);
+    let wanted = member(&world, host, broadcast());
+    world.member(host, Method::Delete, JOIN, &wanted).unwrap();
+    world.sm.handle_port_change(world.now);
+    world.pass(2 * SECOND);
+    let wanted = member(&world, 1, broadcast());
+    world.member(1, Method::Set, JOIN, &wanted).unwrap();
+    world.pass(SECOND);
+    assert_eq!(world.multicast(0, Lid(0xc000)) & 0b10, 0b10, "{:?}", world.sm.counters());
+    assert_ne!(world.multicast(far, Lid(0xc000)) & 1 << 7, 0, "the cut waits");
+    world.nodes[far].mute = false;
+    world.pass(10 * SECOND);
+    assert_eq!(world.multicast(far, Lid(0xc000)), 1 << 5 | 1 << 8);
+}

@@ -321,3 +321,30 @@ fn a_trunk_that_comes_while_a_switch_is_late_closes_no_circle() {
         assert_ne!(world.multicast(a, Lid(0xc000)) & 1 << 15, 0, "the join has taken effect");
     }
 }
+
+#[test]
+fn a_switch_with_two_trunks_whose_answers_are_late_keeps_both() {
+    let far = Guid(0x221);
+    let trunks = [(SWITCH, 2), (SWITCH, 3), (far, 2), (far, 3)].into();
+    let own = OwnSwitches { guids: [SWITCH, far].into(), trunks, others: [].into() };
+    let (mut world, adapters) = build_with(SmConfig { own, ..config() }, 2, &[(0, 1), (0, 1)]);
+    adapters.values().for_each(|&adapter| join(&mut world, adapter));
+    let late = *adapters.keys().last().unwrap();
+    world.watch = Some(Lid(0xc000));
+    world.nodes[late].mute = true;
+    world.sm.handle_port_change(world.now);
+    for _ in 0..90 {
+        world.pass(SECOND);
+        check(&world, &adapters);
+    }
+    assert_eq!(world.sm.counters().links_taken_down, 0);
+    // One of them goes: the other one takes its place as soon as the switch answers.
+    let end = (0, 2);
+    world.disconnect(end);
+    world.sm.handle_port_change(world.now);
+    world.pass(5 * SECOND);
+    world.nodes[late].mute = false;
+    world.pass(10 * SECOND);
+    assert!(world.sm.is_up(), "{:?}", world.sm.counters());
+    check(&world, &adapters);
+}
