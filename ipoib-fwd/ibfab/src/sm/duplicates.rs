@@ -10,7 +10,7 @@ use ib_wire::Guid;
 use ib_wire::smp::{DirectedPath, NodeInfo, NodeType};
 
 use super::sweep::Sweep;
-use crate::subnet::{Counters, Node, PortId, SmConfig};
+use crate::subnet::{Counters, Node, Port, PortId, SmConfig};
 
 /// What is known of duplicates.
 #[derive(Debug, Default)]
@@ -134,13 +134,16 @@ impl Sweep {
     /// was none to look at.
     pub(super) fn settle_moved(&mut self, config: &SmConfig, counters: &mut Counters) -> bool {
         let moved = std::mem::take(&mut self.duplicates.moved);
-        let any = !moved.is_empty();
+        if moved.is_empty() {
+            return false;
+        }
+        // A host that does not answer for a moment, but has its link, is not replaced, nor is one behind a switch that is kept.
+        let mut kept = self.subnet.clone();
+        kept.keep_silent(&self.silent_and_there(config), self.generation);
         for (path, from, info) in moved {
-            let stays = self.holders(&info).filter_map(|id| self.subnet.port(id)).any(|port| {
-                // A host that does not answer for a moment, but has its link, is not replaced.
-                let is_silent =
-                    port.peer.is_some_and(|home| self.silent.contains(&home) && !self.mute.is_gone(home));
-                port.generation == self.generation || is_silent
+            let stays = self.holders(&info).any(|id| {
+                let is_there = |port: &Port| port.generation == self.generation;
+                [&self.subnet, &kept].iter().any(|subnet| subnet.port(id).is_some_and(is_there))
             });
             if stays || self.is_of_another_kind(&info, config) {
                 self.duplicates.found.insert(from, info.node_guid);
@@ -148,6 +151,6 @@ impl Sweep {
                 self.found(path, Some(from), &info, config, counters);
             }
         }
-        any
+        true
     }
 }

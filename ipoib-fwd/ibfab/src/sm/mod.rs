@@ -309,6 +309,8 @@ impl SubnetManager {
                 self.next_sweep = now + self.config.sweep_hold_off;
                 false
             }
+            // A branch that should be cut may still be there, so joins wait for the next sweep.
+            Phase::Rest if self.sweep.unpruned => false,
             Phase::Rest => {
                 if !std::mem::take(&mut self.groups_changed) {
                     return false;

@@ -53,6 +53,9 @@ struct Late {
 pub(crate) struct MuteHosts {
     hosts: BTreeMap<PortId, Host>,
     late: BTreeMap<PortId, Late>,
+    /// Hosts that were late too often in this sweep, and the paths to them. They are part of it to its end, so that a host
+    /// whose answers are always late comes up.
+    too_late: BTreeMap<PortId, DirectedPath>,
     questions: Transactions<PortId>,
 }
 
@@ -60,7 +63,7 @@ impl MuteHosts {
     pub(crate) fn new(config: &SmConfig) -> Self {
         let questions =
             Transactions::new(config.smp_window, config.smp_timeout, config.smp_tries, config.seed, 2);
-        Self { hosts: BTreeMap::new(), late: BTreeMap::new(), questions }
+        Self { hosts: BTreeMap::new(), late: BTreeMap::new(), too_late: BTreeMap::new(), questions }
     }
 
     /// A host did not answer.
@@ -85,13 +88,20 @@ impl MuteHosts {
         }
     }
 
-    /// A host answered after this many repetitions.
+    /// A host answered after this many repetitions. [`Self::leave_out_late`] leaves it out if there were too many.
     pub(crate) fn late(&mut self, now: Instant, at: PortId, path: DirectedPath, repeats: u32) {
         let late = self.late.entry(at).or_insert(Late { repeats: 0, since: now });
         late.forget(now);
         late.repeats += repeats;
         if late.repeats > MAX_LATE {
             self.late.remove(&at);
+            self.too_late.insert(at, path);
+        }
+    }
+
+    /// Leaves the hosts out that were late too often.
+    pub(crate) fn leave_out_late(&mut self, now: Instant) {
+        for (at, path) in std::mem::take(&mut self.too_late) {
             self.strike(now, at, path);
         }
     }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use ib_wire::smp::{
-    Capabilities, DirectedPath, LinearForwardingBlock, MulticastForwardingBlock, PKEY_BLOCK_LEN, PKeyBlock,
-    PortInfo, PortPhysicalState, PortState, SwitchInfo,
+    Capabilities, DirectedPath, LinearForwardingBlock, MFT_PORTS, MulticastForwardingBlock, PKEY_BLOCK_LEN,
+    PKeyBlock, PortInfo, PortPhysicalState, PortState, SwitchInfo,
 };
 use ib_wire::{Guid, Lid, ServiceLevel};
 
@@ -60,6 +60,7 @@ impl Sweep {
     pub(crate) fn prune(&mut self, groups: &Receivers) {
         self.phase = Phase::Prune;
         let mut pruned = Vec::new();
+        self.branches = routing::branches(&self.subnet);
         let tables = routing::multicast(&self.subnet, groups);
         for (guid, node) in &self.subnet.nodes {
             let (Some(switch), Some(table)) = (&node.switch, tables.get(guid)) else { continue };
@@ -74,7 +75,52 @@ impl Sweep {
                 }
             }
         }
+        // The switches keep the old tree until all of them can be written to.
+        if pruned.iter().any(|(guid, _, block, position, masks)| {
+            self.is_kept(*guid) && self.leaves_stray(*guid, *block, *position, masks)
+        }) {
+            self.unpruned = true;
+            self.incomplete = true;
+            for (guid, _, block, position, masks) in &mut pruned {
+                let Some(switch) = self.subnet.nodes.get(guid).and_then(|node| node.switch.as_ref()) else {
+                    continue;
+                };
+                let Some(have) = switch.multicast.get(&(*block, *position)) else { continue };
+                let hosts = self.ports(*guid, *position, |port| self.leads_to_host(port));
+                for (mask, have) in masks.iter_mut().zip(have) {
+                    *mask |= have & !hosts;
+                }
+            }
+        }
         self.write_multicast(pruned);
+    }
+
+    /// True if a switch that does not take this block of its multicast table has a branch there that is not wanted and may
+    /// close a loop: it is not part of the tree.
+    pub(super) fn leaves_stray(&self, guid: Guid, block: u16, position: u8, masks: &[u16; 32]) -> bool {
+        let switch = self.subnet.nodes.get(&guid).and_then(|node| node.switch.as_ref());
+        let Some(have) = switch.and_then(|switch| switch.multicast.get(&(block, position))) else {
+            return false;
+        };
+        let stray = self.ports(guid, position, |port| {
+            let is_up =
+                |port: &Port| port.peer.and_then(|at| self.subnet.port(at)).is_none_or(Port::is_linked);
+            let link = self.subnet.port((guid, port.1)).is_some_and(is_up);
+            link && port.1 > 0 && !self.branches.contains(&port) && !self.leads_to_host(port)
+        });
+        have.iter().zip(masks).any(|(have, mask)| have & !mask & stray != 0)
+    }
+
+    fn leads_to_host(&self, port: PortId) -> bool {
+        let peer = self.subnet.port(port).and_then(|port| port.peer);
+        peer.and_then(|peer| self.subnet.nodes.get(&peer.0)).is_some_and(|node| !node.is_switch())
+    }
+
+    /// The mask of a switch's ports at this position of its multicast table for which `is_wanted` is true.
+    fn ports(&self, guid: Guid, position: u8, is_wanted: impl Fn(PortId) -> bool) -> u16 {
+        let first = u16::from(position) * MFT_PORTS as u16;
+        let numbers = (0..MFT_PORTS as u16).filter_map(|at| Some((at, u8::try_from(first + at).ok()?)));
+        numbers.filter(|&(_, number)| is_wanted((guid, number))).fold(0, |mask, (at, _)| mask | 1 << at)
     }
 
     /// Writes the blocks of multicast tables that differ from what they should be: all blocks, or `only`
@@ -178,7 +224,8 @@ impl Sweep {
                 }
                 let id = (guid, number);
                 let since = self.unconfigured.get(&id).copied().unwrap_or(now);
-                let is_due = now.duration_since(since) >= UNCONFIGURED_TIMEOUT;
+                // Nothing is written to a switch that does not answer.
+                let is_due = !self.is_kept(guid) && now.duration_since(since) >= UNCONFIGURED_TIMEOUT;
                 // A switch that refuses is tried again after the same time.
                 unconfigured.insert(id, if is_due { now } else { since });
                 if is_due {

@@ -13,12 +13,14 @@ pub(crate) type Linear = BTreeMap<u16, [u8; LFT_BLOCK_LEN]>;
 /// Blocks of a multicast forwarding table, by block and position.
 pub(crate) type Multicast = BTreeMap<(u16, u8), [u16; MFT_BLOCK_LEN]>;
 
-/// Links of a switch to other switches: own port and the other switch.
+/// Links of a switch to other switches: own port and the other switch. A switch that does not answer may still name a
+/// link that the other end has lost.
 fn trunks(subnet: &Subnet, switch: Guid) -> impl Iterator<Item = (u8, PortId)> + '_ {
     let ports = subnet.nodes.get(&switch).into_iter().flat_map(|n| n.ports.iter());
     ports.filter(|(n, _)| **n > 0).filter_map(move |(&number, port)| {
         let peer = port.peer?;
-        subnet.nodes.get(&peer.0)?.is_switch().then_some((number, peer))
+        let is_mutual = subnet.port(peer)?.peer == Some((switch, number));
+        (is_mutual && subnet.nodes.get(&peer.0)?.is_switch()).then_some((number, peer))
     })
 }
 
@@ -200,6 +202,12 @@ pub(crate) fn multicast(subnet: &Subnet, groups: &BTreeMap<Lid, Vec<PortId>>) ->
 
 /// Edges of the tree, both ways: own port and the other switch.
 type Tree = BTreeMap<Guid, Vec<(u8, Guid)>>;
+
+/// The switch ports that are part of the tree.
+pub(crate) fn branches(subnet: &Subnet) -> BTreeSet<PortId> {
+    let tree = spanning_tree(subnet);
+    tree.iter().flat_map(|(&guid, edges)| edges.iter().map(move |&(port, _)| (guid, port))).collect()
+}
 
 fn spanning_tree(subnet: &Subnet) -> Tree {
     let mut tree = Tree::new();

@@ -50,6 +50,8 @@ pub(crate) struct Sweep {
     pub(super) silent: Vec<PortId>,
     /// Switches that did not answer and are kept. Nothing is sent to them and to hosts at them.
     kept: BTreeSet<Guid>,
+    /// Switch ports that are part of the multicast tree.
+    pub(super) branches: BTreeSet<PortId>,
     /// Hosts that do not answer.
     pub(super) mute: MuteHosts,
     /// Nodes with the GUID of another one.
@@ -82,6 +84,7 @@ impl Sweep {
             generation: 0,
             silent: Vec::new(),
             kept: BTreeSet::new(),
+            branches: BTreeSet::new(),
             mute: MuteHosts::new(config),
             duplicates: Duplicates::default(),
             reads_back: false,
@@ -127,6 +130,10 @@ impl Sweep {
         let Some(id) = step.target().filter(|_| !self.kept.is_empty()) else { return false };
         let home = self.subnet.port(id).and_then(|port| port.peer).filter(|_| !self.is_switch(id.0));
         self.kept.contains(&home.map_or(id.0, |home| home.0))
+    }
+
+    pub(super) fn is_kept(&self, guid: Guid) -> bool {
+        self.kept.contains(&guid)
     }
 
     fn is_switch(&self, guid: Guid) -> bool {
@@ -261,6 +268,9 @@ impl Sweep {
     pub(crate) fn waited(&mut self, now: Instant, step: &Step, repeats: u32) {
         if let Some((at, path)) = self.host_of(step).filter(|_| repeats > 0) {
             self.mute.late(now, at, path, repeats);
+            if self.phase == Phase::Rest {
+                self.mute.leave_out_late(now);
+            }
         }
     }
 
@@ -292,7 +302,10 @@ impl Sweep {
         self.incomplete |= !step.reads_back();
         match step {
             Step::Probe => self.wanted = true,
-            Step::SetMulticast(..) => self.unpruned |= self.phase == Phase::Prune,
+            Step::SetMulticast(guid, block, position, masks) => {
+                self.unpruned |=
+                    self.phase == Phase::Prune && self.leaves_stray(guid, block, position, &masks);
+            }
             Step::NodeInfo { from: Some(port), .. } => self.silent.push(port),
             // What is behind these ports is not known.
             Step::SwitchInfo(guid) => {
@@ -313,6 +326,7 @@ impl Sweep {
 
     /// Ends the sweep.
     pub(crate) fn end(&mut self, now: Instant) {
+        self.mute.leave_out_late(now);
         let subnet = &self.subnet;
         self.mute.sweep_ended(now, |at| subnet.port(at).is_some());
     }
@@ -476,14 +490,18 @@ impl Sweep {
         }
     }
 
+    /// The silent ports whose other end does not count as gone. A switch of our own is there as long as its cable is.
+    pub(super) fn silent_and_there(&self, config: &SmConfig) -> Vec<PortId> {
+        let stays = |at: &PortId| config.own.trunks.contains(at) || !self.mute.is_gone(*at);
+        self.silent.iter().copied().filter(stays).collect()
+    }
+
     /// Ends the discovery: forgets what is gone, gives LIDs and P_Keys, and says what changed.
     pub(crate) fn decide(&mut self, config: &SmConfig, counters: &mut Counters) -> Changes {
         let before: BTreeMap<Guid, Vec<PKey>> =
             self.subnet.end_ports().map(|e| (e.port.guid, e.port.pkeys.keys().collect())).collect();
         counters.duplicate_guids += self.duplicates.end();
-        // A switch of our own is there as long as its cable is.
-        let stays = |at: &PortId| config.own.trunks.contains(at) || !self.mute.is_gone(*at);
-        let silent: Vec<PortId> = self.silent.iter().copied().filter(stays).collect();
+        let silent = self.silent_and_there(config);
         self.kept = self.subnet.keep_silent(&silent, self.generation);
         self.subnet.forget_unseen(self.generation);
         self.refused.retain(|&id| self.subnet.port(id).is_some());

@@ -212,12 +212,21 @@ impl Subnet {
         let mut silent = silent.to_vec();
         while let Some(at) = silent.pop() {
             for id in unseen.remove(&at).unwrap_or_default() {
-                let Some(node) = self.nodes.get_mut(&id.0) else { continue };
+                let Some(node) = self.nodes.get(&id.0) else { continue };
                 let is_switch = node.is_switch();
-                // A switch that answered by another way was read by that.
-                if is_switch && node.generation == generation {
+                let is_read = is_switch && node.generation == generation;
+                // A switch that answered by another path was read by that one.
+                if is_read && !switches.contains(&id.0) {
                     continue;
                 }
+                if let Some(port) = self.port_mut(at) {
+                    port.peer = Some(id);
+                }
+                // It is kept by another port of its own already.
+                if is_read {
+                    continue;
+                }
+                let Some(node) = self.nodes.get_mut(&id.0) else { continue };
                 node.generation = generation;
                 for (&number, port) in node.ports.iter_mut().filter(|(n, _)| is_switch || **n == id.1) {
                     port.generation = generation;
@@ -227,9 +236,6 @@ impl Subnet {
                 }
                 if is_switch {
                     switches.insert(id.0);
-                }
-                if let Some(port) = self.port_mut(at) {
-                    port.peer = Some(id);
                 }
             }
         }

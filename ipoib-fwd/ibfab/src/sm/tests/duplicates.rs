@@ -1,9 +1,12 @@
 //! Two nodes with one GUID: the first one keeps its traffic, the second one's port stays down.
 
+use ib_wire::Guid;
 use ib_wire::smp::{NodeType, PortState};
 
-use super::world::World;
+use super::mute::with_far_switch;
+use super::world::{SWITCH, World};
 use super::{SECOND, config};
+use crate::subnet::{OwnSwitches, SmConfig};
 
 /// GUID of the first adapter.
 const FIRST: u64 = 0x1000;
@@ -85,4 +88,29 @@ fn it_takes_the_place_of_the_first_one_as_soon_as_that_counts_as_gone() {
 fn sweep_silent(world: &mut World) {
     world.sm.handle_port_change(world.now);
     world.pass(SECOND);
+}
+
+#[test]
+fn it_does_not_take_the_place_of_one_behind_a_switch_that_is_late() {
+    let trunks = [(SWITCH, 20), (Guid(0x200), 5)].into();
+    let own = OwnSwitches { guids: [SWITCH, Guid(0x200)].into(), trunks, others: [].into() };
+    let (mut world, far, [host, _]) = with_far_switch(SmConfig { own, ..config() });
+    let (lid, registrations) = (world.lid(host), world.nodes[host].reregistered);
+    world.nodes[far].mute = true;
+    let clone = world.add(NodeType::ChannelAdapter, 0x8000, 1);
+    world.connect((0, 3), (clone, 1));
+    for _ in 0..90 {
+        sweep_silent(&mut world);
+        assert_eq!(world.nodes[clone].ports[1].state, PortState::Init);
+        assert_eq!(world.route(0, lid), 20, "the path to the first one");
+    }
+    world.nodes[far].mute = false;
+    world.pass(10 * SECOND);
+    sweep(&mut world);
+    assert_eq!(world.nodes[clone].ports[1].state, PortState::Init);
+    assert_eq!((world.lid(host), world.nodes[host].reregistered), (lid, registrations));
+    // Without the cable to its switch the first one is gone.
+    world.disconnect((0, 20));
+    sweep(&mut world);
+    assert_eq!((world.nodes[clone].ports[1].state, world.lid(clone)), (PortState::Active, lid));
 }

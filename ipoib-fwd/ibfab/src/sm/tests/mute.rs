@@ -83,7 +83,7 @@ fn a_host_whose_link_came_back_between_two_sweeps_is_asked_at_once() {
 }
 
 /// A second switch behind port 20 of the first one, with two hosts that are in the broadcast group.
-fn with_far_switch(config: SmConfig) -> (World, usize, [usize; 2]) {
+pub(super) fn with_far_switch(config: SmConfig) -> (World, usize, [usize; 2]) {
     let mut world = World::new(1, config);
     let far = world.add(NodeType::Switch, 0x200, 20);
     world.connect((0, 20), (far, 5));
@@ -233,4 +233,51 @@ fn a_link_that_goes_and_comes_with_a_mute_host_holds_up_others_now_and_then() {
     world.nodes[2].mute = false;
     world.pass(6 * SECOND);
     assert!(world.sm.is_up() && world.nodes[2].ports[1].state == PortState::Active);
+}
+
+#[test]
+fn a_host_that_answers_late_comes_up() {
+    for delay in [250, 450, 790] {
+        let mut world = World::new(1, config());
+        let late = world.add(NodeType::ChannelAdapter, 0x8000, 1);
+        world.nodes[late].partition_cap = 128;
+        world.nodes[late].delay = Duration::from_millis(delay);
+        world.connect((0, 8), (late, 1));
+        world.pass(5 * SECOND);
+        assert_eq!(world.nodes[late].ports[1].state, PortState::Active, "{delay}: {:?}", world.sm.counters());
+        // Also when it has held up others before, and after a restart.
+        for _ in 0..30 {
+            world.sm.handle_port_change(world.now);
+            world.pass(SECOND);
+        }
+        world.disconnect((0, 8));
+        world.sm.handle_port_change(world.now);
+        world.pass(SECOND / 10);
+        world.connect((0, 8), (late, 1));
+        world.sm.handle_port_change(world.now);
+        world.pass(15 * SECOND);
+        assert_eq!(world.nodes[late].ports[1].state, PortState::Active, "{delay}: {:?}", world.sm.counters());
+    }
+}
+
+#[test]
+fn a_host_that_leaves_its_groups_behind_a_late_switch_holds_up_no_joins() {
+    let trunks = [(SWITCH, 20), (Guid(0x200), 5)].into();
+    let own = OwnSwitches { guids: [SWITCH, Guid(0x200)].into(), trunks, others: [].into() };
+    let (mut world, far, [host, _]) = with_far_switch(SmConfig { own, ..config() });
+    world.nodes[far].mute = true;
+    world.sm.handle_port_change(world.now);
+    world.pass(2 * SECOND);
+    let wanted = member(&world, host, broadcast());
+    world.member(host, Method::Delete, JOIN, &wanted).unwrap();
+    world.sm.handle_port_change(world.now);
+    world.pass(2 * SECOND);
+    let wanted = member(&world, 1, broadcast());
+    world.member(1, Method::Set, JOIN, &wanted).unwrap();
+    world.pass(SECOND);
+    assert_eq!(world.multicast(0, Lid(0xc000)) & 0b10, 0b10, "{:?}", world.sm.counters());
+    assert_ne!(world.multicast(far, Lid(0xc000)) & 1 << 7, 0, "the cut waits");
+    world.nodes[far].mute = false;
+    world.pass(10 * SECOND);
+    assert_eq!(world.multicast(far, Lid(0xc000)), 1 << 5 | 1 << 8);
 }

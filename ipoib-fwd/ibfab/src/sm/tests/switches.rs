@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ib_wire::mad::{Mad, Method};
 use ib_wire::sa::{JoinState, McMask, McMemberRecord, SaMad};
 use ib_wire::smp::NodeType;
-use ib_wire::{Gid, Lid, PKey, Tid};
+use ib_wire::{Gid, Guid, Lid, PKey, Tid};
 
 use super::world::{SWITCH, World};
 use super::{SECOND, all_active, config};
@@ -252,4 +252,99 @@ fn lids_of_ports_that_are_not_behind_a_link_to_switches_of_others_are_known() {
     world.sm.handle_port_change(world.now);
     world.pass(SECOND);
     assert_eq!(world.sm.elsewhere(), BTreeMap::from([expected[1].clone()]));
+}
+
+/// Three switches of ours with hosts in the broadcast group: one ring, with port 2 between the first and the second switch,
+/// port 3 between the first and the last, port 4 between the second and the last.
+fn own_ring() -> (World, BTreeMap<usize, usize>, [usize; 3]) {
+    let ring = [(0, 1), (0, 2), (1, 2)];
+    // GUIDs as `build_with` gives them.
+    let [near, b, c] = [SWITCH, Guid(0x221), Guid(0x242)];
+    let trunks = [(near, 2), (near, 3), (b, 2), (b, 4), (c, 3), (c, 4)].into();
+    let own = OwnSwitches { guids: [near, b, c].into(), trunks, others: [].into() };
+    let (mut world, adapters) = build_with(SmConfig { own, ..config() }, 3, &ring);
+    adapters.values().for_each(|&adapter| join(&mut world, adapter));
+    check(&world, &adapters);
+    let switches: Vec<usize> = adapters.keys().copied().collect();
+    let [a, b, c] = switches[..] else { panic!("three switches") };
+    (world, adapters, [a, b, c])
+}
+
+#[test]
+fn a_switch_in_a_ring_whose_answers_are_late_keeps_all_its_trunks() {
+    let (_, _, switches) = own_ring();
+    for late in &switches[1..] {
+        let (mut world, adapters, _) = own_ring();
+        world.watch = Some(Lid(0xc000));
+        world.nodes[*late].mute = true;
+        world.sm.handle_port_change(world.now);
+        for _ in 0..90 {
+            world.pass(SECOND);
+            check(&world, &adapters);
+        }
+        assert_eq!(world.sm.counters().links_taken_down, 0);
+        world.nodes[*late].mute = false;
+        world.pass(10 * SECOND);
+        assert!(world.sm.is_up(), "{:?}", world.sm.counters());
+        check(&world, &adapters);
+    }
+}
+
+#[test]
+fn a_trunk_that_comes_while_a_switch_is_late_closes_no_circle() {
+    let (_, _, [a, b, c]) = own_ring();
+    for (late, end) in [(b, (a, 3)), (c, (a, 2)), (b, (c, 4)), (c, (b, 4))] {
+        let (mut world, adapters, _) = own_ring();
+        let other = world.peer(end).unwrap();
+        world.disconnect(end);
+        world.sm.handle_port_change(world.now);
+        world.pass(SECOND);
+        check(&world, &adapters);
+        world.watch = Some(Lid(0xc000));
+        world.nodes[late].mute = true;
+        world.sm.handle_port_change(world.now);
+        world.pass(SECOND);
+        world.connect(end, other);
+        world.sm.handle_port_change(world.now);
+        world.pass(5 * SECOND);
+        check_multicast(&world, &adapters);
+        // A join is no reason to close it.
+        let host = world.add(NodeType::ChannelAdapter, 0x1_0000, 1);
+        world.connect((a, 15), (host, 1));
+        world.sm.handle_port_change(world.now);
+        world.pass(SECOND);
+        join(&mut world, host);
+        world.pass(5 * SECOND);
+        world.nodes[late].mute = false;
+        world.pass(20 * SECOND);
+        assert!(world.sm.is_up(), "{:?}", world.sm.counters());
+        assert_ne!(world.multicast(a, Lid(0xc000)) & 1 << 15, 0, "the join has taken effect");
+    }
+}
+
+#[test]
+fn a_switch_with_two_trunks_whose_answers_are_late_keeps_both() {
+    let far = Guid(0x221);
+    let trunks = [(SWITCH, 2), (SWITCH, 3), (far, 2), (far, 3)].into();
+    let own = OwnSwitches { guids: [SWITCH, far].into(), trunks, others: [].into() };
+    let (mut world, adapters) = build_with(SmConfig { own, ..config() }, 2, &[(0, 1), (0, 1)]);
+    adapters.values().for_each(|&adapter| join(&mut world, adapter));
+    let late = *adapters.keys().last().unwrap();
+    world.watch = Some(Lid(0xc000));
+    world.nodes[late].mute = true;
+    world.sm.handle_port_change(world.now);
+    for _ in 0..90 {
+        world.pass(SECOND);
+        check(&world, &adapters);
+    }
+    assert_eq!(world.sm.counters().links_taken_down, 0);
+    // One of them goes: the other one takes its place as soon as the switch answers.
+    let end = (0, 2);
+    world.disconnect(end);
+    world.sm.handle_port_change(world.now);
+    world.pass(5 * SECOND);
+    world.nodes[late].mute = false;
+    world.pass(10 * SECOND);
+    assert!(world.sm.is_up(), "{:?}", world.sm.counters());
+    check(&world, &adapters);
 }

@@ -178,8 +178,9 @@ impl SimNode {
                     let state = match (wanted.state, info.state) {
                         (PortState::NoChange, now) => now,
                         (PortState::Down, _) => PortState::Init,
-                        (PortState::Armed, PortState::Init) => PortState::Armed,
-                        (PortState::Active, PortState::Armed) => PortState::Active,
+                        // A packet that was repeated changes nothing.
+                        (PortState::Armed, PortState::Init | PortState::Armed) => PortState::Armed,
+                        (PortState::Active, PortState::Armed | PortState::Active) => PortState::Active,
                         (to, from) => panic!("{from:?} to {to:?}"),
                     };
                     let physical_state = info.physical_state;
