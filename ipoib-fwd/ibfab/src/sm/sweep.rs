@@ -480,6 +480,7 @@ impl Sweep {
     pub(crate) fn decide(&mut self, config: &SmConfig, counters: &mut Counters) -> Changes {
         let before: BTreeMap<Guid, Vec<PKey>> =
             self.subnet.end_ports().map(|e| (e.port.guid, e.port.pkeys.keys().collect())).collect();
+        self.drop_displaced();
         counters.duplicate_guids += self.duplicates.end();
         // A switch of our own is there as long as its cable is.
         let stays = |at: &PortId| config.own.trunks.contains(at) || !self.mute.is_gone(*at);

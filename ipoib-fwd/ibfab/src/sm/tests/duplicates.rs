@@ -1,9 +1,11 @@
 //! Two nodes with one GUID: the first one keeps its traffic, the second one's port stays down.
 
+use ib_wire::Guid;
 use ib_wire::smp::{NodeType, PortState};
 
-use super::world::World;
+use super::world::{SWITCH, World};
 use super::{SECOND, config};
+use crate::subnet::{OwnSwitches, SmConfig};
 
 /// GUID of the first adapter.
 const FIRST: u64 = 0x1000;
@@ -85,4 +87,76 @@ fn it_takes_the_place_of_the_first_one_as_soon_as_that_counts_as_gone() {
 fn sweep_silent(world: &mut World) {
     world.sm.handle_port_change(world.now);
     world.pass(SECOND);
+}
+
+/// GUID of a switch of others.
+const FAR: u64 = 0x200;
+
+/// A fabric whose port 9 leads to switches of others: adapter 1 at port 1, a switch behind port 9 by its port 5, and an adapter at port 7
+/// of that.
+fn with_switch_of_others() -> (World, usize, usize) {
+    let own = OwnSwitches { guids: [SWITCH].into(), trunks: [].into(), others: [(SWITCH, 9)].into() };
+    let mut world = World::new(1, SmConfig { own, ..config() });
+    let far = world.add(NodeType::Switch, FAR, 20);
+    let host = world.add(NodeType::ChannelAdapter, 0x8000, 1);
+    world.connect((0, 9), (far, 5));
+    world.connect((far, 7), (host, 1));
+    world.pump();
+    (world, far, host)
+}
+
+/// Packets pass both ways between adapter 1 and the one behind the switch of others.
+fn check_ways(world: &World, far: usize, host: usize, case: &str) {
+    let (near, there) = (world.lid(1), world.lid(host));
+    let ways =
+        [(0, there), (far, there), (far, near), (0, near)].map(|(switch, lid)| world.route(switch, lid));
+    assert_eq!(ways, [9, 7, 5, 1], "{case}");
+    assert_eq!(world.nodes[host].ports[1].state, PortState::Active, "{case}");
+    assert!(world.sm.elsewhere()[&(SWITCH, 9)].contains(&near), "{case}");
+}
+
+#[test]
+fn a_host_does_not_cut_off_the_switch_of_others_that_it_hangs_on() {
+    // It names the port that leads to the fabric, its own port, and one without a cable.
+    for local_port in [5, 4, 11] {
+        let (mut world, far, host) = with_switch_of_others();
+        let liar = world.add(NodeType::ChannelAdapter, 0x9000, 1);
+        world.nodes[liar].claims = Some((FAR, NodeType::Switch));
+        world.nodes[liar].claimed_port_guid = Some(Guid(FAR));
+        world.nodes[liar].claimed_local_port = Some(local_port);
+        world.connect((far, 4), (liar, 1));
+        for _ in 0..3 {
+            sweep(&mut world);
+            check_ways(&world, far, host, &local_port.to_string());
+            assert_eq!(world.nodes[far].ports[4].state, PortState::Init);
+            assert_eq!(world.sm.counters().duplicate_guids, 1);
+        }
+    }
+}
+
+#[test]
+fn an_adapter_does_not_keep_out_the_switch_of_others_whose_guid_it_has() {
+    // Its node GUID, and its port GUID.
+    for (node_guid, port_guid) in [(FAR, 0x9001), (0x9000, FAR), (0x50, FAR)] {
+        let (mut world, far, host) = with_switch_of_others();
+        let case = format!("{node_guid:#x} {port_guid:#x}");
+        world.disconnect((0, 9));
+        sweep(&mut world);
+        let liar = world.add(NodeType::ChannelAdapter, 0x9000, 1);
+        world.nodes[liar].claims = Some((node_guid, NodeType::ChannelAdapter));
+        world.nodes[liar].claimed_port_guid = Some(Guid(port_guid));
+        world.connect((0, 3), (liar, 1));
+        sweep(&mut world);
+        assert_eq!(world.nodes[0].ports[3].state, PortState::Active, "{case}");
+        world.connect((0, 9), (far, 5));
+        for _ in 0..3 {
+            sweep_silent(&mut world);
+            check_ways(&world, far, host, &case);
+            assert_eq!(world.sm.counters().duplicate_guids, 1, "{case}");
+            assert!(world.sm.ports().all(|(_, gid)| gid.id() != Guid(0x9001)), "{case}");
+        }
+        // Its port is taken down, and stays down until it has GUIDs of its own.
+        world.pass(100 * SECOND);
+        assert_eq!(world.nodes[0].ports[3].state, PortState::Init, "{case}");
+    }
 }
