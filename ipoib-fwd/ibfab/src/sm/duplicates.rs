@@ -140,6 +140,34 @@ impl Sweep {
         admitted
     }
 
+    /// Drops links between switches, once every node has answered, where the other end has no link or another one: a host behind one
+    /// of them may have answered as the other.
+    pub(super) fn drop_false_links(&mut self) {
+        let seen = |guid: Guid| {
+            self.subnet.nodes.get(&guid).filter(|n| n.is_switch() && n.generation == self.generation)
+        };
+        let mut dropped = Vec::new();
+        for (&guid, node) in self.subnet.nodes.iter().filter(|(guid, _)| seen(**guid).is_some()) {
+            for (&number, port) in node.ports.iter().filter(|(_, port)| port.generation == self.generation) {
+                let Some(peer) = port.peer else { continue };
+                let Some(other) = seen(peer.0).and_then(|node| node.ports.get(&peer.1)) else { continue };
+                let agrees = other.is_linked() && other.peer == Some((guid, number));
+                // Nothing is known of a port whose state was not read.
+                if !agrees && !self.silent.contains(&peer) {
+                    dropped.push(((guid, number), peer));
+                }
+            }
+        }
+        for (id, peer) in dropped {
+            self.duplicates.found.insert(id, peer.0);
+            for (end, other) in [(id, peer), (peer, id)] {
+                if let Some(port) = self.subnet.port_mut(end).filter(|port| port.peer == Some(other)) {
+                    port.peer = None;
+                }
+            }
+        }
+    }
+
     /// True if adapters have the GUIDs of a switch that answers behind a link to switches of others. It is taken in
     /// by the next sweep, and they are not: [`Self::drop_displaced`].
     fn displaces_adapters(&mut self, from: PortId, info: &NodeInfo, config: &SmConfig) -> bool {

@@ -481,6 +481,7 @@ impl Sweep {
         let before: BTreeMap<Guid, Vec<PKey>> =
             self.subnet.end_ports().map(|e| (e.port.guid, e.port.pkeys.keys().collect())).collect();
         self.drop_displaced();
+        self.drop_false_links();
         counters.duplicate_guids += self.duplicates.end();
         // A switch of our own is there as long as its cable is.
         let stays = |at: &PortId| config.own.trunks.contains(at) || !self.mute.is_gone(*at);

@@ -92,10 +92,11 @@ fn sweep_silent(world: &mut World) {
 /// GUID of a switch of others.
 const FAR: u64 = 0x200;
 
-/// A fabric whose port 9 leads to switches of others: adapter 1 at port 1, a switch behind port 9 by its port 5, and an adapter at port 7
+/// A fabric whose ports 9 and 10 lead to switches of others: adapter 1 at port 1, a switch behind port 9 by its port 5, and an adapter at port 7
 /// of that.
 fn with_switch_of_others() -> (World, usize, usize) {
-    let own = OwnSwitches { guids: [SWITCH].into(), trunks: [].into(), others: [(SWITCH, 9)].into() };
+    let own =
+        OwnSwitches { guids: [SWITCH].into(), trunks: [].into(), others: [(SWITCH, 9), (SWITCH, 10)].into() };
     let mut world = World::new(1, SmConfig { own, ..config() });
     let far = world.add(NodeType::Switch, FAR, 20);
     let host = world.add(NodeType::ChannelAdapter, 0x8000, 1);
@@ -130,6 +131,34 @@ fn a_host_does_not_cut_off_the_switch_of_others_that_it_hangs_on() {
             check_ways(&world, far, host, &local_port.to_string());
             assert_eq!(world.nodes[far].ports[4].state, PortState::Init);
             assert_eq!(world.sm.counters().duplicate_guids, 1);
+        }
+    }
+}
+
+#[test]
+fn a_host_does_not_link_the_switch_that_it_hangs_on_with_another_one() {
+    // It names a port without a cable, and one with an adapter; the other switch has the lower GUID, and the higher one.
+    for (guid, local_port) in [(0x180, 11), (0x180, 7), (0x280, 11), (0x280, 7)] {
+        let (mut world, far, host) = with_switch_of_others();
+        let other = world.add(NodeType::Switch, guid, 20);
+        let there = world.add(NodeType::ChannelAdapter, 0xa000, 1);
+        world.connect((0, 10), (other, 5));
+        world.connect((other, 7), (there, 1));
+        let liar = world.add(NodeType::ChannelAdapter, 0x9000, 1);
+        world.nodes[liar].claims = Some((guid, NodeType::Switch));
+        world.nodes[liar].claimed_port_guid = Some(Guid(guid));
+        world.nodes[liar].claimed_local_port = Some(local_port);
+        world.connect((far, 4), (liar, 1));
+        for _ in 0..3 {
+            sweep(&mut world);
+            let case = format!("{guid:#x} {local_port}");
+            check_ways(&world, far, host, &case);
+            let lid = world.lid(there);
+            assert_eq!([0, far, other].map(|switch| world.route(switch, lid)), [10, 5, 7], "{case}");
+            assert!(world.sm.elsewhere()[&(SWITCH, 9)].contains(&lid), "{case}");
+            assert_eq!(world.nodes[there].ports[1].state, PortState::Active, "{case}");
+            assert_eq!(world.nodes[far].ports[4].state, PortState::Init, "{case}");
+            assert_eq!(world.sm.counters().duplicate_guids, 1, "{case}");
         }
     }
 }
