@@ -342,6 +342,9 @@ impl Groups {
             wanted.mgid
         } else {
             let group = self.create(context, &wanted, mask, named, port)?;
+            if !can_join(&group.record, context.subnet, port) {
+                return Err(INVALID);
+            }
             let mgid = group.record.mgid;
             happened.push(Event::group_created(mgid, group.record.pkey));
             self.insert(group);
@@ -349,7 +352,7 @@ impl Groups {
         };
         let Some(group) = self.groups.get(&mgid) else { return Err(INVALID) };
         if !agrees(&group.record, &wanted, mask) || !can_join(&group.record, context.subnet, port) {
-            // A group is only made with attributes that its maker can join with, so none is left over here.
+            // A new group has attributes that its maker can join with, so none is left without members.
             return Err(INVALID);
         }
         let joined = Member { state: JoinState::empty(), proxy: Some(asker) };

@@ -21,6 +21,8 @@ pub(crate) struct Duplicates {
     before: BTreeMap<PortId, Guid>,
     /// Nodes that answer at another place than before: they have moved, unless they are found at the old place as well.
     moved: Vec<(DirectedPath, PortId, NodeInfo)>,
+    /// Adapters with a GUID of a switch that answers where one is expected.
+    displaced: BTreeSet<Guid>,
     /// Ports where a switch answers and none may be, which is reported once.
     odd_switches: BTreeSet<PortId>,
 }
@@ -63,12 +65,19 @@ impl Sweep {
             return false;
         }
         if self.is_of_another_kind(info, config) {
-            self.duplicates.found.insert(from, info.node_guid);
+            if !self.displaces_adapters(from, info, config) {
+                self.duplicates.found.insert(from, info.node_guid);
+            }
             return false;
         }
         // A switch may be found by several of its ports.
         if is_switch {
-            return true;
+            return self.admits_link(from, info, config);
+        }
+        // A switch whose GUIDs it has may answer after it.
+        if self.duplicates.before.contains_key(&from) {
+            self.duplicates.moved.push((path, from, *info));
+            return false;
         }
         for id in self.holders(info) {
             let is_switch = self.subnet.nodes.get(&id.0).is_some_and(Node::is_switch);
@@ -108,6 +117,88 @@ impl Sweep {
         admitted
     }
 
+    /// Decides about one more link of a switch: a host could cut the switch off by naming the port of another link. A link of the fabric's
+    /// own switches replaces one between switches of others.
+    fn admits_link(&mut self, from: PortId, info: &NodeInfo, config: &SmConfig) -> bool {
+        let generation = self.generation;
+        let is_seen =
+            self.subnet.nodes.get(&info.node_guid).is_some_and(|node| node.generation == generation);
+        if !is_seen {
+            return true;
+        }
+        let peer = self.subnet.port((info.node_guid, info.local_port)).and_then(|port| port.peer);
+        let other = peer.filter(|&peer| peer != from);
+        let replaces = config.own.has(from.0) && other.is_some_and(|other| !config.own.has(other.0));
+        let admitted = from.0 != info.node_guid && (other.is_none() || replaces);
+        let refused = if admitted { other } else { Some(from) };
+        if let Some(port) = refused {
+            self.duplicates.found.insert(port, info.node_guid);
+        }
+        if let Some(port) = refused.and_then(|port| self.subnet.port_mut(port)) {
+            port.peer = None;
+        }
+        admitted
+    }
+
+    /// Drops links between switches, once every node has answered, where the other end has no link or another one: a host behind one
+    /// of them may have answered as the other.
+    pub(super) fn drop_false_links(&mut self) {
+        let seen = |guid: Guid| {
+            self.subnet.nodes.get(&guid).filter(|n| n.is_switch() && n.generation == self.generation)
+        };
+        let mut dropped = Vec::new();
+        for (&guid, node) in self.subnet.nodes.iter().filter(|(guid, _)| seen(**guid).is_some()) {
+            for (&number, port) in node.ports.iter().filter(|(_, port)| port.generation == self.generation) {
+                let Some(peer) = port.peer else { continue };
+                let Some(other) = seen(peer.0).and_then(|node| node.ports.get(&peer.1)) else { continue };
+                let agrees = other.is_linked() && other.peer == Some((guid, number));
+                // Nothing is known of a port whose state was not read.
+                if !agrees && !self.silent.contains(&peer) {
+                    dropped.push(((guid, number), peer));
+                }
+            }
+        }
+        for (id, peer) in dropped {
+            self.duplicates.found.insert(id, peer.0);
+            for (end, other) in [(id, peer), (peer, id)] {
+                if let Some(port) = self.subnet.port_mut(end).filter(|port| port.peer == Some(other)) {
+                    port.peer = None;
+                }
+            }
+        }
+    }
+
+    /// True if adapters have the GUIDs of a switch that answers behind a link to switches of others. It is taken in
+    /// by the next sweep, and they are not: [`Self::drop_displaced`].
+    fn displaces_adapters(&mut self, from: PortId, info: &NodeInfo, config: &SmConfig) -> bool {
+        let is_expected = info.node_type == NodeType::Switch && config.own.others.contains(&from);
+        if !is_expected || config.own.has(info.port_guid) {
+            return false;
+        }
+        let is_switch = |guid: &Guid| self.subnet.nodes.get(guid).is_some_and(Node::is_switch);
+        let other =
+            self.subnet.by_guid(info.port_guid).map(|end| end.id.0).filter(|&id| id != info.node_guid);
+        if other.is_some_and(|other| is_switch(&other)) {
+            return false;
+        }
+        let own = Some(info.node_guid).filter(|guid| !is_switch(guid));
+        self.duplicates.displaced.extend(own.into_iter().chain(other));
+        true
+    }
+
+    /// Drops the adapters that have the GUIDs of a switch.
+    pub(super) fn drop_displaced(&mut self) {
+        for guid in std::mem::take(&mut self.duplicates.displaced) {
+            self.wanted = true;
+            let Some(node) = self.subnet.nodes.get_mut(&guid) else { continue };
+            node.generation = 0;
+            for port in node.ports.values_mut() {
+                let peer = port.peer.take().filter(|_| port.generation == self.generation);
+                self.duplicates.found.extend(peer.map(|peer| (peer, guid)));
+            }
+        }
+    }
+
     /// True if a channel adapter gives a GUID of a switch, or a switch one of a channel adapter, whatever the number of the port.
     fn is_of_another_kind(&self, info: &NodeInfo, config: &SmConfig) -> bool {
         if config.own.has(info.node_guid) {
@@ -121,6 +212,12 @@ impl Sweep {
         } else {
             node.is_some_and(Node::is_switch) || config.own.has(info.port_guid)
         }
+    }
+
+    /// True if a switch, also one that this sweep has found, has a port GUID.
+    fn is_port_of_switch(&self, port_guid: Guid) -> bool {
+        let mut switches = self.subnet.nodes.values().filter(|node| node.is_switch());
+        switches.any(|node| node.ports.get(&0).is_some_and(|port| port.guid == port_guid))
     }
 
     /// The ports that are known by the GUIDs that a channel adapter gives: by node GUID and number, and by port GUID.
@@ -145,7 +242,7 @@ impl Sweep {
                 let is_there = |port: &Port| port.generation == self.generation;
                 [&self.subnet, &kept].iter().any(|subnet| subnet.port(id).is_some_and(is_there))
             });
-            if stays || self.is_of_another_kind(&info, config) {
+            if stays || self.is_of_another_kind(&info, config) || self.is_port_of_switch(info.port_guid) {
                 self.duplicates.found.insert(from, info.node_guid);
             } else {
                 self.found(path, Some(from), &info, config, counters);

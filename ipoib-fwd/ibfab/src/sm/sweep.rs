@@ -500,6 +500,8 @@ impl Sweep {
     pub(crate) fn decide(&mut self, config: &SmConfig, counters: &mut Counters) -> Changes {
         let before: BTreeMap<Guid, Vec<PKey>> =
             self.subnet.end_ports().map(|e| (e.port.guid, e.port.pkeys.keys().collect())).collect();
+        self.drop_displaced();
+        self.drop_false_links();
         counters.duplicate_guids += self.duplicates.end();
         let silent = self.silent_and_there(config);
         self.kept = self.subnet.keep_silent(&silent, self.generation);

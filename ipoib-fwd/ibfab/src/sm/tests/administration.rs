@@ -192,6 +192,11 @@ fn a_port_that_cannot_carry_the_group_is_refused() {
     world.pump();
     let wanted = member(&world, 1, broadcast());
     assert_eq!(world.member(1, Method::Set, JOIN, &wanted), Err(0x0200));
+    // Nor does it make one: a group of the link would have the MTU of the broadcast group.
+    let (mask, new) = creation(&world, 1, all_hosts());
+    let mask = mask.difference(McMask::MTU_SELECTOR | McMask::MTU);
+    assert_eq!(world.member(1, Method::Set, mask, &new), Err(0x0200));
+    assert_eq!(world.sm.groups().count(), 1, "none is left without members");
 }
 
 #[test]

@@ -114,3 +114,104 @@ fn it_does_not_take_the_place_of_one_behind_a_switch_that_is_late() {
     sweep(&mut world);
     assert_eq!((world.nodes[clone].ports[1].state, world.lid(clone)), (PortState::Active, lid));
 }
+
+/// GUID of a switch of others.
+const FAR: u64 = 0x200;
+
+/// A fabric whose ports 9 and 10 lead to switches of others: adapter 1 at port 1, a switch behind port 9 by its port 5, and an adapter at port 7
+/// of that.
+fn with_switch_of_others() -> (World, usize, usize) {
+    let own =
+        OwnSwitches { guids: [SWITCH].into(), trunks: [].into(), others: [(SWITCH, 9), (SWITCH, 10)].into() };
+    let mut world = World::new(1, SmConfig { own, ..config() });
+    let far = world.add(NodeType::Switch, FAR, 20);
+    let host = world.add(NodeType::ChannelAdapter, 0x8000, 1);
+    world.connect((0, 9), (far, 5));
+    world.connect((far, 7), (host, 1));
+    world.pump();
+    (world, far, host)
+}
+
+/// Packets pass both ways between adapter 1 and the one behind the switch of others.
+fn check_ways(world: &World, far: usize, host: usize, case: &str) {
+    let (near, there) = (world.lid(1), world.lid(host));
+    let ways =
+        [(0, there), (far, there), (far, near), (0, near)].map(|(switch, lid)| world.route(switch, lid));
+    assert_eq!(ways, [9, 7, 5, 1], "{case}");
+    assert_eq!(world.nodes[host].ports[1].state, PortState::Active, "{case}");
+    assert!(world.sm.elsewhere()[&(SWITCH, 9)].contains(&near), "{case}");
+}
+
+#[test]
+fn a_host_does_not_cut_off_the_switch_of_others_that_it_hangs_on() {
+    // It names the port that leads to the fabric, its own port, and one without a cable.
+    for local_port in [5, 4, 11] {
+        let (mut world, far, host) = with_switch_of_others();
+        let liar = world.add(NodeType::ChannelAdapter, 0x9000, 1);
+        world.nodes[liar].claims = Some((FAR, NodeType::Switch));
+        world.nodes[liar].claimed_port_guid = Some(Guid(FAR));
+        world.nodes[liar].claimed_local_port = Some(local_port);
+        world.connect((far, 4), (liar, 1));
+        for _ in 0..3 {
+            sweep(&mut world);
+            check_ways(&world, far, host, &local_port.to_string());
+            assert_eq!(world.nodes[far].ports[4].state, PortState::Init);
+            assert_eq!(world.sm.counters().duplicate_guids, 1);
+        }
+    }
+}
+
+#[test]
+fn a_host_does_not_link_the_switch_that_it_hangs_on_with_another_one() {
+    // It names a port without a cable, and one with an adapter; the other switch has the lower GUID, and the higher one.
+    for (guid, local_port) in [(0x180, 11), (0x180, 7), (0x280, 11), (0x280, 7)] {
+        let (mut world, far, host) = with_switch_of_others();
+        let other = world.add(NodeType::Switch, guid, 20);
+        let there = world.add(NodeType::ChannelAdapter, 0xa000, 1);
+        world.connect((0, 10), (other, 5));
+        world.connect((other, 7), (there, 1));
+        let liar = world.add(NodeType::ChannelAdapter, 0x9000, 1);
+        world.nodes[liar].claims = Some((guid, NodeType::Switch));
+        world.nodes[liar].claimed_port_guid = Some(Guid(guid));
+        world.nodes[liar].claimed_local_port = Some(local_port);
+        world.connect((far, 4), (liar, 1));
+        for _ in 0..3 {
+            sweep(&mut world);
+            let case = format!("{guid:#x} {local_port}");
+            check_ways(&world, far, host, &case);
+            let lid = world.lid(there);
+            assert_eq!([0, far, other].map(|switch| world.route(switch, lid)), [10, 5, 7], "{case}");
+            assert!(world.sm.elsewhere()[&(SWITCH, 9)].contains(&lid), "{case}");
+            assert_eq!(world.nodes[there].ports[1].state, PortState::Active, "{case}");
+            assert_eq!(world.nodes[far].ports[4].state, PortState::Init, "{case}");
+            assert_eq!(world.sm.counters().duplicate_guids, 1, "{case}");
+        }
+    }
+}
+
+#[test]
+fn an_adapter_does_not_keep_out_the_switch_of_others_whose_guid_it_has() {
+    // Its node GUID, and its port GUID.
+    for (node_guid, port_guid) in [(FAR, 0x9001), (0x9000, FAR), (0x50, FAR)] {
+        let (mut world, far, host) = with_switch_of_others();
+        let case = format!("{node_guid:#x} {port_guid:#x}");
+        world.disconnect((0, 9));
+        sweep(&mut world);
+        let liar = world.add(NodeType::ChannelAdapter, 0x9000, 1);
+        world.nodes[liar].claims = Some((node_guid, NodeType::ChannelAdapter));
+        world.nodes[liar].claimed_port_guid = Some(Guid(port_guid));
+        world.connect((0, 3), (liar, 1));
+        sweep(&mut world);
+        assert_eq!(world.nodes[0].ports[3].state, PortState::Active, "{case}");
+        world.connect((0, 9), (far, 5));
+        for _ in 0..3 {
+            sweep_silent(&mut world);
+            check_ways(&world, far, host, &case);
+            assert_eq!(world.sm.counters().duplicate_guids, 1, "{case}");
+            assert!(world.sm.ports().all(|(_, gid)| gid.id() != Guid(0x9001)), "{case}");
+        }
+        // Its port is taken down, and stays down until it has GUIDs of its own.
+        world.pass(100 * SECOND);
+        assert_eq!(world.nodes[0].ports[3].state, PortState::Init, "{case}");
+    }
+}

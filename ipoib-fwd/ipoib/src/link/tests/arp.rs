@@ -257,6 +257,27 @@ fn a_peer_that_restarts_elsewhere_without_a_word_is_found_by_the_last_question()
 }
 
 #[test]
+fn without_broadcasts_to_send_the_last_query_goes_to_the_neighbor_alone() {
+    let mut f = datagram(2);
+    f.run(ms(100));
+    f.resolve(0, 1);
+    f.run(secs(1));
+    let [own, peer] = [f.nodes[0].ip, f.nodes[1].ip];
+    // It does not hear the first two of three queries.
+    f.nodes[1].alive = false;
+    f.nodes[0].link.verify_neighbour(f.now, WorkerIndex(0), own, peer);
+    f.run(ms(500));
+    f.nodes[1].alive = true;
+    let other = Ipv4Addr::new(10, 9, 0, 1);
+    for _ in 0..5000 {
+        while f.nodes[0].link.request(f.now, WorkerIndex(0), own, other) {}
+        f.run(ms(1) / 10);
+    }
+    assert!(!f.nodes[0].events.contains(&Event::NeighbourUnreachable { ip: peer.into() }));
+    assert!(f.nodes[0].table.get(peer).is_some());
+}
+
+#[test]
 fn another_lid_of_a_peer_is_found_by_its_arp() {
     let mut f = datagram(2);
     f.run(ms(100));
