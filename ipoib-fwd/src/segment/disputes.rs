@@ -323,6 +323,10 @@ impl<P: Packet> Segment<P> {
                 }
                 Step::Prove { ip, claim } => {
                     self.take(now, fabric, |segment, fabric| segment.proven(now, fabric, ip, claim));
+                    // A host that is not learned can be proven again at once: it has no tokens beyond those of unknown hosts.
+                    if let Some(place) = self.known_on(fabric, side_of(claim.place()), ip) {
+                        self.limits.note_proven(ip, place);
+                    }
                     self.introduce_proven(now, fabric, ip);
                     self.answer_proven(now, fabric, ip);
                 }
@@ -356,7 +360,6 @@ impl<P: Packet> Segment<P> {
         }
         self.unproven.remove(&ip);
         self.proven_at.insert(ip, now);
-        self.limits.note_proven(ip, claim.place());
         self.kept.note(now, ip);
         let discovered = self.discovery.take_found(ip);
         match claim {
