@@ -304,7 +304,7 @@ impl<P: Packet> Segment<P> {
                 step;
             // The networks may be others since it was claimed.
             if self.own.owns(ip) || !v4(ip).is_some_and(|ip| self.own.settings.is_on_link(ip)) {
-                self.owners.give_up(ip);
+                self.owners.discard(ip);
                 continue;
             }
             match step {

@@ -264,6 +264,14 @@ impl<C: Copy> Owners<C> {
         }
     }
 
+    /// An open claim is discarded: the address is not one of the networks any more.
+    pub(super) fn discard(&mut self, ip: IpAddr) {
+        let Some(address) = self.addresses.get_mut(&ip) else { return };
+        if matches!(address.dispute, Dispute::Asked { .. } | Dispute::Refused { .. }) {
+            address.dispute = Dispute::Settled;
+        }
+    }
+
     /// True while the owner of an address is being asked because of a claim.
     pub(super) fn is_asked(&self, ip: IpAddr) -> bool {
         self.addresses.get(&ip).is_some_and(|address| matches!(address.dispute, Dispute::Asked { .. }))
