@@ -281,10 +281,15 @@ impl<P: Packet> Segment<P> {
 
     /// The owner of an address is heard: an open claim is refused, and the claimant's side told who has it (RFC 5227 2.4).
     pub(super) fn confirm(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, owner: Place) {
-        let Some(claim) = self.owners.confirm(now, ip) else { return };
-        self.counters.conflicts += 1;
-        self.output(Output::Happening(Happening::Conflict { ip, owner, claimant: claim.place() }));
-        if self.is_proven(fabric, side_of(owner), ip) && self.owners.may_defend(now, ip) {
+        if let Some(claim) = self.owners.confirm(now, ip) {
+            self.counters.conflicts += 1;
+            self.output(Output::Happening(Happening::Conflict { ip, owner, claimant: claim.place() }));
+        }
+        // By now, or by a later answer if the first one was of a card that is not proven.
+        if self.owners.is_undefended(ip)
+            && self.is_proven(fabric, side_of(owner), ip)
+            && self.owners.may_defend(now, ip)
+        {
             self.defend(now, fabric, ip);
         }
     }
