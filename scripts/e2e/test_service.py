@@ -123,6 +123,18 @@ def test_unit(unit, tmp_path):
     assert unexplained(analyze, copy, reasons) == []
 
 
+def test_exporter_has_no_path_to_the_pair_key():
+    """The package's configuration, readable by the exporter's group, is below a path that the exporter's unit makes inaccessible."""
+    postinst = (UNITS.parent / "debian/ipoib-fwd.postinst").read_text()
+    [configuration] = re.findall(r"^configuration=(/.*)$", postinst, re.M)
+    unit = (UNITS / "ipoib-metrics.service").read_text()
+    hidden = [path.lstrip("-+") for line in re.findall(r"^InaccessiblePaths=(.*)$", unit, re.M) for path in line.split()]
+    assert any(pathlib.Path(configuration).is_relative_to(path) for path in hidden)
+    # The program itself names no file there.
+    [command] = re.findall(r"^ExecStart=(.*)$", unit, re.M)
+    assert not any(path in command for path in hidden)
+
+
 def command_of(unit, key, replaced, environment):
     """The arguments of a unit's command as systemd splits them: a variable that is an argument of its own becomes as many as it has."""
     [line] = [line.split("=", 1)[1] for line in unit.read_text().splitlines() if line.startswith(f"{key}=")]

@@ -281,10 +281,15 @@ impl<P: Packet> Segment<P> {
 
     /// The owner of an address is heard: an open claim is refused, and the claimant's side told who has it (RFC 5227 2.4).
     pub(super) fn confirm(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, owner: Place) {
-        let Some(claim) = self.owners.confirm(now, ip) else { return };
-        self.counters.conflicts += 1;
-        self.output(Output::Happening(Happening::Conflict { ip, owner, claimant: claim.place() }));
-        if self.is_proven(fabric, side_of(owner), ip) && self.owners.may_defend(now, ip) {
+        if let Some(claim) = self.owners.confirm(now, ip) {
+            self.counters.conflicts += 1;
+            self.output(Output::Happening(Happening::Conflict { ip, owner, claimant: claim.place() }));
+        }
+        // By now, or by a later answer if the first one was of a card that is not proven.
+        if self.owners.is_undefended(ip)
+            && self.is_proven(fabric, side_of(owner), ip)
+            && self.owners.may_defend(now, ip)
+        {
             self.defend(now, fabric, ip);
         }
     }
@@ -304,7 +309,7 @@ impl<P: Packet> Segment<P> {
                 step;
             // The networks may be others since it was claimed.
             if self.own.owns(ip) || !v4(ip).is_some_and(|ip| self.own.settings.is_on_link(ip)) {
-                self.owners.give_up(ip);
+                self.owners.discard(ip);
                 continue;
             }
             match step {
@@ -323,6 +328,10 @@ impl<P: Packet> Segment<P> {
                 }
                 Step::Prove { ip, claim } => {
                     self.take(now, fabric, |segment, fabric| segment.proven(now, fabric, ip, claim));
+                    // A host that is not learned can be proven again at once: it has no tokens beyond those of unknown hosts.
+                    if let Some(place) = self.known_on(fabric, side_of(claim.place()), ip) {
+                        self.limits.note_proven(ip, place);
+                    }
                     self.introduce_proven(now, fabric, ip);
                     self.answer_proven(now, fabric, ip);
                 }
@@ -356,7 +365,6 @@ impl<P: Packet> Segment<P> {
         }
         self.unproven.remove(&ip);
         self.proven_at.insert(ip, now);
-        self.limits.note_proven(ip, claim.place());
         self.kept.note(now, ip);
         let discovered = self.discovery.take_found(ip);
         match claim {

@@ -91,7 +91,9 @@ impl<P: Packet> Segment<P> {
                 }
                 // Whichever card is right, the address is on this side: an open claim is refused. A card that is not
                 // proven is not announced for it.
-                self.confirm(now, fabric, sender, place);
+                let believed =
+                    if weighed.is_ok() { None } else { self.known_on(fabric, Side::Ethernet, sender) };
+                self.confirm(now, fabric, sender, believed.unwrap_or(place));
                 weighed?;
                 self.learn_ethernet(now, fabric, &arp)?;
             }

@@ -103,7 +103,9 @@ impl<P: Packet> Segment<P> {
                     self.prove_again(now, fabric, Side::InfiniBand, sender, kind == ArpKind::Announcement);
                 }
                 // As on Ethernet.
-                self.confirm(now, fabric, sender, place);
+                let believed =
+                    if weighed.is_ok() { None } else { self.known_on(fabric, Side::InfiniBand, sender) };
+                self.confirm(now, fabric, sender, believed.unwrap_or(place));
                 weighed?;
             }
             SenderAction::Take => self.take_infiniband_answer(now, fabric, &arp, known),

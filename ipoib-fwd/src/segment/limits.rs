@@ -32,7 +32,7 @@ const REQUESTS: Rate = (1000, 256);
 const ANNOUNCEMENTS: Rate = (200, 64);
 /// Those that one host brings about: a host that floods does not keep others' moves from being announced.
 const ANNOUNCEMENTS_EACH: Rate = (10, 16);
-/// Addresses that nobody is known to have and that hosts of one side claim, and once more as many that were proven at the
+/// Addresses that nobody is known to have and that hosts of one side claim, and once more as many that were learned at the
 /// same hardware address before. Each has two queries: both kinds together leave a fifth of the link's broadcasts to others.
 const SEARCHES: Rate = (200, 256);
 /// Those of one host.
@@ -170,10 +170,10 @@ pub(super) struct Limits {
     pub(super) probes: Bucket,
     /// Those for Ethernet hosts that have been heard.
     pub(super) returning_requests: Bucket,
-    /// Claims of each side, by [`Side`]: to addresses that were proven at the claimant before, and to all others.
+    /// Claims of each side, by [`Side`]: to addresses that were learned at the claimant before, and to all others.
     known: [Searches; 2],
     unknown: [Searches; 2],
-    /// Addresses that were proven, each at its hardware address.
+    /// Addresses that were proven and learned, each at its hardware address.
     proven: Heard,
     /// Questions to the other side for a host of each side, by [`Side`], before it is answered for.
     own_side: [Bucket; 2],
@@ -236,7 +236,7 @@ impl Limits {
     }
 
     /// True if a side may be queried because a host of the other one claims an address at `place`. Hosts of the two sides take
-    /// nothing from each other, and hosts that have not been proven before take nothing from those that have.
+    /// nothing from each other, and hosts that have not been learned before take nothing from those that have.
     pub(super) fn take_search(&mut self, now: Instant, ip: IpAddr, place: Place, of: By) -> bool {
         let (side, hash) = (side_of(place) as usize, self.hash.hash_one(of));
         let is_known = self.proven.has(self.mark(ip, place));
@@ -244,7 +244,7 @@ impl Limits {
         (is_known && take(&mut self.known)) || take(&mut self.unknown)
     }
 
-    /// An address was proven to be at a hardware address.
+    /// An address was proven to be at a hardware address, and its host is learned.
     pub(super) fn note_proven(&mut self, ip: IpAddr, place: Place) {
         self.proven.note(self.mark(ip, place));
     }

@@ -94,6 +94,8 @@ struct Address<C> {
     dispute: Dispute<C>,
     moves: ArrayVec<Instant, MOVES>,
     defence: Defence<()>,
+    /// It was claimed, and no announcement of the owner has followed or is due.
+    undefended: bool,
     /// When it was last claimed.
     claimed: Instant,
 }
@@ -163,6 +165,7 @@ impl<C: Copy> Owners<C> {
             dispute: Dispute::Settled,
             moves: ArrayVec::new(),
             defence: Defence::default(),
+            undefended: false,
             claimed: now,
         });
         match &mut address.dispute {
@@ -184,7 +187,7 @@ impl<C: Copy> Owners<C> {
         }
         let due = now + answer_time(unowned);
         address.dispute = Dispute::Asked { claim, questions: 1, due, answered: 0, unowned };
-        address.claimed = now;
+        (address.claimed, address.undefended) = (now, true);
         self.wake_by(due);
         Answer::Ask
     }
@@ -196,7 +199,7 @@ impl<C: Copy> Owners<C> {
         }
         let (dispute, until) = (Dispute::Settled, now + CONTESTED);
         let defence = Defence::default();
-        let address = Address { dispute, moves: ArrayVec::new(), defence, claimed: now };
+        let address = Address { dispute, moves: ArrayVec::new(), defence, undefended: false, claimed: now };
         self.addresses.entry(ip).or_insert(address).dispute = Dispute::Contested { until };
         self.wake_by(until);
     }
@@ -264,15 +267,37 @@ impl<C: Copy> Owners<C> {
         }
     }
 
+    /// An open claim is discarded: the address is not one of the networks any more.
+    pub(super) fn discard(&mut self, ip: IpAddr) {
+        let Some(address) = self.addresses.get_mut(&ip) else { return };
+        if matches!(address.dispute, Dispute::Asked { .. } | Dispute::Refused { .. }) {
+            address.dispute = Dispute::Settled;
+        }
+    }
+
     /// True while the owner of an address is being asked because of a claim.
     pub(super) fn is_asked(&self, ip: IpAddr) -> bool {
         self.addresses.get(&ip).is_some_and(|address| matches!(address.dispute, Dispute::Asked { .. }))
+    }
+
+    /// True if a claim was refused, and the owner has not been announced on the claimant's side since: a host that was not proven
+    /// may have refused it first.
+    pub(super) fn is_undefended(&self, ip: IpAddr) -> bool {
+        self.addresses.get(&ip).is_some_and(|address| {
+            let refused = match address.dispute {
+                Dispute::Asked { answered, .. } => answered > 0,
+                Dispute::Refused { .. } => true,
+                Dispute::Settled | Dispute::Held { .. } | Dispute::Contested { .. } => false,
+            };
+            refused && address.undefended
+        })
     }
 
     /// A claim was refused. Returns true if the owner is to be announced on the claimant's side now; otherwise there is a
     /// [`Step::Defend`] when the interval ends.
     pub(super) fn may_defend(&mut self, now: Instant, ip: IpAddr) -> bool {
         let Some(address) = self.addresses.get_mut(&ip) else { return false };
+        address.undefended = false;
         let defends = address.defence.defend(now, ());
         let due = address.defence.due();
         due.into_iter().for_each(|due| self.wake_by(due));

@@ -24,7 +24,9 @@ fn trouble(readiness: &Readiness, is_drained: bool) -> Option<String> {
     };
     let why = match role {
         Role::Drained => DRAINED,
-        Role::Blocked => "it is blocked by a loop, or by another gateway that it does not believe: see `stranger` in ipoib-fwd ctl links",
+        Role::Blocked => {
+            "it is blocked by a loop, or by another gateway that it does not believe: see `stranger` in ipoib-fwd ctl links"
+        }
         Role::Listening => "it listens whether there are other gateways",
         Role::Forwarding | Role::Standby => {
             return matches!(readiness, Readiness::Coming(_)).then(|| "its link comes up".to_owned());

@@ -1,5 +1,6 @@
 //! The other gateways of the segment, as they said.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
@@ -14,8 +15,9 @@ const LEASES: u32 = 4;
 /// then it forwards unheard, and what it forwards is not to be forwarded again.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
-/// Earlier gateways whose numbers are remembered with a key: then their recordings stay old.
-const PAST: usize = 64;
+/// Earlier gateways whose numbers are remembered with a key: then their recordings stay old. Each restart of a gateway counts, and
+/// each segment that it makes again. `docs/security-model.md` has this bound.
+const PAST: usize = 1000;
 
 /// Who is better: the higher priority, then the lower GUID (IBA 14.4.1), then the lower instance. Less is better.
 pub(super) type Rank = (u8, Identity);
@@ -141,8 +143,8 @@ pub(super) enum Reception {
 #[derive(Debug)]
 pub(super) struct Peers {
     list: ArrayVec<Peer, MAX_PEERS>,
-    /// With a key, those that counted once and made room: the numbers that came of them.
-    past: ArrayVec<(Identity, [Window; 2]), PAST>,
+    /// With a key, the last [`PAST`] that counted once and made room: the numbers that came of them.
+    past: VecDeque<(Identity, [Window; 2])>,
     own: Identity,
     /// Only who names our instance counts.
     verify: bool,
@@ -153,7 +155,7 @@ impl Peers {
     /// `lease`: our own. `verify`: messages are signed, and who does not name our instance says nothing new.
     pub(super) fn new(own: Identity, verify: bool, lease: Duration) -> Self {
         let longest_lease = if verify { LONGEST_LEASE } else { LONGEST_LEASE.min(lease * LEASES) };
-        Self { list: ArrayVec::new_const(), past: ArrayVec::new_const(), own, verify, longest_lease }
+        Self { list: ArrayVec::new_const(), past: VecDeque::new(), own, verify, longest_lease }
     }
 
     /// All that counted once.
@@ -258,10 +260,10 @@ impl Peers {
         let gone = self.list.remove(place);
         // Without its numbers its recordings would be news again.
         if self.verify && gone.verified {
-            if self.past.is_full() {
-                self.past.remove(0);
+            if self.past.len() == PAST {
+                self.past.pop_front();
             }
-            self.past.push((gone.who, gone.windows));
+            self.past.push_back((gone.who, gone.windows));
         }
         true
     }
@@ -423,6 +425,14 @@ mod tests {
         // Who was cut off for so long counts again with its next.
         peers.hello(now, life(0), Side::Ethernet, 9, hello(Role::Forwarding, true));
         assert_eq!(peers.alive(now).map(|p| p.who).collect::<Vec<_>>(), [life(0)]);
+    }
+
+    #[test]
+    fn the_security_model_has_the_number_of_lives_whose_recordings_stay_old() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/security-model.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let number = format!("{},{:03} restarts", PAST / 1000, PAST % 1000);
+        assert!(page.contains(&number), "{number}");
     }
 
     #[test]

@@ -109,6 +109,38 @@ fn a_claim_that_is_refused_soon_after_a_defence_has_the_owner_announced_when_ten
 }
 
 #[test]
+fn an_owner_is_defended_although_another_card_of_its_side_was_heard_first() {
+    for side in [Side::Ethernet, Side::InfiniBand] {
+        let mut w = World::new();
+        let ip = if side == Side::Ethernet { I1 } else { E1 };
+        match side {
+            Side::Ethernet => w.know_infiniband(1, I1),
+            Side::InfiniBand => w.know_ethernet(E1_MAC, E1),
+        }
+        w.pass(secs(2));
+        claim(&mut w, side, ip);
+        // Another card of the owner's side speaks for it, and then the owner, which answers each query.
+        match side {
+            Side::Ethernet => w.infiniband(InfiniBandOperation::Request, 2, I1, GATEWAY),
+            Side::InfiniBand => {
+                w.ethernet(ArpOperation::Request, MacAddress([2, 0, 0, 0, 9, 9]), E1, GATEWAY);
+            }
+        }
+        w.outputs();
+        w.asked();
+        let mut sent = 0;
+        for _ in 0..200 {
+            match side {
+                Side::Ethernet => w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY),
+                Side::InfiniBand => w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY),
+            }
+            sent += defences(&mut w, side, ip, ms(100)).len();
+        }
+        assert_eq!(sent, 1, "{side:?}");
+    }
+}
+
+#[test]
 fn a_host_that_claims_the_gateways_own_address_is_reported_once_in_ten_seconds() {
     let mut w = World::new();
     let claim = |claimant| Happening::OwnAddressClaimed { ip: GATEWAY.into(), claimant };

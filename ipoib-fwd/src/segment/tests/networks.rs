@@ -154,3 +154,23 @@ fn a_claim_to_an_address_that_is_not_of_the_segment_any_more_comes_to_nothing() 
         assert!(!w.segment.owners.is_asked(claimed.into()));
     }
 }
+
+#[test]
+fn a_refused_claim_to_an_address_whose_subnet_goes_is_not_queried_again() {
+    let mut w = World::new();
+    change(&mut w, GATEWAY, routes(&[FAR], None));
+    w.know_infiniband(1, FAR);
+    w.ethernet(ArpOperation::Request, FAR_MAC, FAR, FAR);
+    w.infiniband(InfiniBandOperation::Reply, 1, FAR, GATEWAY);
+    assert!(w.segment.owners.claimed(FAR.into()).is_some(), "its owner is to be queried again");
+    change(&mut w, GATEWAY, routes(&[], None));
+    w.asked();
+    w.pass(secs(5));
+    assert_eq!(w.asked(), []);
+    assert!(w.segment.owners.claimed(FAR.into()).is_none());
+    // Nor does it move when the subnet is back.
+    change(&mut w, GATEWAY, routes(&[FAR], None));
+    w.know_infiniband(1, FAR);
+    w.pass(secs(5));
+    assert_eq!(w.segment.counters().moves, 0);
+}

@@ -66,6 +66,23 @@ fn announce(w: &mut World, side: Side, ip: Ipv4Addr) {
     }
 }
 
+/// A host asks for the gateway, is proven and learned, and has aged out.
+fn be_learned(w: &mut World, side: Side, ip: Ipv4Addr) {
+    match side {
+        Side::Ethernet => w.know_ethernet(E1_MAC, ip),
+        Side::InfiniBand => {
+            announce(w, side, ip);
+            w.ethernet(ArpOperation::Request, E2_MAC, E2, ip);
+            w.pass(PROVEN);
+        }
+    }
+    assert!(w.segment.is_on(&w.fabric, side, ip.into()));
+    w.segment.hosts.forget(ip.into());
+    w.segment.take_host_events(w.now, &mut w.fabric);
+    w.fabric.forget(w.now, ip.into());
+    w.pass(secs(5));
+}
+
 #[test]
 fn a_flood_of_claims_from_one_side_delays_no_proof_of_the_other_side() {
     for side in [Side::Ethernet, Side::InfiniBand] {
@@ -91,8 +108,7 @@ fn a_flood_of_claims_delays_no_proof_of_a_host_that_was_proven_before() {
     for side in [Side::Ethernet, Side::InfiniBand] {
         let mut w = world();
         let ip = Ipv4Addr::new(10, 77, 1, 1);
-        announce(&mut w, side, ip);
-        w.pass(PROVEN);
+        be_learned(&mut w, side, ip);
         let mut n = flooded(&mut w, side);
         announce(&mut w, side, ip);
         let is_queried = |w: &World| w.segment.owners.claimed(ip.into()).is_some();
@@ -104,6 +120,30 @@ fn a_flood_of_claims_delays_no_proof_of_a_host_that_was_proven_before() {
         let stranger = Ipv4Addr::new(10, 77, 1, 2);
         announce(&mut w, side, stranger);
         assert!(w.segment.owners.claimed(stranger.into()).is_none());
+    }
+}
+
+#[test]
+fn a_flood_of_claims_that_were_proven_before_delays_no_proof_of_a_host_that_was_learned() {
+    for side in [Side::Ethernet, Side::InfiniBand] {
+        let mut w = world();
+        let ip = Ipv4Addr::new(10, 77, 1, 1);
+        be_learned(&mut w, side, ip);
+        // The same addresses at the same hardware addresses again and again: all are proven at some time.
+        const PAIRS: u32 = 500;
+        let mut n = 0;
+        for tick in 0..600 {
+            for _ in 0..50 {
+                forge(&mut w, side, n % PAIRS, address(n % PAIRS));
+                n += 1;
+            }
+            if tick < 599 {
+                w.pass(ms(10));
+            }
+        }
+        assert!((0..PAIRS).all(|n| !w.segment.is_on(&w.fabric, side, address(n).into())));
+        announce(&mut w, side, ip);
+        assert!(w.segment.owners.claimed(ip.into()).is_some(), "{side:?}");
     }
 }
 
