@@ -323,7 +323,10 @@ mod tests {
                 rate(DISCOVERY),
                 number(MOST as u32)
             ),
-            format!("hosts that answer them | {} | all |", rate(DISCOVERED)),
+            format!(
+                "hosts that answer queries of discovery (the three rows above) | {} | all |",
+                rate(DISCOVERED)
+            ),
             format!("| ping replies | {} | all |", rate(ECHO)),
             format!("| ICMP errors | {} for all |", both(ERRORS_EACH, ERRORS)),
         ] {
