@@ -189,6 +189,7 @@ impl<P: Packet> Segment<P> {
     pub fn handle_unsent(&mut self, frame: &[u8]) {
         let Ok(arp) = EthernetArp::parse(frame) else { return };
         if arp.is_query() {
+            self.hosts.note_unsent(arp.target_ip.into());
             self.give_up_queried(Side::Ethernet, arp.target_ip.into());
         }
     }

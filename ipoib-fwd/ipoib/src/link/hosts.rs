@@ -260,6 +260,7 @@ impl Link {
             let is_last = probe.to.is_none() && self.neighbours.get(probe.ip).is_some();
             if is_last && !self.neighbours.may_broadcast(now) {
                 self.out.counters.requests_limited += 1;
+                self.neighbours.ageing().note_unsent(probe.ip);
                 continue;
             }
             let tag = self.neighbours.tag(probe.ip).filter(|tag| !self.neighbours.is_worn(now, tag));
