@@ -17,6 +17,7 @@ mod control;
 mod held;
 mod long;
 mod message;
+mod own;
 mod view;
 mod worker;
 
@@ -25,5 +26,6 @@ pub use control::{Endpoint, EndpointConfig, EndpointError, EndpointPlace, RING, 
 pub use held::HELD;
 pub use long::{KeyNote, LongMessages, LongStatistics};
 pub use message::{Command, Losses, Note};
+pub use own::OWN;
 pub use view::{Board, LinkUpdate, LinkView, Peer, ViewBoard};
 pub use worker::{LinkWorker, RESERVE, Sent, Tag, Taken, UD, Waited, note, send};

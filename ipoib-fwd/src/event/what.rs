@@ -97,7 +97,7 @@ events! {
         "Something holds its processor, or a driver hangs: the kernel's log; `isolcpus`, and no other lcore on that processor.";
     ControlSlow = Alarm, "control-slow", "control-slow", "Events of queue pairs were lost, since the control lcore was late.",
         "Give the control lcore a processor of its own.";
-    ControlStalled = Alarm, "control-stalled", "control-stalled", "The control lcore did not run for longer than other gateways wait for a hello. Where there is one it may have taken over: the workers drop packets (`lease-over`), and this gateway stands by.",
+    ControlStalled = Alarm, "control-stalled", "control-stalled", "The control lcore did not run for so long that its lease may have ended. Another gateway may have taken over: then the workers drop packets (`lease-over`), and this gateway stands by.",
         "Something holds its processor, or the machine was suspended: the kernel's log; give the control lcore a processor of its own, or enlarge `gateway.hello-ms`.";
     DeviceGone = Alarm, "device-gone", "device-gone", "An InfiniBand device is gone, and its segments are down.",
         "The kernel's log says why; restart the gateway once the device is back.";

@@ -16,7 +16,7 @@ use crate::forward::Side;
 use ib_wire::ipoib::AddressFlags;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::HardwareAddress;
-use ipoib::net::arp::{ArpOperation, EthernetArp};
+use ipoib::net::arp::EthernetArp;
 use ipoib::net::ethernet::MacAddress;
 
 impl<P: Packet> Segment<P> {
@@ -188,7 +188,8 @@ impl<P: Packet> Segment<P> {
     /// waited for the answer is discarded.
     pub fn handle_unsent(&mut self, frame: &[u8]) {
         let Ok(arp) = EthernetArp::parse(frame) else { return };
-        if arp.operation == ArpOperation::Request && arp.sender_ip != arp.target_ip {
+        if arp.is_query() {
+            self.hosts.note_unsent(arp.target_ip.into());
             self.give_up_queried(Side::Ethernet, arp.target_ip.into());
         }
     }

@@ -52,7 +52,9 @@ impl Link {
             && arp.operation == ArpOperation::Request
             && arp.sender_ip != arp.target_ip
         {
-            self.out.events.push_back(Event::QueryUnsent { ip: arp.target_ip.into() });
+            let ip = arp.target_ip.into();
+            self.neighbours.ageing().note_unsent(ip);
+            self.out.events.push_back(Event::QueryUnsent { ip });
         }
     }
 

@@ -256,14 +256,17 @@ impl Link {
             }
         }
         while let Some(probe) = self.neighbours.poll_transmit() {
-            // The last query about a known neighbor goes to all: its port may have another queue pair or LID. While the
-            // rate limit lets no broadcast pass, it goes to the neighbor, as the queries before it.
-            let known = self.neighbours.get(probe.ip).filter(|_| probe.to.is_none());
-            let to = probe.to.or_else(|| known.filter(|_| !self.neighbours.may_broadcast(now)));
+            // The last question about a known neighbor: its port may have another queue pair or LID.
+            let is_last = probe.to.is_none() && self.neighbours.get(probe.ip).is_some();
+            if is_last && !self.neighbours.may_broadcast(now) {
+                self.out.counters.requests_limited += 1;
+                self.neighbours.ageing().note_unsent(probe.ip);
+                continue;
+            }
             let tag = self.neighbours.tag(probe.ip).filter(|tag| !self.neighbours.is_worn(now, tag));
             let source = tag.map_or(NOBODY, |tag| tag.source);
             let source = self.still_ours(source);
-            self.ask(now, source, probe.ip, to);
+            self.ask(now, source, probe.ip, probe.to);
         }
         let counters = *self.neighbours.counters();
         self.out.counters.neighbours_full = counters.table_full;

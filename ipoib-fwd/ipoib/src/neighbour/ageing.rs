@@ -416,6 +416,15 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         self.put(ip, entry);
     }
 
+    /// A question about a known neighbor was not sent: it does not count.
+    pub fn note_unsent(&mut self, ip: IpAddr) {
+        if let Some(State::Probing { tries } | State::Verifying { tries }) =
+            self.entries.get_mut(&ip).map(|entry| &mut entry.state)
+        {
+            *tries = tries.saturating_sub(1);
+        }
+    }
+
     /// What was confirmed is to be confirmed again, each after a `delay`.
     pub fn doubt_all(&mut self, now: Instant, mut delay: impl FnMut() -> Duration) {
         let known: Vec<_> =

@@ -64,6 +64,12 @@ impl EthernetArp {
         Ok(Self { operation, sender_mac: mac(8), sender_ip: ip(14), target_mac: mac(18), target_ip: ip(24) })
     }
 
+    /// True if an answer is awaited: an announcement of the sender's own address has none.
+    #[must_use]
+    pub fn is_query(&self) -> bool {
+        self.operation == ArpOperation::Request && self.sender_ip != self.target_ip
+    }
+
     /// As a frame to `destination`, from the sender.
     #[must_use]
     pub fn to_frame(&self, destination: MacAddress) -> [u8; ETHERNET_ARP_FRAME_LEN] {

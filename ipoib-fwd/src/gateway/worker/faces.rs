@@ -17,6 +17,7 @@ use crate::gateway::partial_checksum::SAMPLES;
 use crate::gateway::tag;
 use endpoint::LinkWorker;
 use ipoib::drop_reason::DropReason;
+use ipoib::net::arp::EthernetArp;
 use ipoib::net::be16;
 use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_ARP, ETHERTYPE_VLAN};
 
@@ -363,7 +364,9 @@ impl EthernetFace {
             counters.drops_of(segment, reason, 1);
             // No host's ARP is forwarded: all of it is the control lcore's.
             let is_own = front.is_some_and(|front| front.ethertype == ETHERTYPE_ARP);
-            if is_own && unsent.len() < MOST_UNSENT && (!is_tagged(&frame) || tag::remove(&mut frame)) {
+            let is_kept =
+                is_own && unsent.len() < MOST_UNSENT && (!is_tagged(&frame) || tag::remove(&mut frame));
+            if is_kept && EthernetArp::parse(head(&frame)).is_ok_and(|arp| arp.is_query()) {
                 unsent.push((segment, frame));
             }
         }
@@ -400,9 +403,12 @@ mod tests {
     use super::*;
     use crate::counter::Totals;
     use dataplane::table::Publisher;
+    use ipoib::net::arp::ArpOperation;
+    use ipoib::net::ethernet::MacAddress;
     use pmd::eal::Eal;
     use pmd::eth::{EthConfig, EthPort};
     use pmd::mem::{Pool, PoolConfig};
+    use std::net::Ipv4Addr;
 
     #[test]
     fn frames_that_a_port_does_not_take_are_of_the_segment_of_their_tag() {
@@ -482,19 +488,31 @@ mod tests {
         tables.join_vlan(EthernetIndex(0), 0, Some(SegmentIndex(0)));
         tables.join_vlan(EthernetIndex(0), 7, Some(SegmentIndex(1)));
         let mut reader = Publisher::new(tables).reader();
-        let bytes = |ethertype: [u8; 2]| [&[2; 12], &ethertype[..], &[0; 46]].concat();
-        let frame = |ethertype| pool.copy_from_slice(&bytes(ethertype)).unwrap();
-        let (packet, query) = ([8, 0], [8, 6]);
+        let arp = |operation, sender_ip| {
+            let (mac, target_ip) = (MacAddress([2; 6]), [10, 0, 0, 7].into());
+            let sender_ip = Ipv4Addr::from(sender_ip);
+            let arp = EthernetArp { operation, sender_mac: mac, sender_ip, target_mac: mac, target_ip };
+            arp.to_frame(mac)
+        };
+        let query = arp(ArpOperation::Request, [10, 0, 0, 1]);
+        let others = [arp(ArpOperation::Reply, [10, 0, 0, 1]), arp(ArpOperation::Request, [10, 0, 0, 7])];
+        let packet = [[2; 12].as_slice(), &[8, 0], &[0; 46]].concat();
+        let frame = |bytes: &[u8]| pool.copy_from_slice(bytes).unwrap();
         while !face.is_blocked() {
-            assert!(face.push(frame(packet), &mut counters));
+            assert!(face.push(frame(&packet), &mut counters));
             face.flush(&mut counters);
         }
         let waiting = face.burst.len();
-        let mut tagged = frame(query);
+        // A host has the gateway answer many times, behind which its queries are.
+        let behind = MOST_UNSENT.min(WAITING - waiting - 3);
+        for other in others.iter().cycle().take(behind) {
+            face.push_own(frame(other), &mut counters).unwrap();
+        }
+        let mut tagged = frame(&query);
         assert!(tag::insert(&mut tagged, 7));
         face.push_own(tagged, &mut counters).unwrap();
-        face.push_own(frame(query), &mut counters).unwrap();
-        face.push_own(frame(packet), &mut counters).unwrap();
+        face.push_own(frame(&query), &mut counters).unwrap();
+        face.push_own(frame(&packet), &mut counters).unwrap();
         assert!(face.begin_turn(EthernetIndex(0), &mut counters, &mut reader));
         assert!(!face.has_unsent(), "they wait");
         face.patience = Patience::Blocked(Instant::now().checked_sub(PATIENCE).unwrap());
@@ -504,9 +522,9 @@ mod tests {
         let mut segments: Vec<_> = unsent.iter().map(|(segment, _)| segment.0).collect();
         segments.sort_unstable();
         assert_eq!(segments, [0, 1]);
-        assert!(unsent.iter().all(|(_, frame)| frame.data() == bytes(query)));
+        assert!(unsent.iter().all(|(_, frame)| frame.data() == query));
         let drops = Totals::of([&counters.reader()]).drops(DropReason::EthQueueFull);
-        assert_eq!(drops, waiting as u64 + 3, "each is a drop");
+        assert_eq!(drops, (waiting + behind) as u64 + 3, "each is a drop");
     }
 
     #[test]

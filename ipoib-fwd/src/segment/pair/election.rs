@@ -3,7 +3,7 @@
 mod announcing;
 mod drain;
 mod hearing;
-mod lease;
+pub(super) mod lease;
 mod rivalry;
 
 use std::collections::VecDeque;

@@ -18,7 +18,7 @@ use super::message::Side;
 /// Probes that are waited for: both sides', for longer than a packet lives in a network of bridges.
 const REMEMBERED: usize = 64;
 /// How long a forwarder waits between two probes of a side.
-const PERIOD: Duration = Duration::from_secs(1);
+pub(super) const PERIOD: Duration = Duration::from_secs(1);
 /// Shortest time between two probes of a side for which something that anybody can send is the reason.
 const GAP: Duration = Duration::from_millis(100);
 /// First hold time; the shortest time without probes after which the loop counts as gone.
@@ -101,6 +101,10 @@ impl Loops {
     pub(super) fn probe_soon(&mut self, now: Instant) {
         let soon = self.last_probe.map_or(now, |last| last + GAP);
         self.next_probe = self.next_probe.min(soon.max(now));
+    }
+
+    pub(super) const fn last_probe(&self) -> Option<Instant> {
+        self.last_probe
     }
 
     pub(super) const fn next_probe(&self) -> Instant {

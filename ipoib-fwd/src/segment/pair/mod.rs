@@ -63,5 +63,6 @@ pub use api::{
     Disbelief, Drain, Event, NoSuccessor, PeerInfo, Settings, Station, Statistics, Transmit, Why, lease,
 };
 pub use election::Pair;
+pub use election::lease::shortest_stall;
 pub use loops::Sign;
 pub use message::{Hello, Identity, Key, Neighbour, Place, Role, SegmentId, Side, SideSet};

@@ -65,6 +65,8 @@ pub(super) struct Peer {
     heard_for: Duration,
     /// Since when it has been there without a pause.
     pub(super) since: Instant,
+    /// Since when it is drained, about to end, or without one of its sides, as it says.
+    pub(super) unable_since: Option<Instant>,
     /// Since when it forwards and does not hear us.
     pub(super) deaf_since: Option<Instant>,
     /// It forwarded when this was last noted.
@@ -88,6 +90,11 @@ impl Peer {
 
     fn is_heard(&self, now: Instant) -> bool {
         self.alive_until().is_some_and(|until| now < until)
+    }
+
+    fn note_service(&mut self, now: Instant) {
+        let in_service = self.hello.up.is_both() && !self.hello.leaves;
+        self.unable_since = if in_service { None } else { self.unable_since.or(Some(now)) };
     }
 
     pub(super) fn rank(&self) -> Rank {
@@ -227,6 +234,7 @@ impl Peers {
                     peer.heard_for = Duration::ZERO;
                 }
                 peer.hello = hello;
+                peer.note_service(now);
             }
             peer.newest[side as usize] = peer.newest[side as usize].max(sequence);
             return if was_heard { Reception::Known { blocked } } else { Reception::New };
@@ -239,6 +247,7 @@ impl Peers {
             heard: [None; 2],
             heard_for: Duration::ZERO,
             since: now,
+            unable_since: None,
             deaf_since: None,
             forwarded: false,
             verified: verified || past.is_some(),
@@ -247,6 +256,7 @@ impl Peers {
         self.past.retain(|(past, _)| *past != who);
         peer.newest[side as usize] = sequence;
         peer.heard[side as usize] = Some(now);
+        peer.note_service(now);
         self.list.push(peer);
         Reception::New
     }

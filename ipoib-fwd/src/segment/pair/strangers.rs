@@ -100,6 +100,12 @@ impl Strangers {
         self.heard.is_some()
     }
 
+    /// True if messages of such gateways have been heard lately on each side: one of them may join the same two networks.
+    pub(super) fn are_on_both_sides(&self, now: Instant) -> bool {
+        self.heard
+            .is_some_and(|heard| heard.sides.into_iter().all(|at| at.is_some_and(|at| now < at + QUIET)))
+    }
+
     fn note(&mut self, now: Instant, side: Side, why: Disbelief) -> bool {
         let new = Heard { why, sides: [None; 2], since: now, count: 0, told: false };
         let heard = self.heard.get_or_insert(new);

@@ -96,6 +96,19 @@ fn a_query_that_was_not_sent_is_not_taken_for_the_owners_silence() {
     assert!(w.segment.is_unproven(I1.into()));
 }
 
+#[test]
+fn queries_that_were_not_sent_leave_a_host_that_was_not_heard_for_a_while_known() {
+    let mut w = World::new();
+    w.know_ethernet(E1_MAC, E1);
+    w.pass(secs(6));
+    w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
+    assert!(pass_without_frames(&mut w, secs(5)) > 3);
+    assert_eq!(w.segment.hosts().count(), 1);
+    // One that stays silent is gone.
+    w.pass(secs(5));
+    assert_eq!(w.segment.hosts().count(), 0);
+}
+
 /// Lets time pass while each query to InfiniBand is lost in the gateway's own queues.
 fn pass_without_queries(w: &mut World, time: Duration) -> usize {
     let (end, mut lost) = (w.now + time, 0);

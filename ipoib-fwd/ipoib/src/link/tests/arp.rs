@@ -257,7 +257,7 @@ fn a_peer_that_restarts_elsewhere_without_a_word_is_found_by_the_last_question()
 }
 
 #[test]
-fn without_broadcasts_to_send_the_last_query_goes_to_the_neighbor_alone() {
+fn without_broadcasts_to_send_a_neighbor_that_is_there_is_not_given_up() {
     let mut f = datagram(2);
     f.run(ms(100));
     f.resolve(0, 1);
@@ -275,6 +275,66 @@ fn without_broadcasts_to_send_the_last_query_goes_to_the_neighbor_alone() {
     }
     assert!(!f.nodes[0].events.contains(&Event::NeighbourUnreachable { ip: peer.into() }));
     assert!(f.nodes[0].table.get(peer).is_some());
+}
+
+#[test]
+fn a_question_that_was_not_sent_is_no_silence() {
+    let mut f = datagram(2);
+    f.run(ms(100));
+    f.resolve(0, 1);
+    f.run(secs(10));
+    let [own, peer] = [f.nodes[0].ip, f.nodes[1].ip];
+    let unreachable = Event::NeighbourUnreachable { ip: peer.into() };
+    for is_verified in [true, false] {
+        f.nodes[0].queue_is_full = true;
+        let began = f.now;
+        while f.now < began + secs(100) {
+            if is_verified {
+                f.nodes[0].link.verify_neighbour(f.now, WorkerIndex(0), own, peer);
+            } else {
+                f.resolve(0, 1);
+            }
+            f.run(secs(1));
+        }
+        let unsent =
+            f.nodes[0].events.iter().filter(|event| matches!(event, Event::QueryUnsent { .. })).count();
+        assert!(unsent > 50, "{unsent}");
+        assert!(!f.nodes[0].events.contains(&unreachable) && f.nodes[0].table.get(peer).is_some());
+        // It answers the next one.
+        f.nodes[0].queue_is_full = false;
+        f.run(secs(10));
+        assert!(!f.nodes[0].events.contains(&unreachable) && f.nodes[0].table.get(peer).is_some());
+        f.nodes[0].events.clear();
+    }
+    // One that does not answer is given up.
+    f.nodes[1].alive = false;
+    f.nodes[0].link.verify_neighbour(f.now, WorkerIndex(0), own, peer);
+    f.run(secs(2));
+    assert!(f.nodes[0].events.contains(&unreachable));
+}
+
+#[test]
+fn a_last_question_for_which_there_is_no_token_is_no_silence() {
+    let mut f = datagram(2);
+    f.run(ms(100));
+    f.resolve(0, 1);
+    f.run(secs(10));
+    let [own, peer] = [f.nodes[0].ip, f.nodes[1].ip];
+    let unreachable = Event::NeighbourUnreachable { ip: peer.into() };
+    let take_tokens = |f: &mut Fabric| {
+        while f.nodes[0].link.request(f.now, WorkerIndex(0), own, Ipv4Addr::new(10, 9, 9, 9)) {}
+    };
+    take_tokens(&mut f);
+    f.nodes[1].alive = false;
+    f.nodes[0].link.verify_neighbour(f.now, WorkerIndex(0), own, peer);
+    for _ in 0..3000 {
+        f.now += ms(1);
+        take_tokens(&mut f);
+        f.run(ms(0));
+    }
+    assert!(!f.nodes[0].events.contains(&unreachable));
+    f.run(secs(2));
+    assert!(f.nodes[0].events.contains(&unreachable));
 }
 
 #[test]

@@ -35,6 +35,7 @@ impl Fabric {
                 assert_eq!(worker, WorkerIndex(0));
                 assert!(node.attached.remove(&(mgid, mlid)), "detached what was not attached");
             }
+            Action::SendUd { bytes, .. } if node.queue_is_full => node.link.handle_unsent(&bytes[..]),
             Action::SendUd { worker, to, bytes } => {
                 let (qkey, source) = (node.opened[&worker].1, node.facts.lid);
                 let own = node.link.settings().workers[usize::from(worker.0)].ud_qpn;

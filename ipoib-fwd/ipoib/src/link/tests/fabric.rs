@@ -174,6 +174,7 @@ impl Fabric {
             created: HashSet::new(),
             destroyed: HashSet::new(),
             refuse_attach: HashSet::new(),
+            queue_is_full: false,
             refuse_create: false,
             refuse_receive: false,
             mute: false,

@@ -119,6 +119,8 @@ pub(super) struct Node {
     pub(super) destroyed: HashSet<ConnKey>,
     /// The device refuses to attach to these groups.
     pub(super) refuse_attach: HashSet<Gid>,
+    /// The worker takes no datagrams.
+    pub(super) queue_is_full: bool,
     /// The device refuses to create queue pairs.
     pub(super) refuse_create: bool,
     /// The device refuses this kind of step.

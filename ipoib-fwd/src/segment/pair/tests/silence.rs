@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use super::election::boast;
 use super::world::{HELLO, World, ms};
-use crate::segment::pair::{Event, Role, Why};
+use crate::segment::pair::message::MessageError;
+use crate::segment::pair::{Drain, Event, Key, Pair, Role, SegmentId, Side, Transmit, Why, shortest_stall};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -38,6 +40,24 @@ fn a_gateway_whose_control_core_hangs_stops_before_another_one_forwards() {
 }
 
 #[test]
+fn no_stall_that_is_too_short_for_a_report_ends_a_lease() {
+    for hello in [50, 300, 1000, 5000].map(ms) {
+        let mut shortest = SECOND * 60;
+        // Alone between strangers, and with another one.
+        for (others, phase) in (0..40).map(|n| (n as usize % 2, n / 2)) {
+            let mut w = World::with_hello(&[100; 2][..=others], true, hello);
+            w.run(hello * 9 + SECOND);
+            strangers(&mut w, if others == 0 { &Side::BOTH } else { &[] }, 1..3);
+            w.run(hello.min(SECOND) * phase / 20);
+            let end = w.boxes[0].pair.as_ref().and_then(Pair::lease_end).unwrap();
+            shortest = shortest.min(end - w.now);
+        }
+        let reported = shortest_stall(hello);
+        assert!(shortest >= reported && shortest < reported * 3 / 2, "{hello:?}: {shortest:?}, {reported:?}");
+    }
+}
+
+#[test]
 fn a_gateway_without_others_forwards_on_while_its_control_core_hangs() {
     let mut w = World::new(&[100, 100], false);
     w.run(SECOND * 3);
@@ -55,6 +75,123 @@ fn a_gateway_without_others_forwards_on_while_its_control_core_hangs() {
     w.hang(0, true);
     run(&mut w, SECOND * 3);
     assert_eq!(w.at_work(), [1]);
+}
+
+/// Messages with another key on some sides, once a second from `seconds`.
+fn strangers(w: &mut World, sides: &[Side], seconds: std::ops::Range<u64>) {
+    for sequence in seconds {
+        for side in sides {
+            let (now, bytes) = (w.now, boast(SegmentId(1), sequence, *side, Some(Key::new([8; 16]))));
+            w.with(0, |pair| {
+                assert_eq!(pair.handle_message(now, *side, &bytes), Err(MessageError::Key));
+            });
+        }
+        w.run(SECOND);
+    }
+}
+
+#[test]
+fn strangers_do_not_stop_a_gateway_that_runs_whatever_its_time_between_hellos() {
+    for hello in [50, 300, 1000, 2000, 3400, 5000, 10_000].map(ms) {
+        let mut w = World::with_hello(&[100], true, hello);
+        w.run(hello * 3 + SECOND);
+        assert_eq!(w.role(0), Some(Role::Forwarding));
+        strangers(&mut w, &Side::BOTH, 1..2);
+        let end = |w: &World| w.boxes[0].pair.as_ref().and_then(Pair::lease_end);
+        assert!(end(&w).is_some(), "one of them may take over");
+        // A second late is no stall.
+        let spare = SECOND.min(hello * 2);
+        w.run_looking(SECOND * 60, |w| {
+            let timeout = w.boxes[0].pair.as_ref().map(Pair::poll_timeout);
+            assert!(
+                end(w).is_none_or(|end| timeout.is_some_and(|at| at.max(w.now) + spare <= end)),
+                "{hello:?}"
+            );
+            assert_eq!(w.role(0), Some(Role::Forwarding), "{hello:?}");
+        });
+    }
+}
+
+#[test]
+fn strangers_bind_a_gateway_only_where_they_are_heard_on_both_sides() {
+    for (sides, at_work) in [(&Side::BOTH[..], 0), (&[Side::Ethernet], 1), (&[Side::InfiniBand], 1)] {
+        let mut w = World::new(&[100], true);
+        w.run(SECOND * 3);
+        strangers(&mut w, sides, 1..9);
+        w.hang(0, true);
+        w.run(SECOND * 30);
+        assert_eq!(w.at_work().len(), at_work, "{sides:?}");
+        w.hang(0, false);
+        assert_eq!(resigned_by_silence(&w, 0), at_work == 0, "{sides:?}");
+    }
+}
+
+#[test]
+fn a_gateway_forwards_on_while_its_control_core_hangs_if_the_other_one_could_not_take_over() {
+    type Act = fn(&mut World);
+    let acts: [Act; 3] = [
+        |w| {
+            let now = w.now;
+            w.with(1, |pair| pair.set_drained(now, Some(Drain::Alone)));
+        },
+        |w| w.set_side(1, Side::InfiniBand, false),
+        |w| {
+            let now = w.now;
+            w.with(1, |pair| pair.leave(now));
+        },
+    ];
+    for act in acts {
+        let mut w = World::new(&[100, 100], true);
+        w.run(SECOND * 3);
+        act(&mut w);
+        w.run(SECOND * 5);
+        w.hang(0, true);
+        run(&mut w, SECOND * 30);
+        assert_eq!(w.at_work(), [0]);
+        w.hang(0, false);
+        assert_eq!(w.at_work(), [0]);
+        assert!(!resigned_by_silence(&w, 0));
+    }
+}
+
+#[test]
+fn a_blocked_peer_binds_a_gateway_whose_control_core_hangs() {
+    let mut w = World::new(&[100, 100], true);
+    w.run(SECOND * 3);
+    // A hello of its own comes back on the other side.
+    let (now, mut sent) = (w.now, Vec::new());
+    w.with(1, |pair| {
+        pair.set_priority(now, 99);
+        sent.extend(std::iter::from_fn(|| pair.poll_transmit()));
+        for transmit in &sent {
+            if let Transmit::Message(side, bytes) = transmit {
+                pair.handle_message(now, side.other(), bytes).unwrap();
+            }
+        }
+    });
+    w.run(SECOND * 5);
+    assert_eq!((w.at_work(), w.role(1)), (vec![0], Some(Role::Blocked)));
+    w.hang(0, true);
+    run(&mut w, SECOND * 30);
+    assert_eq!(w.at_work(), [1], "its block has ended");
+}
+
+#[test]
+fn a_gateway_that_hangs_after_a_handover_stops_before_the_drained_one_forwards_again() {
+    for after in (0..4000).step_by(100).map(ms) {
+        let mut w = World::new(&[200, 100], true);
+        w.run(SECOND * 8);
+        let now = w.now;
+        w.with(0, |pair| pair.set_drained(now, Some(Drain::HandOver)));
+        w.run(ms(20) + after);
+        assert_eq!(w.at_work(), [1]);
+        w.hang(1, true);
+        run(&mut w, SECOND * 6);
+        // In between the drained one has already seen that it forwards.
+        let (is_early, is_late) = (after < ms(1900), after >= SECOND * 3);
+        let at_work: &[usize] = if is_late { &[1] } else { &[0] };
+        assert!(!is_early && !is_late || w.at_work() == at_work, "hung {after:?} after the handover");
+    }
 }
 
 #[test]

@@ -58,6 +58,7 @@ pub(super) struct World {
     /// Something that carries broadcasts across.
     pub(super) bridge: bool,
     key: Option<Key>,
+    hello: Duration,
     flying: BTreeMap<(Instant, u64), (usize, Side, Cargo)>,
     order: u64,
     random: u64,
@@ -71,6 +72,10 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(priorities: &[u8], keyed: bool) -> Self {
+        Self::with_hello(priorities, keyed, HELLO)
+    }
+
+    pub(super) fn with_hello(priorities: &[u8], keyed: bool, hello: Duration) -> Self {
         let now = Instant::now();
         let boxes = priorities.iter().copied().map(Gateway::new).collect();
         let mut world = Self {
@@ -81,6 +86,7 @@ impl World {
             delay: ms(1),
             bridge: false,
             key: keyed.then_some(KEY),
+            hello,
             flying: BTreeMap::new(),
             order: 0,
             random: 1,
@@ -126,7 +132,7 @@ impl World {
     fn start_as(&mut self, index: usize, instance: u64) {
         let own = Identity { guid: Guid(index as u64 + 1), instance };
         let (priority, up) = (self.boxes[index].priority, self.boxes[index].up);
-        let settings = Settings { priority, hello: HELLO, segment: SegmentId(1), key: self.key };
+        let settings = Settings { priority, hello: self.hello, segment: SegmentId(1), key: self.key };
         let pair = Pair::new(self.now, settings, own, Self::station(index));
         let mut pair = pair.numbered_from(self.now - self.began);
         for side in Side::BOTH {
