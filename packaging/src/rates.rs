@@ -230,10 +230,6 @@ const ROWS: &[Row] = &[
         &[("config/src/buffers.rs", "HELD_MESSAGES"), ("ipoib-fwd/endpoint/src/held.rs", "PATIENCE")],
     ),
     (
-        "| messages of the control lcore that wait for full datagram queues | {} of a segment, {:ms} ms |",
-        &[("ipoib-fwd/endpoint/src/own.rs", "OWN"), ("ipoib-fwd/endpoint/src/own.rs", "PATIENCE")],
-    ),
-    (
         "| frames that wait for an Ethernet port | {}, for {:ms} ms; {} of them are the control lcore's |",
         &[
             ("config/src/buffers.rs", "WAITING_FRAMES"),

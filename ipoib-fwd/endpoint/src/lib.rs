@@ -17,7 +17,6 @@ mod control;
 mod held;
 mod long;
 mod message;
-mod own;
 mod view;
 mod worker;
 
@@ -26,6 +25,5 @@ pub use control::{Endpoint, EndpointConfig, EndpointError, EndpointPlace, RING, 
 pub use held::HELD;
 pub use long::{KeyNote, LongMessages, LongStatistics};
 pub use message::{Command, Losses, Note};
-pub use own::OWN;
 pub use view::{Board, LinkUpdate, LinkView, Peer, ViewBoard};
 pub use worker::{LinkWorker, RESERVE, Sent, Tag, Taken, UD, Waited, note, send};

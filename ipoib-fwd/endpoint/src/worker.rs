@@ -11,7 +11,6 @@ use pmd::mem::{Mbuf, Single};
 use super::held::{HELD, Held, Task, Way};
 use super::long::{KEYS, Long};
 use super::message::{Command, Note};
-use super::own::{Own, OwnMessage};
 use super::view::{LinkView, Peer};
 use dataplane::usage::Marks;
 use ipoib::link::{LinkIndex, Neighbour};
@@ -87,8 +86,6 @@ pub struct LinkWorker<Q: Queues, C, N> {
     held: Held<Waiting<Q::Destination>>,
     /// Of queues that were taken away while messages waited for them.
     orphans: Vec<Tag>,
-    /// What full queues did not take of the control lcore's.
-    own: Own<Q::Destination>,
     /// What the queues refuse for its many segments.
     long: Long,
 }
@@ -114,7 +111,6 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
             received,
             held: Held::new(),
             orphans: Vec::with_capacity(HELD),
-            own: Own::new(),
             long: Long::default(),
         }
     }
@@ -143,9 +139,6 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
 
     /// Carries out commands; what is the application's goes to `app`. First in a turn. Returns how many there were.
     pub fn commands(&mut self, times: &mut Recorder, mut app: impl FnMut(C, &mut Q)) -> usize {
-        if self.has_own_waiting() {
-            self.retry_own();
-        }
         for done in 0..COMMANDS_PER_TURN {
             // Each command may need a place for its answer.
             if self.notes.room() <= RESERVE {
@@ -169,7 +162,6 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
                 Command::RemoveUd(link) => {
                     self.held.forget(Way::Ud(place(link)), |waiting| self.orphans.push(waiting.tag));
                     self.closing.retain(|closing| *closing != link);
-                    self.own.forget(link);
                     Some(Note::UdRemoved { link, ud: self.queues.remove_ud(place(link)) })
                 }
                 Command::CloseUd(link) => {
@@ -184,7 +176,11 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
                     self.closing.retain(|closing| *closing != link);
                     None
                 }
-                Command::SendUd { link, to, buf } => self.send_own(link, to, buf),
+                // What is refused is lost. The link is notified: a query that was not sent is not unanswered.
+                Command::SendUd { link, to, buf } => {
+                    let sent = self.queues.send_ud(place(link), &to, buf);
+                    sent.err().map(|Refused { buf, error }| Note::Refused { link, buf, error })
+                }
                 Command::Latency(next) => Some(Note::Latency(times.swap(next))),
                 Command::Key(key, list) => {
                     self.long.take_key(key, list);
@@ -205,49 +201,6 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
             }
         }
         COMMANDS_PER_TURN
-    }
-
-    /// Sends a message of the control lcore. If the queue is full it waits a little. What is refused is lost, and the link is notified: a
-    /// query that was not sent is not unanswered.
-    fn send_own(&mut self, link: LinkIndex, to: Q::Destination, buf: Mbuf) -> Option<Note<Q, N>> {
-        let refused = if self.has_own_waiting() && self.own.of(link) > 0 {
-            Refused { buf, error: PostError::Full }
-        } else {
-            self.queues.send_ud(place(link), &to, buf).err()?
-        };
-        let Refused { mut buf, error } = refused;
-        if error == PostError::Full {
-            buf = self.own.hold(Instant::now(), link, to, buf).err()?;
-        }
-        Some(Note::Refused { link, buf, error })
-    }
-
-    /// True if messages of the control lcore wait for a full queue.
-    #[inline]
-    #[must_use]
-    pub fn has_own_waiting(&self) -> bool {
-        self.own.len() > 0
-    }
-
-    /// Offers messages of the control lcore again: before hosts' packets get the room that the last turn has made.
-    #[cold]
-    fn retry_own(&mut self) {
-        let now = Instant::now();
-        for _ in 0..self.own.len() {
-            // Each message may need room for a note.
-            if self.notes.room() <= RESERVE {
-                return;
-            }
-            let Some(message) = self.own.take() else { return };
-            let OwnMessage { link, to, buf, until } = message;
-            let Err(Refused { buf, error }) = self.queues.send_ud(place(link), &to, buf) else { continue };
-            if error == PostError::Full && now < until {
-                self.own.put_back(OwnMessage { link, to, buf, until });
-            } else {
-                // There is room: checked above, and this is the only sender.
-                drop(self.notes.send(Note::Refused { link, buf, error }));
-            }
-        }
     }
 
     /// Sends a message by a connection. If its queue is full the message waits, as those behind it do, unless there are too many.

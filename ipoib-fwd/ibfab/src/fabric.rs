@@ -246,7 +246,7 @@ impl Fabric {
             for switch in std::iter::once(&mut self.first).chain(&mut self.others) {
                 let guid = switch.guid();
                 switch.set_sources(|port| sources.get(&(guid, port.0)).copied());
-                switch.set_elsewhere(|port| elsewhere.remove(&(guid, port.0)).unwrap_or_default());
+                switch.set_elsewhere(|port| elsewhere.remove(&(guid, port.0)));
             }
         }
         for _ in 0..MADS_PER_TURN {

@@ -175,8 +175,11 @@ impl Server {
         let is_new = is_join && self.reported.insert((port, status.0));
         if is_new {
             let group = request.record::<McMemberRecord>().map(|record| record.mgid.to_string());
+            let is_invalid = status == MadStatus::class_specific(status::REQUEST_INVALID);
+            let help =
+                if is_invalid { "; compare its P_Key, scope, rate and MTU with the partition's" } else { "" };
             tracing::warn!(
-                "port {port} cannot join group {}: status {:#06x}, {}; compare its P_Key, scope, rate and MTU with the partition's",
+                "port {port} cannot join group {}: status {:#06x}, {}{help}",
                 group.unwrap_or_default(),
                 status.0,
                 status::name(status)

@@ -105,8 +105,11 @@ impl Sweep {
         let stray = self.ports(guid, position, |port| {
             let is_up =
                 |port: &Port| port.peer.and_then(|at| self.subnet.port(at)).is_none_or(Port::is_linked);
-            let link = self.subnet.port((guid, port.1)).is_some_and(is_up);
-            link && port.1 > 0 && !self.branches.contains(&port) && !self.leads_to_host(port)
+            let link = self.subnet.port(port).is_some_and(|port| port.is_linked() && is_up(port));
+            link && self.own.may_lead_to_switch(port)
+                && port.1 > 0
+                && !self.branches.contains(&port)
+                && !self.leads_to_host(port)
         });
         have.iter().zip(masks).any(|(have, mask)| have & !mask & stray != 0)
     }

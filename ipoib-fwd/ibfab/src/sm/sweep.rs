@@ -13,7 +13,9 @@ use super::duplicates::Duplicates;
 use super::mute::MuteHosts;
 use super::step::Step;
 use super::transaction::Transactions;
-use crate::subnet::{Changes, Counters, KeyTable, MKeys, Node, Port, PortId, SmConfig, Subnet, SwitchState};
+use crate::subnet::{
+    Changes, Counters, KeyTable, MKeys, Node, OwnSwitches, Port, PortId, SmConfig, Subnet, SwitchState,
+};
 
 /// Most P_Keys that a port is given.
 pub(super) const MAX_PKEYS: usize = 128;
@@ -45,6 +47,8 @@ pub(crate) struct Sweep {
     pub subnet: Subnet,
     pub smps: Transactions<Step>,
     pub(super) m_keys: Option<MKeys>,
+    /// Where switches may be.
+    pub(super) own: OwnSwitches,
     pub(super) generation: u64,
     /// Switch ports whose other end did not answer, or whose state is not known.
     pub(super) silent: Vec<PortId>,
@@ -81,6 +85,7 @@ impl Sweep {
             subnet: Subnet::new(config.subnet_prefix),
             smps: Transactions::new(config.smp_window, config.smp_timeout, config.smp_tries, config.seed, 0),
             m_keys: config.m_keys,
+            own: config.own.clone(),
             generation: 0,
             silent: Vec::new(),
             kept: BTreeSet::new(),

@@ -10,20 +10,22 @@ use super::{OwnSwitches, PortId, Subnet};
 impl Subnet {
     /// The LIDs that no packet has as its source where it comes in by a port that leads to switches of others: those of
     /// all ports that are not behind it. Where these switches have several links to our own, packets between our own may come
-    /// through them, and nothing is known.
+    /// through them, and no LID is refused. A port whose other end is not known is left out.
     pub(crate) fn elsewhere(&self, own: &OwnSwitches) -> BTreeMap<PortId, BTreeSet<Lid>> {
         let mut elsewhere = BTreeMap::new();
         for &entry in &own.others {
             let Some((first, _)) = self.port(entry).and_then(|port| port.peer) else { continue };
             let (behind, entries) = self.behind(first, own);
+            let mut lids = BTreeSet::new();
             if !behind.is_empty() && entries == [entry].into() {
                 let homes = self.end_ports().filter_map(|end| {
                     let home = if end.node.is_switch() { end.id.0 } else { end.port.peer?.0 };
                     Some((home, end.port.lids()))
                 });
-                let lids = homes.filter(|(home, _)| !behind.contains(home)).flat_map(|(_, lids)| lids.iter());
-                elsewhere.insert(entry, lids.collect());
+                let homes = homes.filter(|(home, _)| !behind.contains(home));
+                lids.extend(homes.flat_map(|(_, block)| block.iter()));
             }
+            elsewhere.insert(entry, lids);
         }
         elsewhere
     }

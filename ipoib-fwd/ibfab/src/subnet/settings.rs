@@ -24,6 +24,11 @@ impl OwnSwitches {
         self.guids.contains(&guid)
     }
 
+    /// True if a switch may be at the other end of this port.
+    pub(crate) fn may_lead_to_switch(&self, port: PortId) -> bool {
+        !self.has(port.0) || self.trunks.contains(&port) || self.others.contains(&port)
+    }
+
     /// True if the node with this GUID, found behind port `from` of a switch, may be a switch.
     pub(crate) fn admits(&self, guid: Guid, from: PortId) -> bool {
         match (self.has(from.0), self.has(guid)) {

@@ -177,10 +177,13 @@ impl Switch {
         }
     }
 
-    /// Sets the LIDs of ports elsewhere: packets with such a source are dropped.
-    pub(crate) fn set_elsewhere(&mut self, mut lids: impl FnMut(SwitchPort) -> BTreeSet<Lid>) {
+    /// Sets the LIDs of ports elsewhere: packets with such a source are dropped. A port for which there are none to set keeps what it has while
+    /// its link is up: behind a switch that does not answer no host gets another source.
+    pub(crate) fn set_elsewhere(&mut self, mut lids: impl FnMut(SwitchPort) -> Option<BTreeSet<Lid>>) {
         for (port, number) in self.ports.iter_mut().zip(1..) {
-            port.elsewhere = lids(SwitchPort(number));
+            if let Some(lids) = lids(SwitchPort(number)) {
+                port.elsewhere = lids;
+            }
         }
     }
 

@@ -216,6 +216,7 @@ impl Port {
         self.info.physical_state = PortPhysicalState::Polling;
         self.info.state = PortState::Down;
         self.source = None;
+        self.elsewhere.clear();
         self.blocked = None;
         self.waiting.clear();
         self.hurry = None;

@@ -44,6 +44,6 @@ impl<Q: MemoryWork> InfiniBandFace<Q> {
                 Waited::Lost(error) => counters.drops_of(segment, reason(error), 1),
             }
         });
-        self.link.waiting() > 0 || self.link.has_own_waiting()
+        self.link.waiting() > 0
     }
 }

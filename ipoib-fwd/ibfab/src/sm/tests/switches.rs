@@ -251,7 +251,13 @@ fn lids_of_ports_that_are_not_behind_a_link_to_switches_of_others_are_known() {
     world.connect((0, 18), (a, 9));
     world.sm.handle_port_change(world.now);
     world.pass(SECOND);
-    assert_eq!(world.sm.elsewhere(), BTreeMap::from([expected[1].clone()]));
+    let none = |port| ((SWITCH, port), BTreeSet::new());
+    assert_eq!(world.sm.elsewhere(), BTreeMap::from([none(18), none(19), expected[1].clone()]));
+    // A port whose other end is not known is left out.
+    world.nodes[b].mute = true;
+    world.sm.handle_port_change(world.now);
+    world.pass(30 * SECOND);
+    assert_eq!(world.sm.elsewhere(), BTreeMap::from([none(18), none(19)]));
 }
 
 /// Three switches of ours with hosts in the broadcast group: one ring, with port 2 between the first and the second switch,

@@ -369,6 +369,23 @@ fn a_packet_that_goes_by_lid_has_a_source_lid() {
 }
 
 #[test]
+fn the_lids_that_a_port_refuses_stay_while_its_other_end_is_not_known() {
+    let mut bench = Bench::active(3);
+    let refused = |bench: &mut Bench| {
+        let before = bench.dropped(1, DropReason::SourceLid);
+        bench.send(1, &packet(0, 13, Lid(13), Qpn::new(5), QKey(1), &[3; 64]));
+        bench.dropped(1, DropReason::SourceLid) > before
+    };
+    assert!(!refused(&mut bench));
+    bench.switch.set_elsewhere(|port| (port.0 == 1).then(|| [Lid(13)].into()));
+    assert!(refused(&mut bench));
+    bench.switch.set_elsewhere(|_| None);
+    assert!(refused(&mut bench), "nothing is known of it now");
+    bench.switch.set_elsewhere(|_| Some([].into()));
+    assert!(!refused(&mut bench));
+}
+
+#[test]
 fn a_flood_from_one_port_loses_no_datagrams_of_others() {
     let mut bench = Bench::active(4);
     let trap = Smp::lid_routed(Method::Trap, Tid(1), attribute::NOTICE, 0);
