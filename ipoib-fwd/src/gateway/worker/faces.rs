@@ -434,12 +434,12 @@ mod tests {
         assert_eq!([true, false].map(|is_wish| frame(Some(8), is_wish)), [None; 2]);
     }
 
-    #[test]
-    fn a_port_that_was_stuck_is_offered_frames_of_the_gateways_own_alone() {
+    /// A port whose frames come back to it, as many as its ring has room for, and a pool of this name.
+    fn port_on_a_ring(name: &str) -> (Eal, Pool, EthPort, EthernetFace) {
         let words = "test --no-huge --no-shconf --no-pci -m 128 --no-telemetry --log-level=error --lcores 0@0 --vdev net_ring0";
-        let _eal = Eal::init(words.split_whitespace().map(str::to_owned)).expect("EAL");
-        let pool = Pool::create("stuck", &PoolConfig { count: 8192, data_room: 2048, cache: 0, socket: -1 })
-            .unwrap();
+        let eal = Eal::init(words.split_whitespace().map(str::to_owned)).expect("EAL");
+        let pool =
+            Pool::create(name, &PoolConfig { count: 8192, data_room: 2048, cache: 0, socket: -1 }).unwrap();
         let config = EthConfig {
             queues: 1,
             rx_descriptors: 256,
@@ -448,8 +448,15 @@ mod tests {
             promiscuous: true,
             offloads: false,
         };
-        let (_port, mut queues) = EthPort::start(Some("net_ring0"), &config, &pool).expect("a port");
-        let (mut face, mut counters) = (EthernetFace::new(queues.remove(0)), WorkerCounters::default());
+        let (port, mut queues) = EthPort::start(Some("net_ring0"), &config, &pool).expect("a port");
+        let face = EthernetFace::new(queues.remove(0));
+        (eal, pool, port, face)
+    }
+
+    #[test]
+    fn a_port_that_was_stuck_is_offered_frames_of_the_gateways_own_alone() {
+        let (_eal, pool, _port, mut face) = port_on_a_ring("stuck");
+        let mut counters = WorkerCounters::default();
         let frame = || pool.copy_from_slice(&[2; 60]).unwrap();
         // Nobody receives from the port, until it takes nothing any more.
         while !face.is_blocked() {
@@ -470,20 +477,8 @@ mod tests {
 
     #[test]
     fn queries_that_waited_for_a_stuck_port_are_handed_back_without_their_tag() {
-        let words = "test --no-huge --no-shconf --no-pci -m 128 --no-telemetry --log-level=error --lcores 0@0 --vdev net_ring0";
-        let _eal = Eal::init(words.split_whitespace().map(str::to_owned)).expect("EAL");
-        let pool = Pool::create("unsent", &PoolConfig { count: 8192, data_room: 2048, cache: 0, socket: -1 })
-            .unwrap();
-        let config = EthConfig {
-            queues: 1,
-            rx_descriptors: 256,
-            tx_descriptors: 256,
-            mtu: 1500,
-            promiscuous: true,
-            offloads: false,
-        };
-        let (_port, mut queues) = EthPort::start(Some("net_ring0"), &config, &pool).expect("a port");
-        let (mut face, mut counters) = (EthernetFace::new(queues.remove(0)), WorkerCounters::default());
+        let (_eal, pool, _port, mut face) = port_on_a_ring("unsent");
+        let mut counters = WorkerCounters::default();
         let mut tables = Tables::<()>::default();
         tables.join_vlan(EthernetIndex(0), 0, Some(SegmentIndex(0)));
         tables.join_vlan(EthernetIndex(0), 7, Some(SegmentIndex(1)));
