@@ -42,12 +42,20 @@ impl Pair {
 
     /// A rival that is believed by now is none any more, also after its death.
     pub(super) fn forget_believed_rivals(&mut self, now: Instant) {
-        let believed: ArrayVec<Identity, MAX_PEERS> = self.peers.alive(now).map(|peer| peer.who).collect();
+        let believed: ArrayVec<Identity, MAX_PEERS> = self.believed(now).collect();
         self.rivals.forget(|who| believed.contains(&who));
     }
 
     fn believes(&self, now: Instant, who: Identity) -> bool {
-        self.peers.alive(now).any(|peer| peer.who == who)
+        self.believed(now).any(|peer| peer == who)
+    }
+
+    /// The gateways with which the election decides. Where networks that were cut meet again, an echo may overtake the
+    /// first hello. So with a key a gateway that was believed before stays believed. Without a key the hellos may
+    /// have been forged: then only a live gateway is believed.
+    fn believed(&self, now: Instant) -> impl Iterator<Item = Identity> {
+        let is_keyed = self.is_keyed();
+        self.peers.remembered(now).filter(move |peer| is_keyed || peer.is_alive(now)).map(|peer| peer.who)
     }
 
     /// What becomes of a role where another gateway that is not believed forwards.

@@ -131,6 +131,22 @@ fn no_course_of_two_steps_of_three_gateways_lets_a_packet_pass_twice() {
     visited.print("three gateways, two steps");
 }
 
+/// A forged hello makes the gateways probe. When the networks meet again, echoes may overtake the first hello.
+#[test]
+fn an_echo_that_overtakes_the_first_hello_blocks_no_gateway_of_a_pair() {
+    for course in [97, 973, 986] {
+        let mut nets = Nets::new(&three([0, 0, 0], true), Side::InfiniBand, course);
+        nets.run(ms(2500));
+        for step in [Step::Replay(0, true), Step::Part(0, 1, 1), Step::Part(2, 0, 1)] {
+            act(&mut nets, step);
+            nets.run(ms(1300));
+        }
+        mend(&mut nets);
+        nets.run(ms(2000));
+        assert!(!nets.blocked, "{course}: {:?}", nets.forwarders());
+    }
+}
+
 fn three(kinds: [usize; 3], keyed: bool) -> [Setup; 3] {
     [setup(kinds[0], 150, keyed), setup(kinds[1], 100, keyed), setup(kinds[2], 200, keyed)]
 }
