@@ -126,14 +126,14 @@ fn bounds_in_the_documents_are_those_of_the_code() {
     ];
     // The kernel's header is in each frame of an AF_PACKET port: the longest that is not refused.
     let af_packet = |data_room: u16| grouped(config::frame_of("net_af_packet0", data_room) - 88);
-    let readme = [
+    let faq = [
         format!("by default up to {}.", af_packet(config.buffers.data_room)),
         format!("`[buffers] data-room = 16384` packets of up to {} bytes", af_packet(16_384)),
     ];
     for (name, all) in [
         ("docs/manual/limits.md", limits.as_slice()),
         ("docs/manual/sizing.md", sizing.as_slice()),
-        ("README.md", readme.as_slice()),
+        ("docs/faq.md", faq.as_slice()),
     ] {
         let text = document(name);
         for words in all {

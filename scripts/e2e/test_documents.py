@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,18 @@ def test_steps():
     documented = [(lane, name) for lane, name, _ in table(TESTING, "lane", "step", "what it runs")]
     lanes = [(str(number), step.name) for number, lane in enumerate(default.steps(), 1) for step in lane]
     assert documented == [("–", "setup"), *lanes]
+
+
+def test_crates_of_the_architecture_page():
+    """docs/dev/architecture.md has each crate of the workspace with its folder and the crates of the workspace that it imports."""
+    folders = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["members"]
+    manifests = {folder: tomllib.loads((ROOT / folder / "Cargo.toml").read_text()) for folder in folders}
+    names = {manifest["package"]["name"] for manifest in manifests.values()}
+    crates = {manifest["package"]["name"]: (folder, sorted(names & manifest.get("dependencies", {}).keys()))
+              for folder, manifest in manifests.items()}
+    rows = table(ROOT / "docs/dev/architecture.md", "crate", "folder", "imports", "purpose")
+    documented = {crate.strip("`"): (folder.strip("`"), re.findall(r"`([^`]+)`", imports)) for crate, folder, imports, _ in rows}
+    assert documented == crates
 
 
 def test_parts():
