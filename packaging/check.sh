@@ -113,7 +113,7 @@ for page in ipoib-fwd ipoib-fwd-ctl ipoib-fwd-gids ipoib-fwd-init ipoib-fwd-metr
     # A minimal root leaves documentation out; the package has it all the same.
     grep -qx "/usr/share/man/man1/$page.1.gz" /tmp/listed || fail "no manual page of $page"
 done
-for page in docs/manual/README.md gidcache/html/gidcache/index.html gidcache/examples/interface-gids.rs; do
+for page in docs/manual/README.md docs/operations.md gidcache/html/gidcache/index.html gidcache/examples/interface-gids.rs; do
     grep -qx "/usr/share/doc/ipoib-fwd-doc/$page" /tmp/listed || fail "no $page"
 done
 for program in "${programs[@]}"; do quietly bash -n "/usr/share/bash-completion/completions/$program"; done

@@ -40,7 +40,7 @@ from testbed.traffic import ping
 # The network namespaces of the topologies: a run is alone in a mount namespace, so their names are always the same.
 TAG = "bench"
 ETH, GW, IB = f"{TAG}-eth", f"{TAG}-gw", f"{TAG}-ib"
-# The kind of Ethernet port: docs/benchmarks.md says why this one.
+# The kind of Ethernet port: docs/dev/optimization-log.md has the reasons.
 PORT = ethport.AF_PACKET.kind
 STREAMS = ("gateway-tcp", "gateway-udp", "gateway-pps")
 NAMES = (*STREAMS, "gateway-idle", "gateway-connections")

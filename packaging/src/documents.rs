@@ -206,7 +206,8 @@ fn commands_options_and_keys_of_the_manual_are_those_of_the_programs() {
     let mut wrong = Vec::new();
     for (file, text) in documents() {
         let name = file.strip_prefix(root()).unwrap().to_owned();
-        if !name.starts_with("docs/manual") && name != Path::new("README.md") {
+        let is_for_users = name.starts_with("docs") && !name.starts_with("docs/dev");
+        if !is_for_users && name != Path::new("README.md") {
             continue;
         }
         for code in prose_and_code(&text).1 {
@@ -320,7 +321,7 @@ fn what_is_logged_of_an_event_has_the_journals_word() {
 #[test]
 fn the_manual_promises_as_many_series_as_the_gateway_is_held_to() {
     use ipoib_fwd::metrics::{MOST_BESIDE, MOST_OF_PORT, MOST_OF_SEGMENT, MOST_OF_WORKER};
-    let text = std::fs::read_to_string(root().join("docs/manual/monitoring.md")).unwrap().replace('\n', " ");
+    let text = std::fs::read_to_string(root().join("docs/monitoring.md")).unwrap().replace('\n', " ");
     let promise = format!(
         "at most {MOST_OF_WORKER} for a worker, {MOST_OF_SEGMENT} for a segment, {MOST_OF_PORT} for a port, and {MOST_BESIDE} besides"
     );

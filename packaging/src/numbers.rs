@@ -119,7 +119,7 @@ fn bounds_in_the_documents_are_those_of_the_code() {
         format!("| {PARKED_PACKETS} x (F + S) |"),
         format!("with {reserve}, the default, a third of the other parts' sum"),
         format!(
-            "at most {connections}; on a software ConnectX {one} for each worker on a port, of {pairs} queue pairs that all workers share"
+            "is at most {connections}; on a software ConnectX {one} for each worker on a port, of {pairs} queue pairs that all workers share"
         ),
         format!("up to {} on each side", grouped(MAX_NEIGHBOURS as u64)),
         format!("Segments: up to {MAX_SEGMENTS},"),
@@ -132,7 +132,7 @@ fn bounds_in_the_documents_are_those_of_the_code() {
     ];
     for (name, all) in [
         ("docs/manual/limits.md", limits.as_slice()),
-        ("docs/manual/sizing.md", sizing.as_slice()),
+        ("docs/configuration.md", sizing.as_slice()),
         ("docs/faq.md", faq.as_slice()),
     ] {
         let text = document(name);

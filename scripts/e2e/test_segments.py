@@ -14,7 +14,7 @@ from testbed.tshark import tshark
 
 pytestmark = pytest.mark.netns
 
-MONITORING = pathlib.Path(__file__).resolve().parents[2] / "docs/manual/monitoring.md"
+MONITORING = pathlib.Path(__file__).resolve().parents[2] / "docs/monitoring.md"
 # The manual's bounds of the number of time series.
 BOUNDS = re.compile(r"at most (\d+) for a worker, (\d+) for a segment, (\d+) for a port, and (\d+) besides")
 

@@ -1,5 +1,6 @@
-//! Messages in more buffers than a send on the device can name. They arrive all the same: copied into one large buffer, or sent as one
-//! piece of memory under a key of their own, which costs the device more and the processor less (`docs/fast-registration.md`).
+//! Messages in more buffers than a send on the device can name. They arrive all the same: copied into one large
+//! buffer, or sent as one piece of memory under a key of their own, which costs the device more and the
+//! processor less (`docs/dev/decisions/011-fast-registration.md`).
 //!
 //! Keys are the control lcore's to make: a worker that has none asks, and copies meanwhile. One whose connection failed is in doubt, and goes
 //! back to be made anew; one that nobody needs, to be destroyed.

@@ -14,22 +14,17 @@ const SETTINGS: &str = "config/src/settings.rs";
 /// Documents and their numbers.
 pub(super) const PAGES: &[(&str, &[Row])] = &[
     ("docs/manual/pairs.md", PAIRS),
-    ("docs/manual/monitoring.md", MONITORING),
-    ("docs/manual/troubleshooting.md", TROUBLESHOOTING),
+    ("docs/monitoring.md", MONITORING),
+    ("docs/gidcache.md", GIDCACHE),
+    ("docs/troubleshooting.md", TROUBLESHOOTING),
     (
-        "docs/manual/ports.md",
+        "docs/configuration.md",
         &[(
             "looks after the interfaces itself, {:times-a-second} times a second",
             &[("ipoib-fwd/src/gateway/control/pair.rs", "LINK_PERIOD")],
         )],
     ),
-    (
-        "docs/manual/first-hour.md",
-        &[(
-            "InfiniBand hosts in connected mode up to {} bytes",
-            &[(SETTINGS, "pub receive_mtu: u16 = {} =>")],
-        )],
-    ),
+    ("docs/operations.md", OPERATIONS),
     ("docs/manual/security.md", SECURITY),
     ("docs/security-model.md", SECURITY_MODEL),
 ];
@@ -89,7 +84,7 @@ const PAIRS: &[Row] = &[
 
 const MONITORING: &[Row] = &[
     (
-        "Up to {:word} may follow; who does not read",
+        "Up to {:word} clients may follow. A client that reads",
         &[("dataplane/src/telemetry/server.rs", "MAX_FOLLOWERS")],
     ),
     (
@@ -97,7 +92,7 @@ const MONITORING: &[Row] = &[
         &[("ipoib-fwd/src/gateway/control/recordings.rs", "SILENCE")],
     ),
     (
-        "longer than {:seconds}, unless the kernel itself",
+        "for the disk longer than {:seconds}.",
         &[("ipoib-fwd/src/gateway/control/recordings.rs", "LAST_PATIENCE")],
     ),
     (
@@ -120,11 +115,20 @@ const MONITORING: &[Row] = &[
             ("ipoib-fwd/src/gateway/control/traces/order.rs", "time: Duration::from_secs({})"),
         ],
     ),
-    (
-        "up to {:word} clients may follow, and who is gone",
-        &[("ipoib-fwd/src/gateway/sighting.rs", "MAX_WATCHERS")],
-    ),
+    ("Up to {:word} clients may follow at once", &[("ipoib-fwd/src/gateway/sighting.rs", "MAX_WATCHERS")]),
     ("that waits for its port ({:ms} ms at most)", &[("ipoib-fwd/src/gateway/worker/faces.rs", "PATIENCE")]),
+    (
+        "serves the gateway's metrics at `http://127.0.0.1:{:plain}/metrics`",
+        &[("ipoib-fwd/src/metrics/exporter.rs", "DEFAULT_LISTEN: &str = \"127.0.0.1:{}\"")],
+    ),
+    ("answer with at most {} rows", &[("ipoib-fwd/src/page.rs", "MOST_ROWS")]),
+    (
+        "with exit code {} when the gateway exits, with {} when the gateway dies",
+        &[(CTL, "Self::Ended => {},"), (CTL, "Self::Gone => {},")],
+    ),
+];
+
+const GIDCACHE: &[Row] = &[
     ("has been silent for {:seconds}", &[("ipoib-fwd/src/gids/source.rs", "PATIENCE")]),
     (
         "At most {} devices and {} interfaces are served",
@@ -134,16 +138,14 @@ const MONITORING: &[Row] = &[
         ],
     ),
     ("ends the service, within {:seconds};", &[("ipoib-fwd/src/gids/serve/devices.rs", "LOOK")]),
+];
+
+const OPERATIONS: &[Row] = &[
+    ("InfiniBand hosts in connected mode send up to {} bytes", &[(SETTINGS, "pub receive_mtu: u16 = {} =>")]),
+    ("a worker stalls for {:seconds}", &[("ipoib-fwd/src/gateway/control/service.rs", "PATIENCE")]),
     (
-        "serves the gateway's figures at `http://127.0.0.1:{:plain}/metrics`",
-        &[("ipoib-fwd/src/metrics/exporter.rs", "DEFAULT_LISTEN: &str = \"127.0.0.1:{}\"")],
-    ),
-    ("answer with at most {} rows", &[("ipoib-fwd/src/page.rs", "MOST_ROWS")]),
-    ("a worker has stood still for {:seconds}", &[("ipoib-fwd/src/gateway/control/service.rs", "PATIENCE")]),
-    ("{} entries come in {:seconds}", &[("logging/src/limit.rs", "MOST"), ("logging/src/limit.rs", "SPELL")]),
-    (
-        "with exit code {} when the gateway ends, with {} when that dies",
-        &[(CTL, "Self::Ended => {},"), (CTL, "Self::Gone => {},")],
+        "emits at most {} entries in {:seconds}",
+        &[("logging/src/limit.rs", "MOST"), ("logging/src/limit.rs", "SPELL")],
     ),
 ];
 
@@ -154,10 +156,10 @@ const TROUBLESHOOTING: &[Row] = &[
         &[("ipoib-fwd/src/gateway/partial_checksum.rs", "WARNING_TIME")],
     ),
     (
-        "`checksum-offload` at most once in {} s for each port",
+        "`checksum-offload` repeat them at most once in {} s for each port",
         &[("ipoib-fwd/src/gateway/partial_checksum.rs", "REPORT_PERIOD")],
     ),
-    ("naps of up to {1:ms} ms", &[("dataplane/src/worker.rs", "NAPS")]),
+    ("sleeps of up to {1:ms} ms", &[("dataplane/src/worker.rs", "NAPS")]),
     ("probes go to UDP port {}", &[("ipoib-fwd/ipoib/src/net/probe.rs", "PROBE_PORT")]),
     ("answers for neither during {} s", &[("segment/owners.rs", "CONTESTED")]),
     // The bound that the model of ownership holds the gateway to.
@@ -256,8 +258,8 @@ fn computed_numbers_in_the_manual() {
     let bytes = one("dataplane/src/capture/files.rs", "Self { files: {}, size")
         * one("dataplane/src/capture/files.rs", "size: {} }");
     let mib = 2.0 * bytes / f64::from(1 << 20);
-    contains("docs/manual/monitoring.md", &format!("so {mib} MiB of disk"));
+    contains("docs/monitoring.md", &format!("so {mib} MiB of disk"));
     // DPDK's timers of LACP, which no configuration changes.
     contains("docs/manual/limits.md", "gives it up after 90 s of silence and 3 s more");
-    contains("docs/manual/ports.md", &format!("LACP times out after {} s", 90 + 3));
+    contains("docs/configuration.md", &format!("LACP times out after {} s", 90 + 3));
 }
