@@ -1,5 +1,5 @@
-//! From an address vector to the headers of a packet: the port's own addresses, and at an Ethernet port the other end's MAC
-//! address.
+//! Builds the headers of a packet from an address vector and the port's own addresses. On an Ethernet port it
+//! also needs the peer's MAC address.
 
 use ib_wire::Lid;
 use ib_wire::packet::{
@@ -12,17 +12,17 @@ use super::frame::{Outgoing, Way};
 use super::port::Port;
 use hca::AddressVector;
 
-/// Why a packet has no headers.
+/// Why no headers could be built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unframed {
-    /// The other end's MAC address is being asked for.
+    /// The peer's MAC address is being resolved.
     Wait,
-    /// It cannot be sent.
+    /// The packet cannot be sent.
     Drop(DropReason),
 }
 
-/// The headers of a packet that leaves `port` for `av`. `management` is for subnet management; all else goes on lane 0.
-/// `flow` keeps the packets of one sender in order on networks with several ways.
+/// Builds the headers of a packet that leaves `port` for `av`. `management` is for subnet management; all
+/// other packets go on lane 0. `flow` keeps the packets of one sender in order on multipath networks.
 #[inline(always)]
 pub(crate) fn address(
     port: &mut Port,
@@ -85,7 +85,7 @@ fn roce(
             Resolution::Unreachable => return Err(Unframed::Drop(DropReason::NoNeighbour)),
         }
     };
-    // 0 is what programs leave there; on Ethernet it would mean "for nobody".
+    // Programs leave 0 here; on Ethernet it would mean "for nobody".
     let hop_limit = if route.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { route.hop_limit };
     let network = RoceNetwork::between(sgid, route.dgid, route.traffic_class, route.flow_label, hop_limit);
     let header = EthernetHeader::new(destination, ethernet.mac, &network);
@@ -94,7 +94,7 @@ fn roce(
     Ok(Outgoing::roce(header, headers, way))
 }
 
-/// Hop limit where the address vector has none.
+/// Hop limit if the address vector has none.
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// One UDP source port for the packets from one queue pair to another.

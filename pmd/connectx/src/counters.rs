@@ -1,4 +1,4 @@
-//! What the device dropped and did, by reason.
+//! Drop and activity counters of the device.
 
 hca::counted! {
     /// Why the device dropped a packet.
@@ -147,13 +147,13 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Packets dropped for `reason`.
+    /// Number of packets dropped for `reason`.
     #[must_use]
     pub fn drops(&self, reason: DropReason) -> u64 {
         self.drops.get(reason as usize).copied().unwrap_or_default()
     }
 
-    /// Times that `activity` happened.
+    /// How often `activity` happened.
     #[must_use]
     pub fn activity(&self, activity: Activity) -> u64 {
         self.activity.get(activity as usize).copied().unwrap_or_default()
