@@ -1,4 +1,4 @@
-//! What a host asks the agents of its own port.
+//! Requests of a host to the agents of its own port.
 
 use ib_wire::mad::{MAD_LEN, MadHeader, MadStatus, Method, MgmtClass};
 use ib_wire::perf::{self, PortCounters, PortCountersExtended};

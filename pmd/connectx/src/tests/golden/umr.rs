@@ -1,4 +1,4 @@
-//! Key operations that libmlx5 wrote are executed, and mean what the library's callers asked for.
+//! Key operations recorded from libmlx5 are executed with the meaning that the library's callers intended.
 
 use super::*;
 use crate::object::mr::Member;
@@ -7,7 +7,7 @@ use crate::{FastKey, ListKind};
 /// Entries of the key that a vector changes.
 const CAPACITY: usize = 8;
 
-/// The vector, with each entry's key at an index of its own: they differ by their tags alone.
+/// The vector, with an index of its own for each entry's key: they differ only in their tags.
 fn with_keys(vector: &Value) -> Value {
     let mut vector = vector.clone();
     for wqe in vector["posts"][0]["wqes"].as_array_mut().unwrap() {
@@ -24,7 +24,7 @@ fn with_keys(vector: &Value) -> Value {
     vector
 }
 
-/// Address, length and key of the memory that a request names, as `with_keys` leaves the keys.
+/// Address, length and key of the memory that a request names, after `with_keys`.
 fn named(request: &Value) -> Vec<(u64, usize, u32)> {
     let list = request["sg_list"].as_array().map_or(&[][..], Vec::as_slice);
     let key = |s: &Value| number(&s["lkey"]) as u32;
@@ -105,7 +105,7 @@ fn windows_of_the_library() {
         let qp = post(&mut bench, &vector, QpKind::Rc);
         bench.turn();
         let status = bench.host.scq.poll().unwrap().status;
-        // Two gigabytes are more than there are.
+        // More than two gigabytes do not exist.
         let fits = len <= 1000;
         assert_eq!(status == WcStatus::Success, fits, "{name}: {status:?}");
         let keys = |queue_pair| Member { queue_pair, ..Member::default() };
