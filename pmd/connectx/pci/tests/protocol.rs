@@ -1,4 +1,4 @@
-//! What a client may say, and what it may not.
+//! Valid and invalid messages of a client.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod guest;
@@ -43,14 +43,14 @@ fn a_client_begins_with_its_version() {
 }
 
 #[test]
-fn the_client_is_told_the_bounds() {
+fn the_client_learns_the_limits() {
     let mut g = Guest::silent();
     let answer = g.ask(1, &[0, 0, 3, 0]).body;
     let text = std::str::from_utf8(&answer[4..answer.len() - 1]).unwrap();
-    let told: serde_json::Value = serde_json::from_str(text).unwrap();
-    let told = &told["capabilities"];
-    assert_eq!((&told["max_dma_maps"], &told["pgsizes"]), (&1024.into(), &4096.into()));
-    assert_eq!((&told["max_msg_fds"], &told["write_multiple"]), (&16.into(), &true.into()));
+    let reply: serde_json::Value = serde_json::from_str(text).unwrap();
+    let reply = &reply["capabilities"];
+    assert_eq!((&reply["max_dma_maps"], &reply["pgsizes"]), (&1024.into(), &4096.into()));
+    assert_eq!((&reply["max_msg_fds"], &reply["write_multiple"]), (&16.into(), &true.into()));
 }
 
 #[test]
@@ -106,9 +106,9 @@ fn accesses_lie_within_their_region() {
     ] {
         assert_eq!(g.read(region, offset, count).error, EINVAL, "{region} {offset:#x} {count}");
     }
-    assert_eq!(g.read(0, 0, 1 << 20).error, EINVAL, "more than a message may bring");
+    assert_eq!(g.read(0, 0, 1 << 20).error, EINVAL, "more than a message may read");
     assert_eq!(g.read(0, 0, 1 << 16).body.len(), 16 + (1 << 16));
-    // A write that says it is longer than it is.
+    // A write that announces more bytes than it has.
     let body = [&0u64.to_le_bytes()[..], &words(&[7, 8, 0])].concat();
     assert_eq!(g.ask(10, &body).error, EINVAL);
 }
@@ -126,7 +126,7 @@ fn several_writes_in_one_message() {
     .concat();
     assert_eq!(g.ask(15, &body).error, 0);
     assert_eq!((g.read_word(0x10), g.read_word(0x14)), (0x12, 0x3456_7056));
-    // More than there are; one that is longer than its record.
+    // More writes than the limit; one that is longer than its record.
     let mut more = body.clone();
     more[0] = 3;
     assert_eq!(g.ask(15, &more).error, EINVAL);
@@ -144,22 +144,22 @@ fn memory_that_cannot_be_is_refused() {
     let file = Some(file.as_fd());
     let high = 1 << 40;
     for (offset, address, len, why) in [
-        (0, 0, MEMORY, "it is there already"),
-        (0, MEMORY - 4096, 8192, "a part of it is there already"),
+        (0, 0, MEMORY, "already mapped"),
+        (0, MEMORY - 4096, 8192, "partly mapped already"),
         (0, high, 0, "nothing"),
         (0, high + 1, 4096, "not a page"),
         (1, high, 4096, "not a page of the file"),
         (0, high, 4095, "not a whole page"),
-        (4096, high, MEMORY, "behind the file's end"),
-        (u64::MAX - 4095, high, 4096, "behind all ends"),
-        (0, u64::MAX - 4095, 8192, "behind all addresses"),
+        (4096, high, MEMORY, "past the end of the file"),
+        (u64::MAX - 4095, high, 4096, "past every end"),
+        (0, u64::MAX - 4095, 8192, "past the last address"),
     ] {
         assert_eq!(g.map(offset, address, len, file), EINVAL, "{why}");
     }
     for (address, len) in [(4096, 4096), (0, MEMORY - 4096), (4096, MEMORY), (high, 4096), (u64::MAX, 2)] {
         assert_eq!(g.unmap(address, len), EINVAL, "{address:#x} {len:#x}");
     }
-    // Not without end.
+    // The number of mappings is limited.
     for n in 0..1023 {
         assert_eq!(g.map(n * 4096, high + n * 4096, 4096, file), 0);
     }
@@ -178,7 +178,7 @@ fn interrupts_are_those_that_there_are() {
     }
     assert_eq!(g.ask(8, &words(&[20, 0x22, 2, 0, 1])).error, EINVAL, "by bits");
     assert_eq!(g.ask(8, &words(&[20, 0x0c, 2, 0, 1])).error, EINVAL, "masks");
-    // Raised by the client, then off.
+    // Raised by the client, then disabled.
     assert_eq!(g.ask(8, &words(&[20, 0x21, 2, 1, 1])).error, 0);
     assert_eq!((g.interrupts(0), g.interrupts(1)), (0, 1));
     assert_eq!(g.ask(8, &words(&[20, 0x21, 2, 0, 0])).error, 0);
@@ -196,7 +196,7 @@ fn a_client_that_is_gone_has_left_nothing() {
     g.whole_key(1);
     g.hang_up();
     assert_eq!(g.gone, Some(Gone::HungUp));
-    // The next one finds a device without memory or objects.
+    // The next client finds a device without memory or objects.
     g.connect_again();
     assert_eq!(g.ask(1, &[0, 0, 3, 0]).error, 0);
     g.write(7, 4, &[6, 0]);
