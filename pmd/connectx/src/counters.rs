@@ -106,7 +106,7 @@ hca::counted! {
 }
 
 hca::counted! {
-    /// What the transport did.
+    /// Activity of the transport.
     Activity {
         /// Packets handed to a cable.
         Sent = "sent",

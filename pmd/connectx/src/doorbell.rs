@@ -50,7 +50,7 @@ pub(crate) fn channel() -> (DoorbellSender, DoorbellReceiver) {
 }
 
 impl DoorbellSender {
-    /// Posts a write. What this thread stored before is visible to the device when it sees the write.
+    /// Posts a write. Earlier stores of this thread are visible to the device when it sees the write.
     #[inline]
     pub fn post(&mut self, value: [u8; 8]) {
         if self.fifo.push(Doorbell { value }).is_err() {

@@ -34,7 +34,7 @@ use hca::{HcaError, PortNumber, QpState};
 /// Packets taken from a cable in one step.
 pub(crate) const RECEIVE_BURST: usize = 64;
 /// Queue pairs served in one step.
-const TURNS: usize = 64;
+const SERVED_QPS: usize = 64;
 /// Packets that one queue pair sends each time it is served.
 const SEND_BURST: usize = 64;
 /// Doorbells taken from one handle in one step.
@@ -168,7 +168,7 @@ impl Engine {
         timer.into_iter().chain(deadlines).chain(traps).chain(self.dev.held_until(now)).min()
     }
 
-    fn wants_turn(&self, now: Instant) -> bool {
+    fn has_work(&self, now: Instant) -> bool {
         self.next_deadline(now).is_some_and(|at| at <= now)
     }
 
@@ -188,7 +188,7 @@ impl Engine {
     /// Returns false if the caller must poll instead: the device has work or is busy, or no cable can wake a
     /// thread.
     pub fn rest(&mut self, now: Instant, mut watch: impl FnMut(BorrowedFd<'_>)) -> bool {
-        if self.wants_turn(now) || self.worked_at.is_some_and(|at| now.saturating_duration_since(at) < CALM) {
+        if self.has_work(now) || self.worked_at.is_some_and(|at| now.saturating_duration_since(at) < CALM) {
             return false;
         }
         let cables = self.dev.ports.iter_mut().filter_map(|port| port.cable.as_mut());
@@ -200,7 +200,7 @@ impl Engine {
     /// do not prevent sleep. Returns how long to sleep if no descriptor becomes readable; `None` if the
     /// caller must poll. Hello packets of a cable also wake the thread, ten times a second.
     pub fn sleep(&mut self, now: Instant, mut watch: impl FnMut(BorrowedFd<'_>)) -> Option<Duration> {
-        if self.wants_turn(now) || self.worked_at.is_some_and(|at| now.saturating_duration_since(at) < CALM) {
+        if self.has_work(now) || self.worked_at.is_some_and(|at| now.saturating_duration_since(at) < CALM) {
             return None;
         }
         let mut end = self.next_deadline(now);
@@ -220,7 +220,7 @@ impl Engine {
         let mut worked = self.take_doorbells();
         worked |= ingress::receive(&mut self.qps, &mut self.dev, &self.config, now, RECEIVE_BURST);
         worked |= self.expire(now);
-        worked |= self.give_turns(now);
+        worked |= self.serve_queue_pairs(now);
         worked |= self.fail_unheard();
         if !self.dev.held.is_empty() {
             worked |= self.dev.release_held(now);
@@ -289,7 +289,7 @@ impl Engine {
         worked
     }
 
-    fn give_turns(&mut self, now: Instant) -> bool {
+    fn serve_queue_pairs(&mut self, now: Instant) -> bool {
         let Self { qps, dev, .. } = self;
         let mut worked = false;
         // Pending datagrams first: new ones would overtake them.
@@ -300,11 +300,11 @@ impl Engine {
         for port in &mut dev.ports {
             worked |= port.send_answers(&mut dev.counters);
         }
-        for _ in 0..dev.ready.len().min(TURNS) {
+        for _ in 0..dev.ready.len().min(SERVED_QPS) {
             let Some(slot) = dev.ready.pop_front() else { break };
             let Some(qp) = qps.at(slot) else { continue };
             qp.queued = false;
-            worked |= turn(qp, dev, now);
+            worked |= serve(qp, dev, now);
         }
         dev.ready.append(&mut dev.served);
         for port in &mut dev.ports {
@@ -316,7 +316,7 @@ impl Engine {
 }
 
 /// Serves one queue pair, and schedules it again if there is more to do.
-fn turn(qp: &mut Qp, dev: &mut Device, now: Instant) -> bool {
+fn serve(qp: &mut Qp, dev: &mut Device, now: Instant) -> bool {
     let mut worked = false;
     if qp.rc.is_some() {
         match rc::reply(qp, dev) {

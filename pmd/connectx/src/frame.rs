@@ -11,7 +11,7 @@ use super::ethernet::EthernetHeader;
 
 /// Where a packet goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Destination {
     /// Back to this port.
     Ourselves,
     /// To a multicast group that this port may be a member of.
@@ -30,20 +30,20 @@ enum Framing {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outgoing {
     framing: Framing,
-    pub(crate) way: Way,
+    pub(crate) destination: Destination,
     /// It may leave in any state of the port.
     pub(crate) management: bool,
 }
 
 impl Outgoing {
     /// Creates a packet with InfiniBand headers.
-    pub(crate) const fn infiniband(headers: Headers, way: Way, management: bool) -> Self {
-        Self { framing: Framing::InfiniBand(headers), way, management }
+    pub(crate) const fn infiniband(headers: Headers, destination: Destination, management: bool) -> Self {
+        Self { framing: Framing::InfiniBand(headers), destination, management }
     }
 
     /// Creates a RoCEv2 packet.
-    pub(crate) const fn roce(header: EthernetHeader, headers: RoceHeaders, way: Way) -> Self {
-        Self { framing: Framing::RoceV2(header, headers), way, management: false }
+    pub(crate) const fn roce(header: EthernetHeader, headers: RoceHeaders, destination: Destination) -> Self {
+        Self { framing: Framing::RoceV2(header, headers), destination, management: false }
     }
 
     /// The headers of an InfiniBand packet.

@@ -16,7 +16,7 @@ pub(crate) struct HostWord(NonNull<AtomicU32>);
 unsafe impl Send for HostWord {}
 
 impl HostWord {
-    /// Loads the big-endian word. What the host wrote before it is visible afterwards.
+    /// Loads the big-endian word. Earlier writes of the host are visible afterwards.
     #[inline]
     pub(crate) fn load(self) -> u32 {
         // SAFETY: valid for four bytes for as long as the host lends them (see `HostMemory::new`), aligned,
@@ -37,8 +37,9 @@ unsafe impl Send for HostMemory {}
 
 impl HostMemory {
     /// # Safety
-    /// The `len` bytes at `base` must stay mapped, readable and writable until every object of the device that was
-    /// given this memory is destroyed, and no Rust reference to them may be live while the device works.
+    /// The `len` bytes at `base` must stay mapped, readable and writable until every object of the device
+    /// that was given this memory is destroyed, and no Rust reference to them may be live while the device
+    /// works.
     #[must_use]
     pub const unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
         Self { base, len }

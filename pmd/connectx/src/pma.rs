@@ -85,16 +85,16 @@ fn attribute<'p>(
             }
         }
         attribute::PORT_COUNTERS => {
-            let asked = PortCounters::parse(data);
-            let (c, now, then) = tally(asked.port, set && asked.select != 0)?;
+            let request = PortCounters::parse(data);
+            let (c, now, then) = tally(request.port, set && request.select != 0)?;
             data.fill(0);
             let small = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
             let tiny = |n: u64| u16::try_from(n).unwrap_or(u16::MAX);
             let byte = |n: u64| u8::try_from(n).unwrap_or(u8::MAX);
             let discards = now.send_discards.saturating_sub(then.send_discards);
             PortCounters {
-                port: asked.port,
-                select: asked.select,
+                port: request.port,
+                select: request.select,
                 link_downed: byte(c.downs),
                 receive_errors: tiny(c.rx_invalid + now.receive_errors.saturating_sub(then.receive_errors)),
                 relay_errors: tiny(now.relay_errors.saturating_sub(then.relay_errors)),
@@ -116,12 +116,12 @@ fn attribute<'p>(
             .write(data);
         }
         attribute::PORT_COUNTERS_EXTENDED => {
-            let asked = PortCountersExtended::parse(data);
-            let (c, ..) = tally(asked.port, set && asked.select != 0)?;
+            let request = PortCountersExtended::parse(data);
+            let (c, ..) = tally(request.port, set && request.select != 0)?;
             data.fill(0);
             PortCountersExtended {
-                port: asked.port,
-                select: asked.select,
+                port: request.port,
+                select: request.select,
                 send_data: c.tx_bytes / WORD,
                 receive_data: c.rx_bytes / WORD,
                 send_packets: c.tx_packets,

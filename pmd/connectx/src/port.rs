@@ -12,7 +12,7 @@ use super::counters::{Activity, Counters, DropReason};
 use super::engine::RECEIVE_BURST;
 use super::ethernet::{Ethernet, question_frame};
 use super::event::Events;
-use super::frame::{Outgoing, Way};
+use super::frame::{Destination, Outgoing};
 use super::gids::GidTable;
 use super::pma::{ALL_PORTS, Counted, Tally};
 use super::trap::Traps;
@@ -212,10 +212,10 @@ impl Port {
             return Ok(());
         }
         let len = outgoing.len(payload);
-        if outgoing.way == Way::Ourselves {
+        if outgoing.destination == Destination::Ourselves {
             return if self.loop_back(*outgoing, payload, &fill) { Ok(()) } else { Err(Blocked) };
         }
-        let group = outgoing.way == Way::Group;
+        let group = outgoing.destination == Destination::Group;
         if let Some(cable) = &mut self.cable {
             let crcs = cable.crcs();
             let sent = match cable.place(len) {

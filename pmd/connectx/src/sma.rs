@@ -26,7 +26,7 @@ const DEVICE_ID: u16 = 0x1017;
 /// OUI of Mellanox, whose formats this device uses.
 const VENDOR_ID: u32 = 0x0000_02c9;
 
-/// What the agent did with a packet.
+/// Result of handling a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Handled {
     /// The packet was for the agent.

@@ -48,8 +48,8 @@ impl Control {
     }
 }
 
-/// Reads the control segment of the next entry. For a flushed or malformed entry, the opcode is used if it
-/// can be read, and the length is at least one block.
+/// Reads the control segment of the next entry, without validation, so that an entry can also be flushed or
+/// skipped. The result has at least one block, and at most the pending ones.
 #[inline(always)]
 pub(crate) fn peek(sq: &SendQueue) -> Option<Control> {
     let pending = sq.pending();

@@ -63,7 +63,7 @@ pub struct QpEvent {
     pub fault: QpFault,
 }
 
-/// What happened to a queue pair.
+/// Kind of a queue pair event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QpFault {
     /// A send failed, other than by being flushed.

@@ -58,7 +58,7 @@ macro_rules! counted {
         $crate::counted! { $(#[$meta])* $name { $($(#[doc = $text])+ $variant = $label,)* } }
 
         impl $name {
-            /// What an operator does about it.
+            /// The remedy for an operator.
             #[must_use]
             pub const fn remedy(self) -> &'static str {
                 match self { $(Self::$variant => $remedy,)* }

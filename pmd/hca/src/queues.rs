@@ -25,7 +25,8 @@ pub struct QueuesConfig {
     pub srq_depth: u32,
     /// Largest message that fits an SRQ entry, in bytes (65,524 for IPoIB's largest).
     pub srq_message: usize,
-    /// Raise [`SrqLimitReached`](crate::AsyncEvent::SrqLimitReached) when fewer entries than this are posted; 0 = never.
+    /// Raise [`SrqLimitReached`](crate::AsyncEvent::SrqLimitReached) when fewer entries than this are posted;
+    /// 0 = never.
     pub srq_limit: u32,
     /// Slots for datagram queue pairs, at most 256.
     pub max_ud: u16,

@@ -56,7 +56,7 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
 }
 
-fn ask(name: &str, number: libc::Ioctl) -> io::Result<Request> {
+fn query(name: &str, number: libc::Ioctl) -> io::Result<Request> {
     if name.len() > MAX_NAME {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -77,7 +77,7 @@ pub fn set_up(name: &str, up: bool) -> io::Result<()> {
 
 /// The index of an interface.
 pub fn index(name: &str) -> io::Result<u32> {
-    let request = ask(name, libc::SIOCGIFINDEX)?;
+    let request = query(name, libc::SIOCGIFINDEX)?;
     // SAFETY: the call has filled in a number, and every field of the union is plain data.
     Ok(unsafe { request.0.ifr_ifru.ifru_ifindex } as u32)
 }
@@ -96,7 +96,7 @@ pub fn name(index: u32) -> io::Result<String> {
 pub fn is_running(index: u32) -> io::Result<bool> {
     loop {
         let name = name(index)?;
-        match ask(&name, libc::SIOCGIFFLAGS) {
+        match query(&name, libc::SIOCGIFFLAGS) {
             Ok(request) if self::index(&name).is_ok_and(|same| same == index) => {
                 return Ok(flags_are_running(&request));
             }
@@ -115,7 +115,7 @@ fn flags_are_running(request: &Request) -> bool {
 
 /// The MAC address of an interface; an error if it is not an Ethernet interface.
 pub fn mac(name: &str) -> io::Result<[u8; 6]> {
-    let request = ask(name, libc::SIOCGIFHWADDR)?;
+    let request = query(name, libc::SIOCGIFHWADDR)?;
     // SAFETY: the call has filled in an address, and every field of the union is plain data.
     let address = unsafe { request.0.ifr_ifru.ifru_hwaddr };
     if address.sa_family != libc::ARPHRD_ETHER {
@@ -127,7 +127,7 @@ pub fn mac(name: &str) -> io::Result<[u8; 6]> {
 
 /// The MTU of an interface in bytes: the longest IP packet.
 pub fn mtu(name: &str) -> io::Result<usize> {
-    let request = ask(name, libc::SIOCGIFMTU)?;
+    let request = query(name, libc::SIOCGIFMTU)?;
     // SAFETY: the call has filled in a number, and every field of the union is plain data.
     let mtu = unsafe { request.0.ifr_ifru.ifru_mtu };
     Ok(usize::try_from(mtu).unwrap_or(0))

@@ -16,8 +16,8 @@ pub mod segment {
     pub const INTERFACE_REVISION: u16 = 5;
     /// Address of the command queue, upper word.
     pub const QUEUE_HIGH: usize = 0x10;
-    /// Its bits 12 to 31; below them the interface's state (bits 8 and 9), the binary logarithms of the number of entries
-    /// (4 to 7) and of their size (0 to 3).
+    /// Its bits 12 to 31; below them the interface's state (bits 8 and 9), the binary logarithms of the
+    /// number of entries (4 to 7) and of their size (0 to 3).
     pub const QUEUE_LOW: usize = 0x14;
     /// A bit for each entry that the device must process.
     pub const DOORBELL: usize = 0x18;

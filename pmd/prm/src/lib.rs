@@ -49,11 +49,12 @@ pub const INVALID_LKEY: u32 = 0x100;
 /// In a byte count of a send: the data follow in the entry itself.
 pub const INLINE_DATA: u32 = 0x8000_0000;
 
-/// Index of the word of a queue pair's doorbell record that counts posted receives, modulo 2^16. A shared receive
-/// queue's record has this word only.
+/// Index of the word of a queue pair's doorbell record that counts posted receives, modulo 2^16. A shared
+/// receive queue's record has this word only.
 pub const DBREC_RECEIVE: usize = 0;
 
-/// Index of the word of a queue pair's doorbell record that holds the index behind the last posted send, modulo 2^16.
+/// Index of the word of a queue pair's doorbell record that holds the index behind the last posted send,
+/// modulo 2^16.
 pub const DBREC_SEND: usize = 1;
 
 /// Index of the word of a completion queue's doorbell record that holds the consumer index, modulo 2^24.
@@ -68,8 +69,8 @@ pub const DBREC_SIZE: usize = 8;
 /// Offset, in the doorbell page, of the register that arms completion queues.
 pub const ARM_REGISTER: usize = 0x20;
 
-/// In the arm word: an event for solicited completions only. Bits 28 and 29 count the events, bits 0 to 23 hold the
-/// consumer index.
+/// In the arm word: an event for solicited completions only. Bits 28 and 29 count the events, bits 0 to 23
+/// hold the consumer index.
 pub const ARM_SOLICITED: u32 = 1 << 24;
 
 /// Checks sizes and offsets at compile time.

@@ -200,7 +200,7 @@ impl Sink {
     /// Creates a sink and the driver's queues on it; receive buffers come from `pool`.
     pub fn create(config: &SinkConfig, pool: &Pool) -> Result<Made, HcaError> {
         let segments = config.srq_message.div_ceil(pool.data_room().max(1)).max(1) as u32;
-        let asked = |transport, send_wr, recv_wr| QpRequest {
+        let request = |transport, send_wr, recv_wr| QpRequest {
             transport,
             send_wr,
             send_sge: 2,
@@ -209,13 +209,13 @@ impl Sink {
             inline_data: 0,
             operations: SendOperations::SendOnly,
         };
-        let (ud, reader) = SendReader::create(FIRST_QPN, &asked(Transport::Ud, DATAGRAM_SENDS, 0))?;
+        let (ud, reader) = SendReader::create(FIRST_QPN, &request(Transport::Ud, DATAGRAM_SENDS, 0))?;
         let mut sends = vec![reader];
         let mut connections = Vec::new();
         let mut wqebbs = ud.sq_wqebbs;
         for index in 0..u32::from(config.connections) {
-            let asked = asked(Transport::Rc, config.send_depth.max(16), 0);
-            let (rings, reader) = SendReader::create(FIRST_QPN + 1 + index, &asked)?;
+            let request = request(Transport::Rc, config.send_depth.max(16), 0);
+            let (rings, reader) = SendReader::create(FIRST_QPN + 1 + index, &request)?;
             wqebbs += rings.sq_wqebbs;
             sends.push(reader);
             let link = UdSlot((index % u32::from(config.links.max(1))) as u8);

@@ -210,8 +210,8 @@ pub(super) struct SendReader {
 }
 
 impl SendReader {
-    pub(super) fn create(qpn: u32, asked: &QpRequest) -> Result<(QpRings, Self), HcaError> {
-        let geometry = QpGeometry::new(asked)
+    pub(super) fn create(qpn: u32, request: &QpRequest) -> Result<(QpRings, Self), HcaError> {
+        let geometry = QpGeometry::new(request)
             .filter(|g| g.sq_wqebbs <= 1 << 15 && g.rq_slots <= 1 << 15)
             .ok_or(HcaError::Exhausted("send queue entries"))?;
         let ring = Block::new(geometry.sq_wqebbs as usize * WQEBB)?;
@@ -229,7 +229,7 @@ impl SendReader {
             register: Register::new(0, 0),
         };
         rings.format();
-        let address = match asked.transport {
+        let address = match request.transport {
             Transport::Ud => size_of::<DatagramAddress>(),
             Transport::Rc => 0,
         };

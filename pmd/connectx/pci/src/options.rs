@@ -316,7 +316,9 @@ impl Options {
         let description = match file.setting("description", line.description, keys.description) {
             Some(setting) if setting.value.len() > MAX_DESCRIPTION => {
                 let what = format!("{} bytes are too many", setting.value.len());
-                return Err(setting.wrong(what, format!("a node description has at most {MAX_DESCRIPTION} bytes")));
+                return Err(
+                    setting.wrong(what, format!("a node description has at most {MAX_DESCRIPTION} bytes"))
+                );
             }
             Some(setting) => setting.value,
             None => "software ConnectX".into(),

@@ -45,13 +45,15 @@ fn messages_and_writes_over_an_unreliable_connection() {
     g.post_send(&mut a, 9, &write(into + 5100, target, piece(5000, key, from + 5000)));
     g.settle();
     assert!(g.get(into + 100, 10_000) == bytes[..10_000]);
-    let completed: Vec<_> = std::iter::from_fn(|| g.poll(&mut cq)).map(|cqe| (cqe[63] >> 4, cqe[56])).collect();
+    let completed: Vec<_> =
+        std::iter::from_fn(|| g.poll(&mut cq)).map(|cqe| (cqe[63] >> 4, cqe[56])).collect();
     assert_eq!(completed, [(0, 8), (0, 9), (1, 0)]);
     // Without permission: it is not reported, and both ends continue.
     g.post_send(&mut a, 8, &write(into, target ^ 1, piece(8, key, from)));
     g.post_send(&mut a, 0x0a, &piece(8, key, from));
     g.settle();
-    let completed: Vec<_> = std::iter::from_fn(|| g.poll(&mut cq)).map(|cqe| (cqe[63] >> 4, cqe[56])).collect();
+    let completed: Vec<_> =
+        std::iter::from_fn(|| g.poll(&mut cq)).map(|cqe| (cqe[63] >> 4, cqe[56])).collect();
     assert_eq!(completed, [(0, 8), (0, 0x0a)], "a message without a receive is lost");
     assert_eq!((g.state(a.number), g.state(b.number)), (3, 3));
     // The sender's own key is wrong: sends stop until the driver resumes them.

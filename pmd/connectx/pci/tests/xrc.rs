@@ -133,7 +133,10 @@ fn the_interface_has_two_versions() {
     };
     assert_eq!(values(&mut g), (0, 3));
     assert_eq!((issi(&mut g, 1), values(&mut g)), (0, (1, 3)));
-    assert_eq!((issi(&mut g, 2), issi(&mut g, 0xffff), values(&mut g)), (BAD_PARAMETER, BAD_PARAMETER, (1, 3)));
+    assert_eq!(
+        (issi(&mut g, 2), issi(&mut g, 0xffff), values(&mut g)),
+        (BAD_PARAMETER, BAD_PARAMETER, (1, 3))
+    );
     // A restarted driver selects again.
     g.command(&input(0x104, 16), 16);
     assert_eq!(values(&mut g), (0, 3));

@@ -284,8 +284,8 @@ impl CableEnd {
         }
     }
 
-    /// The buffer for a packet of `len` bytes, in the ring or beside it, which [`CableEnd::commit`] then
-    /// sends. The error is the fate of the packet, which the caller must count.
+    /// The buffer for a packet of `len` bytes, in the ring or in a separate buffer, which
+    /// [`CableEnd::commit`] then sends. The error is the fate of the packet, which the caller must count.
     #[inline(always)]
     pub(crate) fn place(&mut self, len: usize) -> Result<&mut [u8], Sent> {
         let up = self.is_up();

@@ -23,7 +23,7 @@ use crate::memory::shared;
 pub(super) const RING_HEADER: usize = 256;
 const TAIL_OFFSET: usize = 128;
 /// Offset of the sleep flag: the consumer sets it to request a wakeup, and the producer clears it.
-const RESTS_OFFSET: usize = 192;
+const SLEEP_FLAG_OFFSET: usize = 192;
 /// Offset of the offer by the end that created the memory, in the header of the first ring
 /// ([`Place::offer`]).
 const OFFER_OFFSET: usize = 64;
@@ -125,8 +125,8 @@ impl Place {
         self.word(TAIL_OFFSET)
     }
 
-    fn rests(&self) -> &AtomicU32 {
-        self.word(RESTS_OFFSET)
+    fn sleep_flag(&self) -> &AtomicU32 {
+        self.word(SLEEP_FLAG_OFFSET)
     }
 
     /// The offer to the other end before packets pass. An older version neither writes nor reads it.
@@ -277,11 +277,11 @@ impl Producer {
         }
         // Either a consumer that goes to sleep now sees the packet, or its flag is seen here.
         fence(Ordering::SeqCst);
-        let rests = self.place.rests().load(Ordering::Relaxed) != 0;
-        if rests {
-            self.place.rests().store(0, Ordering::Relaxed);
+        let sleeps = self.place.sleep_flag().load(Ordering::Relaxed) != 0;
+        if sleeps {
+            self.place.sleep_flag().store(0, Ordering::Relaxed);
         }
-        rests
+        sleeps
     }
 
     /// Counts the packets that the other end has not consumed.
@@ -436,8 +436,8 @@ impl Consumer {
 
     /// Requests a wakeup for packets from now on. Earlier packets do not wake: the caller must check for them
     /// after this call.
-    pub(super) fn rest(&self) {
-        self.place.rests().store(1, Ordering::Relaxed);
+    pub(super) fn request_wakeup(&self) {
+        self.place.sleep_flag().store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 

@@ -355,7 +355,7 @@ impl ShmEnd {
         self.next_check = None;
         match &self.state {
             State::Attached { socket, rings, broken: false } => {
-                rings.consumer.rest();
+                rings.consumer.request_wakeup();
                 Some(socket.as_fd())
             }
             _ => None,

@@ -32,7 +32,7 @@ const WARNING: Duration = Duration::from_secs(10);
 /// Interval between two checks of the socket while the cable is down.
 const CHECK: Duration = Duration::from_millis(1);
 
-/// What is known about the other end.
+/// State of the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Peer {
     /// Nothing.

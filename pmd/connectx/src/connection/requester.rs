@@ -141,8 +141,8 @@ impl Requester {
 
     /// The PSN awaited by the oldest request without a complete response, unless it is behind `psn`.
     pub(crate) fn answer_due(&self, psn: Psn) -> Option<Psn> {
-        let asked = self.begun.iter().find(|m| self.is_under_way(m))?;
-        let due = if self.oldest.is_at_or_after(asked.first) { self.oldest } else { asked.first };
+        let awaited = self.begun.iter().find(|m| self.is_under_way(m))?;
+        let due = if self.oldest.is_at_or_after(awaited.first) { self.oldest } else { awaited.first };
         psn.is_at_or_after(due).then_some(due)
     }
 

@@ -102,14 +102,14 @@ impl Responder {
         }
     }
 
-    /// Advances past the packet just executed. Returns true if an acknowledge is owed, `asked` or not.
+    /// Advances past the packet just executed. Returns true if an acknowledge is owed, `requested` or not.
     #[inline(always)]
-    pub(crate) fn pass(&mut self, asked: bool) -> bool {
+    pub(crate) fn pass(&mut self, requested: bool) -> bool {
         self.epsn = self.epsn.add(1);
         self.refused = false;
         self.since_ack = self.since_ack.saturating_add(1);
         let stale = matches!(self.reply, Some(Reply::Nak(..)));
-        let owed = asked || self.since_ack >= ACK_EVERY || stale;
+        let owed = requested || self.since_ack >= ACK_EVERY || stale;
         if owed {
             self.reply = Some(Reply::Ack);
         }

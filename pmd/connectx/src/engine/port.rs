@@ -207,7 +207,10 @@ impl Engine {
             Ok(false) => {}
             Err(Refused::Index) => return Err(not_found("GID index", index)),
             Err(Refused::Kind) => {
-                return Err(HcaError::Environment(format!("port {} has no writable GID of this index and type", port.0)));
+                return Err(HcaError::Environment(format!(
+                    "port {} has no writable GID of this index and type",
+                    port.0
+                )));
             }
         }
         Ok(())

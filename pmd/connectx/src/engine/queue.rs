@@ -169,7 +169,7 @@ impl Engine {
     /// Signals the eventfd of a sleeping thread if the device has work; for a caller that posts work but does
     /// not run the engine.
     pub fn wake(&mut self, now: Instant) {
-        if self.wants_turn(now) {
+        if self.has_work(now) {
             self.dev.wake_one();
         }
     }

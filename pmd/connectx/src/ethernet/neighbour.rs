@@ -10,29 +10,29 @@ use ib_wire::Gid;
 use super::MacAddress;
 
 /// Interval between repeated requests (RFC 4861: RETRANS_TIMER).
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+const RETRANSMIT_INTERVAL: Duration = Duration::from_secs(1);
 /// Requests before the peer counts as unreachable (RFC 4861: MAX_UNICAST_SOLICIT).
-const QUESTIONS: u8 = 3;
+const MAX_REQUESTS: u8 = 3;
 /// Lifetime of a reply (RFC 4861: REACHABLE_TIME).
-const GOOD_FOR: Duration = Duration::from_secs(30);
+const REACHABLE_TIME: Duration = Duration::from_secs(30);
 /// Time for which an unreachable peer is not retried.
-const AWAY_FOR: Duration = Duration::from_secs(3);
+const RETRY_AFTER: Duration = Duration::from_secs(3);
 /// Capacity of the cache. On a larger network the least recently used entry is evicted.
 const MAX_NEIGHBOURS: usize = 1024;
 /// Interval between two scans of the cache.
-const PACE: Duration = Duration::from_millis(20);
+const SCAN_INTERVAL: Duration = Duration::from_millis(20);
 
 /// State of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     /// A request is outstanding; nothing can be sent yet.
-    Asking { asked: u8, again: Instant },
+    Incomplete { requests: u8, again: Instant },
     /// The peer has replied.
-    Known { mac: MacAddress, check: Instant },
+    Reachable { mac: MacAddress, check: Instant },
     /// The peer has replied before, is in use, and is being revalidated.
-    Checking { mac: MacAddress, asked: u8, again: Instant },
+    Probing { mac: MacAddress, requests: u8, again: Instant },
     /// The peer does not reply.
-    Away { until: Instant },
+    Failed { until: Instant },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -82,23 +82,23 @@ impl Neighbours {
         let Some(now) = self.now else { return Resolution::Wait };
         let Some(n) = self.list.get_mut(&gid) else {
             self.make_room();
-            let state = State::Asking { asked: 1, again: now + ASK_AGAIN };
+            let state = State::Incomplete { requests: 1, again: now + RETRANSMIT_INTERVAL };
             self.list.insert(gid, Neighbour { ours, used: now, state });
             self.questions.push(Question { ours, target: gid, mac: None });
             return Resolution::Wait;
         };
         (n.ours, n.used) = (ours, now);
         match n.state {
-            State::Asking { .. } => Resolution::Wait,
-            State::Known { mac, check } if now >= check => {
-                n.state = State::Checking { mac, asked: 1, again: now + ASK_AGAIN };
+            State::Incomplete { .. } => Resolution::Wait,
+            State::Reachable { mac, check } if now >= check => {
+                n.state = State::Probing { mac, requests: 1, again: now + RETRANSMIT_INTERVAL };
                 self.questions.push(Question { ours, target: gid, mac: Some(mac) });
                 Resolution::Known(mac)
             }
-            State::Known { mac, .. } | State::Checking { mac, .. } => Resolution::Known(mac),
-            State::Away { until } if now < until => Resolution::Unreachable,
-            State::Away { .. } => {
-                n.state = State::Asking { asked: 1, again: now + ASK_AGAIN };
+            State::Reachable { mac, .. } | State::Probing { mac, .. } => Resolution::Known(mac),
+            State::Failed { until } if now < until => Resolution::Unreachable,
+            State::Failed { .. } => {
+                n.state = State::Incomplete { requests: 1, again: now + RETRANSMIT_INTERVAL };
                 self.questions.push(Question { ours, target: gid, mac: None });
                 Resolution::Wait
             }
@@ -113,7 +113,7 @@ impl Neighbours {
         if mac[0] & 1 == 1 || mac == [0; 6] {
             return;
         }
-        let state = State::Known { mac, check: now + GOOD_FOR };
+        let state = State::Reachable { mac, check: now + REACHABLE_TIME };
         match self.list.get_mut(&gid) {
             Some(n) => {
                 n.state = state;
@@ -144,25 +144,25 @@ impl Neighbours {
         if self.next_look.is_some_and(|at| now < at) {
             return;
         }
-        self.next_look = Some(now + PACE);
+        self.next_look = Some(now + SCAN_INTERVAL);
         for (gid, n) in &mut self.list {
-            let (asked, again, mac) = match n.state {
-                State::Asking { asked, again } => (asked, again, None),
-                State::Checking { mac, asked, again } => (asked, again, Some(mac)),
-                State::Known { .. } | State::Away { .. } => continue,
+            let (requests, again, mac) = match n.state {
+                State::Incomplete { requests, again } => (requests, again, None),
+                State::Probing { mac, requests, again } => (requests, again, Some(mac)),
+                State::Reachable { .. } | State::Failed { .. } => continue,
             };
             if now < again {
                 continue;
             }
             n.state = match mac {
-                _ if asked >= QUESTIONS => State::Away { until: now + AWAY_FOR },
-                None => State::Asking { asked: asked + 1, again: now + ASK_AGAIN },
-                Some(mac) => State::Checking { mac, asked: asked + 1, again: now + ASK_AGAIN },
+                _ if requests >= MAX_REQUESTS => State::Failed { until: now + RETRY_AFTER },
+                None => State::Incomplete { requests: requests + 1, again: now + RETRANSMIT_INTERVAL },
+                Some(mac) => State::Probing { mac, requests: requests + 1, again: now + RETRANSMIT_INTERVAL },
             };
-            self.news |= asked >= QUESTIONS;
-            if asked < QUESTIONS {
+            self.news |= requests >= MAX_REQUESTS;
+            if requests < MAX_REQUESTS {
                 // The last of several requests is multicast: the peer may have a new NIC.
-                let mac = mac.filter(|_| asked + 1 < QUESTIONS);
+                let mac = mac.filter(|_| requests + 1 < MAX_REQUESTS);
                 self.questions.push(Question { ours: n.ours, target: *gid, mac });
             }
         }

@@ -31,9 +31,9 @@ fn two_ends_find_each_other() {
         of_b.handle_timeout(at(0));
         assert_eq!(of_a.resolve(a, b), Resolution::Wait);
         assert_eq!(of_a.resolve(a, b), Resolution::Wait);
-        let asked = of_a.poll_transmit().unwrap();
-        assert!(of_a.poll_transmit().is_none(), "asked once");
-        let frame = question(A, &asked);
+        let request = of_a.poll_transmit().unwrap();
+        assert!(of_a.poll_transmit().is_none(), "one request");
+        let frame = question(A, &request);
         assert_eq!(frame[0] & 1, 1, "broadcast, or multicast to the target's group");
         assert!(handle(&mut of_b, B, |gid| gid == v4(99), &frame).is_none(), "a request for another address");
         let answer = handle(&mut of_b, B, |gid| gid == b, &frame).unwrap();
@@ -42,7 +42,7 @@ fn two_ends_find_each_other() {
         assert_eq!(of_a.resolve(a, b), Resolution::Known(B));
         assert_eq!(of_b.resolve(b, a), Resolution::Known(A));
         // A later request is unicast.
-        let again = question(A, &Question { mac: Some(B), ..asked });
+        let again = question(A, &Question { mac: Some(B), ..request });
         assert_eq!(again[..6], B);
         assert!(handle(&mut of_b, B, |gid| gid == b, &again).is_some());
     }
@@ -134,7 +134,7 @@ fn questions_and_answers_of_a_kernel() {
     let mut n = Neighbours::default();
     n.handle_timeout(at(0));
     assert_eq!(n.resolve(v4(2), v4(1)), Resolution::Wait);
-    let (mut asked, mut answered) = (0, 0);
+    let (mut requests, mut replies) = (0, 0);
     while let Some((header, tail)) = rest.split_at_checked(16) {
         let len = u32::from_le_bytes([header[8], header[9], header[10], header[11]]) as usize;
         let (frame, tail) = tail.split_at(len);
@@ -144,13 +144,13 @@ fn questions_and_answers_of_a_kernel() {
         }
         match (frame[21], handle(&mut n, OURS, |gid| gid == v4(2), frame)) {
             (1, Some(answer)) => {
-                asked += 1;
+                requests += 1;
                 assert_eq!((&answer[..6], &answer[28..32]), (&KERNEL[..], &[10, 0, 0, 2][..]));
             }
-            (2, None) => answered += 1,
+            (2, None) => replies += 1,
             other => panic!("{other:?}: {frame:02x?}"),
         }
     }
-    assert!(asked > 0 && answered > 0, "{asked} {answered}");
+    assert!(requests > 0 && replies > 0, "{requests} {replies}");
     assert_eq!(n.resolve(v4(2), v4(1)), Resolution::Known(KERNEL));
 }

@@ -30,7 +30,9 @@ pub enum ResizeError {
     #[error("invalid ring of {0} bytes: the number of {CQE_SIZE}-byte entries must be a power of two")]
     Ring(u64),
     /// Too many entries are unread: each ring must have room for one more than that.
-    #[error("{outstanding} completions are unread, but the smaller of the two rings has only {entries} entries")]
+    #[error(
+        "{outstanding} completions are unread, but the smaller of the two rings has only {entries} entries"
+    )]
     Outstanding {
         /// Unread entries.
         outstanding: u32,
@@ -168,7 +170,7 @@ impl Cq {
         (self.entries, self.consumer.load() & INDEX, self.producer & INDEX)
     }
 
-    /// What the queue is armed for, and whether it has overrun.
+    /// The completions that the queue is armed for, and whether it has overrun.
     pub(crate) const fn state(&self) -> (Option<Arm>, bool) {
         (self.armed, self.overrun)
     }

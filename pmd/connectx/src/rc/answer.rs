@@ -120,8 +120,8 @@ pub(crate) fn take(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, now: Ins
     };
     let message = r.begun.iter().find(|m| psn.since(m.first) < m.packets);
     let message = message.filter(|m| m.asks() && m.is_atomic() == value.is_some()).copied();
-    let asked = psn.since(r.oldest) < r.top.since(r.oldest);
-    let Some((message, due)) = message.filter(|_| asked).zip(r.answer_due(psn)) else {
+    let outstanding = psn.since(r.oldest) < r.top.since(r.oldest);
+    let Some((message, due)) = message.filter(|_| outstanding).zip(r.answer_due(psn)) else {
         // A repeated packet of earlier responses.
         dev.counters.count(Activity::Duplicates);
         return;

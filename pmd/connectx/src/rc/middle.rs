@@ -10,7 +10,7 @@ use crate::addressing;
 use crate::connection::requester::WINDOW;
 use crate::counters::Activity;
 use crate::device::Device;
-use crate::frame::Way;
+use crate::frame::Destination;
 use crate::object::qp::{Qp, QpKind};
 use crate::port::Port;
 use crate::wqe::Pieces;
@@ -59,7 +59,9 @@ pub(crate) fn send(qp: &mut Qp, dev: &mut Device, most: usize) -> usize {
     let Ok(outgoing) = addressing::address(port, &rc.av, &bth, &Extended::Bare, face.qpn, false) else {
         return 0;
     };
-    let (Some(headers), Way::Out, Some(cable)) = (outgoing.headers(), outgoing.way, &mut port.cable) else {
+    let (Some(headers), Destination::Out, Some(cable)) =
+        (outgoing.headers(), outgoing.destination, &mut port.cable)
+    else {
         return 0;
     };
     let Ok(series) = Series::new(headers, mtu) else { return 0 };

@@ -15,7 +15,7 @@ fn a_queue_goes_on_in_rings_of_other_sizes() {
     let mut passed = 0u16;
     // Read and unread entries, across the ends of all rings. A driver reports its move to the new ring at its
     // next poll; until then the device counts one more entry as unread.
-    for (turn, (entries, unread)) in
+    for (round, (entries, unread)) in
         [(2048, 0), (64, 3), (64, 62), (8, 6), (8, 0), (1024, 5), (4, 2), (2, 0), (256, 1), (16, 14)]
             .into_iter()
             .cycle()
@@ -24,7 +24,7 @@ fn a_queue_goes_on_in_rings_of_other_sizes() {
     {
         let Datagrams { rig, .. } = &mut d;
         rig.b.rcq.resize(&mut rig.b.engine, 256).unwrap();
-        for n in 0..turn % 7 + unread {
+        for n in 0..round % 7 + unread {
             d.pass(false);
             if n >= unread {
                 assert_eq!(d.rig.b.rcq.poll().map(|wc| wc.counter), Some(passed));
@@ -148,7 +148,11 @@ fn an_event_waits_for_the_period_at_most() {
         d.rig.now += PERIOD / 2;
         d.pass(false);
         assert!(!d.has_event());
-        assert_eq!(d.rig.b.engine.next_deadline(d.rig.now), Some(first + PERIOD), "from the first completion on");
+        assert_eq!(
+            d.rig.b.engine.next_deadline(d.rig.now),
+            Some(first + PERIOD),
+            "from the first completion on"
+        );
         d.rig.now = first + PERIOD - Duration::from_nanos(1);
         d.rig.settle();
         assert!(!d.has_event());

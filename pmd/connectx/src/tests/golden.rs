@@ -88,7 +88,7 @@ impl Bench {
         list.iter().flat_map(|s| self.at(number(&s["addr"]), number(&s["length"]) as usize)).collect()
     }
 
-    fn turn(&mut self) -> Vec<Vec<u8>> {
+    fn step(&mut self) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
         for _ in 0..20 {
             self.host.engine.step(self.now);
@@ -115,7 +115,7 @@ impl Bench {
             extended: Extended::Aeth(Aeth { syndrome: Syndrome::Ack(Credit::INVALID), msn: Psn::new(1) }),
         };
         self.wire.send_with(headers.packet_len(0), |out| _ = headers.write_packet(&[], out)).unwrap();
-        self.turn();
+        self.step();
     }
 }
 
@@ -178,7 +178,7 @@ fn connected_sends_of_the_library_are_executed() {
         }
         let mut bench = Bench::new();
         let qp = post(&mut bench, &vector, QpKind::Rc);
-        let packets = bench.turn();
+        let packets = bench.step();
         let mut packets = packets.iter().map(|p| Packet::parse(p).unwrap());
         let mut psn = Psn::new(FIRST_PSN);
         let mut expected = Vec::new();
@@ -264,7 +264,7 @@ fn datagrams_of_the_library_are_executed() {
         }
         let mut bench = Bench::new();
         let _qp = post(&mut bench, &vector, QpKind::Ud);
-        let packets = bench.turn();
+        let packets = bench.step();
         let all = posted(&vector);
         assert_eq!(
             packets.len(),

@@ -134,7 +134,8 @@ pub struct QpContext {
     pub pd: U32,
     /// MTU (3 bits at 5) and binary logarithm of the longest message (5 bits).
     pub mtu_msg: u8,
-    /// Binary logarithms of the number of receives (4 bits at 3) and of their size in units of 16 bytes (3 bits).
+    /// Binary logarithms of the number of receives (4 bits at 3) and of their size in units of 16 bytes (3
+    /// bits).
     pub rq_size_stride: u8,
     /// Bit 7: no send queue; binary logarithm of the number of WQEBBs (4 bits at 3).
     pub sq_size: u8,

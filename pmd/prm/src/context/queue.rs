@@ -15,7 +15,8 @@ const fn log_at_24(word: u32) -> u8 {
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct EqContext {
-    /// Status ([`EqContext::OVERRUN`], 4 bits at 28), flags, and whether it is armed ([`EqContext::ARMED`], 4 bits at 8).
+    /// Status ([`EqContext::OVERRUN`], 4 bits at 28), flags, and whether it is armed ([`EqContext::ARMED`], 4
+    /// bits at 8).
     pub status: U32,
     /// Zero.
     pub reserved_4: U32,

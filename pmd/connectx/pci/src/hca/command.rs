@@ -144,9 +144,7 @@ impl Output {
         let bytes = value.as_bytes();
         let place = at.checked_add(bytes.len()).and_then(|end| self.bytes.get_mut(at..end));
         place
-            .ok_or_else(|| {
-                Fault::new(CommandStatus::BadOutputLength, "the output buffer is too short")
-            })?
+            .ok_or_else(|| Fault::new(CommandStatus::BadOutputLength, "the output buffer is too short"))?
             .copy_from_slice(bytes);
         Ok(())
     }

@@ -120,8 +120,10 @@ impl Hca {
         let mask = input.header().parameter.get();
         let lease = match input.header().modifier.get() {
             modify_cq::MODERATION if mask & !(modify_cq::PERIOD | modify_cq::COUNT) == 0 => {
-                let count = if mask & modify_cq::COUNT != 0 { &requested } else { &context }.moderation_count();
-                let period = if mask & modify_cq::PERIOD != 0 { &requested } else { &context }.moderation_period();
+                let count =
+                    if mask & modify_cq::COUNT != 0 { &requested } else { &context }.moderation_count();
+                let period =
+                    if mask & modify_cq::PERIOD != 0 { &requested } else { &context }.moderation_period();
                 context.moderation = (u32::from(period) << 16 | u32::from(count)).into();
                 self.moderate(number, &context)?;
                 None

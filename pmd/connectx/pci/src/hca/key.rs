@@ -63,7 +63,8 @@ impl Hca {
                 }
                 let page = 1 << log;
                 let first = start % page;
-                let all = first.checked_add(len).ok_or_else(|| Fault::parameter("a region whose end overflows"))?;
+                let all =
+                    first.checked_add(len).ok_or_else(|| Fault::parameter("a region whose end overflows"))?;
                 let pages = input.pages(all, page)?;
                 (false, start, self.memory.pieces(&pages, page, first, len)?)
             }

@@ -9,7 +9,7 @@ use zerocopy::big_endian::{U16, U32};
 
 use super::command::Fault;
 
-/// Smallest rate code that limits the rate; lower codes select the port's rate.
+/// Offset of mlx5's rate codes from those of the IBA. Codes up to this one select the port's own rate.
 const FIRST_RATE: u8 = 5;
 
 /// True if the path in a transition sets the queue pair's port. For a datagram queue pair only the first

@@ -72,7 +72,12 @@ fn in_file(file: &File, tables: Vec<Spanned<FilePort>>, alone: FilePort) -> Resu
 }
 
 /// Overrides a setting of the ports in order with the values of an option.
-fn over(said: &mut Vec<Said>, key: &'static str, values: Vec<String>, put: impl Fn(&mut Said, Setting<String>)) {
+fn over(
+    said: &mut Vec<Said>,
+    key: &'static str,
+    values: Vec<String>,
+    put: impl Fn(&mut Said, Setting<String>),
+) {
     for (n, value) in values.into_iter().enumerate() {
         let place = Place::Option(key);
         if n == said.len() {
@@ -102,7 +107,11 @@ pub(super) fn ports(
     let mut said = said.into_iter();
     let (first, second, third) = (said.next(), said.next(), said.next());
     if let Some(third) = third {
-        return Err(wrong(third.place, format!("{count} ports are too many"), "a device has one or two ports"));
+        return Err(wrong(
+            third.place,
+            format!("{count} ports are too many"),
+            "a device has one or two ports",
+        ));
     }
     let unsaid = || Said { place: Place::Option("cable"), guid: None, cable: None };
     let first = first.unwrap_or_else(unsaid).port(node, 1)?;

@@ -281,7 +281,7 @@ fn messages_that_end_out_of_order_name_their_slots() {
                 .wire
                 .send_with(headers.packet_len(len), |out| _ = headers.write_packet(&payload, out))
                 .unwrap();
-            bench.turn();
+            bench.step();
             let got = bench.host.rcq.all();
             assert!(got.iter().all(|w| w.status == WcStatus::Success && w.user_index == i as u32));
             (got.iter().map(|w| w.counter).collect::<Vec<_>>(), payload)

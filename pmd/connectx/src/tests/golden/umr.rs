@@ -59,7 +59,7 @@ fn lists_of_the_library() {
         assert_eq!(host.engine.create_fast_key(&how).unwrap(), 0x0018_0000, "{name}");
         let mut bench = Bench { host, ..Bench::new() };
         let _qp = post(&mut bench, &with_keys(&vector), QpKind::Rc);
-        bench.turn();
+        bench.step();
         let status: Vec<_> = bench.host.scq.all().iter().map(|wc| wc.status).collect();
         assert!(status.iter().all(|&status| status == WcStatus::Success), "{name}: {status:?}");
         for (_, request) in requests.iter().filter(|(_, r)| r["mkey"].is_string() && r["sg_list"].is_array())
@@ -103,7 +103,7 @@ fn windows_of_the_library() {
         let window = bench.host.engine.create_fast_key(&free_key(ListKind::Keys, 4)).unwrap();
         assert_eq!(window, old, "{name}");
         let qp = post(&mut bench, &vector, QpKind::Rc);
-        bench.turn();
+        bench.step();
         let status = bench.host.scq.poll().unwrap().status;
         // More than two gigabytes do not exist.
         let fits = len <= 1000;

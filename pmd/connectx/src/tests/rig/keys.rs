@@ -223,7 +223,7 @@ impl Keyed {
         self.rig.a.scq.all()[0].status
     }
 
-    /// What `a` reads by the key.
+    /// The data that `a` reads by the key.
     pub(in crate::tests) fn read(&mut self, address: u64, len: usize) -> Vec<u8> {
         assert_eq!(self.access(READ, self.key, address, len), WcStatus::Success);
         self.here.get(0, len)
