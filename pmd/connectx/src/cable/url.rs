@@ -68,7 +68,7 @@ pub enum CableUrlError {
     #[error("`{0}` is not LOCAL-PEER; example: udp:10.0.0.1:4800-10.0.0.2:4800 (IPv6: [::1]:4800)")]
     Addresses(String),
     /// The two addresses of a UDP cable have different families.
-    #[error("{0} and {1} have different address families")]
+    #[error("{0} and {1} differ in their address family")]
     Families(SocketAddr, SocketAddr),
     /// Not a valid name of a network interface.
     #[error("`{0}` is not the name of a network interface; example: roce:eth1")]
@@ -159,7 +159,7 @@ impl CableUrl {
                 "key-file" => {
                     let has_key = matches!(transport, Transport::Udp { .. });
                     if !has_key || !value.starts_with('/') || value.contains('\0') {
-                        return Err(bad("key-file", "an absolute path, for udp: cables only"));
+                        return Err(bad("key-file", "an absolute path, for udp: only"));
                     }
                     *key_file = Some(value.into());
                 }
