@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_says_what_joins_its_packets() {
+    fn an_interface_reports_the_offloads_that_merge_packets() {
         assert!(joins_packets("lo").unwrap().iter().all(|what| ["gro", "lro"].contains(what)));
         assert_eq!(joins_packets("nosuch0").unwrap_err().raw_os_error(), Some(libc::ENODEV));
         assert!(joins_packets("way-too-long-for-an-interface").is_err());

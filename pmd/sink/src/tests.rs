@@ -140,7 +140,7 @@ fn an_entry_out_of_step_is_bad_and_not_taken() {
     assert!(!queues.turn(), "once");
 }
 
-/// The packet that [`a_sample_of_what_is_sent_is_compared`] sends: bytes and destination.
+/// The packet that [`a_sample_of_sent_packets_is_compared`] sends: bytes and destination.
 #[derive(Debug)]
 struct Sent {
     connection: Option<u16>,
@@ -174,7 +174,7 @@ fn destination(lid: u16) -> pmd::mlx5::av::Destination {
 }
 
 #[test]
-fn a_sample_of_what_is_sent_is_compared() {
+fn a_sample_of_sent_packets_is_compared() {
     let pool = pool("sink-compares");
     let mut wrong = MESSAGE;
     wrong[59] ^= 1;
@@ -275,7 +275,7 @@ impl Inspector for Passed {
 }
 
 #[test]
-fn a_sample_of_what_is_forwarded_in_place_is_compared() {
+fn a_sample_of_packets_forwarded_in_place_is_compared() {
     let pool = pool("sink-forwards");
     for (datagrams, header, right) in
         [(false, b"head", true), (true, b"head", true), (false, b"heat", false), (true, b"heat", false)]

@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_come_out_as_they_went_in_across_the_wrap() {
+    fn packets_are_unchanged_across_the_wrap() {
         let (mut tap, mut reader) = tap(1000);
         let mut bytes = Vec::new();
         for i in 0..100u8 {

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_initialization_segment_says_what_drivers_look_for() {
+    fn the_initialization_segment_has_the_fields_that_drivers_read() {
         let mut r = Registers::new();
         assert_eq!(read(&r, 0, 0), 35 << 16 | 16);
         assert_eq!(read(&r, 4, 0), 5 << 16 | 4030);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_health_counter_goes_on() {
+    fn the_health_counter_advances() {
         let r = Registers::new();
         assert_ne!(read(&r, 0x1010, 1000), read(&r, 0x1010, 3000));
         assert_eq!(read(&r, 0x1010, 0x0100_0007), 7);

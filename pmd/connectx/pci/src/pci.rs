@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_is_does_not_change() {
+    fn the_identity_of_a_device_does_not_change() {
         let (mut space, mut new) = (ConfigurationSpace::new(), ConfigurationSpace::new());
         for at in 0..LEN as u64 + 8 {
             space.write(at, &[0xff; 5]);

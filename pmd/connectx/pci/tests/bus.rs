@@ -20,7 +20,7 @@ fn vectors_on(g: &mut Guest) {
 }
 
 #[test]
-fn an_interrupt_while_nobody_listens_comes_when_somebody_does() {
+fn an_interrupt_without_a_listener_is_delivered_later() {
     let mut g = Guest::new();
     let mut eq = g.probe();
     g.arm_eq(&eq);
@@ -41,7 +41,7 @@ fn an_interrupt_while_nobody_listens_comes_when_somebody_does() {
 }
 
 #[test]
-fn a_client_s_counter_that_is_full_holds_nothing_up() {
+fn a_full_eventfd_of_a_client_does_not_block() {
     let mut g = Guest::new();
     let eq = g.probe();
     // An eventfd that blocks, filled to its limit.
@@ -55,7 +55,7 @@ fn a_client_s_counter_that_is_full_holds_nothing_up() {
 }
 
 #[test]
-fn a_device_that_may_not_use_memory_leaves_it_alone_and_goes_on_later() {
+fn a_device_without_bus_mastering_does_not_touch_memory_and_resumes_later() {
     let mut g = Guest::new();
     let mut eq = g.probe();
     let mut cq = g.create_cq(eq.number, 6);
@@ -109,7 +109,7 @@ fn agents_of_a_device_without_a_driver_need_no_memory() {
 }
 
 #[test]
-fn a_queue_pair_in_error_lets_the_device_rest() {
+fn a_queue_pair_in_error_lets_the_device_sleep() {
     let mut g = Guest::new();
     let eq = g.probe();
     let mut cq = g.create_cq(eq.number, 6);

@@ -59,7 +59,7 @@ fn send(g: &mut Guest, qp: &mut QueuePair, key: u32) {
 }
 
 #[test]
-fn a_queue_goes_on_in_another_ring() {
+fn a_queue_moves_to_another_ring() {
     let mut g = Guest::new();
     let eq = g.probe();
     let mut cq = g.create_cq(eq.number, 4);

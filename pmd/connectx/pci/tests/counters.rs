@@ -127,7 +127,7 @@ fn requests_of_connections_count_at_their_responder() {
 }
 
 #[test]
-fn sets_are_numbers_that_come_to_an_end_and_back() {
+fn sets_are_limited_and_can_be_freed() {
     let (mut g, ..) = world();
     let mut sets: Vec<u8> = Vec::new();
     let full = loop {

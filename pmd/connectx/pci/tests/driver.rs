@@ -133,7 +133,7 @@ fn a_connection_moves_messages_between_scattered_pages() {
 }
 
 #[test]
-fn what_is_posted_to_a_queue_pair_in_error_is_flushed() {
+fn requests_posted_to_a_queue_pair_in_error_are_flushed() {
     let mut g = Guest::new();
     let eq = g.probe();
     let mut cq = g.create_cq(eq.number, 6);
@@ -155,7 +155,7 @@ fn what_is_posted_to_a_queue_pair_in_error_is_flushed() {
 }
 
 #[test]
-fn a_sender_hears_what_it_sends_to_its_own_group_unless_it_blocks_that() {
+fn a_sender_receives_its_own_group_packets_unless_it_blocks_loopback() {
     let mut g = Guest::new();
     let eq = g.probe();
     let mut cq = g.create_cq(eq.number, 7);
@@ -233,7 +233,7 @@ fn an_overrun_queue_names_itself() {
 }
 
 #[test]
-fn everything_can_be_destroyed_and_made_again() {
+fn everything_can_be_destroyed_and_created_again() {
     let mut g = Guest::new();
     let eq = g.probe();
     for _ in 0..300 {

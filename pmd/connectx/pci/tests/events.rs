@@ -104,7 +104,7 @@ impl Connected {
 }
 
 #[test]
-fn data_that_comes_before_the_connection_is_known_to_stand() {
+fn data_before_the_connection_is_established_raises_an_event() {
     let mut c = Connected::new(false);
     c.post();
     c.post();
@@ -150,7 +150,7 @@ fn a_queue_pair_in_error_has_taken_its_last_receive() {
 }
 
 #[test]
-fn what_the_other_end_may_not_ask_for() {
+fn invalid_requests_of_the_peer_raise_events() {
     // RDMA WRITE under a key that does not permit it.
     let mut c = Connected::new(true);
     let mut body = vec![0; 16];

@@ -330,7 +330,7 @@ fn the_drivers_own_queue_pair_makes_regions_of_all_domains() {
 }
 
 #[test]
-fn free_keys_that_cannot_be() {
+fn invalid_free_keys_are_refused() {
     let mut g = Guest::new();
     g.probe();
     // Unusable, of another kind, too long.
@@ -351,7 +351,7 @@ fn free_keys_that_cannot_be() {
 }
 
 #[test]
-fn what_the_device_says_of_it() {
+fn the_capabilities_announce_fast_registration() {
     let mut g = Guest::new();
     g.set_queue();
     let mut query = input(0x100, 16);

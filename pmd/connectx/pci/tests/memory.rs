@@ -58,7 +58,7 @@ fn entries(memory: &GuestMemory, pages: &[u64], page: u64) -> Vec<u64> {
 }
 
 #[test]
-fn pages_of_a_guest_on_huge_pages_lie_anywhere() {
+fn pages_of_a_guest_on_huge_pages_may_be_scattered() {
     let Some((memory, _file)) = huge("scattered") else { return };
     let before = mappings("memfd:scattered");
     // Every entry contains its address.
@@ -75,7 +75,7 @@ fn pages_of_a_guest_on_huge_pages_lie_anywhere() {
 }
 
 #[test]
-fn parts_of_huge_pages_come_and_go() {
+fn parts_of_huge_pages_can_be_mapped_and_unmapped() {
     let Some((mut memory, file)) = huge("parts") else { return };
     memory.unmap(None).unwrap();
     // The parts below 1 MiB, as a virtual machine's firmware makes the monitor split them.
@@ -101,7 +101,7 @@ fn parts_of_huge_pages_come_and_go() {
 }
 
 #[test]
-fn a_page_may_lie_in_several_pieces() {
+fn a_page_may_span_several_regions() {
     let file = file("pieces", 8 * PAGE, MemfdFlags::empty());
     let mut memory = GuestMemory::new();
     // The file's pages in reverse order.

@@ -139,7 +139,7 @@ fn each_port_has_an_address_a_state_and_tables_of_its_own() {
 }
 
 #[test]
-fn what_the_host_changes_at_one_port_the_other_has_not() {
+fn a_change_at_one_port_does_not_affect_the_other() {
     let mut g = Guest::with_two_ports();
     g.probe();
     let sm = 2u32.to_be_bytes();
@@ -153,7 +153,7 @@ fn what_the_host_changes_at_one_port_the_other_has_not() {
 }
 
 #[test]
-fn ports_that_there_are_not_are_refused() {
+fn nonexistent_ports_are_refused() {
     for (mut g, others) in [(Guest::new(), &[2u8, 3, 255][..]), (Guest::with_two_ports(), &[3, 255][..])] {
         let eq = g.probe();
         let cq = g.create_cq(eq.number, 6);
@@ -331,7 +331,7 @@ fn each_port_has_a_queue_pair_0_and_1_of_its_own() {
 }
 
 #[test]
-fn events_name_their_port_and_the_other_goes_on() {
+fn events_name_their_port_and_the_other_port_is_not_affected() {
     let mut g = joined();
     let mut eq = g.probe();
     assert_eq!(port_event(&mut g, &mut eq), None);

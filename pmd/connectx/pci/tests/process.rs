@@ -293,7 +293,7 @@ fn all_threads_stay_on_the_configured_core() {
 }
 
 #[test]
-fn it_serves_as_its_file_says_or_says_what_is_wrong_with_it() {
+fn it_serves_as_configured_or_reports_the_error() {
     let folder = std::env::temp_dir().join(format!("softhca-file-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let (file, socket) = (folder.join("softhca.toml"), folder.join("elsewhere"));

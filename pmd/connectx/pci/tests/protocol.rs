@@ -18,7 +18,7 @@ fn word(body: &[u8], at: usize) -> u32 {
 }
 
 #[test]
-fn the_device_says_what_it_is() {
+fn the_device_describes_itself() {
     let mut g = Guest::new();
     let info = g.ask(4, &words(&[16, 0, 0, 0])).body;
     assert_eq!((word(&info, 4), word(&info, 8), word(&info, 12)), (3, 9, 5));
@@ -33,7 +33,7 @@ fn the_device_says_what_it_is() {
 }
 
 #[test]
-fn a_client_begins_with_its_version() {
+fn a_client_starts_with_its_version() {
     let mut g = Guest::silent();
     g.post(4, &[]);
     assert_eq!(g.gone, Some(Gone::Violation(Violation::NoVersion)));
@@ -54,7 +54,7 @@ fn the_client_learns_the_limits() {
 }
 
 #[test]
-fn sizes_that_cannot_be_end_the_session() {
+fn invalid_sizes_end_the_session() {
     for size in [0u32, 15, u32::MAX, 1 << 17] {
         let mut g = Guest::new();
         let mut header = vec![0; 16];
@@ -67,7 +67,7 @@ fn sizes_that_cannot_be_end_the_session() {
 }
 
 #[test]
-fn a_message_may_come_in_pieces() {
+fn a_message_may_arrive_in_parts() {
     let mut g = Guest::new();
     let body = [&0u64.to_le_bytes()[..], &words(&[7, 4])].concat();
     let mut bytes = [&77u16.to_le_bytes()[..], &9u16.to_le_bytes(), &words(&[32, 0, 0])].concat();
@@ -81,7 +81,7 @@ fn a_message_may_come_in_pieces() {
 }
 
 #[test]
-fn what_is_not_known_or_too_short_is_refused_and_the_session_goes_on() {
+fn unknown_or_short_messages_are_refused_and_the_session_continues() {
     let mut g = Guest::new();
     for command in [0, 6, 11, 12, 14, 16, 999] {
         assert_eq!(g.ask(command, &[0; 64]).error, ENOSYS, "{command}");
@@ -93,7 +93,7 @@ fn what_is_not_known_or_too_short_is_refused_and_the_session_goes_on() {
 }
 
 #[test]
-fn accesses_lie_within_their_region() {
+fn accesses_stay_within_their_region() {
     let mut g = Guest::new();
     for (region, offset, count) in [
         (7, 256, 1),
@@ -138,7 +138,7 @@ fn several_writes_in_one_message() {
 }
 
 #[test]
-fn memory_that_cannot_be_is_refused() {
+fn invalid_mappings_are_refused() {
     let mut g = Guest::new();
     let file = g.memory.try_clone().unwrap();
     let file = Some(file.as_fd());
@@ -171,7 +171,7 @@ fn memory_that_cannot_be_is_refused() {
 }
 
 #[test]
-fn interrupts_are_those_that_there_are() {
+fn only_existing_interrupts_can_be_set() {
     let mut g = Guest::new();
     for (first, count) in [(0, 17), (16, 1), (u32::MAX, 2)] {
         assert_eq!(g.ask(8, &words(&[20, 0x24, 2, first, count])).error, EINVAL);
@@ -187,7 +187,7 @@ fn interrupts_are_those_that_there_are() {
 }
 
 #[test]
-fn a_client_that_is_gone_has_left_nothing() {
+fn a_disconnected_client_leaves_nothing_behind() {
     let mut g = Guest::new();
     let eq = g.probe();
     let cq = g.create_cq(eq.number, 6);

@@ -105,7 +105,7 @@ fn held() -> (usize, usize) {
 }
 
 #[test]
-fn drivers_come_and_go_and_each_finds_a_device_as_the_first_one_did() {
+fn each_new_driver_finds_a_clean_device() {
     let mut g = Guest::new();
     let (_, _, first) = life(&mut g);
     end(&mut g, End::Reset, &first);
@@ -159,7 +159,7 @@ fn a_new_command_queue_address_destroys_the_old_driver_s_objects() {
 }
 
 #[test]
-fn what_was_counted_outlives_the_driver_and_what_it_had_does_not() {
+fn counters_outlive_the_driver_and_its_objects_do_not() {
     let mut g = Guest::new();
     let mut received = 0;
     for how in [End::Reset, End::FunctionReset, End::Teardown, End::Disable, End::Monitor] {

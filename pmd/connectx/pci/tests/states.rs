@@ -73,7 +73,7 @@ fn a_driver_drains_the_sends_of_a_queue_pair() {
 }
 
 #[test]
-fn a_drained_queue_pair_is_asked_for_nothing_but_a_number() {
+fn a_transition_of_a_drained_queue_pair_needs_only_its_number() {
     let mut g = Guest::new();
     let eq = g.probe();
     let cq = g.create_cq(eq.number, 7);
@@ -91,7 +91,7 @@ fn a_drained_queue_pair_is_asked_for_nothing_but_a_number() {
 /// An error on request of the driver: every posted request completes once, signaled or not, and so do later
 /// ones. RESET discards them.
 #[test]
-fn what_is_posted_is_flushed_once_and_reset_completes_nothing() {
+fn posted_requests_are_flushed_once_and_reset_completes_none() {
     const FLUSHED: u8 = 5;
     for service in [SERVICE_RC, SERVICE_UC, SERVICE_UD] {
         let mut g = Guest::new();
@@ -157,7 +157,7 @@ fn the_last_receive_of_a_shared_queue_raises_one_event() {
 }
 
 #[test]
-fn a_queue_pair_keeps_what_a_transition_does_not_set() {
+fn a_queue_pair_keeps_fields_that_a_transition_does_not_set() {
     let mut g = Guest::new();
     let eq = g.probe();
     let cq = g.create_cq(eq.number, 6);

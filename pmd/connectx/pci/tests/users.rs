@@ -151,7 +151,7 @@ fn a_device_has_the_announced_number_of_users_and_none_by_default() {
 }
 
 #[test]
-fn what_a_user_has_made_is_that_users() {
+fn objects_of_a_user_belong_to_that_user() {
     let mut g = with_users(8);
     let eq = g.probe();
     let (one, two) = (user(&mut g), user(&mut g));
@@ -248,7 +248,7 @@ fn a_user_names_no_memory_and_no_objects_but_its_own() {
 }
 
 #[test]
-fn what_is_a_users_ends_with_the_user_and_nothing_else_does() {
+fn objects_of_a_user_and_no_others_end_with_the_user() {
     let mut g = with_users(8);
     let eq = g.probe();
     let (one, two) = (user(&mut g), user(&mut g));
@@ -294,7 +294,7 @@ fn query_all(g: &mut Guest, own: &Own) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn domains_queues_and_targets_of_extended_connections_are_whose_they_are() {
+fn domains_queues_and_targets_of_extended_connections_belong_to_their_user() {
     let mut g = with_users(8);
     let eq = g.probe();
     let (one, two) = (user(&mut g), user(&mut g));

@@ -363,7 +363,7 @@ fn each_kind_of_shared_queue_has_its_commands() {
 }
 
 #[test]
-fn what_is_not_there_is_refused() {
+fn missing_objects_are_refused() {
     let mut g = Guest::new();
     let eq = g.probe();
     let cq = g.create_cq(eq.number, 6);

@@ -117,7 +117,7 @@ fn faults_happen_in_both_directions() {
 }
 
 #[test]
-fn a_tap_sees_what_crosses_the_end() {
+fn a_tap_copies_packets_that_cross_the_end() {
     let (mut a, mut b) = CableEnd::pair().unwrap();
     let (tap, mut reader) = tap::tap(10_000);
     a.set_tap(Some(tap));
@@ -133,7 +133,7 @@ fn a_tap_sees_what_crosses_the_end() {
 }
 
 #[test]
-fn a_refused_packet_is_shown_again() {
+fn a_refused_packet_is_passed_again() {
     for faults in [Faults::default(), Faults { corrupt: 1e-300, ..Faults::default() }] {
         let (mut a, mut b) = CableEnd::pair().unwrap();
         b.inject(faults);

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_urls_say_what_would_do() {
+    fn bad_urls_are_reported_with_a_hint() {
         for (text, hint) in [
             ("tcp:1", "shm:/path/to.sock"),
             ("shm:gw.sock", "shm:/run/ibfab.sock"),

@@ -24,7 +24,7 @@ fn questions(n: &mut Neighbours) -> Vec<Option<MacAddress>> {
 /// Request and reply between two ports, in both address families. The target learns the requester's address,
 /// too.
 #[test]
-fn two_ends_find_each_other() {
+fn two_ports_resolve_each_other() {
     for (a, b) in [(v4(1), v4(2)), (gidcache::link_local_gid(A), gidcache::link_local_gid(B))] {
         let (mut of_a, mut of_b) = (Neighbours::default(), Neighbours::default());
         of_a.handle_timeout(at(0));
@@ -49,7 +49,7 @@ fn two_ends_find_each_other() {
 }
 
 #[test]
-fn an_end_in_use_is_checked_and_one_that_is_silent_is_given_up() {
+fn an_entry_in_use_is_revalidated_and_a_silent_peer_is_given_up() {
     let mut n = Neighbours::default();
     n.handle_timeout(at(0));
     n.resolve(v4(1), v4(2));
@@ -74,7 +74,7 @@ fn an_end_in_use_is_checked_and_one_that_is_silent_is_given_up() {
 }
 
 #[test]
-fn nobody_fills_the_table_or_takes_over_with_a_group_address() {
+fn the_cache_is_bounded_and_ignores_group_addresses() {
     let mut n = Neighbours::default();
     n.handle_timeout(at(0));
     n.resolve(v4(1), v4(2));
@@ -94,7 +94,7 @@ fn nobody_fills_the_table_or_takes_over_with_a_group_address() {
 }
 
 #[test]
-fn discovery_from_afar_or_damaged_counts_for_nothing() {
+fn routed_or_damaged_discovery_messages_are_ignored() {
     let (a, b) = (gidcache::link_local_gid(A), gidcache::link_local_gid(B));
     let mut n = Neighbours::default();
     n.handle_timeout(at(0));
@@ -126,7 +126,7 @@ fn discovery_from_afar_or_damaged_counts_for_nothing() {
 
 /// Requests and replies of Linux, recorded from soft-RoCE: 10.0.0.1 is the kernel, 10.0.0.2 a port like ours.
 #[test]
-fn questions_and_answers_of_a_kernel() {
+fn requests_and_replies_of_a_kernel() {
     const KERNEL: MacAddress = [2, 0, 0, 0, 0, 1];
     const OURS: MacAddress = [2, 0, 0, 0, 0, 2];
     let file = include_bytes!("../../../../cm/wire/tests/data/soft-roce-pingpong-ipv4.pcap");

@@ -64,7 +64,7 @@ fn number(memory: &Memory, at: usize) -> u64 {
 }
 
 #[test]
-fn both_operations_say_what_was_there() {
+fn both_operations_return_the_old_value() {
     let mut r = counting(Rig::new(), Rc::default());
     let begin = 0x1122_3344_5566_7788_u64;
     r.there.put(64, &begin.to_ne_bytes());
@@ -96,7 +96,7 @@ fn both_operations_say_what_was_there() {
 }
 
 #[test]
-fn what_many_requesters_and_the_host_add_at_once_is_not_lost() {
+fn concurrent_additions_of_requesters_and_the_host_are_not_lost() {
     const EACH: usize = 300;
     let mut r = counting(Rig::new(), Rc::default());
     // Keeps both ends' rings at the addresses that the devices know.
@@ -147,7 +147,7 @@ fn what_many_requesters_and_the_host_add_at_once_is_not_lost() {
 }
 
 #[test]
-fn none_is_carried_out_twice_whatever_the_link_does() {
+fn no_operation_is_executed_twice_on_a_faulty_link() {
     let schedules = [
         Faults { loss: 0.1, ..Faults::default() },
         Faults { duplicate: 0.3, ..Faults::default() },
@@ -204,7 +204,7 @@ fn none_is_carried_out_twice_whatever_the_link_does() {
 }
 
 #[test]
-fn a_lost_answer_is_given_again() {
+fn a_lost_response_is_repeated() {
     let (left, mut near) = CableEnd::pair().unwrap();
     let (mut far, right) = CableEnd::pair().unwrap();
     let how = Rc { timeout: 8, retry: 7, ..Rc::default() };
@@ -328,7 +328,7 @@ fn the_results_that_may_be_requested_again_are_kept() {
 }
 
 #[test]
-fn more_than_the_other_end_answers_at_once_end_the_connection() {
+fn exceeding_the_limit_of_the_peer_ends_the_connection() {
     let mut r = counting(Rig::new(), Rc::default());
     // The requester's own limit, which includes RDMA READs, keeps it within the responder's limit.
     for n in 0..40 {
@@ -353,7 +353,7 @@ fn more_than_the_other_end_answers_at_once_end_the_connection() {
 }
 
 #[test]
-fn what_may_not_be_done() {
+fn invalid_operations_are_refused() {
     type Change = fn(&mut Reading) -> Vec<u8>;
     /// Status, and the event at the other end.
     type Outcome = (WcStatus, Option<fn(Qpn) -> DeviceEvent>);
@@ -437,7 +437,7 @@ fn what_may_not_be_done() {
 }
 
 #[test]
-fn memory_that_is_not_aligned_where_the_host_has_it() {
+fn memory_that_is_not_aligned_in_the_host() {
     let mut r = counting(Rig::new(), Rc::default());
     let begin = r.there.address();
     // Aligned by the peer's addresses, but not in host memory.
@@ -449,7 +449,7 @@ fn memory_that_is_not_aligned_where_the_host_has_it() {
 }
 
 #[test]
-fn by_keys_that_work_requests_give_memory_to() {
+fn with_keys_set_by_work_requests() {
     // Rights of the key, ranges of its memory (offset and length), and the result of adding one at byte 16.
     const RIGHT: u8 = 0x40;
     let whole: &[(usize, usize)] = &[(64, 8), (128, 64)];

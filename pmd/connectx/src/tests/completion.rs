@@ -10,7 +10,7 @@ use crate::event::DeviceEvent;
 const PERIOD: Duration = Duration::from_micros(100);
 
 #[test]
-fn a_queue_goes_on_in_rings_of_other_sizes() {
+fn a_queue_moves_to_rings_of_other_sizes() {
     let mut d = Datagrams::new();
     let mut passed = 0u16;
     // Read and unread entries, across the ends of all rings. A driver reports its move to the new ring at its
@@ -44,7 +44,7 @@ fn a_queue_goes_on_in_rings_of_other_sizes() {
 }
 
 #[test]
-fn a_ring_that_has_no_room_for_what_is_not_read_is_refused_and_nothing_is_lost() {
+fn a_ring_without_room_for_unread_entries_is_refused_and_nothing_is_lost() {
     let mut d = Datagrams::new();
     for _ in 0..8 {
         d.pass(false);
@@ -84,7 +84,7 @@ fn a_ring_that_has_no_room_for_what_is_not_read_is_refused_and_nothing_is_lost()
 }
 
 #[test]
-fn the_ring_before_is_not_touched_any_more_and_arming_goes_on() {
+fn the_old_ring_is_not_touched_and_arming_continues() {
     let mut d = Datagrams::new();
     d.pass(false);
     let number = d.rig.b.rcq.number;
@@ -177,7 +177,7 @@ fn an_event_waits_for_the_period_at_most() {
 }
 
 #[test]
-fn moderation_of_solicited_completions_its_end_and_what_is_none() {
+fn moderation_of_solicited_completions_its_end_and_invalid_settings() {
     let mut d = Datagrams::new();
     let number = d.rig.b.rcq.number;
     d.rig.b.engine.moderate_cq(number, 2, PERIOD).unwrap();

@@ -204,7 +204,7 @@ fn a_failed_send_stops_sends_only() {
 }
 
 #[test]
-fn what_does_not_fit_is_dropped_without_costing_a_receive() {
+fn a_datagram_that_does_not_fit_consumes_no_receive() {
     let mut rig = Rig::new();
     let mut tx = rig.a.ud(QKEY, 0);
     let mut rx = rig.b.ud(QKEY, 0);
@@ -243,7 +243,7 @@ fn within_one_device() {
 }
 
 #[test]
-fn sequence_numbers_begin_where_the_host_says() {
+fn sequence_numbers_start_as_the_host_sets_them() {
     let (mut wire, theirs) = CableEnd::pair().unwrap();
     let (_idle, other) = CableEnd::pair().unwrap();
     let mut rig = Rig::over(theirs, other);
@@ -267,7 +267,7 @@ fn sequence_numbers_begin_where_the_host_says() {
 }
 
 #[test]
-fn what_comes_to_queue_pair_1_says_its_partition_by_key_and_the_rest_by_index() {
+fn completions_of_queue_pair_1_have_the_pkey_and_others_its_index() {
     let mut rig = Rig::new();
     let key_of = |index: u16| PKey(0x8100 + index);
     for index in 1..6 {

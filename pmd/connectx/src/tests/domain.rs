@@ -25,7 +25,7 @@ fn reading() -> Reading {
 }
 
 #[test]
-fn what_one_end_names_and_what_the_other_end_does() {
+fn memory_of_both_ends_must_be_in_the_domain() {
     type Change = fn(&mut Reading);
     let theirs: Change = |r| r.rig.b.engine.set_key_domain(r.rkey, OTHER).unwrap();
     let ours: Change = |r| r.rig.a.engine.set_key_domain(r.lkey, OTHER).unwrap();
@@ -54,7 +54,7 @@ fn what_one_end_names_and_what_the_other_end_does() {
 }
 
 #[test]
-fn receives_are_of_the_domain_of_their_queue() {
+fn receives_use_the_domain_of_their_queue() {
     for (key_domain, status) in [(OURS, WcStatus::Success), (OTHER, WcStatus::LocalProtection)] {
         // A queue of its own.
         let mut r = reading();

@@ -18,7 +18,7 @@ fn drained(host: &mut Host) -> Vec<DeviceEvent> {
 }
 
 #[test]
-fn what_was_begun_ends_and_the_rest_waits() {
+fn started_sends_complete_and_the_others_wait() {
     for notify in [true, false] {
         let mut r = Reading::new(Rig::new(), Rc { mtu: Mtu::B256, ..Rc::default() }, 1 << 16);
         // More than a step sends. Both are started, as four may be in flight.
@@ -70,7 +70,7 @@ fn resuming_before_it_is_drained_raises_no_event() {
 }
 
 #[test]
-fn what_fails_while_it_drains_fails_as_ever() {
+fn a_send_that_fails_while_draining_fails_as_usual() {
     // The peer does not answer: the connection ends and is not drained.
     let mut r = Reading::new(Rig::new(), Rc { retry: 1, timeout: 8, ..Rc::default() }, 4096);
     r.rig.b.engine.modify_qp(r.b.qpn, &QpTransition::ToReset).unwrap();

@@ -103,7 +103,7 @@ fn solicited_completions_and_failures_alone() {
 }
 
 #[test]
-fn arming_goes_on_behind_the_ring_and_behind_24_bits() {
+fn arming_works_across_wraps_of_the_ring_and_of_24_bits() {
     let mut d = Datagrams::new();
     for n in 0..CQ as u32 + 3 {
         d.arm(n & 0xff_ffff, false);
@@ -182,7 +182,7 @@ fn a_datagram_from_pages_to_pages() {
 }
 
 #[test]
-fn a_hole_belongs_to_nobody() {
+fn a_hole_is_not_accessible() {
     let mut d = Datagrams::new();
     let memory = Memory::new(256);
     let pieces = || MemoryPieces::new([(0, memory.part(0, 64)), (128, memory.part(64, 64))]).unwrap();
@@ -208,7 +208,7 @@ fn a_hole_belongs_to_nobody() {
 }
 
 #[test]
-fn pieces_in_another_order_are_refused() {
+fn unordered_ranges_are_refused() {
     let m = Memory::new(256);
     let refused = |list: Vec<(u64, crate::HostMemory)>| MemoryPieces::new(list).is_none();
     assert!(refused(vec![(64, m.part(0, 64)), (0, m.part(64, 64))]));

@@ -263,7 +263,7 @@ fn by_a_transition_with_sends_in_flight() {
 }
 
 #[test]
-fn by_a_send_that_names_memory_that_it_may_not() {
+fn by_a_send_without_memory_rights() {
     each(|kind, shared| {
         let mut t = Bench::new(kind, shared);
         t.receives(2);
@@ -321,7 +321,7 @@ fn by_the_other_ends_refusal() {
 }
 
 #[test]
-fn by_silence_and_by_want_of_a_receive() {
+fn by_timeout_and_by_missing_receives() {
     each(|kind, shared| {
         for silent in [false, true] {
             let mut t = Bench::new(kind, shared);
@@ -344,7 +344,7 @@ fn by_silence_and_by_want_of_a_receive() {
 }
 
 #[test]
-fn by_a_receive_that_names_memory_that_it_may_not() {
+fn by_a_receive_without_memory_rights() {
     each(|kind, shared| {
         let mut t = Bench::new(kind, shared);
         if let Some(srq) = &t.srq {
@@ -365,7 +365,7 @@ fn by_a_receive_that_names_memory_that_it_may_not() {
 }
 
 #[test]
-fn by_a_queue_of_completions_that_runs_over() {
+fn by_a_completion_queue_overrun() {
     each(|kind, shared| {
         // The queue of sends: four completions are written and no more; outstanding receives are flushed.
         let mut t = Bench::with_queues(kind, shared, 4, CQ);
@@ -448,7 +448,7 @@ fn reset_discards_requests_and_restarts() {
 }
 
 #[test]
-fn destroying_flushes_what_is_there_once() {
+fn destroying_flushes_outstanding_requests_once() {
     each(|kind, shared| {
         let mut t = Bench::new(kind, shared);
         t.receives(3);

@@ -36,7 +36,7 @@ fn the_subnet_management_agent_answers_its_host() {
 }
 
 #[test]
-fn what_is_no_request_of_a_class_that_is_served_has_no_answer() {
+fn other_mads_than_requests_of_served_classes_have_no_response() {
     let mut rig = Rig::new();
     for (class, method) in [
         (MgmtClass::SubnLid, Method::GetResp),

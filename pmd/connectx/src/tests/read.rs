@@ -111,7 +111,7 @@ fn reads_of_all_sizes_between_sends_and_writes() {
 }
 
 #[test]
-fn reads_that_both_ends_have_under_way_at_once() {
+fn reads_in_flight_in_both_directions() {
     let mut r = Reading::new(Rig::new(), Rc { mtu: Mtu::B1024, ..Rc::default() }, 1 << 20);
     let theirs = r.rig.a.engine.register(r.here.address(), r.here.host(), READABLE).unwrap();
     let (back, key) = r.rig.b.memory(1 << 16);
@@ -131,7 +131,7 @@ fn reads_that_both_ends_have_under_way_at_once() {
 }
 
 #[test]
-fn nothing_is_missing_whatever_the_link_does() {
+fn nothing_is_missing_on_a_faulty_link() {
     let schedules = [
         Faults { loss: 0.05, ..Faults::default() },
         Faults { duplicate: 0.2, ..Faults::default() },
@@ -186,7 +186,7 @@ fn nothing_is_missing_whatever_the_link_does() {
 }
 
 #[test]
-fn no_more_are_under_way_than_the_other_end_answers() {
+fn reads_in_flight_stay_within_the_limit_of_the_peer() {
     let mut r = Reading::new(Rig::new(), Rc::default(), 4096);
     let more = RemoteOperations { write: true, read: true, atomic: true, reads_in: 4, reads_out: 5 };
     // The requester's own limit keeps it within the responder's limit.
@@ -212,7 +212,7 @@ fn no_more_are_under_way_than_the_other_end_answers() {
 }
 
 #[test]
-fn what_may_not_be_read() {
+fn invalid_reads_are_refused() {
     type Change = fn(&mut Reading) -> Vec<u8>;
     let access = (WcStatus::RemoteAccess, true);
     let cases: [(Change, WcStatus, Option<bool>); 7] = [
@@ -308,7 +308,7 @@ fn a_fence_waits_for_the_reads_before_it() {
 }
 
 #[test]
-fn a_key_that_goes_while_it_is_read_ends_the_connection_and_a_reset_forgets() {
+fn a_key_invalidated_during_a_read_ends_the_connection_and_reset_discards_it() {
     let mut r = Reading::new(Rig::new(), Rc { mtu: Mtu::B256, ..Rc::default() }, 1 << 20);
     r.read(0, 1 << 20, 0, SIGNAL);
     for _ in 0..10 {

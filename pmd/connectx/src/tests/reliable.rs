@@ -96,7 +96,7 @@ fn messages_of_every_size_at_every_mtu() {
 }
 
 #[test]
-fn nothing_is_lost_and_nothing_comes_twice_whatever_the_link_does() {
+fn nothing_is_lost_or_duplicated_on_a_faulty_link() {
     let schedules = [
         Faults { loss: 0.05, ..Faults::default() },
         Faults { duplicate: 0.2, ..Faults::default() },
@@ -363,7 +363,7 @@ fn rdma_write_goes_where_the_key_allows() {
 }
 
 #[test]
-fn a_key_that_goes_during_a_write_costs_no_receive() {
+fn a_key_invalidated_during_a_write_consumes_no_receive() {
     let mut l = joined(Rig::new(), Rc { mtu: Mtu::B256, timeout: 0, ..Rc::default() }, 4, 4096);
     l.srq.post();
     // One packet more than a step sends.

@@ -60,7 +60,7 @@ fn to(rig: &Rig, qpn: Qpn, index: u8) -> To {
 }
 
 #[test]
-fn a_port_is_active_by_itself_and_takes_links_of_its_kind_only() {
+fn a_port_becomes_active_without_a_manager_and_accepts_its_kind_of_links() {
     let mut rig = rig();
     let port = rig.a.engine.port_attributes(PORT).unwrap();
     assert_eq!((port.state, port.link_layer, port.lid), (PortState::Active, LinkLayer::Ethernet, Lid(0)));
@@ -147,7 +147,7 @@ fn groups_reach_attached_queue_pairs() {
 }
 
 #[test]
-fn what_cannot_go_is_dropped_and_counted() {
+fn packets_that_cannot_be_sent_are_dropped_and_counted() {
     let mut rig = rig();
     let mut tx = rig.a.ud(QKEY, 1);
     let rx = rig.b.ud(QKEY, 2);

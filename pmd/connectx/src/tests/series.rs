@@ -138,7 +138,7 @@ fn outcome(seed: u64, at_once: bool) -> Outcome {
 }
 
 #[test]
-fn a_burst_comes_to_the_same_as_its_packets_one_by_one() {
+fn a_burst_gives_the_same_result_as_single_packets() {
     let mut reasons = std::collections::BTreeSet::new();
     let (mut completions, mut failed) = (0, 0);
     for seed in 0..300 {

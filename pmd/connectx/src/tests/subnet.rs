@@ -197,7 +197,7 @@ fn tables_and_prefix_are_set() {
 }
 
 #[test]
-fn what_makes_no_sense_changes_nothing() {
+fn invalid_requests_change_nothing() {
     let mut m = Manager::new();
     let info = PortInfo { lid: Lid(5), sm_lid: Lid(1), ..m.get() };
     for bad in [

@@ -91,7 +91,7 @@ fn a_key_serves_the_queue_that_gave_it_memory_and_no_old_tag_does() {
 }
 
 #[test]
-fn what_is_refused_ends_the_queue_pair_and_leaves_the_key_as_it_was() {
+fn a_refused_operation_fails_the_queue_pair_and_leaves_the_key_unchanged() {
     type Make = fn(&mut Keyed) -> (u32, Umr);
     let window = WcStatus::MemoryWindowBind;
     fn good(k: &Keyed) -> Umr {
@@ -223,7 +223,7 @@ fn what_is_refused_ends_the_queue_pair_and_leaves_the_key_as_it_was() {
 }
 
 #[test]
-fn entries_that_are_cut_off() {
+fn truncated_entries_are_refused() {
     for (len, at, status) in [
         (0, None, WcStatus::LocalQpOperation),
         (47, None, WcStatus::LocalQpOperation),
@@ -416,7 +416,7 @@ fn a_strong_fence_waits_for_all_before_it() {
 }
 
 #[test]
-fn whatever_is_in_an_entry_no_key_leads_out_of_the_memory_that_is_registered() {
+fn no_entry_makes_a_key_lead_out_of_registered_memory() {
     let mut k = Keyed::with(ListKind::Keys, 8);
     k.rig.b.engine.set_bus(MemoryPieces::new([(0x10_0000, k.there.host())]).unwrap());
     let pages = k.rig.b.engine.create_fast_key(&free_key(ListKind::Pages, 8)).unwrap();

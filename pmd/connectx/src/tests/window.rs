@@ -67,7 +67,7 @@ fn type_2_is_bound_once_to_a_domain_or_to_a_queue_pair() {
 }
 
 #[test]
-fn what_a_window_gives_and_what_it_needs() {
+fn the_rights_that_a_window_grants_and_needs() {
     let address = |k: &Keyed| k.there.address();
     // Zero based.
     let mut k = Keyed::new();

@@ -155,7 +155,7 @@ fn several_initiators_and_targets_share_a_queue_whose_completions_tell_them_apar
 }
 
 #[test]
-fn nothing_is_missing_whatever_the_cable_does() {
+fn nothing_is_missing_on_a_faulty_cable() {
     let faults = Faults { loss: 0.05, duplicate: 0.1, reorder: 0.1, corrupt: 0.02, ..Faults::default() };
     let (mut left, mut right) = CableEnd::pair().unwrap();
     left.inject(Faults { seed: 3, ..faults });
@@ -226,7 +226,7 @@ fn a_number_that_is_given_again_is_the_new_queue() {
 }
 
 #[test]
-fn writes_reads_and_atomics_reach_what_is_in_the_domain_of_the_queue() {
+fn writes_reads_and_atomics_access_the_domain_of_the_queue() {
     const PD: ProtectionDomain = ProtectionDomain(3);
     for opcode in [WRITE, READ, ADD, SWAP] {
         for (key_domain, status) in [(PD, WcStatus::Success), (ProtectionDomain(4), WcStatus::RemoteAccess)] {
@@ -401,7 +401,7 @@ fn a_queue_that_is_destroyed_within_a_message_takes_its_receive_with_it() {
 }
 
 #[test]
-fn a_message_that_changes_its_queue_on_the_way_is_refused() {
+fn a_message_that_changes_its_queue_is_refused() {
     let (mut l, mut far) = alone();
     let (mut one, mut two) = (l.queue(4, 1024, OURS, 1), l.queue(4, 1024, OURS, 2));
     one.post();
@@ -450,7 +450,7 @@ fn each_end_takes_its_half_of_the_packets_and_only_of_this_transport() {
 }
 
 #[test]
-fn ends_in_error_flush_what_is_theirs_and_the_queue_serves_on() {
+fn ends_in_error_flush_their_requests_and_the_queue_continues() {
     let mut l = link();
     let mut srq = l.queue(8, 256, OURS, 1);
     srq.post();
@@ -492,7 +492,7 @@ fn ends_in_error_flush_what_is_theirs_and_the_queue_serves_on() {
 }
 
 #[test]
-fn what_is_in_use_stays() {
+fn objects_in_use_are_kept() {
     let mut l = link();
     let engine = &mut l.rig.b.engine;
     assert!(engine.is_xrc_domain_used(OURS) && !engine.is_xrc_domain_used(OTHER));

@@ -31,7 +31,7 @@ fn entry(key: u32, segments: &[Given]) -> Wqe {
 }
 
 #[test]
-fn packets_of_a_message_are_what_lies_there_in_whatever_order_they_go() {
+fn packets_of_a_message_have_the_right_data_in_any_order() {
     let content: Vec<u8> = (0..1u32 << 16).map(|i| (i ^ i >> 8) as u8).collect();
     let mut lent = content.clone();
     // SAFETY: the memory lives until the end of the test, and nothing else accesses it meanwhile.

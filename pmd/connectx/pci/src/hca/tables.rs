@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_powers_of_two_within_what_can_be() {
+    fn sizes_are_powers_of_two_within_their_range() {
         for table in Table::ALL {
             let mut sizes = TableSizes::default();
             assert!(table.sizes().contains(&sizes.log(table)), "{table:?}");

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_dropped_can_be_taken_again() {
+    fn dropped_ranges_can_be_taken_again() {
         let budget = Budget::new(5);
         let first = budget.take(3);
         assert!(first.is_some() && budget.take(3).is_none());

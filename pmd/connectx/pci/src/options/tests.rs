@@ -121,7 +121,7 @@ fn an_error_in_the_file_is_reported_with_its_line_and_a_remedy() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_name() {
+fn invalid_options_are_refused_by_name() {
     let refused = |list: &[&str]| options(list).plan().unwrap_err().to_string();
     assert!(refused(&[]).contains("--socket"));
     assert!(refused(&["--socket", "/s", "--node-guid", "xyz"]).contains("--node-guid"));

@@ -21,7 +21,7 @@ fn ring() -> (Arc<Mapping>, Producer, Consumer) {
 }
 
 #[test]
-fn places_that_do_not_fit_are_refused() {
+fn rings_that_do_not_fit_are_refused() {
     let memory = Arc::new(Mapping::anonymous(RING_HEADER + SIZE as usize).unwrap());
     for (base, size) in
         [(0, SIZE + 1), (0, 2 * SIZE), (128, SIZE), (4, SIZE), (usize::MAX, SIZE), (0, 4096), (0, 0)]
@@ -78,7 +78,7 @@ fn impossible_indices_and_lengths_are_found() {
 }
 
 #[test]
-fn a_packet_without_crcs_breaks_the_rules_unless_that_was_agreed_to() {
+fn a_packet_without_crcs_violates_the_protocol_unless_agreed() {
     for agreed in [false, true] {
         let (_memory, mut producer, mut consumer) = ring();
         if agreed {
@@ -95,7 +95,7 @@ fn a_packet_without_crcs_breaks_the_rules_unless_that_was_agreed_to() {
 }
 
 #[test]
-fn packets_made_and_looked_at_in_place_are_those_that_are_copied() {
+fn packets_in_place_equal_those_that_are_copied() {
     // SAFETY: the memory belongs to this test and has one producer and one consumer.
     let trust = unsafe { Trust::both_ends_are_ours() };
     let (_memory, mut producer, mut consumer) = ring();
@@ -163,7 +163,7 @@ fn no_scribbling_makes_a_reader_leave_the_ring() {
 }
 
 #[test]
-fn nothing_is_counted_that_the_producer_did_not_put_in() {
+fn only_packets_of_the_producer_are_counted() {
     let (memory, producer, _) = ring();
     // The other end writes to a field that only this end may write.
     memory.scribble(RING_HEADER, &8u32.to_ne_bytes());

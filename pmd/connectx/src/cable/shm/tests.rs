@@ -190,7 +190,7 @@ fn one_listener_one_connector() {
 }
 
 #[test]
-fn a_file_that_is_no_socket_stays() {
+fn a_file_that_is_not_a_socket_is_kept() {
     let folder = Folder::new("file");
     std::fs::write(folder.path(), "precious").unwrap();
     assert!(matches!(CableEnd::listen(&folder.url()), Err(CableError::InUse(_))));
@@ -302,7 +302,7 @@ fn answer_to(offer: u32, keep: bool) -> (Option<Answer>, Crcs) {
 }
 
 #[test]
-fn crcs_are_left_out_only_where_the_listener_offers_that() {
+fn crcs_are_omitted_only_if_the_listener_offers_it() {
     let agreed = |bare| (Some(Answer::Attached { bare }), if bare { Crcs::Absent } else { Crcs::Present });
     // An older listener leaves a zero.
     assert_eq!(answer_to(0, false), agreed(false));
@@ -315,7 +315,7 @@ fn crcs_are_left_out_only_where_the_listener_offers_that() {
 }
 
 #[test]
-fn connectors_that_lie_about_crcs_are_cut_off() {
+fn connectors_that_lie_about_crcs_are_disconnected() {
     // (keep CRCs here, the other end's answer, whether it sends a packet without CRCs, whether it is
     // disconnected)
     for (n, (keep, word, bare, cut)) in [
@@ -364,7 +364,7 @@ fn connectors_that_lie_about_crcs_are_cut_off() {
 }
 
 #[test]
-fn a_crowd_of_connectors_is_turned_away_a_few_at_a_time() {
+fn a_crowd_of_connectors_is_rejected_a_few_at_a_time() {
     let folder = Folder::new("crowd");
     let mut listener = CableEnd::listen(&folder.url()).unwrap();
     let mut first = CableEnd::connect(&folder.url()).unwrap();

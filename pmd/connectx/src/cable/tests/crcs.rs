@@ -141,7 +141,7 @@ fn payload(n: usize) -> Vec<u8> {
 }
 
 #[test]
-fn crcs_are_left_out_where_both_ends_may_and_are_right_everywhere_else() {
+fn crcs_are_omitted_if_both_ends_agree_and_are_correct_otherwise() {
     let options = |wish| match wish {
         Wish::KeepCrcs => "crc=keep",
         Wish::Faults => "loss=1e-300",
@@ -209,7 +209,7 @@ fn a_sender_that_requests_crcs_gets_correct_ones() {
 }
 
 #[test]
-fn a_packet_goes_on_as_it_came_or_with_crcs_where_it_needs_them() {
+fn a_forwarded_packet_gets_crcs_only_if_needed() {
     let mut whole = vec![0; headers().packet_len(200)];
     headers().write_packet(&payload(200), &mut whole).unwrap();
     let mut bare = whole.clone();
@@ -269,7 +269,7 @@ fn damage_is_found_whichever_end_does_it() {
 }
 
 #[test]
-fn damage_that_begins_while_packets_pass_is_found() {
+fn damage_that_starts_during_traffic_is_detected() {
     for make in [Make::Pair, Make::SharedMemory] {
         let mut cable = Cable::new(make, ["", ""]);
         assert_eq!(cable.carry(0, &payload(100)).1, Crcs::Absent);

@@ -32,7 +32,7 @@ fn run(now: &mut Instant, ends: &mut [&mut CableEnd], mut done: impl FnMut(&mut 
 }
 
 #[test]
-fn two_ends_find_each_other_carry_packets_and_notice_a_restart() {
+fn two_ends_connect_carry_packets_and_detect_a_restart() {
     let (a, b) = ports();
     let now = &mut Instant::now();
     let mut one = CableEnd::listen(&url(a, b)).unwrap();

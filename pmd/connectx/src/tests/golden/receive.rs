@@ -31,7 +31,7 @@ const OUT_OF_ORDER: &str = "consume_out_of_order_and_repost";
 const RECORD: &str = "doorbell_record_wraps_at_65536";
 
 #[test]
-fn the_shared_families_hold_what_is_replayed_here() {
+fn the_shared_families_contain_the_replayed_vectors() {
     for file in SHARED {
         let names: Vec<_> = family(file).iter().map(|v| v["name"].as_str().unwrap().to_owned()).collect();
         let known = [&CREATED[..], &SIZES, &POSTED, &[OUT_OF_ORDER, RECORD]].concat();
