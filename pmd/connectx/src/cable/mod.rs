@@ -13,8 +13,8 @@
 //!
 //! Pairs and shared memory cannot damage a packet, so InfiniBand packets need no CRCs there ([`Crcs`]). Each
 //! packet says whether it has CRCs. A component that needs them computes them: a fault injector before it
-//! damages the packet, a tap for its copy, and a forwarder to a cable that can damage packets. CRCs never
-//! protected against a malicious process at the other end.
+//! damages the packet, a tap for its copy, and a forwarder to a cable that can damage packets. CRCs do not
+//! protect against a malicious process at the other end.
 
 mod counters;
 mod fault;

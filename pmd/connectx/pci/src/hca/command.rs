@@ -109,7 +109,7 @@ impl Input {
     pub(super) fn without_umem(&self, (at, bit): (usize, u8)) -> Result<(), Fault> {
         match self.view::<u8>(at)? & bit {
             0 => Ok(()),
-            _ => Err(Fault::parameter("a queue in memory that a user registers (UMEM)")),
+            _ => Err(Fault::parameter("queues in user-registered memory (UMEM) are not supported")),
         }
     }
 

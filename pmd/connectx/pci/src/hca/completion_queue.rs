@@ -51,7 +51,10 @@ impl Hca {
             return Err(Fault::parameter("entries must have 64 bytes"));
         }
         if context.log_size() > LOG_MAX_CQ_SIZE {
-            return Err(Fault::parameter(format!("2^{} completions", context.log_size())));
+            return Err(Fault::parameter(format!(
+                "unsupported number of completions: 2^{}",
+                context.log_size()
+            )));
         }
         self.ring(
             input,
@@ -137,7 +140,9 @@ impl Hca {
                 context.size_uar = (u32::from(requested.log_size()) << 24 | uar).into();
                 Some(lease)
             }
-            modifier => return Err(Fault::parameter(format!("changes {mask:#x} of kind {modifier}"))),
+            modifier => {
+                return Err(Fault::parameter(format!("unsupported change {mask:#x} of kind {modifier}")));
+            }
         };
         if let Some(cq) = self.objects.cqs.get_mut(&number) {
             cq.context = context;

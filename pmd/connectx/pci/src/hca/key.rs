@@ -59,16 +59,17 @@ impl Hca {
             MkeyContext::MODE_PAGES => {
                 let log = context.log_page_size & 0x1f;
                 if !(PAGE.trailing_zeros() as u8..=LOG_MAX_PAGE).contains(&log) {
-                    return Err(Fault::parameter(format!("pages of 2^{log} bytes")));
+                    return Err(Fault::parameter(format!("unsupported page size: 2^{log} bytes")));
                 }
                 let page = 1 << log;
                 let first = start % page;
-                let all =
-                    first.checked_add(len).ok_or_else(|| Fault::parameter("a region whose end overflows"))?;
+                let all = first
+                    .checked_add(len)
+                    .ok_or_else(|| Fault::parameter("the end of the region overflows"))?;
                 let pages = input.pages(all, page)?;
                 (false, start, self.memory.pieces(&pages, page, first, len)?)
             }
-            other => return Err(Fault::parameter(format!("keys of kind {other}"))),
+            other => return Err(Fault::parameter(format!("unsupported kind of key: {other}"))),
         };
         let key = self.engine.register_tagged(tag, start, pieces, access)?;
         let domain = ProtectionDomain(context.flags_pd.get() & NUMBER);
@@ -99,12 +100,12 @@ impl Hca {
         output: &mut Output,
     ) -> Result<(), Fault> {
         if context.access & mkey_access::UMR == 0 {
-            return Err(Fault::parameter("a free key that no operation can register"));
+            return Err(Fault::parameter("a free key must permit UMR operations"));
         }
         let list = match context.access & MkeyContext::MODE {
             MkeyContext::MODE_PAGES => ListKind::Pages,
             MkeyContext::MODE_KEYS => ListKind::Keys,
-            other => return Err(Fault::parameter(format!("free keys of kind {other}"))),
+            other => return Err(Fault::parameter(format!("unsupported kind of free key: {other}"))),
         };
         let octowords = context.translation_octowords.get() as usize;
         if octowords > MAX_OCTOWORDS - self.objects.octowords {
@@ -178,7 +179,7 @@ impl Hca {
     pub(super) fn refresh_whole_keys(&mut self) {
         if let Some(bus) = &mut self.objects.bus {
             let (pieces, lease) = self.memory.whole().unwrap_or_else(|error| {
-                warn!("page lists:  {error}");
+                warn!("page lists: {error}");
                 Default::default()
             });
             self.engine.set_bus(pieces);

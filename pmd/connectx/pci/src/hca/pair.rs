@@ -55,7 +55,9 @@ impl Hca {
             qp_service::SMI => QpKind::Smi,
             qp_service::GSI => QpKind::Gsi,
             qp_service::UMR => QpKind::Umr,
-            other => return Err(Fault::parameter(format!("queue pairs of service {other:#x}"))),
+            other => {
+                return Err(Fault::parameter(format!("unsupported service of a queue pair: {other:#x}")));
+            }
         };
         let (number, leases) = match kind {
             QpKind::XrcTarget => (self.create_xrc_target(input, &context)?, Vec::new()),
@@ -91,7 +93,7 @@ impl Hca {
                 (false, Some(srq))
             }
             rq_type::NONE => (false, None),
-            other => return Err(Fault::parameter(format!("receives of kind {other}"))),
+            other => return Err(Fault::parameter(format!("unsupported kind of receives: {other}"))),
         };
         let stride = context.receive_stride();
         let receives = if own { context.receives() * stride } else { 0 };

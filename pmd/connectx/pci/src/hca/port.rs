@@ -187,7 +187,8 @@ impl Hca {
         let port = self.existing_port(input.header().number.get() as u8)?;
         let answer = self.engine.management(port, &mad, check);
         // Including requests with a wrong M_Key.
-        let unanswered = || Fault::new(CommandStatus::BadPacket, "no agent here answers this datagram");
+        let unanswered =
+            || Fault::new(CommandStatus::BadPacket, "no agent of the device answers this datagram");
         let answer = answer.ok_or_else(unanswered)?;
         output.put(MAD, &answer[..])
     }

@@ -31,7 +31,10 @@ impl Hca {
     /// The ring on the pages that a command lists.
     pub(super) fn ring(&self, input: &Input, place: Place) -> Result<(RegionMemory, Lease), Fault> {
         if place.log_page_size > LOG_MAX_PAGE {
-            return Err(Fault::parameter(format!("pages of 2^{} times {PAGE} bytes", place.log_page_size)));
+            return Err(Fault::parameter(format!(
+                "unsupported page size: 2^{} times {PAGE} bytes",
+                place.log_page_size
+            )));
         }
         let page = PAGE << place.log_page_size;
         let offset = u64::from(place.page_offset) * (page / OFFSET_UNITS) + place.before as u64;
@@ -50,7 +53,7 @@ impl Hca {
         self.config.tables.room(Table::EventQueues, self.objects.eqs.len())?;
         let context: EqContext = input.view(CONTEXT)?;
         if context.log_size() > LOG_MAX_EQ_SIZE {
-            return Err(Fault::parameter(format!("2^{} events", context.log_size())));
+            return Err(Fault::parameter(format!("unsupported number of events: 2^{}", context.log_size())));
         }
         let place = Place {
             log_page_size: context.log_page_size(),

@@ -50,7 +50,7 @@ impl Hca {
     pub(super) fn set_issi(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
         let wanted: U16 = input.view(issi::CURRENT)?;
         if wanted.get() > LAST_ISSI {
-            return Err(Fault::parameter(format!("version {wanted} of the interface")));
+            return Err(Fault::parameter(format!("unsupported version of the interface: {wanted}")));
         }
         self.issi = wanted.get();
         Ok(())
@@ -78,7 +78,9 @@ impl Hca {
             let order = match wanted {
                 atomic::BIG_ENDIAN => AnswerOrder::Big,
                 atomic::HOST_ENDIAN => AnswerOrder::Host,
-                other => return Err(Fault::parameter(format!("byte order {other} of answers"))),
+                other => {
+                    return Err(Fault::parameter(format!("unsupported byte order of responses: {other}")));
+                }
             };
             self.engine.set_answer_order(order);
         }

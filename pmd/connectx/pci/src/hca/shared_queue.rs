@@ -59,7 +59,7 @@ impl Wanted {
 
     fn of_pool(wq: &WorkQueueContext) -> Result<Self, Fault> {
         if wq.log_size() > LOG_MAX_SLOTS {
-            return Err(Fault::parameter(format!("2^{} receives", wq.log_size())));
+            return Err(Fault::parameter(format!("unsupported number of receives: 2^{}", wq.log_size())));
         }
         let stride = wq.stride();
         let place = Place {
@@ -173,7 +173,7 @@ impl Hca {
     pub(super) fn create_pool(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
         let context: RmpContext = input.view(RMP_CONTEXT)?;
         if context.wq.flags_36 & WorkQueueContext::UMEM != 0 {
-            return Err(Fault::parameter("a queue in user-registered memory (UMEM)"));
+            return Err(Fault::parameter("queues in user-registered memory (UMEM) are not supported"));
         }
         let wanted = Wanted::of_pool(&context.wq)?;
         let number = self.make_shared_queue(input, &wanted, Form::Pool(Box::new(context)))?;
@@ -192,7 +192,10 @@ impl Hca {
         self.shared_queue(input.number(), pool)?;
         let mask: U32 = input.view(modify_rmp::MASK)?;
         if mask.get() & !modify_rmp::LIMIT != 0 {
-            return Err(Fault::parameter(format!("a change of {:#x} of a receive memory pool", mask.get())));
+            return Err(Fault::parameter(format!(
+                "unsupported change of a receive memory pool: {:#x}",
+                mask.get()
+            )));
         }
         if mask.get() & modify_rmp::LIMIT != 0 {
             let context: RmpContext = input.view(RMP_CONTEXT)?;

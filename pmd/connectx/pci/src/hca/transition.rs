@@ -34,7 +34,7 @@ pub(super) fn transitions(
     let (reliable, unreliable) = (kind.is_reliable(), kind == QpKind::Uc);
     let mtu = || {
         let code = context.mtu_msg >> 5;
-        Mtu::from_code(code).ok_or_else(|| Fault::parameter(format!("MTU code {code}")))
+        Mtu::from_code(code).ok_or_else(|| Fault::parameter(format!("invalid MTU code {code}")))
     };
     let pkey_index = context.path.pkey_index.get();
     let connected = reliable || unreliable;
