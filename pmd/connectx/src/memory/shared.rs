@@ -285,7 +285,7 @@ mod wide {
     #[target_feature(enable = "avx")]
     #[inline]
     unsafe fn half(from: *const u8, to: *mut u8) {
-        // SAFETY: four registers, 128 bytes in total; neither pointer has to be aligned.
+        // SAFETY: four registers, 128 bytes at each pointer; neither has to be aligned.
         unsafe {
             asm!(
                 "vmovups {a}, [{from}]", "vmovups {b}, [{from} + 32]",
