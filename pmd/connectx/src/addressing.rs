@@ -1,5 +1,5 @@
-//! From an address vector to the headers of a packet: the port's own addresses, and at an Ethernet port the other end's MAC
-//! address.
+//! Builds the headers of a packet from an address vector and the port's own addresses. On an Ethernet port it
+//! also needs the peer's MAC address.
 
 use ib_wire::Lid;
 use ib_wire::packet::{
@@ -8,21 +8,21 @@ use ib_wire::packet::{
 
 use super::counters::DropReason;
 use super::ethernet::{EthernetHeader, Resolution, is_group, multicast_mac};
-use super::frame::{Outgoing, Way};
+use super::frame::{Destination, Outgoing};
 use super::port::Port;
 use hca::AddressVector;
 
-/// Why a packet has no headers.
+/// Why no headers could be built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unframed {
-    /// The other end's MAC address is being asked for.
+    /// The peer's MAC address is being resolved.
     Wait,
-    /// It cannot be sent.
+    /// The packet cannot be sent.
     Drop(DropReason),
 }
 
-/// The headers of a packet that leaves `port` for `av`. `management` is for subnet management; all else goes on lane 0.
-/// `flow` keeps the packets of one sender in order on networks with several ways.
+/// Builds the headers of a packet that leaves `port` for `av`. `management` is for subnet management; all
+/// other packets go on lane 0. `flow` keeps the packets of one sender in order on multipath networks.
 #[inline(always)]
 pub(crate) fn address(
     port: &mut Port,
@@ -52,14 +52,14 @@ pub(crate) fn address(
     let nowhere = management && av.dlid == Lid::PERMISSIVE && port.lid.0 == 0;
     let slid = Lid(port.lid.0 | u16::from(av.src_path_bits) & path_mask);
     let lrh = Lrh { vl, sl: av.sl, dlid: av.dlid, slid: if nowhere { Lid::PERMISSIVE } else { slid } };
-    let way = if port.has_lid(av.dlid) {
-        Way::Ourselves
+    let destination = if port.has_lid(av.dlid) {
+        Destination::Ourselves
     } else if av.dlid.is_multicast() {
-        Way::Group
+        Destination::Group
     } else {
-        Way::Out
+        Destination::Out
     };
-    Ok(Outgoing::infiniband(Headers { lrh, grh, bth: *bth, extended: *extended }, way, management))
+    Ok(Outgoing::infiniband(Headers { lrh, grh, bth: *bth, extended: *extended }, destination, management))
 }
 
 #[inline(never)]
@@ -74,27 +74,27 @@ fn roce(
     let route = av.grh.ok_or(no_route)?;
     let sgid = port.gids.rocev2(usize::from(route.sgid_index)).ok_or(no_route)?;
     let ethernet = port.ethernet.as_mut().ok_or(no_route)?;
-    let (way, destination) = if is_group(route.dgid) {
-        (Way::Group, multicast_mac(route.dgid))
+    let (destination, dmac) = if is_group(route.dgid) {
+        (Destination::Group, multicast_mac(route.dgid))
     } else if port.gids.has_rocev2(route.dgid) {
-        (Way::Ourselves, ethernet.mac)
+        (Destination::Ourselves, ethernet.mac)
     } else {
         match ethernet.neighbours.resolve(sgid, route.dgid) {
-            Resolution::Known(mac) => (Way::Out, mac),
+            Resolution::Known(mac) => (Destination::Out, mac),
             Resolution::Wait => return Err(Unframed::Wait),
             Resolution::Unreachable => return Err(Unframed::Drop(DropReason::NoNeighbour)),
         }
     };
-    // 0 is what programs leave there; on Ethernet it would mean "for nobody".
+    // Programs leave 0 here; on Ethernet it would mean "for nobody".
     let hop_limit = if route.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { route.hop_limit };
     let network = RoceNetwork::between(sgid, route.dgid, route.traffic_class, route.flow_label, hop_limit);
-    let header = EthernetHeader::new(destination, ethernet.mac, &network);
+    let header = EthernetHeader::new(dmac, ethernet.mac, &network);
     let headers =
         RoceHeaders { network, source_port: source_port(flow, bth), bth: *bth, extended: *extended };
-    Ok(Outgoing::roce(header, headers, way))
+    Ok(Outgoing::roce(header, headers, destination))
 }
 
-/// Hop limit where the address vector has none.
+/// Hop limit if the address vector has none.
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// One UDP source port for the packets from one queue pair to another.

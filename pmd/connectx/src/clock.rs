@@ -1,11 +1,11 @@
-//! The device's clock: what its register and completions tell.
+//! The device's clock: the value of its register and of completion timestamps.
 
 use std::time::Duration;
 
-/// Ticks in a millisecond: of a nanosecond each.
+/// Ticks in a millisecond; a tick is a nanosecond.
 pub const CLOCK_KHZ: u64 = 1_000_000;
 
-/// What it tells at that age.
+/// Clock value of a device of that age.
 #[must_use]
 pub const fn ticks(age: Duration) -> u64 {
     age.as_nanos() as u64

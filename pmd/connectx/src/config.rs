@@ -1,18 +1,18 @@
-//! What a device is made with.
+//! Configuration of a device.
 
 use ib_wire::Guid;
 
 use super::port::PortConfig;
 
-/// What a device is made with.
+/// Configuration of a device.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Node GUID, also that of the system.
+    /// Node GUID, which is also the system image GUID.
     pub node_guid: Guid,
-    /// Node description, 64 bytes at most.
+    /// Node description, at most 64 bytes.
     pub description: String,
-    /// Its ports, two at most.
+    /// Its ports, at most two.
     pub ports: Vec<PortConfig>,
-    /// Where queue pair numbers are drawn from.
+    /// Seed of the generator of queue pair numbers.
     pub seed: u64,
 }

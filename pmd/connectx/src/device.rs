@@ -1,4 +1,5 @@
-//! What all queue pairs of a device share, and what they do with it: memory, queues, ports, timers, turns.
+//! State shared by all queue pairs of a device (memory, queues, ports, timers, schedule) and the operations
+//! on it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
@@ -13,7 +14,7 @@ use super::event::{DeviceEvent, Events};
 use super::frame::Outgoing;
 use super::object::cq::{Arm, Cq, Overrun};
 use super::object::mcast::Multicast;
-use super::object::moderation::{Moderation, Told};
+use super::object::moderation::{Moderation, Notify};
 use super::object::mr::{Member, MrTable};
 use super::object::qp::{Qp, Receives};
 use super::object::receive::{Srq, Taken};
@@ -27,7 +28,7 @@ use super::wqe::{self, Control, Wqe};
 use hca::{AsyncEvent, QpState, WcStatus};
 use prm::{Cqe, CqeOpcode, DataSegment, Syndrome};
 
-/// Everything but the queue pairs.
+/// Everything except the queue pairs.
 #[derive(Debug, Default)]
 pub(crate) struct Device {
     pub(crate) ports: Vec<Port>,
@@ -38,31 +39,33 @@ pub(crate) struct Device {
     pub(crate) events: Events,
     pub(crate) counters: Counters,
     pub(crate) queue_counters: QueueCounters,
-    /// When its clock began, by whose time completions are; without one they have none.
+    /// Start of the device's clock, which timestamps completions; `None` disables timestamps.
     pub(crate) clock: Option<Instant>,
-    /// How answers to atomic operations are laid down.
+    /// Byte order in which responses to atomic operations are written to the host.
     pub(crate) answer_order: AnswerOrder,
-    /// Copy of the send being worked on.
+    /// Copy of the send in progress.
     pub(crate) wqe: Wqe,
-    /// Copy of the receive being worked on, where it is looked at more than once.
+    /// Copy of the receive in progress, if it is read more than once.
     pub(crate) receive: ReceiveWqe,
-    /// The place of the connection that took the last packet in as its next one, until somebody looks.
+    /// Slot of the connection that accepted the last packet as its expected one, until the caller takes it.
     pub(crate) accepted: Option<u32>,
-    /// Queue pairs that have something to do, each once.
+    /// Queue pairs with work to do, each at most once.
     pub(crate) ready: VecDeque<u32>,
-    /// Of those the ones that had a turn in this round and want another: they come behind those that had none, or were held up.
+    /// Queue pairs served in this round that have more to do. They are scheduled behind those not yet served
+    /// or blocked.
     pub(crate) served: VecDeque<u32>,
-    /// Completion queues whose event waits to be fetched, each once.
+    /// Completion queues with an event to fetch, each at most once.
     pub(crate) awake: VecDeque<u32>,
-    /// Completion queues whose event is held back, and until when at the latest; `None` before that has been looked up.
+    /// Completion queues whose event is delayed by moderation, with the latest time of the event. The time is
+    /// `None` until [`Device::time_held`] has computed it.
     pub(crate) held: BTreeMap<u32, Option<Instant>>,
     /// Queue pairs that have lost a completion.
     pub(crate) unheard: BTreeSet<u32>,
-    /// Times at which queue pairs want to be looked at, each pair once.
+    /// Deadlines of queue pairs, each pair at most once.
     pub(crate) timers: BTreeSet<(Instant, u32)>,
 }
 
-/// What completions say of a queue pair.
+/// The fields that completions copy from a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Face {
     qpn: Qpn,
@@ -76,7 +79,8 @@ impl Face {
         Self { qpn: qp.qpn, user_index: qp.user_index, send_cq: qp.send_cq, recv_cq: qp.recv_cq }
     }
 
-    /// What completions of its receives say: those of a target are the named queue's.
+    /// The fields for completions of receives. For an XRC target they are those of the shared receive queue
+    /// that the packet names.
     pub(crate) fn receiving(qp: &Qp, dev: &Device) -> Self {
         let face = Self::new(qp);
         let Receives::Named(Target { named: Some(number), .. }) = qp.receives else { return face };
@@ -85,7 +89,7 @@ impl Face {
     }
 }
 
-/// What asking for a receive came to.
+/// Result of taking a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Receive {
     Taken(u16),
@@ -93,23 +97,23 @@ pub(crate) enum Receive {
     Broken,
 }
 
-/// What one try to send came to.
+/// Result of one attempt to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// A packet left, or a work request without packets was carried out or has failed.
+    /// A packet was sent, or a work request without packets has completed or failed.
     Sent,
-    /// Nothing to do before something happens.
+    /// Nothing to do until an event.
     Idle,
     /// The cable is full.
     Blocked,
 }
 
-/// Why a packet has not left.
+/// Why a packet was not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unsent {
-    /// The cable or the way back to ourselves is full.
+    /// The cable or the loopback queue is full.
     Full,
-    /// The other end's MAC address is being asked for.
+    /// The peer's MAC address is being resolved.
     NoAddress,
 }
 
@@ -124,8 +128,9 @@ impl Device {
         self.ports.get(usize::from(index))
     }
 
-    /// Sends one packet from a port. `fill` writes the payload, from the work queue entry at hand if it likes.
-    // With all that is below it into whoever sends: headers are made where the packet lies.
+    /// Sends one packet from a port. `fill` writes the payload and may read it from the current work queue
+    /// entry.
+    // Inlined with its callees into the sender, so that headers are built in place in the packet.
     #[inline(always)]
     pub(crate) fn send(
         &mut self,
@@ -137,7 +142,7 @@ impl Device {
         let Self { ports, wqe, counters, .. } = self;
         let Some(port) = ports.get_mut(usize::from(port)) else { return Ok(()) };
         match &frame(port) {
-            // Looked at where it is: its headers are long.
+            // Matched in place: its headers are large.
             Ok(outgoing) => Ok(port.transmit(counters, outgoing, payload, |out| fill(wqe, out))?),
             Err(Unframed::Wait) => Err(Unsent::NoAddress),
             Err(Unframed::Drop(reason)) => {
@@ -147,7 +152,8 @@ impl Device {
         }
     }
 
-    /// Sends the datagrams of a port whose destination's MAC address has come, in their order. True if there were any.
+    /// Sends a port's pending datagrams whose destination MAC address is resolved, in order. Returns true if
+    /// it sent any.
     pub(crate) fn send_parked(&mut self, port: usize) -> bool {
         let Self { ports, counters, .. } = self;
         let Some(port) = ports.get_mut(port) else { return false };
@@ -185,7 +191,8 @@ impl Device {
         worked
     }
 
-    /// Parks a datagram until its destination's MAC address has come; it is lost if too many wait for that.
+    /// Queues a datagram until its destination MAC address is resolved. The datagram is dropped if the queue
+    /// is full.
     pub(crate) fn park(&mut self, port: u8, datagram: ParkedDatagram) {
         let ethernet = self.ports.get_mut(usize::from(port)).and_then(|port| port.ethernet.as_mut());
         if ethernet.is_some_and(|ethernet| !ethernet.parked.park(datagram)) {
@@ -193,7 +200,7 @@ impl Device {
         }
     }
 
-    /// Gives a queue pair a turn.
+    /// Schedules a queue pair.
     pub(crate) fn schedule(&mut self, qp: &mut Qp) {
         if !qp.queued {
             qp.queued = true;
@@ -201,8 +208,8 @@ impl Device {
         }
     }
 
-    /// Gives a queue pair that has sent something another turn, behind those that wait for their first one or could not send: where room is
-    /// short it would be taken by the same ones each time.
+    /// Schedules a queue pair that has just sent, behind those that wait for their first service or were
+    /// blocked. Otherwise the same queue pairs would always take the free slots of a busy cable.
     pub(crate) fn schedule_behind(&mut self, qp: &mut Qp) {
         if !qp.queued {
             qp.queued = true;
@@ -210,8 +217,8 @@ impl Device {
         }
     }
 
-    /// Lets the list of timers know of a queue pair's deadline. An entry that is too early stays and is corrected when
-    /// it is due, so that moving a deadline back costs nothing.
+    /// Updates the timer list with a queue pair's deadline. An entry that is too early stays and is corrected
+    /// when it expires, so that moving a deadline back is free.
     pub(crate) fn update_timer(&mut self, qp: &mut Qp) {
         qp.deadline = qp
             .rc
@@ -226,19 +233,19 @@ impl Device {
         qp.armed = Some(deadline);
     }
 
-    /// Takes a queue pair off the list of timers.
+    /// Removes a queue pair from the timer list.
     pub(crate) fn disarm(&mut self, qp: &mut Qp) {
         if let Some(at) = qp.armed.take() {
             self.timers.remove(&(at, qp.slot));
         }
     }
 
-    /// Writes an entry of a completion queue, if it is there, and tells whoever waits for it.
-    fn complete(&mut self, qp: &Face, number: u32, write: impl FnOnce(&mut Cq) -> Result<Told, Overrun>) {
+    /// Writes an entry of a completion queue, if the queue exists, and notifies its waiters.
+    fn complete(&mut self, qp: &Face, number: u32, write: impl FnOnce(&mut Cq) -> Result<Notify, Overrun>) {
         let Some(cq) = self.cq(number) else { return };
         match write(cq) {
-            Ok(Told::Nothing) => {}
-            Ok(told) => self.tell(number, told),
+            Ok(Notify::Nothing) => {}
+            Ok(notification) => self.notify(number, notification),
             Err(Overrun { first }) => {
                 if first {
                     self.events.push(DeviceEvent::CqOverrun(number));
@@ -248,37 +255,37 @@ impl Device {
         }
     }
 
-    fn tell(&mut self, number: u32, told: Told) {
-        match told {
-            Told::Nothing => _ = self.held.remove(&number),
-            Told::Held => _ = self.held.entry(number).or_insert(None),
-            Told::Event => {
+    fn notify(&mut self, number: u32, notification: Notify) {
+        match notification {
+            Notify::Nothing => _ = self.held.remove(&number),
+            Notify::Held => _ = self.held.entry(number).or_insert(None),
+            Notify::Event => {
                 self.held.remove(&number);
                 self.announce(number);
             }
         }
     }
 
-    /// Asks for one event of a completion queue. False if there is none of that number.
+    /// Arms a completion queue for one event. Returns false if the queue does not exist.
     pub(crate) fn arm_cq(&mut self, number: u32, consumer: u32, arm: Arm) -> bool {
         let Some(cq) = self.cq(number) else { return false };
-        let told = cq.arm(consumer, arm);
-        self.tell(number, told);
+        let notification = cq.arm(consumer, arm);
+        self.notify(number, notification);
         true
     }
 
-    /// How the events of a completion queue are moderated from now on; one that is held back is told. False if there is none of that
-    /// number.
+    /// Sets the event moderation of a completion queue and delivers a delayed event at once. Returns false if
+    /// the queue does not exist.
     pub(crate) fn moderate_cq(&mut self, number: u32, moderation: Option<Moderation>) -> bool {
         let Some(cq) = self.cq(number) else { return false };
         cq.moderate(moderation);
         if cq.release() {
-            self.tell(number, Told::Event);
+            self.notify(number, Notify::Event);
         }
         true
     }
 
-    /// Looks up until when events that are held back since the last time are so.
+    /// Computes the deadlines of events delayed since the last call.
     pub(crate) fn time_held(&mut self, now: Instant) {
         let Self { held, cqs, .. } = self;
         for (number, end) in held.iter_mut().filter(|(_, end)| end.is_none()) {
@@ -287,7 +294,7 @@ impl Device {
         }
     }
 
-    /// Tells events that were held back for long enough. True if there were any.
+    /// Delivers delayed events whose deadline has passed. Returns true if there were any.
     pub(crate) fn release_held(&mut self, now: Instant) -> bool {
         let mut any = false;
         while let Some(number) =
@@ -302,7 +309,7 @@ impl Device {
         any
     }
 
-    /// When an event that is held back is to be told; now if that has to be looked up.
+    /// Earliest deadline of a delayed event; `now` if a deadline is not computed yet.
     pub(crate) fn held_until(&self, now: Instant) -> Option<Instant> {
         self.held.values().map(|end| end.unwrap_or(now)).min()
     }
@@ -310,14 +317,14 @@ impl Device {
     fn announce(&mut self, number: u32) {
         let Some(cq) = self.cq(number) else { return };
         if let Some(bell) = &cq.bell {
-            // One that is full is readable already.
+            // A full eventfd is already readable.
             let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
         } else if !std::mem::replace(&mut cq.announced, true) {
             self.awake.push_back(number);
         }
     }
 
-    /// Rings one of the bells that wait for a completion.
+    /// Signals the eventfd of one completion queue that is armed.
     pub(crate) fn wake_one(&mut self) {
         let waiting = self.cqs.iter().position(|cq| cq.as_ref().is_some_and(Cq::would_ring));
         if let Some(number) = waiting {
@@ -346,7 +353,7 @@ impl Device {
         self.clock.map_or(0, |begin| clock::ticks(begin.elapsed()))
     }
 
-    /// A send is done.
+    /// Completes a send.
     pub(crate) fn complete_send(&mut self, qp: &Face, control: &Control, length: u32) {
         let mut cqe = Cqe::default();
         cqe.srqn_uidx.set(qp.user_index);
@@ -357,12 +364,12 @@ impl Device {
         self.complete(qp, qp.send_cq, |cq| cq.complete(cqe, CqeOpcode::Requester, false));
     }
 
-    /// A send has failed or is flushed.
+    /// Completes a send that has failed or is flushed.
     pub(crate) fn fail_send(&mut self, qp: &Face, control: &Control, status: WcStatus) {
         self.fail(qp.send_cq, CqeOpcode::RequesterError, qp, control.opcode, control.index, status);
     }
 
-    /// A receive has failed or is flushed.
+    /// Completes a receive that has failed or is flushed.
     pub(crate) fn fail_receive(&mut self, qp: &Face, counter: u16, status: WcStatus) {
         self.fail(qp.recv_cq, CqeOpcode::ResponderError, qp, 0, counter, status);
     }
@@ -374,7 +381,7 @@ impl Device {
         self.complete(qp, cq, |cq| cq.fail(opcode, qp.qpn, qp.user_index, wqe, counter, syndrome));
     }
 
-    /// A receive is done; `cqe` lacks only what follows from the queue pair.
+    /// Completes a receive. The caller fills `cqe` except for the fields that depend on the queue pair.
     pub(crate) fn complete_receive(&mut self, qp: &Face, mut cqe: Cqe, opcode: CqeOpcode, solicited: bool) {
         cqe.srqn_uidx.set(qp.user_index);
         cqe.sop_drop_qpn.set(qp.qpn.get());
@@ -382,7 +389,7 @@ impl Device {
         self.complete(qp, qp.recv_cq, |cq| cq.complete(cqe, opcode, solicited));
     }
 
-    /// The receive that is next in a queue pair's queue or its shared one.
+    /// The next receive in a queue pair's own or shared receive queue.
     pub(crate) fn front_receive(&self, receives: &Receives) -> Option<u16> {
         match receives {
             Receives::Own(rq) => rq.front(),
@@ -390,7 +397,7 @@ impl Device {
         }
     }
 
-    /// Takes a receive from a queue pair's queue or its shared one.
+    /// Takes a receive from a queue pair's own or shared receive queue.
     pub(crate) fn take_receive(&mut self, receives: &mut Receives) -> Receive {
         match receives {
             Receives::Own(rq) => rq.take().map_or(Receive::Empty, Receive::Taken),
@@ -428,7 +435,7 @@ impl Device {
         }
     }
 
-    /// A segment of a receive, and whose keys it names.
+    /// A data segment of a receive, and the owner of its keys.
     #[inline]
     fn segment(&self, receives: &Receives, counter: u16, number: u16) -> Option<(Member, DataSegment)> {
         if let Receives::Own(rq) = receives {
@@ -438,7 +445,8 @@ impl Device {
         Some((srq.domain.into(), srq.segment(counter, number)?))
     }
 
-    /// Lays bytes down in a receive that was taken, from byte `offset` of it on, and moves `spot` behind them. Its segments are read where they lie.
+    /// Writes bytes to a receive that was taken, from byte `offset` on, and moves `spot` behind them. The
+    /// data segments are read in place.
     #[inline]
     pub(crate) fn lay_down(
         &self,
@@ -467,8 +475,8 @@ impl Device {
         scatter(self.mrs.of(rq.domain), spot, rq.segments(counter, from), offset, bytes)
     }
 
-    /// The oldest send of an unreliable queue pair has failed: those behind it are flushed, and it goes on receiving (SQE, IBA
-    /// 10.3.1.6).
+    /// Handles the failure of an unreliable queue pair's oldest send: flushes the sends behind it. The queue
+    /// pair continues to receive (SQE, IBA 10.3.1.6).
     pub(crate) fn stop_sends(&mut self, qp: &mut Qp, control: &Control, status: WcStatus) {
         if let Some(uc) = &mut qp.uc {
             uc.outgoing = None;
@@ -479,10 +487,10 @@ impl Device {
         self.flush_sends(qp);
     }
 
-    /// Completes all sends that are posted and not begun as flushed. True if there were any.
+    /// Completes all posted sends that have not started, as flushed. Returns true if there were any.
     pub(crate) fn flush_sends(&mut self, qp: &mut Qp) -> bool {
         let face = Face::new(qp);
-        // A ring holds no more than this; a hostile record cannot keep us here.
+        // A ring holds at most this many; the bound protects against a hostile record.
         let mut left = qp.sq.pending();
         let any = left > 0;
         while left > 0
@@ -495,7 +503,7 @@ impl Device {
         any
     }
 
-    /// Completes everything outstanding as flushed, each work request once. True if there was anything.
+    /// Completes every outstanding work request once, as flushed. Returns true if there were any.
     pub(crate) fn flush(&mut self, qp: &mut Qp) -> bool {
         let face = Face::new(qp);
         let mut any = false;
@@ -529,7 +537,7 @@ impl Device {
         any
     }
 
-    /// A queue pair goes to the error state by itself.
+    /// Moves a queue pair to the error state on a device error.
     pub(crate) fn fail_qp(&mut self, qp: &mut Qp) {
         if qp.state != QpState::Err {
             qp.state = QpState::Err;
@@ -537,7 +545,7 @@ impl Device {
         }
     }
 
-    /// A queue pair goes to the error state by itself, and no completion says so (IBA 11.6.3.2).
+    /// Moves a queue pair to the error state on a device error that no completion reports (IBA 11.6.3.2).
     pub(crate) fn fail_qp_unheard(&mut self, qp: &mut Qp) {
         if qp.state != QpState::Err {
             self.fail_qp(qp);
@@ -545,7 +553,7 @@ impl Device {
         }
     }
 
-    /// What entering the error state brings about.
+    /// Performs the actions on entry to the error state.
     pub(crate) fn enter_error(&mut self, qp: &mut Qp) {
         if let Some(rc) = &mut qp.rc {
             rc.responder.fall_silent();

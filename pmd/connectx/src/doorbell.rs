@@ -1,5 +1,5 @@
-//! The way of doorbells into the device: a posted write of eight bytes is a message in a bounded queue. A queue that
-//! overflows loses nothing: the device then looks at every queue pair.
+//! The path of doorbells into the device. A posted write of eight bytes is a message in a bounded queue. An
+//! overflow of the queue loses nothing: the device then checks every queue pair.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ib_wire::Qpn;
 use rtrb::{Consumer, Producer, RingBuffer};
 
-/// Doorbells that wait, per handle.
+/// Capacity of the queue of each handle.
 const DEPTH: usize = 1024;
 
 /// A write to a doorbell register.
@@ -30,16 +30,16 @@ pub(crate) struct DoorbellReceiver {
     overflowed: Arc<AtomicBool>,
 }
 
-/// What came in.
+/// A doorbell received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rung {
-    /// This queue pair's.
+    /// The doorbell of this queue pair.
     Qp(Qpn),
-    /// Some were lost: look at all.
+    /// Some doorbells were lost: check all queue pairs.
     All,
 }
 
-/// Both ends of one handle's queue.
+/// Creates both ends of one handle's queue.
 pub(crate) fn channel() -> (DoorbellSender, DoorbellReceiver) {
     let (producer, consumer) = RingBuffer::new(DEPTH);
     let overflowed = Arc::new(AtomicBool::new(false));
@@ -50,7 +50,7 @@ pub(crate) fn channel() -> (DoorbellSender, DoorbellReceiver) {
 }
 
 impl DoorbellSender {
-    /// Posts a write. What this thread stored before is visible to the device when it sees the write.
+    /// Posts a write. Earlier stores of this thread are visible to the device when it sees the write.
     #[inline]
     pub fn post(&mut self, value: [u8; 8]) {
         if self.fifo.push(Doorbell { value }).is_err() {
@@ -62,7 +62,7 @@ impl DoorbellSender {
 impl DoorbellReceiver {
     /// The next write. The first eight bytes of a control segment name the queue pair.
     pub(crate) fn next(&mut self) -> Option<Rung> {
-        // Cheaper than a swap in the ordinary case.
+        // Cheaper than a swap in the common case.
         if self.overflowed.load(Ordering::Relaxed) && self.overflowed.swap(false, Ordering::AcqRel) {
             return Some(Rung::All);
         }
@@ -70,12 +70,12 @@ impl DoorbellReceiver {
         Some(Rung::Qp(Qpn::from_be_bytes([a, b, c])))
     }
 
-    /// True if there is a write to be taken.
+    /// True if a write is queued.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.fifo.is_empty() || self.overflowed.load(Ordering::Relaxed)
     }
 
-    /// True if the host's end is gone and nothing is left.
+    /// True if the host's end is closed and the queue is empty.
     pub(crate) fn is_over(&self) -> bool {
         self.fifo.is_abandoned() && self.fifo.is_empty() && !self.overflowed.load(Ordering::Acquire)
     }

@@ -1,4 +1,4 @@
-//! The device and the turns in which it works.
+//! The device and its work loop.
 
 mod pair;
 mod port;
@@ -31,16 +31,16 @@ use super::sma;
 use super::{uc, ud, umr};
 use hca::{HcaError, PortNumber, QpState};
 
-/// Packets taken from a cable in one turn.
+/// Packets taken from a cable in one step.
 pub(crate) const RECEIVE_BURST: usize = 64;
-/// Queue pairs that get a turn in one step.
-const TURNS: usize = 64;
-/// Packets that one queue pair sends in its turn.
+/// Queue pairs served in one step.
+const SERVED_QPS: usize = 64;
+/// Packets that one queue pair sends each time it is served.
 const SEND_BURST: usize = 64;
 /// Doorbells taken from one handle in one step.
 const DOORBELLS: usize = 256;
 
-/// A device that has worked within this time is busy: who rests on it is not woken by each packet.
+/// A device that worked within this time counts as busy: packets do not wake a thread that would sleep on it.
 const CALM: Duration = Duration::from_micros(50);
 
 /// A software ConnectX.
@@ -51,19 +51,19 @@ pub struct Engine {
     pub(super) dev: Device,
     doorbells: Vec<DoorbellReceiver>,
     dice: u64,
-    /// When it last had anything to do.
+    /// When the device last had work.
     worked_at: Option<Instant>,
-    /// What must live as long as the device: memory of the host that its objects name.
+    /// Host memory named by the device's objects, which must live as long as the device.
     kept: Vec<Box<dyn Keep>>,
 }
 
-/// Something that a device keeps alive.
+/// An object that a device keeps alive.
 trait Keep: Send + std::fmt::Debug {}
 
 impl<T: Send + std::fmt::Debug> Keep for T {}
 
 impl Engine {
-    /// A device whose ports have no cables yet.
+    /// Creates a device whose ports have no cables yet.
     #[must_use]
     pub fn new(config: EngineConfig) -> Self {
         let ports: Vec<_> =
@@ -80,28 +80,29 @@ impl Engine {
         }
     }
 
-    /// Keeps something alive as long as the device.
+    /// Keeps an object alive as long as the device.
     pub fn keep(&mut self, thing: impl Send + std::fmt::Debug + 'static) {
         self.kept.push(Box::new(thing));
     }
 
-    /// Completions have the time at which they are written, by a clock that began then and that the host can read. Without one they have none.
+    /// Starts the clock that timestamps completions; the host can read it. Without it completions have no
+    /// timestamp.
     pub const fn start_clock(&mut self, begin: Instant) {
         self.dev.clock = Some(begin);
     }
 
-    /// How answers to atomic operations are laid down from now on; at first as the host keeps numbers.
+    /// Sets the byte order of responses to atomic operations. The default is the host's byte order.
     pub const fn set_answer_order(&mut self, order: AnswerOrder) {
         self.dev.answer_order = order;
     }
 
-    /// How they are.
+    /// Byte order of responses to atomic operations.
     #[must_use]
     pub const fn answer_order(&self) -> AnswerOrder {
         self.dev.answer_order
     }
 
-    /// What it was made with.
+    /// The configuration that the device was created with.
     #[must_use]
     pub const fn config(&self) -> &EngineConfig {
         &self.config
@@ -121,12 +122,12 @@ impl Engine {
         self.dev.events.next()
     }
 
-    /// How many asynchronous events were lost since this was asked last, as nobody fetched those before them.
+    /// Returns and clears the number of asynchronous events lost because the queue was full.
     pub const fn take_lost_events(&mut self) -> u64 {
         self.dev.events.take_lost()
     }
 
-    /// What it did and dropped.
+    /// The device's activity and drop counters.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.dev.counters
@@ -139,7 +140,7 @@ impl Engine {
         sender
     }
 
-    /// Rings a queue pair's doorbell from within the device's own thread.
+    /// Rings a queue pair's doorbell from the device's own thread.
     pub fn ring(&mut self, qpn: Qpn) {
         let Self { qps, dev, .. } = self;
         if let Some(qp) = qps.real(qpn) {
@@ -148,7 +149,7 @@ impl Engine {
         }
     }
 
-    /// When the device wants its next turn even if nothing happens; `Some` in the past if it has work now.
+    /// When [`Engine::step`] is due even if nothing happens. The time is not after `now` if there is work.
     #[must_use]
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
         let answers = self.dev.ports.iter().any(Port::has_answers);
@@ -167,11 +168,11 @@ impl Engine {
         timer.into_iter().chain(deadlines).chain(traps).chain(self.dev.held_until(now)).min()
     }
 
-    fn wants_turn(&self, now: Instant) -> bool {
+    fn has_work(&self, now: Instant) -> bool {
         self.next_deadline(now).is_some_and(|at| at <= now)
     }
 
-    /// Does a bounded amount of work. True if it did anything.
+    /// Does a bounded amount of work. Returns true if it did any.
     pub fn step(&mut self, now: Instant) -> bool {
         let worked = self.work(now);
         if worked {
@@ -180,11 +181,14 @@ impl Engine {
         worked
     }
 
-    /// Asks all cables to wake who rests: `watch` gets descriptors that become readable when something arrives. What arrived before
-    /// does not wake, so a step is to be taken between this and a rest, which ends at [`Engine::next_deadline`]. False if the device
-    /// has work now, if nobody would tell, or as long as somebody keeps the device busy: then it is looked at anyway.
+    /// Arms the cables to wake a sleeping thread. `watch` receives descriptors that become readable on
+    /// arrival. Packets that arrived earlier do not wake the thread, so call [`Engine::step`] after this and
+    /// before sleeping. The sleep must end at [`Engine::next_deadline`].
+    ///
+    /// Returns false if the caller must poll instead: the device has work or is busy, or no cable can wake a
+    /// thread.
     pub fn rest(&mut self, now: Instant, mut watch: impl FnMut(BorrowedFd<'_>)) -> bool {
-        if self.wants_turn(now) || self.worked_at.is_some_and(|at| now.saturating_duration_since(at) < CALM) {
+        if self.has_work(now) || self.worked_at.is_some_and(|at| now.saturating_duration_since(at) < CALM) {
             return false;
         }
         let cables = self.dev.ports.iter_mut().filter_map(|port| port.cable.as_mut());
@@ -192,11 +196,11 @@ impl Engine {
         wakers.inspect(|waker| watch(*waker)).count() > 0
     }
 
-    /// As [`Engine::rest`], for who has nothing else to do: cables that are down, and ports without one, end no rest before it is time.
-    /// How long it may be if none of the descriptors becomes readable; `None` if the device is to be looked at anyway. A cable's greetings want
-    /// a turn ten times a second beside.
+    /// As [`Engine::rest`], for a thread with no other work: ports without a cable, and cables that are down,
+    /// do not prevent sleep. Returns how long to sleep if no descriptor becomes readable; `None` if the
+    /// caller must poll. Hello packets of a cable also wake the thread, ten times a second.
     pub fn sleep(&mut self, now: Instant, mut watch: impl FnMut(BorrowedFd<'_>)) -> Option<Duration> {
-        if self.wants_turn(now) || self.worked_at.is_some_and(|at| now.saturating_duration_since(at) < CALM) {
+        if self.has_work(now) || self.worked_at.is_some_and(|at| now.saturating_duration_since(at) < CALM) {
             return None;
         }
         let mut end = self.next_deadline(now);
@@ -216,7 +220,7 @@ impl Engine {
         let mut worked = self.take_doorbells();
         worked |= ingress::receive(&mut self.qps, &mut self.dev, &self.config, now, RECEIVE_BURST);
         worked |= self.expire(now);
-        worked |= self.give_turns(now);
+        worked |= self.serve_queue_pairs(now);
         worked |= self.fail_unheard();
         if !self.dev.held.is_empty() {
             worked |= self.dev.release_held(now);
@@ -225,7 +229,7 @@ impl Engine {
         worked
     }
 
-    /// Queue pairs whose completions have no room are in error (IBA 11.6.3.2).
+    /// Moves queue pairs whose completions found no room to the error state (IBA 11.6.3.2).
     fn fail_unheard(&mut self) -> bool {
         let Self { qps, dev, .. } = self;
         let mut any = false;
@@ -285,22 +289,22 @@ impl Engine {
         worked
     }
 
-    fn give_turns(&mut self, now: Instant) -> bool {
+    fn serve_queue_pairs(&mut self, now: Instant) -> bool {
         let Self { qps, dev, .. } = self;
         let mut worked = false;
-        // Before new ones, which would overtake them.
+        // Pending datagrams first: new ones would overtake them.
         for port in 0..dev.ports.len() {
             worked |= dev.send_parked(port);
         }
-        // Queue pairs that send without end leave the agent no room behind them.
+        // First, because queue pairs that send without pause leave no room for the agent.
         for port in &mut dev.ports {
             worked |= port.send_answers(&mut dev.counters);
         }
-        for _ in 0..dev.ready.len().min(TURNS) {
+        for _ in 0..dev.ready.len().min(SERVED_QPS) {
             let Some(slot) = dev.ready.pop_front() else { break };
             let Some(qp) = qps.at(slot) else { continue };
             qp.queued = false;
-            worked |= turn(qp, dev, now);
+            worked |= serve(qp, dev, now);
         }
         dev.ready.append(&mut dev.served);
         for port in &mut dev.ports {
@@ -311,8 +315,8 @@ impl Engine {
     }
 }
 
-/// One queue pair's turn. It comes to the end of the line again if there is more to do.
-fn turn(qp: &mut Qp, dev: &mut Device, now: Instant) -> bool {
+/// Serves one queue pair, and schedules it again if there is more to do.
+fn serve(qp: &mut Qp, dev: &mut Device, now: Instant) -> bool {
     let mut worked = false;
     if qp.rc.is_some() {
         match rc::reply(qp, dev) {
@@ -361,7 +365,7 @@ fn turn(qp: &mut Qp, dev: &mut Device, now: Instant) -> bool {
     }
     if qp.state == QpState::SqDraining && !qp.has_begun_sends() {
         qp.state = QpState::SqDrained;
-        if std::mem::take(&mut qp.tells_drained) {
+        if std::mem::take(&mut qp.notify_drained) {
             dev.events.push(DeviceEvent::SqDrained(qp.qpn));
         }
     }

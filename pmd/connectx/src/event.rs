@@ -1,31 +1,33 @@
-//! Asynchronous events, until the host fetches them.
+//! Asynchronous events, queued until the host fetches them.
 
 use std::collections::VecDeque;
 
 use hca::AsyncEvent;
 use ib_wire::Qpn;
 
-/// An event of the device. The provider turns numbers of queues into what its users call them.
+/// An event of the device. The provider translates queue numbers into its users' handles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceEvent {
-    /// As it is.
+    /// A generic asynchronous event.
     Async(AsyncEvent),
-    /// A queue pair that was told to drain its sends has done so.
+    /// A queue pair has drained its sends, as requested.
     SqDrained(Qpn),
     /// The shared receive queue of this number fell below its limit.
     SrqLimit(u32),
-    /// A link in the shared receive queue of this number leads out of its ring: it gives no receives any more.
+    /// A link in the shared receive queue of this number leads out of its ring: it supplies no more receives.
     SrqError(u32),
-    /// The completion queue of this number was full: completions are lost, and it takes none any more.
+    /// The completion queue of this number was full: completions are lost, and it accepts no more.
     CqOverrun(u32),
-    /// The other end of a connection has asked for what cannot be, and no receive could say so: the queue pair is in error (IBA
-    /// 11.6.3.2).
+    /// The peer of a connection sent an invalid request, and no receive could report it: the queue pair is in
+    /// error (IBA 11.6.3.2).
     QpRequestError(Qpn),
-    /// The other end of a connection has reached for memory that it may not, and no receive could say so: the queue pair is in error.
+    /// The peer of a connection accessed memory without permission, and no receive could report it: the queue
+    /// pair is in error.
     QpAccessError(Qpn),
 }
 
-/// Most events kept. Each queue pair raises few in its life; a host that never fetches them loses the rest.
+/// Capacity of the event queue. Each queue pair raises few events; a host that never fetches them loses the
+/// rest.
 const MAX_EVENTS: usize = 1 << 14;
 
 /// The queue of events.
@@ -48,7 +50,7 @@ impl Events {
         }
     }
 
-    /// Events that were lost since there was room last.
+    /// Returns and clears the number of events lost for lack of room.
     pub(crate) const fn take_lost(&mut self) -> u64 {
         std::mem::replace(&mut self.lost, 0)
     }

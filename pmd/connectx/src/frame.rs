@@ -1,5 +1,5 @@
-//! Framing: headers of packets that leave, and what the transports look at of packets that came. InfiniBand at one kind of
-//! port, RoCEv2 (IBA annex A17) at the other.
+//! Framing: headers of outgoing packets, and the parts of incoming packets that the transports read.
+//! InfiniBand on one kind of port, RoCEv2 (IBA annex A17) on the other.
 
 use ib_wire::packet::{
     Bth, Extended, Headers, Lrh, Packet, RoceHeaders, RoceNetwork, RocePacket, Transport, XrcEth,
@@ -11,12 +11,12 @@ use super::ethernet::EthernetHeader;
 
 /// Where a packet goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Destination {
     /// Back to this port.
     Ourselves,
-    /// To a group, of which this port may be a member.
+    /// To a multicast group that this port may be a member of.
     Group,
-    /// To somebody else.
+    /// To another port.
     Out,
 }
 
@@ -26,27 +26,27 @@ enum Framing {
     RoceV2(EthernetHeader, RoceHeaders),
 }
 
-/// A packet's headers and where it goes.
+/// The headers of a packet and its destination.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outgoing {
     framing: Framing,
-    pub(crate) way: Way,
-    /// It may leave whatever the port's state is.
+    pub(crate) destination: Destination,
+    /// It may leave in any state of the port.
     pub(crate) management: bool,
 }
 
 impl Outgoing {
-    /// A packet with InfiniBand headers.
-    pub(crate) const fn infiniband(headers: Headers, way: Way, management: bool) -> Self {
-        Self { framing: Framing::InfiniBand(headers), way, management }
+    /// Creates a packet with InfiniBand headers.
+    pub(crate) const fn infiniband(headers: Headers, destination: Destination, management: bool) -> Self {
+        Self { framing: Framing::InfiniBand(headers), destination, management }
     }
 
-    /// A RoCEv2 packet.
-    pub(crate) const fn roce(header: EthernetHeader, headers: RoceHeaders, way: Way) -> Self {
-        Self { framing: Framing::RoceV2(header, headers), way, management: false }
+    /// Creates a RoCEv2 packet.
+    pub(crate) const fn roce(header: EthernetHeader, headers: RoceHeaders, destination: Destination) -> Self {
+        Self { framing: Framing::RoceV2(header, headers), destination, management: false }
     }
 
-    /// The headers of a packet with InfiniBand ones.
+    /// The headers of an InfiniBand packet.
     pub(crate) const fn headers(&self) -> Option<&Headers> {
         match &self.framing {
             Framing::InfiniBand(headers) => Some(headers),
@@ -54,7 +54,7 @@ impl Outgoing {
         }
     }
 
-    /// Bytes of the whole packet with `payload` bytes of payload.
+    /// Length in bytes of the complete packet with `payload` bytes of payload.
     #[inline(always)]
     pub(crate) const fn len(&self, payload: usize) -> usize {
         match &self.framing {
@@ -63,8 +63,9 @@ impl Outgoing {
         }
     }
 
-    /// Writes the packet, with CRCs or, at an InfiniBand port, without. Length and layout were checked by who made the headers; a packet
-    /// that cannot be stays as it was, and the receiver drops it.
+    /// Writes the packet. On an InfiniBand port `crcs` selects whether it has CRCs. The code that made the
+    /// headers has checked length and layout. A packet that cannot be written leaves the buffer unchanged,
+    /// and the receiver drops it.
     #[inline(always)]
     pub(crate) fn write(&self, payload: usize, out: &mut [u8], crcs: Crcs, fill: impl FnOnce(&mut [u8])) {
         match &self.framing {
@@ -86,20 +87,20 @@ impl Outgoing {
     }
 }
 
-/// The network header of a packet that came in, as it goes to the front of a datagram's receive.
+/// The network header of an incoming packet, which is written to the front of a datagram's receive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NetworkHeader<'a> {
-    /// None.
+    /// No header.
     None,
     /// A GRH.
     Grh(&'a [u8]),
     /// An IPv6 header.
     Ipv6(&'a [u8]),
-    /// An IPv4 header; it goes to the last 20 of the 40 bytes (IBA annex A17).
+    /// An IPv4 header. It is written to the last 20 of the 40 bytes (IBA annex A17).
     Ipv4(&'a [u8]),
 }
 
-/// A packet that came in, whatever framed it.
+/// An incoming packet, independent of its framing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrived<'a> {
     transport: Transport<'a>,
@@ -109,7 +110,7 @@ pub(crate) struct Arrived<'a> {
     /// Source and destination GID.
     pub(crate) route: Option<(Gid, Gid)>,
     pub(crate) network: NetworkHeader<'a>,
-    /// Its XRC header, once it is taken off.
+    /// Its XRC header, once it is removed from the packet.
     pub(crate) xrc: Option<XrcEth>,
 }
 
@@ -128,7 +129,7 @@ impl<'a> Arrived<'a> {
         }
     }
 
-    /// A packet without a GRH.
+    /// Creates a packet without a GRH.
     #[inline(always)]
     pub(crate) const fn plain(lrh: Lrh, transport: Transport<'a>) -> Self {
         let Lrh { slid, dlid, sl, .. } = lrh;
@@ -151,7 +152,7 @@ impl<'a> Arrived<'a> {
         }
     }
 
-    /// As it would be on a reliable connection, with the XRC header apart.
+    /// The packet as on a reliable connection, with the XRC header separate.
     pub(crate) fn without_xrc(&self) -> Self {
         let Transport { mut bth, extended, payload, pad } = self.transport;
         bth.opcode = bth.opcode.without_xrc();

@@ -1,5 +1,6 @@
-//! A port's GID table in the hardware. At an InfiniBand port the subnet manager gives the prefix and the GUIDs behind the port's own
-//! (IBA 4.1.1, 14.2.5.5); at an Ethernet port the host writes every entry (IBA annex A17).
+//! The GID table of a port in the hardware. On an InfiniBand port the subnet manager sets the prefix and the
+//! GUIDs behind the port's own (IBA 4.1.1, 14.2.5.5). On an Ethernet port the host writes every entry (IBA
+//! annex A17).
 
 use gidcache::{Attributes, GidType, Key};
 use ib_wire::smp::{GUID_BLOCK_LEN, GuidBlock};
@@ -7,16 +8,16 @@ use ib_wire::{Gid, Guid};
 
 use hca::LinkLayer;
 
-/// Entries of a table that is not told how many.
+/// Default number of entries.
 pub const DEFAULT_GIDS: u16 = 128;
-/// Most entries: an address vector has 8 bits for the index, PortInfo's GUIDCap for the count.
+/// Largest number of entries: an address vector has 8 bits for the index, PortInfo's GUIDCap for the count.
 pub const MAX_GIDS: u16 = 255;
 
 /// The table of one port.
 #[derive(Debug)]
 pub(crate) struct GidTable {
     slots: Slots,
-    /// No slot from here on is taken.
+    /// No slot from here on is used.
     used: usize,
 }
 
@@ -36,7 +37,8 @@ pub(crate) enum Refused {
 }
 
 impl GidTable {
-    /// A table with as many entries as that, 1 to [`MAX_GIDS`]. That of an InfiniBand port begins with the port's own.
+    /// Creates a table of `len` entries, 1 to [`MAX_GIDS`]. The table of an InfiniBand port begins with the
+    /// port's own GID.
     pub(crate) fn new(link_layer: LinkLayer, own: Guid, len: u16) -> Self {
         let len = usize::from(len.clamp(1, MAX_GIDS));
         match link_layer {
@@ -53,7 +55,7 @@ impl GidTable {
         }
     }
 
-    /// How many entries there can be.
+    /// Number of entries of the table.
     pub(crate) fn len(&self) -> u16 {
         match &self.slots {
             Slots::InfiniBand { guids, .. } => guids.len() as u16,
@@ -61,7 +63,7 @@ impl GidTable {
         }
     }
 
-    /// An entry, if there is one.
+    /// An entry, if it is set.
     pub(crate) fn entry(&self, index: usize) -> Option<Attributes> {
         match &self.slots {
             Slots::InfiniBand { prefix, guids } => {
@@ -73,12 +75,12 @@ impl GidTable {
         }
     }
 
-    /// All entries and where they are.
+    /// All set entries and their indices.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (u16, Attributes)> + '_ {
         (0..self.used).filter_map(|index| Some((index as u16, self.entry(index)?)))
     }
 
-    /// The GID of an entry; [`Gid::ZERO`] if there is none.
+    /// The GID of an entry; [`Gid::ZERO`] if it is not set.
     pub(crate) fn gid(&self, index: usize) -> Gid {
         self.entry(index).map_or(Gid::ZERO, |entry| entry.key.gid)
     }
@@ -88,7 +90,8 @@ impl GidTable {
         (0..self.used).find(|&index| gid != Gid::ZERO && self.gid(index) == gid).map(|index| index as u8)
     }
 
-    /// True if packets to this GID are for the port. An InfiniBand port also answers to the default prefix (IBA 4.1.1).
+    /// True if packets to this GID are for the port. An InfiniBand port also accepts the default prefix (IBA
+    /// 4.1.1).
     pub(crate) fn has(&self, gid: Gid) -> bool {
         match &self.slots {
             Slots::InfiniBand { prefix, guids } => {
@@ -100,7 +103,7 @@ impl GidTable {
         }
     }
 
-    /// The GID of an entry from which RoCEv2 packets can be sent. Entries of VLANs are not among them.
+    /// The GID of an entry that RoCEv2 packets can be sent from. Entries of VLANs are excluded.
     pub(crate) fn rocev2(&self, index: usize) -> Option<Gid> {
         let entry = self.entry(index)?;
         (entry.key.gid_type == GidType::RoceV2 && entry.vlan.is_none()).then_some(entry.key.gid)
@@ -119,7 +122,7 @@ impl GidTable {
         }
     }
 
-    /// The subnet manager gives the prefix. True if it changed.
+    /// Sets the prefix from the subnet manager. Returns true if it changed.
     pub(crate) fn set_prefix(&mut self, to: u64) -> bool {
         match &mut self.slots {
             Slots::InfiniBand { prefix, .. } => std::mem::replace(prefix, to) != to,
@@ -127,7 +130,8 @@ impl GidTable {
         }
     }
 
-    /// A block of the table as GUIDInfo has it; zeros behind its end. `None` if all of the block is behind it.
+    /// A block of the table in the format of GUIDInfo, with zeros behind the end of the table. `None` if the
+    /// whole block is behind the end.
     pub(crate) fn block(&self, number: u32) -> Option<GuidBlock> {
         let Slots::InfiniBand { guids, .. } = &self.slots else { return None };
         let from = guids.chunks(GUID_BLOCK_LEN).nth(number as usize)?;
@@ -136,7 +140,8 @@ impl GidTable {
         Some(block)
     }
 
-    /// The subnet manager writes a block; the port's own GUID stays. True if anything changed; `None` if there is no such block.
+    /// Writes a block from the subnet manager; the port's own GUID stays. Returns true if anything changed;
+    /// `None` if there is no such block.
     pub(crate) fn set_block(&mut self, number: u32, block: &GuidBlock) -> Option<bool> {
         let Slots::InfiniBand { guids, .. } = &mut self.slots else { return None };
         let slots = guids.chunks_mut(GUID_BLOCK_LEN).nth(number as usize)?;
@@ -150,7 +155,7 @@ impl GidTable {
         Some(changed)
     }
 
-    /// The host writes or empties an entry of an Ethernet port. True if that changed it.
+    /// Writes or clears an entry of an Ethernet port for the host. Returns true if the entry changed.
     pub(crate) fn write(&mut self, index: u16, entry: Option<Attributes>) -> Result<bool, Refused> {
         let Slots::Ethernet(slots) = &mut self.slots else { return Err(Refused::Kind) };
         if entry.is_some_and(|entry| entry.key.gid_type == GidType::Ib || entry.key.gid == Gid::ZERO) {

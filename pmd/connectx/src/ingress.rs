@@ -1,4 +1,4 @@
-//! Packets that come in: checked from the link layer up, and handed to their queue pair.
+//! Receive path: checks packets from the link layer up and delivers them to their queue pair.
 
 use std::time::Instant;
 
@@ -19,17 +19,17 @@ use super::rc::{answer, requester, responder};
 use super::{sma, uc, ud};
 use hca::{AddressVector, PortState};
 
-/// By what way a packet came in.
+/// Where a packet came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Via {
-    /// From this port.
+    /// This port.
     Ourselves,
-    /// From the other end of its cable.
+    /// The other end of its cable.
     Cable(Crcs),
 }
 
 impl Via {
-    /// True if there are CRCs to check: what never left memory cannot have been damaged.
+    /// True if there are CRCs to check. Packets that never left memory cannot have been damaged.
     const fn has_crcs(self) -> bool {
         matches!(self, Self::Cable(Crcs::Present))
     }
@@ -39,7 +39,7 @@ impl Via {
     }
 }
 
-/// Takes up to `max` packets from each port. True if there were any.
+/// Receives at most `max` packets from each port. Returns true if there were any.
 pub(crate) fn receive(
     qps: &mut QpTable,
     dev: &mut Device,
@@ -50,11 +50,11 @@ pub(crate) fn receive(
     let mut worked = false;
     for index in 0..dev.ports.len() {
         let Some(port) = dev.ports.get_mut(index) else { break };
-        // Who takes what wakes has to ask for it anew before a rest, even if the packet was there before it.
+        // A consumed wakeup must be armed again before sleeping, even if the packet was there before it.
         worked |= port.poll_cable(now, &mut dev.events);
-        // Taken out, so that what a packet brings about can use the rest of the port.
+        // Taken out of the port, so that packet handlers can borrow the rest of it.
         let cable = port.cable.take();
-        // The headers of frames lie elsewhere.
+        // The headers of Ethernet frames are at another offset.
         let infiniband = port.ethernet.is_none();
         let mut loopback = std::mem::take(&mut port.loopback);
         let index = index as u8;
@@ -137,7 +137,7 @@ fn accept(
     deliver(qps, dev, index, &arrived, now)
 }
 
-/// A frame that came in by an Ethernet port.
+/// Handles a frame received on an Ethernet port.
 #[inline(never)]
 fn frame(
     qps: &mut QpTable,
@@ -168,7 +168,7 @@ fn frame(
     if port.state != PortState::Active {
         return Err(DropReason::PortState);
     }
-    // No subnet management here.
+    // An Ethernet port has no subnet management.
     if packet.transport().bth.dest_qpn == Qpn::SMI {
         return Err(DropReason::NoQueuePair);
     }
@@ -182,7 +182,7 @@ fn frame(
     deliver(qps, dev, index, &arrived, now)
 }
 
-/// Hands a packet for this port to its queue pair.
+/// Delivers a packet addressed to this port to its queue pair.
 #[inline(always)]
 fn deliver(
     qps: &mut QpTable,
@@ -205,7 +205,7 @@ fn deliver(
     }
 }
 
-/// IBA 7.7.8 and 8.3: the destination LID and GID are ours.
+/// Checks that the destination LID and GID are this port's (IBA 7.7.8, 8.3).
 #[inline(always)]
 fn addressed(port: &Port, packet: &Packet<'_>) -> Result<(), DropReason> {
     if !port.has_lid(packet.lrh().dlid) {
@@ -237,12 +237,12 @@ fn multicast(
         n += 1;
         let Some(qp) = qps.at(slot).filter(|qp| qp.port == index) else { continue };
         heard = true;
-        // A sender does not hear itself unless it wants to.
+        // A sender does not receive its own packets unless it requests them.
         if !(ours && qp.wire_qpn() == source && !qp.hears_itself) {
             ud::receive(qp, dev, packet);
         }
     }
-    // Of our own packets to groups that nobody here listens to there is nothing to say.
+    // A packet of our own to a group without members on this port is not an error.
     if !heard && !ours { Err(DropReason::NotAttached) } else { Ok(()) }
 }
 
@@ -255,7 +255,7 @@ fn connected(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, now: Instant) 
         port.pkey_violations = port.pkey_violations.saturating_add(1);
         return Err(DropReason::PartitionKey);
     }
-    // IBA 9.6.1.5: a connected packet comes from where the connection goes to.
+    // IBA 9.6.1.5: a packet of a connection comes from the connection's peer.
     let from_there = |av: &AddressVector| match (&port.ethernet, packet.route, av.grh) {
         (None, ..) => av.dlid == packet.slid,
         (Some(_), Some((sgid, _)), Some(route)) => route.dgid == sgid,
@@ -297,8 +297,8 @@ fn connected(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, now: Instant) 
     }
 }
 
-/// Subnet management: the agent in the firmware answers requests; what else comes goes to queue pair 0, if the host has
-/// one.
+/// Handles subnet management packets. The firmware's agent answers requests; everything else goes to queue
+/// pair 0, if the host has one.
 #[inline(never)]
 fn management(
     qps: &mut QpTable,
@@ -307,7 +307,8 @@ fn management(
     index: u8,
     bytes: &[u8],
 ) -> Result<(), DropReason> {
-    // Read once more: who holds on to the headers of these few would have all packets' headers put together in memory.
+    // Parsed again: keeping the headers of these few packets would force all packets' headers to be built in
+    // memory.
     let packet = &Packet::parse(bytes).map_err(|_| DropReason::Malformed)?;
     if packet.bth().opcode != Opcode::UdSendOnly {
         return Err(DropReason::Transport);

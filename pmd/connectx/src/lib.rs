@@ -1,17 +1,18 @@
-//! The software ConnectX: a device model behind mlx5 rings, and the cables that join its ports.
+//! The software ConnectX: a device model behind mlx5 rings, and the cables that connect its ports.
 //!
-//! [`engine::Engine`] owns the device's side of the rings that a driver writes: it executes work queue entries, runs the
-//! transports, writes completions, and answers as the subnet management agent of its ports. It shares the formats in memory
-//! with the driver ([`prm`]) and nothing else, so that the two check each other.
+//! [`engine::Engine`] is the device's side of the rings that a driver writes. It executes work queue entries,
+//! runs the transports and writes completions. It also answers as the subnet management agent of its ports.
+//! It shares only the in-memory formats with the driver ([`prm`]), so that each side checks the other.
 //!
-//! A port is an InfiniBand or an Ethernet port. The latter speaks RoCEv2 and finds its neighbours by itself ([`ethernet`]); the
-//! transports do not see the difference.
+//! A port is an InfiniBand or an Ethernet port. An Ethernet port speaks RoCEv2 and resolves its neighbors
+//! without the host ([`ethernet`]). The transports do not see the difference.
 //!
-//! It works in turns ([`engine::Engine::step`]), each bounded, with the time given from outside; any thread may give it
-//! one. Input from the cables and from the rings is hostile to it: checked, bounded, counted by reason.
+//! Each call of [`engine::Engine::step`] does a bounded amount of work; the caller passes the time. Any
+//! thread may call it. The device treats input from cables and rings as hostile: it checks and bounds it, and
+//! counts drops by reason.
 //!
-//! `unsafe` is where memory is shared (rings, records and buffers of the host, rings of cables) and where the system has no
-//! safe call.
+//! `unsafe` is used where memory is shared (the host's rings, records and buffers, and the rings of cables),
+//! and where the system offers no safe call.
 
 mod addressing;
 pub mod cable;

@@ -1,31 +1,31 @@
 //! Memory that the host lends to the device: rings, doorbell records, registered regions.
 //!
-//! The other side may write at the same time, so nothing here ever makes a reference to it: bytes are copied in and
-//! out ([`shared`]), and the words that order the two sides are atomics.
+//! The host may write at the same time, so no code here ever creates a reference to this memory. Bytes are
+//! copied in and out ([`shared`]), and the words that order the two sides are atomics.
 
 pub(crate) mod shared;
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// A word of the host's, a doorbell record's above all, whose place was checked once.
+/// A word of the host, such as a doorbell record, whose address was checked once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostWord(NonNull<AtomicU32>);
 
-// SAFETY: as of the memory that it lies in.
+// SAFETY: as for the memory that contains it.
 unsafe impl Send for HostWord {}
 
 impl HostWord {
-    /// The big-endian word; what the host wrote before it is visible afterwards.
+    /// Loads the big-endian word. Earlier writes of the host are visible afterwards.
     #[inline]
     pub(crate) fn load(self) -> u32 {
-        // SAFETY: valid for four bytes for as long as the host lends them (see `HostMemory::new`), aligned, and shared with the host as
-        // an atomic.
+        // SAFETY: valid for four bytes for as long as the host lends them (see `HostMemory::new`), aligned,
+        // and shared with the host as an atomic.
         u32::from_be(unsafe { self.0.as_ref() }.load(Ordering::Acquire))
     }
 }
 
-/// A piece of host memory.
+/// A range of host memory.
 #[derive(Clone, Copy, Debug)]
 pub struct HostMemory {
     base: NonNull<u8>,
@@ -37,46 +37,47 @@ unsafe impl Send for HostMemory {}
 
 impl HostMemory {
     /// # Safety
-    /// The `len` bytes at `base` must stay mapped, readable and writable until every object of the device that was
-    /// given this memory is destroyed, and no Rust reference to them may be live while the device works.
+    /// The `len` bytes at `base` must stay mapped, readable and writable until every object of the device
+    /// that was given this memory is destroyed, and no Rust reference to them may be live while the device
+    /// works.
     #[must_use]
     pub const unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
         Self { base, len }
     }
 
-    /// Bytes.
+    /// Length in bytes.
     #[inline]
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// True for no bytes at all.
+    /// True if the length is zero.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where it begins.
+    /// Start address.
     #[inline]
     #[must_use]
     pub fn address(&self) -> u64 {
         self.base.as_ptr().addr() as u64
     }
 
-    /// The same as a pointer, for readers of memory that no other process and no guest can write: the device
-    /// itself reads and writes by [`Self::read`] and [`Self::write`] only.
+    /// Start address as a pointer, for readers of memory that no other process and no guest can write. The
+    /// device itself uses only [`Self::read`] and [`Self::write`].
     #[inline]
     #[must_use]
     pub const fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// The part of `len` bytes at `offset`, if it lies within.
+    /// The `len` bytes at `offset`, if they lie within this range.
     #[inline]
     #[must_use]
     pub fn part(&self, offset: usize, len: usize) -> Option<Self> {
-        // How far back it may begin is known once for all parts of a length.
+        // The largest offset depends only on the length.
         if offset > self.len.checked_sub(len)? {
             return None;
         }
@@ -85,14 +86,14 @@ impl HostMemory {
         Some(Self { base, len })
     }
 
-    /// Both as one, if `next` begins where this ends.
+    /// Both ranges as one, if `next` starts where this one ends.
     pub(crate) fn joined(&self, next: &Self) -> Option<Self> {
         let adjacent = self.base.as_ptr().wrapping_add(self.len) == next.base.as_ptr();
-        // Both ranges were promised to `new`; so is what they make up.
+        // Both ranges were promised to `new`, and so is their union.
         adjacent.then(|| Self { base: self.base, len: self.len + next.len })
     }
 
-    /// Copies the first bytes to `out`; false if `out` is longer than this.
+    /// Copies the first bytes to `out`; false if `out` is longer than this range.
     #[inline]
     pub fn read(&self, out: &mut [u8]) -> bool {
         if out.len() > self.len {
@@ -103,7 +104,7 @@ impl HostMemory {
         true
     }
 
-    /// Copies `bytes` to the front; false if they are longer than this.
+    /// Copies `bytes` to the start; false if they are longer than this range.
     #[inline]
     pub fn write(&self, bytes: &[u8]) -> bool {
         if bytes.len() > self.len {
@@ -114,22 +115,25 @@ impl HostMemory {
         true
     }
 
-    /// The big-endian word at `offset`, which must be aligned; what the host wrote before it is visible afterwards.
+    /// Loads the big-endian word at `offset`, which must be aligned. What the host wrote before it is visible
+    /// afterwards.
     #[inline]
     #[must_use]
     pub fn load(&self, offset: usize) -> Option<u32> {
         self.word_at(offset).map(HostWord::load)
     }
 
-    /// The word at `offset`, if it lies within and is aligned.
+    /// The word at `offset`, if it lies within this range and is aligned.
     #[inline]
     pub(crate) fn word_at(&self, offset: usize) -> Option<HostWord> {
         let word = self.part(offset, 4)?.base.cast::<AtomicU32>();
         word.is_aligned().then_some(HostWord(word))
     }
 
-    /// Puts `swap` where the first eight bytes, a number in the host's byte order, are `compare`: what they were. Nobody, the host's
-    /// processors and other devices included, comes in between. `None`, and nothing is done, if they are not there or not aligned.
+    /// Replaces the first eight bytes, a number in the host's byte order, with `swap` if they equal
+    /// `compare`. Returns the old value. The operation is atomic against all other accesses, including those
+    /// of the host's processors and other devices. `None`, without effect, if the bytes do not exist or are
+    /// not aligned.
     pub(crate) fn compare_swap(&self, compare: u64, swap: u64) -> Option<u64> {
         let word = self.word()?;
         Some(match word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire) {
@@ -147,11 +151,12 @@ impl HostMemory {
         if !ptr.is_aligned() {
             return None;
         }
-        // SAFETY: valid for eight bytes for as long as the host lends them (see `new`), aligned, and shared with the host as an atomic.
+        // SAFETY: valid for eight bytes for as long as the host lends them (see `new`), aligned, and shared
+        // with the host as an atomic.
         Some(unsafe { ptr.as_ref() })
     }
 
-    /// Stores the byte at `offset` after everything written before.
+    /// Stores the byte at `offset` after all earlier writes.
     #[inline]
     pub fn publish(&self, offset: usize, value: u8) {
         let Some(byte) = self.part(offset, 1) else { return };

@@ -1,44 +1,45 @@
-//! Performance management agents (IBA 16.1): what a port has counted since it was cleared.
+//! Performance management agents (IBA 16.1): the counters of a port since they were last cleared.
 
 use ib_wire::mad::{MAD_LEN, MadHeader, MadStatus, Method};
 use ib_wire::perf::{DATA, DATA_LEN, EXTENDED_WIDTH, PortCounters, PortCountersExtended, attribute};
 
 use super::cable::CableCounters;
 
-/// Bytes of a word in which data are counted.
+/// Bytes of a word, the unit of data counters.
 const WORD: u64 = 4;
 /// Names all ports.
 pub const ALL_PORTS: u8 = 255;
 
-/// What a port counts; it only grows.
+/// Counters of a port; they only grow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counted {
-    /// At its cable.
+    /// Counters of its cable.
     pub cable: CableCounters,
-    /// Packets with errors that the cable has not seen.
+    /// Packets with errors that the cable does not detect.
     pub receive_errors: u64,
-    /// Packets that a switch had no way for, where they came in.
+    /// Packets without a route through a switch, counted at the ingress port.
     pub relay_errors: u64,
-    /// Packets that could not be sent, before the cable.
+    /// Packets dropped before the cable because they could not be sent.
     pub send_discards: u64,
     /// Packets of partitions that may not leave here.
     pub send_constraint_errors: u64,
-    /// Packets of partitions that may not come in here.
+    /// Packets of partitions that may not enter here.
     pub receive_constraint_errors: u64,
-    /// Packets of the management lane that found no room.
+    /// Packets dropped on the management lane for lack of room.
     pub vl15_dropped: u64,
 }
 
-/// What a port counted, and what it had counted when it was cleared last.
+/// Counters of a port now and at the last clear.
 #[derive(Debug)]
 pub struct Tally<'p> {
-    /// Now.
+    /// Current values.
     pub now: Counted,
-    /// Then.
+    /// Values at the last clear.
     pub cleared: &'p mut Counted,
 }
 
-/// The answer to a request; `None` if it is none. `port` finds a port by the number in the request ([`ALL_PORTS`] for all together).
+/// Builds the response to a request; `None` for other MADs. `port` looks up a port by the number in the
+/// request ([`ALL_PORTS`] for the sum of all).
 pub fn respond<'p>(
     mad: &[u8; MAD_LEN],
     port: impl FnOnce(u8) -> Option<Tally<'p>>,
@@ -66,7 +67,7 @@ fn attribute<'p>(
     set: bool,
     data: &mut [u8; DATA_LEN],
 ) -> Result<(), MadStatus> {
-    // A Set clears, whichever counters it names: those of a port go together.
+    // A Set clears all counters of a port together, whichever it selects.
     let tally = |named: u8, cleared: bool| {
         let Tally { now, cleared: then } = port(named).ok_or(MadStatus::INVALID_FIELD)?;
         if cleared {
@@ -84,16 +85,16 @@ fn attribute<'p>(
             }
         }
         attribute::PORT_COUNTERS => {
-            let asked = PortCounters::parse(data);
-            let (c, now, then) = tally(asked.port, set && asked.select != 0)?;
+            let request = PortCounters::parse(data);
+            let (c, now, then) = tally(request.port, set && request.select != 0)?;
             data.fill(0);
             let small = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
             let tiny = |n: u64| u16::try_from(n).unwrap_or(u16::MAX);
             let byte = |n: u64| u8::try_from(n).unwrap_or(u8::MAX);
             let discards = now.send_discards.saturating_sub(then.send_discards);
             PortCounters {
-                port: asked.port,
-                select: asked.select,
+                port: request.port,
+                select: request.select,
                 link_downed: byte(c.downs),
                 receive_errors: tiny(c.rx_invalid + now.receive_errors.saturating_sub(then.receive_errors)),
                 relay_errors: tiny(now.relay_errors.saturating_sub(then.relay_errors)),
@@ -115,12 +116,12 @@ fn attribute<'p>(
             .write(data);
         }
         attribute::PORT_COUNTERS_EXTENDED => {
-            let asked = PortCountersExtended::parse(data);
-            let (c, ..) = tally(asked.port, set && asked.select != 0)?;
+            let request = PortCountersExtended::parse(data);
+            let (c, ..) = tally(request.port, set && request.select != 0)?;
             data.fill(0);
             PortCountersExtended {
-                port: asked.port,
-                select: asked.select,
+                port: request.port,
+                select: request.select,
                 send_data: c.tx_bytes / WORD,
                 receive_data: c.rx_bytes / WORD,
                 send_packets: c.tx_packets,
@@ -133,7 +134,7 @@ fn attribute<'p>(
     Ok(())
 }
 
-/// What a cable counted between two times; another one may have been plugged in meanwhile.
+/// Difference of a cable's counters between two times. Another cable may have been connected in between.
 fn since(now: &CableCounters, then: &CableCounters) -> CableCounters {
     CableCounters {
         tx_packets: now.tx_packets.saturating_sub(then.tx_packets),

@@ -12,16 +12,16 @@ use super::counters::{Activity, Counters, DropReason};
 use super::engine::RECEIVE_BURST;
 use super::ethernet::{Ethernet, question_frame};
 use super::event::Events;
-use super::frame::{Outgoing, Way};
+use super::frame::{Destination, Outgoing};
 use super::gids::GidTable;
 use super::pma::{ALL_PORTS, Counted, Tally};
 use super::trap::Traps;
 use hca::{AddressVector, AsyncEvent, LinkLayer, PortNumber, PortState};
 
-/// Entries of the P_Key table, as many as a ConnectX has.
+/// Entries of the P_Key table, as on a ConnectX.
 pub(crate) const PKEYS: usize = 128;
-/// What a port can do (IBA 14.2.5.6): send traps, 144 among them, map service levels, tell the system's GUID, extended speeds,
-/// communication management, client reregistration.
+/// The port's capability mask (IBA 14.2.5.6): traps, trap 144 among them; service level mapping; the system
+/// image GUID; extended speeds; communication management; client reregistration.
 const CAPABILITIES: Capabilities = Capabilities::TRAP
     .union(Capabilities::SL_MAPPING)
     .union(Capabilities::SYSTEM_IMAGE_GUID)
@@ -29,12 +29,13 @@ const CAPABILITIES: Capabilities = Capabilities::TRAP
     .union(Capabilities::COMMUNICATION_MANAGEMENT)
     .union(Capabilities::CAPABILITY_NOTICE)
     .union(Capabilities::CLIENT_REREGISTRATION);
-/// Packets that wait on the way from a port to itself.
+/// Capacity of the loopback queue in packets.
 const LOOPBACK: usize = 256;
-/// Answers of the subnet management agent, or of ARP and neighbour discovery, that wait for the cable: of all that a turn takes in from there.
+/// Capacity of the queue of responses from the subnet management agent, ARP and neighbor discovery: one per
+/// packet received in a step.
 const MAX_ANSWERS: usize = RECEIVE_BURST;
 
-/// The cable or the way back to ourselves is full.
+/// The cable or the loopback queue is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Blocked;
 
@@ -61,7 +62,7 @@ impl Loopback {
         if self.lengths.len() >= LOOPBACK {
             return false;
         }
-        // Memory comes with the first packet: few ports ever talk to themselves.
+        // Allocated with the first packet: few ports ever send to themselves.
         self.memory.resize(LOOPBACK * MAX_PACKET, 0);
         let at = (self.first + self.lengths.len()) % LOOPBACK * MAX_PACKET;
         let Some(out) = self.memory.get_mut(at..at + len).filter(|o| o.len() <= MAX_PACKET) else {
@@ -72,7 +73,7 @@ impl Loopback {
         true
     }
 
-    /// Shows every packet to `each`, oldest first.
+    /// Passes every packet to `each`, oldest first.
     pub(crate) fn drain(&mut self, mut each: impl FnMut(&[u8])) -> usize {
         let n = self.lengths.len();
         while let Some(len) = self.lengths.pop_front() {
@@ -84,14 +85,15 @@ impl Loopback {
     }
 }
 
-/// What a port is made with.
+/// Configuration of a port.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
-    /// Port GUID; that of an Ethernet port has its MAC address in it ([`guid_of_mac`](super::ethernet::guid_of_mac)).
+    /// Port GUID. That of an Ethernet port contains its MAC address
+    /// ([`guid_of_mac`](super::ethernet::guid_of_mac)).
     pub guid: Guid,
     /// Largest MTU.
     pub max_mtu: Mtu,
-    /// What it is plugged into.
+    /// Link layer of the port.
     pub link_layer: LinkLayer,
     /// Entries of its GID table, 1 to [`MAX_GIDS`](super::MAX_GIDS).
     pub gid_table: u16,
@@ -102,7 +104,7 @@ pub struct PortConfig {
 pub(crate) struct Port {
     pub(crate) number: PortNumber,
     pub(crate) cable: Option<CableEnd>,
-    /// What had been counted when that was cleared last.
+    /// Counter values at the last clear.
     pub(crate) counted: Counted,
     pub(crate) loopback: Loopback,
     pub(crate) state: PortState,
@@ -111,10 +113,10 @@ pub(crate) struct Port {
     pub(crate) lmc: u8,
     pub(crate) sm_lid: Lid,
     pub(crate) sm_sl: ServiceLevel,
-    /// M_Key.
+    /// M_Key protection.
     pub(crate) guard: MKeyGuard,
     pub(crate) capabilities: Capabilities,
-    /// Lane of each service level, of which there is one for data.
+    /// Virtual lane of each service level. There is one lane for data.
     pub(crate) lanes: LaneMap,
     pub(crate) arbitration: ArbitrationTables,
     pub(crate) vl_high_limit: u8,
@@ -124,14 +126,14 @@ pub(crate) struct Port {
     pub(crate) max_mtu: Mtu,
     pub(crate) link_layer: LinkLayer,
     pub(crate) gids: GidTable,
-    /// Data packets have a GRH, or are not this port's.
+    /// Data packets need a GRH; without one they are not for this port.
     pub(crate) grh_required: bool,
-    /// Its Ethernet side; none at an InfiniBand port.
+    /// Ethernet state; `None` on an InfiniBand port.
     pub(crate) ethernet: Option<Box<Ethernet>>,
     pub(crate) pkeys: [PKey; PKEYS],
     pub(crate) pkey_violations: u16,
     pub(crate) qkey_violations: u16,
-    /// Whole packets that the agent has made.
+    /// Complete packets from the agent that wait for the cable.
     pub(crate) answers: VecDeque<Box<[u8]>>,
 }
 
@@ -176,7 +178,8 @@ impl Port {
         self.lid.0 != 0 && lid.0 >> self.lmc.min(7) == self.lid.0 >> self.lmc.min(7)
     }
 
-    /// True if packets to this GID are for the port: one of its own, or that of subnet administration where it has the subnet manager.
+    /// True if packets to this GID are for the port. The GIDs are its own, and the subnet administration GID
+    /// if the port hosts the subnet manager.
     pub(crate) fn has_gid(&self, gid: Gid) -> bool {
         self.gids.has(gid)
             || gid.id() == Gid::SUBNET_ADMINISTRATION
@@ -184,18 +187,18 @@ impl Port {
                 && self.capabilities.contains(Capabilities::SM)
     }
 
-    /// True if packets by this address may leave (IBA 8.3.1).
+    /// True if packets with this address vector may leave (IBA 8.3.1).
     pub(crate) const fn may_send_to(&self, av: &AddressVector) -> bool {
         av.grh.is_some() || !self.grh_required
     }
 
-    /// Index of the first entry that matches a P_Key, full members first (as verbs caches look it up).
+    /// Index of the first entry that matches a P_Key, full members first (the lookup order of verbs caches).
     pub(crate) fn find_pkey(&self, key: PKey) -> Option<u16> {
         let find = |full: bool| self.pkeys.iter().position(|k| k.is_full() == full && k.matches(key));
         find(true).or_else(|| find(false)).map(|i| i as u16)
     }
 
-    /// Hands a packet to the cable, or to ourselves. What may not leave is dropped and counted.
+    /// Sends a packet to the cable or the loopback queue. A packet that may not leave is dropped and counted.
     #[inline(always)]
     pub(crate) fn transmit(
         &mut self,
@@ -209,10 +212,10 @@ impl Port {
             return Ok(());
         }
         let len = outgoing.len(payload);
-        if outgoing.way == Way::Ourselves {
+        if outgoing.destination == Destination::Ourselves {
             return if self.loop_back(*outgoing, payload, &fill) { Ok(()) } else { Err(Blocked) };
         }
-        let group = outgoing.way == Way::Group;
+        let group = outgoing.destination == Destination::Group;
         if let Some(cable) = &mut self.cable {
             let crcs = cable.crcs();
             let sent = match cable.place(len) {
@@ -227,28 +230,28 @@ impl Port {
         } else if !group {
             counters.drop_packet(DropReason::SentOnDownPort);
         }
-        // Other queue pairs of ours may listen to the group.
+        // Other queue pairs of this device may be attached to the group.
         if group && !self.loop_back(*outgoing, payload, &fill) {
             counters.drop_packet(DropReason::LoopbackFull);
         }
         Ok(())
     }
 
-    /// Hands a packet to ourselves; false if too many wait. What does not leave the device needs no CRCs. Headers come as a copy: those of
-    /// packets that leave need not lie in memory then.
+    /// Queues a packet for loopback; false if the queue is full. Packets that stay in the device need no
+    /// CRCs. Takes the headers by value, so that those of packets that leave need not be in memory.
     #[inline(never)]
     fn loop_back(&mut self, outgoing: Outgoing, payload: usize, fill: &dyn Fn(&mut [u8])) -> bool {
         self.loopback.push(outgoing.len(payload), |out| outgoing.write(payload, out, Crcs::Absent, fill))
     }
 
-    /// What the port that a request names has counted: this one, or all, which are not more.
+    /// Counters of the port that a request names: this one, or all ports, which is the same here.
     pub(crate) fn tally(&mut self, named: u8) -> Option<Tally<'_>> {
         let cable = self.cable.as_ref().map(CableEnd::counters).unwrap_or_default();
         let now = Counted { cable, ..Counted::default() };
         (named == self.number.0 || named == ALL_PORTS).then_some(Tally { now, cleared: &mut self.counted })
     }
 
-    /// Queues a packet that the agent made; it is lost if too many wait.
+    /// Queues a packet from the agent. It is dropped if the queue is full.
     pub(crate) fn answer(&mut self, packet: Box<[u8]>) {
         queue_answer(&mut self.answers, packet);
     }
@@ -258,7 +261,7 @@ impl Port {
         !self.answers.is_empty()
     }
 
-    /// Sends the agent's packets. True if any went to ourselves.
+    /// Sends the agent's packets. Returns true if any went to the loopback queue.
     pub(crate) fn send_answers(&mut self, counters: &mut Counters) -> bool {
         let mut looped = false;
         while let Some(packet) = self.answers.front() {
@@ -283,8 +286,8 @@ impl Port {
         looped
     }
 
-    /// Upkeep of the cable: follows its coming and going (IBA 7.2.7, as far as the physical state shows). True if it
-    /// woke us.
+    /// Polls the cable and follows its link state (IBA 7.2.7, as far as the physical state shows). Returns
+    /// true if the cable woke us.
     pub(crate) fn poll_cable(&mut self, now: Instant, events: &mut Events) -> bool {
         self.guard.follow(now);
         let Some(cable) = &mut self.cable else { return false };
@@ -302,7 +305,8 @@ impl Port {
             (true, PortState::Down) => self.state = PortState::Init,
             (false, PortState::Down) | (true, _) => {}
             (false, _) => {
-                // Out of its subnet. The next subnet manager does not know the key of the last one, which has no lease.
+                // The port has left its subnet. The next subnet manager does not know the M_Key of the last
+                // one, which has no lease.
                 self.guard = MKeyGuard::default();
                 self.set_state(PortState::Down, events);
             }
@@ -310,7 +314,7 @@ impl Port {
         woken
     }
 
-    /// Changes the logical state and says so.
+    /// Changes the logical state and raises the matching event.
     pub(crate) fn set_state(&mut self, to: PortState, events: &mut Events) {
         let from = std::mem::replace(&mut self.state, to);
         if from != PortState::Active && to == PortState::Active {

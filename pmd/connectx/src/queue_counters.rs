@@ -1,32 +1,32 @@
-//! Sets of counters that queue pairs are in, each pair in one: what became of their requests and receives.
+//! Sets of counters for the requests and receives of queue pairs. Each queue pair is in one set.
 
 hca::counted! {
-    /// What is counted of the queue pairs of a set.
+    /// A counter of a set of queue pairs.
     QueueCount {
-        /// RDMA WRITEs that came in.
+        /// RDMA WRITEs received.
         WriteRequests = "rx_write_requests",
-        /// RDMA READs that came in.
+        /// RDMA READs received.
         ReadRequests = "rx_read_requests",
-        /// Atomic operations that came in.
+        /// Atomic operations received.
         AtomicRequests = "rx_atomic_requests",
-        /// Packets for which no receive was posted: a datagram is lost, a connection's message comes again.
+        /// Packets without a posted receive: a datagram is lost, a message on a connection is retransmitted.
         OutOfBuffer = "out_of_buffer",
-        /// Requests behind a gap.
+        /// Requests behind a gap in the sequence.
         OutOfSequence = "out_of_sequence",
-        /// Requests that had come before.
+        /// Duplicate requests.
         DuplicateRequests = "duplicate_request",
-        /// Answers that the other end has no receive.
+        /// RNR NAKs received: the peer has no receive.
         ReceiverNotReady = "rnr_nak_retry_err",
-        /// Answers that something before is missing.
+        /// Sequence error NAKs received: the peer lacks an earlier packet.
         SequenceErrors = "packet_seq_err",
-        /// Answers from which it follows that one before is missing.
+        /// Responses that imply that an earlier one is missing.
         ImpliedSequenceErrors = "implied_nak_seq_err",
-        /// Times that no acknowledge came in time.
+        /// Timeouts without an acknowledge.
         AcknowledgeTimeouts = "local_ack_timeout_err",
     }
 }
 
-/// Sets of a device. Number 0 is that of queue pairs that are in none.
+/// Number of sets of a device. Set 0 is that of queue pairs without a set.
 pub const COUNTER_SETS: u8 = 64;
 
 type Set = [u64; QueueCount::ALL.len()];

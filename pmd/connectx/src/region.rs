@@ -1,13 +1,13 @@
-//! The memory behind a key or a ring: one piece, or many where the host's pages lie scattered.
+//! The memory behind a key or a ring: one range, or many if the host's pages are scattered.
 
 use crate::memory::HostMemory;
 
 /// The memory behind a key or a ring.
 #[derive(Clone, Debug)]
 pub enum RegionMemory {
-    /// One piece.
+    /// One contiguous range.
     Whole(HostMemory),
-    /// Pieces.
+    /// Several ranges.
     Pieces(MemoryPieces),
 }
 
@@ -26,7 +26,7 @@ impl From<MemoryPieces> for RegionMemory {
     }
 }
 
-/// Pieces of memory, each at an offset of its own. There may be holes between them.
+/// Memory ranges, each at its own offset. There may be holes between them.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryPieces {
     pieces: Box<[(u64, HostMemory)]>,
@@ -35,8 +35,8 @@ pub struct MemoryPieces {
 }
 
 impl MemoryPieces {
-    /// From pieces in the order of their offsets. What lies side by side in memory, too, becomes one. `None` if they overlap,
-    /// are in another order, or end behind the last address.
+    /// Builds the list from ranges in ascending order of offset. Ranges that are also adjacent in memory are
+    /// merged. `None` if they overlap, are out of order, or end behind the last address.
     #[must_use]
     pub fn new(pieces: impl IntoIterator<Item = (u64, HostMemory)>) -> Option<Self> {
         let mut list: Vec<(u64, HostMemory)> = Vec::new();
@@ -60,13 +60,13 @@ impl MemoryPieces {
         Some(Self { pieces: list.into(), len, holes })
     }
 
-    /// How many there are.
+    /// Number of ranges.
     #[must_use]
     pub const fn count(&self) -> usize {
         self.pieces.len()
     }
 
-    /// The piece with byte `offset`, from there on.
+    /// The range that contains byte `offset`, from that byte on.
     fn from(&self, offset: u64) -> Option<HostMemory> {
         let behind = self.pieces.partition_point(|&(at, _)| at <= offset);
         let &(at, memory) = self.pieces.get(behind.checked_sub(1)?)?;
@@ -85,20 +85,20 @@ impl RegionMemory {
         }
     }
 
-    /// True for no memory at all.
+    /// True if there is no memory at all.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The `len` bytes at `offset`, if all of them lie in one piece.
+    /// The `len` bytes at `offset`, if they are contiguous.
     #[inline]
     #[must_use]
     pub fn slot(&self, offset: usize, len: usize) -> Option<HostMemory> {
         self.first(offset as u64, len).filter(|memory| memory.len() == len)
     }
 
-    /// Copies the bytes at `offset` to `out`; false if they are not all there.
+    /// Copies the bytes at `offset` to `out`; false if some are missing.
     #[inline]
     pub(crate) fn read(&self, offset: usize, out: &mut [u8]) -> bool {
         if let Self::Whole(memory) = self {
@@ -117,7 +117,7 @@ impl RegionMemory {
         }
     }
 
-    /// A copy of the bytes at `offset`, as many as are asked for; `None` if they are not all there.
+    /// Copies the `N` bytes at `offset`; `None` if some are missing.
     #[inline(always)]
     pub(crate) fn array<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
         let mut out = [0; N];
@@ -139,7 +139,7 @@ impl RegionMemory {
         true
     }
 
-    /// The first piece of the `len` bytes at `offset`, all of which must be there.
+    /// The first contiguous range of the `len` bytes at `offset`, all of which must exist.
     #[inline]
     pub(crate) fn first(&self, offset: u64, len: usize) -> Option<HostMemory> {
         match self {

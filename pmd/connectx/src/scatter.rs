@@ -1,4 +1,4 @@
-//! Laying received bytes down in the memory that a receive names.
+//! Writes received bytes to the memory that a receive names.
 
 use arrayvec::ArrayVec;
 
@@ -6,7 +6,7 @@ use super::object::mr::{Keys, Member, MrTable, Use};
 use super::object::receive::MAX_STRIDE;
 use prm::DataSegment;
 
-/// Why a receive cannot take the bytes.
+/// Why a receive cannot hold the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ScatterError {
     /// It is too short.
@@ -15,12 +15,12 @@ pub(crate) enum ScatterError {
     Protection,
 }
 
-/// How far a receive's segments are filled: what comes next goes on here, and those before are not looked at again.
+/// Fill position of a receive: the next bytes continue here, and earlier segments are not read again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Spot {
-    /// The segment to go on in.
+    /// The current segment.
     pub(crate) segment: u16,
-    /// Bytes of those before it.
+    /// Total bytes of the segments before it.
     before: u64,
 }
 
@@ -31,7 +31,7 @@ impl Spot {
     }
 }
 
-/// A copy of a receive's data segments, for who looks at them more than once.
+/// A copy of a receive's data segments, for callers that read them more than once.
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveWqe {
     segments: Box<ArrayVec<DataSegment, { MAX_STRIDE / size_of::<DataSegment>() }>>,
@@ -39,14 +39,14 @@ pub(crate) struct ReceiveWqe {
 }
 
 impl ReceiveWqe {
-    /// Copies the segments, whose keys are of a domain.
+    /// Copies the segments. Their keys belong to `domain`.
     pub(crate) fn load(&mut self, domain: Member, segments: impl Iterator<Item = DataSegment>) {
         self.domain = domain;
         self.segments.clear();
         self.segments.extend(segments);
     }
 
-    /// Bytes it can take.
+    /// Capacity in bytes.
     pub(crate) fn capacity(&self) -> u64 {
         self.segments.iter().map(|s| u64::from(s.byte_count.get())).sum()
     }
@@ -57,7 +57,8 @@ impl ReceiveWqe {
     }
 }
 
-/// As [`scatter`], where all of it goes into one piece of memory of the segment at `spot`. False if it does not, or may not; nothing is done then.
+/// As [`scatter`], if all bytes go into one contiguous range of the segment at `spot`. Otherwise, or if
+/// access is denied, it returns false and writes nothing.
 #[inline]
 pub(crate) fn put(keys: Keys<'_>, spot: &mut Spot, segment: &DataSegment, offset: u64, data: &[u8]) -> bool {
     let size = u64::from(segment.byte_count.get());
@@ -74,8 +75,8 @@ pub(crate) fn put(keys: Keys<'_>, spot: &mut Spot, segment: &DataSegment, offset
     true
 }
 
-/// Writes `data` from byte `offset` of a receive on, which has these segments from that at `spot` on and is filled up to there at most. What
-/// fits is written even where the rest does not.
+/// Writes `data` to a receive from byte `offset` on. `segments` are those from the one at `spot` on; the
+/// receive is filled up to `spot` at most. Bytes that fit are written even if the rest does not fit.
 #[inline]
 pub(crate) fn scatter(
     keys: Keys<'_>,

@@ -1,5 +1,6 @@
-//! The subnet management agent in the firmware (IBA 14.2, 14.3): it answers for a port's NodeInfo, NodeDescription,
-//! PortInfo, P_KeyTable, GUIDInfo, SLtoVLMappingTable and VLArbitrationTable, whatever the host does.
+//! The subnet management agent in the firmware (IBA 14.2, 14.3). It serves NodeInfo, NodeDescription,
+//! PortInfo, P_KeyTable, GUIDInfo, SLtoVLMappingTable and VLArbitrationTable of a port, independent of the
+//! host.
 
 use std::time::Instant;
 
@@ -20,21 +21,21 @@ use super::event::Events;
 use super::port::{PKEYS, Port};
 use hca::{AsyncEvent, PortState};
 
-/// Device id of a ConnectX-5.
+/// Device ID of a ConnectX-5.
 const DEVICE_ID: u16 = 0x1017;
-/// OUI of Mellanox, whose formats this device speaks.
+/// OUI of Mellanox, whose formats this device uses.
 const VENDOR_ID: u32 = 0x0000_02c9;
 
-/// What the agent did with a packet.
+/// Result of handling a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Handled {
-    /// It was for the agent.
+    /// The packet was for the agent.
     Answered,
-    /// It is an answer or a trap, for a manager on queue pair 0.
+    /// A response or a trap, for a manager on queue pair 0.
     NotForAgent,
 }
 
-/// Handles a subnet management packet that came in by port `index`.
+/// Handles a subnet management packet received on port `index`.
 pub(crate) fn handle(
     dev: &mut Device,
     config: &EngineConfig,
@@ -62,7 +63,7 @@ pub(crate) fn handle(
         Response::None => return Ok(Handled::Answered),
         Response::NotForAgent => return Ok(Handled::NotForAgent),
         Response::Refused => {
-            tell_of_refusal(port, packet.lrh().slid, &smp);
+            raise_bad_mkey_trap(port, packet.lrh().slid, &smp);
             return Err(DropReason::MKey);
         }
     };
@@ -70,7 +71,7 @@ pub(crate) fn handle(
         vl: VirtualLane::MANAGEMENT,
         sl: ServiceLevel::new(0),
         dlid: packet.lrh().slid,
-        // By LID: from the one that was asked (IBA 13.5.4).
+        // LID-routed: from the LID that the request went to (IBA 13.5.4).
         slid: if smp.is_directed() && dlid != Lid::PERMISSIVE { port.lid } else { dlid },
     };
     if answer.is_directed() {
@@ -85,29 +86,29 @@ pub(crate) fn handle(
     Ok(Handled::Answered)
 }
 
-/// Whether a request has to know the port's M_Key.
+/// Whether a request needs the port's M_Key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MKeyCheck {
-    /// As the port's protection says.
+    /// As required by the port's protection level.
     Due,
-    /// The port's own host asks, on its own behalf: it may read without the key. To write it needs the key, as everybody.
+    /// A request of the port's own host: it may read without the key. Writing needs the key in any case.
     Waived,
 }
 
-/// What comes of a packet at the agent.
+/// Result of a packet at the agent.
 #[derive(Debug)]
 pub(crate) enum Response {
-    /// This.
+    /// The response.
     Answer(Box<Smp>),
-    /// It was for the agent, and has no answer.
+    /// The packet was for the agent and has no response.
     None,
-    /// It is an answer or a trap.
+    /// A response or a trap.
     NotForAgent,
-    /// It does not know the M_Key.
+    /// The M_Key does not match.
     Refused,
 }
 
-/// What the agent makes of a packet, whichever way it came.
+/// Processes a packet at the agent, wherever it came from.
 pub(crate) fn respond(
     port: &mut Port,
     config: &EngineConfig,
@@ -127,7 +128,8 @@ pub(crate) fn respond(
     let mut answer = *smp;
     let result = match method {
         Method::TrapRepress => {
-            // Of a trap that the agent did not raise, too: the packet has the port's M_Key, which is not for the host.
+            // Includes traps that the agent did not raise: the packet has the port's M_Key, which the host
+            // must not learn.
             port.traps.repress(smp.header.tid);
             return Response::None;
         }
@@ -137,16 +139,16 @@ pub(crate) fn respond(
     Response::Answer(Box::new(answer.answer(result.err().unwrap_or(MadStatus::OK))))
 }
 
-/// Tells the subnet manager of a request, from the port of that LID, that did not know the M_Key (trap 256). Not of a trap that was
-/// repressed without it: that might be this one.
-pub(crate) fn tell_of_refusal(port: &mut Port, source: Lid, smp: &Smp) {
+/// Notifies the subnet manager of a request with a wrong M_Key, sent from the port with LID `source` (trap
+/// 256). A TrapRepress with a wrong M_Key raises no trap, because it might repress that same trap.
+pub(crate) fn raise_bad_mkey_trap(port: &mut Port, source: Lid, smp: &Smp) {
     if smp.header.method != Method::TrapRepress {
         port.traps.raise_alone(&Notice::bad_mkey(NodeType::ChannelAdapter, port.lid, source, smp));
     }
 }
 
-/// Sends the traps of a port that are due; those of a port that no subnet manager has configured have nobody to go to. True if there were
-/// any.
+/// Sends the due traps of a port. A port without a subnet manager has no destination for them. Returns true
+/// if it sent any.
 pub(crate) fn send_traps(port: &mut Port, now: Instant) -> bool {
     let known = matches!(port.state, PortState::Armed | PortState::Active) && port.sm_lid.0 != 0;
     if !known {
@@ -159,7 +161,7 @@ pub(crate) fn send_traps(port: &mut Port, now: Instant) -> bool {
     true
 }
 
-/// The whole packet of an answer.
+/// Builds the complete packet of a response.
 fn frame(lrh: Lrh, to: Qpn, smp: &Smp) -> Box<[u8]> {
     let bth = Bth {
         opcode: Opcode::UdSendOnly,
@@ -175,12 +177,12 @@ fn frame(lrh: Lrh, to: Qpn, smp: &Smp) -> Box<[u8]> {
     let deth = Deth { qkey: QKey(0), src_qpn: Qpn::SMI };
     let headers = Headers { lrh, grh: None, bth, extended: Extended::Deth(deth) };
     let mut packet = vec![0; headers.packet_len(MAD_LEN)];
-    // The memory is as long as the packet.
+    // The buffer has exactly the packet's length.
     let _ = headers.write_packet(&smp.to_bytes()[..], &mut packet);
     packet.into_boxed_slice()
 }
 
-/// Fills in the attribute that is asked for.
+/// Fills in the requested attribute.
 fn get(
     port: &mut Port,
     config: &EngineConfig,
@@ -206,7 +208,7 @@ fn get(
         }),
         attribute::PORT_INFO => {
             names_us(port, smp)?;
-            // The answer to a Set shows what came of it, not what was asked for.
+            // The response to a Set shows the result, not the requested value.
             answer.data = [0; 64];
             let mut info = port_info(port);
             port.guard.show(smp, &mut info);
@@ -221,7 +223,7 @@ fn get(
         }
         attribute::SL_TO_VL => answer.set_attribute(&port.lanes),
         attribute::VL_ARBITRATION => answer.set_attribute(arbitration(port, smp)?),
-        // No FDR10.
+        // FDR10 is not supported.
         attribute::MELLANOX_PORT_INFO => answer.data = [0; DATA_LEN],
         _ => return Err(MadStatus::UNSUPPORTED_ATTRIBUTE),
     }
@@ -270,7 +272,8 @@ fn set(port: &mut Port, smp: &Smp, events: &mut Events) -> Result<(), MadStatus>
     }
 }
 
-/// On a channel adapter the modifier of PortInfo is the port, or 0 for the one that the packet came in by.
+/// Checks the port number. On a channel adapter the modifier of PortInfo is the port; 0 means the receiving
+/// port.
 fn names_us(port: &Port, smp: &Smp) -> Result<(), MadStatus> {
     let named = smp.header.modifier & 0xff;
     if named == 0 || named == u32::from(port.number.0) { Ok(()) } else { Err(MadStatus::INVALID_FIELD) }
@@ -282,7 +285,7 @@ fn pkey_block<'p>(port: &'p mut Port, smp: &Smp) -> Result<&'p mut [PKey; PKEY_B
     blocks.get_mut(usize::from(smp.header.modifier as u16)).ok_or(MadStatus::INVALID_FIELD)
 }
 
-/// A port as PortInfo shows it, but for its M_Key.
+/// PortInfo of a port, without its M_Key.
 pub(crate) fn port_info(port: &Port) -> PortInfo {
     let (state, physical) = match port.state {
         PortState::Down => (WireState::Down, PortPhysicalState::Polling),
@@ -326,7 +329,7 @@ pub(crate) fn port_info(port: &Port) -> PortInfo {
     }
 }
 
-/// A Set of PortInfo (IBA 14.2.5.6). Everything is checked before anything changes.
+/// Handles a Set of PortInfo (IBA 14.2.5.6). All fields are checked before any changes.
 fn set_port_info(port: &mut Port, want: &PortInfo, events: &mut Events) -> Result<(), MadStatus> {
     let mtu = want.neighbor_mtu.mtu().filter(|mtu| *mtu <= port.max_mtu).ok_or(MadStatus::INVALID_FIELD)?;
     let unicast = want.lid.0 != 0 && want.lid.0 < Lid::FIRST_MULTICAST.0;
@@ -337,7 +340,7 @@ fn set_port_info(port: &mut Port, want: &PortInfo, events: &mut Events) -> Resul
         (state, WireState::NoChange) => state,
         (PortState::Init | PortState::Armed, WireState::Armed) => PortState::Armed,
         (PortState::Armed | PortState::Active, WireState::Active) => PortState::Active,
-        // The port trains anew and comes up in INIT.
+        // The port retrains and comes up in INIT.
         (PortState::Init | PortState::Armed | PortState::Active, WireState::Down) => PortState::Init,
         _ => return Err(MadStatus::INVALID_FIELD),
     };

@@ -1,4 +1,4 @@
-//! Datagrams (IBA 9.8.3): user, general management and, where the host asks for it, subnet management.
+//! Datagrams (IBA 9.8.3): user, general management and, if the host requests it, subnet management.
 
 use ib_wire::QKey;
 use ib_wire::packet::{Bth, Deth, Extended, GRH_LEN, Opcode};
@@ -20,7 +20,8 @@ pub(crate) fn step(qp: &mut Qp, dev: &mut Device) -> Step {
     next(qp, dev, datagram)
 }
 
-/// Carries out the next work request of a queue pair without connections; `how` says how many bytes it had.
+/// Executes the next work request of a queue pair without connections. `how` returns the number of bytes
+/// sent.
 #[inline]
 pub(crate) fn next(
     qp: &mut Qp,
@@ -91,7 +92,7 @@ fn datagram(qp: &mut Qp, dev: &mut Device, control: &Control) -> Result<(Step, u
     let bth = Bth {
         opcode: if immediate { Opcode::UdSendOnlyImmediate } else { Opcode::UdSendOnly },
         solicited: control.solicited,
-        // Management never migrates; Linux sends its GMPs so.
+        // Management never migrates; Linux sends its GMPs with this bit set.
         migrated: !matches!(qp.kind, QpKind::Gsi | QpKind::Smi),
         pkey,
         fecn: false,
@@ -112,7 +113,7 @@ fn datagram(qp: &mut Qp, dev: &mut Device, control: &Control) -> Result<(Step, u
     match sent {
         Ok(()) => {}
         Err(Unsent::Full) => return Ok((Step::Blocked, 0)),
-        // Others behind it may go where somebody answers.
+        // Later datagrams may go to a resolved destination.
         Err(Unsent::NoAddress) => {
             let mut payload = vec![0; len].into_boxed_slice();
             fill(&dev.wqe, &mut payload);
@@ -123,7 +124,7 @@ fn datagram(qp: &mut Qp, dev: &mut Device, control: &Control) -> Result<(Step, u
     Ok((Step::Sent, length as u32))
 }
 
-/// Takes a datagram in.
+/// Receives a datagram.
 pub(crate) fn receive(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
     let Some(reason) = accept(qp, dev, packet) else { return };
     if reason == DropReason::NoReceive {
@@ -141,7 +142,8 @@ fn accept(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Option<DropRea
     if packet.payload().len() > port.mtu.bytes() {
         return Some(DropReason::OverMtu);
     }
-    // QP0 has no partition; QP1 takes every one that the port has; others their own only (IBA 9.6.1.1.4, 10.9.2).
+    // QP0 has no partition. QP1 accepts every partition of the port, all others only their own (IBA
+    // 9.6.1.1.4, 10.9.2).
     let pkey = packet.bth().pkey;
     let pkey_index = match qp.kind {
         QpKind::Smi => Some(0),
@@ -161,7 +163,7 @@ fn accept(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Option<DropRea
     let path_bits = (packet.dlid.0 & ((1 << port.lmc.min(7)) - 1)) as u8;
 
     let total = GRH_LEN as u64 + packet.payload().len() as u64;
-    // A datagram that is too long is dropped before it costs a receive: no peer can break the queue pair.
+    // A datagram that is too long is dropped before it consumes a receive: no peer can break the queue pair.
     let front = dev.front_receive(&qp.receives);
     if let Some(front) = front {
         dev.load_receive(&qp.receives, front);
@@ -181,7 +183,8 @@ fn accept(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Option<DropRea
         dev.load_receive(&qp.receives, counter);
     }
     let lay_down = |offset, bytes: &[u8]| dev.receive.write(&dev.mrs, offset, bytes);
-    // The GRH's 40 bytes belong to the receive even where no GRH came: what is shorter cannot take a datagram.
+    // The 40 bytes of the GRH are reserved in the receive even without a GRH. A shorter receive cannot hold a
+    // datagram.
     let written = if dev.receive.capacity() < total {
         Err(ScatterError::Length)
     } else {
@@ -212,14 +215,14 @@ fn accept(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Option<DropRea
     cqe.ml_path = path_bits;
     cqe.slid.set(packet.slid.0);
     cqe.flags_rqpn.set(grh | deth.src_qpn.get());
-    // Of what comes to queue pair 1 Linux's driver takes the P_Key itself from here, and looks its index up.
+    // For queue pair 1, Linux's driver reads the P_Key itself from this field and looks up its index.
     cqe.imm_inval_pkey.set(if qp.kind == QpKind::Gsi { pkey.0 } else { pkey_index }.into());
     let mut opcode = CqeOpcode::ReceiveSend;
     if let Some(imm) = packet.extended().immediate() {
         cqe.imm_inval_pkey.set(u32::from_be_bytes(imm));
         opcode = CqeOpcode::ReceiveSendImm;
     }
-    // At an Ethernet port this would tell of the header that carries the datagram.
+    // On an Ethernet port this bit would describe the header that carries the datagram.
     if matches!(packet.network, NetworkHeader::None | NetworkHeader::Grh(_))
         && has_good_ipv4(packet.payload())
     {
@@ -232,7 +235,8 @@ fn accept(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Option<DropRea
     None
 }
 
-/// True for an IPoIB message (RFC 4391 6) that begins with an IPv4 header whose checksum is right (RFC 791 3.1).
+/// True for an IPoIB message (RFC 4391 6) that begins with an IPv4 header with a correct checksum (RFC 791
+/// 3.1).
 fn has_good_ipv4(message: &[u8]) -> bool {
     let [8, 0, _, _, packet @ ..] = message else { return false };
     let len =
@@ -240,7 +244,7 @@ fn has_good_ipv4(message: &[u8]) -> bool {
     let Some(header) = packet.get(..len).filter(|header| header.len() >= 20) else { return false };
     let (words, _) = header.as_chunks::<2>();
     let sum: u32 = words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
-    // One's complement: the carries are added; twice, since the first time may carry again.
+    // One's complement: add the carries, twice, because the first addition may carry again.
     let folded = (sum & 0xffff) + (sum >> 16);
     (folded & 0xffff) + (folded >> 16) == 0xffff
 }

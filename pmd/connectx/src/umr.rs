@@ -1,5 +1,6 @@
-//! User-mode memory registration: key operations of a send queue. LOCAL_INV and BIND_MW are this, too. They have no packets:
-//! they are carried out when their turn comes, and what is begun behind them sees it.
+//! User-mode memory registration: key operations posted to a send queue. LOCAL_INV and BIND_MW are among
+//! them. They have no packets. They execute in queue order, and every request that starts after them sees
+//! their effect.
 
 use hca::WcStatus;
 use prm::{ControlSegment, DataSegment, MkeyContext, SendOpcode, UmrControl, umr_flags};
@@ -12,10 +13,10 @@ use crate::object::qp::Qp;
 use crate::ud;
 use crate::wqe::Control;
 
-/// A list outside of its work request begins at a multiple of this many bytes (Linux's `MLX5_UMR_ALIGN`).
+/// Alignment in bytes of a translation list outside its work request (Linux's `MLX5_UMR_ALIGN`).
 const LIST_ALIGN: u64 = 2048;
 
-/// Carries out the next operation of a queue pair that is for nothing else.
+/// Executes the next operation of a queue pair that serves key operations only.
 pub(crate) fn step(qp: &mut Qp, dev: &mut Device) -> Step {
     ud::next(qp, dev, |qp, dev, control| {
         dev.wqe.load(&qp.sq, control, qp.qpn)?;
@@ -28,7 +29,7 @@ pub(crate) fn step(qp: &mut Qp, dev: &mut Device) -> Step {
     })
 }
 
-/// Carries out the operation that was loaded.
+/// Executes the loaded operation.
 pub(crate) fn execute(dev: &mut Device, control: &Control, member: Member) -> Result<(), WcStatus> {
     const BROKEN: WcStatus = WcStatus::LocalQpOperation;
     const REFUSED: WcStatus = WcStatus::MemoryWindowBind;

@@ -1,5 +1,5 @@
-//! Reading send work queue entries and collecting what they send. All of it may be hostile: an entry is copied out of
-//! the ring once and read from the copy, and every address is looked up under its key.
+//! Reads send work queue entries and gathers their data. Everything in them may be hostile. An entry is
+//! copied out of the ring once and read from the copy. Every address is looked up under its key.
 
 use arrayvec::ArrayVec;
 use ib_wire::packet::XrcEth;
@@ -15,29 +15,29 @@ use prm::{
     RemoteAddressSegment, SendOpcode, WQEBB, XrcSegment, fm_ce_se,
 };
 
-/// Most bytes of one entry, in whole WQEBBs.
+/// Largest size of one entry in bytes, in whole WQEBBs.
 const MAX_WQE: usize = (MAX_DS * DS_UNIT).next_multiple_of(WQEBB);
-/// Most pieces of memory in one packet: each segment may cross the border of a page.
+/// Largest number of memory ranges in one packet: each segment may cross a page boundary.
 const MAX_PIECES: usize = 2 * MAX_DS;
 
-/// What the control segment says.
+/// Fields of the control segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Control {
-    /// First WQEBB.
+    /// Index of the first WQEBB.
     pub(crate) index: u16,
-    /// WQEBBs.
+    /// Number of WQEBBs.
     pub(crate) blocks: u16,
-    /// Code of the opcode.
+    /// Opcode.
     pub(crate) opcode: u8,
-    /// A completion is wanted.
+    /// A completion is requested.
     pub(crate) signalled: bool,
-    /// The receiver's completion is to be solicited.
+    /// The receiver's completion is solicited.
     pub(crate) solicited: bool,
-    /// It waits until all RDMA READs and atomic operations before it are done.
+    /// Waits until all earlier RDMA READs and atomic operations have completed.
     pub(crate) fenced: bool,
-    /// It waits until all before it is done.
+    /// Waits until all earlier requests have completed.
     pub(crate) ordered: bool,
-    /// Immediate or key.
+    /// Immediate data or key.
     pub(crate) imm: [u8; 4],
     bytes: usize,
 }
@@ -48,7 +48,8 @@ impl Control {
     }
 }
 
-/// What a flushed or broken entry is taken for: its opcode if it can be read, and one block at least.
+/// Reads the control segment of the next entry, without validation, so that an entry can also be flushed or
+/// skipped. The result has at least one block, and at most the pending ones.
 #[inline(always)]
 pub(crate) fn peek(sq: &SendQueue) -> Option<Control> {
     let pending = sq.pending();
@@ -73,25 +74,25 @@ pub(crate) fn peek(sq: &SendQueue) -> Option<Control> {
     })
 }
 
-/// The private copy of one entry. A message of many packets is read once, unless another queue pair's turn comes between, and its
-/// segments are gone through once.
+/// The private copy of one entry. A message of many packets is read once and its segments are walked once,
+/// unless another queue pair is served in between.
 #[derive(Debug)]
 pub(crate) struct Wqe {
     bytes: Box<[u8; MAX_WQE]>,
     len: usize,
-    /// Queue pair and first WQEBB of the entry, once [`Wqe::load`] has approved of it.
+    /// Queue pair and first WQEBB of the entry, after [`Wqe::load`] has validated it.
     entry: Option<(Qpn, u16)>,
     place: Place,
 }
 
-/// A data segment that packets were gathered up to.
+/// The data segment at which the last gather stopped.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
-    /// Where the data segments begin.
+    /// Offset of the first data segment.
     base: usize,
-    /// Where this one lies.
+    /// Offset of this data segment.
     at: usize,
-    /// Bytes of the segments before it.
+    /// Total bytes of the segments before it.
     before: u64,
 }
 
@@ -101,28 +102,28 @@ impl Default for Wqe {
     }
 }
 
-/// A piece of what is sent: host memory, or bytes of the entry itself.
+/// A range of the data to send: host memory, or bytes of the entry itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Piece {
     Host(HostMemory),
     Inline(usize, usize),
 }
 
-/// The pieces of one packet's payload.
+/// The ranges of one packet's payload.
 pub(crate) type Pieces = ArrayVec<Piece, MAX_PIECES>;
 
-/// Address of a datagram as its entry gives it.
+/// Address of a datagram from its entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Datagram {
     pub(crate) av: AddressVector,
     pub(crate) qpn: Qpn,
     pub(crate) qkey: QKey,
-    /// Where the data segments begin.
+    /// Offset of the data segments.
     pub(crate) data_at: usize,
 }
 
 impl Wqe {
-    /// Copies the entry that `peek` found and checks that it can be one.
+    /// Copies the entry that `peek` found and validates it.
     #[inline]
     pub(crate) fn load(&mut self, sq: &SendQueue, control: &Control, qpn: Qpn) -> Result<(), WcStatus> {
         self.read(sq, control.index, control.bytes)?;
@@ -135,7 +136,7 @@ impl Wqe {
         Ok(())
     }
 
-    /// Copies an entry of which `load` approved before, if another one is at hand.
+    /// Copies an entry that `load` validated before, if the copy is of another entry.
     #[inline]
     pub(crate) fn reload(&mut self, sq: &SendQueue, control: &Control, qpn: Qpn) -> Result<(), WcStatus> {
         if self.entry == Some((qpn, control.index)) {
@@ -161,7 +162,7 @@ impl Wqe {
         Ok(())
     }
 
-    /// All of it.
+    /// All bytes of the entry.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
     }
@@ -203,23 +204,23 @@ impl Wqe {
         Ok(Datagram { av, qpn: Qpn::new(a.dqp.get()), qkey: QKey(a.qkey.get()), data_at })
     }
 
-    /// The shared receive queue that a request on an extended reliable connection is for.
+    /// The shared receive queue that a request on an extended reliable connection addresses.
     pub(crate) fn xrc(&self) -> Result<XrcEth, WcStatus> {
         let segment: XrcSegment = self.get(size_of::<ControlSegment>()).ok_or(WcStatus::LocalQpOperation)?;
         Ok(XrcEth { srqn: XrcSrqn::new(segment.srqn.get()) })
     }
 
-    /// The remote address segment of an RDMA operation, which lies at `at`.
+    /// The remote address segment of an RDMA operation, at offset `at`.
     pub(crate) fn remote(&self, at: usize) -> Result<RemoteAddressSegment, WcStatus> {
         self.get(at).ok_or(WcStatus::LocalQpOperation)
     }
 
-    /// The operands of an atomic operation, whose remote address segment lies at `at`.
+    /// The operands of an atomic operation whose remote address segment is at offset `at`.
     pub(crate) fn atomic(&self, at: usize) -> Result<AtomicSegment, WcStatus> {
         self.get(at + size_of::<RemoteAddressSegment>()).ok_or(WcStatus::LocalQpOperation)
     }
 
-    /// Bytes of all data segments from `at` on, if [`Wqe::scatter`] may lay something down in all of them.
+    /// Total bytes of the data segments from `at` on, if [`Wqe::scatter`] may write to all of them.
     pub(crate) fn writable(&self, keys: Keys<'_>, at: usize) -> Result<u64, WcStatus> {
         let mut total = 0;
         self.walk(at, |segment, _| {
@@ -235,7 +236,7 @@ impl Wqe {
         Ok(total)
     }
 
-    /// Bytes of all data segments from `at` on, the first of which is gathered from next.
+    /// Total bytes of the data segments from `at` on. The next gather starts at the first of them.
     #[inline]
     pub(crate) fn data_len(&mut self, at: usize) -> Result<u64, WcStatus> {
         self.place = Place { base: at, at, before: 0 };
@@ -247,7 +248,8 @@ impl Wqe {
         Ok(total)
     }
 
-    /// As [`Wqe::gather`], where all of it lies in one piece of memory of the segment that the last packet was gathered up to, or the next one.
+    /// As [`Wqe::gather`], if all bytes are contiguous in the segment at which the last gather stopped or the
+    /// next one.
     #[inline]
     pub(crate) fn whole(&mut self, keys: Keys<'_>, at: usize, offset: u64, len: usize) -> Option<HostMemory> {
         let mut place = Some(self.place).filter(|place| place.base == at && place.before <= offset)?;
@@ -267,7 +269,7 @@ impl Wqe {
         (memory.len() == len).then_some(memory)
     }
 
-    /// Collects `len` bytes of the data from `offset` on; the data segments begin at `at`.
+    /// Gathers `len` bytes of the data from `offset` on. The data segments begin at `at`.
     pub(crate) fn gather(
         &mut self,
         keys: Keys<'_>,
@@ -277,7 +279,7 @@ impl Wqe {
         out: &mut Pieces,
     ) -> Result<(), WcStatus> {
         out.clear();
-        // Packets come one after the other, but those that go again.
+        // Packets come in order, except retransmissions.
         let known = Some(self.place).filter(|place| place.base == at && place.before <= offset);
         let mut place = known.unwrap_or(Place { base: at, at, before: 0 });
         let mut skip = offset - place.before;
@@ -319,7 +321,7 @@ impl Wqe {
         if left == 0 { Ok(()) } else { Err(WcStatus::LocalLength) }
     }
 
-    /// Lays bytes that came down where the data segments from `at` on say, from byte `offset` of them on.
+    /// Writes response bytes to the data segments from `at` on, starting at byte `offset` of them.
     pub(crate) fn scatter(
         &self,
         keys: Keys<'_>,
@@ -346,7 +348,7 @@ impl Wqe {
         if data.is_empty() { Ok(()) } else { Err(WcStatus::LocalLength) }
     }
 
-    /// Copies gathered pieces to a packet.
+    /// Copies gathered ranges to a packet.
     #[inline]
     pub(crate) fn copy(&self, pieces: &Pieces, mut out: &mut [u8]) {
         for piece in pieces {
@@ -369,7 +371,7 @@ impl Wqe {
         }
     }
 
-    /// Shows data segments and where they lie to `each`, from the one at `from` on, until it returns false.
+    /// Passes data segments and their offsets to `each`, from the one at `from` on, until it returns false.
     #[inline]
     fn walk(
         &self,
@@ -401,7 +403,7 @@ impl Wqe {
     }
 }
 
-/// Collects `len` bytes that the other end reads.
+/// Gathers `len` bytes for a read by the peer.
 pub(crate) fn gather_remote(
     keys: Keys<'_>,
     rkey: u32,
@@ -430,7 +432,7 @@ enum Segment {
 }
 
 impl Segment {
-    /// Bytes of it.
+    /// Length in bytes.
     fn len(&self) -> u64 {
         match self {
             Self::Inline(_, n) => *n as u64,

@@ -1,4 +1,4 @@
-//! Where a packet goes: address vectors.
+//! Addresses of packets: address vectors.
 
 use ib_wire::{Gid, Lid, QKey, Qpn, Rate, ServiceLevel};
 
@@ -17,7 +17,7 @@ pub struct GlobalRoute {
     pub traffic_class: u8,
 }
 
-/// How to reach a port (IBA 11.2.2.1).
+/// Path to a port (IBA 11.2.2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AddressVector {
     /// Destination LID, unicast or multicast.
@@ -28,26 +28,27 @@ pub struct AddressVector {
     pub src_path_bits: u8,
     /// Static rate; code 0 = the port's own.
     pub rate: Rate,
-    /// The GRH; always there for multicast.
+    /// The GRH; always present for multicast.
     pub grh: Option<GlobalRoute>,
 }
 
-/// A datagram queue pair at the other end of an address vector.
+/// A datagram queue pair at the end of an address vector.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct UdDestination {
-    /// The way there.
+    /// The path.
     pub av: AddressVector,
     /// Its queue pair; [`Qpn::MULTICAST`] for a group.
     pub qpn: Qpn,
-    /// Its Q_Key. `None`, or one with the top bit set: that of the queue pair that sends (IBA 10.2.5).
+    /// Its Q_Key. `None`, or one with the top bit set, selects the sending queue pair's own (IBA 10.2.5).
     pub qkey: Option<QKey>,
 }
 
 impl UdDestination {
-    /// What stands for the sending queue pair's own Q_Key in a work request: any with the top bit set (IBA 10.2.5).
+    /// Selects the sending queue pair's own Q_Key in a work request: any key with the top bit set (IBA
+    /// 10.2.5).
     const OWN: QKey = QKey(0x8000_0000);
 
-    /// The Q_Key as a work request has it.
+    /// The Q_Key in the work request.
     #[must_use]
     pub const fn request_qkey(&self) -> QKey {
         match self.qkey {

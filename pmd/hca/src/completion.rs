@@ -1,20 +1,20 @@
-//! What becomes of work requests.
+//! Results of work requests.
 
 use ib_wire::Qpn;
 
 /// Why a post was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PostError {
-    /// The send queue is full, or as many sends are outstanding as the worker may have.
+    /// The send queue is full, or the worker has reached its limit of outstanding sends.
     #[error("the send queue is full")]
     Full,
     /// The buffer has more segments than a work request can carry.
     #[error("the buffer has too many segments")]
     TooManySegments,
-    /// No connected queue pair is in that slot, or it is in error; no datagram queue pair is, or it is not open.
+    /// The slot holds no connected queue pair, or one in error; or it holds no open datagram queue pair.
     #[error("no connection in this slot")]
     NoConnection,
-    /// The buffer lies outside of all registered memory.
+    /// The buffer is outside all registered memory.
     #[error("the buffer is not in registered memory")]
     NotRegistered,
 }
@@ -22,7 +22,7 @@ pub enum PostError {
 /// Outcome of a work request (IBA 11.6.2), in the order of mlx5's syndromes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum WcStatus {
-    /// Done.
+    /// Success.
     Success,
     /// Local length error.
     LocalLength,
@@ -50,29 +50,28 @@ pub enum WcStatus {
     RnrRetryExceeded,
     /// Aborted by the remote side.
     RemoteAborted,
-    /// Anything else.
+    /// Any other error.
     General,
 }
 
-/// Something on a queue pair that the control lcore has to know.
+/// An event of a queue pair for the control lcore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpEvent {
     /// The queue pair.
     pub qpn: Qpn,
-    /// What it is.
+    /// The event.
     pub fault: QpFault,
 }
 
-/// What befell a queue pair.
+/// Kind of a queue pair event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QpFault {
     /// A send failed, other than by being flushed.
     Send(WcStatus),
     /// A receive failed, other than by being flushed.
     Receive(WcStatus),
-    /// The drain request has completed: no receive of this queue pair is left in the
-    /// completion queue.
+    /// The drain request has completed: no receive of this queue pair is left in the completion queue.
     Drained,
-    /// Nothing is outstanding on the send queue of a queue pair that is in error.
+    /// The send queue of a queue pair in error has nothing outstanding.
     Flushed,
 }

@@ -1,6 +1,6 @@
-//! What is counted: drops and other happenings, by reason.
+//! Definition of counters: drops and other events, by reason.
 
-/// Defines an enum of what is counted. Each variant is written down once, with its label and the words that explain it:
+/// Defines an enum of counters. Each variant is written once, with its label and its description:
 ///
 /// ```
 /// hca::counted! {
@@ -16,7 +16,7 @@
 /// assert_eq!(Opening::Wind.describe(), "It was not closed.");
 /// ```
 ///
-/// What an operator is to do something about says what, in all of its variants:
+/// An enum whose counters need action by an operator gives a remedy in each variant:
 ///
 /// ```
 /// hca::counted! {
@@ -36,9 +36,9 @@ macro_rules! counted {
         #[repr(u8)]
         pub enum $name { $($(#[doc = $text])+ $variant,)* }
 
-        #[allow(dead_code, reason = "not all of it is of use for each of them")]
+        #[allow(dead_code, reason = "not every enum uses all of these")]
         impl $name {
-            /// All of them, in the order of their numbers: `ALL[n as usize] == n`.
+            /// All variants in numeric order: `ALL[n as usize] == n`.
             pub const ALL: [Self; { [$(Self::$variant),*].len() }] = [$(Self::$variant),*];
 
             /// Label of its counter.
@@ -47,7 +47,7 @@ macro_rules! counted {
                 match self { $(Self::$variant => $label,)* }
             }
 
-            /// It in a sentence, for people.
+            /// Description in a sentence, for people.
             #[must_use]
             pub const fn describe(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($text),+).trim_ascii(),)* }
@@ -58,7 +58,7 @@ macro_rules! counted {
         $crate::counted! { $(#[$meta])* $name { $($(#[doc = $text])+ $variant = $label,)* } }
 
         impl $name {
-            /// What an operator does about it.
+            /// The remedy for an operator.
             #[must_use]
             pub const fn remedy(self) -> &'static str {
                 match self { $(Self::$variant => $remedy,)* }

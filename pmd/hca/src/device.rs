@@ -1,10 +1,10 @@
-//! What a device and its ports are, and what befalls them unasked.
+//! Attributes of a device and its ports, and asynchronous events.
 
 use ib_wire::{Guid, Lid, Mtu, PortNumber, Qpn, ServiceLevel};
 
 use crate::{FastRegistration, QueuesId};
 
-/// What a device is.
+/// Attributes of a device.
 #[derive(Clone, Debug)]
 pub struct DeviceAttributes {
     /// Its name: `soft0`, `mlx5_0`, `rxe0`.
@@ -17,13 +17,13 @@ pub struct DeviceAttributes {
     pub max_qp: u32,
     /// Most work requests in one queue.
     pub max_wr: u32,
-    /// Most pieces of memory that a send on a connection names.
+    /// Most segments of a send on a connection.
     pub max_send_segments: u32,
     /// Most scatter elements in one SRQ entry.
     pub max_srq_sge: u32,
-    /// True if it checks the headers of IPv4 packets in datagrams of InfiniBand ports.
+    /// True if the device checks the headers of IPv4 packets in datagrams on InfiniBand ports.
     pub checks_ipv4: bool,
-    /// How it registers memory from a send queue; `None` if it cannot.
+    /// How the device registers memory from a send queue; `None` if it cannot.
     pub fast_registration: Option<FastRegistration>,
 }
 
@@ -35,13 +35,13 @@ pub enum PortState {
     Down = 1,
     /// Link up, not yet configured by a subnet manager.
     Init = 2,
-    /// Configured, only management passes.
+    /// Configured; only management packets pass.
     Armed = 3,
-    /// Data passes.
+    /// Data packets pass.
     Active = 4,
 }
 
-/// What is at the other end of the wire.
+/// Link layer of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LinkLayer {
     /// InfiniBand.
@@ -50,20 +50,20 @@ pub enum LinkLayer {
     Ethernet,
 }
 
-/// What a port is at this moment.
+/// Current attributes of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortAttributes {
     /// Logical state.
     pub state: PortState,
     /// Link layer.
     pub link_layer: LinkLayer,
-    /// Base LID; 0 before a subnet manager gave one.
+    /// Base LID; 0 before the subnet manager assigns one.
     pub lid: Lid,
     /// LID mask control.
     pub lmc: u8,
-    /// LID of the subnet manager, where subnet administration listens on QP1.
+    /// LID of the subnet manager, whose QP1 serves subnet administration.
     pub sm_lid: Lid,
-    /// Service level towards the subnet manager.
+    /// Service level to the subnet manager.
     pub sm_sl: ServiceLevel,
     /// MTU in use.
     pub active_mtu: Mtu,
@@ -75,12 +75,12 @@ pub struct PortAttributes {
     pub pkey_table_len: u16,
     /// Port GUID.
     pub guid: Guid,
-    /// It sends nothing to other ports without a GRH, and receives nothing without one: a virtual port, which shares its LID
-    /// with others (`IBV_QPF_GRH_REQUIRED`).
+    /// It sends packets to other ports, and accepts packets, only with a GRH: a virtual port, which shares
+    /// its LID with others (`IBV_QPF_GRH_REQUIRED`).
     pub grh_required: bool,
 }
 
-/// Something happened to a device without being asked for (IBA 11.6.3).
+/// An asynchronous event of a device (IBA 11.6.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AsyncEvent {
     /// The port became active.
@@ -95,16 +95,17 @@ pub enum AsyncEvent {
     GidChange(PortNumber),
     /// Another subnet manager took over.
     SmChange(PortNumber),
-    /// The subnet manager asks clients to register anew.
+    /// The subnet manager requests that clients register again.
     ClientReregister(PortNumber),
-    /// A queue pair on a shared receive queue, in the error state, has taken its last receive (IBA 10.3.1).
+    /// A queue pair on a shared receive queue, in the error state, has consumed its last receive (IBA
+    /// 10.3.1).
     LastWqeReached(Qpn),
-    /// Data came before the RTU.
+    /// Data arrived before the RTU.
     CommunicationEstablished(Qpn),
-    /// A queue pair failed outside of any completion.
+    /// A queue pair failed without a completion.
     QpFatal(Qpn),
     /// A shared receive queue fell below its limit.
     SrqLimitReached(QueuesId),
-    /// A completion queue overran or the device died; only a restart helps.
+    /// A completion queue overran or the device failed; only a restart helps.
     Fatal,
 }

@@ -1,11 +1,11 @@
-//! What the cold side of a device can answer beside success.
+//! Errors of the control path of a device.
 
 use std::io;
 
 /// Why a request to a device failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HcaError {
-    /// The device, port or object is not there.
+    /// The device, port or object does not exist.
     #[error("{what} {name} does not exist")]
     NotFound {
         /// Kind of object.
@@ -13,14 +13,14 @@ pub enum HcaError {
         /// Its name or number.
         name: String,
     },
-    /// An argument is outside what the device supports.
+    /// An argument exceeds what the device supports.
     #[error("{what}: {value} is not supported (the device allows {limit})")]
     Unsupported {
         /// Name of the attribute.
         what: &'static str,
-        /// What was asked for.
+        /// The requested value.
         value: u64,
-        /// What would do.
+        /// The permitted values.
         limit: String,
     },
     /// A transition that the queue pair's state does not allow (IBA 10.3.1).
@@ -30,25 +30,25 @@ pub enum HcaError {
         qpn: ib_wire::Qpn,
         /// The state that it is in.
         from: &'static str,
-        /// The transition that was asked for.
+        /// The requested transition.
         to: &'static str,
     },
-    /// No memory, no ring slot, no number left.
+    /// No memory, ring slot or number left.
     #[error("out of {0}")]
     Exhausted(&'static str),
     /// A system call failed.
     #[error("{what}")]
     Io {
-        /// What was being done.
+        /// The operation.
         what: String,
-        /// The system's answer.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
-    /// The device was taken away: unplugged, reset, or its driver unloaded. Nothing but closing it makes sense any more.
+    /// The device is gone: unplugged, reset, or its driver unloaded. It can only be closed.
     #[error("{0} was taken away: it was removed or reset, or its driver was unloaded")]
     Gone(String),
-    /// The environment is not as the device needs it; the text names the remedy.
+    /// The environment does not meet the device's needs; the text names the remedy.
     #[error("{0}")]
     Environment(String),
 }

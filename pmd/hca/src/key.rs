@@ -1,12 +1,12 @@
-//! Memory keys: what names memory to a device, and the rights that go with the name.
+//! Memory keys, and the rights that they grant.
 
-/// A memory key: the place of its entry in the device's table (24 bits) and a tag (8 bits). Whoever registers anew under the same
-/// place takes the next tag, so that who still has the key of old is refused (IBA 10.6.3).
+/// A memory key: an index in the device's table (24 bits) and a tag (8 bits). A new registration under the
+/// same index uses the next tag, so that holders of the old key are refused (IBA 10.6.3).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemoryKey(u32);
 
 impl MemoryKey {
-    /// From its 32 bits.
+    /// Creates a key from its 32 bits.
     #[must_use]
     pub const fn new(bits: u32) -> Self {
         Self(bits)
@@ -18,19 +18,19 @@ impl MemoryKey {
         self.0
     }
 
-    /// The place in the device's table.
+    /// The index in the device's table.
     #[must_use]
     pub const fn index(self) -> u32 {
         self.0 >> 8
     }
 
-    /// The owner's part.
+    /// The tag, which is chosen by the owner.
     #[must_use]
     pub const fn tag(self) -> u8 {
         self.0 as u8
     }
 
-    /// The same place with the next tag. Tag 0 is what a device leaves in a key that was freed: it is passed over.
+    /// The same index with the next tag. Tag 0 is skipped, because a device leaves it in a freed key.
     #[must_use]
     pub const fn next(self) -> Self {
         let tag = match self.tag().wrapping_add(1) {
@@ -47,16 +47,16 @@ impl std::fmt::Debug for MemoryKey {
     }
 }
 
-/// What a key lets its holders do. The device of its owner may always read.
+/// Rights that a key grants. The owner's device may always read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KeyRights {
-    /// The device of its owner may write: receives, answers of RDMA READs.
+    /// The owner's device may write: receives and RDMA READ responses.
     pub local_write: bool,
     /// Peers may read.
     pub remote_read: bool,
-    /// Peers may write; goes with `local_write` only (IBA 10.6.3).
+    /// Peers may write; needs `local_write` (IBA 10.6.3).
     pub remote_write: bool,
-    /// Peers may do atomic operations; goes with `local_write` only.
+    /// Peers may execute atomic operations; needs `local_write`.
     pub remote_atomic: bool,
 }
 
@@ -74,7 +74,7 @@ impl KeyRights {
     pub const WRITE: Self =
         Self { local_write: true, remote_read: false, remote_write: true, remote_atomic: false };
 
-    /// True if a device may be asked for them.
+    /// True if a device accepts this combination.
     #[must_use]
     pub const fn are_consistent(self) -> bool {
         self.local_write || !(self.remote_write || self.remote_atomic)
@@ -84,34 +84,34 @@ impl KeyRights {
 /// How a device registers memory from a send queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FastRegistration {
-    /// By what.
+    /// The operation.
     pub by: RegisteredBy,
-    /// Most pieces of memory that one key can name.
+    /// Most memory ranges of one key.
     pub max_pieces: u32,
-    /// A peer's SEND can end a key.
+    /// A peer's SEND can invalidate a key.
     pub remote_invalidate: bool,
-    /// An RDMA READ can end the key that its answer goes to.
+    /// An RDMA READ can invalidate the key that its response is written to.
     pub read_invalidate: bool,
 }
 
-/// Which of a device's operations makes a key.
+/// The operation that registers a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RegisteredBy {
-    /// UMR entries of mlx5: any list of pieces.
+    /// UMR entries of mlx5: any list of memory ranges.
     Umr,
-    /// Type 2 memory windows: one piece of one registered region.
+    /// Type 2 memory windows: one range of one registered region.
     Window,
 }
 
 /// What a memory operation waits for (IBA 10.8.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Fence {
-    /// Nothing but its turn.
+    /// Queue order only.
     #[default]
     None,
-    /// RDMA READs and atomics before it are done.
+    /// Completion of earlier RDMA READs and atomics.
     Reads,
-    /// All before it is done.
+    /// Completion of all earlier requests.
     All,
 }
 

@@ -1,14 +1,16 @@
-//! The words of the device seam: what host channel adapters and those who use them say to each other, whatever drives
-//! them. Numbers and attributes only: no packet buffer, no device. The traits that speak them are `pmd::hca`'s.
+//! The types of the device abstraction: what host channel adapters and their users exchange, whatever the
+//! driver. Numbers and attributes only: no packet buffers, no devices. The traits that use them are in
+//! `pmd::hca`.
 //!
-//! * [`AddressVector`], [`UdDestination`] – where a packet goes.
-//! * [`DeviceAttributes`], [`PortAttributes`], [`AsyncEvent`] – what a device is and what befalls it.
-//! * [`QpState`], [`QpTransition`] – life of a queue pair (IBA 10.3.1).
+//! * [`AddressVector`], [`UdDestination`] – destination of a packet.
+//! * [`DeviceAttributes`], [`PortAttributes`], [`AsyncEvent`] – attributes of a device, and its asynchronous
+//!   events.
+//! * [`QpState`], [`QpTransition`] – states of a queue pair (IBA 10.3.1).
 //! * [`QueuesConfig`], [`UdConfig`], [`RcConfig`] – a worker's queues.
-//! * [`Checksum`] – what a device tells of packets inside of messages.
-//! * [`MemoryKey`], [`KeyRights`], [`FastRegistration`] – names of memory, and the rights that go with them.
-//! * [`Source`], [`WcStatus`], [`QpEvent`] – what comes of receives and sends.
-//! * [`counted!`] – what is counted, by reason: one table for variants, labels and words.
+//! * [`Checksum`] – RX checksum metadata of packets inside messages.
+//! * [`MemoryKey`], [`KeyRights`], [`FastRegistration`] – memory keys and their rights.
+//! * [`Source`], [`WcStatus`], [`QpEvent`] – results of receives and sends.
+//! * [`counted!`] – counters by reason: one table for variants, labels and descriptions.
 #![forbid(unsafe_code)]
 
 mod address;

@@ -1,15 +1,15 @@
-//! What devices tell of the packets inside of what they receive.
+//! RX offload metadata of the packets inside received messages.
 
-/// What a device says of the checksum of an IPv4 header. That it is wrong is no fact: of a packet in a packet devices speak of the
-/// inner one, so who hears that computes it.
+/// RX checksum metadata of an IPv4 header. There is no value for a wrong checksum: for an encapsulated packet
+/// devices report on the inner header, so the receiver must compute the checksum in this case.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum Checksum {
-    /// Nothing: whoever wants to know has to compute it.
+    /// Not checked: the receiver must compute it.
     #[default]
     Unknown,
-    /// It is right.
+    /// Correct.
     Good,
-    /// It is not there, though the header is as its sender made it: whoever sends the packet on has to fill it in.
+    /// Not filled in by the sender, although the header is otherwise complete: the forwarder must fill it in.
     Missing,
 }

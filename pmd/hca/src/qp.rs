@@ -1,4 +1,4 @@
-//! States of queue pairs and what each change of state needs.
+//! States of queue pairs and the attributes of their transitions.
 
 use ib_wire::{Mtu, Psn, QKey, Qpn};
 
@@ -7,26 +7,26 @@ use crate::AddressVector;
 /// State of a queue pair (IBA 10.3.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QpState {
-    /// Fresh or torn down.
+    /// New or destroyed.
     Reset,
     /// Bound to a port; receives may be posted.
     Init,
-    /// Receives.
+    /// Receives packets.
     Rtr,
-    /// Receives and sends.
+    /// Receives and sends packets.
     Rts,
-    /// Receives; of sends only what was begun goes on (SQD, IBA 10.3.1.5).
+    /// Receives packets; completes only sends already started (SQD, IBA 10.3.1.5).
     SqDraining,
-    /// The same, and all that was begun is done.
+    /// As `SqDraining`, with all started sends complete.
     SqDrained,
-    /// A send of an unreliable queue pair failed; sends are flushed, receives go on.
+    /// A send of an unreliable queue pair failed; sends are flushed, receives continue.
     Sqe,
-    /// Everything is flushed.
+    /// All work requests are flushed.
     Err,
 }
 
 impl QpState {
-    /// True if packets are taken in.
+    /// True if the queue pair accepts packets.
     #[must_use]
     pub const fn receives(self) -> bool {
         match self {
@@ -35,7 +35,7 @@ impl QpState {
         }
     }
 
-    /// True if sends that were begun go on.
+    /// True if started sends continue.
     #[must_use]
     pub const fn goes_on_sending(self) -> bool {
         match self {
@@ -48,9 +48,9 @@ impl QpState {
 /// RC attributes of INIT → RTR.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RcToReceive {
-    /// The way to the other end.
+    /// The path to the peer.
     pub av: AddressVector,
-    /// The other end's queue pair.
+    /// The peer's queue pair.
     pub dest_qpn: Qpn,
     /// First PSN that we expect: the one we announced.
     pub rq_psn: Psn,
@@ -63,22 +63,22 @@ pub struct RcToReceive {
 /// RC attributes of RTR → RTS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RcToSend {
-    /// First PSN that we send: the one the other end announced.
+    /// First PSN that we send: the one the peer announced.
     pub sq_psn: Psn,
     /// Local ACK timeout code, 5 bits; 0 = never.
     pub timeout: u8,
     /// Retries after timeouts or sequence errors, 0 to 7.
     pub retry_count: u8,
-    /// Retries after RNR NAKs, 0 to 7; 7 = for ever.
+    /// Retries after RNR NAKs, 0 to 7; 7 = unlimited.
     pub rnr_retry: u8,
 }
 
 /// UC attributes of INIT → RTR.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UcToReceive {
-    /// The way to the other end.
+    /// The path to the peer.
     pub av: AddressVector,
-    /// The other end's queue pair.
+    /// The peer's queue pair.
     pub dest_qpn: Qpn,
     /// First PSN that we expect: the one we announced.
     pub rq_psn: Psn,
@@ -86,22 +86,22 @@ pub struct UcToReceive {
     pub path_mtu: Mtu,
 }
 
-/// What the ends of a connection may do with each other's memory (IBA 11.2.4.2). The default is nothing.
+/// Remote operations that the ends of a connection permit each other (IBA 11.2.4.2). The default is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RemoteAccess {
-    /// The other end may write.
+    /// The peer may write.
     pub write: bool,
-    /// The other end may read.
+    /// The peer may read.
     pub read: bool,
-    /// The other end may do atomic operations.
+    /// The peer may execute atomic operations.
     pub atomic: bool,
-    /// RDMA READs and atomic operations of the other end that are answered at once: its [`RemoteAccess::asked`].
+    /// Limit of concurrent RDMA READs and atomic operations from the peer: its [`RemoteAccess::asked`].
     pub answered: u8,
-    /// RDMA READs and atomic operations that are under way to the other end at once; others wait.
+    /// Limit of concurrent RDMA READs and atomic operations to the peer; others wait.
     pub asked: u8,
 }
 
-/// A change of state of a queue pair, with what it needs (IBA 10.3.1, 11.2.4.2).
+/// A transition of a queue pair, with its attributes (IBA 10.3.1, 11.2.4.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QpTransition {
     /// RESET → INIT of a datagram queue pair.
@@ -143,15 +143,15 @@ pub enum QpTransition {
     UdQKey(QKey),
     /// SQE → RTS of an unreliable queue pair.
     RecoverSend,
-    /// RTS → SQD: nothing more is begun; the queue pair drains, and then it is drained.
+    /// RTS → SQD: no more sends are started; the queue pair drains.
     DrainSend {
-        /// An event tells of that.
+        /// Raise an event when it is drained.
         notify: bool,
     },
     /// SQD → RTS, drained or not.
     ResumeSend,
-    /// Any state but RESET → ERR: flush. In ERR it flushes what was posted since.
+    /// Any state but RESET → ERR: flush. In ERR it flushes requests posted since the last flush.
     ToError,
-    /// Any state → RESET: forget what is outstanding.
+    /// Any state → RESET: discard outstanding requests.
     ToReset,
 }

@@ -1,5 +1,5 @@
-//! Network interfaces of this namespace: what `ioctl` tells of them and lets one set (netdevice(7)); [`tun`], interfaces whose
-//! other end is a program.
+//! Network interfaces of this namespace: attributes and settings available through `ioctl` (netdevice(7));
+//! [`tun`], interfaces whose other end is a program.
 
 pub mod tun;
 
@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-/// Longest name of an interface (`IFNAMSIZ` less its final zero).
+/// Longest name of an interface (`IFNAMSIZ` without its final zero).
 pub(crate) const MAX_NAME: usize = 15;
 
 /// `struct ifreq`.
@@ -19,7 +19,7 @@ pub(crate) struct Request(libc::ifreq);
 
 impl Request {
     pub(crate) fn new(name: &str) -> Self {
-        // SAFETY: a structure of bytes, numbers and pointers; all zeros is a value.
+        // SAFETY: a structure of bytes, numbers and pointers, for which all zeros is a valid value.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         let name = CString::new(name).unwrap_or_default();
         for (to, from) in request.ifr_name.iter_mut().take(MAX_NAME).zip(name.as_bytes()) {
@@ -46,7 +46,7 @@ impl Request {
     }
 
     pub(crate) fn call(&mut self, file: &OwnedFd, number: libc::Ioctl) -> io::Result<()> {
-        // SAFETY: all these calls take a `struct ifreq`, which lives until the call is over.
+        // SAFETY: all these calls take a `struct ifreq`, which lives until after the call.
         let result = unsafe { libc::ioctl(file.as_raw_fd(), number, &raw mut self.0) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
@@ -56,7 +56,7 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
 }
 
-fn ask(name: &str, number: libc::Ioctl) -> io::Result<Request> {
+fn query(name: &str, number: libc::Ioctl) -> io::Result<Request> {
     if name.len() > MAX_NAME {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -65,7 +65,7 @@ fn ask(name: &str, number: libc::Ioctl) -> io::Result<Request> {
     Ok(request)
 }
 
-/// Sets it up or down.
+/// Sets an interface up or down.
 pub fn set_up(name: &str, up: bool) -> io::Result<()> {
     if name.len() > MAX_NAME {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -75,14 +75,14 @@ pub fn set_up(name: &str, up: bool) -> io::Result<()> {
     request.call(&socket()?, libc::SIOCSIFFLAGS)
 }
 
-/// Its index.
+/// The index of an interface.
 pub fn index(name: &str) -> io::Result<u32> {
-    let request = ask(name, libc::SIOCGIFINDEX)?;
+    let request = query(name, libc::SIOCGIFINDEX)?;
     // SAFETY: the call has filled in a number, and every field of the union is plain data.
     Ok(unsafe { request.0.ifr_ifru.ifru_ifindex } as u32)
 }
 
-/// What the interface of this index is called now; `ENODEV` if there is none.
+/// The current name of the interface with this index; `ENODEV` if there is none.
 pub fn name(index: u32) -> io::Result<String> {
     let mut request = Request::new("");
     request.0.ifr_ifru.ifru_ifindex = index as libc::c_int;
@@ -91,16 +91,17 @@ pub fn name(index: u32) -> io::Result<String> {
     String::from_utf8(name).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// True if the interface of this index, which stays when it is renamed, is up and has a carrier; `ENODEV` if it is gone.
+/// True if the interface with this index is up and has a carrier; `ENODEV` if it is gone. The index survives
+/// a rename.
 pub fn is_running(index: u32) -> io::Result<bool> {
     loop {
         let name = name(index)?;
-        match ask(&name, libc::SIOCGIFFLAGS) {
+        match query(&name, libc::SIOCGIFFLAGS) {
             Ok(request) if self::index(&name).is_ok_and(|same| same == index) => {
                 return Ok(flags_are_running(&request));
             }
             Err(e) if e.raw_os_error() != Some(libc::ENODEV) => return Err(e),
-            // It was renamed in between, or is gone.
+            // Renamed in between, or gone.
             Ok(_) | Err(_) => {}
         }
     }
@@ -112,30 +113,30 @@ fn flags_are_running(request: &Request) -> bool {
     flags & (libc::IFF_UP | libc::IFF_RUNNING) == libc::IFF_UP | libc::IFF_RUNNING
 }
 
-/// Its MAC address; an error if it is none of Ethernet.
+/// The MAC address of an interface; an error if it is not an Ethernet interface.
 pub fn mac(name: &str) -> io::Result<[u8; 6]> {
-    let request = ask(name, libc::SIOCGIFHWADDR)?;
+    let request = query(name, libc::SIOCGIFHWADDR)?;
     // SAFETY: the call has filled in an address, and every field of the union is plain data.
     let address = unsafe { request.0.ifr_ifru.ifru_hwaddr };
     if address.sa_family != libc::ARPHRD_ETHER {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, "it is no Ethernet interface"));
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "not an Ethernet interface"));
     }
     let [a, b, c, d, e, f, ..] = address.sa_data.map(|b| b as u8);
     Ok([a, b, c, d, e, f])
 }
 
-/// Its MTU in bytes: the longest IP packet.
+/// The MTU of an interface in bytes: the longest IP packet.
 pub fn mtu(name: &str) -> io::Result<usize> {
-    let request = ask(name, libc::SIOCGIFMTU)?;
+    let request = query(name, libc::SIOCGIFMTU)?;
     // SAFETY: the call has filled in a number, and every field of the union is plain data.
     let mtu = unsafe { request.0.ifr_ifru.ifru_mtu };
     Ok(usize::try_from(mtu).unwrap_or(0))
 }
 
-/// Commands of `SIOCETHTOOL` (linux/ethtool.h): one that answers true or false, and one that answers with flags.
+/// Commands of `SIOCETHTOOL` (linux/ethtool.h): one that returns true or false, and one that returns flags.
 const ETHTOOL_GGRO: u32 = 0x2b;
 const ETHTOOL_GFLAGS: u32 = 0x25;
-/// The flag for joining by the adapter.
+/// The flag of large receive offload in the adapter.
 const ETH_FLAG_LRO: u32 = 1 << 15;
 
 /// `struct ethtool_value`.
@@ -145,7 +146,7 @@ struct EthtoolValue {
     data: u32,
 }
 
-/// What joins packets of one connection to longer ones before a program sees them: `gro`, `lro`.
+/// The offloads that merge packets of one connection before a program sees them: `gro`, `lro`.
 pub fn joins_packets(name: &str) -> io::Result<Vec<&'static str>> {
     let get = |command| {
         if name.len() > MAX_NAME {
@@ -154,7 +155,7 @@ pub fn joins_packets(name: &str) -> io::Result<Vec<&'static str>> {
         let mut value = EthtoolValue { command, data: 0 };
         let mut request = Request::new(name);
         request.0.ifr_ifru.ifru_data = (&raw mut value).cast();
-        // The value, which the call fills in, lives until it is over.
+        // The value, which the call fills in, lives until after the call.
         request.call(&socket()?, libc::SIOCETHTOOL as libc::Ioctl)?;
         Ok::<u32, io::Error>(value.data)
     };
@@ -163,10 +164,10 @@ pub fn joins_packets(name: &str) -> io::Result<Vec<&'static str>> {
     Ok([(gro, "gro"), (lro, "lro")].into_iter().filter_map(|(on, what)| on.then_some(what)).collect())
 }
 
-/// The command that answers with the driver (linux/ethtool.h).
+/// The command that returns the driver (linux/ethtool.h).
 const ETHTOOL_GDRVINFO: u32 = 0x3;
 
-/// `struct ethtool_drvinfo`: the command, the driver's name and what is not read here.
+/// `struct ethtool_drvinfo`: the command, the driver's name, and fields that are not used here.
 #[repr(C)]
 struct EthtoolDriver {
     command: u32,
@@ -176,7 +177,7 @@ struct EthtoolDriver {
 
 const _: () = assert!(size_of::<EthtoolDriver>() == 196);
 
-/// The name of its driver, `veth` for instance.
+/// The name of an interface's driver, for example `veth`.
 pub fn driver(name: &str) -> io::Result<String> {
     if name.len() > MAX_NAME {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -184,7 +185,7 @@ pub fn driver(name: &str) -> io::Result<String> {
     let mut answer = EthtoolDriver { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
     let mut request = Request::new(name);
     request.0.ifr_ifru.ifru_data = (&raw mut answer).cast();
-    // The answer, which the call fills in, lives until it is over.
+    // The reply, which the call fills in, lives until after the call.
     request.call(&socket()?, libc::SIOCETHTOOL as libc::Ioctl)?;
     let end = answer.driver.iter().position(|byte| *byte == 0).unwrap_or(answer.driver.len());
     Ok(String::from_utf8_lossy(answer.driver.get(..end).unwrap_or_default()).into_owned())
@@ -204,13 +205,13 @@ mod tests {
     #[test]
     fn only_ethernet_has_a_mac_address() {
         let error = mac("lo").unwrap_err();
-        assert!(error.to_string().contains("no Ethernet interface"), "{error}");
+        assert!(error.to_string().contains("not an Ethernet interface"), "{error}");
         assert!(mtu("lo").unwrap() > 0);
         assert!(mtu("way-too-long-for-an-interface").is_err());
     }
 
     #[test]
-    fn an_interface_says_what_joins_its_packets() {
+    fn an_interface_reports_the_offloads_that_merge_packets() {
         assert!(joins_packets("lo").unwrap().iter().all(|what| ["gro", "lro"].contains(what)));
         assert_eq!(joins_packets("nosuch0").unwrap_err().raw_os_error(), Some(libc::ENODEV));
         assert!(joins_packets("way-too-long-for-an-interface").is_err());

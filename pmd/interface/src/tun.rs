@@ -1,4 +1,4 @@
-//! TUN interfaces: the way of a virtual host's packets to and from a kernel's IP stack.
+//! TUN interfaces: the path of a virtual host's packets to and from a kernel's IP stack.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::Ipv4Addr;
@@ -12,53 +12,53 @@ use rustix::thread::LinkNameSpaceType;
 
 use crate::{MAX_NAME, Request};
 
-/// What a TUN interface shall be.
+/// Configuration of a TUN interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TunConfig {
     /// Name of the interface; it must not exist yet.
     pub name: String,
-    /// Name of the network namespace (as of `ip netns`); `None` for our own.
+    /// Name of the network namespace (as in `ip netns`); `None` for our own.
     pub netns: Option<String>,
     /// IP MTU, 68 to 65,535.
     pub mtu: u32,
-    /// Its address.
+    /// IPv4 address.
     pub address: Ipv4Addr,
-    /// Bits of the network part.
+    /// Prefix length.
     pub prefix: u8,
 }
 
-/// Why there is no TUN interface.
+/// Why a TUN interface could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum TunError {
-    /// Not a name of an interface.
-    #[error("`{0}` is not a name for an interface: 1 to 15 letters, digits, `-`, `_` or `.`")]
+    /// Not a valid name of an interface.
+    #[error("`{0}` is not a valid interface name: use 1 to 15 letters, digits, `-`, `_` or `.`")]
     Name(String),
-    /// Not a prefix length.
-    #[error("a prefix of {0} bits is not within 0 and 32")]
+    /// Not a valid prefix length.
+    #[error("prefix length {0} is not between 0 and 32")]
     Prefix(u8),
     /// No such namespace.
-    #[error("there is no network namespace {name}; make it with: ip netns add {name}")]
+    #[error("there is no network namespace {name}; create it with: ip netns add {name}")]
     Netns {
         /// Its name.
         name: String,
-        /// The system's answer.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
     /// A call failed.
     #[error("cannot {what} interface {name}")]
     Call {
-        /// What was being done.
+        /// The operation.
         what: &'static str,
         /// The interface.
         name: String,
-        /// The system's answer.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
 }
 
-/// What became of a packet that was handed to the kernel.
+/// Result of handing a packet to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Delivery {
     /// The kernel accepted it.
@@ -69,7 +69,7 @@ pub enum Delivery {
     Down,
 }
 
-/// A TUN interface; it goes when this is dropped.
+/// A TUN interface, removed when this is dropped.
 #[derive(Debug)]
 pub struct Tun {
     device: OwnedFd,
@@ -77,7 +77,7 @@ pub struct Tun {
 }
 
 impl Tun {
-    /// Makes an interface, gives it its address and sets it up. Needs the privilege to administer the network.
+    /// Creates an interface, sets its address and sets it up. Needs CAP_NET_ADMIN.
     pub fn create(config: &TunConfig) -> Result<Self, TunError> {
         let good = |c: u8| c.is_ascii_alphanumeric() || b"-_.".contains(&c);
         let name = config.name.as_str();
@@ -91,28 +91,30 @@ impl Tun {
         let device = match &config.netns {
             None => create_here(config),
             Some(netns) => {
-                // A thread of its own, since the namespace is the thread's and this one stays where it is.
+                // In a new thread: a namespace belongs to a thread, and this one stays where it is.
                 let create = || enter(netns).and_then(|()| create_here(config));
                 std::thread::scope(|scope| scope.spawn(create).join())
-                    .unwrap_or_else(|_| Err(call("make", name, io::ErrorKind::Other.into())))
+                    .unwrap_or_else(|_| Err(call("create", name, io::ErrorKind::Other.into())))
             }
         }?;
         Ok(Self { device, name: config.name.clone() })
     }
 
-    /// Its name.
+    /// The interface's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The next packet that the kernel sends by this interface, without any header in front; `None` if there is none.
-    /// What does not fit `into` is cut off.
+    /// Reads the next packet that the kernel sends on this interface, without a header in front; `None` if
+    /// there is none. A packet that does not fit `into` is truncated.
     pub fn read(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
         wait_none(rustix::io::readv(&self.device, into))
     }
 
-    /// Hands a packet to the kernel as received by this interface. Fails with
+    /// Passes a packet to the kernel as received on this interface.
+    ///
+    /// # Errors
     /// `EBADFD` if the interface was deleted.
     pub fn write(&self, packet: &[IoSlice<'_>]) -> io::Result<Delivery> {
         match rustix::io::writev(&self.device, packet) {
@@ -152,13 +154,13 @@ fn enter(netns: &str) -> Result<(), TunError> {
     rustix::thread::move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).map_err(failed)
 }
 
-/// Makes the interface in the namespace of the calling thread.
-/// Packets that wait in the interface for us. It drops what finds no room, and a TCP sender's window fills 500, which
-/// is what the kernel gives, in a few milliseconds.
+/// Packets queued in the interface for us. The interface drops the excess, and a TCP sender's window fills
+/// the kernel's default of 500 in a few milliseconds.
 const QUEUE_LENGTH: libc::c_int = 4096;
 /// From `linux/sockios.h`.
 const SIOCSIFTXQLEN: libc::Ioctl = 0x8943;
 
+/// Creates the interface in the namespace of the calling thread.
 fn create_here(config: &TunConfig) -> Result<OwnedFd, TunError> {
     let name = config.name.as_str();
     let failed = |what| move |e: io::Error| call(what, name, e);
@@ -167,7 +169,7 @@ fn create_here(config: &TunConfig) -> Result<OwnedFd, TunError> {
         .map_err(|e| call("open /dev/net/tun for", name, e.into()))?;
     let mut request = Request::new(name);
     request.set_flags((libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_TUN_EXCL) as libc::c_short);
-    request.call(&device, libc::TUNSETIFF).map_err(failed("make"))?;
+    request.call(&device, libc::TUNSETIFF).map_err(failed("create"))?;
 
     let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
         .map_err(|e| call("open a socket for", name, e.into()))?;
@@ -214,12 +216,12 @@ mod tests {
         assert!(error.to_string().contains("ip netns add no-such-netns"), "{error}");
     }
 
-    /// A namespace of the test's own thread.
+    /// Moves the test's thread to a new namespace.
     fn own_namespace() -> bool {
-        // SAFETY: only the network namespace of this thread changes, which nothing else relies on.
+        // SAFETY: only the network namespace of this thread changes, and nothing else relies on it.
         let result = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
         if let Err(e) = result {
-            eprintln!("skipped: cannot make a network namespace: {e}");
+            eprintln!("skipped: cannot create a network namespace: {e}");
         }
         result.is_ok()
     }
@@ -232,8 +234,8 @@ mod tests {
             }
             let tun = Tun::create(&config()).unwrap();
             let again = Tun::create(&config()).unwrap_err();
-            assert!(again.to_string().contains("make interface ibtest0"), "{again}");
-            // Out: what the kernel routes to the interface, in two pieces.
+            assert!(again.to_string().contains("create interface ibtest0"), "{again}");
+            // Out: a packet that the kernel routes to the interface, in two buffers.
             let socket = std::net::UdpSocket::bind("198.51.100.1:5000").unwrap();
             socket.send_to(&[7; 60_000], "198.51.100.2:6000").unwrap();
             let (mut head, mut rest) = ([0; 28], vec![0; 65_535]);
@@ -245,7 +247,7 @@ mod tests {
                 }
             };
             assert_eq!((len, &head[16..20], rest[0]), (60_028, &[198, 51, 100, 2][..], 7));
-            // In: the same with its ends exchanged (the checksums do not mind).
+            // In: the same with source and destination exchanged (the checksums stay valid).
             for i in 0..4 {
                 head.swap(12 + i, 16 + i);
             }
@@ -257,7 +259,7 @@ mod tests {
             let mut got = vec![0; 65_535];
             let (len, from) = socket.recv_from(&mut got).unwrap();
             assert_eq!((len, from.to_string().as_str()), (60_000, "198.51.100.2:6000"));
-            // An interface that is down drops the packet and still has nothing to read.
+            // An interface that is down drops the packet, and there is nothing to read.
             crate::set_up("ibtest0", false).unwrap();
             assert_eq!(tun.write(&packet).unwrap(), Delivery::Down);
             assert_eq!(tun.read(&mut [IoSliceMut::new(&mut got)]).unwrap(), None);

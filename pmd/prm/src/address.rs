@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::layout;
 
-/// Address vector of a datagram, with the destination's queue pair and key in front.
+/// Address vector of a datagram, preceded by the destination's queue pair and key.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -39,7 +39,7 @@ pub struct DatagramAddress {
 
 impl DatagramAddress {
     /// In `dqp`: this is the 48-byte form, which the driver always writes. Without it only the first
-    /// [`DatagramAddress::BASE`] bytes are there, and no GRH.
+    /// [`DatagramAddress::BASE`] bytes exist, and there is no GRH.
     pub const EXTENDED: u32 = 0x8000_0000;
     /// Bytes of the short form.
     pub const BASE: usize = 16;

@@ -1,9 +1,9 @@
-//! What a device says that it can: fields of the general capabilities, 256 bytes.
+//! Capabilities of a device: fields of the general capabilities, 256 bytes.
 
-/// Bytes of one kind of capabilities.
+/// Size of one kind of capabilities in bytes.
 pub const CAPABILITIES: usize = 0x1000;
 
-/// A field: a run of bits, counted from the most significant one of the first byte.
+/// A field: consecutive bits, counted from the most significant bit of the first byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BitField {
     first: usize,
@@ -11,13 +11,13 @@ pub struct BitField {
 }
 
 impl BitField {
-    /// `width` bits from bit `bit` of byte `byte` on.
+    /// A field of `width` bits from bit `bit` of byte `byte` on.
     #[must_use]
     pub const fn new(byte: usize, bit: usize, width: usize) -> Self {
         Self { first: byte * 8 + bit, width }
     }
 
-    /// Writes the low bits of `value`; what lies behind the end of `bytes` is left out.
+    /// Writes the low bits of `value`; bits behind the end of `bytes` are ignored.
     pub fn set(self, bytes: &mut [u8], value: u64) {
         for n in 0..self.width {
             let at = self.first + n;
@@ -28,7 +28,7 @@ impl BitField {
         }
     }
 
-    /// Reads the field; what lies behind the end is zero.
+    /// Reads the field; bits behind the end are zero.
     #[must_use]
     pub fn get(self, bytes: &[u8]) -> u64 {
         (self.first..self.first + self.width).fold(0, |value, at| {
@@ -38,13 +38,13 @@ impl BitField {
     }
 }
 
-/// Kinds of capabilities: the modifier of the query is twice the kind, and one more for what is in force.
+/// Kinds of capabilities. The modifier of the query is twice the kind, plus one for the current values.
 pub const GENERAL: u16 = 0;
-/// Of atomic operations.
+/// Capabilities of atomic operations.
 pub const ATOMIC: u16 = 3;
 
-/// Fields of the general capabilities. `log` stands for a binary logarithm.
-#[expect(missing_docs, reason = "the names say it")]
+/// Fields of the general capabilities. `log` means a binary logarithm.
+#[expect(missing_docs, reason = "the names are self-explanatory")]
 pub mod general {
     use super::BitField;
 
@@ -64,17 +64,17 @@ pub mod general {
     pub const LOG_MAX_KLM_LIST: BitField = BitField::new(0x23, 2, 6);
     pub const LOG_MAX_READS_OUT: BitField = BitField::new(0x29, 2, 6);
     pub const LOG_MAX_READS_IN: BitField = BitField::new(0x2b, 2, 6);
-    /// 0 for 8 entries, each more doubles them.
+    /// 0 for 8 entries; each increment doubles them.
     pub const GID_TABLE_SIZE: BitField = BitField::new(0x2e, 0, 16);
-    /// Sets of counters tell what came out of sequence.
+    /// Counter sets count out-of-sequence events.
     pub const OUT_OF_SEQUENCE_COUNT: BitField = BitField::new(0x30, 0, 1);
-    /// They tell what has to be sent again, and why.
+    /// Counter sets count retransmissions by cause.
     pub const RETRANSMISSION_COUNTS: BitField = BitField::new(0x30, 2, 1);
-    /// Sets of counters that queue pairs can be in.
+    /// Number of counter sets for queue pairs.
     pub const MAX_COUNTER_SETS: BitField = BitField::new(0x30, 6, 10);
-    /// 0 for 128 entries, each more doubles them.
+    /// 0 for 128 entries; each increment doubles them.
     pub const PKEY_TABLE_SIZE: BitField = BitField::new(0x32, 0, 16);
-    /// Ports are asked about by commands, not by management datagrams.
+    /// Ports are queried by commands, not by management datagrams.
     pub const IB_VIRT: BitField = BitField::new(0x34, 2, 1);
     pub const LOCAL_ACK_DELAY: BitField = BitField::new(0x35, 3, 5);
     /// 0 for InfiniBand, 1 for Ethernet.
@@ -84,7 +84,7 @@ pub mod general {
     pub const CQE_VERSION: BitField = BitField::new(0x3f, 4, 4);
     /// UMR entries do not work on keys for lists of keys.
     pub const UMR_WITHOUT_INDIRECT: BitField = BitField::new(0x41, 1, 1);
-    /// Atomic operations, of which [`super::atomic`] says more.
+    /// Atomic operations; see [`super::atomic`].
     pub const ATOMIC: BitField = BitField::new(0x43, 6, 1);
     pub const CQ_RESIZE: BitField = BitField::new(0x44, 1, 1);
     pub const CQ_MODERATION: BitField = BitField::new(0x44, 2, 1);
@@ -96,7 +96,7 @@ pub mod general {
     pub const UC: BitField = BitField::new(0x47, 6, 1);
     pub const RC: BitField = BitField::new(0x47, 7, 1);
     pub const LOG_PAGE_SIZE: BitField = BitField::new(0x4b, 0, 8);
-    /// Doorbells may bring whole work queue entries.
+    /// Doorbells may contain whole work queue entries.
     pub const BLUE_FLAME: BitField = BitField::new(0x4c, 0, 1);
     pub const LOG_DOORBELL_REGISTER: BitField = BitField::new(0x4d, 3, 5);
     pub const MAX_SEND_WQE: BitField = BitField::new(0x52, 0, 16);
@@ -105,9 +105,9 @@ pub mod general {
     pub const LOG_MAX_GROUPS: BitField = BitField::new(0x63, 0, 8);
     pub const LOG_MAX_PD: BitField = BitField::new(0x65, 3, 5);
     pub const LOG_MAX_XRCD: BitField = BitField::new(0x67, 3, 5);
-    /// Users that give commands of their own; 0 for none.
+    /// Users that send commands of their own; 0 for none.
     pub const LOG_MAX_USERS: BitField = BitField::new(0x8c, 3, 5);
-    /// Ticks of the device's clock in a millisecond.
+    /// Ticks of the device's clock per millisecond.
     pub const CLOCK_KHZ: BitField = BitField::new(0x9c, 0, 32);
 }
 
@@ -115,18 +115,18 @@ pub mod general {
 pub mod atomic {
     use super::BitField;
 
-    /// Byte order that answers of 8 bytes are laid down in: [`BIG_ENDIAN`] or [`HOST_ENDIAN`]. Set by SET_HCA_CAP.
+    /// Byte order of responses of 8 bytes in memory: [`BIG_ENDIAN`] or [`HOST_ENDIAN`]. Set by SET_HCA_CAP.
     pub const ANSWER_ORDER: BitField = BitField::new(0x08, 0, 2);
-    /// It can be [`HOST_ENDIAN`].
+    /// [`HOST_ENDIAN`] is supported.
     pub const HOST_ORDER_SUPPORTED: BitField = BitField::new(0x08, 6, 1);
     /// Operations: see [`COMPARE_SWAP`].
     pub const OPERATIONS: BitField = BitField::new(0x12, 0, 16);
-    /// Sizes that queue pairs can do, each a bit by its binary logarithm: see [`EIGHT_BYTES`].
+    /// Sizes that queue pairs support, each a bit at its binary logarithm: see [`EIGHT_BYTES`].
     pub const SIZES: BitField = BitField::new(0x16, 0, 16);
 
     /// In [`ANSWER_ORDER`]: the most significant byte first.
     pub const BIG_ENDIAN: u64 = 0;
-    /// In [`ANSWER_ORDER`]: as the host keeps numbers.
+    /// In [`ANSWER_ORDER`]: the host's byte order.
     pub const HOST_ENDIAN: u64 = 1;
     /// In [`OPERATIONS`].
     pub const COMPARE_SWAP: u64 = 1;

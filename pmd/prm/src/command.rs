@@ -1,12 +1,12 @@
-//! The command interface: how a driver asks the device's firmware for something. An entry of the command queue holds the first
-//! 16 bytes of input and output; the rest lies in chains of mailboxes.
+//! The command interface, through which a driver sends requests to the device's firmware. An entry of the
+//! command queue holds the first 16 bytes of input and output; the rest is in chains of mailboxes.
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::layout;
 
-/// Bytes of input and output that the entry itself holds.
+/// Bytes of input and output in the entry itself.
 pub const COMMAND_INLINE: usize = 16;
 
 /// An entry of the command queue.
@@ -21,32 +21,32 @@ pub struct CommandEntry {
     pub input_len: U32,
     /// Address of the first input mailbox.
     pub input_mailbox: U64,
-    /// Begin of the input.
+    /// Start of the input.
     pub input: [u8; COMMAND_INLINE],
-    /// Begin of the output.
+    /// Start of the output.
     pub output: [u8; COMMAND_INLINE],
     /// Address of the first output mailbox.
     pub output_mailbox: U64,
-    /// Bytes of output that there is room for.
+    /// Size of the output buffer in bytes.
     pub output_len: U32,
-    /// Stands in all mailboxes of the command, too.
+    /// Repeated in all mailboxes of the command.
     pub token: u8,
-    /// Over the entry, where signatures are in use.
+    /// Signature of the entry, if used.
     pub signature: u8,
     /// Zero.
     pub reserved_62: u8,
-    /// Bit 0: the entry is the device's; bits 1 to 7: how its delivery went ([`Delivery`]).
+    /// Bit 0: the device owns the entry; bits 1 to 7: delivery status ([`Delivery`]).
     pub status_own: u8,
 }
 
 impl CommandEntry {
-    /// Commands that lie in the host's memory.
+    /// Type of commands in the host's memory.
     pub const TYPE: u8 = 7;
-    /// In `status_own`: the entry is the device's.
+    /// In `status_own`: the device owns the entry.
     pub const OWNED: u8 = 1;
-    /// Where `output` begins.
+    /// Offset of `output`.
     pub const OUTPUT: usize = 0x20;
-    /// Where `status_own` is.
+    /// Offset of `status_own`.
     pub const STATUS_OWN: usize = 0x3f;
 }
 
@@ -68,55 +68,55 @@ pub struct Mailbox {
     pub reserved_512: [u8; 48],
     /// Address of the next one.
     pub next: U64,
-    /// Its place in the chain, from 0.
+    /// Its index in the chain, from 0.
     pub block: U32,
     /// Zero.
     pub reserved_572: u8,
-    /// The command's.
+    /// The command's token.
     pub token: u8,
-    /// Over the last bytes, where signatures are in use.
+    /// Signature of the last bytes, if used.
     pub control_signature: u8,
-    /// Over all, where signatures are in use.
+    /// Signature of all bytes, if used.
     pub signature: u8,
 }
 
 layout!(Mailbox, 576, next @ 0x230, block @ 0x238, token @ 0x23d, signature @ 0x23f);
 
-/// How the delivery of a command went, whatever came of the command.
+/// Delivery status of a command, independent of its result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Delivery {
-    /// Well.
+    /// Success.
     Good = 0,
     /// A mailbox has another token.
     Token = 2,
-    /// A mailbox has another place in its chain.
+    /// A mailbox has another index in its chain.
     BlockNumber = 3,
     /// An output mailbox is not in memory.
     OutputPointer = 4,
     /// An input mailbox is not in memory.
     InputPointer = 5,
-    /// The input is too long, or too short to say which command it is.
+    /// The input is too long, or too short to contain the opcode.
     InputLength = 8,
-    /// There is too little or too much room for the output.
+    /// The output buffer is too short or too long.
     OutputLength = 9,
-    /// The entry is of another type.
+    /// The entry has another type.
     CommandType = 0x10,
 }
 
-/// What came of a command: the first byte of its output.
+/// Result of a command: the first byte of its output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum CommandStatus {
-    /// It is done.
+    /// Success.
     Good = 0x00,
     /// The device is at fault.
     Internal = 0x01,
     /// No such command.
     BadOperation = 0x02,
-    /// A parameter is out of its range, or an address is no memory.
+    /// A parameter is out of range, or an address is not in memory.
     BadParameter = 0x03,
-    /// The device is not in a state for it.
+    /// The device's state does not permit it.
     BadSystemState = 0x04,
     /// No such object.
     BadResource = 0x05,
@@ -124,31 +124,31 @@ pub enum CommandStatus {
     ResourceBusy = 0x06,
     /// More than the device allows.
     ExceedsLimit = 0x08,
-    /// The queue pair is not in a state for it.
+    /// The queue pair's state does not permit it.
     BadQpState = 0x10,
-    /// A management datagram that nobody answers.
+    /// A management datagram without a response.
     BadPacket = 0x30,
-    /// A queue has more in it than would fit.
+    /// A queue contains more entries than fit.
     BadSize = 0x40,
     /// No room for another object.
     NoResources = 0x0f,
     /// The input is too short.
     BadInputLength = 0x50,
-    /// There is too little room for the output.
+    /// The output buffer is too short.
     BadOutputLength = 0x51,
 }
 
-/// How all inputs begin.
+/// Header of all inputs.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct InputHeader {
     /// See [`opcode`].
     pub opcode: U16,
-    /// The user on whose behalf it is.
+    /// The user on whose behalf the command is sent.
     pub uid: U16,
     /// Zero.
     pub reserved_4: U16,
-    /// What kind of the command it is.
+    /// Variant of the command.
     pub modifier: U16,
     /// First parameter: for most commands the number of an object, in the low 24 bits.
     pub number: U32,
@@ -158,7 +158,7 @@ pub struct InputHeader {
 
 layout!(InputHeader, 16, opcode @ 0, uid @ 2, modifier @ 6, number @ 8, parameter @ 12);
 
-/// How all outputs begin.
+/// Header of all outputs.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct OutputHeader {
@@ -166,7 +166,7 @@ pub struct OutputHeader {
     pub status: u8,
     /// Zero.
     pub reserved_1: [u8; 3],
-    /// More about the status; the device's own numbers.
+    /// Detail of the status; the numbers are device specific.
     pub syndrome: U32,
     /// First value: for most commands the number of an object.
     pub number: U32,
@@ -176,8 +176,8 @@ pub struct OutputHeader {
 
 layout!(OutputHeader, 16, syndrome @ 4, number @ 8, parameter @ 12);
 
-/// Commands by their codes.
-#[expect(missing_docs, reason = "the names say it")]
+/// Opcodes of commands.
+#[expect(missing_docs, reason = "the names are self-explanatory")]
 pub mod opcode {
     pub const QUERY_HCA_CAP: u16 = 0x100;
     pub const QUERY_ADAPTER: u16 = 0x101;
@@ -255,47 +255,47 @@ pub mod opcode {
 pub mod q_counter {
     /// Offset of a byte with [`CLEARS`].
     pub const CLEAR: usize = 0x18;
-    /// The counters begin anew.
+    /// Clear the counters.
     pub const CLEARS: u8 = 0x80;
     /// Offset of the set's number, a byte.
     pub const SET: usize = 0x1f;
 }
 
-/// What MODIFY_CQ changes: its modifier says how its second parameter, a mask, is meant.
+/// What MODIFY_CQ changes: the modifier selects the meaning of the second parameter, a mask.
 pub mod modify_cq {
     /// Modifier: moderation.
     pub const MODERATION: u16 = 0;
     /// Modifier: another ring.
     pub const RESIZE: u16 = 1;
-    /// Of moderation: the period.
+    /// Moderation: the period.
     pub const PERIOD: u32 = 1 << 0;
-    /// Of moderation: the number of completions.
+    /// Moderation: the number of completions.
     pub const COUNT: u32 = 1 << 1;
-    /// Of another ring: its size, the offset in its first page, the size of its pages; all three come together.
+    /// Another ring: its size, the offset in its first page, and the size of its pages, all together.
     pub const RING: u32 = 7;
 }
 
-/// Where the list of pages begins in the input of a command that creates a queue or a key.
+/// Offset of the page list in the input of a command that creates a queue or a key.
 pub const PAGE_LIST: usize = 0x110;
 
-/// Where the context begins in the input of all such commands but those of queue pairs.
+/// Offset of the context in the input of all such commands except those of queue pairs.
 pub const CONTEXT: usize = 0x10;
 
-/// Where the context of a queue pair begins, in input and output.
+/// Offset of the context of a queue pair, in input and output.
 pub const QP_CONTEXT: usize = 0x18;
 
 /// Versions of the interface (ISSI).
 pub mod issi {
-    /// Offset of the version in force, 16 bits, in the output of QUERY_ISSI and the input of SET_ISSI.
+    /// Offset of the current version, 16 bits, in the output of QUERY_ISSI and the input of SET_ISSI.
     pub const CURRENT: usize = 0xa;
-    /// Offset of the word that tells, a bit each, which versions there are.
+    /// Offset of the bit mask of supported versions.
     pub const SUPPORTED: usize = 0x6c;
 }
 
-/// Where the context of a receive memory pool begins, in input and output.
+/// Offset of the context of a receive memory pool, in input and output.
 pub const RMP_CONTEXT: usize = 0x20;
 
-/// In the input of MODIFY_RMP: what is changed.
+/// Fields of MODIFY_RMP.
 pub mod modify_rmp {
     /// Offset of the mask.
     pub const MASK: usize = 0x14;
@@ -303,14 +303,15 @@ pub mod modify_rmp {
     pub const LIMIT: u32 = 1 << 0;
 }
 
-/// In the input of CREATE_XRC_SRQ: the ring is memory that the user has registered (UMEM).
+/// In the input of CREATE_XRC_SRQ: the ring is in user-registered memory (UMEM).
 pub const XRC_SRQ_UMEM: (usize, u8) = (0x5c, 0x80);
 
-/// In the input of CREATE_CQ and MODIFY_CQ: the ring is memory that the user has registered (UMEM), not a list of pages.
+/// In the input of CREATE_CQ and MODIFY_CQ: the ring is in user-registered memory (UMEM), not on a list of
+/// pages.
 pub const CQ_UMEM: (usize, u8) = (0x5c, 0x80);
 
-/// The same of CREATE_QP.
+/// The same for CREATE_QP.
 pub const QP_UMEM: (usize, u8) = (0x10c, 0x80);
 
-/// Where the mask of events is in the input that creates an event queue.
+/// Offset of the event mask in the input that creates an event queue.
 pub const EVENT_MASK: usize = 0x58;

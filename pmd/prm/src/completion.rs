@@ -6,11 +6,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::layout;
 use hca::WcStatus;
 
-/// What a completion queue entry tells of: the upper four bits of its last byte.
+/// Type of a completion queue entry: the upper four bits of its last byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum CqeOpcode {
-    /// A send work request is done.
+    /// A send work request has completed.
     Requester = 0,
     /// An RDMA WRITE with immediate has arrived.
     ReceiveWriteImm = 1,
@@ -20,18 +20,18 @@ pub enum CqeOpcode {
     ReceiveSendImm = 3,
     /// A SEND with invalidate has arrived.
     ReceiveSendInvalidate = 4,
-    /// The queue goes on in another ring.
+    /// The queue continues in another ring.
     Resize = 5,
     /// A send work request has failed.
     RequesterError = 13,
     /// A receive has failed.
     ResponderError = 14,
-    /// Nothing: the slot has never been written.
+    /// Invalid: the slot has never been written.
     Invalid = 15,
 }
 
 impl CqeOpcode {
-    /// From its code.
+    /// Converts from a code.
     #[inline]
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
@@ -56,11 +56,11 @@ pub mod cqe_owner {
     pub const OWNER: u8 = 0x01;
     /// The completion was solicited.
     pub const SOLICITED: u8 = 0x02;
-    /// Up to 32 bytes of payload lie in the first half of the entry.
+    /// At most 32 bytes of payload are in the first half of the entry.
     pub const INLINE_32: u8 = 0x04;
-    /// Up to 64 bytes of payload lie in the entry in front of this one.
+    /// At most 64 bytes of payload are in the previous entry.
     pub const INLINE_64: u8 = 0x08;
-    /// What each slot's last byte holds in a new ring: opcode 15, owner 0.
+    /// Last byte of each slot in a new ring: opcode 15, owner 0.
     pub const INITIAL: u8 = 0xf0;
     /// Shift of the opcode.
     pub const OPCODE_SHIFT: u32 = 4;
@@ -76,17 +76,17 @@ pub mod cqe_flags {
     pub const GRH_MASK: u32 = 0x3000_0000;
     /// The GRH was an InfiniBand one.
     pub const GRH: u32 = 0x1000_0000;
-    /// At an Ethernet port, in place of the service level: an IPv6 header came with the packet.
+    /// On an Ethernet port, in place of the service level: the packet has an IPv6 header.
     pub const ROCE_IPV6: u32 = 0x0100_0000;
-    /// At an Ethernet port: an IPv4 header did.
+    /// On an Ethernet port: the packet has an IPv4 header.
     pub const ROCE_IPV4: u32 = 0x0200_0000;
 }
 
 /// Parts of [`Cqe::hds_ip_ext`] and [`Cqe::l4_hdr_type`].
 pub mod cqe_headers {
-    /// In `hds_ip_ext`: the checksum of the IP header is right.
+    /// In `hds_ip_ext`: the checksum of the IP header is correct.
     pub const L3_OK: u8 = 0x02;
-    /// In `hds_ip_ext`: that of the TCP or UDP packet is right.
+    /// In `hds_ip_ext`: the checksum of the TCP or UDP packet is correct.
     pub const L4_OK: u8 = 0x04;
     /// Shift of the kind of IP header in `l4_hdr_type`, two bits.
     pub const L3_SHIFT: u32 = 2;
@@ -114,15 +114,15 @@ pub struct Cqe {
     pub slid: U16,
     /// See [`cqe_flags`].
     pub flags_rqpn: U32,
-    /// What was found out about the headers of an Ethernet frame or IPoIB datagram: see [`cqe_headers`].
+    /// Result of the header checks of an Ethernet frame or IPoIB datagram: see [`cqe_headers`].
     pub hds_ip_ext: u8,
-    /// Their types: see [`cqe_headers`].
+    /// Types of its headers: see [`cqe_headers`].
     pub l4_hdr_type: u8,
     /// VLAN tag of Ethernet receives.
     pub vlan: U16,
     /// The queue pair's user index (24 bits) with CQE version 1.
     pub srqn_uidx: U32,
-    /// Immediate, invalidated key, or P_Key index; of a datagram to queue pair 1 the P_Key.
+    /// Immediate data, invalidated key, or P_Key index; for a datagram to queue pair 1 the P_Key.
     pub imm_inval_pkey: U32,
     /// Application of inline operations.
     pub app: u8,
@@ -132,7 +132,7 @@ pub struct Cqe {
     pub app_info: U16,
     /// Bytes of the message; a datagram's count includes its 40-byte GRH area.
     pub byte_cnt: U32,
-    /// When, in the device's clock.
+    /// Timestamp in ticks of the device's clock.
     pub timestamp: U64,
     /// Opcode of the send work queue entry (8 bits), queue pair (24).
     pub sop_drop_qpn: U32,
@@ -151,8 +151,8 @@ layout!(
 );
 
 impl Cqe {
-    /// True if the device found a right IPv4 header in a datagram. False says nothing: it may be of another kind, or the device
-    /// may not have looked.
+    /// True if the device found a correct IPv4 header in a datagram. False has no meaning: the packet may be
+    /// of another kind, or not checked.
     #[inline]
     #[must_use]
     pub const fn ipv4_is_good(&self) -> bool {
@@ -167,17 +167,17 @@ impl Default for Cqe {
     }
 }
 
-/// A completion queue entry whose opcode is one of the two errors.
+/// A completion queue entry with one of the two error opcodes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct ErrorCqe {
-    /// Not to be looked at.
+    /// Undefined.
     pub reserved_0: [u8; 32],
     /// The queue pair's user index (24 bits) with CQE version 1.
     pub srqn_uidx: U32,
-    /// Not to be looked at: the byte count, too, means nothing.
+    /// Undefined, including the byte count.
     pub reserved_36: [u8; 18],
-    /// The vendor's word on it.
+    /// Vendor-specific syndrome.
     pub vendor_syndrome: u8,
     /// See [`Syndrome`].
     pub syndrome: u8,
@@ -199,7 +199,7 @@ impl Default for ErrorCqe {
     }
 }
 
-/// Why a work request failed, in the device's code.
+/// Syndrome of a failed work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Syndrome {
@@ -217,22 +217,22 @@ pub enum Syndrome {
     BadResponse = 0x10,
     /// Local access error.
     LocalAccess = 0x11,
-    /// Invalid request, says the responder.
+    /// The responder rejected the request as invalid.
     RemoteInvalidRequest = 0x12,
     /// Remote access error.
     RemoteAccess = 0x13,
     /// Remote operation error.
     RemoteOperation = 0x14,
-    /// Transport retries used up.
+    /// Transport retry limit exceeded.
     RetryExceeded = 0x15,
-    /// RNR retries used up.
+    /// RNR retry limit exceeded.
     RnrRetryExceeded = 0x16,
     /// Aborted by the remote side.
     RemoteAborted = 0x22,
 }
 
 impl Syndrome {
-    /// From its code.
+    /// Converts from a code.
     #[inline]
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
@@ -254,14 +254,14 @@ impl Syndrome {
         })
     }
 
-    /// Its code.
+    /// The code.
     #[inline]
     #[must_use]
     pub const fn code(self) -> u8 {
         self as u8
     }
 
-    /// The outcome that a code in an error entry stands for; a code that nobody knows is a general error.
+    /// The outcome for the code of an error entry; an unknown code is a general error.
     #[inline]
     #[must_use]
     pub const fn outcome(code: u8) -> WcStatus {
@@ -283,7 +283,7 @@ impl Syndrome {
         }
     }
 
-    /// The code for an outcome; there is none for success and for a general error.
+    /// The code for an outcome; none for success and for a general error.
     #[inline]
     #[must_use]
     pub const fn of(outcome: WcStatus) -> Option<Self> {

@@ -17,15 +17,15 @@ pub struct Eqe {
     pub kind: u8,
     /// Zero.
     pub reserved_2: u8,
-    /// Which event of its type.
+    /// Subtype of the event.
     pub subtype: u8,
     /// Zero.
     pub reserved_4: [u8; 28],
-    /// What the type says.
+    /// Data specific to the type.
     pub data: [u8; Self::DATA],
     /// Zero.
     pub reserved_60: [u8; 2],
-    /// Where signatures are in use.
+    /// Signature, if used.
     pub signature: u8,
     /// Bit 0 changes with each lap; 0 in the first one. The driver fills a new queue with 1.
     pub owner: u8,
@@ -35,7 +35,7 @@ impl Eqe {
     /// Bytes of data.
     pub const DATA: usize = 28;
 
-    /// The data of events about a queue: its number in the last word.
+    /// The data of events of a queue: its number in the last word.
     #[must_use]
     pub fn of_queue(number: u32) -> [u8; Self::DATA] {
         let mut data = [0; Self::DATA];
@@ -45,7 +45,7 @@ impl Eqe {
         data
     }
 
-    /// The data of events about a port.
+    /// The data of events of a port.
     #[must_use]
     pub const fn of_port(port: u8) -> [u8; Self::DATA] {
         let mut data = [0; Self::DATA];
@@ -53,7 +53,7 @@ impl Eqe {
         data
     }
 
-    /// The data of a completion queue that overran: its number in the first word, and what befell it.
+    /// The data of a completion queue overrun: its number in the first word, and the syndrome.
     #[must_use]
     pub fn of_overrun(number: u32) -> [u8; Self::DATA] {
         let mut data = [0; Self::DATA];
@@ -83,13 +83,13 @@ impl Default for Eqe {
 
 layout!(Eqe, 64, kind @ 1, subtype @ 3, data @ 32, owner @ 63);
 
-/// What an event is about.
+/// Type of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum EventType {
-    /// A completion queue has what it was armed for.
+    /// An armed completion queue has a completion.
     Completion = 0x00,
-    /// Data came before the connection was known to stand.
+    /// Data arrived before the connection was established.
     CommunicationEstablished = 0x02,
     /// A send queue is drained.
     SqDrained = 0x03,
@@ -97,25 +97,25 @@ pub enum EventType {
     CqError = 0x04,
     /// A queue pair has failed.
     QpFatal = 0x05,
-    /// The other end of a connection has asked for what cannot be.
+    /// The peer of a connection sent an invalid request.
     QpRequestError = 0x10,
-    /// The other end of a connection has reached for memory that it may not.
+    /// The peer of a connection accessed memory without permission.
     QpAccessError = 0x11,
     /// A shared receive queue has failed.
     SrqError = 0x12,
     /// A port: see [`port_event`].
     Port = 0x09,
-    /// Commands are done.
+    /// Commands have completed.
     Command = 0x0a,
-    /// The device wants pages or gives them back.
+    /// The device requests pages or returns them.
     PageRequest = 0x0b,
-    /// A queue pair on a shared receive queue has taken its last receive.
+    /// A queue pair on a shared receive queue has consumed its last receive.
     LastWqe = 0x13,
     /// A shared receive queue fell below its limit.
     SrqLimit = 0x14,
 }
 
-/// Kinds of events of a port.
+/// Subtypes of port events.
 pub mod port_event {
     /// No link.
     pub const DOWN: u8 = 1;
@@ -123,12 +123,12 @@ pub mod port_event {
     pub const ACTIVE: u8 = 4;
     /// It has a link, and waits for the subnet manager.
     pub const INITIALIZED: u8 = 5;
-    /// LID, or the subnet manager's.
+    /// The LID, or the subnet manager's LID, changed.
     pub const LID: u8 = 6;
-    /// P_Key table.
+    /// The P_Key table changed.
     pub const PKEY: u8 = 7;
-    /// GID table.
+    /// The GID table changed.
     pub const GUID: u8 = 8;
-    /// The subnet manager asks clients to register anew.
+    /// The subnet manager requests that clients register again.
     pub const REREGISTER: u8 = 9;
 }

@@ -1,9 +1,10 @@
-//! What mlx5 bytes look like: work queue entries, completion queue entries and doorbell records in memory; and, for whoever plays
-//! the device as a whole, its registers, commands, contexts and events. Everything is big endian.
+//! The binary formats of mlx5: work queue entries, completion queue entries and doorbell records in memory;
+//! and, for a complete device model, its registers, commands, contexts and events. All are big endian.
 //!
-//! The driver of such rings and the software ConnectX behind them share this crate and nothing else, so that the two check
-//! each other. Each struct has the alignment of a byte, so it can be read from or written to any place of a ring; sizes and
-//! offsets are checked when the crate is compiled, here against numbers and in `pmd` against the installed `mlx5dv.h`.
+//! The driver of such rings and the software ConnectX behind them share only this crate, so that each side
+//! checks the other. Each struct has byte alignment, so that it can be read from or written to any offset of
+//! a ring. Sizes and offsets are checked at compile time, here against numbers and in `pmd` against the
+//! installed `mlx5dv.h`.
 #![forbid(unsafe_code)]
 
 mod address;
@@ -33,7 +34,7 @@ pub use umr::{
 /// Bytes of a send work queue basic block (WQEBB); send queue indices count these.
 pub const WQEBB: usize = 64;
 
-/// Bytes of the unit in which the control segment tells a work queue entry's length (DS).
+/// Unit of a work queue entry's length (DS) in the control segment, in bytes.
 pub const DS_UNIT: usize = 16;
 
 /// Largest DS of a send work queue entry: the field has six bits.
@@ -42,23 +43,24 @@ pub const MAX_DS: usize = 63;
 /// Bytes of a completion queue entry.
 pub const CQE_SIZE: usize = 64;
 
-/// The key of no memory: ends the list of data segments of a receive that does not fill its slot.
+/// The key of no memory. It ends the list of data segments of a receive that does not fill its slot.
 pub const INVALID_LKEY: u32 = 0x100;
 
-/// In a byte count of a send: data follow in the entry itself.
+/// In a byte count of a send: the data follow in the entry itself.
 pub const INLINE_DATA: u32 = 0x8000_0000;
 
-/// Index of the word of a queue pair's doorbell record that counts posted receives, modulo 2^16. A shared receive
-/// queue's record has this word only.
+/// Index of the word of a queue pair's doorbell record that counts posted receives, modulo 2^16. A shared
+/// receive queue's record has this word only.
 pub const DBREC_RECEIVE: usize = 0;
 
-/// Index of the word of a queue pair's doorbell record that holds the index behind the last posted send, modulo 2^16.
+/// Index of the word of a queue pair's doorbell record that holds the index behind the last posted send,
+/// modulo 2^16.
 pub const DBREC_SEND: usize = 1;
 
 /// Index of the word of a completion queue's doorbell record that holds the consumer index, modulo 2^24.
 pub const DBREC_CONSUMER: usize = 0;
 
-/// Index of the word of a completion queue's doorbell record that asks for an event.
+/// Index of the word of a completion queue's doorbell record that arms it.
 pub const DBREC_ARM: usize = 1;
 
 /// Bytes of a doorbell record of a queue pair or a completion queue.
@@ -67,8 +69,8 @@ pub const DBREC_SIZE: usize = 8;
 /// Offset, in the doorbell page, of the register that arms completion queues.
 pub const ARM_REGISTER: usize = 0x20;
 
-/// In the arm word: an event for solicited completions only. Bits 28 and 29 count the events, bits 0 to 23 hold the
-/// consumer index.
+/// In the arm word: an event for solicited completions only. Bits 28 and 29 count the events, bits 0 to 23
+/// hold the consumer index.
 pub const ARM_SOLICITED: u32 = 1 << 24;
 
 /// Checks sizes and offsets at compile time.

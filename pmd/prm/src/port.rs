@@ -1,15 +1,15 @@
-//! What the firmware says of ports.
+//! Port attributes from the firmware.
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::layout;
 
-/// A port as its user sees it.
+/// A virtual port.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct VportContext {
-    /// Which fields a change is about.
+    /// Fields to change.
     pub field_select: U32,
     /// Zero.
     pub reserved_4: [u8; 28],
@@ -19,19 +19,19 @@ pub struct VportContext {
     pub reserved_33: u8,
     /// Physical state (4 bits at 4) and policy (4 bits).
     pub physical_policy: u8,
-    /// State of the port (4 bits at 4) and of its user's part of it (4 bits).
+    /// State of the port (4 bits at 4) and of its virtual port (4 bits).
     pub states: u8,
     /// Zero.
     pub reserved_36: U32,
-    /// The system's GUID.
+    /// System image GUID.
     pub system_guid: U64,
-    /// The port's.
+    /// Port GUID.
     pub port_guid: U64,
-    /// The node's.
+    /// Node GUID.
     pub node_guid: U64,
     /// Capability mask, as in PortInfo.
     pub capabilities: U32,
-    /// Bits of it that can be changed.
+    /// Capability bits that can be changed.
     pub capabilities_mutable: U32,
     /// Second capability mask, and its bits that can be changed.
     pub capabilities_2: U64,
@@ -41,22 +41,22 @@ pub struct VportContext {
     pub lid: U16,
     /// Type of initialization.
     pub init_type: u8,
-    /// LMC (3 bits at 5) and subnet time-out (5 bits).
+    /// LMC (3 bits at 5) and subnet timeout (5 bits).
     pub lmc_timeout: u8,
-    /// The subnet manager's LID.
+    /// LID of the subnet manager.
     pub sm_lid: U16,
-    /// Its service level, 4 bits at 4.
+    /// Service level to the subnet manager, 4 bits at 4.
     pub sm_sl: u8,
     /// Zero.
     pub reserved_103: u8,
-    /// Violations of Q_Keys.
+    /// Q_Key violations.
     pub qkey_violations: U16,
-    /// Violations of P_Keys.
+    /// P_Key violations.
     pub pkey_violations: U16,
 }
 
 impl VportContext {
-    /// In `flags`: queue pair 0 is there.
+    /// In `flags`: queue pair 0 is available.
     pub const HAS_SMI: u8 = 0x40;
     /// In `flags`: packets to other ports need a GRH.
     pub const GRH_REQUIRED: u8 = 0x10;
@@ -84,7 +84,7 @@ pub mod register {
     pub const PVLC: u16 = 0x500f;
     /// Node description, 64 bytes of text.
     pub const NODE_DESCRIPTION: u16 = 0x6001;
-    /// The order of the host's bytes.
+    /// Byte order of the host.
     pub const HOST_ENDIANNESS: u16 = 0x7004;
 }
 
@@ -102,11 +102,11 @@ pub struct Ptys {
     pub protocol: u8,
     /// Fields of Ethernet ports.
     pub reserved_4: [u8; 12],
-    /// Widths that it can: bits 0 for 1x, 1 for 2x, 2 for 4x.
+    /// Supported widths: bits 0 for 1x, 1 for 2x, 2 for 4x.
     pub width_supported: U16,
-    /// Speeds that it can: bits 0 for SDR, 1 for DDR, 2 for QDR, 3 for FDR10, 4 for FDR, 5 for EDR.
+    /// Supported speeds: bits 0 for SDR, 1 for DDR, 2 for QDR, 3 for FDR10, 4 for FDR, 5 for EDR.
     pub speed_supported: U16,
-    /// Fields of Ethernet ports, and what the administrator allows.
+    /// Fields of Ethernet ports, and the administrative limits.
     pub reserved_20: [u8; 20],
     /// Width in use.
     pub width: U16,
@@ -118,7 +118,7 @@ pub struct Ptys {
 
 layout!(Ptys, 64, port @ 1, protocol @ 3, width_supported @ 0x10, speed_supported @ 0x12, width @ 0x28, speed @ 0x2a);
 
-/// MTU of a port, bytes.
+/// MTU of a port in bytes.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Pmtu {
@@ -128,15 +128,15 @@ pub struct Pmtu {
     pub port: u8,
     /// Zero.
     pub reserved_2: U16,
-    /// Largest.
+    /// Largest MTU.
     pub max: U16,
     /// Zero.
     pub reserved_6: U16,
-    /// What the administrator allows.
+    /// Administrative limit.
     pub admin: U16,
     /// Zero.
     pub reserved_10: U16,
-    /// In use.
+    /// Current MTU.
     pub operational: U16,
     /// Zero.
     pub reserved_14: U16,
@@ -154,15 +154,15 @@ pub struct Pvlc {
     pub port: u8,
     /// Zero.
     pub reserved_2: [u8; 5],
-    /// What it can.
+    /// Supported lanes.
     pub supported: u8,
     /// Zero.
     pub reserved_8: [u8; 3],
-    /// What the administrator allows.
+    /// Administrative limit.
     pub admin: u8,
     /// Zero.
     pub reserved_12: [u8; 3],
-    /// In use.
+    /// Lanes in use.
     pub operational: u8,
 }
 

@@ -1,4 +1,4 @@
-//! Segments of receive work queue entries. Those of a plain receive queue are data segments only.
+//! Segments of receive work queue entries. Those of a plain receive queue consist of data segments only.
 
 use zerocopy::big_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -11,9 +11,9 @@ use crate::layout;
 pub struct NextSegment {
     /// Zero.
     pub reserved_0: U16,
-    /// Slot of the entry behind this one. A device reads it when it takes this entry; later it may change.
+    /// Slot of the entry behind this one. A device reads it when it consumes this entry; later it may change.
     pub next: U16,
-    /// Signature; 0 where it is not in use.
+    /// Signature; 0 if not used.
     pub signature: u8,
     /// Zero.
     pub reserved_5: [u8; 11],

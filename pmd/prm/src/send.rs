@@ -9,7 +9,7 @@ use crate::layout;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum SendOpcode {
-    /// Nothing; completes in its turn.
+    /// No operation; completes in queue order.
     Nop = 0x00,
     /// SEND that invalidates a key of the receiver.
     SendInvalidate = 0x01,
@@ -27,12 +27,12 @@ pub enum SendOpcode {
     CompareSwap = 0x11,
     /// Fetch and add.
     FetchAdd = 0x12,
-    /// User-mode memory registration; LOCAL_INV and BIND_MW are this, too.
+    /// User-mode memory registration, including LOCAL_INV and BIND_MW.
     Umr = 0x25,
 }
 
 impl SendOpcode {
-    /// From its code.
+    /// Converts from a code.
     #[inline]
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
@@ -51,7 +51,7 @@ impl SendOpcode {
         })
     }
 
-    /// Its code.
+    /// The code.
     #[inline]
     #[must_use]
     pub const fn code(self) -> u8 {
@@ -63,11 +63,11 @@ impl SendOpcode {
 pub mod fm_ce_se {
     /// The receiver's completion is solicited.
     pub const SOLICITED: u8 = 0x02;
-    /// A completion is wanted.
+    /// A completion is requested.
     pub const CQ_UPDATE: u8 = 0x08;
-    /// Wait for local key operations before this one.
+    /// Wait for earlier local key operations.
     pub const SMALL_FENCE: u8 = 0x20;
-    /// Wait for all that is before it.
+    /// Wait for all earlier requests.
     pub const STRONG_ORDERING: u8 = 0x60;
     /// Wait for all earlier RDMA READs and atomics.
     pub const FENCE: u8 = 0x80;
@@ -93,7 +93,7 @@ pub struct ControlSegment {
     pub opmod_index_opcode: U32,
     /// Queue pair number (24 bits), reserved (2), length in units of 16 bytes (6).
     pub qpn_ds: U32,
-    /// Signature; 0 where it is not in use.
+    /// Signature; 0 if not used.
     pub signature: u8,
     /// Stream of a dynamically connected initiator.
     pub dci_stream: U16,
@@ -104,7 +104,7 @@ pub struct ControlSegment {
 }
 
 impl ControlSegment {
-    /// A control segment; `index` in WQEBBs, `ds` in units of 16 bytes.
+    /// Creates a control segment; `index` in WQEBBs, `ds` in units of 16 bytes.
     #[inline]
     #[must_use]
     pub fn new(opcode: SendOpcode, index: u16, qpn: u32, ds: usize, flags: u8, imm: u32) -> Self {
@@ -149,7 +149,7 @@ impl ControlSegment {
 
 layout!(ControlSegment, 16, qpn_ds @ 4, signature @ 8, dci_stream @ 9, fm_ce_se @ 11, imm @ 12);
 
-/// One piece of memory of a send or receive.
+/// One memory range of a send or receive.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -164,14 +164,14 @@ pub struct DataSegment {
 }
 
 impl DataSegment {
-    /// A data segment.
+    /// Creates a data segment.
     #[inline]
     #[must_use]
     pub const fn new(address: u64, byte_count: u32, lkey: u32) -> Self {
         Self { byte_count: U32::new(byte_count), lkey: U32::new(lkey), address: U64::new(address) }
     }
 
-    /// Ends the list of a receive.
+    /// Creates the segment that ends the list of a receive.
     #[inline]
     #[must_use]
     pub const fn terminator() -> Self {
@@ -181,7 +181,7 @@ impl DataSegment {
 
 layout!(DataSegment, 16, lkey @ 4, address @ 8);
 
-/// Head of inline data; the bytes follow at once.
+/// Header of inline data; the bytes follow directly.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct InlineHeader {
@@ -191,7 +191,7 @@ pub struct InlineHeader {
 
 layout!(InlineHeader, 4);
 
-/// The other end's memory of an RDMA operation.
+/// The remote memory of an RDMA operation.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RemoteAddressSegment {
@@ -205,11 +205,11 @@ pub struct RemoteAddressSegment {
 
 layout!(RemoteAddressSegment, 16, rkey @ 8);
 
-/// Whom a request on an extended reliable connection is for; behind the control segment of all that sends.
+/// The target of a request on an extended reliable connection; follows the control segment of every request.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct XrcSegment {
-    /// Number of the other end's shared receive queue, 24 bits.
+    /// Number of the remote shared receive queue, 24 bits.
     pub srqn: U32,
     /// Zero.
     pub reserved: [U32; 3],
@@ -221,15 +221,15 @@ layout!(XrcSegment, 16, srqn @ 0);
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct AtomicSegment {
-    /// What to swap in, or to add.
+    /// The value to swap in, or to add.
     pub swap_add: U64,
-    /// What to compare with; nothing looks at it in a fetch and add.
+    /// The value to compare with; ignored by a fetch and add.
     pub compare: U64,
 }
 
 layout!(AtomicSegment, 16, compare @ 8);
 
-/// Offloads of an underlay queue pair; the first bytes of the packet lie in it and behind it.
+/// Offloads of an underlay queue pair; the first bytes of the packet are in it and behind it.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct EthernetSegment {
@@ -243,7 +243,7 @@ pub struct EthernetSegment {
     pub mss: U16,
     /// Zero.
     pub reserved_8: U32,
-    /// Bytes of header that lie inline.
+    /// Bytes of inline header.
     pub inline_header_size: U16,
     /// The first two of them.
     pub inline_start: [u8; 2],

@@ -1,4 +1,4 @@
-//! Segments of user-mode memory registration (UMR): keys made, changed and freed from a send queue.
+//! Segments of user-mode memory registration (UMR): keys created, changed and freed from a send queue.
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -9,19 +9,19 @@ use crate::layout;
 pub mod umr_flags {
     /// The key must belong to this queue pair.
     pub const CHECK_QPN: u8 = 0x08;
-    /// The translation offset counts.
+    /// The translation offset is valid.
     pub const TRANSLATION_OFFSET: u8 = 0x10;
     /// The key must be free.
     pub const CHECK_FREE: u8 = 0x20;
     /// The key must not be free.
     pub const CHECK_VALID: u8 = 0x40;
-    /// The list of memory pieces lies in the entry.
+    /// The list of memory ranges is in the entry.
     pub const INLINE: u8 = 0x80;
-    /// Those that are known.
+    /// All known flags.
     pub const ALL: u8 = CHECK_QPN | TRANSLATION_OFFSET | CHECK_FREE | CHECK_VALID | INLINE;
 }
 
-/// Bits of [`UmrControl::mkey_mask`]: which fields of the key context count.
+/// Bits of [`UmrControl::mkey_mask`]: which fields of the key context are valid.
 pub mod mkey_mask {
     /// Length.
     pub const LEN: u64 = 1;
@@ -31,7 +31,7 @@ pub mod mkey_mask {
     pub const START_ADDR: u64 = 1 << 6;
     /// Protection domain.
     pub const DOMAIN: u64 = 1 << 7;
-    /// Right of the other end to invalidate it.
+    /// Right of the peer to invalidate it.
     pub const REMOTE_INVALIDATE: u64 = 1 << 8;
     /// Tag of the key.
     pub const MKEY: u64 = 1 << 13;
@@ -53,7 +53,7 @@ pub mod mkey_mask {
     pub const FREE: u64 = 1 << 29;
     /// All rights.
     pub const RIGHTS: u64 = LOCAL_READ | LOCAL_WRITE | REMOTE_READ | REMOTE_WRITE | ATOMIC;
-    /// Those that are known.
+    /// All known fields.
     pub const ALL: u64 =
         LEN | PAGE_SIZE | START_ADDR | DOMAIN | REMOTE_INVALIDATE | MKEY | QPN | RIGHTS | SMALL_FENCE | FREE;
 }
@@ -70,17 +70,17 @@ pub mod mkey_access {
     pub const REMOTE_WRITE: u8 = 0x20;
     /// Remote atomic.
     pub const ATOMIC: u8 = 0x40;
-    /// Work requests may give it memory.
+    /// Work requests may set its memory.
     pub const UMR: u8 = 0x80;
 }
 
 /// Bits of [`MkeyContext::flags_pd`].
 pub mod mkey_flags {
-    /// The other end may invalidate it.
+    /// The peer may invalidate it.
     pub const REMOTE_INVALIDATE: u32 = 1 << 24;
 }
 
-/// What an UMR does.
+/// Parameters of a UMR operation.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct UmrControl {
@@ -100,7 +100,7 @@ pub struct UmrControl {
 
 layout!(UmrControl, 48, klm_octowords @ 4, translation_offset @ 6, mkey_mask @ 8);
 
-/// A memory key's context; only what the mask names counts.
+/// A memory key's context; only fields named by the mask are valid.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct MkeyContext {
@@ -110,7 +110,7 @@ pub struct MkeyContext {
     pub reserved_1: u8,
     /// See [`mkey_access`].
     pub access: u8,
-    /// Bits about scatter formats.
+    /// Bits of scatter formats.
     pub sf: u8,
     /// Queue pair that may use it (24 bits, all ones = any) and the key's tag (8).
     pub qpn_mkey: U32,
@@ -139,13 +139,13 @@ pub struct MkeyContext {
 impl MkeyContext {
     /// In `free`: the key is free.
     pub const FREE: u8 = 0x40;
-    /// In `access`: what `start` and the list mean, two bits: 0 for physical addresses without a list.
+    /// In `access`: meaning of `start` and the list, two bits: 0 for physical addresses without a list.
     pub const MODE: u8 = 0x03;
     /// In `access`: a list of pages.
     pub const MODE_PAGES: u8 = 0x01;
     /// In `access`: a list of keys, addresses and lengths.
     pub const MODE_KEYS: u8 = 0x02;
-    /// In `flags_pd`: all memory, whatever the length.
+    /// In `flags_pd`: all memory, regardless of the length.
     pub const WHOLE: u32 = 0x8000_0000;
     /// In `qpn_mkey`: any queue pair.
     pub const ANY_QP: u32 = 0xffff_ff00;
@@ -156,15 +156,15 @@ layout!(
     translation_octowords @ 52, log_page_size @ 59
 );
 
-/// Head of a strided list: the entries behind it are taken in turn, again and again.
+/// Header of a strided list: the entries behind it are used in rotation.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RepeatBlock {
-    /// Bytes of one round.
+    /// Bytes of one rotation.
     pub byte_count: U32,
     /// [`RepeatBlock::STRIDED`].
     pub op: U32,
-    /// Rounds.
+    /// Number of rotations.
     pub repeat_count: U32,
     /// Zero.
     pub reserved_12: U16,
@@ -179,17 +179,17 @@ impl RepeatBlock {
 
 layout!(RepeatBlock, 16, op @ 4, repeat_count @ 8, entries @ 14);
 
-/// One piece of a strided list.
+/// One range of a strided list.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RepeatEntry {
-    /// From one round's piece to the next one's.
+    /// Distance from one rotation's range to the next one's.
     pub stride: U16,
-    /// Bytes of a piece.
+    /// Bytes of a range.
     pub byte_count: U16,
     /// Key of the memory.
     pub mkey: U32,
-    /// Address of the first round's piece.
+    /// Address of the first rotation's range.
     pub address: U64,
 }
 

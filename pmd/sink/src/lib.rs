@@ -1,12 +1,15 @@
 //! A device for benchmarks of the driver: no transport, no link, no wire.
 //!
-//! It takes every send that is rung for, as soon as it gets a turn, and completes those that ask for it; and it fills
-//! shared receives with messages that it was given beforehand. What it costs is counted apart ([`SinkStats::cycles`]), so
-//! that the rest of a loop's time is the driver's and what stands above it. It executes the same rings as the device
-//! model, and checks what keeps memory safe and a benchmark honest: entries in order, keys and lengths of receives, room in completion
-//! queues; and of a sample of the packets the send's key, address and length, and every byte ([`Inspector`]).
+//! In each iteration it consumes all sends whose doorbell was rung, completes the signaled ones, and fills
+//! shared receives with configured messages. Its own cost is counted separately ([`SinkStats::cycles`]), so
+//! that the rest of a loop's time belongs to the driver and the layers above it. It executes the same rings
+//! as the device model.
 //!
-//! [`puppet`] is another: it does what it is told, right or wrong.
+//! It checks what keeps memory safe and a benchmark valid: the order of entries, keys and lengths of
+//! receives, and room in completion queues. In a sample of the packets it also checks key, address and length
+//! of the send, and every byte ([`Inspector`]).
+//!
+//! [`puppet`] is another device, which is scripted and may misbehave.
 
 pub mod puppet;
 mod rings;
@@ -34,54 +37,55 @@ use sample::{Regions, Sample};
 
 pub use sample::{Inspector, ROOM_BEFORE, SAMPLE_EVERY, Seen};
 
-/// Number of the first queue pair, which is the datagram one.
+/// Number of the first queue pair, the datagram one.
 const FIRST_QPN: u32 = 0x40;
-/// Sends of datagrams that may be outstanding.
+/// Datagram sends that may be outstanding.
 const DATAGRAM_SENDS: u32 = 256;
 /// Receives for datagrams.
 const DATAGRAMS: u32 = 64;
-/// Bytes in front of a datagram's data where its GRH goes, or nothing.
+/// Bytes in front of a datagram's data that are reserved for its GRH.
 const GRH_AREA: usize = 40;
-/// Whom datagrams come from.
+/// Source queue pair of received datagrams.
 const REMOTE_QPN: u32 = 0x123;
-/// Most messages received in one turn, whatever is asked for.
+/// Limit of messages received in one iteration.
 const MOST_RECEIVES: usize = 256;
-/// Queue pairs of which near caches hold what is looked at.
+/// Number of queue pairs whose state fits in the near caches.
 const NEAR: usize = 64;
-/// Doorbells of a turn for which there is room, beside those of its sends.
+/// Room for doorbells of an iteration, in addition to those of its sends.
 const RUNG: usize = 128;
 /// Key of the first memory region.
 const FIRST_LKEY: u32 = 0x1000;
 
-/// What a sink is made with.
+/// Configuration of a sink.
 #[derive(Clone, Debug)]
 pub struct SinkConfig {
     /// Connected queue pairs.
     pub connections: u16,
-    /// Datagram queue pairs beside which they stand, in turn: links, for who receives; at least one.
+    /// Datagram queue pairs to which they are assigned in round robin order: links, for the receiver; at
+    /// least one.
     pub links: u8,
     /// Sends of each that may be outstanding.
     pub send_depth: u32,
     /// Depth of the shared receive queue.
     pub srq_depth: u32,
-    /// Largest message that an entry of it takes, bytes.
+    /// Largest message of a shared receive in bytes.
     pub srq_message: usize,
-    /// One signalled send in this many.
+    /// One signaled send in this many.
     pub signal_every: u32,
-    /// Most sends that may be outstanding altogether; never more than the rings promise.
+    /// Most sends that may be outstanding in total; bounded by the capacity of the rings.
     pub max_sends: u32,
-    /// Messages to receive, one after the other and again from the first, by the connections in turn; none = nothing is
-    /// received.
+    /// Messages to receive, repeated in order and distributed over the connections in round robin order. If
+    /// there are none, nothing is received.
     pub messages: Vec<Vec<u8>>,
-    /// They are datagrams: none comes by a connection.
+    /// Receive them as datagrams instead of over connections.
     pub datagrams: bool,
-    /// Most messages received in one turn.
+    /// Most messages received in one iteration.
     pub receives_per_turn: usize,
-    /// Who looks at a sample of the packets. Messages are taken for forwarded in place when the next turn begins.
+    /// Checks a sample of the packets. Messages count as forwarded in place when the next iteration starts.
     pub inspector: Option<Arc<dyn Inspector>>,
 }
 
-/// What a sink did, readable while it works.
+/// Counters of a sink, readable while it runs.
 #[derive(Debug, Default)]
 pub struct SinkStats {
     sends: AtomicU64,
@@ -101,7 +105,7 @@ fn add(cell: &AtomicU64, n: u64) {
 }
 
 impl SinkStats {
-    /// Sends taken.
+    /// Sends consumed.
     #[must_use]
     pub fn sends(&self) -> u64 {
         self.sends.load(Ordering::Relaxed)
@@ -131,47 +135,48 @@ impl SinkStats {
         self.doorbells.load(Ordering::Relaxed)
     }
 
-    /// Entries that a device would not have taken, and completions that found no room. More than 0 spoils a benchmark.
+    /// Entries that a device would have rejected, and completions without room. A value above 0 invalidates a
+    /// benchmark.
     #[must_use]
     pub fn bad(&self) -> u64 {
         self.bad.load(Ordering::Relaxed)
     }
 
-    /// Packets that were compared with what they should be.
+    /// Packets compared with their expected content.
     #[must_use]
     pub fn compared(&self) -> u64 {
         self.compared.load(Ordering::Relaxed)
     }
 
-    /// Those of them that were something else. More than 0 spoils a benchmark.
+    /// Compared packets that differed. A value above 0 invalidates a benchmark.
     #[must_use]
     pub fn wrong(&self) -> u64 {
         self.wrong.load(Ordering::Relaxed)
     }
 
-    /// Cycles of the time-stamp counter that its turns took.
+    /// Cycles of the time-stamp counter spent in the sink.
     #[must_use]
     pub fn cycles(&self) -> u64 {
         self.cycles.load(Ordering::Relaxed)
     }
 }
 
-/// The device, which is also the bus that leads to it.
+/// The device, which is also the driver's bus.
 #[derive(Debug)]
 pub struct Sink {
     stats: Arc<SinkStats>,
     /// Send queues by queue pair number from [`FIRST_QPN`] on.
     sends: Vec<SendReader>,
-    /// Those that were rung for. Who was twice has nothing more the second time.
+    /// Send queues with a pending doorbell. A duplicate finds nothing the second time.
     rung: Vec<usize>,
     send_cq: CompletionWriter,
     receive_cq: CompletionWriter,
     srq: SharedReader,
-    /// The receives of datagrams, if they are what comes.
+    /// The receives of datagrams, if datagrams are received.
     datagrams: Option<SharedReader>,
-    /// Registered memory; its key is [`FIRST_LKEY`] and its place.
+    /// Registered memory; the key is [`FIRST_LKEY`] plus the index.
     regions: Vec<HostMemory>,
-    /// What the regions are of.
+    /// The pool that owns the regions.
     _pool: Pool,
     messages: Vec<Box<[u8]>>,
     next_message: usize,
@@ -185,17 +190,17 @@ pub struct Sink {
 pub struct Made {
     /// The driver's queues; the sink is their bus. Nothing is posted yet.
     pub queues: MlxQueues<Sink, Mbuf>,
-    /// The connected queue pairs, to be taken into the table.
+    /// The connected queue pairs, to be inserted in the table.
     pub connections: Vec<RcQp<Mbuf>>,
-    /// What the sink does.
+    /// Counters of the sink.
     pub stats: Arc<SinkStats>,
 }
 
 impl Sink {
-    /// A sink and the driver's queues on it; receive buffers come from `pool`.
+    /// Creates a sink and the driver's queues on it; receive buffers come from `pool`.
     pub fn create(config: &SinkConfig, pool: &Pool) -> Result<Made, HcaError> {
         let segments = config.srq_message.div_ceil(pool.data_room().max(1)).max(1) as u32;
-        let asked = |transport, send_wr, recv_wr| QpRequest {
+        let request = |transport, send_wr, recv_wr| QpRequest {
             transport,
             send_wr,
             send_sge: 2,
@@ -204,17 +209,17 @@ impl Sink {
             inline_data: 0,
             operations: SendOperations::SendOnly,
         };
-        let (ud, reader) = SendReader::create(FIRST_QPN, &asked(Transport::Ud, DATAGRAM_SENDS, 0))?;
+        let (ud, reader) = SendReader::create(FIRST_QPN, &request(Transport::Ud, DATAGRAM_SENDS, 0))?;
         let mut sends = vec![reader];
         let mut connections = Vec::new();
         let mut wqebbs = ud.sq_wqebbs;
         for index in 0..u32::from(config.connections) {
-            let asked = asked(Transport::Rc, config.send_depth.max(16), 0);
-            let (rings, reader) = SendReader::create(FIRST_QPN + 1 + index, &asked)?;
+            let request = request(Transport::Rc, config.send_depth.max(16), 0);
+            let (rings, reader) = SendReader::create(FIRST_QPN + 1 + index, &request)?;
             wqebbs += rings.sq_wqebbs;
             sends.push(reader);
-            let beside = UdSlot((index % u32::from(config.links.max(1))) as u8);
-            connections.push(RcQp::new(&rings, false, beside, config.signal_every, None));
+            let link = UdSlot((index % u32::from(config.links.max(1))) as u8);
+            connections.push(RcQp::new(&rings, false, link, config.signal_every, None));
         }
         let (srq_ring, srq) = SharedReader::create(config.srq_depth, segments)?;
         let (datagrams, datagram_reader) = SharedReader::create(DATAGRAMS, 1)?;
@@ -224,8 +229,8 @@ impl Sink {
         let (mut regions, mut table) = (Vec::new(), MrTable::new());
         for zone in pool.zones() {
             let Some(base) = NonNull::new(zone.address as *mut u8) else { continue };
-            // SAFETY: a pool's zones stay mapped as long as the pool, which the sink keeps a handle of. Posted buffers are
-            // the device's until they complete.
+            // SAFETY: a pool's zones stay mapped as long as the pool, and the sink keeps a handle to it.
+            // Posted buffers belong to the device until they complete.
             regions.push(unsafe { HostMemory::new(base, zone.length as usize) });
             let lkey = FIRST_LKEY + regions.len() as u32 - 1;
             let region = Region { start: zone.address, len: zone.length, lkey };
@@ -268,14 +273,14 @@ impl Sink {
         let ud = UdQp::new(&ud, false, config.signal_every, None);
         queues
             .insert_datagrams(UdSlot(0), ud)
-            .map_err(|_| HcaError::Exhausted("places for datagram queue pairs"))?;
+            .map_err(|_| HcaError::Exhausted("slots for datagram queue pairs"))?;
         queues.open_datagrams(UdSlot(0));
         Ok(Made { queues, connections, stats })
     }
 
     fn take_sends(&mut self) {
         let mut all = Taken::default();
-        // An adapter would not wait for the processor's caches once a queue pair.
+        // An adapter would not wait for a cache miss of the processor for each queue pair.
         if self.sends.len() > NEAR {
             self.rung.iter().filter_map(|index| self.sends.get(*index)).for_each(fetch);
             self.rung.iter().filter_map(|index| self.sends.get(*index)).for_each(SendReader::fetch);
@@ -290,12 +295,12 @@ impl Sink {
         add(&self.stats.bad, all.bad);
     }
 
-    /// Fills receives. Returns how many.
+    /// Fills receives and returns their number.
     fn receive(&mut self) -> u64 {
         if self.messages.is_empty() || self.sends.len() < 2 {
             return 0;
         }
-        // A datagram's data stands behind the place of its GRH.
+        // A datagram's data follows the room for its GRH.
         if self.datagrams.is_some() {
             self.receive_each(GRH_AREA, |cqe, connection| {
                 cqe.sop_drop_qpn.set(FIRST_QPN);
@@ -307,15 +312,16 @@ impl Sink {
         }
     }
 
-    /// Fills receives behind `front` bytes; `name` says by which of the connections, or from whom instead. First all messages, then all completions:
-    /// each loop has the registers for itself.
+    /// Fills receives behind `front` bytes. `name` sets the connection, or the source of a datagram, in the
+    /// completion. All messages are written first, then all completions: each loop has the registers to
+    /// itself.
     #[inline(always)]
     fn receive_each(&mut self, front: usize, name: impl Fn(&mut Cqe, u32)) -> u64 {
         let connections = self.sends.len() as u32 - 1;
         let Self { messages, regions, sample, receive_cq, .. } = self;
         let queue = self.datagrams.as_mut().unwrap_or(&mut self.srq);
         let most = self.receives_per_turn.min(queue.posted().into()).min(MOST_RECEIVES);
-        // A full queue holds the sink back, as a wire would hold a sender back that waits for acknowledgements.
+        // A full queue holds the sink back, like a sender that waits for acknowledges.
         let mut completions = receive_cq.batch(most as u32);
         let most = completions.room() as usize;
         let looks = sample.has_message_within(most);
@@ -372,7 +378,7 @@ impl Bus for Sink {
         add(&self.stats.doorbells, 1);
         let [.., a, b, c, _] = doorbell;
         let index = u32::from_be_bytes([0, a, b, c]).wrapping_sub(FIRST_QPN) as usize;
-        // The number and no more: what there is to look at is looked at in the sink's own time.
+        // Only record the number: everything else is read in the sink's own time.
         if index < self.sends.len() {
             self.rung.push(index);
         } else {

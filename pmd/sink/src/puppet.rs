@@ -1,4 +1,4 @@
-//! A device that does what it is told: it takes receives, and writes any completions at all. For those who try what the driver makes of them.
+//! A scripted device for tests of the driver: it consumes receives and writes any completions.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt::Debug;
@@ -19,19 +19,21 @@ use pmd::mlx5::rings::{
 use pmd::mlx5::ud::UdQp;
 use prm::{CQE_SIZE, Cqe, DBREC_RECEIVE, DBREC_SIZE, NextSegment, WQEBB, cqe_owner};
 
-/// Doorbell records, and what stands beside them, begin on a cache line of their own.
+/// Doorbell records, and their neighbors, begin on their own cache line.
 const ALIGN: usize = 64;
 
-/// Memory for one ring, and its doorbell record in a piece of its own: what is read or written beside the ring is beside an allocation.
+/// Memory for one ring, and its doorbell record in a separate allocation, so that an access outside the ring
+/// is an access outside an allocation.
 #[derive(Debug)]
 struct Block {
     ring: (NonNull<u8>, Layout),
     record: (NonNull<u8>, Layout),
 }
 
-// SAFETY: it owns its memory, which has no thread of its own.
+// SAFETY: it owns its memory, which is not bound to a thread.
 unsafe impl Send for Block {}
-// SAFETY: it is only kept; who reaches its memory does so by the descriptions, one at a time (see `Puppet`).
+// SAFETY: it is only kept; its memory is accessed through the descriptions, by one thread at a time (see
+// `Puppet`).
 unsafe impl Sync for Block {}
 
 impl Block {
@@ -48,12 +50,13 @@ impl Block {
     }
 
     fn ring(&self) -> RingMemory {
-        // SAFETY: those who hold a description hold the block, too, or are held by who does; they are on one thread at a time.
+        // SAFETY: the holder of a description also holds the block, or is held by a holder of it; all are on
+        // one thread at a time.
         unsafe { RingMemory::new(self.ring.0, self.ring.1.size()) }
     }
 
     fn record(&self) -> DoorbellRecord {
-        // SAFETY: as in `ring`; aligned to 64, touched by atomics only.
+        // SAFETY: as in `ring`; aligned to 64, accessed by atomics only.
         unsafe { DoorbellRecord::new(self.record.0.cast::<AtomicU32>(), DBREC_SIZE / 4) }
     }
 }
@@ -77,35 +80,35 @@ impl Anchor for Kept {
     }
 }
 
-/// How large a puppet's queues are.
+/// Sizes of a puppet's queues.
 #[derive(Clone, Copy, Debug)]
 pub struct PuppetConfig {
-    /// Places for connections.
+    /// Slots for connections.
     pub connections: u16,
     /// Entries of each completion queue.
     pub completions: u32,
     /// Receives for datagrams, and for connections.
     pub receives: (u32, u32),
-    /// Bytes of the largest message on a connection.
+    /// Largest message on a connection in bytes.
     pub message: usize,
     /// Most sends outstanding.
     pub sends: u32,
 }
 
-/// What a queue pair is made with.
+/// Parameters of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QueuePairConfig {
     /// Its number.
     pub qpn: u32,
     /// Blocks of its send queue, a power of two.
     pub wqebbs: u32,
-    /// One signalled send in this many.
+    /// One signaled send in this many.
     pub signal_every: u32,
     /// It only receives.
     pub passive: bool,
 }
 
-/// Which completion queue.
+/// Selects a completion queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Completions {
     /// Of receives.
@@ -114,7 +117,7 @@ pub enum Completions {
     Sends,
 }
 
-/// Which shared receive queue.
+/// Selects a shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Receives {
     /// Of datagrams.
@@ -181,8 +184,8 @@ impl ReceiveEnd {
     }
 }
 
-/// The device, which is the bus that leads to it: who has the driver's queues has both ends of their rings. Send queues are the driver's
-/// alone; what was posted there is told by who posted it.
+/// The device, which is also the driver's bus, so that the owner of the driver's queues has both ends of
+/// their rings. Only the driver accesses send queues; the test knows what it posted.
 #[derive(Debug)]
 pub struct Puppet {
     receives: CompletionEnd,
@@ -192,7 +195,7 @@ pub struct Puppet {
 }
 
 impl Puppet {
-    /// A puppet, and the driver's queues on it, without queue pairs.
+    /// Creates a puppet and the driver's queues on it, without queue pairs.
     pub fn create<P: Packet>(
         config: &PuppetConfig,
         pool: P::Pool,
@@ -227,14 +230,14 @@ impl Puppet {
         }))
     }
 
-    /// A connected queue pair.
+    /// Creates a connected queue pair.
     pub fn connection<P: Packet>(config: &QueuePairConfig) -> Result<RcQp<P>, HcaError> {
         let (rings, block) = queue_pair(config)?;
         let anchor: Box<dyn Anchor> = Box::new(Kept(block));
         Ok(RcQp::new(&rings, config.passive, UdSlot(0), config.signal_every, Some(anchor)))
     }
 
-    /// A datagram queue pair.
+    /// Creates a datagram queue pair.
     pub fn datagrams<P: Packet>(config: &QueuePairConfig) -> Result<UdQp<P>, HcaError> {
         let (rings, block) = queue_pair(config)?;
         let anchor: Box<dyn Anchor> = Box::new(Kept(block));
@@ -248,7 +251,8 @@ impl Puppet {
         }
     }
 
-    /// Writes the next completion, with `code` as its opcode, as a device would: its owner bit is that of the lap.
+    /// Writes the next completion with opcode `code`, as a device would, with the owner bit of the current
+    /// lap.
     pub fn complete(&mut self, queue: Completions, code: u8, cqe: &Cqe) {
         let end = self.end(queue);
         let lap = u8::from(end.produced & end.ring.cqe_count != 0) * cqe_owner::OWNER;
@@ -259,13 +263,13 @@ impl Puppet {
         end.produced = end.produced.wrapping_add(1);
     }
 
-    /// Writes any bytes into any entry, as no device would.
+    /// Writes any bytes to any entry, as no device would.
     pub fn scribble(&mut self, queue: Completions, entry: u32, bytes: &[u8; CQE_SIZE]) {
         let ring = self.end(queue).ring;
         ring.buf.write((entry & (ring.cqe_count - 1)) as usize * CQE_SIZE, bytes);
     }
 
-    /// Takes the receive that was posted first: its slot.
+    /// Consumes the oldest posted receive and returns its slot.
     pub fn take_receive(&mut self, queue: Receives) -> Option<u16> {
         match queue {
             Receives::Datagrams => self.datagrams.take(),

@@ -20,16 +20,16 @@ use prm::{
 use super::FIRST_QPN;
 use super::sample::Sample;
 
-/// Rings and records begin on a cache line of their own.
+/// Rings and records begin on their own cache line.
 const ALIGN: usize = 64;
-/// Where the part of a completion begins that tells of a send: opcode and queue pair, index, owner.
+/// Offset of the completion fields of a send: opcode and queue pair, index, owner.
 const SENT: usize = offset_of!(Cqe, sop_drop_qpn);
 const _: () = assert!(offset_of!(Cqe, wqe_counter) == SENT + 4 && CQE_SIZE == SENT + 8);
-/// The flag of an entry that asks for a completion, in the second eight bytes.
+/// The flag of an entry that requests a completion, in the second eight bytes.
 const CQ_UPDATE: u64 = (fm_ce_se::CQ_UPDATE as u64) << 32;
 
-/// A piece of memory for rings. It stays for the life of the process, so that nothing which names it can outlive it: a
-/// process makes few sinks.
+/// A block of memory for rings. It is never freed, so that nothing that names it can outlive it: a process
+/// creates few sinks.
 #[derive(Clone, Copy)]
 struct Block {
     base: NonNull<u8>,
@@ -47,12 +47,12 @@ impl Block {
     }
 
     fn host(self) -> HostMemory {
-        // SAFETY: `len` bytes, never freed; no reference to them is ever made.
+        // SAFETY: `len` bytes, never freed; no reference to them is ever created.
         unsafe { HostMemory::new(self.base, self.len) }
     }
 
     fn ring(self) -> RingMemory {
-        // SAFETY: as in `host`; driver and sink hand entries over by records and owner bits, on one thread.
+        // SAFETY: as in `host`; driver and sink pass entries through records and owner bits, on one thread.
         unsafe { RingMemory::new(self.base, self.len) }
     }
 
@@ -70,7 +70,7 @@ pub(super) struct CompletionWriter {
     dbrec: HostMemory,
     slots: u32,
     producer: u32,
-    /// The consumer index as last read: read again only when there seems to be no room.
+    /// The consumer index as last read. It is read again only when there seems to be no room.
     consumer: u32,
 }
 
@@ -85,7 +85,7 @@ impl CompletionWriter {
         Ok((description, writer))
     }
 
-    /// How many entries there is room for; of no interest above `wanted`.
+    /// Number of free entries; exact only up to `wanted`.
     #[inline]
     fn room(&mut self, wanted: u32) -> u32 {
         // The record holds 24 bits; a queue has at most 2^22 entries.
@@ -103,13 +103,14 @@ impl CompletionWriter {
         self.room(1) > 0
     }
 
-    /// Writes an entry, its owner byte last. There is room.
+    /// Writes an entry, its owner byte last. The caller has checked that there is room.
     #[inline]
     pub(super) fn write(&mut self, opcode: CqeOpcode, cqe: &Cqe) {
         self.batch(1).write(opcode, std::iter::once(*cqe));
     }
 
-    /// Writes the entry of a send: its end alone, since the rest of it is never anything but zeros. There is room.
+    /// Writes the entry of a send: only its end, because the rest is always zero. The caller has checked that
+    /// there is room.
     #[inline(always)]
     fn write_sent(&mut self, qpn: u32, index: u16) {
         let at = (self.producer & (self.slots - 1)) as usize * CQE_SIZE + SENT;
@@ -126,7 +127,7 @@ impl CompletionWriter {
         self.producer = self.producer.wrapping_add(1);
     }
 
-    /// To write `wanted` entries one after the other, or as many as there is room for.
+    /// Prepares to write `wanted` consecutive entries, or as many as fit.
     #[inline(always)]
     pub(super) fn batch(&mut self, wanted: u32) -> CompletionBatch<'_> {
         let room = self.room(wanted).min(wanted);
@@ -135,7 +136,8 @@ impl CompletionWriter {
     }
 }
 
-/// Entries that are written one after the other. Where the next one goes is a copy: the queue's own would be loaded again behind every write.
+/// Consecutive entries to write. The next index is a local copy, because the queue's own would be reloaded
+/// after every write.
 pub(super) struct CompletionBatch<'w> {
     writer: &'w mut CompletionWriter,
     ring: HostMemory,
@@ -152,14 +154,14 @@ impl Drop for CompletionBatch<'_> {
 }
 
 impl CompletionBatch<'_> {
-    /// How many there is room for.
+    /// Number of entries that fit.
     #[inline(always)]
     pub(super) const fn room(&self) -> u32 {
         self.room
     }
 
-    /// Writes one for each of these, its owner byte last. There is room for all. As many as lie in one piece, up to the end of the ring, have the
-    /// same owner.
+    /// Writes one entry for each of `cqes`, its owner byte last. The caller has checked that there is room
+    /// for all. Contiguous entries up to the end of the ring have the same owner.
     #[inline(always)]
     pub(super) fn write(&mut self, opcode: CqeOpcode, mut cqes: impl ExactSizeIterator<Item = Cqe>) {
         while cqes.len() > 0 {
@@ -171,7 +173,8 @@ impl CompletionBatch<'_> {
             for (n, cqe) in (0..count as usize).zip(&mut cqes) {
                 let bytes: [u8; CQE_SIZE] = zerocopy::transmute!(cqe);
                 let [body @ .., _] = bytes;
-                // SAFETY: `count` entries lie in `run`, which nobody has a reference to; the owner byte is shared as an atomic.
+                // SAFETY: `count` entries lie in `run`, to which no reference exists; the owner byte is
+                // shared as an atomic.
                 unsafe {
                     let entry = run.base().add(n * CQE_SIZE);
                     entry.cast::<[u8; CQE_SIZE - 1]>().write_unaligned(body);
@@ -183,7 +186,7 @@ impl CompletionBatch<'_> {
     }
 }
 
-/// What taking the sends of one queue pair gave.
+/// Result of consuming the sends of one queue pair.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Taken {
     pub(super) sends: u64,
@@ -193,7 +196,7 @@ pub(super) struct Taken {
 }
 
 /// The device's end of a send queue.
-// On a cache line of its own: what an adapter knows of a queue pair is its own.
+// On its own cache line: in an adapter the state of a queue pair is separate, too.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct SendReader {
@@ -207,8 +210,8 @@ pub(super) struct SendReader {
 }
 
 impl SendReader {
-    pub(super) fn create(qpn: u32, asked: &QpRequest) -> Result<(QpRings, Self), HcaError> {
-        let geometry = QpGeometry::new(asked)
+    pub(super) fn create(qpn: u32, request: &QpRequest) -> Result<(QpRings, Self), HcaError> {
+        let geometry = QpGeometry::new(request)
             .filter(|g| g.sq_wqebbs <= 1 << 15 && g.rq_slots <= 1 << 15)
             .ok_or(HcaError::Exhausted("send queue entries"))?;
         let ring = Block::new(geometry.sq_wqebbs as usize * WQEBB)?;
@@ -222,11 +225,11 @@ impl SendReader {
             rq_buf: receives.ring(),
             rq_slots: geometry.rq_slots,
             rq_stride: geometry.rq_stride,
-            // Queue pairs are told apart by the doorbell itself.
+            // The doorbell itself identifies the queue pair.
             register: Register::new(0, 0),
         };
         rings.format();
-        let address = match asked.transport {
+        let address = match request.transport {
             Transport::Ud => size_of::<DatagramAddress>(),
             Transport::Rc => 0,
         };
@@ -241,7 +244,7 @@ impl SendReader {
         Ok((rings, reader))
     }
 
-    /// Has the processor fetch what is looked at first when entries are taken.
+    /// Prefetches the memory that is read first when entries are consumed.
     #[inline(always)]
     pub(super) fn fetch(&self) {
         fetch_at(self.dbrec.address() as *const u8);
@@ -249,7 +252,7 @@ impl SendReader {
         fetch_at((self.ring.address() + at as u64) as *const u8);
     }
 
-    /// The 16 bytes at unit `unit` of the entry at `index`, around the end of the ring.
+    /// The 16 bytes at unit `unit` of the entry at `index`, wrapping at the end of the ring.
     #[inline]
     fn unit(&self, index: u16, unit: usize) -> Option<[u8; DS_UNIT]> {
         let mask = usize::from(self.wqebbs) * WQEBB - 1;
@@ -258,7 +261,7 @@ impl SendReader {
         self.ring.part(at, DS_UNIT)?.read(&mut bytes).then_some(bytes)
     }
 
-    /// Takes all that was posted.
+    /// Consumes all posted entries.
     #[inline]
     pub(super) fn take(
         &mut self,
@@ -268,7 +271,8 @@ impl SendReader {
         taken: &mut Taken,
     ) {
         let producer = self.dbrec.load(DBREC_SEND * 4).unwrap_or(0) as u16;
-        // No more entries than blocks: as a rule none of them is of the sample, and is not asked about.
+        // There are at most as many entries as blocks. Usually none of them is in the sample, and the check
+        // is skipped.
         if sample.has_one_within(producer.wrapping_sub(self.consumer)) {
             return self.take_looking(producer, cq, sample, regions, taken);
         }
@@ -284,13 +288,13 @@ impl SendReader {
         sample.pass_sends((taken.sends - before) as u32);
     }
 
-    /// Takes what is not plain.
+    /// Consumes entries that are not plain.
     #[inline(never)]
     fn take_any(&mut self, producer: u16, cq: &mut CompletionWriter, taken: &mut Taken) {
         self.take_each(producer, cq, taken, |_, _| {});
     }
 
-    /// Takes what was posted, and has those of the sample looked at.
+    /// Consumes the posted entries and inspects those in the sample.
     #[cold]
     #[inline(never)]
     fn take_looking(
@@ -308,17 +312,18 @@ impl SendReader {
         });
     }
 
-    /// Takes sends of one piece, whose data stands behind `HEAD` units of 16 bytes, up to the first entry that is
-    /// something else. What the first eight bytes of such
-    /// an entry are is known beforehand: place, opcode, queue pair and length are compared at once, where [`SendReader::take_each`] reads
-    /// them one by one in 60 instructions.
+    /// Consumes sends of one segment, with the data segment behind `HEAD` units of 16 bytes, up to the first
+    /// other entry.
+    ///
+    /// The first eight bytes of such an entry are known in advance: index, opcode, queue pair and length are
+    /// compared at once, where [`SendReader::take_each`] decodes them one by one.
     #[inline(always)]
     fn take_plain<const HEAD: usize>(&mut self, producer: u16, cq: &mut CompletionWriter, taken: &mut Taken) {
         let step = (HEAD + 1).div_ceil(WQEBB / DS_UNIT) as u16;
         let stride = usize::from(step) * WQEBB;
         let plain = u64::from(SendOpcode::Send as u8) << 32 | u64::from(self.qpn) << 8 | (HEAD as u64 + 1);
         while self.consumer != producer {
-            // As many as lie in one piece, up to the end of the ring.
+            // Contiguous entries, up to the end of the ring.
             let at = self.consumer & self.wqebbs.wrapping_sub(1);
             let count = producer.wrapping_sub(self.consumer).min(self.wqebbs - at) / step;
             let Some(run) = self.ring.part(usize::from(at) * WQEBB, usize::from(count) * stride) else {
@@ -326,8 +331,8 @@ impl SendReader {
             };
             let (mut expected, mut bytes, mut done) = (u64::from(self.consumer) << 40 | plain, 0, 0);
             while done < usize::from(count) {
-                // SAFETY: `count` entries of `stride` bytes, which is more than the head and a unit, lie in `run`; the driver has written
-                // them before it rang.
+                // SAFETY: `count` entries of `stride` bytes, which is more than the head and a unit, lie in
+                // `run`; the driver has written them before it rang.
                 let (start, data) = unsafe {
                     let entry = run.base().add(done * stride);
                     let data = entry.add(HEAD * DS_UNIT).cast::<[u8; DS_UNIT]>();
@@ -347,7 +352,7 @@ impl SendReader {
                 }
                 bytes += u64::from(data.byte_count.get());
                 done += 1;
-                // Indices come round to 0 where the ring does, too, if at all.
+                // Indices wrap to 0 only where the ring does, too.
                 expected += u64::from(step) << 40;
             }
             self.consumer = self.consumer.wrapping_add(done as u16 * step);
@@ -372,7 +377,7 @@ impl SendReader {
             let control: ControlSegment = zerocopy::transmute!(control);
             let ds = control.ds();
             if control.index() != self.consumer || control.qpn() != self.qpn || ds == 0 {
-                // Out of step for good: a device would stop here, too.
+                // Out of step for good: a real device would stop here, too.
                 taken.bad += 1;
                 self.consumer = producer;
                 break;
@@ -402,12 +407,12 @@ impl SendReader {
 }
 
 impl SendReader {
-    /// Has the entry looked at that is taken now.
+    /// Inspects the entry that is consumed now.
     #[cold]
     fn show(&self, control: &ControlSegment, sample: &mut Sample, regions: &[HostMemory]) {
         match control.opcode() {
             opcode if opcode == SendOpcode::Send as u8 => {}
-            // The driver's, to fetch the last completions: it has no message.
+            // The driver's NOP, which fetches the last completions: it has no message.
             opcode if opcode == SendOpcode::Nop as u8 => return,
             _ => return sample.add_wrong(),
         }
@@ -431,7 +436,7 @@ pub(super) struct SharedReader {
     ring: HostMemory,
     dbrec: HostMemory,
     stride: usize,
-    /// The slot that the next message takes.
+    /// The slot of the next message.
     head: u16,
     taken: u16,
 }
@@ -465,14 +470,14 @@ impl SharedReader {
         (self.dbrec.load(DBREC_RECEIVE * 4).unwrap_or(0) as u16).wrapping_sub(self.taken)
     }
 
-    /// To take entries one after the other, as many as there are.
+    /// Prepares to consume consecutive entries.
     #[inline(always)]
     pub(super) const fn batch(&mut self) -> SharedBatch<'_> {
         SharedBatch { ring: self.ring, stride: self.stride, head: self.head, taken: self.taken, reader: self }
     }
 }
 
-/// Entries of a shared receive queue that are taken one after the other; as [`CompletionBatch`].
+/// Consecutive entries of a shared receive queue to consume; as [`CompletionBatch`].
 pub(super) struct SharedBatch<'r> {
     reader: &'r mut SharedReader,
     ring: HostMemory,
@@ -490,7 +495,7 @@ impl Drop for SharedBatch<'_> {
 }
 
 impl SharedBatch<'_> {
-    /// Takes the next entry, of which there is one: its slot and its first segment.
+    /// Consumes the next entry, which must exist, and returns its slot and its first segment.
     #[inline(always)]
     pub(super) fn take(&mut self) -> Option<(u16, DataSegment)> {
         let mut bytes = [0; size_of::<NextSegment>() + size_of::<DataSegment>()];

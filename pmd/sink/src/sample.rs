@@ -1,8 +1,9 @@
-//! A sample of the packets, compared byte by byte with what should be there.
+//! A sample of the packets, compared byte by byte with their expected content.
 //!
-//! Towards the device it is a send: its destination, and its message as a device would read it, by keys and addresses. Away from it the
-//! device never sees what becomes of a message. But who forwards in place writes the new header into the room in front of it, and a buffer
-//! that has gone home keeps its bytes until somebody takes it: they are looked at in the sink's next turn.
+//! A sampled send is checked for its destination and its message, read by keys and addresses as a device
+//! would. A device never sees the fate of a received message. But in-place forwarding writes the new header
+//! to the room in front of the message, and a released buffer keeps its bytes until it is reused. Sampled
+//! received messages are therefore checked in the sink's next iteration.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -13,39 +14,39 @@ use zerocopy::byteorder::big_endian::U32;
 
 use crate::FIRST_LKEY;
 
-/// One packet in so many of each way is looked at: a prime, so that all flows and connections have their turn.
+/// Sampling interval in each direction, in packets: a prime, so that every flow and connection is sampled.
 pub const SAMPLE_EVERY: u32 = 1021;
-/// Bytes in front of a message that are shown with it when it has been forwarded.
+/// Bytes in front of a forwarded message that are checked with it.
 pub const ROOM_BEFORE: usize = 32;
 
 /// A packet of the sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seen<'a> {
-    /// A send that was taken.
+    /// A consumed send.
     Sent {
-        /// The connection that it goes by, from 0; `None` for a datagram.
+        /// The connection that it uses, from 0; `None` for a datagram.
         connection: Option<u16>,
-        /// Where a datagram goes.
+        /// Destination of a datagram.
         to: Option<&'a DatagramAddress>,
-        /// All of its message.
+        /// The complete message.
         message: &'a [u8],
     },
-    /// A message that was received in the last turn, and has been forwarded since.
+    /// A message received in the last iteration and forwarded since.
     Forwarded {
-        /// Which one of the sink's.
+        /// Index of the message.
         message: usize,
-        /// Where it was written, as it is now: [`ROOM_BEFORE`] bytes in front of it, then the message's own.
+        /// Its buffer now: [`ROOM_BEFORE`] bytes in front of it, then the message.
         place: &'a [u8],
     },
 }
 
-/// Knows what should be there.
+/// Knows the expected content of packets.
 pub trait Inspector: Debug + Send + Sync {
-    /// True if a packet is what it should be.
+    /// True if a packet has the expected content.
     fn is_right(&self, seen: &Seen<'_>) -> bool;
 }
 
-/// A message that is looked at when it has been forwarded.
+/// A message to check after it was forwarded.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     message: usize,
@@ -54,7 +55,7 @@ struct Waiting {
     front: usize,
 }
 
-/// Chooses packets, and has them looked at.
+/// Selects packets for inspection.
 #[derive(Debug)]
 pub(super) struct Sample {
     inspector: Option<Arc<dyn Inspector>>,
@@ -72,19 +73,19 @@ impl Sample {
         Self { inspector, sends, messages, waiting: None, bytes: Vec::new(), compared: 0, wrong: 0 }
     }
 
-    /// True if one of the next so many sends is of the sample.
+    /// True if one of the next `sends` sends is in the sample.
     #[inline]
     pub(super) fn has_one_within(&self, sends: u16) -> bool {
         u32::from(sends) >= self.sends
     }
 
-    /// So many sends are not, and were taken.
+    /// Counts `sends` consumed sends that are not in the sample.
     #[inline]
     pub(super) const fn pass_sends(&mut self, sends: u32) {
         self.sends -= sends;
     }
 
-    /// True if this send is one of the sample.
+    /// True if this send is in the sample.
     #[inline]
     pub(super) const fn has_send(&mut self) -> bool {
         self.sends -= 1;
@@ -95,13 +96,13 @@ impl Sample {
         self.inspector.is_some()
     }
 
-    /// One was not even a send.
+    /// Counts an entry that is not a send.
     pub(super) const fn add_wrong(&mut self) {
         self.compared += 1;
         self.wrong += 1;
     }
 
-    /// Compares a send with what it should be. `data` are its segments.
+    /// Compares a send with its expected content. `data` are its segments.
     #[cold]
     pub(super) fn look_at_send(
         &mut self,
@@ -126,19 +127,19 @@ impl Sample {
         self.compared += 1;
     }
 
-    /// True if one of the next so many messages is of the sample.
+    /// True if one of the next `messages` messages is in the sample.
     #[inline]
     pub(super) const fn has_message_within(&self, messages: usize) -> bool {
         self.messages as usize <= messages
     }
 
-    /// So many messages were not, and have been written.
+    /// Counts `messages` written messages that are not in the sample.
     #[inline]
     pub(super) const fn pass_messages(&mut self, messages: u64) {
         self.messages -= messages as u32;
     }
 
-    /// A message was written behind `front` bytes of this segment.
+    /// Records a message that was written behind `front` bytes of this segment.
     #[inline]
     pub(super) const fn received(&mut self, message: usize, len: usize, data: DataSegment, front: usize) {
         self.messages -= 1;
@@ -148,7 +149,7 @@ impl Sample {
         }
     }
 
-    /// Whoever was to forward what the last turn brought has done so.
+    /// Checks the sampled message of the last iteration, which has been forwarded by now.
     #[inline]
     pub(super) fn turn(&mut self, regions: &[HostMemory]) {
         if let Some(waiting) = self.waiting.take() {
@@ -169,7 +170,8 @@ impl Sample {
     }
 }
 
-/// `len` bytes of registered memory, `from` bytes behind the beginning of a segment, or before it; `None` beyond its region.
+/// `len` bytes of registered memory, `from` bytes behind the start of a segment, or before it; `None` outside
+/// its region.
 #[inline]
 pub(super) fn place(
     regions: &[HostMemory],
@@ -182,7 +184,7 @@ pub(super) fn place(
     region.part(offset.checked_add_signed(from)?, len)
 }
 
-/// Registered memory by key. Nearly all segments have the key of the one before.
+/// Registered memory by key. Nearly all segments have the key of the previous one.
 pub(super) struct Regions<'r> {
     all: &'r [HostMemory],
     lkey: U32,
@@ -190,13 +192,13 @@ pub(super) struct Regions<'r> {
 }
 
 impl<'r> Regions<'r> {
-    /// `None` if there is none.
+    /// `None` if there are no regions.
     #[inline(always)]
     pub(super) fn new(all: &'r [HostMemory]) -> Option<Self> {
         Some(Self { all, lkey: U32::new(FIRST_LKEY), last: *all.first()? })
     }
 
-    /// The memory of a whole segment; `None` beyond its region.
+    /// The memory of a whole segment; `None` outside its region.
     #[inline(always)]
     pub(super) fn segment(&mut self, data: &DataSegment) -> Option<HostMemory> {
         if data.lkey != self.lkey {

@@ -25,7 +25,7 @@ fn config(connections: u16, messages: &[&[u8]]) -> SinkConfig {
 }
 
 #[test]
-fn every_send_is_taken_once_and_every_buffer_comes_home() {
+fn every_send_is_consumed_once_and_every_buffer_is_returned() {
     let pool = pool("sink-sends");
     let made = Sink::create(&config(3, &[]), &pool).unwrap();
     let (mut queues, stats) = (made.queues, made.stats);
@@ -45,7 +45,7 @@ fn every_send_is_taken_once_and_every_buffer_comes_home() {
             }
         }
         queues.ring();
-        // Now and then the device comes late: queues fill up and refuse.
+        // Sometimes the device is late: queues fill up and refuse.
         if round % 10 == 9 {
             queues.turn();
         }
@@ -56,18 +56,18 @@ fn every_send_is_taken_once_and_every_buffer_comes_home() {
         queues.poll_send(&mut events);
         queues.turn();
     }
-    assert!(refused > 0, "a device that lags must show as a full queue");
+    assert!(refused > 0, "a slow device must fill the queue");
     assert_eq!((stats.bad(), events.len()), (0, 0));
     assert_eq!(stats.send_bytes(), bytes);
-    // What is over are the driver's NOPs, which fetch the last completions.
+    // The excess are the driver's NOPs, which fetch the last completions.
     assert!(stats.sends() >= posted && stats.sends() <= posted + 1000);
-    assert!(stats.completions() < posted / 4, "few sends are signalled");
+    assert!(stats.completions() < posted / 4, "few sends are signaled");
     assert_eq!((0..3).map(|s| queues.rc_outstanding(RcSlot(s))).sum::<usize>(), 0);
     assert_eq!(pool.in_use(), 0);
 }
 
 #[test]
-fn messages_arrive_in_turn_and_whole_and_every_buffer_comes_home() {
+fn messages_arrive_in_order_and_complete_and_every_buffer_is_returned() {
     let pool = pool("sink-receives");
     let made = Sink::create(&config(2, &[b"first", b"the second", b"3"]), &pool).unwrap();
     let (mut queues, stats) = (made.queues, made.stats);
@@ -129,7 +129,7 @@ fn an_entry_out_of_step_is_bad_and_not_taken() {
     let pool = pool("sink-bad");
     let made = Sink::create(&config(1, &[]), &pool).unwrap();
     let (mut queues, stats) = (made.queues, made.stats);
-    // A doorbell for a queue pair that is not there, then one for an entry that was never written.
+    // A doorbell for a nonexistent queue pair, then one for an entry that was never written.
     queues.bus().ring(&mut Register::new(0, 0), [0, 0, 0, 0, 0, 0, 9, 0]);
     assert_eq!(stats.bad(), 1);
     let sink = queues.bus();
@@ -140,7 +140,7 @@ fn an_entry_out_of_step_is_bad_and_not_taken() {
     assert!(!queues.turn(), "once");
 }
 
-/// What [`a_sample_of_what_is_sent_is_compared`] sends: byte by byte, and where to.
+/// The packet that [`a_sample_of_sent_packets_is_compared`] sends: bytes and destination.
 #[derive(Debug)]
 struct Sent {
     connection: Option<u16>,
@@ -174,11 +174,11 @@ fn destination(lid: u16) -> pmd::mlx5::av::Destination {
 }
 
 #[test]
-fn a_sample_of_what_is_sent_is_compared() {
+fn a_sample_of_sent_packets_is_compared() {
     let pool = pool("sink-compares");
     let mut wrong = MESSAGE;
     wrong[59] ^= 1;
-    // Each byte counts, and the connection, and where a datagram goes.
+    // Each byte matters, and the connection, and the destination of a datagram.
     let cases = [
         (Some(0), 0, MESSAGE, true),
         (Some(0), 0, wrong, false),
@@ -213,7 +213,7 @@ fn a_sample_of_what_is_sent_is_compared() {
 }
 
 #[test]
-fn one_in_so_many_is_compared_however_many_come_at_once() {
+fn one_in_each_interval_is_compared_for_any_burst() {
     let pool = pool("sink-bursts");
     for burst in [1, 7, 32] {
         let inspector: Arc<dyn Inspector> = Arc::new(Sent { connection: Some(0) });
@@ -231,7 +231,7 @@ fn one_in_so_many_is_compared_however_many_come_at_once() {
             queues.turn();
             queues.poll_send(&mut events);
         }
-        // The driver's own, which are passed over, are among the sends.
+        // The driver's own NOPs, which are skipped, count as sends.
         assert!((18..=20).contains(&stats.compared()), "{burst}: {}", stats.compared());
         assert_eq!((stats.wrong(), stats.bad()), (0, 0));
     }
@@ -257,12 +257,12 @@ fn a_send_from_memory_that_is_not_registered_is_wrong() {
     let stranger = other.copy_from_slice(&MESSAGE).unwrap();
     let at = |buf: &Mbuf| buf.data().as_ptr().addr() as u64;
     assert_eq!(look(FIRST_LKEY, &buf, at(&buf)), 0);
-    assert_eq!(look(FIRST_LKEY + 77, &buf, at(&buf)), 1, "a key of nothing");
-    assert_eq!(look(FIRST_LKEY, &stranger, at(&stranger)), 2, "memory of somebody else");
+    assert_eq!(look(FIRST_LKEY + 77, &buf, at(&buf)), 1, "an unused key");
+    assert_eq!(look(FIRST_LKEY, &stranger, at(&stranger)), 2, "memory of another owner");
     assert_eq!(look(FIRST_LKEY, &buf, 0), 3);
 }
 
-/// Expects a header of four bytes in front of each message, as one who forwards writes it.
+/// Expects a header of four bytes in front of each message, as a forwarder writes it.
 #[derive(Debug)]
 struct Passed;
 
@@ -275,7 +275,7 @@ impl Inspector for Passed {
 }
 
 #[test]
-fn a_sample_of_what_is_forwarded_in_place_is_compared() {
+fn a_sample_of_packets_forwarded_in_place_is_compared() {
     let pool = pool("sink-forwards");
     for (datagrams, header, right) in
         [(false, b"head", true), (true, b"head", true), (false, b"heat", false), (true, b"heat", false)]
@@ -288,7 +288,7 @@ fn a_sample_of_what_is_forwarded_in_place_is_compared() {
             assert!(queues.insert_rc(RcSlot(slot as u16), rc).is_ok());
         }
         let mut events = ArrayVec::new();
-        // Seven messages a turn, behind the first.
+        // Seven messages per iteration, from the second on.
         for _ in 0..3 * SAMPLE_EVERY / 7 + 2 {
             queues.refill();
             queues.turn();

@@ -1,7 +1,7 @@
-//! Packet taps: copies of packets on their way past, for a capture file.
+//! Packet taps: copies of passing packets for a capture file.
 //!
-//! A tap never blocks and never allocates: it copies into a byte ring, and where that is full it counts and drops. The
-//! reader lives on the control side.
+//! A tap never blocks and never allocates. It copies into a byte ring; if that is full, it counts and drops
+//! the packet. The reader runs on the control side.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
-/// Bytes of a tap's ring if nobody says otherwise: some thousand full packets.
+/// Default size of a tap's ring in bytes: some thousand full packets.
 pub const DEFAULT_TAP_BYTES: usize = 8 << 20;
 
-/// What a copied packet is.
+/// Kind of a copied packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameKind {
     /// LRH to VCRC.
@@ -22,7 +22,7 @@ pub enum FrameKind {
     Ethernet,
 }
 
-/// Which way it went.
+/// Direction of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TapDirection {
     /// It arrived here.
@@ -31,16 +31,16 @@ pub enum TapDirection {
     Sent,
 }
 
-/// What a tap knows of a packet beside its bytes.
+/// Metadata of a copied packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TapHeader {
     /// Nanoseconds since 1970.
     pub time: u64,
-    /// What it is.
+    /// Its kind.
     pub kind: FrameKind,
-    /// Which way it went.
+    /// Its direction.
     pub direction: TapDirection,
-    /// Its bytes.
+    /// Its length in bytes.
     pub len: u32,
 }
 
@@ -69,15 +69,16 @@ impl TapHeader {
     }
 }
 
-/// The end of a tap that sits on the packets' way.
+/// The producing end of a tap, on the packets' path.
 #[derive(Debug)]
 pub struct Tap {
-    // In this order: the reader takes the ring's other end for the sign that nothing of the tap is left, and frees the rest.
+    // Drop order: the reader takes the closed ring as proof that nothing of the tap is left, and frees the
+    // rest.
     dropped: Arc<AtomicU64>,
     ring: Producer<u8>,
 }
 
-/// The end of a tap that hands the copies out.
+/// The consuming end of a tap.
 #[derive(Debug)]
 pub struct TapReader {
     ring: Consumer<u8>,
@@ -85,19 +86,19 @@ pub struct TapReader {
     dropped: Arc<AtomicU64>,
 }
 
-/// What a tap loses, for others than its reader.
+/// Loss counter of a tap, for others than its reader.
 #[derive(Clone, Debug)]
 pub struct TapLosses(Arc<AtomicU64>);
 
 impl TapLosses {
-    /// Packets that found the ring full so far.
+    /// Packets lost because the ring was full.
     #[must_use]
     pub fn packets(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// A tap with a ring of `bytes`.
+/// Creates a tap with a ring of `bytes`.
 #[must_use]
 pub fn tap(bytes: usize) -> (Tap, TapReader) {
     let (producer, consumer) = RingBuffer::new(bytes);
@@ -107,12 +108,12 @@ pub fn tap(bytes: usize) -> (Tap, TapReader) {
 }
 
 impl Tap {
-    /// Copies a packet that lies in one piece.
+    /// Copies a packet from one slice.
     pub fn offer(&mut self, kind: FrameKind, direction: TapDirection, packet: &[u8]) {
         self.offer_parts(kind, direction, std::iter::once(packet));
     }
 
-    /// Copies a packet that lies in several pieces.
+    /// Copies a packet from several slices.
     pub fn offer_parts<'p>(
         &mut self,
         kind: FrameKind,
@@ -129,7 +130,7 @@ impl Tap {
     fn put<'p>(&mut self, header: TapHeader, parts: impl Iterator<Item = &'p [u8]> + Clone) {
         let len: usize = parts.clone().map(<[u8]>::len).sum();
         let Ok(len32) = u32::try_from(len) else { return };
-        // The reader must never see half a packet, so all of it is published in one go.
+        // The packet is published at once, because the reader must never see half of it.
         let Ok(mut chunk) = self.ring.write_chunk(HEADER.saturating_add(len)) else {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
@@ -167,29 +168,29 @@ impl TapReader {
         self.next
     }
 
-    /// Takes the next packet; `into` holds its bytes afterwards.
+    /// Takes the next packet and writes its bytes to `into`.
     pub fn pop(&mut self, into: &mut Vec<u8>) -> Option<TapHeader> {
         let header = self.peek()?;
         into.resize(header.len as usize, 0);
-        // Header and bytes were published together, so they are all here.
+        // Header and bytes were published together, so they are complete.
         self.ring.pop_entire_slice(into).ok()?;
         self.next = None;
         Some(header)
     }
 
-    /// Packets that found the ring full so far.
+    /// Packets lost because the ring was full.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// The same for whoever does not read, and as long as nobody does.
+    /// The loss counter, for observers other than the reader, also while nothing reads.
     #[must_use]
     pub fn losses(&self) -> TapLosses {
         TapLosses(Arc::clone(&self.dropped))
     }
 
-    /// True if the tap itself is gone; what is left can still be read.
+    /// True if the tap itself is gone; remaining packets can still be read.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
         self.ring.is_abandoned()
@@ -201,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_come_out_as_they_went_in_across_the_wrap() {
+    fn packets_are_unchanged_across_the_wrap() {
         let (mut tap, mut reader) = tap(1000);
         let mut bytes = Vec::new();
         for i in 0..100u8 {

@@ -1,71 +1,71 @@
-//! BAR 0: the initialization segment, and what a write to the region means.
+//! BAR 0: the initialization segment, and decoding of writes to the region.
 
 use std::time::Duration;
 
 use prm::bar::{HealthSyndrome, UAR_PAGE, segment, uar};
 use prm::command::CommandEntry;
 
-/// Firmware version that is reported.
+/// Firmware version that the device reports.
 const FIRMWARE: [u16; 3] = [16, 35, 4030];
 /// Low byte of the word with the command queue's address: 32 entries of 64 bytes.
 const QUEUE_GEOMETRY: u8 = 5 << 4 | 6;
 /// Entries of the command queue.
 pub const COMMANDS: u32 = 32;
-/// First doorbell page that is given out.
+/// First doorbell page that can be allocated.
 pub const FIRST_UAR: u32 = 0x10;
-/// Doorbell pages, with those that are not given out.
+/// Number of doorbell pages, including those that cannot be allocated.
 pub const UARS: u32 = (crate::pci::BAR / UAR_PAGE as u64) as u32;
 
-/// What ails the device.
+/// An error condition of the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Illness {
-    /// Its name.
+    /// Its syndrome.
     pub syndrome: HealthSyndrome,
-    /// More about it: the event queue's number.
+    /// Detail: the event queue's number.
     pub detail: u16,
 }
 
-/// An error as kernels' logs have it, and so said.
+/// Severity "error" of the kernel's log levels, marked as valid.
 const SEVERITY: u8 = 1 << 3 | 3;
 
 impl Illness {
-    /// The end of the health buffer: severity, three bytes of nothing, one of the processor, syndrome, detail.
-    fn told(illness: Option<Self>) -> [u8; 8] {
+    /// The end of the health buffer: severity, three reserved bytes, one of the processor, syndrome, detail.
+    fn health_buffer(illness: Option<Self>) -> [u8; 8] {
         let Some(Self { syndrome, detail }) = illness else { return [0; 8] };
         let [high, low] = detail.to_be_bytes();
         [SEVERITY, 0, 0, 0, 0, syndrome as u8, high, low]
     }
 }
 
-/// What a write means.
+/// Meaning of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// Nothing.
+    /// None.
     None,
-    /// The driver has told where the command queue is: it begins.
+    /// The driver has written the address of the command queue and initializes the device.
     Queue,
-    /// The device is to look at these entries of the command queue.
+    /// Doorbell of these entries of the command queue.
     Commands(u32),
-    /// A completion queue is armed.
+    /// Arms a completion queue.
     ArmCq {
         /// Doorbell page.
         page: u32,
-        /// Its number.
+        /// Queue number.
         number: u32,
         /// Consumer index, 24 bits.
         consumer: u32,
         /// For solicited completions only.
         solicited: bool,
     },
-    /// An event queue's consumer index.
+    /// Sets an event queue's consumer index.
     Eq {
         /// Doorbell page.
         page: u32,
-        /// Its number.
+        /// Queue number.
         number: u32,
         /// Consumer index, 24 bits.
         consumer: u32,
-        /// It is armed.
+        /// The queue is armed.
         arm: bool,
     },
     /// A send queue's doorbell.
@@ -81,7 +81,7 @@ pub enum Effect {
 #[derive(Debug)]
 pub struct Registers {
     queue: [u8; 8],
-    /// First half of a doorbell that comes as two words.
+    /// First half of a doorbell written as two words.
     half: Option<(u64, [u8; 4])>,
 }
 
@@ -91,19 +91,19 @@ impl Default for Registers {
     }
 }
 
-/// Four bytes at an offset.
+/// The four bytes at an offset.
 fn word(at: usize, bytes: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
 impl Registers {
-    /// As after power-on.
+    /// The registers after power-on.
     #[must_use]
     pub const fn new() -> Self {
         Self { queue: [0, 0, 0, 0, 0, 0, 0, QUEUE_GEOMETRY], half: None }
     }
 
-    /// Address of the command queue, if the driver has told it.
+    /// Address of the command queue, if the driver has written it.
     #[must_use]
     pub fn queue(&self) -> Option<u64> {
         let address = u64::from_be_bytes(self.queue) & !0xfff;
@@ -116,13 +116,13 @@ impl Registers {
         self.queue()?.checked_add(u64::from(index) * size_of::<CommandEntry>() as u64)
     }
 
-    /// Reads; `age` is what the device's clock and its health counter tell.
+    /// Reads registers. `age` is the value of the device's clock and of its health counter.
     pub fn read(&self, offset: u64, out: &mut [u8], age: Duration, illness: Option<Illness>) {
         out.fill(0);
         let counter = (age.as_millis() as u32 & 0xff_ffff).to_be_bytes();
         let ticks = connectx::ticks(age).to_be_bytes();
         let [major, minor, third] = FIRMWARE.map(u16::to_be_bytes);
-        let health = Illness::told(illness);
+        let health = Illness::health_buffer(illness);
         let known: [(usize, &[u8]); 9] = [
             (segment::FIRMWARE, &minor),
             (segment::FIRMWARE + 2, &major),
@@ -144,7 +144,7 @@ impl Registers {
         }
     }
 
-    /// Takes a write and says what it means.
+    /// Handles a write and returns its meaning.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Effect {
         let Ok(at) = usize::try_from(offset) else { return Effect::None };
         let page = (at / UAR_PAGE) as u32;
@@ -157,10 +157,10 @@ impl Registers {
                 for (to, byte) in self.queue.iter_mut().skip(from).zip(data) {
                     *to = *byte;
                 }
-                // The queue's geometry is the device's to tell, and the interface has one state.
+                // The device defines the queue's geometry, and the interface has one state.
                 self.queue[6] &= 0xf0;
                 self.queue[7] = QUEUE_GEOMETRY;
-                // The lower word, which has the interface's state, comes last.
+                // The lower word, which contains the interface's state, is written last.
                 if from + data.len() > size_of::<u32>() { Effect::Queue } else { Effect::None }
             }
             segment::DOORBELL => word(0, data).map_or(Effect::None, Effect::Commands),
@@ -169,7 +169,7 @@ impl Registers {
     }
 
     fn doorbell(&mut self, page: u32, place: usize, offset: u64, data: &[u8]) -> Effect {
-        // A host of 32 bits writes two words.
+        // A 32-bit host writes two words.
         let joined;
         let before = self.half.take();
         let (place, data) = match (before, <[u8; 4]>::try_from(data)) {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_initialization_segment_says_what_drivers_look_for() {
+    fn the_initialization_segment_has_the_fields_that_drivers_read() {
         let mut r = Registers::new();
         assert_eq!(read(&r, 0, 0), 35 << 16 | 16);
         assert_eq!(read(&r, 4, 0), 5 << 16 | 4030);
@@ -226,17 +226,17 @@ mod tests {
         assert_eq!(r.write(0x14, &0x3456_7300u32.to_be_bytes()), Effect::Queue);
         assert_eq!(r.queue(), Some(0x12_3456_7000));
         assert_eq!(r.entry(31), Some(0x12_3456_77c0));
-        // A driver that is loaded again finds the geometry.
+        // A reloaded driver finds the geometry.
         assert_eq!(read(&r, 0x14, 0), 0x3456_7056);
         assert_eq!(r.write(0x18, &[0x80, 0, 0, 1]), Effect::Commands(0x8000_0001));
     }
 
     #[test]
-    fn the_health_counter_goes_on() {
+    fn the_health_counter_advances() {
         let r = Registers::new();
         assert_ne!(read(&r, 0x1010, 1000), read(&r, 0x1010, 3000));
         assert_eq!(read(&r, 0x1010, 0x0100_0007), 7);
-        // Of a nanosecond each.
+        // One tick is a nanosecond.
         assert_eq!([0x1000, 0x1004].map(|at| read(&r, at, 5_000)), [1, 705_032_704]);
         // A read across the end of a register.
         assert_eq!(read(&r, 0x1012, 0x1_0203), 0x0203_0000);
@@ -264,10 +264,10 @@ mod tests {
         // As two words.
         assert_eq!(r.write(at + 0x20, &arm[..4]), Effect::None);
         assert_eq!(r.write(at + 0x24, &arm[4..]), armed);
-        // Two words that are not the halves of anything, on both sides of a page's end.
+        // Two words that are not halves of a doorbell, on both sides of a page boundary.
         assert_eq!(r.write(at - 2, &arm[..4]), Effect::None);
         assert_eq!(r.write(at + 2, &arm[4..]), Effect::None);
-        // Only the second of two.
+        // Only the second of two words.
         assert_eq!(r.write(at + 0x24, &arm[4..]), Effect::None);
         let eq = Effect::Eq { page: 0x12, number: 3, consumer: 0x010203, arm: true };
         assert_eq!(r.write(at + 0x40, &[3, 1, 2, 3]), eq);

@@ -1,4 +1,4 @@
-//! The core that the server's thread keeps to.
+//! CPU affinity of the server's thread.
 
 use rustix::io::Errno;
 use rustix::thread::CpuSet;
@@ -10,18 +10,18 @@ pub struct Allowed {
 }
 
 impl Allowed {
-    /// As the system says now.
+    /// Reads the current affinity mask.
     pub fn now() -> Result<Self, Errno> {
         Ok(Self { cores: rustix::thread::sched_getaffinity(None)? })
     }
 
-    /// True if it is among them.
+    /// True if the core is permitted.
     #[must_use]
     pub fn has(&self, core: usize) -> bool {
         core < CpuSet::MAX_CPU && self.cores.is_set(core)
     }
 
-    /// All of them, in order.
+    /// All permitted cores, in order.
     pub fn list(&self) -> impl Iterator<Item = usize> + '_ {
         (0..CpuSet::MAX_CPU).filter(|core| self.has(*core))
     }
@@ -46,7 +46,7 @@ impl std::fmt::Display for Allowed {
     }
 }
 
-/// Keeps the calling thread, and those that it makes, to a core: one of those that are allowed.
+/// Pins the calling thread, and threads that it creates, to one of the permitted cores.
 pub fn keep_to(core: usize) -> Result<(), Errno> {
     if core >= CpuSet::MAX_CPU {
         return Err(Errno::INVAL);

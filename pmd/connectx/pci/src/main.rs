@@ -13,7 +13,7 @@ use softhca::options::Options;
 use softhca::serve::{Orders, Server};
 use tracing::info;
 
-/// Its name, in the log and before its errors.
+/// Program name, in the log and before errors.
 const PROGRAM: &str = "softhca";
 
 fn main() -> ExitCode {

@@ -1,14 +1,14 @@
-//! The PCI configuration space (little endian), as that of a ConnectX-5.
+//! The PCI configuration space (little endian), modeled on that of a ConnectX-5.
 
-/// Bytes of it.
+/// Size in bytes.
 pub const LEN: usize = 256;
-/// Bytes of BAR 0.
+/// Size of BAR 0 in bytes.
 pub const BAR: u64 = 32 << 20;
 /// Interrupt vectors.
 pub const VECTORS: u16 = 16;
-/// Where BAR 0 has the table of MSI-X.
+/// Offset of the MSI-X table in BAR 0.
 pub const MSIX_TABLE: u32 = 0x2000;
-/// Where BAR 0 has its pending bits.
+/// Offset of the pending bits in BAR 0.
 pub const MSIX_PENDING: u32 = 0x3000;
 
 const VENDOR: u16 = 0x15b3;
@@ -22,15 +22,15 @@ const EXPRESS: usize = 0x60;
 /// Upper byte of device control, whose bit 7 resets the function.
 const RESET: usize = EXPRESS + 0x09;
 const MSIX: usize = 0x9c;
-/// The vendor's own capability, by which drivers reach memory of the device's own. It has no space of that, and says so of each that they choose; its
-/// semaphore is there.
+/// The vendor-specific capability, through which drivers access address spaces of the device. The device has
+/// none and reports every selected space as unsupported, but it implements the semaphore.
 const OWN: usize = 0xc0;
 const OWN_LEN: usize = 0x18;
-/// The space, 16 bits, and above them what is known of it: nothing.
+/// Selected space, 16 bits, and above them its status: not supported.
 const OWN_SPACE: usize = OWN + 0x04;
-/// Another number for each who reads it.
+/// A counter with a new value for each read.
 const OWN_COUNTER: usize = OWN + 0x08;
-/// Who has it: the number that was written first; 0 gives it back.
+/// The owner of the semaphore: the first number written to it; 0 releases it.
 const OWN_SEMAPHORE: usize = OWN + 0x0c;
 /// Bit 2 of the command register.
 const BUS_MASTER: u8 = 0x04;
@@ -50,14 +50,14 @@ impl Default for ConfigurationSpace {
 }
 
 impl ConfigurationSpace {
-    /// As after power-on.
+    /// The state after power-on.
     #[must_use]
     pub fn new() -> Self {
         let mut space = Self { bytes: [0; LEN], writable: [0; LEN] };
         let fixed: [(usize, &[u8]); 12] = [
             (0x00, &VENDOR.to_le_bytes()),
             (0x02, &DEVICE.to_le_bytes()),
-            // Capabilities.
+            // Capability list present.
             (0x06, &[0x10, 0x00]),
             (0x09, &CLASS),
             // 64 bits, prefetchable.
@@ -65,7 +65,8 @@ impl ConfigurationSpace {
             (0x2c, &VENDOR.to_le_bytes()),
             (0x2e, &SUBSYSTEM.to_le_bytes()),
             (0x34, &[EXPRESS as u8]),
-            // Version 2, endpoint; with a payload of up to 512 bytes, and function-level reset; then 8 GT/s by 16 lanes.
+            // Version 2, endpoint; with a payload of up to 512 bytes, and function-level reset; then 8 GT/s
+            // by 16 lanes.
             (EXPRESS, &[0x10, MSIX as u8, 0x02, 0x00, 0x02, 0x80, 0x00, 0x10]),
             (MSIX, &[0x11, OWN as u8]),
             (OWN, &[0x09, 0x00, OWN_LEN as u8, 0x00]),
@@ -85,10 +86,10 @@ impl ConfigurationSpace {
             (0x0c, &[0xff, 0xff]),
             (BAR0, &(!(BAR - 1)).to_le_bytes()),
             (0x3c, &[0xff]),
-            // Device control but for its reset, link control.
+            // Device control without its reset bit, link control.
             (EXPRESS + 0x08, &[0xff, 0x7f]),
             (EXPRESS + 0x10, &[0xff, 0x0f]),
-            // On, and all masked.
+            // Enable, and mask all.
             (MSIX + 3, &[0xc0]),
             (OWN_SPACE, &[0xff, 0xff]),
         ];
@@ -110,7 +111,7 @@ impl ConfigurationSpace {
         self.bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |word| u32::from_le_bytes(*word))
     }
 
-    /// Reads; what lies behind the end is zero.
+    /// Reads; bytes behind the end are zero.
     pub fn read(&mut self, offset: u64, out: &mut [u8]) {
         let at = usize::try_from(offset).unwrap_or(LEN);
         out.fill(0);
@@ -118,21 +119,21 @@ impl ConfigurationSpace {
             *to = *from;
         }
         if at <= OWN_COUNTER && at.saturating_add(out.len()) > OWN_COUNTER {
-            // 0 is nobody.
+            // 0 means no owner.
             let next = self.word(OWN_COUNTER).wrapping_add(1).max(1);
             self.put(OWN_COUNTER, &next.to_le_bytes());
         }
     }
 
-    /// Writes the bits that may be changed. True if the guest asks for a reset of the function.
+    /// Writes the writable bits. Returns true if the guest requests a function-level reset.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> bool {
         let at = usize::try_from(offset).unwrap_or(LEN);
         let reset = RESET.checked_sub(at).and_then(|n| data.get(n)).is_some_and(|byte| byte & 0x80 != 0);
         if at == OWN_SEMAPHORE
-            && let Ok(who) = <[u8; 4]>::try_from(data)
-            && (self.word(OWN_SEMAPHORE) == 0 || who == [0; 4])
+            && let Ok(owner) = <[u8; 4]>::try_from(data)
+            && (self.word(OWN_SEMAPHORE) == 0 || owner == [0; 4])
         {
-            self.put(OWN_SEMAPHORE, &who);
+            self.put(OWN_SEMAPHORE, &owner);
         }
         let places = self.bytes.iter_mut().zip(&self.writable).skip(at);
         for ((to, mask), from) in places.zip(data) {
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_the_region_is_told_by_the_bits_that_stay() {
+    fn the_size_of_the_region_is_in_the_bits_that_stay() {
         let mut space = ConfigurationSpace::new();
         space.write(0x10, &[0xff; 8]);
         assert_eq!(u64::from_le_bytes(read(&mut space, 0x10)), !(BAR - 1) | 0xc);
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_is_does_not_change() {
+    fn the_identity_of_a_device_does_not_change() {
         let (mut space, mut new) = (ConfigurationSpace::new(), ConfigurationSpace::new());
         for at in 0..LEN as u64 + 8 {
             space.write(at, &[0xff; 5]);
@@ -194,7 +195,7 @@ mod tests {
             assert_eq!(read::<1>(&mut space, at), read::<1>(&mut new, at), "byte {at:#x}");
         }
         assert!(space.is_master() && !new.is_master());
-        // Behind the end there is nothing.
+        // Reads behind the end return zero.
         assert_eq!(read(&mut space, LEN as u64 - 1), [0, 0]);
         assert_eq!(read(&mut space, u64::MAX), [0, 0]);
         assert!(!space.write(u64::MAX, &[1, 2]));
@@ -207,22 +208,22 @@ mod tests {
             space.write(0x68, &[0, 0x80]) && space.write(0x69, &[0x80]) && space.write(0x60, &[0x80; 12])
         );
         assert!(!space.write(0x68, &[0x80, 0x7f]) && !space.write(0x6a, &[0x80]));
-        assert_eq!(read::<1>(&mut space, 0x69)[0] & 0x80, 0, "and forgets it was asked");
+        assert_eq!(read::<1>(&mut space, 0x69)[0] & 0x80, 0, "and the bit reads as zero");
     }
 
     #[test]
-    fn the_semaphore_of_the_vendors_capability_is_of_who_comes_first() {
+    fn the_semaphore_of_the_vendors_capability_belongs_to_the_first_owner() {
         let mut space = ConfigurationSpace::new();
         let word = |space: &mut ConfigurationSpace, at| u32::from_le_bytes(read(space, at));
-        // Each draws another number.
+        // Each reader gets another number.
         let (first, second) = (word(&mut space, 0xc8), word(&mut space, 0xc8));
         assert!(first != second && first != 0 && second != 0);
         assert_eq!(word(&mut space, 0xcc), 0);
-        for (who, has) in [(first, first), (second, first), (0, 0), (second, second)] {
-            space.write(0xcc, &who.to_le_bytes());
+        for (owner, has) in [(first, first), (second, first), (0, 0), (second, second)] {
+            space.write(0xcc, &owner.to_le_bytes());
             assert_eq!(word(&mut space, 0xcc), has);
         }
-        // Of no space there is anything.
+        // No space is supported.
         for kind in [2u32, 7, 0xa] {
             space.write(0xc4, &(0xe000_0000 | kind).to_le_bytes());
             assert_eq!(word(&mut space, 0xc4), kind);

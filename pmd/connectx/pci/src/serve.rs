@@ -1,4 +1,4 @@
-//! The server's one thread: a client at its socket, the device, and rest when there is nothing to do.
+//! The server's single thread: serves a client at its socket and the device, and sleeps when idle.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,35 +15,35 @@ use tracing::{info, warn};
 use crate::hca::Hca;
 use crate::vfio_user::socket::{Client, Gone};
 
-/// Idle turns that are gone through before the first nap.
+/// Idle iterations before the first sleep.
 const SPINS: u32 = 3;
-/// First nap.
+/// First sleep.
 const FIRST: Duration = Duration::from_micros(50);
-/// Longest nap while there is work that cannot be done now: a cable is full.
+/// Longest sleep while there is work that must wait, for example for a full cable.
 const LONGEST: Duration = Duration::from_millis(1);
-/// Naps of one length before they get longer: a conversation goes on with short ones.
+/// Sleeps of one length before they get longer, so that a conversation continues with short ones.
 const REPEATS: u32 = 40;
-/// Longest rest where nothing is to be done before somebody wakes.
+/// Longest sleep if there is nothing to do before a wakeup.
 const REST: Duration = Duration::from_millis(100);
 
-/// How long to rest after so many idle turns; `None` to go on at once.
-fn nap(idle: u32) -> Option<Duration> {
-    let naps = idle.checked_sub(SPINS)?;
-    Some((FIRST * (1 << (naps / REPEATS).min(10))).min(LONGEST))
+/// How long to sleep after this number of idle iterations; `None` to poll again at once.
+fn idle_sleep(idle: u32) -> Option<Duration> {
+    let sleeps = idle.checked_sub(SPINS)?;
+    Some((FIRST * (1 << (sleeps / REPEATS).min(10))).min(LONGEST))
 }
 
-/// Why there can be no server.
+/// Why a server cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Somebody listens there.
-    #[error("{0} is in use by another process; give another --socket")]
+    /// Another process listens there.
+    #[error("{0} is in use by another process; use another --socket")]
     InUse(PathBuf),
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     #[error("cannot listen at {path}: {source}")]
     Listen {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The socket has failed.
@@ -56,7 +56,7 @@ pub enum ServeError {
 pub struct Server {
     listener: UnixListener,
     path: PathBuf,
-    /// Device and inode of the socket's name, so that we remove only what is ours.
+    /// Device and inode of the socket file, so that only our own is removed.
     name: Option<(u64, u64)>,
     hca: Hca,
     client: Option<Client>,
@@ -64,7 +64,7 @@ pub struct Server {
     report: Option<PathBuf>,
 }
 
-/// What a server is told while it serves, by signals for instance.
+/// Requests to a running server, for example from signal handlers.
 #[derive(Clone, Default, Debug)]
 pub struct Orders {
     /// Stop.
@@ -89,7 +89,7 @@ fn listen(path: &Path) -> Result<UnixListener, ServeError> {
     let failed = |source| ServeError::Listen { path: path.to_owned(), source };
     match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            // Left behind by a process that was killed, or in use?
+            // Stale socket of a killed process, or in use?
             let is_socket = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
             let probe = UnixStream::connect(path);
             if !is_socket || !probe.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) {
@@ -103,7 +103,7 @@ fn listen(path: &Path) -> Result<UnixListener, ServeError> {
 }
 
 impl Server {
-    /// Listens at a path; clients can connect when this returns.
+    /// Listens at a path. Clients can connect when this returns.
     pub fn new(path: &Path, hca: Hca) -> Result<Self, ServeError> {
         let listener = listen(path)?;
         let name = name_of(path);
@@ -112,12 +112,12 @@ impl Server {
         Ok(Self { listener, path: path.to_owned(), name, hca, client: None, idle: 0, report: None })
     }
 
-    /// Writes what the device has counted to this file ([`Orders::report`]), and at the end.
+    /// Sets the file for the device's report, which is written on request ([`Orders::report`]) and on exit.
     pub fn report_to(&mut self, path: Option<PathBuf>) {
         self.report = path;
     }
 
-    /// Serves until told to stop: one client at a time, one after the other.
+    /// Serves one client after another until a stop request.
     pub fn run(&mut self, orders: &Orders) -> Result<(), ServeError> {
         info!("waiting for a client at {}", self.path.display());
         while !orders.stop.load(Ordering::Relaxed) {
@@ -125,14 +125,14 @@ impl Server {
                 self.write_report();
             }
             let busy = self.turn(Instant::now())?;
-            self.rest(busy)?;
+            self.sleep_if_idle(busy)?;
         }
         info!("{:?}", self.hca.counters());
         self.write_report();
         Ok(())
     }
 
-    /// Whoever reads it finds all of it or that of before.
+    /// Writes the report atomically: a reader finds the complete old or new file.
     fn write_report(&self) {
         let Some(path) = &self.report else { return };
         let whole = path.with_added_extension("new");
@@ -145,7 +145,7 @@ impl Server {
         }
     }
 
-    /// Does what there is to do. True if there was anything.
+    /// Runs one iteration. Returns true if there was any work.
     pub fn turn(&mut self, now: Instant) -> Result<bool, ServeError> {
         let mut busy = match &mut self.client {
             None => match self.listener.accept() {
@@ -180,35 +180,36 @@ impl Server {
         Ok(busy)
     }
 
-    /// Rests, if there is nothing to do: until the client speaks, a cable brings something, or it is time for something.
-    fn rest(&mut self, busy: bool) -> Result<(), ServeError> {
+    /// Sleeps if there is nothing to do: until a message of the client, a wakeup by a cable, or the next
+    /// deadline.
+    fn sleep_if_idle(&mut self, busy: bool) -> Result<(), ServeError> {
         self.idle = if busy { 0 } else { self.idle.saturating_add(1) };
-        let Some(mut nap) = nap(self.idle) else { return Ok(()) };
+        let Some(mut timeout) = idle_sleep(self.idle) else { return Ok(()) };
         let mut now = Instant::now();
         let mut wakers = Vec::new();
         if self.hca.sleep(now, |_| {}).is_some() {
-            // What came before it was asked for does not wake.
+            // Packets that arrived before arming do not wake.
             now = Instant::now();
             if self.turn(now)? {
                 self.idle = 0;
                 return Ok(());
             }
-            // Not before that: a device that begins anew binds the same socket again, of which nobody may have a copy.
+            // Only now: a device that is reset binds the same socket again, and no copy of it may exist then.
             match self.hca.sleep(now, |waker| wakers.extend(waker.try_clone_to_owned())) {
-                Some(longest) => nap = longest.min(REST),
+                Some(longest) => timeout = longest.min(REST),
                 None => return Ok(()),
             }
         }
         if let Some(at) = self.hca.next_deadline(now) {
-            nap = nap.min(at.saturating_duration_since(now));
+            timeout = timeout.min(at.saturating_duration_since(now));
         }
         let held_up = self.client.as_ref().is_some_and(Client::is_held_up);
         let flags = if held_up { PollFlags::OUT } else { PollFlags::IN };
         let waker = self.client.as_ref().map_or_else(|| self.listener.as_fd(), AsFd::as_fd);
         let mut all = vec![PollFd::new(&waker, flags)];
         all.extend(wakers.iter().map(|waker| PollFd::new(waker, PollFlags::IN)));
-        let timeout = Timespec { tv_sec: 0, tv_nsec: nap.subsec_nanos().into() };
-        // An interrupted nap is over; anything else shows where the socket is read.
+        let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
+        // An interrupted sleep ends here; other errors show when the socket is read.
         let _ = rustix::event::poll(&mut all, Some(&timeout));
         Ok(())
     }
@@ -219,10 +220,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn naps_get_longer() {
-        assert_eq!(nap(SPINS - 1), None);
-        assert_eq!(nap(SPINS), Some(FIRST));
-        assert_eq!(nap(SPINS + REPEATS), Some(2 * FIRST));
-        assert_eq!(nap(u32::MAX), Some(LONGEST));
+    fn sleeps_get_longer() {
+        assert_eq!(idle_sleep(SPINS - 1), None);
+        assert_eq!(idle_sleep(SPINS), Some(FIRST));
+        assert_eq!(idle_sleep(SPINS + REPEATS), Some(2 * FIRST));
+        assert_eq!(idle_sleep(u32::MAX), Some(LONGEST));
     }
 }

@@ -1,4 +1,4 @@
-//! Interrupt vectors, as the descriptors by which the client wants to hear of them.
+//! Interrupt vectors and the eventfds through which the client receives them.
 
 use std::os::fd::OwnedFd;
 
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use crate::pci::VECTORS;
 use crate::vfio_user::Interrupts;
 
-/// The vectors of MSI-X. Masking is the client's.
+/// The vectors of MSI-X. The client handles masking.
 #[derive(Debug)]
 pub struct Vectors {
     eventfds: Vec<Option<OwnedFd>>,
@@ -21,13 +21,13 @@ impl Default for Vectors {
 }
 
 impl Vectors {
-    /// All off.
+    /// All vectors disabled.
     #[must_use]
     pub fn new() -> Self {
         Self { eventfds: (0..VECTORS).map(|_| None).collect() }
     }
 
-    /// As the client says.
+    /// Applies a request of the client.
     pub fn set(&mut self, how: Interrupts) -> Result<(), Errno> {
         match how {
             Interrupts::Off => *self = Self::new(),
@@ -47,10 +47,11 @@ impl Vectors {
         Ok(())
     }
 
-    /// Raises a vector. False if nobody hears of it.
+    /// Raises a vector. False if it has no eventfd.
     pub fn raise(&self, vector: u16) -> bool {
         let Some(Some(eventfd)) = self.eventfds.get(usize::from(vector)) else { return false };
-        // A counter that is full tells as much as one more would, and is not waited for: it may block.
+        // A full counter already signals the interrupt. Do not write to it, because a blocking eventfd would
+        // stall.
         let mut room = [PollFd::new(eventfd, PollFlags::OUT)];
         if rustix::event::poll(&mut room, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0) {
             return true;

@@ -1,4 +1,4 @@
-//! Atomic operations of a guest: what the device says of them, what its driver may choose, and who may do them.
+//! Atomic operations of a guest: the device's capabilities, the driver's choices, and permissions.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod guest;
@@ -7,11 +7,11 @@ use guest::*;
 
 const SWAP: u8 = 0x11;
 const ADD: u8 = 0x12;
-/// Kind of the capabilities, as commands name it; with the lowest bit it is what is in force.
+/// Kind of the capabilities, as named by commands; with the lowest bit set, their current values.
 const ATOMIC: u16 = 3 << 1;
 /// Access of a key: local read and write, atomic operations.
 const KEY: u8 = 0x04 | 0x08 | 0x40;
-/// Optional parameter of a transition, and the bits of the context that go with it.
+/// Optional parameter of a transition, and the context bits that belong to it.
 const PARAMETER: u32 = 1 << 2;
 const ALLOWED: u8 = 1 << 5;
 
@@ -21,7 +21,7 @@ fn capabilities(g: &mut Guest, modifier: u16) -> Vec<u8> {
     g.command(&bytes, 0x1010).output[0x10..].to_vec()
 }
 
-/// Byte order of answers: 0 for the most significant byte first, 1 for the host's.
+/// Sets the byte order of responses: 0 for the most significant byte first, 1 for the host's.
 fn choose(g: &mut Guest, order: u8) -> u8 {
     let mut bytes = input(0x109, 0x1010);
     put16(&mut bytes, 6, ATOMIC);
@@ -33,7 +33,7 @@ fn chosen(g: &mut Guest) -> u8 {
     capabilities(g, ATOMIC | 1)[8] >> 6
 }
 
-/// A transition that changes what the other end may: access bits, and how atomic operations are done.
+/// A transition that changes the peer's permissions: access bits, and the mode of atomic operations.
 fn allow(g: &mut Guest, qp: u32, optional: u32, access: u8, mode: u8) {
     let mut bytes = about(0x505, qp);
     bytes.resize(0x110, 0);
@@ -67,22 +67,22 @@ fn pair(g: &mut Guest, cq: &Completions) -> (QueuePair, QueuePair) {
 }
 
 #[test]
-fn a_driver_is_told_of_them_and_chooses_a_byte_order() {
+fn a_driver_queries_them_and_chooses_a_byte_order() {
     let mut g = Guest::new();
     g.probe();
     assert_eq!(capabilities(&mut g, 0)[0x43] & 2, 2, "there are any");
     let most = capabilities(&mut g, ATOMIC);
-    // The host's order can be had; both operations; eight bytes.
+    // The host's byte order is available; both operations; eight bytes.
     assert_eq!((most[8] & 2, &most[0x12..0x14], &most[0x16..0x18]), (2, &[0, 3][..], &[0, 8][..]));
     assert_eq!(chosen(&mut g), 0);
     assert_eq!((choose(&mut g, 2), choose(&mut g, 3), chosen(&mut g)), (3, 3, 0));
     assert_eq!((choose(&mut g, 1), chosen(&mut g)), (0, 1));
-    // What is chosen of others changes nothing, and is too short for this.
+    // Setting other capabilities changes nothing, and the input is too short for this one.
     g.command(&input(0x109, 0x1010), 16);
     let mut short = input(0x109, 0x12);
     put16(&mut short, 6, ATOMIC);
     assert_eq!((g.try_command(&short, 16).status, chosen(&mut g)), (0x50, 1));
-    // The next driver begins anew.
+    // The next driver starts with the default.
     g.command(&input(0x103, 16), 16);
     assert_eq!(chosen(&mut g), 0);
 }
@@ -123,7 +123,7 @@ fn on_scattered_pages_in_either_byte_order() {
 
 #[test]
 fn the_other_end_may_what_the_driver_says() {
-    // The queue pair's access, how it is done, and the key's access: what comes of it.
+    // The queue pair's access, its mode, the key's access, and the result.
     for (access, mode, at_key, syndrome) in [
         (ALLOWED, 1, KEY, None),
         (ALLOWED | 0xc0, 3, 0x7c, None),
@@ -137,7 +137,7 @@ fn the_other_end_may_what_the_driver_says() {
         let mut cq = g.create_cq(eq.number, 7);
         let (mut a, b) = pair(&mut g, &cq);
         allow(&mut g, b.number, PARAMETER | 1 << 1 | 1 << 3, access, mode);
-        // A change that does not name them changes nothing.
+        // A change that does not select them changes nothing.
         allow(&mut g, b.number, 0, 0, 0);
         let (page, there) = (g.pages(1), g.pages(1));
         let lkey = key(&mut g, 1, KEY, page, &[page]);

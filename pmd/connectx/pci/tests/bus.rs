@@ -1,4 +1,4 @@
-//! What the bus allows: interrupts that somebody hears of, memory that the guest lets the device use.
+//! Bus state: interrupts without a listener, and memory that the guest forbids the device to use.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod guest;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use guest::*;
 
-/// All vectors off, as a monitor has them between two settings.
+/// Disables all vectors, as a monitor does between two settings.
 fn vectors_off(g: &mut Guest) {
     assert_eq!(g.ask(8, &words(&[20, 0x21, 2, 0, 0])).error, 0);
 }
@@ -20,7 +20,7 @@ fn vectors_on(g: &mut Guest) {
 }
 
 #[test]
-fn an_interrupt_while_nobody_listens_comes_when_somebody_does() {
+fn an_interrupt_without_a_listener_is_delivered_later() {
     let mut g = Guest::new();
     let mut eq = g.probe();
     g.arm_eq(&eq);
@@ -29,7 +29,7 @@ fn an_interrupt_while_nobody_listens_comes_when_somebody_does() {
     assert_eq!(g.interrupts(0), 0);
     vectors_on(&mut g);
     assert_eq!(g.interrupts(0), 1);
-    // Once: it is armed no more.
+    // Once only: it is no longer armed.
     vectors_off(&mut g);
     vectors_on(&mut g);
     up(&mut g);
@@ -41,10 +41,10 @@ fn an_interrupt_while_nobody_listens_comes_when_somebody_does() {
 }
 
 #[test]
-fn a_client_s_counter_that_is_full_holds_nothing_up() {
+fn a_full_eventfd_of_a_client_does_not_block() {
     let mut g = Guest::new();
     let eq = g.probe();
-    // One that blocks, as full as it gets.
+    // An eventfd that blocks, filled to its limit.
     let full = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
     rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
     assert_eq!(g.ask_with(8, &words(&[20, 0x24, 2, 0, 1]), &[full.as_fd()]).error, 0);
@@ -55,7 +55,7 @@ fn a_client_s_counter_that_is_full_holds_nothing_up() {
 }
 
 #[test]
-fn a_device_that_may_not_use_memory_leaves_it_alone_and_goes_on_later() {
+fn a_device_without_bus_mastering_does_not_touch_memory_and_resumes_later() {
     let mut g = Guest::new();
     let mut eq = g.probe();
     let mut cq = g.create_cq(eq.number, 6);
@@ -68,7 +68,7 @@ fn a_device_that_may_not_use_memory_leaves_it_alone_and_goes_on_later() {
     g.arm_cq(&cq);
     let before = g.get(0, MEMORY as usize);
     g.write(7, 4, &[2, 0]);
-    // Doorbells of everything.
+    // Doorbells of all kinds.
     g.put(buffer + 2048, b"later");
     let body = [&datagram(7, qp.number)[..], &piece(5, key, buffer + 2048)].concat();
     g.post_send(&mut qp, 10, &body);
@@ -83,12 +83,12 @@ fn a_device_that_may_not_use_memory_leaves_it_alone_and_goes_on_later() {
     assert_eq!(g.next_event(&mut eq), None);
     assert!(g.poll(&mut cq).is_none());
     assert_eq!(g.get(buffer + 40, 5), before[buffer as usize + 40..][..5]);
-    // It does not look for work in vain, either.
+    // It does not poll for work in vain, either.
     let now = g.now();
     assert_eq!((g.hca.turn(now), g.hca.next_deadline(now)), (false, None));
     g.write(7, 4, &[6, 0]);
     g.settle();
-    assert_eq!(g.get(0x1000 + 3 * 64 + 0x3f, 1)[0] & 1, 0, "the command is done");
+    assert_eq!(g.get(0x1000 + 3 * 64 + 0x3f, 1)[0] & 1, 0, "the command is complete");
     assert_eq!(g.get(buffer + 40, 5), b"later");
     assert_eq!(std::iter::from_fn(|| g.poll(&mut cq)).count(), 2);
     let mut kinds: Vec<_> = std::iter::from_fn(|| g.next_event(&mut eq)).map(|e| e.0).collect();
@@ -101,7 +101,7 @@ fn a_device_that_may_not_use_memory_leaves_it_alone_and_goes_on_later() {
 fn agents_of_a_device_without_a_driver_need_no_memory() {
     let mut g = Guest::new();
     g.write(7, 4, &[2, 0]);
-    // Nothing can be written down anywhere, and the subnet is served.
+    // No event can be written, and the subnet is served.
     let now = g.now();
     assert!(g.hca.next_deadline(now).is_none_or(|at| at > now));
     up(&mut g);
@@ -109,7 +109,7 @@ fn agents_of_a_device_without_a_driver_need_no_memory() {
 }
 
 #[test]
-fn a_queue_pair_in_error_lets_the_device_rest() {
+fn a_queue_pair_in_error_lets_the_device_sleep() {
     let mut g = Guest::new();
     let eq = g.probe();
     let mut cq = g.create_cq(eq.number, 6);
@@ -133,7 +133,7 @@ fn a_queue_pair_in_error_lets_the_device_rest() {
     }
     assert_eq!(busy, 0, "of {looks}");
     assert!(looks < 120, "{looks}");
-    // What is posted after that is found nevertheless.
+    // Requests posted after that are found nevertheless.
     g.receive(&mut qps[0], piece(64, key, 0x10_0000));
     g.wait(Duration::from_millis(40));
     assert_eq!(g.poll(&mut cq).map(|cqe| cqe[63] >> 4), Some(14));

@@ -1,4 +1,4 @@
-//! Completion queues that drivers change: another ring, moderation, and what they are asked.
+//! Completion queues that drivers modify: another ring, moderation, and queries.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod guest;
@@ -10,7 +10,7 @@ use guest::*;
 const MODIFY: u16 = 0x403;
 const QUERY: u16 = 0x402;
 
-/// A command that gives a queue another ring.
+/// A command that moves a queue to another ring.
 fn resize_input(cq: u32, log: u8, pages: &[u64]) -> Vec<u8> {
     let mut bytes = about(MODIFY, cq);
     bytes.resize(0x110, 0);
@@ -23,7 +23,7 @@ fn resize_input(cq: u32, log: u8, pages: &[u64]) -> Vec<u8> {
     bytes
 }
 
-/// As drivers do it: another ring, and what is not read is moved there, each entry one place on.
+/// Moves a queue as drivers do: unread entries move to the new ring, each one slot further.
 fn resize(g: &mut Guest, cq: &mut Completions, log: u8) -> u8 {
     let pages = g.scattered((64u64 << log).div_ceil(4096));
     let place = |pages: &[u64], log: u8, index: u32| {
@@ -59,7 +59,7 @@ fn send(g: &mut Guest, qp: &mut QueuePair, key: u32) {
 }
 
 #[test]
-fn a_queue_goes_on_in_another_ring() {
+fn a_queue_moves_to_another_ring() {
     let mut g = Guest::new();
     let eq = g.probe();
     let mut cq = g.create_cq(eq.number, 4);
@@ -71,11 +71,11 @@ fn a_queue_goes_on_in_another_ring() {
         for _ in 0..unread {
             send(&mut g, &mut qp, key);
         }
-        // What is not read does not fit.
+        // The unread entries do not fit.
         if unread >= 4 {
             assert_eq!(resize(&mut g, &mut cq, 2), 0x40);
         }
-        // Pages that are no memory; half of the pages; half of the mask; too large a ring.
+        // Pages that are not in memory; half of the pages; half of the mask; too large a ring.
         let bad = resize_input(cq.number, log, &[MEMORY; 64]);
         assert_eq!(g.try_command(&bad, 16).status, 3);
         assert_eq!(g.try_command(&resize_input(cq.number, 12, &[0x10_0000; 63]), 16).status, 0x50);
@@ -126,7 +126,7 @@ fn events_are_moderated() {
     };
     let state = |g: &mut Guest| g.command(&about(QUERY, cq.number), 0x50).output[0x12];
     assert_eq!(word(&mut g), 0xfff << 16 | 3);
-    // One completion: its event comes, late, and by itself.
+    // One completion: its event is raised late, by the timer.
     assert_eq!(state(&mut g), 0xa);
     g.arm_cq(&cq);
     assert_eq!(state(&mut g), 0x9);
@@ -134,11 +134,11 @@ fn events_are_moderated() {
     send(&mut g, &mut qp, key);
     let end = g.now() + Duration::from_secs(20);
     while g.next_event(&mut eq).is_none() {
-        assert!(g.now() < end, "the event is held back for ever");
+        assert!(g.now() < end, "the event is never raised");
         g.wait(Duration::from_millis(1));
     }
     assert_eq!((g.interrupts(2), state(&mut g)), (1, 0xa));
-    // Each of both can be changed alone.
+    // Each of the two can be changed alone.
     let change = |g: &mut Guest, mask: u32, word: u32| {
         let mut bytes = about(MODIFY, cq.number);
         bytes.resize(0x110, 0);
@@ -149,7 +149,7 @@ fn events_are_moderated() {
     assert_eq!((change(&mut g, 1, 0x123 << 16 | 9), word(&mut g)), (0, 0x123 << 16 | 3));
     assert_eq!((change(&mut g, 2, 0x456 << 16 | 9), word(&mut g)), (0, 0x123 << 16 | 9));
     assert_eq!((change(&mut g, 0x80, 0), word(&mut g)), (3, 0x123 << 16 | 9));
-    // Without: at once.
+    // Without moderation: at once.
     assert_eq!((change(&mut g, 3, 0), word(&mut g)), (0, 0));
     let mut cq = cq.clone();
     g.poll(&mut cq).unwrap();
@@ -158,7 +158,7 @@ fn events_are_moderated() {
     assert!(g.next_event(&mut eq).is_some());
 }
 
-/// By the register, two words.
+/// Reads the clock register, two words.
 fn clock(g: &mut Guest) -> u64 {
     let mut word = |at| u64::from(g.read_word(at));
     word(0x1000) << 32 | word(0x1004)
@@ -168,7 +168,7 @@ fn clock(g: &mut Guest) -> u64 {
 fn completions_have_the_time_of_the_device() {
     let mut g = Guest::new();
     let eq = g.probe();
-    // Ticks a millisecond.
+    // Ticks per millisecond.
     let capabilities = g.command(&input(0x100, 16), 0x1010).output;
     assert_eq!(capabilities[0x10 + 0x9c..][..4], 1_000_000u32.to_be_bytes());
     let (mut sent, mut received) = (g.create_cq(eq.number, 6), g.create_cq(eq.number, 6));
@@ -192,7 +192,7 @@ fn completions_have_the_time_of_the_device() {
         assert!(times.iter().all(|time| (before + 1..after).contains(time)), "{before} {times:?} {after}");
         before = after;
     }
-    // Another driver finds the clock going on.
+    // Another driver finds the clock running.
     g.write(7, 0x68, &[0, 0x80]);
     assert!(clock(&mut g) > before);
 }

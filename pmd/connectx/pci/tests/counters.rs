@@ -1,4 +1,4 @@
-//! Sets of counters of queue pairs, as drivers show them in `hw_counters`.
+//! Sets of queue pair counters, as drivers show them in `hw_counters`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod guest;
@@ -14,7 +14,7 @@ const WRITES: usize = 0x10;
 const READS: usize = 0x18;
 const OUT_OF_BUFFER: usize = 0x30;
 const RECEIVER_NOT_READY: usize = 0x48;
-/// All that there are.
+/// All counters.
 const ALL: [usize; 11] =
     [WRITES, READS, 0x20, 0x28, OUT_OF_BUFFER, 0x38, 0x40, RECEIVER_NOT_READY, 0x50, 0x58, 0x60];
 
@@ -34,7 +34,7 @@ fn counter(g: &mut Guest, set: u8, at: usize) -> u32 {
     u32::from_be_bytes(done.output[at..at + 4].try_into().unwrap())
 }
 
-/// RESET to RTS, in a set.
+/// RESET to RTS, in a set of counters.
 fn open_in(g: &mut Guest, qp: &QueuePair, set: u8, remote: Option<(u16, u32)>) {
     let mut bytes = about(0x502, qp.number);
     bytes.resize(0x110, 0);
@@ -53,7 +53,7 @@ fn set_of(g: &mut Guest) -> u8 {
     g.command(&input(ALLOC, 16), 16).number() as u8
 }
 
-/// A guest with a port, a queue of completions and a key.
+/// A guest with a port, a completion queue and a key.
 fn world() -> (Guest, Completions, u32) {
     let mut g = Guest::new();
     let eq = g.probe();
@@ -80,7 +80,7 @@ fn datagrams_without_a_receive_count_where_they_were_to_go() {
         g.settle();
     }
     assert_eq!((counter(&mut g, sets[0], OUT_OF_BUFFER), counter(&mut g, sets[1], OUT_OF_BUFFER)), (0, 3));
-    // What was asked for is told before it is cleared.
+    // The values are returned before they are cleared.
     let done = g.command(&query_input(sets[1], true), 0x100);
     assert_eq!(done.output[OUT_OF_BUFFER..OUT_OF_BUFFER + 4], [0, 0, 0, 3]);
     for at in ALL {
@@ -89,7 +89,7 @@ fn datagrams_without_a_receive_count_where_they_were_to_go() {
 }
 
 #[test]
-fn requests_of_connections_count_at_who_carries_them_out() {
+fn requests_of_connections_count_at_their_responder() {
     let (mut g, cq, _) = world();
     let sets = [set_of(&mut g), set_of(&mut g)];
     let mut qps = [g.create_qp(SERVICE_RC, &cq), g.create_qp(SERVICE_RC, &cq)];
@@ -115,10 +115,11 @@ fn requests_of_connections_count_at_who_carries_them_out() {
     };
     assert_eq!(of(&mut g, sets[0]), [0; 4]);
     assert_eq!(of(&mut g, sets[1]), [3, 2, 0, 0]);
-    // A message for which there is no receive yet.
+    // A message without a posted receive.
     g.post_send(&mut qps[0], SEND, &piece(5, key, buffer));
     g.settle();
-    // It goes again and again meanwhile. Whoever has none says so before the sender hears it, once at a time.
+    // It is retransmitted meanwhile. The responder counts each refusal before the sender receives it, one at
+    // a time.
     let [_, _, before, _] = of(&mut g, sets[1]);
     let [.., at_sender] = of(&mut g, sets[0]);
     let [_, _, behind, _] = of(&mut g, sets[1]);
@@ -126,7 +127,7 @@ fn requests_of_connections_count_at_who_carries_them_out() {
 }
 
 #[test]
-fn sets_are_numbers_that_come_to_an_end_and_back() {
+fn sets_are_limited_and_can_be_freed() {
     let (mut g, ..) = world();
     let mut sets: Vec<u8> = Vec::new();
     let full = loop {
@@ -137,7 +138,7 @@ fn sets_are_numbers_that_come_to_an_end_and_back() {
         sets.push(done.number() as u8);
         assert!(sets.len() < 1000);
     };
-    // As many as the capabilities announce (10 bits at bit 6 of byte 0x30), and "no resources".
+    // The number that the capabilities announce (10 bits at bit 6 of byte 0x30), and then "no resources".
     let capabilities = g.command(&input(0x100, 16), 0x1010).output;
     let announced = u16::from_be_bytes([capabilities[0x40], capabilities[0x41]]) & 0x3ff;
     assert_eq!((sets.len(), full), (usize::from(announced), 0xf));
@@ -147,7 +148,7 @@ fn sets_are_numbers_that_come_to_an_end_and_back() {
         assert_ne!(g.try_command(&about(DEALLOC, (*set).into()), 16).status, 0);
         assert_ne!(g.try_command(&query_input(*set, false), 0x100).status, 0);
     }
-    // Nobody's.
+    // An unallocated set.
     assert_ne!(g.try_command(&query_input(0, false), 0x100).status, 0);
     assert_eq!(set_of(&mut g), sets[0]);
 }

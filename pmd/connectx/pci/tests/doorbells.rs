@@ -1,4 +1,4 @@
-//! Doorbell pages: a program that has one rings for queues that were made with it, and for no others.
+//! Doorbell pages: a program with a page rings only for queues created with it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod guest;
@@ -10,14 +10,14 @@ const EQ_ARM: u64 = 0x40;
 const CQ_ARM: u64 = 0x20;
 const SEND: u64 = 0x800;
 
-/// Another page, as a program gets it that opens the device.
+/// Allocates another page, as for a program that opens the device.
 fn another_page(g: &mut Guest) -> u32 {
     let page = g.command(&input(0x802, 16), 16).number();
     assert_ne!(page, UAR);
     page
 }
 
-/// Writes to a page; true if that was a doorbell for nobody.
+/// Writes to a page; true if that was a stray doorbell.
 fn is_stray(g: &mut Guest, page: u32, offset: u64, bytes: &[u8]) -> bool {
     let before = g.hca.counters();
     g.write(0, doorbell(page, offset), bytes);
@@ -31,21 +31,21 @@ fn an_event_queue_has_one_page() {
     let mut g = Guest::new();
     let mut eq = g.probe();
     let other = another_page(&mut g);
-    // With a consumer index that makes the queue look full: the next event would put it into error.
+    // The forged consumer index makes the queue look full: the next event would fail it.
     let forged = (eq.number << 24 | (eq.consumer.wrapping_sub(64) & 0xff_ffff)).to_be_bytes();
     for offset in [EQ_ARM, EQ_ARM + 8] {
         assert!(is_stray(&mut g, other, offset, &forged), "{offset:#x}");
     }
     g.hca.engine_mut().set_cable(PORT, None).unwrap();
     g.settle();
-    assert_eq!(g.interrupts(0), 0, "nobody who may has armed it");
+    assert_eq!(g.interrupts(0), 0, "its owner has not armed it");
     assert!(g.next_event(&mut eq).is_some(), "it has room");
     g.hca.engine_mut().activate(PORT, Lid(7), Mtu::B4096).unwrap();
     g.settle();
     let word = (eq.number << 24 | eq.consumer).to_be_bytes();
     assert!(!is_stray(&mut g, UAR, EQ_ARM, &word));
     assert_eq!(g.interrupts(0), 1);
-    // Nor does a page ring that its owner has given back.
+    // A freed page does not ring, either.
     g.command(&about(0x803, UAR), 16);
     assert!(is_stray(&mut g, UAR, EQ_ARM, &word));
 }

@@ -1,11 +1,11 @@
-//! The device under a small driver: what a guest does with it.
+//! The device under a small driver: typical use by a guest.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod guest;
 
 use guest::*;
 
-/// Bytes that tell where they are from.
+/// Bytes that identify their position.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|n| (n * 7 + n / 256) as u8).collect()
 }
@@ -31,7 +31,7 @@ fn a_driver_finds_the_device_and_sets_it_up() {
     put16(&mut keys, 14, 0xffff);
     let keys = g.command(&keys, 16 + 128 * 4).output;
     assert_eq!((&keys[16..20], &keys[20..24]), (&[0, 0, 0xff, 0xff][..], &[0; 4][..]));
-    // The port came up before there was a queue for such events; now it goes down.
+    // The port came up before a queue for such events existed; now it goes down.
     assert_eq!(g.next_event(&mut eq), None);
     g.arm_eq(&eq);
     g.hca.engine_mut().set_cable(PORT, None).unwrap();
@@ -53,7 +53,7 @@ fn a_datagram_to_itself_completes_with_events_and_interrupts() {
     let buffer = g.pages(2);
     g.put(buffer, &pattern(1000));
     let to = datagram(7, qp.number);
-    // More than the rings hold, so that all go round; an event and an interrupt for each pair of completions.
+    // More than the rings hold, so that all wrap; an event and an interrupt for each pair of completions.
     for n in 0..200 {
         g.receive(&mut qp, piece(2048, key, buffer + 4096));
         g.arm_cq(&cq);
@@ -104,7 +104,7 @@ fn a_connection_moves_messages_between_scattered_pages() {
     let done: Vec<_> = std::iter::from_fn(|| g.poll(&mut cq)).collect();
     assert_eq!(done.iter().map(|cqe| cqe[63] >> 4).collect::<Vec<_>>(), [2, 0]);
     assert!(landed(&g));
-    // Both tell where they are: the packets that they send and expect next.
+    // The PSN that each end sends next, and the one that it expects next.
     let psns = |g: &mut Guest, qp: u32| {
         let context = g.command(&about(0x50b, qp), 0x110).output.split_off(0x18);
         let psn = |at: usize| u32::from_be_bytes([0, context[at], context[at + 1], context[at + 2]]);
@@ -133,14 +133,14 @@ fn a_connection_moves_messages_between_scattered_pages() {
 }
 
 #[test]
-fn what_is_posted_to_a_queue_pair_in_error_is_flushed() {
+fn requests_posted_to_a_queue_pair_in_error_are_flushed() {
     let mut g = Guest::new();
     let eq = g.probe();
     let mut cq = g.create_cq(eq.number, 6);
     let mut qp = g.create_qp(SERVICE_RC, &cq);
     g.open(&qp, Some((7, 99)));
     g.command(&about(0x507, qp.number), 16);
-    // As a driver that drains does; there is no doorbell for it.
+    // As by a draining driver; there is no doorbell for it.
     let key = g.whole_key(0);
     g.receive(&mut qp, piece(64, key, 0));
     let end = g.now() + std::time::Duration::from_secs(5);
@@ -155,7 +155,7 @@ fn what_is_posted_to_a_queue_pair_in_error_is_flushed() {
 }
 
 #[test]
-fn a_sender_hears_what_it_sends_to_its_own_group_unless_it_blocks_that() {
+fn a_sender_receives_its_own_group_packets_unless_it_blocks_loopback() {
     let mut g = Guest::new();
     let eq = g.probe();
     let mut cq = g.create_cq(eq.number, 7);
@@ -197,7 +197,7 @@ fn a_sender_hears_what_it_sends_to_its_own_group_unless_it_blocks_that() {
 }
 
 #[test]
-fn commands_tell_by_event_once_there_is_a_queue_for_it() {
+fn commands_raise_events_once_there_is_a_queue_for_them() {
     let mut g = Guest::new();
     g.probe();
     let mut eq = g.create_eq(1, 1 << 10);
@@ -233,7 +233,7 @@ fn an_overrun_queue_names_itself() {
 }
 
 #[test]
-fn everything_can_be_destroyed_and_made_again() {
+fn everything_can_be_destroyed_and_created_again() {
     let mut g = Guest::new();
     let eq = g.probe();
     for _ in 0..300 {
@@ -256,7 +256,7 @@ fn everything_can_be_destroyed_and_made_again() {
 }
 
 #[test]
-fn a_reset_forgets_all_and_the_driver_begins_anew() {
+fn a_reset_destroys_all_and_the_driver_restarts() {
     let mut g = Guest::new();
     for _ in 0..3 {
         let eq = g.probe();
@@ -266,7 +266,7 @@ fn a_reset_forgets_all_and_the_driver_begins_anew() {
         g.whole_key(1);
         assert_eq!(g.ask(13, &[]).error, 0);
         assert_eq!(g.read_word(0x14), 0x56);
-        // Not bus master: commands are not looked at.
+        // Not bus master: commands are not executed.
         g.set_queue();
         g.lay(0, &input(0x104, 16), 16);
         assert!(g.ring(0, 16).is_none());
@@ -299,7 +299,7 @@ fn the_firmware_answers_management_datagrams_of_its_host() {
     g.probe();
     let mut mad = input(0x50d, 0x110);
     mad[0x0b] = 1;
-    // Get of PortInfo, by LID.
+    // Get of PortInfo, LID routed.
     mad[0x10..0x14].copy_from_slice(&[1, 1, 1, 1]);
     put16(&mut mad, 0x10 + 16, 0x15);
     let answer = g.command(&mad, 0x110).output;
@@ -310,7 +310,7 @@ fn the_firmware_answers_management_datagrams_of_its_host() {
     mad[0x10 + 64 + 1] = 1;
     let answer = g.command(&mad, 0x110).output;
     assert_eq!((answer[0x13], &answer[0x14..0x16]), (0x81, &[0, 0][..]));
-    // A class that nobody serves here: a bad packet.
+    // An unsupported class: a bad packet.
     mad[0x11] = 0x32;
     assert_eq!(g.try_command(&mad, 0x110).status, 0x30);
 }

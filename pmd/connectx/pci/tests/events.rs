@@ -1,4 +1,4 @@
-//! What befalls queues, as the guest's event queues tell it.
+//! Queue errors and limits, as reported by the guest's event queues.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod guest;
@@ -50,7 +50,7 @@ impl Shared {
     }
 }
 
-/// A connection within the device: `a` sends, `b` has its receives from a shared queue.
+/// A connection within the device: `a` sends, `b` takes its receives from a shared queue.
 struct Connected {
     g: Guest,
     eq: Events,
@@ -63,7 +63,7 @@ struct Connected {
 }
 
 impl Connected {
-    /// `b` is ready to receive only, if so asked.
+    /// Creates the connection; with `to_send` false, `b` stops in RTR.
     fn new(to_send: bool) -> Self {
         let mut g = Guest::new();
         let eq = g.probe();
@@ -91,9 +91,10 @@ impl Connected {
     }
 
     /// Types and numbers of the events since the last call.
-    fn told(&mut self) -> Vec<(u8, u32)> {
+    fn raised(&mut self) -> Vec<(u8, u32)> {
         let next = |event: (u8, u8, Vec<u8>)| {
-            // A completion queue's number is in front, all others' behind; nothing names a kind of queue but the queue pair's, 0.
+            // A completion queue's number comes first, all others' at the end. Only the queue pair's type, 0,
+            // names a kind of queue.
             let at = if event.0 == 4 { 0 } else { 24 };
             assert_eq!((event.1, event.2[20]), (0, 0));
             (event.0, u32::from_be_bytes(event.2[at..at + 4].try_into().unwrap()))
@@ -103,18 +104,18 @@ impl Connected {
 }
 
 #[test]
-fn data_that_comes_before_the_connection_is_known_to_stand() {
+fn data_before_the_connection_is_established_raises_an_event() {
     let mut c = Connected::new(false);
     c.post();
     c.post();
     c.send();
     c.send();
-    assert_eq!(c.told(), [(2, c.b)], "once");
+    assert_eq!(c.raised(), [(2, c.b)], "once");
     assert_eq!(std::iter::from_fn(|| c.g.poll(&mut c.cq)).count(), 4);
 }
 
 #[test]
-fn a_shared_queue_that_falls_below_its_limit_tells_once_each_time_it_is_armed() {
+fn a_shared_queue_that_falls_below_its_limit_raises_one_event_per_arming() {
     let mut c = Connected::new(true);
     for _ in 0..10 {
         c.post();
@@ -128,9 +129,9 @@ fn a_shared_queue_that_falls_below_its_limit_tells_once_each_time_it_is_armed() 
         for _ in limit..posted {
             c.send();
         }
-        assert_eq!((c.told(), c.srq.query(&mut c.g)), (vec![], (0, limit, limit)));
+        assert_eq!((c.raised(), c.srq.query(&mut c.g)), (vec![], (0, limit, limit)));
         c.send();
-        assert_eq!((c.told(), c.srq.query(&mut c.g)), (vec![(0x14, c.srq.number)], (0, 0, limit - 1)));
+        assert_eq!((c.raised(), c.srq.query(&mut c.g)), (vec![(0x14, c.srq.number)], (0, 0, limit - 1)));
     }
     let mut arm = about(0x703, 99);
     put16(&mut arm, 14, 1);
@@ -144,13 +145,13 @@ fn a_queue_pair_in_error_has_taken_its_last_receive() {
     c.post();
     c.g.command(&about(0x507, c.b), 16);
     c.g.settle();
-    assert_eq!(c.told(), [(0x13, c.b)]);
+    assert_eq!(c.raised(), [(0x13, c.b)]);
     assert_eq!(c.srq.query(&mut c.g).2, 1, "the shared queue keeps its receives");
 }
 
 #[test]
-fn what_the_other_end_may_not_ask_for() {
-    // RDMA WRITE under a key that does not let it.
+fn invalid_requests_of_the_peer_raise_events() {
+    // RDMA WRITE under a key that does not permit it.
     let mut c = Connected::new(true);
     let mut body = vec![0; 16];
     put64(&mut body, 0, c.memory);
@@ -158,14 +159,14 @@ fn what_the_other_end_may_not_ask_for() {
     body.extend_from_slice(&piece(10, c.key, c.memory));
     c.g.post_send(&mut c.a, 8, &body);
     c.g.settle();
-    assert_eq!(c.told(), [(0x11, c.b), (0x13, c.b)]);
+    assert_eq!(c.raised(), [(0x11, c.b), (0x13, c.b)]);
     let cqe = c.g.poll(&mut c.cq).unwrap();
     assert_eq!((cqe[63] >> 4, cqe[55]), (13, 0x13), "a remote access error");
-    // A message longer than the receive: its completion says so, and no event does.
+    // A message longer than the receive: its completion reports it, without an event.
     let mut c = Connected::new(true);
     c.srq.post(&mut c.g, piece(5, c.key, c.memory));
     c.send();
-    assert_eq!(c.told(), [(0x13, c.b)]);
+    assert_eq!(c.raised(), [(0x13, c.b)]);
     let mut done: Vec<_> = std::iter::from_fn(|| c.g.poll(&mut c.cq)).map(|e| outcome(&e)).collect();
     done.sort_unstable();
     assert_eq!(done, [(13, 0x12), (14, 1)]);
@@ -178,7 +179,7 @@ fn a_shared_queue_whose_link_leads_out_of_its_ring() {
     c.post();
     c.g.put(c.srq.page + 2, &[0xff, 0xff]);
     c.send();
-    assert_eq!(c.told(), [(0x12, c.srq.number), (5, c.b), (0x13, c.b)]);
+    assert_eq!(c.raised(), [(0x12, c.srq.number), (5, c.b), (0x13, c.b)]);
     assert_eq!(c.srq.query(&mut c.g).0, 1);
     assert_eq!((c.g.state(c.b), c.g.state(c.a.number)), (6, 6));
 }
@@ -194,12 +195,12 @@ fn queue_pairs_whose_completions_have_no_room_fail() {
         c.g.post_send(&mut alone, 10, &body);
         c.g.settle();
         let expected = if n == 2 { vec![(4, small.number), (5, alone.number)] } else { vec![] };
-        assert_eq!((n, c.told()), (n, expected));
+        assert_eq!((n, c.raised()), (n, expected));
     }
     assert_eq!(c.g.state(alone.number), 6);
-    // Others have nothing of it.
+    // Others are not affected.
     c.post();
     c.send();
-    assert_eq!((c.g.state(c.a.number), c.g.state(c.b), c.told()), (3, 3, vec![]));
+    assert_eq!((c.g.state(c.a.number), c.g.state(c.b), c.raised()), (3, 3, vec![]));
     assert_eq!(c.g.command(&about(0x402, small.number), 0x50).output[0x10] >> 4, 9);
 }

@@ -1,11 +1,11 @@
-//! What a driver learns of a device that cannot do its work: the health buffer, and the state of event queues.
+//! Reporting of device errors to a driver: the health buffer, and the state of event queues.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod guest;
 
 use guest::*;
 
-/// Severity, syndrome and detail, as the health buffer has them.
+/// Severity, syndrome and detail from the health buffer.
 fn health(g: &mut Guest) -> (u8, u8, u16) {
     let bytes = g.read(0, 0x200, 0x40).body;
     let bytes = &bytes[16..];
@@ -20,11 +20,11 @@ const ERROR: u8 = 0x0b;
 fn query(g: &mut Guest, eq: u32) -> (u8, u8, u32, u32) {
     let output = g.command(&about(0x303, eq), 0x110).output;
     let word = |at: usize| u32::from_be_bytes(output[at..at + 4].try_into().unwrap());
-    assert_eq!((word(0x1c), word(0x24)), (6 << 24 | 0x10, 0), "as it was made");
+    assert_eq!((word(0x1c), word(0x24)), (6 << 24 | 0x10, 0), "as created");
     ((word(0x10) >> 28) as u8, (word(0x10) >> 8) as u8 & 0xf, word(0x38), word(0x3c))
 }
 
-/// 64 events of the port, and the queue has room for no more.
+/// Raises 64 port events, which fill the queue.
 fn fill(g: &mut Guest) {
     for _ in 0..32 {
         down(g);
@@ -42,14 +42,14 @@ fn a_queue_of_events_that_was_full_is_in_error_and_the_device_says_so() {
     g.arm_eq(&eq);
     assert_eq!(query(&mut g, eq.number), (0, 0x9, 0, 0));
     fill(&mut g);
-    // Full is no error: nothing was lost.
+    // A full queue is no error: nothing was lost.
     assert_eq!((health(&mut g), g.hca.counters().lost_events), (WELL, before));
     assert_eq!(query(&mut g, eq.number), (0, 0xa, 0, 64));
     down(&mut g);
     assert_eq!(g.hca.counters().lost_events, before + 1);
     assert_eq!(health(&mut g), (ERROR, 0x0c, eq.number as u16));
     assert_eq!(query(&mut g, eq.number), (0xa, 0xa, 0, 64));
-    // What is in it can be read; who has read it all is not told that he has everything.
+    // Its entries can be read; a driver that has read all is not misled to believe that none is missing.
     for n in 0..64 {
         let (kind, what, _) = g.next_event(&mut eq).unwrap();
         assert_eq!((kind, what), (9, if n % 2 == 0 { 1 } else { 4 }), "{n}");
@@ -58,9 +58,9 @@ fn a_queue_of_events_that_was_full_is_in_error_and_the_device_says_so() {
     up(&mut g);
     assert_eq!((g.next_event(&mut eq), g.hca.counters().lost_events), (None, before + 2));
     assert_eq!(health(&mut g), (ERROR, 0x0c, eq.number as u16));
-    // All else goes on.
+    // Everything else continues.
     assert_eq!(g.try_command(&input(0x800, 16), 16).status, 0);
-    // Another queue in its place, and the device is well.
+    // Another queue replaces it, and the device is healthy.
     g.command(&about(0x302, eq.number), 16);
     assert_eq!(health(&mut g), WELL);
     let mut eq = g.create_eq(0, !(1 | 1 << 10));
@@ -93,7 +93,7 @@ fn a_driver_that_begins_anew_finds_a_device_that_is_well() {
 }
 
 #[test]
-fn a_queue_for_completions_that_was_full_is_told_apart() {
+fn a_full_queue_for_completions_has_its_own_syndrome() {
     let mut g = Guest::new();
     let mut port = g.probe();
     let eq = g.create_eq(1, 0);
@@ -101,7 +101,7 @@ fn a_queue_for_completions_that_was_full_is_told_apart() {
     let mut qp = g.create_qp(SERVICE_UD, &cq);
     g.open(&qp, None);
     let key = g.whole_key(1);
-    // Each completion is asked for and read, but no event is.
+    // Each completion is armed and read, but no event is.
     for n in 0..65 {
         assert_eq!(health(&mut g), WELL, "{n}");
         g.arm_cq(&cq);
@@ -110,7 +110,7 @@ fn a_queue_for_completions_that_was_full_is_told_apart() {
         assert!(g.poll(&mut cq).is_some());
     }
     assert_eq!(health(&mut g), (ERROR, 0x0d, eq.number as u16));
-    // The port's events still come.
+    // The port's events are still delivered.
     down(&mut g);
     assert_eq!(g.next_event(&mut port).map(|e| e.1), Some(1));
 }
@@ -128,12 +128,12 @@ fn a_command_queue_that_is_no_memory_is_an_illness_until_there_is_another() {
 }
 
 #[test]
-fn events_that_are_lost_while_the_device_may_not_write_are_told_of() {
+fn events_lost_while_the_device_may_not_write_are_reported() {
     let mut g = Guest::new();
     let eq = g.probe();
     let before = g.hca.counters().lost_events;
     g.write(7, 4, &[2, 0]);
-    // More than the device keeps.
+    // More than the device queues.
     for _ in 0..=1 << 13 {
         g.hca.engine_mut().set_cable(PORT, None).unwrap();
         g.hca.engine_mut().activate(PORT, ib_wire::Lid(7), ib_wire::Mtu::B4096).unwrap();
@@ -141,8 +141,8 @@ fn events_that_are_lost_while_the_device_may_not_write_are_told_of() {
     assert_eq!((health(&mut g), g.hca.counters().lost_events), (WELL, before));
     g.write(7, 4, &[6, 0]);
     assert_eq!(health(&mut g), (ERROR, 0x0c, eq.number as u16));
-    // All are counted: those for which the device, and those for which the queue had no room.
+    // All are counted: those that the device could not queue, and those that the queue could not hold.
     assert_eq!(g.hca.counters().lost_events, before + (1 << 14) + 2 - 64);
-    // The commands' events are others.
+    // The commands' events are separate.
     assert_eq!(g.try_command(&input(0x800, 16), 16).status, 0);
 }

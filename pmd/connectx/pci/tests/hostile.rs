@@ -1,4 +1,5 @@
-//! A guest that breaks its side: it gets a status or loses what is its own, and the device serves on.
+//! A guest that violates the interface: it gets a status or loses its own data, and the device continues to
+//! serve.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod guest;
@@ -30,7 +31,7 @@ impl Dice {
     }
 }
 
-/// A datagram goes through a device that was just set up.
+/// Checks that a datagram passes through a freshly set up device.
 fn still_serves(g: &mut Guest) {
     assert_eq!(g.ask(13, &[]).error, 0);
     g.write(7, 4, &[6, 0]);
@@ -54,7 +55,7 @@ fn still_serves(g: &mut Guest) {
 fn entries_that_cannot_be_read() {
     let mut g = Guest::new();
     g.probe();
-    // Offset in the entry, bytes, what the driver is told of the delivery.
+    // Offset in the entry, bytes, delivery status for the driver.
     let broken: [(usize, &[u8], u8); 9] = [
         (0, &[6], 0x10),
         (4, &u32::MAX.to_be_bytes(), 8),
@@ -72,11 +73,11 @@ fn entries_that_cannot_be_read() {
         let done = g.ring(0, 16).unwrap();
         assert_eq!(done.delivery, delivery, "byte {at:#x}");
     }
-    // A chain that leads back to where it began is not gone round.
+    // A circular chain is not followed forever.
     g.lay(0, &input(0x109, 0x1000), 16);
     g.put(0x2_0000 + 0x230, &0x2_0000u64.to_be_bytes());
     assert_eq!(g.ring(0, 16).unwrap().delivery, 3);
-    // An entry that is not the device's is left alone, and so is one outside of memory.
+    // An entry that the device does not own is ignored, and so is one outside of memory.
     g.lay(0, &input(0x104, 16), 16);
     g.put(0x103f, &[0]);
     g.write(0, 0x18, &1u32.to_be_bytes());
@@ -112,7 +113,7 @@ fn pages_that_are_no_memory() {
         let key = g.key_input(1, 0, 8192, &[0x20_0000, page]);
         assert_eq!(g.try_command(&key, 16).status, BAD_PARAMETER);
     }
-    // Lists that are too short for what they are for.
+    // Lists that are too short for their purpose.
     let cq = g.cq_input(eq.number, 7, &[0x20_0000], record);
     assert_eq!(g.try_command(&cq, 16).status, BAD_INPUT_LENGTH);
     let key = g.key_input(1, 0, 1 << 40, &[0x20_0000]);
@@ -121,12 +122,12 @@ fn pages_that_are_no_memory() {
         let key = g.key_input(1, start, len, &[0x20_0000, 0x20_1000]);
         assert_ne!(g.try_command(&key, 16).status, 0);
     }
-    // Doorbell records outside, and across the end.
+    // Doorbell records outside of memory, and across its end.
     for record in [MEMORY, MEMORY - 4, u64::MAX - 3, 0x20_0002] {
         let cq = g.cq_input(eq.number, 6, &[0x20_0000], record);
         assert_eq!(g.try_command(&cq, 16).status, BAD_PARAMETER, "{record:#x}");
     }
-    // Pages that are one and the same are the guest's own affair.
+    // Using one page several times is up to the guest.
     let cq = g.cq_input(eq.number, 8, &[0x20_0000; 4], record);
     assert_eq!(g.try_command(&cq, 16).status, 0);
     still_serves(&mut g);
@@ -194,7 +195,7 @@ fn doorbells_to_anywhere() {
             _ => 0x10 * 4096 + [0x20, 0x40, 0x48, 0x800, 0x804, 0xa00][dice.below(6) as usize],
         };
         let len = [1, 2, 4, 8][dice.below(4) as usize].min((32 << 20) - at) as usize;
-        // The command queue's own register would have us wait for memory that is no queue.
+        // Skip the command queue's register, which would make the device wait for invalid memory.
         g.write(0, at, &data[..len]);
     }
     still_serves(&mut g);
@@ -208,7 +209,7 @@ fn memory_that_goes_while_it_is_registered() {
     assert_eq!(g.map(0x80_0000, high, 0x40_0000, Some(file.as_fd())), 0);
     let eq = g.probe();
     let mut cq = g.create_cq(eq.number, 6);
-    // Rings and records in what will go.
+    // Rings and records in memory that will be removed.
     let bytes = g.qp_input(SERVICE_UD, cq.number, &[high, high + 0x2000], high + 0x4000);
     let number = g.command(&bytes, 16).number();
     let mut qp =
@@ -228,7 +229,8 @@ fn memory_that_goes_while_it_is_registered() {
     };
     assert!(send(&mut g, whole, high + 0x6000) && send(&mut g, listed, 0x1000));
     assert_eq!(g.unmap(high, 0x40_0000), 0);
-    // By the key for all memory it is gone at once; what was listed stays until its key goes, as pinned pages do.
+    // It is gone at once for the key for all memory. Listed pages stay until their key is destroyed, as
+    // pinned pages do.
     assert!(!send(&mut g, whole, high + 0x6000) && send(&mut g, listed, 0x1000));
     assert_eq!(g.map(0x80_0000, high, 0x40_0000, Some(file.as_fd())), 0);
     assert!(send(&mut g, whole, high + 0x6000));
@@ -292,13 +294,13 @@ fn commands_of_dice() {
             let page = dice.below(MEMORY / 4096) * 4096;
             bytes[at..at + 8].copy_from_slice(&page.to_be_bytes());
         }
-        // Small numbers are found more often than large ones.
+        // Small numbers are more likely to be valid than large ones.
         put32(&mut bytes, 8, dice.below(4) as u32);
         let done = g.try_command(&bytes, 0x1010);
         assert_eq!(done.delivery, 0);
         good += u32::from(done.status == 0);
         assert_eq!(g.gone, None);
     }
-    assert!(good > 500, "only {good} commands were carried out");
+    assert!(good > 500, "only {good} commands were executed");
     still_serves(&mut g);
 }

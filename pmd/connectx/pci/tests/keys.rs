@@ -1,4 +1,4 @@
-//! Keys that work requests give memory to, as the kernel's driver and the library make and use them.
+//! Keys whose memory is set by work requests, as created and used by the kernel's driver and the library.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod guest;
@@ -12,14 +12,14 @@ const PAGES: u8 = 1;
 const KEYS: u8 = 2;
 const SERVICE_UMR: u8 = 0x0c;
 
-/// What the kernel's driver changes when it registers.
+/// The fields that the kernel's driver changes when it registers.
 const REGISTER: u64 = 1 | 1 << 1 | 1 << 6 | 1 << 8 | 1 << 13 | 0xf << 17 | 1 << 23 | 1 << 29;
 const FREE: u64 = 1 << 29;
 const CHECK_FREE: u8 = 0x20;
 const CHECK_VALID: u8 = 0x40;
 const OFFSET: u8 = 0x10;
 
-/// The input that makes a free key.
+/// The input that creates a free key.
 fn free_key_input(kind: u8, domain: u32, tag: u8, octowords: u32) -> Vec<u8> {
     let mut bytes = input(0x200, 0x110);
     bytes[0x10] = 0x40;
@@ -70,7 +70,7 @@ impl Umr {
     }
 }
 
-/// `list`, filled up as drivers do: not with zeros.
+/// `list`, padded as drivers do, but not with zeros.
 fn inline(mut umr: Umr, list: &[u8]) -> Vec<u8> {
     let mut list = list.to_vec();
     list.resize(list.len().next_multiple_of(64), 0xab);
@@ -79,7 +79,7 @@ fn inline(mut umr: Umr, list: &[u8]) -> Vec<u8> {
     umr.body(&list)
 }
 
-/// Pages as the driver lays them down.
+/// Pages as the driver writes them.
 fn list(pages: &[u64]) -> Vec<u8> {
     pages.iter().flat_map(|page| (page | 3).to_be_bytes()).collect()
 }
@@ -92,7 +92,7 @@ struct Setting {
     whole: u32,
 }
 
-/// Two queue pairs of the kernel's, or of programs, that are connected with each other.
+/// Two connected queue pairs of the kernel, or of programs.
 fn setting(kernel: bool) -> Setting {
     let mut g = Guest::new();
     let eq = g.probe();
@@ -136,7 +136,7 @@ impl Setting {
     }
 }
 
-/// As the kernel's driver registers memory for its peers.
+/// Registers memory for peers as the kernel's driver does.
 fn register(tag: u8, start: u64, len: u64) -> Umr {
     Umr {
         flags: CHECK_FREE,
@@ -163,7 +163,7 @@ fn pages_registered_used_and_invalidated() {
     let lists = s.g.pages(1);
     for round in 1..4u8 {
         let (key, start) = (index | u32::from(round), 0x7000_0123);
-        // A short list lies in the entry, a long one elsewhere.
+        // A short list is in the entry, a long one in separate memory.
         let (count, body) = if round == 2 {
             let long = list(&pages);
             s.g.put(lists, &long);
@@ -182,7 +182,7 @@ fn pages_registered_used_and_invalidated() {
         s.g.put(pages[1], &bytes[4096..8192]);
         let key_now = s.g.command(&about(0x201, index >> 8), 0x110).output;
         assert_eq!((key_now[0x10], key_now[0x17], &key_now[0x20..0x28]), (0, round, &start_bytes(start)[..]));
-        // LOCAL_INV as the kernel's driver does it.
+        // LOCAL_INV as posted by the kernel's driver.
         let free = Umr { mask: FREE, free: true, flags: 0x80, ..Umr::default() };
         assert_eq!(s.umr(key, &free.body(&[])), 0);
         assert_eq!(s.g.command(&about(0x201, index >> 8), 0x110).output[0x10], 0x40);
@@ -215,12 +215,12 @@ fn programs_give_no_pages_to_keys_but_keys_to_windows() {
     };
     assert_eq!(s.umr(window, &inline(bind, &piece(6, region, 0x5000_0000))), 0);
     let local = s.g.pages(1);
-    // It is bound to the queue pair that answers.
+    // It is bound to the responding queue pair.
     assert_eq!(s.access(READ, window | 1, 0x5000_0000, 6, local), 0);
     assert_eq!(s.g.get(local, 6), b"window");
     let now = s.g.command(&about(0x201, window >> 8), 0x110).output;
     assert_eq!(now[0x14..0x18], (s.a.number << 8 | 1).to_be_bytes());
-    // Of the other kind they may not have any.
+    // Programs may not use the other kind.
     let pages = free_key(&mut s.g, PAGES, 4);
     assert_eq!(s.umr(pages, &inline(register(1, 0, 4096), &list(&[page]))), 6, "a memory window bind error");
 }
@@ -229,7 +229,7 @@ fn programs_give_no_pages_to_keys_but_keys_to_windows() {
 fn memory_that_the_guest_takes_away_while_a_key_names_it() {
     let mut s = setting(true);
     let index = free_key(&mut s.g, PAGES, 4);
-    // More memory, behind the rest.
+    // More memory, behind the existing memory.
     let file = s.g.memory.try_clone().unwrap();
     let there = MEMORY + 0x10_0000;
     let map = |g: &mut Guest| g.map(0x20_0000, there, 0x1000, Some(std::os::fd::AsFd::as_fd(&file)));
@@ -245,7 +245,7 @@ fn memory_that_the_guest_takes_away_while_a_key_names_it() {
 fn the_drivers_own_queue_pair_makes_regions_of_all_domains() {
     let mut s = setting(true);
     let number = s.cq.number;
-    // As the driver keeps keys in store: free, in a domain of its own.
+    // Cached keys of the driver: free, in a separate domain.
     let [store, user] = [(); 2].map(|()| s.g.command(&input(0x800, 16), 16).number());
     let index = s.g.command(&free_key_input(PAGES, store, 0x77, 8), 16).number() << 8;
     let (ring, record) = (s.g.scattered(2), s.g.pages(1));
@@ -264,7 +264,7 @@ fn the_drivers_own_queue_pair_makes_regions_of_all_domains() {
     };
     let mut own = QueuePair { number, pages: ring, record, posted: 0, received: 0 };
     let mut send = |s: &mut Setting, key: u32, body: &[u8]| {
-        // The sends of a ring without receives begin at its front.
+        // Without receives, the sends begin at the front of the ring.
         let mut wqe = (u32::from(own.posted) << 8 | u32::from(UMR)).to_be_bytes().to_vec();
         wqe.extend_from_slice(&(own.number << 8 | (1 + body.len() as u32 / 16)).to_be_bytes());
         wqe.extend_from_slice(&[0, 0, 0, 8]);
@@ -283,7 +283,7 @@ fn the_drivers_own_queue_pair_makes_regions_of_all_domains() {
     for (n, page) in pages.iter().enumerate() {
         s.g.put(*page, &[n as u8 + 1; 4096]);
     }
-    // In two pieces, of which the second one brings all else: a region of a program.
+    // In two parts, of which the second sets all other fields: a region of a program.
     s.g.put(lists, &list(&pages[..8]));
     s.g.put(lists + 2048, &list(&pages[8..]));
     let first = Umr { flags: CHECK_FREE, octowords: 4, ..Umr::default() };
@@ -302,15 +302,15 @@ fn the_drivers_own_queue_pair_makes_regions_of_all_domains() {
     };
     let key = index | 0x77;
     assert_eq!(send(&mut s, key, &all.body(&piece(64, whole, lists + 2048))), (0, UMR, 0));
-    // A second one, with room for two pages: the list is filled up to eight.
+    // A second one, with room for two pages: the list is padded to eight.
     let small = s.g.command(&free_key_input(PAGES, store, 0x78, 1), 16).number() << 8 | 0x78;
     let one = Umr { octowords: 4, offset: 0, flags: CHECK_FREE, tag: 0x78, len: 4096, start: 0x2000, ..all };
     assert_eq!(send(&mut s, small, &one.body(&piece(64, whole, lists))), (0, UMR, 0));
     assert_eq!(s.access(READ, small, 0x2000, 8, local), 0);
-    // Domain 0, in which the two queue pairs are.
+    // Domain 0, which contains the two queue pairs.
     assert_eq!(s.access(READ, key, 0x1000 + 10 * 4096, 8, local), 0);
     assert_eq!(s.g.get(local, 8), [11; 8]);
-    // Into another domain, with other rights.
+    // To another domain, with other rights.
     let again = Umr {
         flags: 0x80 | CHECK_VALID,
         mask: 1 << 7 | 0x1f << 17,
@@ -322,7 +322,7 @@ fn the_drivers_own_queue_pair_makes_regions_of_all_domains() {
     assert_eq!(send(&mut s, key, &again.body(&[])).2, 0);
     let now = s.g.command(&about(0x201, index >> 8), 0x110).output;
     assert_eq!((now[0x12], &now[0x1d..0x20]), (0x80 | 0x14 | PAGES, &user.to_be_bytes()[1..]));
-    // Into the store again; then it cannot be changed as one that is valid.
+    // Back to the cache; then it cannot be changed like a valid one.
     let back = Umr { flags: 0x80, mask: FREE | 1 << 7, free: true, domain: store, ..Umr::default() };
     assert_eq!(send(&mut s, key, &back.body(&[])).2, 0);
     assert_eq!(s.access(READ, key, 0x1000, 8, local), 0x13);
@@ -330,10 +330,10 @@ fn the_drivers_own_queue_pair_makes_regions_of_all_domains() {
 }
 
 #[test]
-fn free_keys_that_cannot_be() {
+fn invalid_free_keys_are_refused() {
     let mut g = Guest::new();
     g.probe();
-    // In vain, of another kind, too long.
+    // Unusable, of another kind, too long.
     let mut vain = free_key_input(PAGES, 0, 0, 4);
     vain[0x12] = 0x05;
     for bytes in
@@ -341,7 +341,7 @@ fn free_keys_that_cannot_be() {
     {
         assert_eq!(g.try_command(&bytes, 16).status, 3, "a bad parameter");
     }
-    // All lists together have an end; what goes gives its room back.
+    // All lists together are limited; a destroyed key frees its room.
     let long = free_key_input(PAGES, 0, 0, 65_536);
     let first = g.command(&long, 16).number();
     let made = (0..1000).take_while(|_| g.try_command(&long, 16).status == 0).count();
@@ -351,7 +351,7 @@ fn free_keys_that_cannot_be() {
 }
 
 #[test]
-fn what_the_device_says_of_it() {
+fn the_capabilities_announce_fast_registration() {
     let mut g = Guest::new();
     g.set_queue();
     let mut query = input(0x100, 16);
@@ -362,7 +362,7 @@ fn what_the_device_says_of_it() {
     assert_eq!((cap[0x46] & 0x40, cap[0x23] & 0x3f, cap[0x40] & 1), (0x40, 12, 0));
 }
 
-/// A connection of the kernel's with itself, whose work requests may use the reserved key or not.
+/// A connection of the kernel with itself, with or without permission to use the reserved key.
 fn with_itself(g: &mut Guest, cq: u32, reserved: bool) -> QueuePair {
     let (pages, record) = (g.scattered(2), g.pages(1));
     let mut bytes = g.qp_input(SERVICE_RC, cq, &pages, record);
@@ -382,10 +382,10 @@ fn the_reserved_key_is_for_work_requests_of_queue_pairs_that_may_use_it() {
     let eq = g.probe();
     let mut cq = g.create_cq(eq.number, 7);
     let number = cq.number;
-    let told = g.command(&input(0x203, 16), 16).output;
-    let key = u32::from_be_bytes(told[12..16].try_into().unwrap());
+    let contexts = g.command(&input(0x203, 16), 16).output;
+    let key = u32::from_be_bytes(contexts[12..16].try_into().unwrap());
     let (from, to, whole) = (g.pages(1), g.pages(1), g.whole_key(3));
-    // Syndromes of what has completed, 0 for none.
+    // Syndromes of the completed requests, 0 for none.
     let mut outcomes = |g: &mut Guest| {
         g.settle();
         let all = std::iter::from_fn(|| g.poll(&mut cq));
@@ -400,7 +400,7 @@ fn the_reserved_key_is_for_work_requests_of_queue_pairs_that_may_use_it() {
         assert_eq!(outcomes(&mut g), [0, 0]);
         assert_eq!(g.get(to, 14), b"by its address");
     }
-    // Nobody else, and not where there is no memory.
+    // Other queue pairs may not use it, and it fails where there is no memory.
     for (reserved, by, address) in
         [(false, key, from), (true, key, MEMORY), (true, key, u64::MAX - 3), (true, key + 1, from)]
     {
@@ -409,7 +409,7 @@ fn the_reserved_key_is_for_work_requests_of_queue_pairs_that_may_use_it() {
         g.post_send(&mut pair, SEND, &piece(14, by, address));
         assert!(outcomes(&mut g).contains(&LOCAL_PROTECTION), "{reserved} {by:#x} {address:#x}");
     }
-    // A peer does not get at memory by it.
+    // A peer cannot access memory with it.
     let mut pair = with_itself(&mut g, number, true);
     let mut body = from.to_be_bytes().to_vec();
     body.extend_from_slice(&key.to_be_bytes());
@@ -417,7 +417,7 @@ fn the_reserved_key_is_for_work_requests_of_queue_pairs_that_may_use_it() {
     body.extend_from_slice(&piece(14, whole, to));
     g.put(to, b"never there...");
     g.post_send(&mut pair, WRITE, &body);
-    // It is both ends: the refused end's error flushes the asking one.
+    // It is both ends: the error of the responder flushes the requester.
     assert_eq!(outcomes(&mut g), [FLUSHED]);
     assert_eq!(g.get(from, 14), b"by its address");
 }

@@ -1,4 +1,5 @@
-//! What a guest's drivers say of its port, and what they and its subnet manager ask the agents in the device.
+//! Settings of a port by a guest's drivers, and requests to the device's agents by drivers and the subnet
+//! manager.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod guest;
@@ -8,12 +9,12 @@ use ib_wire::Tid;
 use ib_wire::mad::{MAD_LEN, Method};
 use ib_wire::smp::{Attribute, Capabilities, NodeDescription, PortInfo, PortState, Smp};
 
-/// Room for a command with a datagram in it, and for its output.
+/// Room for a command with a datagram, and for its output.
 const MANAGEMENT: usize = 0x110;
-/// The status of one with a datagram that has no answer.
+/// The status of a datagram without a response.
 const UNANSWERED: u8 = 0x30;
 
-/// MAD_IFC: what an agent in the device answers, and the command's status.
+/// MAD_IFC: the response of the device's agent, and the command's status.
 fn ask(g: &mut Guest, modifier: u16, smp: &Smp) -> (u8, Smp) {
     let mut input = about(0x50d, 1);
     input.resize(MANAGEMENT, 0);
@@ -84,12 +85,12 @@ fn a_guest_without_the_key_changes_nothing_and_its_driver_reads_all_the_same() {
     let info = PortInfo { state: PortState::NoChange, mkey: 5, lid: ib_wire::Lid(7), ..port_info(&mut g) };
     let set = request(Method::Set, PortInfo::ID).with(&info);
     assert_eq!(ask(&mut g, 0, &set).0, 0);
-    // From now on who sets has to know it.
+    // From now on a Set needs the key.
     assert_eq!(ask(&mut g, 0, &set).0, UNANSWERED);
     assert_eq!(ask(&mut g, 1, &set).0, UNANSWERED);
     assert_eq!(ask(&mut g, 1, &request(Method::Get, PortInfo::ID)).0, 0);
     assert_eq!(ask(&mut g, 0, &Smp { mkey: 5, ..set }).0, 0);
-    // What is no request has no answer, and breaks nothing.
+    // A MAD that is no request has no response, and breaks nothing.
     assert_eq!(ask(&mut g, 1, &request(Method::Trap, PortInfo::ID)).0, UNANSWERED);
     assert_eq!(port_info(&mut g).mkey, 5);
 }

@@ -1,4 +1,4 @@
-//! The guest's memory where it is not one file on small pages.
+//! Guest memory other than one file on small pages.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::fs::File;
@@ -25,7 +25,7 @@ fn map(memory: &mut GuestMemory, file: &File, offset: u64, address: u64, len: u6
     memory.map(&DmaMap { offset, address, len, writable: true }, Some(file))
 }
 
-/// Two huge pages, if the machine has any.
+/// Two huge pages, if the host has any.
 fn huge(name: &str) -> Option<(GuestMemory, File)> {
     let file = file(name, 2 * HUGE, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB);
     let mut memory = GuestMemory::new();
@@ -43,7 +43,7 @@ fn mappings(name: &str) -> usize {
     all.lines().filter(|line| line.contains(name)).count()
 }
 
-/// All bytes of `pages` as a ring of entries of 64 bytes says them.
+/// All entries of 64 bytes of a ring on `pages`.
 fn entries(memory: &GuestMemory, pages: &[u64], page: u64) -> Vec<u64> {
     let len = pages.len() as u64 * page;
     let (pieces, _lease) = memory.pieces(pages, page, 0, len).unwrap();
@@ -58,10 +58,10 @@ fn entries(memory: &GuestMemory, pages: &[u64], page: u64) -> Vec<u64> {
 }
 
 #[test]
-fn pages_of_a_guest_on_huge_pages_lie_anywhere() {
+fn pages_of_a_guest_on_huge_pages_may_be_scattered() {
     let Some((memory, _file)) = huge("scattered") else { return };
     let before = mappings("memfd:scattered");
-    // Every entry says its address.
+    // Every entry contains its address.
     for address in (AT..AT + 2 * HUGE).step_by(64) {
         assert!(memory.write(address, &address.to_le_bytes()));
     }
@@ -71,14 +71,14 @@ fn pages_of_a_guest_on_huge_pages_lie_anywhere() {
         let wanted: Vec<u64> = pages.iter().flat_map(|page| (*page..page + PAGE).step_by(64)).collect();
         assert_eq!(entries(&memory, &pages, PAGE), wanted);
     }
-    assert_eq!(mappings("memfd:scattered"), before, "rings are no mappings of their own");
+    assert_eq!(mappings("memfd:scattered"), before, "rings add no mappings");
 }
 
 #[test]
-fn parts_of_huge_pages_come_and_go() {
+fn parts_of_huge_pages_can_be_mapped_and_unmapped() {
     let Some((mut memory, file)) = huge("parts") else { return };
     memory.unmap(None).unwrap();
-    // As a machine's firmware has its monitor cut up what is below 1 MiB.
+    // The parts below 1 MiB, as a virtual machine's firmware makes the monitor split them.
     let parts = [(0, 0xa_0000), (0xc_0000, 0x8000), (0xf_0000, 0x1_0000), (0x10_0000, 2 * HUGE - 0x10_0000)];
     for round in 0..50u8 {
         for (at, len) in parts {
@@ -86,7 +86,7 @@ fn parts_of_huge_pages_come_and_go() {
         }
         for (at, len) in parts {
             assert!(memory.write(AT + at, &[round]) && memory.write(AT + at + len - 1, &[round]));
-            assert!(!memory.write(AT + at + len - 1, &[9; 2]), "beyond what was handed over");
+            assert!(!memory.write(AT + at + len - 1, &[9; 2]), "beyond the mapped part");
         }
         for (other, _) in parts {
             let mut byte = [0];
@@ -96,22 +96,22 @@ fn parts_of_huge_pages_come_and_go() {
         for (at, len) in parts {
             memory.unmap(Some((AT + at, len))).unwrap();
         }
-        assert_eq!(mappings("memfd:parts"), 0, "memory that was taken back is still mapped");
+        assert_eq!(mappings("memfd:parts"), 0, "unmapped memory is still mapped");
     }
 }
 
 #[test]
-fn a_page_may_lie_in_several_pieces() {
+fn a_page_may_span_several_regions() {
     let file = file("pieces", 8 * PAGE, MemfdFlags::empty());
     let mut memory = GuestMemory::new();
-    // The file's pages the other way round.
+    // The file's pages in reverse order.
     for n in 0..8 {
         map(&mut memory, &file, (7 - n) * PAGE, AT + n * PAGE, PAGE).unwrap();
         file.write_all_at(&n.to_le_bytes(), (7 - n) * PAGE).unwrap();
     }
     let first: Vec<u64> = entries(&memory, &[AT + 4 * PAGE, AT], 4 * PAGE);
     assert_eq!(first.iter().step_by(64).copied().collect::<Vec<_>>(), [4, 5, 6, 7, 0, 1, 2, 3]);
-    // What is not wanted of a page need not be there, and what is wanted must.
+    // Only the requested part of a page must exist.
     assert!(memory.pieces(&[AT], 16 * PAGE, PAGE, 7 * PAGE).is_ok());
     let gone = memory.pieces(&[AT], 16 * PAGE, PAGE, 7 * PAGE + 1).map(drop);
     assert_eq!(gone, Err(Unreachable::NoMemory));

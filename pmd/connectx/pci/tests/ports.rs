@@ -1,4 +1,4 @@
-//! A device of two ports: what a guest learns of each, what its queue pairs do at each, and ports that there are not.
+//! A device with two ports: the guest's view of each, queue pairs at each, and nonexistent ports.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod guest;
@@ -16,12 +16,12 @@ const BAD_STATE: u8 = 0x10;
 const NO_RESOURCES: u8 = 0x0f;
 const SERVICE_SMI: u8 = 7;
 const SERVICE_GSI: u8 = 8;
-/// Commands about virtual ports: context, its change, GIDs, P_Keys.
+/// Commands on virtual ports: context, its change, GIDs, P_Keys.
 const VPORT: [u16; 4] = [0x762, 0x763, 0x764, 0x765];
 /// Registers of ports: MTU, width and speed, lanes.
 const REGISTERS: [u16; 3] = [0x5003, 0x5004, 0x500f];
 
-/// Port 1's cable goes to port 2.
+/// Connects port 1 to port 2.
 fn joined() -> Guest {
     let mut g = Guest::with_two_ports();
     let (one, other) = CableEnd::pair().unwrap();
@@ -65,7 +65,7 @@ fn ask<T: Attribute>(g: &mut Guest, port: u8) -> T {
     Smp::parse(output[0x10..0x110].try_into().unwrap()).attribute().unwrap()
 }
 
-/// Packets that a port has sent and received (PortCountersExtended).
+/// Packets sent and received by a port (PortCountersExtended).
 fn packets(g: &mut Guest, port: u8) -> [u64; 2] {
     let mut mad = [0; MAD_LEN];
     mad[..4].copy_from_slice(&[1, 4, 1, 1]);
@@ -75,7 +75,7 @@ fn packets(g: &mut Guest, port: u8) -> [u64; 2] {
     [0x10 + 0x58, 0x10 + 0x60].map(|at| u64::from_be_bytes(output[at..at + 8].try_into().unwrap()))
 }
 
-/// The kind, subtype and port of an event of a port.
+/// The type, subtype and port of a port event.
 fn port_event(g: &mut Guest, eq: &mut Events) -> Option<(u8, u8, u8)> {
     g.settle();
     g.next_event(eq).map(|(kind, what, data)| (kind, what, data[8] >> 4))
@@ -92,7 +92,7 @@ fn open_at(g: &mut Guest, cq: &Completions, service: u8, port: u8, into: [u8; 16
     qp
 }
 
-/// Which queue pairs have received since the last call, in their order.
+/// The queue pairs that have received since the last call, in order.
 fn received(g: &mut Guest, cq: &mut Completions) -> Vec<u32> {
     g.settle();
     let all: Vec<_> = std::iter::from_fn(|| g.poll(cq)).collect();
@@ -139,7 +139,7 @@ fn each_port_has_an_address_a_state_and_tables_of_its_own() {
 }
 
 #[test]
-fn what_the_host_changes_at_one_port_the_other_has_not() {
+fn a_change_at_one_port_does_not_affect_the_other() {
     let mut g = Guest::with_two_ports();
     g.probe();
     let sm = 2u32.to_be_bytes();
@@ -153,13 +153,13 @@ fn what_the_host_changes_at_one_port_the_other_has_not() {
 }
 
 #[test]
-fn ports_that_there_are_not_are_refused() {
+fn nonexistent_ports_are_refused() {
     for (mut g, others) in [(Guest::new(), &[2u8, 3, 255][..]), (Guest::with_two_ports(), &[3, 255][..])] {
         let eq = g.probe();
         let cq = g.create_cq(eq.number, 6);
         let lone = others.contains(&2);
         for port in [0].iter().chain(others).copied() {
-            // Drivers of a device with one port do not say which.
+            // Drivers of a device with one port do not name the port.
             let expected = if lone && port == 0 { GOOD } else { BAD_PARAMETER };
             for op in VPORT {
                 // A number of four bits.
@@ -176,7 +176,7 @@ fn ports_that_there_are_not_are_refused() {
                 let to_init = g.transition(0x502, qp.number, port, None);
                 assert_eq!(g.try_command(&to_init, 16).status, BAD_RESOURCE, "{service} {port}");
                 assert_eq!(g.state(qp.number), 0);
-                // Nor does it go there later.
+                // It cannot move there later, either.
                 let to_init = g.transition(0x502, qp.number, 1, None);
                 assert_eq!(g.try_command(&to_init, 16).status, GOOD, "{service}");
                 let mut again = g.transition(0x50e, qp.number, 1, None);
@@ -215,7 +215,7 @@ fn a_queue_pair_is_at_the_port_that_its_driver_says() {
     assert_eq!([packets(&mut g, 1), packets(&mut g, 2)], [[1, 0], [0, 1]]);
     send(&mut g, &mut one, 7, two.number);
     assert_eq!(received(&mut g, &mut cq), [0; 0]);
-    // Made anew at the other port, and moved to the first one before it is ready.
+    // Reset, set up at the other port, and moved to the first one before it is ready.
     g.command(&about(0x50a, two.number), 16);
     let mut two = two;
     for (op, port, option) in [(0x502, 2, 0), (0x50e, 1, 1 << 16), (0x503, 0, 0), (0x504, 0, 0)] {
@@ -230,7 +230,7 @@ fn a_queue_pair_is_at_the_port_that_its_driver_says() {
     g.receive(&mut two, into);
     send(&mut g, &mut one, 7, two.number);
     assert_eq!(received(&mut g, &mut cq), [two.number]);
-    // Once it is ready it stays.
+    // Once it is ready its port is fixed.
     let mut again = g.transition(0x50e, two.number, 2, None);
     put32(&mut again, 0x10, 1 << 16);
     again[0x18 + 0x18 + 0x25] = 2;
@@ -272,7 +272,7 @@ fn a_group_is_heard_at_the_port_of_the_queue_pair() {
         g.command(&bytes, 16);
     };
     let into = piece(2048, key, buffer + 4096);
-    // Attached before its port is said; another one at each port.
+    // Attached before its port is set; another one at each port.
     let early = g.create_qp(SERVICE_UD, &cq);
     attach(&mut g, early.number);
     for op in [0x502, 0x503, 0x504] {
@@ -292,7 +292,7 @@ fn a_group_is_heard_at_the_port_of_the_queue_pair() {
     to[0x1c] = 0x40;
     to[0x20..0x30].copy_from_slice(&group);
     g.post_send(&mut sender, 10, &[&to[..], &piece(100, key, buffer)].concat());
-    // Each once: at the sender's port by itself, at the other over the cable.
+    // Each once: at the sender's port by loopback, at the other over the cable.
     let mut expected = vec![early.number, one.number, two.number];
     expected.sort_unstable();
     assert_eq!(received(&mut g, &mut cq), expected);
@@ -307,7 +307,7 @@ fn each_port_has_a_queue_pair_0_and_1_of_its_own() {
     let into = piece(2048, key, buffer + 4096);
     for service in [SERVICE_SMI, SERVICE_GSI] {
         let [mut one, two] = [1, 2].map(|port| open_at(&mut g, &cq, service, port, into));
-        // A second one of a port is as good as any until it is that port's.
+        // A second one of a port is ordinary until it becomes that port's special one.
         let other = g.create_qp(service, &cq);
         for port in [1, 2] {
             let to_init = g.transition(0x502, other.number, port, None);
@@ -319,7 +319,7 @@ fn each_port_has_a_queue_pair_0_and_1_of_its_own() {
             g.post_send(&mut one, 10, &[&to[..], &piece(256, key, buffer)].concat());
             assert_eq!(received(&mut g, &mut cq), [two.number]);
         }
-        // One that goes back leaves its place.
+        // One that is reset frees its role.
         g.command(&about(0x50a, two.number), 16);
         let to_init = g.transition(0x502, other.number, 2, None);
         g.command(&to_init, 16);
@@ -331,7 +331,7 @@ fn each_port_has_a_queue_pair_0_and_1_of_its_own() {
 }
 
 #[test]
-fn events_name_their_port_and_the_other_goes_on() {
+fn events_name_their_port_and_the_other_port_is_not_affected() {
     let mut g = joined();
     let mut eq = g.probe();
     assert_eq!(port_event(&mut g, &mut eq), None);
@@ -339,7 +339,7 @@ fn events_name_their_port_and_the_other_goes_on() {
     let (key, buffer) = (g.whole_key(0xa7), g.pages(2));
     let mut qp = open_at(&mut g, &cq, SERVICE_UD, 1, piece(2048, key, buffer + 4096));
     g.hca.engine_mut().set_cable(SECOND, None).unwrap();
-    // Its other end is port 1's, which is down as well.
+    // Its peer is port 1, which is down as well.
     assert_eq!(port_event(&mut g, &mut eq), Some((9, 1, 2)));
     assert_eq!(port_event(&mut g, &mut eq), Some((9, 1, 1)));
     g.hca.engine_mut().activate(PORT, Lid(7), Mtu::B4096).unwrap();

@@ -1,4 +1,4 @@
-//! The program: clients that go in the middle of something, and its end by signal.
+//! The program: clients that disconnect at any point, and exit by signal.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::io::{Read, Write};
@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// For whatever has to happen, on a machine that may be busy.
+/// Upper bound for every wait, generous because the host may be busy.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A program, ended with its test.
+/// A program, stopped with its test.
 struct Program {
     child: Child,
     folder: PathBuf,
@@ -52,7 +52,7 @@ impl Program {
         }
     }
 
-    /// Time from the signal to the end, and whether it went well.
+    /// Time from the signal to the exit, and whether it succeeded.
     fn terminate(&mut self) -> (Duration, bool) {
         let begin = Instant::now();
         let pid = rustix::process::Pid::from_child(&self.child);
@@ -61,7 +61,7 @@ impl Program {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return (begin.elapsed(), status.success());
             }
-            assert!(begin.elapsed() < DEADLINE, "it does not end");
+            assert!(begin.elapsed() < DEADLINE, "it does not exit");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -75,7 +75,7 @@ impl Drop for Program {
     }
 }
 
-/// Voluntary context switches of a process, and the processor time that it has used.
+/// Voluntary context switches of a process, and its CPU time.
 fn wear(child: &Child) -> (u64, Duration) {
     let read = |what: &str| std::fs::read_to_string(format!("/proc/{}/{what}", child.id())).unwrap();
     let status = read("status");
@@ -87,7 +87,7 @@ fn wear(child: &Child) -> (u64, Duration) {
     (switches.unwrap().trim().parse().unwrap(), tick * ticks as u32)
 }
 
-/// Waits until the process sleeps in long stretches: at most eight times in a quarter of a second.
+/// Waits until the process sleeps for long periods: at most eight times in a quarter of a second.
 fn wait_until_idle(child: &Child) {
     let end = Instant::now() + DEADLINE;
     let mut before = wear(child).0;
@@ -98,7 +98,7 @@ fn wait_until_idle(child: &Child) {
             return;
         }
         before = now;
-        assert!(Instant::now() < end, "it does not come to rest");
+        assert!(Instant::now() < end, "it does not become idle");
     }
 }
 
@@ -111,12 +111,12 @@ fn message(id: u16, command: u16, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Asks, and takes the whole answer.
+/// Sends a request and reads the whole reply.
 fn ask(socket: &mut UnixStream, command: u16, body: &[u8]) -> Vec<u8> {
     socket.write_all(&message(7, command, body)).unwrap();
     let mut header = [0; 16];
     socket.read_exact(&mut header).unwrap();
-    assert_eq!(header[8..12], [1, 0, 0, 0], "an answer, and no error");
+    assert_eq!(header[8..12], [1, 0, 0, 0], "a reply, and no error");
     let len = u32::from_le_bytes(header[4..8].try_into().unwrap());
     let mut body = vec![0; len as usize - 16];
     socket.read_exact(&mut body).unwrap();
@@ -144,7 +144,8 @@ fn a_client_may_go_in_the_middle_of_anything() {
     for len in [0, 1, 15, 16, 19] {
         program.connect().write_all(&whole[..len]).unwrap();
     }
-    // In the middle of a write to a register; with a question whose answer it does not wait for; with a thousand of them.
+    // In the middle of a register write; with a request whose reply it does not await; with a thousand of
+    // them.
     let write = message(2, 10, &[&0x14u64.to_le_bytes()[..], &[0, 0, 0, 0, 4, 0, 0, 0, 0]].concat());
     let mut socket = serves(&program);
     socket.write_all(&write).unwrap();
@@ -160,11 +161,11 @@ fn a_client_may_go_in_the_middle_of_anything() {
     assert!(well);
 }
 
-/// Terminates the idle program, with a client or without. How long it takes to exit.
+/// Terminates the idle program, with a client or without. Returns the time to exit.
 fn exit_by_signal(with_client: bool) -> Duration {
     let mut program = Program::start(if with_client { "ended-with" } else { "ended-without" });
     let mut client = serves(&program);
-    // Half a message is no reason to wait.
+    // Half a message does not delay the exit.
     client.write_all(&message(1, 9, &identity())[..20]).unwrap();
     if !with_client {
         client.shutdown(std::net::Shutdown::Both).unwrap();
@@ -174,7 +175,7 @@ fn exit_by_signal(with_client: bool) -> Duration {
     assert!(well);
     assert!(!program.socket().exists());
     if with_client {
-        // What the monitor sees is a connection that ends: a device that was pulled out.
+        // The monitor sees a closed connection: a device that was unplugged.
         assert_eq!(client.read(&mut [0; 64]).unwrap(), 0);
     }
     time
@@ -188,14 +189,14 @@ fn a_signal_ends_it_with_a_client_or_without_and_its_socket_goes() {
 
 #[test]
 fn a_reset_at_any_moment_leaves_the_cable_plugged_in() {
-    // An address of the loopback network that no other process's tests use.
+    // A loopback address that no other process's tests use.
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     let own = std::net::SocketAddr::from(([127, 128 | high, middle, low], 0));
     let local = std::net::UdpSocket::bind(own).unwrap().local_addr().unwrap();
     let program = Program::start_with("replug", &["--cable", &format!("udp:{local}-127.0.0.1:9")]);
     let mut client = serves(&program);
     for round in 0..3000_u32 {
-        // Also while it is about to rest.
+        // Also while it is about to sleep.
         for _ in 0..round % 97 * 20 {
             std::hint::spin_loop();
         }
@@ -206,7 +207,7 @@ fn a_reset_at_any_moment_leaves_the_cable_plugged_in() {
     }
 }
 
-/// Measurements, each of which an idle machine has to pass.
+/// Measurements, each of which an idle host must pass.
 mod timing {
     use connectx::cable::CableEnd;
 
@@ -251,16 +252,16 @@ mod timing {
             let before = wear(&program.child);
             assert!(run_for(LONG));
             let after = wear(&program.child);
-            let (naps, used) = (after.0 - before.0, after.1 - before.1);
-            println!("cable {cable}: {naps} naps, {used:?} of a processor in {LONG:?}");
-            assert!(naps < 100, "cable {cable}: {naps} naps in {LONG:?}");
+            let (sleeps, used) = (after.0 - before.0, after.1 - before.1);
+            println!("cable {cable}: {sleeps} sleeps, {used:?} of CPU time in {LONG:?}");
+            assert!(sleeps < 100, "cable {cable}: {sleeps} sleeps in {LONG:?}");
             assert!(used < LONG * 3 / 100, "cable {cable}: {used:?} of {LONG:?}");
         }
     }
 }
 
 #[test]
-fn a_cable_that_comes_up_is_noticed_by_who_sleeps() {
+fn a_cable_that_comes_up_wakes_a_sleeping_device() {
     use connectx::cable::CableEnd;
     let place = std::env::temp_dir().join(format!("softhca-late-{}.sock", std::process::id()));
     let url = format!("shm:{}", place.display());
@@ -271,13 +272,13 @@ fn a_cable_that_comes_up_is_noticed_by_who_sleeps() {
     let begin = Instant::now();
     while !other.is_up() {
         other.poll(Instant::now());
-        assert!(begin.elapsed() < DEADLINE, "it sleeps on");
+        assert!(begin.elapsed() < DEADLINE, "it does not wake up");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
 #[test]
-fn all_of_it_keeps_to_the_core_that_it_is_told() {
+fn all_threads_stay_on_the_configured_core() {
     let allowed = softhca::lcore::Allowed::now().unwrap();
     for core in [allowed.list().next().unwrap(), allowed.list().last().unwrap()] {
         let core = core.to_string();
@@ -292,7 +293,7 @@ fn all_of_it_keeps_to_the_core_that_it_is_told() {
 }
 
 #[test]
-fn it_serves_as_its_file_says_or_says_what_is_wrong_with_it() {
+fn it_serves_as_configured_or_reports_the_error() {
     let folder = std::env::temp_dir().join(format!("softhca-file-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let (file, socket) = (folder.join("softhca.toml"), folder.join("elsewhere"));
@@ -312,7 +313,7 @@ fn it_serves_as_its_file_says_or_says_what_is_wrong_with_it() {
     let mut program = Program { child, folder: folder.clone() };
     let end = Instant::now() + DEADLINE;
     while UnixStream::connect(&socket).is_err() {
-        assert!(Instant::now() < end, "nobody listens");
+        assert!(Instant::now() < end, "it does not listen");
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(program.terminate().1 && !socket.exists());
@@ -340,7 +341,7 @@ fn it_reports_when_asked_and_at_its_end() {
     assert_eq!((&first["device"]["resets"], &first["objects"]["queue_pairs"]), (&0.into(), &0.into()));
     drop(client);
     drop(serves(&program));
-    // Who asks before it has noticed that the client is gone asks again.
+    // A report before the program has noticed the disconnect must be requested again.
     let end = Instant::now() + DEADLINE;
     while report()["device"]["resets"] != 2 {
         assert!(Instant::now() < end);

@@ -1,4 +1,4 @@
-//! What a client may say, and what it may not.
+//! Valid and invalid messages of a client.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod guest;
@@ -18,7 +18,7 @@ fn word(body: &[u8], at: usize) -> u32 {
 }
 
 #[test]
-fn the_device_says_what_it_is() {
+fn the_device_describes_itself() {
     let mut g = Guest::new();
     let info = g.ask(4, &words(&[16, 0, 0, 0])).body;
     assert_eq!((word(&info, 4), word(&info, 8), word(&info, 12)), (3, 9, 5));
@@ -33,7 +33,7 @@ fn the_device_says_what_it_is() {
 }
 
 #[test]
-fn a_client_begins_with_its_version() {
+fn a_client_starts_with_its_version() {
     let mut g = Guest::silent();
     g.post(4, &[]);
     assert_eq!(g.gone, Some(Gone::Violation(Violation::NoVersion)));
@@ -43,18 +43,18 @@ fn a_client_begins_with_its_version() {
 }
 
 #[test]
-fn the_client_is_told_the_bounds() {
+fn the_client_learns_the_limits() {
     let mut g = Guest::silent();
     let answer = g.ask(1, &[0, 0, 3, 0]).body;
     let text = std::str::from_utf8(&answer[4..answer.len() - 1]).unwrap();
-    let told: serde_json::Value = serde_json::from_str(text).unwrap();
-    let told = &told["capabilities"];
-    assert_eq!((&told["max_dma_maps"], &told["pgsizes"]), (&1024.into(), &4096.into()));
-    assert_eq!((&told["max_msg_fds"], &told["write_multiple"]), (&16.into(), &true.into()));
+    let reply: serde_json::Value = serde_json::from_str(text).unwrap();
+    let reply = &reply["capabilities"];
+    assert_eq!((&reply["max_dma_maps"], &reply["pgsizes"]), (&1024.into(), &4096.into()));
+    assert_eq!((&reply["max_msg_fds"], &reply["write_multiple"]), (&16.into(), &true.into()));
 }
 
 #[test]
-fn sizes_that_cannot_be_end_the_session() {
+fn invalid_sizes_end_the_session() {
     for size in [0u32, 15, u32::MAX, 1 << 17] {
         let mut g = Guest::new();
         let mut header = vec![0; 16];
@@ -67,7 +67,7 @@ fn sizes_that_cannot_be_end_the_session() {
 }
 
 #[test]
-fn a_message_may_come_in_pieces() {
+fn a_message_may_arrive_in_parts() {
     let mut g = Guest::new();
     let body = [&0u64.to_le_bytes()[..], &words(&[7, 4])].concat();
     let mut bytes = [&77u16.to_le_bytes()[..], &9u16.to_le_bytes(), &words(&[32, 0, 0])].concat();
@@ -81,7 +81,7 @@ fn a_message_may_come_in_pieces() {
 }
 
 #[test]
-fn what_is_not_known_or_too_short_is_refused_and_the_session_goes_on() {
+fn unknown_or_short_messages_are_refused_and_the_session_continues() {
     let mut g = Guest::new();
     for command in [0, 6, 11, 12, 14, 16, 999] {
         assert_eq!(g.ask(command, &[0; 64]).error, ENOSYS, "{command}");
@@ -93,7 +93,7 @@ fn what_is_not_known_or_too_short_is_refused_and_the_session_goes_on() {
 }
 
 #[test]
-fn accesses_lie_within_their_region() {
+fn accesses_stay_within_their_region() {
     let mut g = Guest::new();
     for (region, offset, count) in [
         (7, 256, 1),
@@ -106,9 +106,9 @@ fn accesses_lie_within_their_region() {
     ] {
         assert_eq!(g.read(region, offset, count).error, EINVAL, "{region} {offset:#x} {count}");
     }
-    assert_eq!(g.read(0, 0, 1 << 20).error, EINVAL, "more than a message may bring");
+    assert_eq!(g.read(0, 0, 1 << 20).error, EINVAL, "more than a message may read");
     assert_eq!(g.read(0, 0, 1 << 16).body.len(), 16 + (1 << 16));
-    // A write that says it is longer than it is.
+    // A write that announces more bytes than it has.
     let body = [&0u64.to_le_bytes()[..], &words(&[7, 8, 0])].concat();
     assert_eq!(g.ask(10, &body).error, EINVAL);
 }
@@ -126,7 +126,7 @@ fn several_writes_in_one_message() {
     .concat();
     assert_eq!(g.ask(15, &body).error, 0);
     assert_eq!((g.read_word(0x10), g.read_word(0x14)), (0x12, 0x3456_7056));
-    // More than there are; one that is longer than its record.
+    // More writes than the limit; one that is longer than its record.
     let mut more = body.clone();
     more[0] = 3;
     assert_eq!(g.ask(15, &more).error, EINVAL);
@@ -138,28 +138,28 @@ fn several_writes_in_one_message() {
 }
 
 #[test]
-fn memory_that_cannot_be_is_refused() {
+fn invalid_mappings_are_refused() {
     let mut g = Guest::new();
     let file = g.memory.try_clone().unwrap();
     let file = Some(file.as_fd());
     let high = 1 << 40;
     for (offset, address, len, why) in [
-        (0, 0, MEMORY, "it is there already"),
-        (0, MEMORY - 4096, 8192, "a part of it is there already"),
+        (0, 0, MEMORY, "already mapped"),
+        (0, MEMORY - 4096, 8192, "partly mapped already"),
         (0, high, 0, "nothing"),
         (0, high + 1, 4096, "not a page"),
         (1, high, 4096, "not a page of the file"),
         (0, high, 4095, "not a whole page"),
-        (4096, high, MEMORY, "behind the file's end"),
-        (u64::MAX - 4095, high, 4096, "behind all ends"),
-        (0, u64::MAX - 4095, 8192, "behind all addresses"),
+        (4096, high, MEMORY, "past the end of the file"),
+        (u64::MAX - 4095, high, 4096, "past every end"),
+        (0, u64::MAX - 4095, 8192, "past the last address"),
     ] {
         assert_eq!(g.map(offset, address, len, file), EINVAL, "{why}");
     }
     for (address, len) in [(4096, 4096), (0, MEMORY - 4096), (4096, MEMORY), (high, 4096), (u64::MAX, 2)] {
         assert_eq!(g.unmap(address, len), EINVAL, "{address:#x} {len:#x}");
     }
-    // Not without end.
+    // The number of mappings is limited.
     for n in 0..1023 {
         assert_eq!(g.map(n * 4096, high + n * 4096, 4096, file), 0);
     }
@@ -171,14 +171,14 @@ fn memory_that_cannot_be_is_refused() {
 }
 
 #[test]
-fn interrupts_are_those_that_there_are() {
+fn only_existing_interrupts_can_be_set() {
     let mut g = Guest::new();
     for (first, count) in [(0, 17), (16, 1), (u32::MAX, 2)] {
         assert_eq!(g.ask(8, &words(&[20, 0x24, 2, first, count])).error, EINVAL);
     }
     assert_eq!(g.ask(8, &words(&[20, 0x22, 2, 0, 1])).error, EINVAL, "by bits");
     assert_eq!(g.ask(8, &words(&[20, 0x0c, 2, 0, 1])).error, EINVAL, "masks");
-    // Raised by the client, then off.
+    // Raised by the client, then disabled.
     assert_eq!(g.ask(8, &words(&[20, 0x21, 2, 1, 1])).error, 0);
     assert_eq!((g.interrupts(0), g.interrupts(1)), (0, 1));
     assert_eq!(g.ask(8, &words(&[20, 0x21, 2, 0, 0])).error, 0);
@@ -187,7 +187,7 @@ fn interrupts_are_those_that_there_are() {
 }
 
 #[test]
-fn a_client_that_is_gone_has_left_nothing() {
+fn a_disconnected_client_leaves_nothing_behind() {
     let mut g = Guest::new();
     let eq = g.probe();
     let cq = g.create_cq(eq.number, 6);
@@ -196,7 +196,7 @@ fn a_client_that_is_gone_has_left_nothing() {
     g.whole_key(1);
     g.hang_up();
     assert_eq!(g.gone, Some(Gone::HungUp));
-    // The next one finds a device without memory or objects.
+    // The next client finds a device without memory or objects.
     g.connect_again();
     assert_eq!(g.ask(1, &[0, 0, 3, 0]).error, 0);
     g.write(7, 4, &[6, 0]);

@@ -1,11 +1,11 @@
-//! RDMA READ between queue pairs of a guest, and what its driver says that the other end may.
+//! RDMA READ between queue pairs of a guest, and the peer's permissions set by its driver.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod guest;
 
 use guest::*;
 
-/// A transition that changes what the other end may.
+/// A transition that changes the peer's permissions.
 fn allow(g: &mut Guest, qp: u32, optional: u32, access: u8) {
     let mut bytes = about(0x505, qp);
     bytes.resize(0x110, 0);
@@ -39,7 +39,7 @@ fn reads_from_scattered_pages_to_scattered_pages() {
     let (source_at, target_at, len) = (0x7000_0100u64, 0x5000_0200u64, 120_000u32);
     let source = g.key(1, source_at, len.into(), &from);
     let target = g.key(2, target_at, len.into(), &into);
-    // Four are under way at once, and the other end answers two.
+    // Four are in flight at once, and the peer accepts two.
     let each = len / 12;
     let post = |g: &mut Guest, a: &mut QueuePair| {
         let mut first = [0; 8];
@@ -54,7 +54,7 @@ fn reads_from_scattered_pages_to_scattered_pages() {
     let done: Vec<_> = std::iter::from_fn(|| g.poll(&mut cq)).collect();
     let refused = done.iter().find(|cqe| cqe[63] >> 4 == 13).map(|cqe| cqe[55]);
     assert_eq!((done.len(), refused), (12, Some(0x12)));
-    // With a limit that fits.
+    // With a matching limit.
     let (mut a, b) = (g.create_qp(SERVICE_RC, &cq), g.create_qp(SERVICE_RC, &cq));
     g.open(&a, Some((7, b.number)));
     g.open(&b, Some((7, a.number)));
@@ -78,7 +78,7 @@ fn reads_from_scattered_pages_to_scattered_pages() {
 
 #[test]
 fn the_other_end_may_what_the_driver_says() {
-    // Opcode, access bits (read 0x80, write 0x40), whether it goes well.
+    // Opcode, access bits (read 0x80, write 0x40), whether it succeeds.
     for (opcode, access, well) in [
         (0x10, 0xc0, true),
         (0x10, 0x80, true),
@@ -95,7 +95,7 @@ fn the_other_end_may_what_the_driver_says() {
         g.open(&b, Some((7, a.number)));
         let page = g.pages(1);
         let key = g.key(9, page, 4096, &[page]);
-        // A change that does not name them changes nothing.
+        // A change that does not select them changes nothing.
         allow(&mut g, b.number, 0, 0);
         g.post_send(&mut a, opcode, &body(page, key, 8, page + 64, key));
         g.settle();
@@ -107,7 +107,7 @@ fn the_other_end_may_what_the_driver_says() {
         if well {
             assert_eq!(cqe[63] >> 4, 0, "{opcode:#x} {access:#x}");
         } else {
-            // The other end says that it cannot be asked for, and its own host is told so.
+            // The peer rejects the request, and its own host is notified.
             assert_eq!((cqe[63] >> 4, cqe[55]), (13, 0x12), "{opcode:#x} {access:#x}");
             let (kind, _, data) = g.next_event(&mut eq).unwrap();
             assert_eq!((kind, &data[24..]), (0x10, &b.number.to_be_bytes()[..]));

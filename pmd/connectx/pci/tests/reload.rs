@@ -1,4 +1,4 @@
-//! Drivers that come and go, in order or not, any number of times.
+//! Drivers that start and stop, orderly or not, any number of times.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod guest;
@@ -8,29 +8,29 @@ use std::time::{Duration, Instant};
 use guest::*;
 use softhca::hca::Hca;
 
-/// How a driver ends, or the next one begins.
+/// The end of a driver, or the start of the next one.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum End {
-    /// Everything destroyed, then TEARDOWN_HCA and DISABLE_HCA.
+    /// Everything is destroyed, then TEARDOWN_HCA and DISABLE_HCA.
     Orderly,
-    /// TEARDOWN_HCA over all that is there.
+    /// TEARDOWN_HCA with all objects left.
     Teardown,
-    /// DISABLE_HCA alone.
+    /// DISABLE_HCA only.
     Disable,
     /// Nothing at all: a kernel that crashed.
     Crash,
     /// The function is reset by its device control.
     FunctionReset,
-    /// The monitor resets the device, as with the machine.
+    /// The monitor resets the device, as in a reset of the virtual machine.
     Reset,
-    /// The monitor goes, and another comes.
+    /// The monitor disconnects, and another one connects.
     Monitor,
 }
 
 const ENDS: [End; 7] =
     [End::Orderly, End::Teardown, End::Disable, End::Crash, End::FunctionReset, End::Reset, End::Monitor];
 
-/// A driver's whole life but for its end: what it made, by the command that destroys it.
+/// A driver's run without its end: the objects that it created, with the commands that destroy them.
 fn life(g: &mut Guest) -> (Events, Events, Vec<(u16, u32)>) {
     g.forget_pages();
     let port = g.probe();
@@ -47,7 +47,7 @@ fn life(g: &mut Guest) -> (Events, Events, Vec<(u16, u32)>) {
     g.put(buffer + 2048, b"alive");
     let body = [&datagram(7, qp.number)[..], &piece(5, key, buffer + 2048)].concat();
     g.post_send(&mut qp, 10, &body);
-    // One that nobody answers, so that there is a timer.
+    // One without a responding peer, so that there is a timer.
     let mut connection = connection;
     g.post_send(&mut connection, 10, &piece(5, key, buffer));
     g.settle();
@@ -105,7 +105,7 @@ fn held() -> (usize, usize) {
 }
 
 #[test]
-fn drivers_come_and_go_and_each_finds_a_device_as_the_first_one_did() {
+fn each_new_driver_finds_a_clean_device() {
     let mut g = Guest::new();
     let (_, _, first) = life(&mut g);
     end(&mut g, End::Reset, &first);
@@ -113,7 +113,7 @@ fn drivers_come_and_go_and_each_finds_a_device_as_the_first_one_did() {
     for round in 0..200 {
         let how = ENDS[round % ENDS.len()];
         let (_, _, made) = life(&mut g);
-        // Numbers but those of queue pairs are given out as at first: nothing has been left.
+        // Except for queue pairs, numbers are allocated as at first: nothing was left.
         let numbers = |made: &[(u16, u32)]| made[2..].to_vec();
         assert_eq!(numbers(&made), numbers(&first), "in round {round}");
         end(&mut g, how, &made);
@@ -132,7 +132,7 @@ fn events_are_the_driver_s_that_is_there_now() {
         while g.next_event(&mut old_commands).is_some() {}
         end(&mut g, how, &made);
         while g.next_event(&mut old_commands).is_some() {}
-        // Another kernel, whose queues lie elsewhere.
+        // Another kernel, with its queues at other addresses.
         let mut new = g.probe();
         let mut new_commands = g.create_eq(1, 1 << 10);
         g.command(&input(0x107, 16), 16);
@@ -145,7 +145,7 @@ fn events_are_the_driver_s_that_is_there_now() {
 }
 
 #[test]
-fn where_a_new_command_queue_is_told_the_old_driver_s_things_are_gone() {
+fn a_new_command_queue_address_destroys_the_old_driver_s_objects() {
     let mut g = Guest::new();
     let (mut old, _, _) = life(&mut g);
     while g.next_event(&mut old).is_some() {}
@@ -159,7 +159,7 @@ fn where_a_new_command_queue_is_told_the_old_driver_s_things_are_gone() {
 }
 
 #[test]
-fn what_was_counted_outlives_the_driver_and_what_it_had_does_not() {
+fn counters_outlive_the_driver_and_its_objects_do_not() {
     let mut g = Guest::new();
     let mut received = 0;
     for how in [End::Reset, End::FunctionReset, End::Teardown, End::Disable, End::Monitor] {
@@ -167,7 +167,7 @@ fn what_was_counted_outlives_the_driver_and_what_it_had_does_not() {
         let report = g.hca.report();
         assert_eq!((report.objects["queue_pairs"], report.objects["event_queues"]), (2, 2), "{how:?}");
         assert!(report.memory["pieces"] > 0 && report.memory["bytes"] > 0);
-        // Each life has sent a datagram to itself.
+        // Each run has sent a datagram to itself.
         assert!(report.activity["received"] > received, "{how:?}: {report:?}");
         received = report.activity["received"];
         let commands = report.device["commands"];
@@ -195,7 +195,7 @@ fn a_port_whose_address_is_taken_for_a_moment_gets_its_cable_later() {
     let mut copies = Vec::new();
     assert!(hca.sleep(now, |waker| copies.extend(waker.try_clone_to_owned())).is_some());
     assert_eq!(copies.len(), 1);
-    // The device begins anew while somebody has its socket.
+    // The device is reset while another process has its socket.
     hca.disconnect();
     assert!(hca.engine().cable(PORT).is_none());
     for second in 1..3 {

@@ -1,4 +1,5 @@
-//! States of queue pairs as a driver sees them: sends that are drained, and what the ways into the error and out of it complete.
+//! States of queue pairs as seen by a driver: draining of sends, and completions on entering and leaving the
+//! error state.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod guest;
@@ -11,13 +12,13 @@ const SQD_RTS: u16 = 0x50c;
 const SQ_DRAINED: u8 = 3;
 const LAST_WQE: u8 = 0x13;
 
-/// A change of state to which nothing but the number belongs; `notify` is the bit above it.
+/// A change of state without parameters; `notify` is the bit above the number.
 fn say(g: &mut Guest, op: u16, qp: u32, notify: bool) -> u8 {
     let bytes = about(op, qp | u32::from(notify) << 31);
     g.try_command(&bytes, 16).status
 }
 
-/// Opcode, syndrome and counter of what has completed since.
+/// Opcode, syndrome and counter of the completions since the last call.
 fn completed(g: &mut Guest, cq: &mut Completions) -> Vec<(u8, u8, u16)> {
     std::iter::from_fn(|| g.poll(cq))
         .map(|c| {
@@ -45,17 +46,17 @@ fn a_driver_drains_the_sends_of_a_queue_pair() {
             g.open(&b, remote(&a));
             let (page, key) = (g.pages(1), g.whole_key(3));
             assert_eq!((say(&mut g, RTS2SQD, a.number, notify), g.state(a.number)), (0, 5));
-            let told: &[(u8, u32)] = if notify { &[(SQ_DRAINED, a.number)] } else { &[] };
+            let expected: &[(u8, u32)] = if notify { &[(SQ_DRAINED, a.number)] } else { &[] };
             g.settle();
-            assert_eq!(events(&mut g, &mut eq), told);
-            // What is posted now waits; a receive would not.
+            assert_eq!(events(&mut g, &mut eq), expected);
+            // Requests posted now wait; a receive would not.
             let mut body = if service == SERVICE_UD { datagram(7, b.number).to_vec() } else { Vec::new() };
             body.extend(piece(16, key, page));
             g.post_send(&mut a, 0x0a, &body);
             g.settle();
             assert_eq!((completed(&mut g, &mut cq), g.state(a.number)), (vec![], 5), "service {service}");
-            assert_eq!(say(&mut g, RTS2SQD, a.number, notify), 0x10, "it is there");
-            // It goes on, with another Q_Key if it is a datagram queue pair.
+            assert_eq!(say(&mut g, RTS2SQD, a.number, notify), 0x10, "already drained");
+            // It resumes, with another Q_Key if it is a datagram queue pair.
             let mut bytes = about(resume, a.number);
             bytes.resize(0x110, 0);
             put32(&mut bytes, 0x10, 1 << 5);
@@ -72,7 +73,7 @@ fn a_driver_drains_the_sends_of_a_queue_pair() {
 }
 
 #[test]
-fn a_drained_queue_pair_is_asked_for_nothing_but_a_number() {
+fn a_transition_of_a_drained_queue_pair_needs_only_its_number() {
     let mut g = Guest::new();
     let eq = g.probe();
     let cq = g.create_cq(eq.number, 7);
@@ -82,14 +83,15 @@ fn a_drained_queue_pair_is_asked_for_nothing_but_a_number() {
         bytes.resize(0x110, 0);
         assert_eq!(g.try_command(&bytes, 16).status, 0x10, "{op:#x} in RESET");
         put32(&mut bytes, 8, 0x123456);
-        assert_eq!(g.try_command(&bytes, 16).status, 5, "{op:#x} of nobody");
+        assert_eq!(g.try_command(&bytes, 16).status, 5, "{op:#x} of no queue pair");
         assert_ne!(g.try_command(&bytes[..8], 16).status, 0, "{op:#x} cut short");
     }
 }
 
-/// The error by the driver's word: everything that is posted completes, once, signalled or not; and what is posted later. RESET forgets.
+/// An error on request of the driver: every posted request completes once, signaled or not, and so do later
+/// ones. RESET discards them.
 #[test]
-fn what_is_posted_is_flushed_once_and_reset_completes_nothing() {
+fn posted_requests_are_flushed_once_and_reset_completes_none() {
     const FLUSHED: u8 = 5;
     for service in [SERVICE_RC, SERVICE_UC, SERVICE_UD] {
         let mut g = Guest::new();
@@ -105,7 +107,7 @@ fn what_is_posted_is_flushed_once_and_reset_completes_nothing() {
         for qp in [&mut a, &mut lost] {
             g.receive(qp, piece(4096, key, page));
             g.receive(qp, piece(4096, key, page));
-            // Laid down, and not rung for: the record says that they are there.
+            // Posted without a doorbell; the record shows them.
             for _ in 0..3 {
                 g.lay_send(qp, 0x0a, &body);
             }
@@ -127,7 +129,7 @@ fn what_is_posted_is_flushed_once_and_reset_completes_nothing() {
 }
 
 #[test]
-fn the_last_receive_of_a_shared_queue_is_told_of_once() {
+fn the_last_receive_of_a_shared_queue_raises_one_event() {
     for service in [SERVICE_RC, SERVICE_UC, SERVICE_UD] {
         let mut g = Guest::new();
         let mut eq = g.probe();
@@ -155,12 +157,13 @@ fn the_last_receive_of_a_shared_queue_is_told_of_once() {
 }
 
 #[test]
-fn a_queue_pair_keeps_what_a_transition_does_not_set() {
+fn a_queue_pair_keeps_fields_that_a_transition_does_not_set() {
     let mut g = Guest::new();
     let eq = g.probe();
     let cq = g.create_cq(eq.number, 6);
     let qp = g.create_qp(SERVICE_RC, &cq).number;
-    // Port and what the other end may do; path, number, MTU and first packet of the other end; retries and first packet. Each says no more.
+    // Port and the peer's permissions; path, number, MTU and first packet of the peer; retries and first
+    // packet. Each sets only its own fields.
     let mut init = about(0x502, qp);
     init.resize(0x110, 0);
     init[0x18 + 0x3d] = 1;
@@ -181,7 +184,7 @@ fn a_queue_pair_keeps_what_a_transition_does_not_set() {
     for bytes in [init, rtr, rts] {
         g.command(&bytes, 16);
     }
-    // Takes away the right to write, and says nothing else that holds.
+    // Removes the right to write, and sets nothing else.
     let mut less = about(0x505, qp);
     less.resize(0x110, 0);
     put32(&mut less, 0x10, 1 << 3);

@@ -1,4 +1,4 @@
-//! Tables: what the device announces is what it holds, and one that is full is no reason for anything else to fail.
+//! Tables: the device holds what it announces, and a full table affects nothing else.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod guest;
@@ -8,7 +8,7 @@ use softhca::hca::{Table, TableSizes};
 
 const NO_RESOURCES: u8 = 0xf;
 
-/// Where a table's binary logarithm is among the capabilities: byte, and the bits of it.
+/// Location of a table's binary logarithm in the capabilities: byte, and bits.
 fn announced(g: &mut Guest, table: Table) -> u8 {
     let capabilities = g.command(&[&0x100u16.to_be_bytes()[..], &[0; 14]].concat(), 0x1010).output;
     let (at, mask) = match table {
@@ -21,7 +21,7 @@ fn announced(g: &mut Guest, table: Table) -> u8 {
     capabilities[0x10 + at] & mask
 }
 
-/// The command that makes an object, and the one that destroys it.
+/// The command that creates an object, and the one that destroys it.
 fn commands(g: &mut Guest, table: Table, eq: u32, cq: u32) -> (Vec<u8>, u16) {
     let pages = [0x20_0000, 0x20_2000];
     match table {
@@ -58,17 +58,17 @@ fn filled(table: Table, sizes: TableSizes) {
             break done.status;
         }
         made.push(done.number());
-        assert!(made.len() <= 1 << 16, "{table:?} has no end");
+        assert!(made.len() <= 1 << 16, "{table:?} has no limit");
     };
     assert_eq!(last, NO_RESOURCES, "{table:?}");
-    // Less the number that is nobody's, and the one that was there.
+    // Without the unused number, and the existing object.
     let fewer = match table {
         Table::QueuePairs | Table::MemoryKeys => 0,
         Table::SharedReceiveQueues => 1,
         Table::CompletionQueues | Table::EventQueues => 2,
     };
     assert_eq!(made.len() + fewer, 1 << sizes.log(table), "{table:?}");
-    // One goes, one comes; all others are still there.
+    // One is destroyed and one created; all others still exist.
     g.command(&about(destroy, made[1]), 16);
     made[1] = g.command(&create, 16).number();
     assert_eq!(g.try_command(&create, 16).status, NO_RESOURCES);

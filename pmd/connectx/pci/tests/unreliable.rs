@@ -1,11 +1,11 @@
-//! Unreliable connections between queue pairs of a guest: what a driver asks of them, and what their completions say.
+//! Unreliable connections between queue pairs of a guest: commands of a driver, and completions.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod guest;
 
 use guest::*;
 
-/// An RDMA WRITE's way there, and what it writes.
+/// The remote address and the data of an RDMA WRITE.
 fn write(there: u64, rkey: u32, piece: [u8; 16]) -> Vec<u8> {
     let mut body = there.to_be_bytes().to_vec();
     body.extend_from_slice(&rkey.to_be_bytes());
@@ -45,25 +45,27 @@ fn messages_and_writes_over_an_unreliable_connection() {
     g.post_send(&mut a, 9, &write(into + 5100, target, piece(5000, key, from + 5000)));
     g.settle();
     assert!(g.get(into + 100, 10_000) == bytes[..10_000]);
-    let told: Vec<_> = std::iter::from_fn(|| g.poll(&mut cq)).map(|cqe| (cqe[63] >> 4, cqe[56])).collect();
-    assert_eq!(told, [(0, 8), (0, 9), (1, 0)]);
-    // Where it may not: nobody is told, and both go on.
+    let completed: Vec<_> =
+        std::iter::from_fn(|| g.poll(&mut cq)).map(|cqe| (cqe[63] >> 4, cqe[56])).collect();
+    assert_eq!(completed, [(0, 8), (0, 9), (1, 0)]);
+    // Without permission: it is not reported, and both ends continue.
     g.post_send(&mut a, 8, &write(into, target ^ 1, piece(8, key, from)));
     g.post_send(&mut a, 0x0a, &piece(8, key, from));
     g.settle();
-    let told: Vec<_> = std::iter::from_fn(|| g.poll(&mut cq)).map(|cqe| (cqe[63] >> 4, cqe[56])).collect();
-    assert_eq!(told, [(0, 8), (0, 0x0a)], "a message without a receive is lost");
+    let completed: Vec<_> =
+        std::iter::from_fn(|| g.poll(&mut cq)).map(|cqe| (cqe[63] >> 4, cqe[56])).collect();
+    assert_eq!(completed, [(0, 8), (0, 0x0a)], "a message without a receive is lost");
     assert_eq!((g.state(a.number), g.state(b.number)), (3, 3));
-    // Its own key is wrong: sends stop until the driver lets them go on.
+    // The sender's own key is wrong: sends stop until the driver resumes them.
     g.post_send(&mut a, 0x0a, &piece(8, key ^ 1, from));
     g.post_send(&mut a, 0x0a, &piece(8, key, from));
     g.settle();
-    let told: Vec<_> = std::iter::from_fn(|| g.poll(&mut cq)).map(|cqe| outcome(&cqe)).collect();
-    assert_eq!((told, g.state(a.number)), (vec![(13, 0x04), (13, 0x05)], 4));
+    let completed: Vec<_> = std::iter::from_fn(|| g.poll(&mut cq)).map(|cqe| outcome(&cqe)).collect();
+    assert_eq!((completed, g.state(a.number)), (vec![(13, 0x04), (13, 0x05)], 4));
     g.move_on(a.number, None, &[0x506]);
     g.receive(&mut b, piece(12_000, key, into));
     g.post_send(&mut a, 0x0a, &piece(8, key, from));
     g.settle();
-    let told: Vec<_> = std::iter::from_fn(|| g.poll(&mut cq)).map(|cqe| cqe[63] >> 4).collect();
-    assert_eq!((told, g.state(a.number)), (vec![0, 2], 3));
+    let completed: Vec<_> = std::iter::from_fn(|| g.poll(&mut cq)).map(|cqe| cqe[63] >> 4).collect();
+    assert_eq!((completed, g.state(a.number)), (vec![0, 2], 3));
 }

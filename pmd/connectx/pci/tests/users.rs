@@ -1,4 +1,4 @@
-//! Users that give commands of their own: what is whose, and what ends with whom.
+//! Users with commands of their own: ownership of objects, and destruction with their user.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod guest;
@@ -29,7 +29,7 @@ fn from(uid: u16, mut bytes: Vec<u8>) -> Vec<u8> {
 
 fn user(g: &mut Guest) -> u16 {
     let mut bytes = input(CREATE_UCTX, 0x40);
-    // The length that the kernel's driver gives.
+    // The length that the kernel's driver uses.
     bytes.resize(0x40, 0);
     g.command(&bytes, 16).number() as u16
 }
@@ -49,7 +49,7 @@ fn free_key(domain: u32, octowords: u32) -> Vec<u8> {
     bytes
 }
 
-/// Objects of a user, one of each kind, and the commands that ask for them, use them and end them.
+/// Objects of a user, one of each kind, and the commands that query, use and destroy them.
 #[derive(Debug)]
 struct Own {
     domain: u32,
@@ -84,7 +84,7 @@ impl Own {
         Self { domain, cq, qp, srq, key }
     }
 
-    /// Queries of all kinds that can be asked for, and the room for their answers.
+    /// Queries of all supported kinds, and the room for their output.
     fn queries(&self) -> [(Vec<u8>, usize); 4] {
         [
             (about(0x201, self.key), 0x110),
@@ -94,7 +94,7 @@ impl Own {
         ]
     }
 
-    /// Everything that ends or changes one of them.
+    /// Every command that destroys or changes one of them.
     fn attacks(&self, g: &Guest) -> Vec<Vec<u8>> {
         let mut all: Vec<_> = [
             (0x202, self.key),
@@ -125,7 +125,7 @@ impl Own {
 }
 
 #[test]
-fn a_device_has_as_many_users_as_it_announces_and_none_unless_it_is_told() {
+fn a_device_has_the_announced_number_of_users_and_none_by_default() {
     let mut g = Guest::new();
     g.probe();
     assert_eq!(announced(&mut g), 0);
@@ -140,18 +140,18 @@ fn a_device_has_as_many_users_as_it_announces_and_none_unless_it_is_told() {
     assert_eq!(g.try_command(&input(CREATE_UCTX, 0x40), 16).status, NO_RESOURCES);
     g.command(&about(DESTROY_UCTX, 2), 16);
     assert_eq!(g.try_command(&about(DESTROY_UCTX, 2), 16).status, BAD_RESOURCE);
-    // Nobody's: the driver's own two, and what no table has room for.
-    for nobody in [0, 4, 0xffff] {
-        assert_eq!(g.try_command(&about(DESTROY_UCTX, nobody), 16).status, BAD_RESOURCE, "{nobody}");
+    // Invalid users: the driver's own two numbers, and one behind the table.
+    for invalid in [0, 4, 0xffff] {
+        assert_eq!(g.try_command(&about(DESTROY_UCTX, invalid), 16).status, BAD_RESOURCE, "{invalid}");
     }
-    // Who is gone gives no commands.
+    // A destroyed user cannot send commands.
     assert_eq!(g.try_command(&from(2, input(0x800, 16)), 16).status, BAD_RESOURCE);
     assert_eq!(user(&mut g), 2);
     g.command(&from(2, input(0x800, 16)), 16);
 }
 
 #[test]
-fn what_a_user_has_made_is_that_users() {
+fn objects_of_a_user_belong_to_that_user() {
     let mut g = with_users(8);
     let eq = g.probe();
     let (one, two) = (user(&mut g), user(&mut g));
@@ -165,7 +165,7 @@ fn what_a_user_has_made_is_that_users() {
     for bytes in own.attacks(&g) {
         assert_eq!(g.try_command(&from(two, bytes.clone()), 16).status, BAD_RESOURCE, "{bytes:x?}");
     }
-    // The driver's are not the user's either, and users do not set the device up.
+    // The driver's objects do not belong to the user either, and users cannot set up the device.
     let theirs = Own::new(&mut g, 0, eq.number);
     for bytes in theirs.attacks(&g) {
         assert_eq!(g.try_command(&from(two, bytes.clone()), 16).status, BAD_RESOURCE, "{bytes:x?}");
@@ -178,11 +178,12 @@ fn what_a_user_has_made_is_that_users() {
         assert_eq!(g.try_command(&from(two, bytes), 0x120).status, BAD_OPERATION, "{opcode:#x}");
     }
     assert_eq!(g.hca.report().objects["memory_keys"], before + 1);
-    // The kernel's driver makes sets of counters for all.
+    // The kernel's driver creates sets of counters for all users.
     let set = g.command(&from(SHARED, input(0x771, 16)), 16).number();
     assert_eq!(g.try_command(&from(two, about(0x772, set)), 16).status, BAD_RESOURCE);
     g.command(&from(SHARED, about(0x772, set)), 16);
-    // Its own it may end, once; its domain not before what is in it, or the next one's keys would serve here.
+    // A user may destroy its own objects once. A domain must be empty first; otherwise keys of the next owner
+    // would be valid here.
     assert_eq!(g.try_command(&from(one, about(0x801, own.domain)), 16).status, 6);
     g.command(&from(one, about(0x202, own.key)), 16);
     assert_eq!(g.try_command(&from(one, about(0x202, own.key)), 16).status, BAD_RESOURCE);
@@ -219,7 +220,7 @@ fn a_user_names_no_memory_and_no_objects_but_its_own() {
         assert_eq!(g.try_command(&from(one, bytes.clone()), 16).status, BAD_PARAMETER, "{bytes:x?}");
         g.command(&bytes, 16);
     }
-    // Queues in memory that a user has registered: the driver marks such commands.
+    // Queues in user-registered memory: the driver marks such commands.
     let (list, record) = (g.scattered(2), g.pages(1));
     let mut bytes = g.cq_input(eq.number, 7, &list, record);
     bytes[0x5c] = 0x80;
@@ -232,7 +233,7 @@ fn a_user_names_no_memory_and_no_objects_but_its_own() {
     let mut bytes = queue_pair(&g, own.cq.number, own.domain);
     bytes[0x10c] = 0x80;
     assert_eq!(g.try_command(&bytes, 16).status, BAD_PARAMETER);
-    // Queue pairs on another's queues, in another's domain.
+    // Queue pairs on another user's queues, in another user's domain.
     for (cq, domain) in [(other.cq.number, own.domain), (own.cq.number, other.domain)] {
         let bytes = queue_pair(&g, cq, domain);
         assert_eq!(g.try_command(&bytes, 16).status, BAD_RESOURCE, "{cq} {domain}");
@@ -247,7 +248,7 @@ fn a_user_names_no_memory_and_no_objects_but_its_own() {
 }
 
 #[test]
-fn what_is_a_users_ends_with_the_user_and_nothing_else_does() {
+fn objects_of_a_user_and_no_others_end_with_the_user() {
     let mut g = with_users(8);
     let eq = g.probe();
     let (one, two) = (user(&mut g), user(&mut g));
@@ -270,7 +271,7 @@ fn what_is_a_users_ends_with_the_user_and_nothing_else_does() {
             g.command(&bytes, room);
         }
     }
-    // A queue that another's queue pair is on outlives its owner, and is the driver's then.
+    // A queue used by another user's queue pair outlives its owner, and becomes the driver's.
     let own = Own::new(&mut g, one, eq.number);
     let (list, record) = (g.scattered(2), g.pages(1));
     let bytes = g.qp_input(SERVICE_RC, own.cq.number, &list, record);
@@ -281,19 +282,19 @@ fn what_is_a_users_ends_with_the_user_and_nothing_else_does() {
     assert_eq!(g.try_command(&from(one, about(0x401, own.cq.number)), 16).status, BAD_RESOURCE);
     g.command(&about(0x501, pair), 16);
     g.command(&about(0x401, own.cq.number), 16);
-    // A driver that begins anew finds none.
+    // A restarted driver finds none.
     g.command(&input(0x104, 16), 16);
     assert_eq!(g.try_command(&from(two, input(0x800, 16)), 16).status, BAD_RESOURCE);
     assert_eq!(user(&mut g), 1);
 }
 
-/// What is told of objects.
-fn told(g: &mut Guest, own: &Own) -> Vec<Vec<u8>> {
+/// The results of all queries.
+fn query_all(g: &mut Guest, own: &Own) -> Vec<Vec<u8>> {
     own.queries().into_iter().map(|(bytes, room)| g.command(&bytes, room).output).collect()
 }
 
 #[test]
-fn domains_queues_and_targets_of_extended_connections_are_whose_they_are() {
+fn domains_queues_and_targets_of_extended_connections_belong_to_their_user() {
     let mut g = with_users(8);
     let eq = g.probe();
     let (one, two) = (user(&mut g), user(&mut g));
@@ -334,11 +335,12 @@ fn domains_queues_and_targets_of_extended_connections_are_whose_they_are() {
         bytes.resize(0x110, 0);
         assert_eq!(g.try_command(&from(two, bytes), 0x110).status, BAD_RESOURCE, "{op:#x}");
     }
-    // As Linux has it: the domain and its queue are the driver's, on a user's completion queue, which outlives that user.
+    // As in Linux: the domain and its queue belong to the driver, and use a completion queue of a user, which
+    // outlives that user.
     let drivers = g.command(&input(0x80e, 16), 16).number();
     let shared = g.command(&queue(drivers, own.cq.number, own.domain), 16).number();
     g.command(&about(DESTROY_UCTX, one.into()), 16);
-    assert_eq!(g.try_command(&about(0x80f, mine), 16).status, BAD_RESOURCE, "it went with the user");
+    assert_eq!(g.try_command(&about(0x80f, mine), 16).status, BAD_RESOURCE, "it was destroyed with the user");
     g.command(&about(0x402, own.cq.number), 0x110);
     g.command(&about(0x706, shared), 16);
     g.command(&about(0x401, own.cq.number), 16);
@@ -346,7 +348,7 @@ fn domains_queues_and_targets_of_extended_connections_are_whose_they_are() {
 }
 
 #[test]
-fn a_user_who_tries_anything_changes_nothing_of_others() {
+fn a_malicious_user_changes_nothing_of_others() {
     const OPCODES: &[u16] = &[
         0x100, 0x101, 0x102, 0x103, 0x104, 0x105, 0x107, 0x108, 0x109, 0x10a, 0x10b, 0x10d, 0x200, 0x201,
         0x202, 0x203, 0x301, 0x302, 0x303, 0x400, 0x401, 0x402, 0x403, 0x500, 0x501, 0x502, 0x503, 0x504,
@@ -362,7 +364,7 @@ fn a_user_who_tries_anything_changes_nothing_of_others() {
         g.move_on(own.qp, None, &[0x502]);
     }
     let own = Own::new(&mut g, one, eq.number);
-    let before: Vec<_> = others.iter().map(|other| told(&mut g, other)).collect();
+    let before: Vec<_> = others.iter().map(|other| query_all(&mut g, other)).collect();
     let numbers: Vec<u32> = [&own, &others[0], &others[1]]
         .into_iter()
         .flat_map(|own| [own.domain, own.cq.number, own.qp, own.srq, own.key, own.key << 8])
@@ -386,7 +388,7 @@ fn a_user_who_tries_anything_changes_nothing_of_others() {
             0x502..=0x504 => g.transition(opcode, own.qp, 1, Some((7, others[1].qp))),
             _ => input(opcode, 0x120),
         };
-        // Words in which numbers are, and bytes of any kind.
+        // Words with numbers, and arbitrary bytes.
         for _ in 0..roll(4) {
             let at = 8 + 4 * roll(0x30);
             put32(&mut bytes, at, numbers[roll(numbers.len())]);
@@ -400,10 +402,10 @@ fn a_user_who_tries_anything_changes_nothing_of_others() {
         }
         good += u32::from(g.try_command(&from(one, bytes), 0x1010).status == 0);
     }
-    assert!(good > 1000, "{good} commands went well");
-    let after: Vec<_> = others.iter().map(|other| told(&mut g, other)).collect();
+    assert!(good > 1000, "{good} commands succeeded");
+    let after: Vec<_> = others.iter().map(|other| query_all(&mut g, other)).collect();
     assert_eq!(before, after);
-    // And all that there is of it goes with the user.
+    // Its objects are destroyed with the user.
     g.command(&about(DESTROY_UCTX, one.into()), 16);
     let objects = g.hca.report().objects;
     for (kind, left) in [

@@ -1,4 +1,5 @@
-//! Extended reliable connections of a guest, and its shared receive queues of all kinds, by the commands that Linux gives from ISSI 1 on.
+//! Extended reliable connections of a guest, and its shared receive queues of all kinds, with the commands
+//! that Linux uses from ISSI 1 on.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod guest;
@@ -11,10 +12,10 @@ const BUSY: u8 = 0x06;
 const SERVICE_XRC: u8 = 3;
 const SLOTS: u16 = 64;
 const STRIDE: u64 = 32;
-/// For who names none.
+/// User index of a driver that sets none.
 const NO_INDEX: u32 = 0xff_ffff;
 
-/// A shared receive queue of 64 slots of 32 bytes, whose receives are all of one buffer.
+/// A shared receive queue of 64 slots of 32 bytes, whose receives all use one buffer.
 struct SharedQueue {
     number: u32,
     ring: u64,
@@ -23,7 +24,7 @@ struct SharedQueue {
 }
 
 impl SharedQueue {
-    /// The number is what `create` returns of ring and record.
+    /// `create` returns the number of a queue with this ring and record.
     fn new(g: &mut Guest, create: impl FnOnce(&mut Guest, u64, u64) -> u32) -> Self {
         let (ring, record) = (g.pages(1), g.pages(1));
         for slot in 0..SLOTS {
@@ -62,7 +63,7 @@ fn xrc_srq(ring: u64, record: u64, xrcd: u32, cq: u32, index: u32) -> Vec<u8> {
 
 fn pool(ring: u64, record: u64) -> Vec<u8> {
     let mut bytes = input(0x90c, 0x110);
-    // Ready, as the driver writes it.
+    // State "ready", as the driver writes it.
     bytes[0x21] = 0x10;
     put64(&mut bytes, 0x60, record);
     bytes[0x71] = 5;
@@ -78,7 +79,7 @@ fn limit_of_pool(number: u32, limit: u16) -> Vec<u8> {
     bytes
 }
 
-/// As the driver makes one: no queues, and what fills their places.
+/// A target as created by the driver: no queues, and other objects in their fields.
 fn target(xrcd: u32, cq: u32, srq: u32) -> Vec<u8> {
     let mut bytes = input(0x500, 0x110);
     let c = &mut bytes[0x18..];
@@ -92,7 +93,7 @@ fn target(xrcd: u32, cq: u32, srq: u32) -> Vec<u8> {
     bytes
 }
 
-/// With a send queue of 64 WQEBBs on its second page, to use the helpers that lay requests down there.
+/// With a send queue of 64 WQEBBs on its second page, so that the helpers can write requests there.
 fn initiator(g: &mut Guest, cq: &Completions, srq: u32) -> QueuePair {
     let pages = g.scattered(2);
     let record = g.pages(1);
@@ -126,16 +127,19 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 fn the_interface_has_two_versions() {
     let mut g = Guest::new();
     g.probe();
-    let told = |g: &mut Guest| {
+    let values = |g: &mut Guest| {
         let output = g.command(&input(0x10a, 16), 0x70).output;
         (word(&output, 8) & 0xffff, word(&output, 0x6c))
     };
-    assert_eq!(told(&mut g), (0, 3));
-    assert_eq!((issi(&mut g, 1), told(&mut g)), (0, (1, 3)));
-    assert_eq!((issi(&mut g, 2), issi(&mut g, 0xffff), told(&mut g)), (BAD_PARAMETER, BAD_PARAMETER, (1, 3)));
-    // A driver that begins anew chooses anew.
+    assert_eq!(values(&mut g), (0, 3));
+    assert_eq!((issi(&mut g, 1), values(&mut g)), (0, (1, 3)));
+    assert_eq!(
+        (issi(&mut g, 2), issi(&mut g, 0xffff), values(&mut g)),
+        (BAD_PARAMETER, BAD_PARAMETER, (1, 3))
+    );
+    // A restarted driver selects again.
     g.command(&input(0x104, 16), 16);
-    assert_eq!(told(&mut g), (0, 3));
+    assert_eq!(values(&mut g), (0, 3));
 }
 
 #[test]
@@ -178,8 +182,8 @@ fn initiators_targets_and_a_queue_that_several_share() {
         assert!(g.get(into, 5000) == bytes);
         g.put(into, &[0; 5000]);
     }
-    assert!(g.poll(&mut filler.clone()).is_none(), "nothing is told where targets have no queue");
-    // The limit was told once, by the number of the queue.
+    assert!(g.poll(&mut filler.clone()).is_none(), "the filler queue gets no completions");
+    // The limit event was raised once, with the number of the queue.
     let limits = std::iter::from_fn(|| g.next_event(&mut eq)).filter(|(kind, ..)| *kind == 0x14);
     assert_eq!(limits.map(|(.., data)| word(&data, 24)).collect::<Vec<_>>(), [srq.number]);
     // Queries.
@@ -190,7 +194,7 @@ fn initiators_targets_and_a_queue_that_several_share() {
     );
     let context = g.command(&about(0x50b, ends[0].1), 0x110).output;
     assert_eq!((context[0x18] >> 4, context[0x19], word(&context, 0x18 + 0x98)), (3, 3, xrcd));
-    // Nothing is posted: the sender waits, and goes on when there is a receive.
+    // No receive is posted: the sender waits, and continues when there is one.
     let (ini, tgt) = &mut ends[0];
     g.post_send(ini, 0x0a, &[segment(srq.number), piece(10, key, from).to_vec()].concat());
     g.settle();
@@ -202,16 +206,16 @@ fn initiators_targets_and_a_queue_that_several_share() {
     });
     assert!(sent.is_some_and(|cqe| cqe[63] >> 4 == 0));
     assert!(g.poll(&mut receives).is_some_and(|cqe| cqe[63] >> 4 == 2));
-    // Another number: both ends are in error, and the driver is told which target.
+    // Another number: both ends are in error, and the driver learns which target.
     g.post_send(ini, 0x0a, &[segment(srq.number ^ 0x800), piece(10, key, from).to_vec()].concat());
     g.settle();
     let failed = g.poll(&mut sends).unwrap();
     assert_eq!((failed[63] >> 4, failed[55]), (13, 0x12));
     assert_eq!((g.state(ini.number), g.state(*tgt)), (6, 6));
-    let told: Vec<_> =
+    let values: Vec<_> =
         std::iter::from_fn(|| g.next_event(&mut eq)).filter(|(kind, ..)| *kind == 0x10).collect();
-    assert_eq!(told.iter().map(|(.., data)| word(data, 24)).collect::<Vec<_>>(), [*tgt]);
-    // What is in use stays.
+    assert_eq!(values.iter().map(|(.., data)| word(data, 24)).collect::<Vec<_>>(), [*tgt]);
+    // Objects in use cannot be destroyed.
     assert_eq!(g.try_command(&about(0x80f, xrcd), 16).status, BUSY);
     assert_eq!(g.try_command(&about(0x401, receives.number), 16).status, BUSY);
     for (ini, tgt) in ends {
@@ -241,7 +245,7 @@ fn writes_reads_and_atomics_over_an_extended_connection() {
     g.open(&ini, Some((7, tgt)));
     for op in [0x502, 0x503, 0x504] {
         let mut bytes = g.transition(op, tgt, 1, Some((7, ini.number)));
-        // The other end may do all.
+        // The peer may execute all operations.
         put16(&mut bytes, 0x18 + 0x92, 0xe000);
         bytes[0x18 + 0x91] |= 1;
         g.command(&bytes, 16);
@@ -276,10 +280,10 @@ fn writes_reads_and_atomics_over_an_extended_connection() {
     assert_eq!(request(&mut g, 0x12, &[2, 0], 8), [(0, 0x123)]);
     assert_eq!(g.get(into, 8), 42u64.to_ne_bytes());
     srq.post(&mut g, piece(0, key, into));
-    // Without an index a queue's completions call it by its number.
-    let mut told = request(&mut g, 9, &[], 8);
-    told.sort_unstable();
-    assert_eq!(told, [(0, 0x123), (1, number)]);
+    // Without a user index, a queue's completions have its number.
+    let mut values = request(&mut g, 9, &[], 8);
+    values.sort_unstable();
+    assert_eq!(values, [(0, 0x123), (1, number)]);
 }
 
 #[test]
@@ -299,19 +303,19 @@ fn receive_memory_pools_are_shared_receive_queues() {
     srq.post(&mut g, piece(64, key, into));
     srq.post(&mut g, piece(64, key, into));
     g.command(&limit_of_pool(srq.number, 2), 16);
-    let told = |g: &mut Guest| {
+    let values = |g: &mut Guest| {
         let context = g.command(&about(0x90f, srq.number), 0x110).output;
         (context[0x21] >> 4, word(&context, 0x54) & 0xffff)
     };
-    assert_eq!(told(&mut g), (1, 2));
+    assert_eq!(values(&mut g), (1, 2));
     g.put(from, &[9; 64]);
     g.post_send(&mut tx, 0x0a, &piece(64, key, from));
     g.settle();
     assert_eq!(std::iter::from_fn(|| g.poll(&mut cq)).count(), 2);
-    assert_eq!((g.get(into, 64), told(&mut g)), (vec![9; 64], (1, 0)));
+    assert_eq!((g.get(into, 64), values(&mut g)), (vec![9; 64], (1, 0)));
     let limits = std::iter::from_fn(|| g.next_event(&mut eq)).filter(|(kind, ..)| *kind == 0x14);
     assert_eq!(limits.map(|(.., data)| word(&data, 24)).collect::<Vec<_>>(), [srq.number]);
-    // Whatever else of it is to be changed.
+    // Other changes are rejected.
     let mut bytes = limit_of_pool(srq.number, 1);
     bytes[0x17] = 3;
     assert_eq!(g.try_command(&bytes, 16).status, BAD_PARAMETER);
@@ -359,7 +363,7 @@ fn each_kind_of_shared_queue_has_its_commands() {
 }
 
 #[test]
-fn what_is_not_there_is_refused() {
+fn missing_objects_are_refused() {
     let mut g = Guest::new();
     let eq = g.probe();
     let cq = g.create_cq(eq.number, 6);
@@ -375,13 +379,13 @@ fn what_is_not_there_is_refused() {
     for domain in [0, xrcd + 1, 0xff_ffff] {
         assert_eq!(g.try_command(&target(domain, cq.number, 0), 16).status, BAD_RESOURCE, "{domain}");
     }
-    // An XRC queue gives nothing to other connections.
+    // An XRC queue supplies no receives to other connections.
     let srq = SharedQueue::xrc(&mut g, xrcd, cq.number, 0);
     let (pages, records) = (g.scattered(2), g.pages(1));
     let mut bytes = g.qp_input(SERVICE_RC, cq.number, &pages, records);
     put32(&mut bytes, 0x18 + 0xac, 1 << 24 | srq.number);
     assert_eq!(g.try_command(&bytes, 16).status, BAD_RESOURCE);
-    // Memory that users register, rings of no size, records that are no memory.
+    // Memory that users register, rings without size, records outside of memory.
     let mut umem = xrc_srq(ring, record, xrcd, cq.number, 0);
     umem[0x5c] = 0x80;
     assert_eq!(g.try_command(&umem, 16).status, BAD_PARAMETER);

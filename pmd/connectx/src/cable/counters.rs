@@ -1,34 +1,35 @@
-//! What an end of a cable counts.
+//! Counters of an end of a cable.
 
 /// Counters of one end; they only grow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CableCounters {
     /// Packets sent.
     pub tx_packets: u64,
-    /// Their bytes.
+    /// Bytes sent.
     pub tx_bytes: u64,
-    /// Packets received (before an injector had its way).
+    /// Packets received, before fault injection.
     pub rx_packets: u64,
-    /// Their bytes.
+    /// Bytes received.
     pub rx_bytes: u64,
-    /// Sends that were held back because the other end is slow.
+    /// Sends held back because the receiver is slow.
     pub tx_full: u64,
     /// Packets dropped because the cable was down.
     pub tx_down: u64,
     /// Packets dropped because they were empty or longer than [`super::MAX_PACKET`].
     pub tx_bad_length: u64,
-    /// Packets that the network refused or cut (UDP).
+    /// Packets that the network refused or truncated (UDP).
     pub tx_errors: u64,
-    /// Errors that the socket reported for datagrams sent before. With UDP these are ICMP messages, which anybody can forge:
-    /// they are only counted, and silence of the other end takes the cable down.
+    /// Errors that the socket reported for earlier datagrams. With UDP these are ICMP messages, which anyone
+    /// can forge. They are only counted; silence of the other end takes the cable down.
     pub socket_errors: u64,
     /// Datagrams that were neither packet nor hello, or too long (UDP).
     pub rx_invalid: u64,
-    /// Datagrams with session numbers that no end of this cable can have now, or that the cable's key did not sign (UDP):
-    /// a host forges them.
+    /// Forged datagrams (UDP): with session numbers that no end of this cable can have now, or without a
+    /// valid code of the cable's key.
     pub rx_forged: u64,
-    /// Datagrams as an end sends them that has restarted, or has not noticed yet that the other one has (UDP): hellos that
-    /// have heard nobody while the cable is up, hellos that have heard another session and packets while it is down.
+    /// Datagrams of an end that has restarted, or has not noticed yet that the other one has (UDP). They are
+    /// hellos without a received session while the cable is up, and hellos with an old session and packets
+    /// while it is down.
     pub rx_stale: u64,
     /// Packets in flight, in either direction, when the cable went down.
     pub lost_going_down: u64,
@@ -36,7 +37,8 @@ pub struct CableCounters {
     pub ups: u64,
     /// Times the cable went down.
     pub downs: u64,
-    /// Times the other end broke the rules (an impossible index or length, a malformed hello) and was cut off.
+    /// Times the other end violated the protocol (an impossible index or length, a malformed hello) and was
+    /// disconnected.
     pub violations: u64,
 }
 

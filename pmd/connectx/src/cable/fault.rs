@@ -1,45 +1,45 @@
-//! A seeded injector of faults on one direction of a cable: loss, duplication, reordering, corruption, delay.
+//! A seeded fault injector for one direction of a cable: loss, duplication, reordering, corruption, delay.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// What shall go wrong on a cable, in each direction by itself. All off by default.
+/// Faults to inject on a cable, independently in each direction. All off by default.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Faults {
     /// Probability that a packet is lost.
     pub loss: f64,
-    /// Probability that a packet arrives twice.
+    /// Probability that a packet is duplicated.
     pub duplicate: f64,
-    /// Probability that a packet lets one to four later ones pass.
+    /// Probability that one to four later packets overtake a packet.
     pub reorder: f64,
-    /// Probability that one bit of a packet is turned over.
+    /// Probability that one bit of a packet is flipped.
     pub corrupt: f64,
-    /// Time that each packet takes longer.
+    /// Additional delay of each packet.
     pub delay: Duration,
-    /// Seed of the dice: the same seed and the same packets give the same faults.
+    /// Seed of the random numbers: the same seed and the same packets give the same faults.
     pub seed: u64,
 }
 
 impl Faults {
-    /// True if nothing shall go wrong.
+    /// True if no faults are enabled.
     #[must_use]
     pub fn is_off(&self) -> bool {
         Self { seed: 0, ..*self } == Self::default()
     }
 }
 
-/// What the injector did.
+/// Counters of the injected faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FaultCounters {
-    /// Packets lost on purpose.
+    /// Packets lost.
     pub lost: u64,
-    /// Packets doubled.
+    /// Packets duplicated.
     pub duplicated: u64,
     /// Packets overtaken by later ones.
     pub reordered: u64,
-    /// Packets with one bit turned over.
+    /// Packets with one flipped bit.
     pub corrupted: u64,
-    /// Packets that found the injector's queue full.
+    /// Packets dropped because the injector's queue was full.
     pub overflowed: u64,
 }
 
@@ -58,21 +58,21 @@ impl FaultCounters {
     }
 }
 
-/// Most packets that are held back at a time.
+/// Capacity of the queue of held packets.
 const MAX_HELD: usize = 4096;
-/// A packet that waits for others to overtake it waits no longer than this.
+/// A packet waits for others to overtake it for at most this time.
 const MAX_OVERTAKING: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 struct Held {
-    /// Not before this time.
+    /// Earliest time of release.
     due: Instant,
-    /// Later packets that shall still pass.
+    /// Later packets that must still pass.
     overtake: u8,
     bytes: Box<[u8]>,
 }
 
-/// One direction's injector.
+/// The injector of one direction.
 #[derive(Debug)]
 pub(super) struct Injector {
     faults: Faults,
@@ -83,7 +83,7 @@ pub(super) struct Injector {
 }
 
 impl Injector {
-    /// An injector; `direction` tells the two of a cable apart, so that they do not roll the same.
+    /// Creates an injector; `direction` gives the two directions of a cable different random numbers.
     pub(super) const fn new(faults: Faults, direction: u64) -> Self {
         let dice = faults.seed ^ direction.wrapping_mul(0xd1b5_4a32_d192_ed03);
         let counters = FaultCounters { lost: 0, duplicated: 0, reordered: 0, corrupted: 0, overflowed: 0 };
@@ -103,24 +103,24 @@ impl Injector {
         probability > 0.0 && ((self.roll() >> 11) as f64) < probability * (1u64 << 53) as f64
     }
 
-    /// Lets time pass: what is due by `now` may leave.
+    /// Advances time: packets due by `now` may leave.
     pub(super) const fn set_now(&mut self, now: Instant) {
         self.now = Some(now);
     }
 
-    /// True if another packet can be taken.
+    /// True if another packet can be accepted.
     pub(super) fn has_room(&self) -> bool {
         self.held.len() < MAX_HELD
     }
 
-    /// Forgets everything held back and returns how many that were.
+    /// Discards all held packets and returns how many there were.
     pub(super) fn clear(&mut self) -> u64 {
         let n = self.held.len() as u64;
         self.held.clear();
         n
     }
 
-    /// Takes a packet and does to it what the dice say.
+    /// Accepts a packet and applies random faults to it.
     pub(super) fn put(&mut self, packet: &[u8]) {
         if self.chance(self.faults.loss) {
             self.counters.lost += 1;
@@ -162,13 +162,13 @@ impl Injector {
         held.due <= now && (held.overtake == 0 || held.due + MAX_OVERTAKING <= now)
     }
 
-    /// When the next packet may leave, if no other comes.
+    /// When the next packet may leave if no other arrives.
     pub(super) fn next_due(&self) -> Option<Instant> {
         let due = |held: &Held| held.due + if held.overtake == 0 { Duration::ZERO } else { MAX_OVERTAKING };
         self.held.iter().map(due).min()
     }
 
-    /// Hands out the next packet that may leave; it goes back to its place if `take` returns false.
+    /// Passes the next packet that may leave to `take`, and keeps it in its position if that returns false.
     pub(super) fn next(&mut self, take: impl FnOnce(&[u8]) -> bool) -> bool {
         let Some(at) = self.held.iter().position(|held| self.is_ready(held)) else { return false };
         let taken = self.held.get(at).is_some_and(|held| take(&held.bytes));

@@ -1,10 +1,13 @@
-//! What the two processes of a shared-memory cable say to each other before packets pass.
+//! The handshake of the two processes of a shared-memory cable.
 //!
-//! One message each way on a SEQPACKET socket. The listener: `ibfablnk`, version (u16), word (u16), ring size (u32), with
-//! the memory's file descriptor. The connector answers with the first twelve bytes of the same. Little endian.
+//! It has one message each way on a SEQPACKET socket, in little-endian byte order:
 //!
-//! That packets may pass without CRCs the listener offers in the memory ([`super::ring`]), where one that knows nothing of it does
-//! not look, and a connector that agrees says so in its answer. It must not say so without an offer.
+//! - The listener sends `ibfablnk`, version (u16), code (u16) and ring size (u32), with the memory's file
+//!   descriptor.
+//! - The connector answers with the first twelve bytes of the same format.
+//!
+//! The listener offers packets without CRCs in the memory ([`super::ring`]), at an offset that older versions
+//! do not read. A connector that agrees says so in its answer. It must not do so without an offer.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -21,43 +24,43 @@ const VERSION: u16 = 2;
 const WORD_LEN: usize = 12;
 const HELLO_LEN: usize = 16;
 
-/// A message without memory.
+/// Codes of messages without memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub(super) enum Word {
-    /// The connector maps the memory: the cable is up.
+    /// The connector has mapped the memory: the cable is up.
     Attached = 1,
     /// The listener already has a connector.
     Busy = 2,
-    /// The connector speaks another version.
+    /// The connector has another protocol version.
     BadVersion = 3,
-    /// As `Attached`, and both ends take packets without CRCs, as the listener offered.
+    /// As `Attached`, and both ends accept packets without CRCs, as the listener offered.
     AttachedBare = 4,
 }
 
 const MEMORY: u16 = 0;
 
-/// What the listener said.
+/// The listener's message.
 #[derive(Debug)]
 pub(super) enum Hello {
-    /// Here is the memory.
+    /// The shared memory.
     Memory { file: OwnedFd, ring: u32 },
-    /// It speaks another version.
+    /// Another protocol version.
     OtherVersion,
-    /// It has a connector already.
+    /// The listener already has a connector.
     Busy,
-    /// It hung up.
+    /// The listener closed the socket.
     Gone,
 }
 
-/// What the connector answered.
+/// The connector's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Answer {
-    /// It is attached, and agrees to packets without CRCs or not.
+    /// Attached, with or without agreement to packets without CRCs.
     Attached { bare: bool },
-    /// It speaks another version.
+    /// Another protocol version.
     OtherVersion,
-    /// It hung up.
+    /// The connector closed the socket.
     Gone,
 }
 
@@ -75,7 +78,7 @@ fn header(word: u16) -> [u8; WORD_LEN] {
     bytes
 }
 
-/// Version and word of a message.
+/// Version and code of a message.
 fn parse(bytes: &[u8]) -> Option<(u16, u16)> {
     let rest = bytes.strip_prefix(&MAGIC)?;
     let (version, rest) = rest.split_first_chunk()?;
@@ -83,12 +86,12 @@ fn parse(bytes: &[u8]) -> Option<(u16, u16)> {
     Some((u16::from_le_bytes(*version), u16::from_le_bytes(*word)))
 }
 
-/// Sends a word; if that fails, the other end is gone and will be noticed so.
+/// Sends a code. If that fails, the other end is gone, which the caller detects later.
 pub(super) fn send_word(socket: impl AsFd, word: Word) {
     let _ = rustix::net::send(socket, &header(word as u16), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
-/// The connector's answer, if it has come.
+/// The connector's answer, if it has arrived.
 pub(super) fn receive_answer(socket: impl AsFd) -> Result<Option<Answer>, Malformed> {
     let mut bytes = [0u8; WORD_LEN + 1];
     let n = match rustix::net::recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
@@ -123,7 +126,7 @@ pub(super) fn send_hello(socket: impl AsFd, file: impl AsFd, ring: u32) -> rusti
         .map(|_| ())
 }
 
-/// The listener's hello, if it has come.
+/// The listener's hello, if it has arrived.
 pub(super) fn receive_hello(socket: impl AsFd) -> Result<Option<Hello>, Malformed> {
     let mut bytes = [0u8; HELLO_LEN + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

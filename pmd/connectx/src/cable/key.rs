@@ -1,4 +1,4 @@
-//! The key of a UDP cable, which both ends have in a file.
+//! The key of a UDP cable, which both ends read from a file.
 
 use std::fmt;
 use std::fs::File;
@@ -13,17 +13,17 @@ use super::CableError;
 
 /// Bytes of an authentication code.
 pub(super) const CODE_LEN: usize = 8;
-/// Most bytes that are read of a key file: the digits, and spaces around them.
+/// Most bytes read from a key file: the digits and surrounding whitespace.
 const MAX_FILE: u64 = 128;
 
-/// Rights of users that are neither the file's owner nor in its group.
+/// Permission bits of users that are neither the file's owner nor in its group.
 const EVERYBODY: u32 = 0o007;
 
 /// A key for authentication codes (SipHash-2-4, a keyed pseudorandom function).
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct CableKey([u8; 16]);
 
-// A key is no text for logs.
+// A key must not appear in logs.
 impl fmt::Debug for CableKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("CableKey(…)")
@@ -39,7 +39,7 @@ impl CableKey {
     /// Reads a file of 32 hexadecimal digits.
     pub(super) fn read(path: &Path) -> Result<Self, CableError> {
         let failed = |source| CableError::KeyFile { path: path.to_owned(), source };
-        // A pipe is not waited for.
+        // Do not block on a pipe.
         let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
         if !metadata.is_file() {

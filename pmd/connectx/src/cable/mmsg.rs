@@ -1,4 +1,4 @@
-//! Many datagrams by one system call.
+//! Batches of datagrams in one system call.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,12 +12,12 @@ use super::{CableCounters, MAX_PACKET, Sent};
 
 /// Most datagrams of one call.
 pub(super) const BATCH: usize = 32;
-/// One byte more than the longest packet with its trailer has, so that a longer datagram shows.
+/// Size of a slot: one byte more than the longest packet with its trailer, to detect longer datagrams.
 const SLOT: usize = MAX_PACKET + MAX_TRAILER + 1;
-/// Bytes of a socket's buffers, as far as the system allows.
+/// Size of a socket's buffers in bytes, as far as the system allows.
 const SOCKET_BUFFER: usize = 4 << 20;
 
-/// Datagrams to be sent, or that were received, in order.
+/// Datagrams to send, or received ones, in order.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     slots: Vec<Slot>,
@@ -45,7 +45,7 @@ impl Batch {
         self.first == self.used
     }
 
-    /// Adds a datagram of these parts; does nothing if full or the datagram is too long.
+    /// Adds a datagram made of these parts. Does nothing if the batch is full or the datagram is too long.
     pub(super) fn push(&mut self, parts: &[&[u8]]) {
         let Some(slot) = self.slots.get_mut(self.used) else { return };
         slot.len = 0;
@@ -59,7 +59,7 @@ impl Batch {
         self.used += 1;
     }
 
-    /// Takes the first `n` out.
+    /// Removes the first `n`.
     pub(super) fn remove(&mut self, n: usize) {
         self.first = (self.first + n).min(self.used);
         if self.is_empty() {
@@ -68,7 +68,7 @@ impl Batch {
         }
     }
 
-    /// Takes all out and returns how many there were.
+    /// Removes all and returns how many there were.
     pub(super) const fn clear(&mut self) -> usize {
         let n = self.used - self.first;
         self.first = 0;
@@ -76,14 +76,14 @@ impl Batch {
         n
     }
 
-    /// The first datagram; `None` if there is none, or if it was longer than any can be.
+    /// The first datagram; `None` if there is none, or if it was too long.
     pub(super) fn first(&self) -> Option<&[u8]> {
         let slot = self.slots.get(self.first).filter(|_| !self.is_empty())?;
         slot.bytes.get(..slot.len).filter(|b| b.len() < SLOT)
     }
 }
 
-/// An array of message headers that point to as many buffers.
+/// An array of message headers, each with its buffer.
 struct Headers {
     vectors: [libc::iovec; BATCH],
     messages: [libc::mmsghdr; BATCH],
@@ -91,8 +91,8 @@ struct Headers {
 
 impl Headers {
     const fn new() -> Self {
-        // SAFETY: both are plain structures of numbers and pointers for which all zeros is a value (null pointers with
-        // zero lengths).
+        // SAFETY: both are plain structures of numbers and pointers for which all zeros is a valid value
+        // (null pointers with zero lengths).
         unsafe { MaybeUninit::zeroed().assume_init() }
     }
 
@@ -113,7 +113,7 @@ fn result(n: libc::c_int) -> io::Result<usize> {
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
-/// Gives a socket as much room as the system lets it have; less only means more loss under load.
+/// Gives a socket the largest buffers that the system allows. Smaller buffers only mean more loss under load.
 pub(super) fn large_buffers(socket: &impl AsFd) {
     let _ = sockopt::set_socket_recv_buffer_size(socket, SOCKET_BUFFER);
     let _ = sockopt::set_socket_send_buffer_size(socket, SOCKET_BUFFER);
@@ -121,21 +121,21 @@ pub(super) fn large_buffers(socket: &impl AsFd) {
 
 /// An end of a cable that is a socket.
 pub(super) trait SocketEnd {
-    /// True if packets can go.
+    /// True if packets can be sent.
     fn is_up(&self) -> bool;
 
-    /// What waits to be sent.
+    /// The batch of packets to send.
     fn out(&mut self) -> &mut Batch;
 
-    /// Adds a packet to what waits to be sent.
+    /// Adds a packet to the batch.
     fn push(&mut self, packet: &[u8]) {
         self.out().push(&[packet]);
     }
 
-    /// Sends what is collected, as far as the socket takes it.
+    /// Sends the batch, as far as the socket accepts it.
     fn flush(&mut self, counters: &mut CableCounters);
 
-    /// True if it takes another packet.
+    /// True if it accepts another packet.
     fn has_room(&mut self, counters: &mut CableCounters) -> bool {
         if self.out().is_full() {
             self.flush(counters);
@@ -143,7 +143,7 @@ pub(super) trait SocketEnd {
         !self.out().is_full()
     }
 
-    /// Takes a packet.
+    /// Sends a packet.
     fn send(&mut self, packet: &[u8], counters: &mut CableCounters) -> Sent {
         if !self.is_up() {
             return Sent::Down;
@@ -159,8 +159,8 @@ pub(super) trait SocketEnd {
     }
 }
 
-/// Sends all of `batch`, as far as the socket takes it. What it will not take at all, because it is too long
-/// for the path, is counted and left out.
+/// Sends all of `batch`, as far as the socket accepts it. A datagram that is too long for the path is counted
+/// and dropped.
 pub(super) fn send_all(socket: &impl AsRawFd, batch: &mut Batch, counters: &mut CableCounters) {
     let mut retried = false;
     while !batch.is_empty() {
@@ -172,7 +172,7 @@ pub(super) fn send_all(socket: &impl AsRawFd, batch: &mut Batch, counters: &mut 
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
             Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => break,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            // An ICMP error for an earlier datagram is reported once, in place of this send.
+            // An ICMP error for an earlier datagram is reported once, instead of this send.
             Err(e) if !retried && e.raw_os_error() != Some(libc::EMSGSIZE) => {
                 counters.socket_errors += 1;
                 retried = true;
@@ -186,22 +186,23 @@ pub(super) fn send_all(socket: &impl AsRawFd, batch: &mut Batch, counters: &mut 
     }
 }
 
-/// Sends datagrams of `batch` on a socket that knows where to; returns how many went.
+/// Sends datagrams of `batch` on a connected socket and returns the number sent.
 fn send(socket: &impl AsRawFd, batch: &mut Batch) -> io::Result<usize> {
     let mut headers = Headers::new();
     let n = headers.point(batch.slots.get_mut(batch.first..batch.used).unwrap_or_default(), false);
-    // SAFETY: `n` headers are set up; the buffers that they point to live until after the call, which only reads them.
+    // SAFETY: `n` headers are set up; their buffers live until after the call, which only reads them.
     result(unsafe {
         libc::sendmmsg(socket.as_raw_fd(), headers.messages.as_mut_ptr(), n, libc::MSG_DONTWAIT)
     })
 }
 
-/// Receives into `batch`, whose old content is gone then; returns how many.
+/// Receives into `batch`, replacing its content, and returns the number received.
 pub(super) fn receive(socket: &impl AsRawFd, batch: &mut Batch) -> io::Result<usize> {
     let mut headers = Headers::new();
     batch.clear();
     let n = headers.point(&mut batch.slots, true);
-    // SAFETY: `n` headers are set up; each buffer is `SLOT` bytes long, ours alone, and outlives the call; no time-out.
+    // SAFETY: `n` headers are set up; each buffer is `SLOT` bytes long, belongs to us alone, and outlives the
+    // call; no timeout.
     let got = result(unsafe {
         libc::recvmmsg(
             socket.as_raw_fd(),

@@ -1,14 +1,20 @@
-//! One end of a cable between two InfiniBand ports, which carries whole packets, LRH to VCRC; or of an Ethernet port's, which
-//! carries whole frames.
+//! One end of a cable. A cable connects two InfiniBand ports and carries complete packets, LRH to VCRC; or it
+//! connects an Ethernet port and carries complete frames.
 //!
-//! Four kinds behind one type: a pair in one process, shared memory between two processes of one machine (no system
-//! call per packet), UDP between machines (one packet a datagram), and for Ethernet a network interface. All are bounded. The first two hold the sender back
-//! ([`CableFull`]) where the receiver is slow; UDP and Ethernet lose, as they do. An end whose other end is gone is *down*: what is
-//! sent then is dropped and counted, as on a cable that was pulled.
+//! | kind | between | when the receiver is slow |
+//! |---|---|---|
+//! | pair | two ports of one process | holds the sender back ([`CableFull`]) |
+//! | shared memory | two processes of one host, without a system call per packet | holds the sender back |
+//! | UDP, one packet per datagram | two hosts | loses packets |
+//! | network interface | an Ethernet port and its network | loses frames |
 //!
-//! The first two cannot damage a packet, so InfiniBand packets need no CRCs there ([`Crcs`]): each packet says whether it has any,
-//! and who has to have them makes them: an injector of faults before it does harm, a tap for its copy, whoever sends the packet on by
-//! a cable that can damage it. CRCs were never a protection against a process at the other end that lies.
+//! All are bounded. An end whose peer is gone is *down*: packets sent then are dropped and counted, as on a
+//! disconnected cable.
+//!
+//! Pairs and shared memory cannot damage a packet, so InfiniBand packets need no CRCs there ([`Crcs`]). Each
+//! packet says whether it has CRCs. A component that needs them computes them: a fault injector before it
+//! damages the packet, a tap for its copy, and a forwarder to a cable that can damage packets. CRCs do not
+//! protect against a malicious process at the other end.
 
 mod counters;
 mod fault;
@@ -48,20 +54,21 @@ use udp::UdpEnd;
 
 use tap::{FrameKind, Tap, TapDirection};
 
-/// Most bytes of one packet: 4096 of payload and room for every header and both CRCs, those of RoCEv2 in Ethernet, too.
+/// Longest packet in bytes: 4096 of payload, every header and both CRCs, including those of RoCEv2 over
+/// Ethernet.
 pub const MAX_PACKET: usize = 4096 + 130;
 
-/// Whether an InfiniBand packet ends with its CRCs. Those of an Ethernet frame are always there.
+/// Whether an InfiniBand packet ends with its CRCs. Those of an Ethernet frame are always present.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Crcs {
-    /// They are there, and to be checked.
+    /// The CRCs are present and must be checked.
     Present,
-    /// The packet never left the memory of this machine: zeros are in their place, or anything at all.
+    /// The packet never left the memory of this host: the CRC fields contain zeros or arbitrary bytes.
     Absent,
 }
 
 impl Crcs {
-    /// Ends a packet with them, or without.
+    /// Ends a packet with or without CRCs.
     #[inline(always)]
     pub(crate) fn end(self, frame: Frame<'_>) {
         match self {
@@ -71,18 +78,18 @@ impl Crcs {
     }
 }
 
-/// The other end is slow: try again later.
+/// The receiver is slow: try again later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the cable is full")]
 pub struct CableFull;
 
-/// What became of a packet that was handed to a transport.
+/// Result of handing a packet to a transport.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sent {
     Taken,
     Full,
     Down,
-    /// It is empty, or longer than any packet.
+    /// The packet is empty or too long.
     BadLength,
 }
 
@@ -98,7 +105,7 @@ enum Kind {
 #[derive(Debug)]
 pub struct CableEnd {
     kind: Kind,
-    /// What it carries.
+    /// The kind of frames that it carries.
     frames: FrameKind,
     faults: Option<Box<FaultyEnd>>,
     out: Box<[u8; MAX_PACKET]>,
@@ -107,7 +114,7 @@ pub struct CableEnd {
     tap: Option<Tap>,
 }
 
-/// Injectors of both directions.
+/// Fault injectors of both directions.
 #[derive(Debug)]
 struct FaultyEnd {
     send: Injector,
@@ -115,8 +122,8 @@ struct FaultyEnd {
 }
 
 impl CableEnd {
-    /// Both ends of a cable within this process, with 256 KiB of room in each direction. Either may go to another
-    /// thread; dropping one takes the other down.
+    /// Creates both ends of a cable within this process, with 256 KiB of room in each direction. Each end may
+    /// move to another thread; dropping one end takes the other down.
     pub fn pair() -> std::io::Result<(Self, Self)> {
         let (a, b) = PairEnd::new()?;
         Ok((Self::new(Kind::Pair(a)), Self::new(Kind::Pair(b))))
@@ -135,13 +142,14 @@ impl CableEnd {
         self.frames == FrameKind::Ethernet
     }
 
-    /// The fabric's end of an external cable. A shared-memory cable's socket is there when this returns.
+    /// Opens the fabric's end of an external cable. The socket of a shared-memory cable exists when this
+    /// returns.
     pub fn listen(url: &CableUrl) -> Result<Self, CableError> {
         Self::open(url, ShmEnd::listen)
     }
 
-    /// The far end of an external cable: it looks for the fabric's end and attaches as soon as that is there, and
-    /// again whenever it comes back.
+    /// Opens the far end of an external cable. It attaches as soon as the fabric's end exists, and again
+    /// whenever that returns.
     pub fn connect(url: &CableUrl) -> Result<Self, CableError> {
         Self::open(url, ShmEnd::connect)
     }
@@ -177,7 +185,8 @@ impl CableEnd {
         }
     }
 
-    /// Has packets keep their CRCs in both directions where they could do without; to be said before the first packet.
+    /// Makes packets keep their CRCs in both directions even if they are not needed. Call it before the first
+    /// packet.
     pub fn keep_crcs(&mut self) {
         match &mut self.kind {
             Kind::Pair(end) => end.keep_crcs(),
@@ -186,7 +195,7 @@ impl CableEnd {
         }
     }
 
-    /// What packets have that are sent now by [`CableEnd::send`].
+    /// Whether packets sent now by [`CableEnd::send`] have CRCs.
     #[inline(always)]
     #[must_use]
     pub fn crcs(&self) -> Crcs {
@@ -201,12 +210,13 @@ impl CableEnd {
         if bare { Crcs::Absent } else { Crcs::Present }
     }
 
-    /// Copies every packet that crosses this end to `tap`, with CRCs that are right where it has none; `None` ends that.
+    /// Copies every packet that crosses this end to `tap`, with CRCs added if it has none; `None` removes the
+    /// tap.
     pub fn set_tap(&mut self, tap: Option<Tap>) {
         self.tap = tap;
     }
 
-    /// Lets faults happen on this end, in both directions.
+    /// Enables fault injection on this end, in both directions.
     pub fn inject(&mut self, faults: Faults) {
         if !faults.is_off() {
             self.keep_crcs();
@@ -228,22 +238,25 @@ impl CableEnd {
         }
     }
 
-    /// Sends one packet of `len` bytes, which `fill` writes, with the CRCs that it is told of. [`CableFull`] if the other end is
-    /// slow; `fill` was not called then. On a cable that is down, and for a packet longer than [`MAX_PACKET`], the packet is
-    /// dropped and counted and the answer is `Ok`, since trying again would not help.
+    /// Sends one packet of `len` bytes. `fill` writes it, with CRCs or without as its argument says.
+    ///
+    /// # Errors
+    /// [`CableFull`] if the receiver is slow; `fill` was not called. On a cable that is down, and for a
+    /// packet longer than [`MAX_PACKET`], the packet is dropped and counted, and the result is `Ok`, because
+    /// a retry would not help.
     #[inline(always)]
     pub fn send(&mut self, len: usize, fill: impl FnOnce(&mut [u8], Crcs)) -> Result<(), CableFull> {
         let crcs = self.crcs();
         self.put(len, crcs, |out| fill(out, crcs))
     }
 
-    /// As [`CableEnd::send`], of a packet that has its CRCs whatever the cable is like.
+    /// As [`CableEnd::send`], for a packet that has CRCs on any cable.
     pub fn send_with(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), CableFull> {
         self.put(len, Crcs::Present, fill)
     }
 
-    /// Sends a packet on that came by another cable: with the CRCs that it has, or with right ones if it has none and this cable
-    /// can damage it.
+    /// Forwards a packet from another cable: with its own CRCs, or with computed ones if it has none and this
+    /// cable can damage it.
     pub fn forward(&mut self, packet: &[u8], crcs: Crcs) -> Result<(), CableFull> {
         if crcs == Crcs::Absent && self.crcs() == Crcs::Present {
             return self.put(packet.len(), Crcs::Present, |out| {
@@ -253,7 +266,7 @@ impl CableEnd {
         }
         let fits = (1..=MAX_PACKET).contains(&packet.len());
         if let (Kind::SharedMemory(end), None, None, true) = (&mut self.kind, &self.faults, &self.tap, fits) {
-            // It lies somewhere already: copied once, straight into the ring.
+            // The packet is in memory already: one copy, directly into the ring.
             let sent = end.send(packet, crcs);
             return self.count_sent(sent, packet.len());
         }
@@ -271,8 +284,8 @@ impl CableEnd {
         }
     }
 
-    /// Where a packet of so many bytes is to be written, in the ring itself or beside it, before [`CableEnd::commit`] sends it; or what becomes
-    /// of it, which is to be counted.
+    /// The buffer for a packet of `len` bytes, in the ring or in a separate buffer, which
+    /// [`CableEnd::commit`] then sends. The error is the fate of the packet, which the caller must count.
     #[inline(always)]
     pub(crate) fn place(&mut self, len: usize) -> Result<&mut [u8], Sent> {
         let up = self.is_up();
@@ -293,7 +306,7 @@ impl CableEnd {
         if room { self.out.get_mut(..len).ok_or(Sent::BadLength) } else { Err(Sent::Full) }
     }
 
-    /// Sends the packet of so many bytes that was written where [`CableEnd::place`] said.
+    /// Sends the packet of `len` bytes in the buffer from [`CableEnd::place`].
     #[inline(always)]
     pub(crate) fn commit(&mut self, len: usize, crcs: Crcs) -> Result<(), CableFull> {
         if !self.is_made_in_ring() {
@@ -305,13 +318,13 @@ impl CableEnd {
         self.count_sent(Sent::Taken, len)
     }
 
-    /// True if packets are written where the other end reads them: nobody else is to see them before.
+    /// True if packets are built in the ring of the other end, which excludes faults and a tap.
     #[inline]
     const fn is_made_in_ring(&self) -> bool {
         matches!(self.kind, Kind::Pair(_)) && self.faults.is_none() && self.tap.is_none()
     }
 
-    /// Sends the packet that was written to `out`.
+    /// Sends the packet in `out`.
     #[inline(never)]
     fn send_made(&mut self, len: usize, crcs: Crcs) -> Result<(), CableFull> {
         let packet = self.out.get(..len).unwrap_or_default();
@@ -349,7 +362,7 @@ impl CableEnd {
         }
     }
 
-    /// True if a packet of `len` bytes would be taken (or dropped, on a cable that is down) now.
+    /// True if a packet of `len` bytes would be accepted now (or dropped, on a cable that is down).
     pub fn has_room(&mut self, len: usize) -> bool {
         if !self.is_up() {
             return true;
@@ -360,8 +373,8 @@ impl CableEnd {
         }
     }
 
-    /// Takes up to `max` packets that have arrived and shows them to `each`, oldest first, with CRCs whether they came with any or
-    /// not. Returns how many.
+    /// Receives at most `max` packets and passes them to `each`, oldest first. CRCs are added to packets
+    /// without them. Returns the number of packets.
     pub fn receive(&mut self, max: usize, mut each: impl FnMut(&[u8])) -> usize {
         let mut sealed = Vec::new();
         self.receive_as_sent(max, |packet, crcs| {
@@ -377,8 +390,9 @@ impl CableEnd {
         })
     }
 
-    /// As [`CableEnd::receive`], but packets are as they came, and `take` may refuse one by returning false: that ends the round, and
-    /// the packet is shown again in the next one. What is not taken holds the other end back.
+    /// As [`CableEnd::receive`], but packets are passed as they arrived, and `take` may refuse one by
+    /// returning false. That ends the round, and the next round passes the packet again. Packets that are not
+    /// taken hold the sender back.
     pub fn receive_as_sent(&mut self, max: usize, mut take: impl FnMut(&[u8], Crcs) -> bool) -> usize {
         let Self { kind, counters, tap, frames, inn, out, .. } = self;
         let ends = (kind, counters, (tap, *frames));
@@ -390,7 +404,7 @@ impl CableEnd {
         receive(ends, max, inn, out, |packet, crcs| {
             let room = injector.has_room();
             if room {
-                // A damaged packet is found by CRCs that were right before.
+                // Damage is only detected if the CRCs were correct before.
                 injector.put(with_crcs(packet, crcs, &mut sealed));
             }
             room
@@ -402,9 +416,10 @@ impl CableEnd {
         n
     }
 
-    /// Slow upkeep: notices the other end coming and going, reconnects, keeps alive, lets delayed packets go. Call it
-    /// every turn; it is cheap and paces itself by `now`. True if it took a message that wakes: the next packet wakes nobody unless
-    /// [`CableEnd::rest`] asks anew.
+    /// Slow-path upkeep: detects that the other end attaches or leaves, reconnects, sends keepalives and
+    /// releases delayed packets. Call it in every iteration; it is cheap and limits its own rate by `now`.
+    /// Returns true if it consumed a wakeup message: the next packet wakes nothing until [`CableEnd::rest`]
+    /// arms the cable again.
     pub fn poll(&mut self, now: Instant) -> bool {
         let mut woken = false;
         match &mut self.kind {
@@ -427,9 +442,8 @@ impl CableEnd {
         woken
     }
 
-    /// Sends what a UDP or an Ethernet cable collects to send at once, and wakes the other end of a shared-memory cable that rests. Call
-    /// it after a round of sends;
-    /// [`CableEnd::receive`] and [`CableEnd::poll`] do it too.
+    /// Sends packets that a UDP or Ethernet cable has batched, and wakes a sleeping peer on a shared-memory
+    /// cable. Call it after a round of sends; [`CableEnd::receive`] and [`CableEnd::poll`] call it, too.
     pub fn flush(&mut self) {
         match &mut self.kind {
             Kind::Udp(end) => end.flush(&mut self.counters),
@@ -439,8 +453,9 @@ impl CableEnd {
         }
     }
 
-    /// Asks to be woken by what arrives from now on: the descriptor becomes readable then. What arrived before does not wake, so
-    /// a turn is to be taken between this and a rest. `None` where nobody would tell: a cable that is down, or within the process.
+    /// Arms the cable to wake this end: the returned descriptor becomes readable when something arrives from
+    /// now on. Earlier arrivals do not wake it, so receive once between this call and a sleep. `None` if
+    /// nothing would wake it: the cable is down, or within the process.
     pub fn rest(&mut self) -> Option<BorrowedFd<'_>> {
         match &mut self.kind {
             Kind::Pair(_) => None,
@@ -450,8 +465,8 @@ impl CableEnd {
         }
     }
 
-    /// Of a cable that is down and does not wake ([`CableEnd::rest`]): when it is to be looked at again, and a descriptor that becomes
-    /// readable if that is to be earlier.
+    /// For a cable that is down and cannot wake this end ([`CableEnd::rest`]): when to poll it again, and a
+    /// descriptor that becomes readable if it must be polled earlier.
     #[must_use]
     pub fn next_look(&self, now: Instant) -> Option<(Instant, Option<BorrowedFd<'_>>)> {
         match &self.kind {
@@ -460,14 +475,14 @@ impl CableEnd {
         }
     }
 
-    /// When it wants its next turn since its faults hold packets back.
+    /// When to poll it next because fault injection delays packets.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let faults = self.faults.as_ref()?;
         faults.send.next_due().into_iter().chain(faults.receive.next_due()).min()
     }
 
-    /// What [`CableEnd::rest`] answered.
+    /// The descriptor that [`CableEnd::rest`] returned.
     #[must_use]
     pub fn waker(&self) -> Option<BorrowedFd<'_>> {
         match &self.kind {
@@ -478,7 +493,7 @@ impl CableEnd {
         }
     }
 
-    /// Why the cable is down, as far as is known; for the operator.
+    /// Why the cable is down, if known; for the operator.
     #[must_use]
     pub fn trouble(&self) -> Option<CableTrouble> {
         match &self.kind {
@@ -489,13 +504,13 @@ impl CableEnd {
         }
     }
 
-    /// What happened on this end so far.
+    /// Counters of this end.
     #[must_use]
     pub fn counters(&self) -> CableCounters {
         self.counters
     }
 
-    /// What the injector did so far: (sending, receiving).
+    /// Counters of the fault injectors: (sending, receiving).
     #[must_use]
     pub fn fault_counters(&self) -> Option<(FaultCounters, FaultCounters)> {
         self.faults.as_ref().map(|f| (f.send.counters, f.receive.counters))
@@ -545,7 +560,7 @@ fn transmit(
     sent
 }
 
-/// The packet with CRCs: itself, or a copy in `sealed` that has got them.
+/// The packet with CRCs: itself, or a copy in `sealed` with computed CRCs.
 fn with_crcs<'p>(packet: &'p [u8], crcs: Crcs, sealed: &'p mut [u8; MAX_PACKET]) -> &'p [u8] {
     match sealed.get_mut(..packet.len()) {
         Some(copy) if crcs == Crcs::Absent => {

@@ -1,6 +1,7 @@
-//! A cable to an Ethernet network by a packet socket (packet(7)) on a network interface: whole frames, one a packet.
+//! A cable to an Ethernet network through a packet socket (packet(7)) on a network interface, with complete
+//! frames as packets.
 //!
-//! The kernel's own stack sees the frames, too: the interface should have no address that the port has.
+//! The kernel's own stack receives the frames, too: the interface should have none of the port's addresses.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -12,14 +13,14 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use super::mmsg::{self, Batch, SocketEnd};
 use super::{CableCounters, CableError, CableTrouble, MAX_PACKET};
 
-/// Time between two looks at the state of the interface.
+/// Interval between two checks of the interface's state.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// One end.
 #[derive(Debug)]
 pub(super) struct PacketEnd {
     socket: OwnedFd,
-    /// Index of the interface, which stays when it is renamed.
+    /// Index of the interface, which does not change when it is renamed.
     interface: u32,
     up: bool,
     next_look: Option<Instant>,
@@ -35,7 +36,7 @@ impl PacketEnd {
         };
         let index = interface::index(interface).map_err(failed("find the interface of the"))?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        // Of no protocol yet: nothing arrives before it is bound to the interface.
+        // Without a protocol, so that nothing arrives before the socket is bound to the interface.
         let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
             .map_err(|e| failed("open (it needs CAP_NET_RAW) the")(e.into()))?;
         mmsg::large_buffers(&socket);
@@ -59,7 +60,7 @@ impl PacketEnd {
         })
     }
 
-    /// Readable when something has arrived.
+    /// The descriptor that is readable when something has arrived.
     pub(super) fn waker(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -69,7 +70,7 @@ impl PacketEnd {
             self.next_look = Some(now + LOOK);
             match interface::is_running(self.interface) {
                 Ok(true) if !self.up => {
-                    // That it was down is told once more to the next call, which would lose a frame by it.
+                    // The next call would report the pending error again, and lose a frame.
                     let _ = sockopt::socket_error(&self.socket);
                     self.up = true;
                     self.trouble = None;
@@ -106,7 +107,7 @@ impl PacketEnd {
             let last = !self.inn.is_full();
             while n < max && !self.inn.is_empty() {
                 match self.inn.first().filter(|frame| frame.len() <= MAX_PACKET) {
-                    // Longer than any packet of ours: the interface joins packets, or has another use beside.
+                    // Longer than any RoCEv2 packet: the interface merges packets, or carries other traffic.
                     None => counters.rx_invalid += 1,
                     Some(frame) if take(frame) => n += 1,
                     Some(_) => return n,
@@ -131,7 +132,7 @@ impl SocketEnd for PacketEnd {
     }
 
     fn flush(&mut self, counters: &mut CableCounters) {
-        // If the interface went away, the next look shows it.
+        // If the interface is gone, the next check detects it.
         mmsg::send_all(&self.socket, &mut self.out, counters);
     }
 }

@@ -1,5 +1,5 @@
-//! Both ends of a cable within one process: the rings of the shared-memory cable in private memory. Nobody else can write there, so
-//! packets are made and looked at where they lie.
+//! Both ends of a cable within one process: the rings of the shared-memory cable in private memory. No other
+//! process can write there, so packets are built and parsed in place.
 
 use std::io;
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::ring::{Consumer, Mapping, Producer, RING_HEADER, Trust};
 use super::{Broken, CableCounters, Crcs, Sent};
 
-/// Bytes of each direction: 60 of the longest packets. What is written here is read again from the processor's second cache then (64 KiB
-/// messages are 10 % faster than with twice as many bytes).
+/// Bytes of each direction: 60 packets of the largest size. The consumer then still finds them in the
+/// processor's second-level cache.
 const RING: u32 = 256 << 10;
 
-/// What both ends know.
+/// State shared by both ends.
 #[derive(Debug)]
 struct Both {
-    /// Cleared by either end when it goes.
+    /// Cleared when either end is dropped.
     alive: AtomicBool,
-    /// Set by either end that wants CRCs kept.
+    /// Set by either end to keep CRCs.
     keeps_crcs: AtomicBool,
 }
 
-/// A producer, a consumer, and the life of the other end.
+/// A producer, a consumer, and the shared state.
 #[derive(Debug)]
 pub(super) struct PairEnd {
     producer: Producer,
@@ -42,8 +42,8 @@ impl PairEnd {
             Some(Self {
                 producer: Producer::new(memory.clone(), send, RING)?,
                 consumer,
-                // SAFETY: the memory was mapped here and is known to these two ends alone, the producer of each being the other
-                // end of the other's consumer.
+                // SAFETY: the memory was mapped here and is known only to these two ends; the producer of
+                // each is the counterpart of the other's consumer.
                 trust: unsafe { Trust::both_ends_are_ours() },
                 both: both.clone(),
                 seen_up: false,
@@ -56,7 +56,7 @@ impl PairEnd {
         self.both.alive.load(Ordering::Acquire)
     }
 
-    /// From now on both ends send packets with CRCs.
+    /// Makes both ends send packets with CRCs from now on.
     pub(super) fn keep_crcs(&self) {
         self.both.keeps_crcs.store(true, Ordering::Relaxed);
     }
@@ -82,7 +82,7 @@ impl PairEnd {
         self.producer.has_room(len) != Ok(false)
     }
 
-    /// Where a packet is to be written that [`PairEnd::commit`] sends then; or what becomes of it.
+    /// The buffer for a packet that [`PairEnd::commit`] then sends; the error is the fate of the packet.
     #[inline]
     pub(super) fn place(&mut self, len: usize) -> Result<&mut [u8], Sent> {
         match self.producer.place(self.trust, len) {
@@ -92,7 +92,7 @@ impl PairEnd {
         }
     }
 
-    /// Sends the packet of so many bytes that was written.
+    /// Sends the packet of `len` bytes in the buffer.
     #[inline]
     pub(super) fn commit(&mut self, len: usize, crcs: Crcs) {
         self.producer.commit(len, crcs);

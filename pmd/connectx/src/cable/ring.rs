@@ -1,10 +1,12 @@
 //! One direction of a cable in shared memory: a byte ring with one producer and one consumer.
 //!
-//! A record is a 32-bit length, the packet, and padding to eight bytes; a record never wraps, a marker sends the reader
-//! back to the start. A bit of the length says that the packet has no CRCs, where both ends agreed to that. Indices run freely
-//! modulo 2^32. Whoever sits at the other end may be broken or hostile: each index and length read from the memory is checked
-//! before use, and packets are copied out before anyone looks at them. Only where both ends are this process's own
-//! ([`Trust`]) are they made and looked at where they lie.
+//! A record is a 32-bit length, the packet, and padding to eight bytes. A record never wraps; a marker sends
+//! the reader back to the start. A bit of the length says that the packet has no CRCs, if both ends agreed to
+//! that. Indices run freely modulo 2^32.
+//!
+//! The process at the other end may be broken or hostile. Each index and length read from the memory is
+//! checked before use, and packets are copied out before they are parsed. Packets are built and parsed in
+//! place only if both ends belong to this process ([`Trust`]).
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -16,35 +18,38 @@ use rustix::mm::{MapFlags, ProtFlags};
 use super::{Crcs, MAX_PACKET};
 use crate::memory::shared;
 
-/// Bytes before a ring's data: the producer's index, the consumer's and whether that one rests, each on cache lines of its own.
+/// Bytes before a ring's data: producer index, consumer index and the consumer's sleep flag, each on its own
+/// cache lines.
 pub(super) const RING_HEADER: usize = 256;
 const TAIL_OFFSET: usize = 128;
-/// Whether the consumer wants to be woken: a word that it sets and the producer clears.
-const RESTS_OFFSET: usize = 192;
-/// What the end that made the memory offers, in the header of the first ring ([`Place::offer`]).
+/// Offset of the sleep flag: the consumer sets it to request a wakeup, and the producer clears it.
+const SLEEP_FLAG_OFFSET: usize = 192;
+/// Offset of the offer by the end that created the memory, in the header of the first ring
+/// ([`Place::offer`]).
 const OFFER_OFFSET: usize = 64;
-/// A length that says "go on at the start".
+/// A length that means "continue at the start".
 const WRAP: u32 = u32::MAX;
 const ALIGN: u32 = 8;
-/// Beside a length: the packet has no CRCs. No length comes near it, and [`WRAP`] is looked for first.
+/// Flag in the length: the packet has no CRCs. No length has this bit, and [`WRAP`] is checked first.
 const BARE: u32 = 1 << 31;
 
-/// Memory that two ends of a cable share; unmapped when the last user is gone.
+/// Memory shared by two ends of a cable; unmapped with the last reference.
 #[derive(Debug)]
 pub(super) struct Mapping {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the mapping is plain memory with no owner thread; all access goes through atomics or raw copies of bytes.
+// SAFETY: the mapping is plain memory without an owner thread; all access is by atomics or raw copies of
+// bytes.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Fresh zeroed memory of this process.
+    /// Allocates zeroed private memory.
     pub(super) fn anonymous(len: usize) -> rustix::io::Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+        // SAFETY: a new mapping at an address of the kernel's choice affects no other memory.
         let start = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -56,10 +61,10 @@ impl Mapping {
         Self::from_start(start.cast(), len)
     }
 
-    /// The first `len` bytes of a memory file, shared with whoever else maps it. The file must be sealed against
-    /// shrinking, or an access could fault.
+    /// Maps the first `len` bytes of a memory file, shared with other processes that map it. The file must be
+    /// sealed against shrinking; otherwise an access could fault.
     pub(super) fn shared(file: impl AsFd, len: usize) -> rustix::io::Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+        // SAFETY: a new mapping at an address of the kernel's choice affects no other memory.
         let start = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -80,13 +85,13 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range came from mmap and nobody holds a reference into it any more. An error leaves it mapped,
-        // which is harmless.
+        // SAFETY: the range came from mmap, and no reference into it exists any more. An error leaves it
+        // mapped, which is harmless.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
 
-/// Where one ring lies in a mapping.
+/// Location of one ring in a mapping.
 #[derive(Clone, Debug)]
 struct Place {
     memory: Arc<Mapping>,
@@ -106,8 +111,9 @@ impl Place {
 
     fn word(&self, offset: usize) -> &AtomicU32 {
         debug_assert!(offset.is_multiple_of(4) && self.base + offset + 4 <= self.memory.len);
-        // SAFETY: `new` checked that header and data lie within the mapping, callers pass a multiple of four below
-        // that; the mapping lives as long as `self`, and atomics tolerate writes from outside.
+        // SAFETY: `new` checked that header and data lie within the mapping, and callers pass a multiple of
+        // four below that. The mapping lives as long as `self`, and atomics tolerate concurrent writes by
+        // others.
         unsafe { AtomicU32::from_ptr(self.memory.start.as_ptr().add(self.base + offset).cast()) }
     }
 
@@ -119,11 +125,11 @@ impl Place {
         self.word(TAIL_OFFSET)
     }
 
-    fn rests(&self) -> &AtomicU32 {
-        self.word(RESTS_OFFSET)
+    fn sleep_flag(&self) -> &AtomicU32 {
+        self.word(SLEEP_FLAG_OFFSET)
     }
 
-    /// What is offered to the other end before packets pass; one that knows nothing of it neither writes nor reads it.
+    /// The offer to the other end before packets pass. An older version neither writes nor reads it.
     fn offer(&self) -> &AtomicU32 {
         self.word(OFFER_OFFSET)
     }
@@ -147,39 +153,40 @@ impl Place {
     }
 }
 
-/// Bytes that a record with a packet of `len` bytes takes.
+/// Bytes of a record with a packet of `len` bytes.
 const fn record(len: u32) -> u32 {
     (4 + len).next_multiple_of(ALIGN)
 }
 
-/// Whose the memory is.
+/// Proof that both ends of a ring belong to this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Trust(());
 
 impl Trust {
     /// # Safety
-    /// The ring's memory is this process's alone, and has one [`Producer`] and one [`Consumer`], which keep off each other's bytes.
+    /// The ring's memory belongs to this process alone and has one [`Producer`] and one [`Consumer`], which
+    /// do not access each other's bytes.
     pub(super) const unsafe fn both_ends_are_ours() -> Self {
         Self(())
     }
 }
 
-/// The other end wrote something impossible into the shared memory.
+/// The other end wrote an impossible value to the shared memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Broken;
 
-/// The end that puts packets in.
+/// The producing end.
 #[derive(Debug)]
 pub(super) struct Producer {
     place: Place,
     head: u32,
     tail: u32,
-    /// Something was put in since the consumer was last looked after.
+    /// A packet was added since the last check of the consumer's sleep flag.
     news: bool,
 }
 
 impl Producer {
-    /// A producer of the ring at `base`; `None` if the place does not fit. Only one may exist.
+    /// Creates the producer of the ring at `base`; `None` if the ring does not fit. Only one may exist.
     pub(super) fn new(memory: Arc<Mapping>, base: usize, size: u32) -> Option<Self> {
         Some(Self { place: Place::new(memory, base, size)?, head: 0, tail: 0, news: false })
     }
@@ -196,7 +203,7 @@ impl Producer {
         self.look_for_room(need)
     }
 
-    /// Asks the consumer how far it is.
+    /// Reads the consumer's index.
     #[inline(never)]
     fn look_for_room(&mut self, need: u32) -> Result<bool, Broken> {
         self.tail = self.place.tail().load(Ordering::Acquire);
@@ -210,27 +217,27 @@ impl Producer {
         self.place.size - self.head.wrapping_sub(self.tail)
     }
 
-    /// Puts a packet in if there is room; false if not. `packet` has at most `MAX_PACKET` bytes.
+    /// Adds a packet if there is room; otherwise false. `packet` has at most `MAX_PACKET` bytes.
     pub(super) fn push(&mut self, packet: &[u8], crcs: Crcs) -> Result<bool, Broken> {
         let Some(bytes) = self.reserve(packet.len())? else { return Ok(false) };
-        // SAFETY: `reserve` found room for the packet; it is not published yet, so a well-behaved consumer does not read it, and
-        // another one only hurts itself.
+        // SAFETY: `reserve` found room for the packet. It is not published yet, so a correct consumer does
+        // not read it; an incorrect consumer harms only itself.
         unsafe { shared::store(packet, bytes) };
         self.commit(packet.len(), crcs);
         Ok(true)
     }
 
-    /// Where a packet of `len` bytes, `MAX_PACKET` at most, is to be written that [`Producer::commit`] publishes then; `None` if there is
-    /// no room.
+    /// The buffer for a packet of `len` bytes, at most `MAX_PACKET`, which [`Producer::commit`] then
+    /// publishes; `None` if there is no room.
     #[inline(always)]
     pub(super) fn place(&mut self, _: Trust, len: usize) -> Result<Option<&mut [u8]>, Broken> {
         let Some(bytes) = self.reserve(len)? else { return Ok(None) };
-        // SAFETY: `reserve` found room for `len` bytes. They are not published, and the memory is ours alone (`Trust`): nobody else
-        // reads or writes them as long as the reference lives.
+        // SAFETY: `reserve` found room for `len` bytes. They are not published, and the memory belongs to
+        // this process alone (`Trust`), so nothing else reads or writes them as long as the reference lives.
         Ok(Some(unsafe { std::slice::from_raw_parts_mut(bytes, len) }))
     }
 
-    /// Where a packet of `len` bytes goes, which begins at `head` from now on; `None` if there is no room.
+    /// Reserves a record for a packet of `len` bytes and moves `head` to it; `None` if there is no room.
     #[inline(always)]
     fn reserve(&mut self, len: usize) -> Result<Option<*mut u8>, Broken> {
         if len > MAX_PACKET {
@@ -247,7 +254,7 @@ impl Producer {
         Ok(Some(self.place.bytes(self.head)))
     }
 
-    /// Publishes the packet that was written where `reserve` or [`Producer::place`] said, which were told the same length.
+    /// Publishes the packet in the buffer from `reserve` or [`Producer::place`], called with the same length.
     #[inline(always)]
     pub(super) fn commit(&mut self, len: usize, crcs: Crcs) {
         let len = len as u32;
@@ -258,59 +265,60 @@ impl Producer {
         self.news = true;
     }
 
-    /// Offers the other end to leave CRCs out, or does not; to be said before it maps the memory.
+    /// Sets whether the other end is offered to omit CRCs. Call it before the other end maps the memory.
     pub(super) fn offer_bare(&self, offered: bool) {
         self.place.offer().store(u32::from(offered), Ordering::Relaxed);
     }
 
-    /// True if the consumer rests and there is something new for it: who asks has to wake it.
+    /// True if the consumer sleeps and packets were added since the last call: the caller must wake it.
     pub(super) fn has_to_wake(&mut self) -> bool {
         if !std::mem::take(&mut self.news) {
             return false;
         }
-        // What was put in is seen by a consumer that rests from now on, or its wish is seen here.
+        // Either a consumer that goes to sleep now sees the packet, or its flag is seen here.
         fence(Ordering::SeqCst);
-        let rests = self.place.rests().load(Ordering::Relaxed) != 0;
-        if rests {
-            self.place.rests().store(0, Ordering::Relaxed);
+        let sleeps = self.place.sleep_flag().load(Ordering::Relaxed) != 0;
+        if sleeps {
+            self.place.sleep_flag().store(0, Ordering::Relaxed);
         }
-        rests
+        sleeps
     }
 
-    /// Counts what the other end has not taken.
+    /// Counts the packets that the other end has not consumed.
     pub(super) fn left_behind(&self) -> u64 {
         let tail = self.place.tail().load(Ordering::Acquire);
         Consumer { place: self.place.clone(), head: self.head, tail, takes_bare: true }.count_known()
     }
 }
 
-/// The end that takes packets out.
+/// The consuming end.
 #[derive(Debug)]
 pub(super) struct Consumer {
     place: Place,
     head: u32,
     tail: u32,
-    /// Packets without CRCs were agreed to.
+    /// Both ends agreed to packets without CRCs.
     takes_bare: bool,
 }
 
 impl Consumer {
-    /// A consumer of the ring at `base`; `None` if the place does not fit. Only one may exist.
+    /// Creates the consumer of the ring at `base`; `None` if the ring does not fit. Only one may exist.
     pub(super) fn new(memory: Arc<Mapping>, base: usize, size: u32) -> Option<Self> {
         Some(Self { place: Place::new(memory, base, size)?, head: 0, tail: 0, takes_bare: false })
     }
 
-    /// Both ends agreed that packets may have no CRCs. Until then one without breaks the rules.
+    /// Accepts packets without CRCs, as both ends agreed. Before this call such a packet violates the
+    /// protocol.
     pub(super) const fn take_bare(&mut self) {
         self.takes_bare = true;
     }
 
-    /// True if the end that made the memory offers to leave CRCs out.
+    /// True if the end that created the memory offers to omit CRCs.
     pub(super) fn is_offered_bare(&self) -> bool {
         self.place.offer().load(Ordering::Relaxed) == 1
     }
 
-    /// Finds the next record: its length, with `tail` at its start.
+    /// Finds the next record and returns its length, with `tail` at its start.
     #[inline]
     fn next(&mut self) -> Result<Option<(u32, Crcs)>, Broken> {
         if self.head == self.tail {
@@ -319,7 +327,7 @@ impl Consumer {
         self.known()
     }
 
-    /// As [`Consumer::next`], among what is known to be there.
+    /// As [`Consumer::next`], among the records known to exist.
     #[inline]
     fn known(&mut self) -> Result<Option<(u32, Crcs)>, Broken> {
         while self.head != self.tail {
@@ -349,20 +357,21 @@ impl Consumer {
         Ok(None)
     }
 
-    /// Copies the next packet into `into` and returns its length; `None` if there is none. The room goes back to the
-    /// producer at [`Consumer::release`].
+    /// Copies the next packet to `into` and returns its length; `None` if there is none.
+    /// [`Consumer::release`] returns the room to the producer.
     pub(super) fn pop(&mut self, into: &mut [u8; MAX_PACKET]) -> Result<Option<(usize, Crcs)>, Broken> {
         let Some((len, crcs)) = self.next()? else { return Ok(None) };
         let packet = into.get_mut(..len as usize).ok_or(Broken)?;
-        // SAFETY: `next` checked that `len` bytes of the ring follow. Should the other end write while we
-        // copy, we get odd bytes, which nobody has trusted yet.
+        // SAFETY: `next` checked that `len` bytes of the ring follow. If the other end writes during the
+        // copy, the bytes are arbitrary, and nothing has trusted them yet.
         unsafe { shared::load(self.place.bytes(self.tail), packet) };
         self.tail = self.tail.wrapping_add(record(len));
         Ok(Some((len as usize, crcs)))
     }
 
-    /// Shows up to `max` packets to `take` by way of `inn` and gives the room of those that it took back; it ends at
-    /// the first that is refused. Returns how many were taken, and whether the other end broke the rules.
+    /// Passes at most `max` packets to `take`, copied to `inn`, and returns the room of those taken to the
+    /// producer. Stops at the first packet that is refused. Returns the number of packets taken, and whether
+    /// the other end violated the protocol.
     pub(super) fn drain(
         &mut self,
         max: usize,
@@ -379,7 +388,7 @@ impl Consumer {
         })
     }
 
-    /// As [`Consumer::drain`], of packets that are shown where they lie.
+    /// As [`Consumer::drain`], with packets passed in place.
     pub(super) fn drain_in_place(
         &mut self,
         _: Trust,
@@ -389,8 +398,9 @@ impl Consumer {
         self.round(max, |ring| {
             let Some((len, crcs)) = ring.next()? else { return Ok(false) };
             let bytes = ring.place.bytes(ring.tail).cast_const();
-            // SAFETY: `next` checked that `len` bytes of the ring follow. The producer has published them and, as the memory is ours
-            // alone (`Trust`), nobody writes them before `release`, which comes after this reference.
+            // SAFETY: `next` checked that `len` bytes of the ring follow. The producer has published them
+            // and, as the memory belongs to this process alone (`Trust`), nothing writes them before
+            // `release`, which comes after this reference.
             let taken = take(unsafe { std::slice::from_raw_parts(bytes, len as usize) }, crcs);
             if taken {
                 ring.tail = ring.tail.wrapping_add(record(len));
@@ -399,7 +409,8 @@ impl Consumer {
         })
     }
 
-    /// Takes up to `max` packets by `one`, which is false if there was none or it is refused, and gives their room back.
+    /// Consumes at most `max` packets with `one` and returns their room. `one` is false if there is no packet
+    /// or it is refused.
     fn round(
         &mut self,
         max: usize,
@@ -423,24 +434,25 @@ impl Consumer {
         (n, verdict)
     }
 
-    /// Asks to be woken by what comes from now on. What came before does not wake: it is to be looked for after this.
-    pub(super) fn rest(&self) {
-        self.place.rests().store(1, Ordering::Relaxed);
+    /// Requests a wakeup for packets from now on. Earlier packets do not wake: the caller must check for them
+    /// after this call.
+    pub(super) fn request_wakeup(&self) {
+        self.place.sleep_flag().store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Gives the room of all popped packets back.
+    /// Returns the room of all consumed packets.
     pub(super) fn release(&mut self) {
         self.place.tail().store(self.tail, Ordering::Release);
     }
 
-    /// As [`Consumer::count`], of one that is still used.
+    /// As [`Consumer::count`], for a consumer still in use.
     pub(super) fn waiting(&self) -> u64 {
         Self { place: self.place.clone(), ..*self }.count()
     }
 
-    /// Counts what is queued at this moment without taking it out for good. It cannot be more than the ring holds, whatever
-    /// the other end writes meanwhile.
+    /// Counts the packets queued at this moment without consuming them. The result is bounded by the ring's
+    /// capacity, whatever the other end writes meanwhile.
     pub(super) fn count(mut self) -> u64 {
         self.head = self.place.head().load(Ordering::Acquire);
         self.count_known()

@@ -1,8 +1,8 @@
 //! A cable in shared memory between two processes.
 //!
-//! The listener (the fabric) owns a UNIX socket whose path names the cable. For each connector it makes fresh memory with
-//! a ring for each direction and hands it over; from then on the socket tells that the other process lives, and wakes an end
-//! that rests: a message of one byte.
+//! The listener (the fabric) owns a UNIX socket whose path names the cable. For each connector it allocates
+//! memory with a ring for each direction and passes its descriptor. After that the socket shows whether the
+//! other process lives, and carries wakeups for a sleeping end: messages of one byte.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -19,19 +19,19 @@ use super::handover::{self, Answer, Hello, Word};
 use super::ring::{Broken, Consumer, Mapping, Producer, RING_HEADER};
 use super::{CableCounters, CableError, CableTrouble, Crcs, MAX_PACKET, Sent};
 
-/// Bytes of each direction: 250 packets of the largest kind.
+/// Bytes of each direction: 250 packets of the largest size.
 const RING: u32 = 1 << 20;
-/// Largest ring that we accept from a listener.
+/// Largest ring accepted from a listener.
 const MAX_RING: u32 = 64 << 20;
-/// Time between two looks at the sockets.
+/// Interval between two checks of the sockets.
 const CHECK: Duration = Duration::from_millis(1);
-/// The message that wakes.
+/// The wakeup message.
 const WAKE: u8 = 0xa5;
-/// Such messages taken at one look.
+/// Wakeup messages consumed in one check.
 const WAKES: usize = 64;
-/// Most connectors that are looked at each time.
+/// Most connectors handled in one check.
 const ACCEPTS: usize = 2;
-/// Time that the other end has to answer.
+/// Timeout of the handshake.
 const GREETING: Duration = Duration::from_secs(1);
 const FIRST_RETRY: Duration = Duration::from_millis(10);
 const LAST_RETRY: Duration = Duration::from_millis(500);
@@ -41,17 +41,17 @@ const SOCKET: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 struct Rings {
     producer: Producer,
     consumer: Consumer,
-    /// Packets may have no CRCs: offered, and once the other end has answered agreed to.
+    /// Packets may have no CRCs: offered, and agreed after the other end has answered.
     bare: bool,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Nobody there. A connector dials again at `retry`; a listener waits.
+    /// Not connected. A connector dials again at `retry`; a listener waits.
     Detached { retry: Instant },
-    /// Connected; the listener waits for the answer, the connector (without rings yet) for the hello.
+    /// Connected. The listener waits for the answer, the connector (without rings yet) for the hello.
     Greeting { socket: OwnedFd, rings: Option<Rings>, until: Instant },
-    /// Packets pass. `broken` once the other end wrote nonsense.
+    /// Packets can pass. `broken` after the other end has violated the protocol.
     Attached { socket: OwnedFd, rings: Rings, broken: bool },
 }
 
@@ -60,7 +60,7 @@ enum State {
 struct Listener {
     socket: OwnedFd,
     path: PathBuf,
-    /// Device and inode of the socket's name, so that we remove only what is ours.
+    /// Device and inode of the socket file, so that only our own is removed.
     name: Option<(u64, u64)>,
 }
 
@@ -84,22 +84,22 @@ pub(super) struct ShmEnd {
     state: State,
     backoff: Duration,
     next_check: Option<Instant>,
-    /// A message that wakes was taken at the last look.
+    /// The last check consumed a wakeup message.
     woken: bool,
-    /// Packets without CRCs are neither offered nor agreed to.
+    /// Packets without CRCs are neither offered nor accepted.
     keeps_crcs: bool,
     pub(super) trouble: Option<CableTrouble>,
 }
 
 impl ShmEnd {
-    /// The listening side; the socket is there when this returns.
+    /// Opens the listening side; the socket exists when this returns.
     pub(super) fn listen(path: &Path) -> Result<Self, CableError> {
         let failed =
             |what, e: Errno| CableError::Socket { what, name: path.display().to_string(), source: e.into() };
         let address = SocketAddrUnix::new(path).map_err(|e| failed("name", e))?;
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).map_err(|source| CableError::Socket {
-                what: "make the folder of",
+                what: "create the directory of",
                 name: path.display().to_string(),
                 source,
             })?;
@@ -108,7 +108,7 @@ impl ShmEnd {
         let socket = open().map_err(|e| failed("open", e))?;
         match rustix::net::bind(&socket, &address) {
             Err(Errno::ADDRINUSE) => {
-                // Left behind by a process that was killed, or in use?
+                // Stale socket of a killed process, or in use?
                 let is_socket = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
                 let probe = open().map_err(|e| failed("open", e))?;
                 if !is_socket || rustix::net::connect(&probe, &address) != Err(Errno::CONNREFUSED) {
@@ -120,7 +120,7 @@ impl ShmEnd {
             other => other.map_err(|e| failed("bind", e))?,
         }
         let listener = Listener { socket, path: path.to_owned(), name: name_of(path) };
-        // Whoever may connect can send into the fabric: owner and group only.
+        // A process that may connect can send into the fabric: owner and group only.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).map_err(|source| {
             CableError::Socket { what: "set the mode of", name: path.display().to_string(), source }
         })?;
@@ -128,7 +128,7 @@ impl ShmEnd {
         Ok(Self::new(address, Some(listener)))
     }
 
-    /// The connecting side. It need not find a listener yet.
+    /// Opens the connecting side. The listener need not exist yet.
     pub(super) fn connect(path: &Path) -> Result<Self, CableError> {
         let address = SocketAddrUnix::new(path).map_err(|e| CableError::Socket {
             what: "name",
@@ -151,7 +151,7 @@ impl ShmEnd {
         }
     }
 
-    /// From now on its packets have CRCs, and those of the other end when the cable comes up the next time.
+    /// Keeps CRCs in our packets from now on, and in those of the other end from the next connection on.
     pub(super) const fn keep_crcs(&mut self) {
         self.keeps_crcs = true;
     }
@@ -165,7 +165,7 @@ impl ShmEnd {
         matches!(self.state, State::Attached { broken: false, .. })
     }
 
-    /// True if a message that wakes was taken.
+    /// Returns true if a wakeup message was consumed.
     pub(super) fn poll(&mut self, now: Instant, counters: &mut CableCounters) -> bool {
         if self.next_check.is_some_and(|at| now < at) {
             return false;
@@ -185,7 +185,7 @@ impl ShmEnd {
         std::mem::take(&mut self.woken)
     }
 
-    /// Attached: is the other end alive and sane?
+    /// Attached: checks that the other end is alive and follows the protocol.
     fn check(
         &mut self,
         socket: OwnedFd,
@@ -205,7 +205,7 @@ impl ShmEnd {
                     self.woken = true;
                     continue;
                 }
-                // Any other word after the greeting is not in the protocol.
+                // The protocol has no other message after the handshake.
                 Ok((n, _)) => talks = n > 0,
                 Err(_) => {}
             }
@@ -234,7 +234,7 @@ impl ShmEnd {
         State::Attached { socket, rings, broken: false }
     }
 
-    /// Listener: the hello is out, what does the connector say?
+    /// Listener: waits for the connector's answer to the hello.
     fn await_answer(
         &mut self,
         socket: OwnedFd,
@@ -251,7 +251,7 @@ impl ShmEnd {
             Ok(None) => CableTrouble::Silent,
             Ok(Some(Answer::OtherVersion)) => CableTrouble::Version,
             Ok(Some(Answer::Gone)) => CableTrouble::Gone,
-            // Agreeing to what was not offered is as little in the protocol.
+            // Accepting what was not offered violates the protocol as well.
             Ok(Some(Answer::Attached { .. })) | Err(handover::Malformed) => {
                 counters.violations += 1;
                 CableTrouble::Violation
@@ -260,7 +260,7 @@ impl ShmEnd {
         State::Detached { retry: now }
     }
 
-    /// Listener: takes the next connector if there is none, and tells all others that the place is taken.
+    /// Listener: accepts the next connector if there is none, and rejects all others as busy.
     fn accept(&mut self, now: Instant) {
         let Some(listener) = &self.listener else { return };
         for _ in 0..ACCEPTS {
@@ -285,7 +285,7 @@ impl ShmEnd {
         State::Detached { retry }
     }
 
-    /// Connector: tries the socket.
+    /// Connector: tries to connect to the socket.
     fn dial(&mut self, now: Instant) -> State {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SOCKET, None)
             .and_then(|socket| rustix::net::connect(&socket, &self.address).map(|()| socket));
@@ -302,7 +302,7 @@ impl ShmEnd {
         }
     }
 
-    /// Connector: has the listener's hello come?
+    /// Connector: waits for the listener's hello.
     fn await_hello(
         &mut self,
         socket: OwnedFd,
@@ -338,30 +338,31 @@ impl ShmEnd {
         self.later(now)
     }
 
-    /// Wakes the other end if it rests and something was sent since the last call.
+    /// Wakes the other end if it sleeps and something was sent since the last call.
     pub(super) fn flush(&mut self) {
         if let State::Attached { socket, rings, broken: false } = &mut self.state
             && rings.producer.has_to_wake()
         {
-            // Full of such messages, the socket wakes anyway.
+            // If the socket is full of wakeup messages, it wakes the other end anyway.
             let _ = rustix::net::send(&*socket, &[WAKE], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         }
     }
 
-    /// Asks the other end to wake us; `None` if there is none. What came before does not wake.
+    /// Requests wakeups from the other end; `None` if it is not attached. Earlier arrivals do not wake this
+    /// end.
     pub(super) fn rest(&mut self) -> Option<BorrowedFd<'_>> {
-        // What woke us last is taken at the next look, or would wake again.
+        // The next check consumes the last wakeup message, which would otherwise wake this end again.
         self.next_check = None;
         match &self.state {
             State::Attached { socket, rings, broken: false } => {
-                rings.consumer.rest();
+                rings.consumer.request_wakeup();
                 Some(socket.as_fd())
             }
             _ => None,
         }
     }
 
-    /// What tells that the other end wakes us.
+    /// The descriptor that signals wakeups from the other end.
     pub(super) fn waker(&self) -> Option<BorrowedFd<'_>> {
         match &self.state {
             State::Attached { socket, broken: false, .. } => Some(socket.as_fd()),
@@ -369,7 +370,8 @@ impl ShmEnd {
         }
     }
 
-    /// When an end that nobody wakes is to be looked at again, and what tells that it has become earlier. `None` for one that is up.
+    /// When to check an end that cannot be woken, and a descriptor that signals that an earlier check is
+    /// needed. `None` for an end that is up.
     pub(super) fn next_look(&self, now: Instant) -> Option<(Instant, Option<BorrowedFd<'_>>)> {
         match (&self.state, &self.listener) {
             (State::Attached { broken: false, .. }, _) => None,
@@ -422,7 +424,7 @@ const fn memory_size(ring: u32) -> usize {
 }
 
 impl Rings {
-    /// Both ends have said whether packets may have no CRCs.
+    /// Records the agreement of both ends on packets without CRCs.
     const fn agreed(mut self, bare: bool) -> Self {
         self.bare = bare;
         if bare {
@@ -432,8 +434,8 @@ impl Rings {
     }
 }
 
-/// Listener: makes the memory and sends it, with the offer to leave CRCs out if `bare`. The first ring leads from the listener to the
-/// connector.
+/// Listener: allocates the memory and sends it, with an offer to omit CRCs if `bare`. The first ring leads
+/// from the listener to the connector.
 fn offer(socket: &OwnedFd, bare: bool) -> rustix::io::Result<Rings> {
     let file = rustix::fs::memfd_create("ib-cable", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&file, memory_size(RING) as u64)?;
@@ -449,7 +451,7 @@ fn offer(socket: &OwnedFd, bare: bool) -> rustix::io::Result<Rings> {
     Ok(rings)
 }
 
-/// Connector: checks the memory and maps it; CRCs are left out if that is offered and `bare`.
+/// Connector: checks the memory and maps it. CRCs are omitted if that is offered and `bare`.
 fn adopt(file: &OwnedFd, ring: u32, bare: bool) -> Option<Rings> {
     let sealed = rustix::fs::fcntl_get_seals(file).ok()?.contains(SealFlags::SHRINK);
     let size = rustix::fs::fstat(file).ok()?.st_size;
@@ -459,7 +461,7 @@ fn adopt(file: &OwnedFd, ring: u32, bare: bool) -> Option<Rings> {
     let memory = Arc::new(Mapping::shared(file, memory_size(ring)).ok()?);
     let consumer = Consumer::new(memory.clone(), 0, ring)?;
     let producer = Producer::new(memory, RING_HEADER + ring as usize, ring)?;
-    // Read once: what the listener writes there later changes nothing.
+    // Read once: a later write by the listener has no effect.
     let bare = bare && consumer.is_offered_bare();
     Some(Rings { producer, consumer, bare }.agreed(bare))
 }

@@ -5,7 +5,7 @@ use super::*;
 
 mod crcs;
 
-/// Packets of every length, so that records end at every place of the ring; each says which it is.
+/// Packets of every length, so that records end at every offset of the ring. Each identifies itself.
 fn packet(i: u32) -> Vec<u8> {
     let len = 4 + (i as usize * 37) % (MAX_PACKET - 4);
     let mut bytes = vec![i as u8; len];
@@ -13,7 +13,7 @@ fn packet(i: u32) -> Vec<u8> {
     bytes
 }
 
-/// An address of the loopback network that no other process's tests use.
+/// A loopback address that no other process's tests use.
 pub(super) fn own_address() -> SocketAddr {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     SocketAddr::from(([127, 128 | high, middle, low], 0))
@@ -117,7 +117,7 @@ fn faults_happen_in_both_directions() {
 }
 
 #[test]
-fn a_tap_sees_what_crosses_the_end() {
+fn a_tap_copies_packets_that_cross_the_end() {
     let (mut a, mut b) = CableEnd::pair().unwrap();
     let (tap, mut reader) = tap::tap(10_000);
     a.set_tap(Some(tap));
@@ -133,7 +133,7 @@ fn a_tap_sees_what_crosses_the_end() {
 }
 
 #[test]
-fn a_refused_packet_is_shown_again() {
+fn a_refused_packet_is_passed_again() {
     for faults in [Faults::default(), Faults { corrupt: 1e-300, ..Faults::default() }] {
         let (mut a, mut b) = CableEnd::pair().unwrap();
         b.inject(faults);

@@ -1,4 +1,4 @@
-//! What can be wrong with a cable.
+//! Errors and down reasons of a cable.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,68 +9,68 @@ pub enum CableError {
     /// A call on its socket failed.
     #[error("cannot {what} socket {name}")]
     Socket {
-        /// What was being done.
+        /// The operation.
         what: &'static str,
         /// The socket's name or address.
         name: String,
-        /// The system's answer.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
-    /// Another process listens there, or the name is no socket.
-    #[error("{0} is in use; is another ibfab running? Stop it or name another socket")]
+    /// Another process listens there, or the file is not a socket.
+    #[error("{0} is in use; if another ibfab is running, stop it, or use another socket")]
     InUse(String),
-    /// The file with the key cannot be read.
+    /// The key file cannot be read.
     #[error("cannot read the cable's key file {}; see key-file in the cable's URL", path.display())]
     KeyFile {
         /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
-    /// The file holds no key.
+    /// The file contains no key.
     #[error(
-        "{} holds no cable key; write 32 hexadecimal digits, the same at both ends: openssl rand -hex 16",
+        "{} contains no cable key; create one of 32 hexadecimal digits for both ends: openssl rand -hex 16",
         .0.display()
     )]
     Key(PathBuf),
-    /// Everybody has rights to the file with the key.
-    #[error("everybody can open the cable's key file {path}; take the rights away: chmod o= {path}", path = .0.display())]
+    /// Other users have permissions on the key file.
+    #[error("other users have permissions on the cable's key file {path}; remove them: chmod o= {path}", path = .0.display())]
     OpenKey(PathBuf),
 }
 
 /// Why a cable is down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CableTrouble {
-    /// Nobody listens at the other end.
-    #[error("nobody listens at the other end")]
+    /// No process listens at the other end.
+    #[error("no process listens at the other end")]
     NoListener,
-    /// We may not connect.
+    /// No permission to connect.
     #[error("no permission to connect")]
     NotAllowed,
-    /// The other end has gone.
-    #[error("the other end has gone")]
+    /// The other end has closed the cable.
+    #[error("the other end has closed the cable")]
     Gone,
     /// The other end does not answer.
     #[error("the other end does not answer")]
     Silent,
-    /// The other end serves somebody else.
-    #[error("the other end already has a partner")]
+    /// The other end has another connector.
+    #[error("the other end is already connected")]
     Busy,
-    /// The other end speaks another version of the cable protocol.
-    #[error("the other end speaks another version of the cable protocol; run the same release at both ends")]
+    /// The other end uses another version of the cable protocol.
+    #[error("the other end uses another version of the cable protocol; run the same release at both ends")]
     Version,
     /// The other end has another key, or only one of the ends has a key.
     #[error("the other end has another key, or one end has none; give both ends the same key-file")]
     Key,
-    /// The other end broke the rules and was cut off.
-    #[error("the other end broke the rules of the cable and was cut off")]
+    /// The other end violated the cable protocol and was disconnected.
+    #[error("the other end violated the cable protocol and was disconnected")]
     Violation,
     /// The network interface is down or has no carrier.
     #[error("the network interface is down or has no carrier")]
     NoCarrier,
-    /// No memory could be had for the rings.
-    #[error("no memory for the rings")]
+    /// The rings could not be allocated.
+    #[error("not enough memory for the rings")]
     NoMemory,
 }

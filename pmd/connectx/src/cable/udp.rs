@@ -1,7 +1,8 @@
-//! A cable over UDP: one packet a datagram, and a small hello datagram that keeps the cable alive.
+//! A cable over UDP: one packet per datagram, and a small hello datagram as keepalive.
 //!
-//! The socket is connected, so the kernel drops datagrams from other addresses. A source address can be forged, so
-//! every datagram also carries the session numbers of both ends, and with a key an authentication code ([`datagram`]).
+//! The socket is connected, so the kernel drops datagrams from other addresses. A source address can be
+//! forged. Every datagram therefore carries the session numbers of both ends, and with a key an
+//! authentication code ([`datagram`]).
 
 use std::hash::{BuildHasher, Hasher};
 use std::io;
@@ -17,32 +18,34 @@ use datagram::{BadHello, Codec, Hello, Sessions};
 
 mod datagram;
 
-/// Time between two hellos.
+/// Interval between two hellos.
 const HELLO: Duration = Duration::from_millis(100);
-/// Silence after which the other end is taken for dead.
+/// Silence after which the other end counts as dead.
 const SILENCE: Duration = Duration::from_secs(1);
-/// Who has not looked for so long has stood still itself, and what the other end said meanwhile may lie in the socket.
+/// An end that has not polled for this long was stalled itself; datagrams of the other end may still be in
+/// the socket.
 const STILL: Duration = Duration::from_millis(300);
-/// Time in which it is read, or the next hello comes.
+/// Grace period after a stall, in which these are read or the next hello arrives.
 const EXCUSE: Duration = Duration::from_millis(250);
-/// Time between two warnings of hellos that are refused.
+/// Interval between two warnings about refused hellos.
 const WARNING: Duration = Duration::from_secs(10);
-/// Time between two looks at the socket while the cable is down.
+/// Interval between two checks of the socket while the cable is down.
 const CHECK: Duration = Duration::from_millis(1);
 
-/// What we know of the other end.
+/// State of the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Peer {
     /// Nothing.
     Unknown,
-    /// It talks, but has not heard us.
+    /// It sends, but has not received from us.
     Talking { session: u64 },
-    /// Both hear each other; `heard_at` is when we last did, later by one excuse at most if we stood still.
+    /// Both ends receive from each other. `heard_at` is the last time, extended by at most one grace period
+    /// after a stall.
     Up { session: u64, heard_at: Instant, excused: bool },
 }
 
 impl Peer {
-    /// The same after a datagram of the session: any of them is a sign of life.
+    /// The state after a datagram of the session, any of which proves that the peer is alive.
     const fn heard_at(self, now: Instant) -> Self {
         match self {
             Self::Up { session, .. } => Self::Up { session, heard_at: now, excused: false },
@@ -51,7 +54,7 @@ impl Peer {
     }
 }
 
-/// A number for a life.
+/// A random session number.
 fn life() -> u64 {
     std::hash::RandomState::new().build_hasher().finish() | 1
 }
@@ -63,7 +66,7 @@ pub(super) struct UdpEnd {
     codec: Codec,
     session: u64,
     peer: Peer,
-    /// Whoever polls has seen that it was down: it may come up again.
+    /// The poller has seen the cable down, so it may come up again.
     down_seen: bool,
     now: Instant,
     next_hello: Option<Instant>,
@@ -71,7 +74,8 @@ pub(super) struct UdpEnd {
     next_warning: Option<Instant>,
     out: Batch,
     inn: Batch,
-    /// The first packet of `inn` was opened and its receiver had no room for it: with these sessions, and its length.
+    /// Sessions and length of the first packet of `inn`, which was opened and refused by its receiver for
+    /// lack of room.
     refused: Option<(Sessions, usize)>,
     pub(super) trouble: Option<CableTrouble>,
 }
@@ -106,7 +110,7 @@ impl UdpEnd {
         })
     }
 
-    /// Readable when something has arrived.
+    /// The descriptor that is readable when something has arrived.
     pub(super) fn waker(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -143,8 +147,8 @@ impl UdpEnd {
         };
         let hello = self.codec.hello(Hello { session: self.session, heard, bye });
         let Err(e) = self.socket.send(&hello) else { return };
-        // An ICMP error for an earlier datagram is reported once, in place of a send. A second
-        // failure counts as a lost datagram.
+        // An ICMP error for an earlier datagram is reported once, instead of a send. A second failure counts
+        // as a lost datagram.
         let _ = self.socket.send(&hello);
         if !self.is_up() {
             self.trouble = Some(match e.kind() {
@@ -155,8 +159,9 @@ impl UdpEnd {
         }
     }
 
-    /// Ends the session. What begins with the next hello is another life: what was recorded of this one is worth nothing any more, and
-    /// an end that lives sees it, too; else one port would be down and wait for its subnet manager, which sees no change at the other.
+    /// Ends the session. The next hello starts a new session, so that recorded datagrams of the old one
+    /// become invalid and a live peer detects the restart. Otherwise one port would be down and wait for its
+    /// subnet manager, which sees no change at the other port.
     fn go_down(&mut self, why: CableTrouble, counters: &mut CableCounters) {
         counters.lost_going_down += self.out.clear() as u64;
         counters.downs += 1;
@@ -166,7 +171,8 @@ impl UdpEnd {
         self.down_seen = false;
     }
 
-    /// Handles a hello that cannot be accepted. While the cable is up it is a forgery, or the last hello of an older life.
+    /// Handles a hello that cannot be accepted. While the cable is up it is a forgery, or the last hello of
+    /// an older session.
     fn refuse(&mut self, bad: BadHello, counters: &mut CableCounters) {
         let why = match bad {
             BadHello::NoHello => {
@@ -202,10 +208,11 @@ impl UdpEnd {
             Peer::Unknown => None,
             Peer::Talking { session } | Peer::Up { session, .. } => Some(session),
         };
-        // Who repeats our number has read what we sent; anybody can write the other end's address on a datagram.
+        // A sender that repeats our number has read what we sent; anyone can forge the source address of a
+        // datagram.
         let heard_us = hello.heard == self.session;
-        // An end that starts has heard nobody; while we are down the other end may
-        // know an earlier session of ours.
+        // A starting end has heard no one. While we are down, the other end may know an earlier session of
+        // ours.
         if !heard_us && self.is_up() {
             let count = if hello.heard == 0 { &mut counters.rx_stale } else { &mut counters.rx_forged };
             *count += 1;
@@ -214,7 +221,7 @@ impl UdpEnd {
         }
         if self.is_up() {
             if !heard_us {
-                // An end that began anew repeats our number as soon as our next hello tells it.
+                // A restarted end repeats our number as soon as it receives our next hello.
                 return;
             }
             if hello.bye || known != Some(hello.session) {
@@ -234,9 +241,9 @@ impl UdpEnd {
             _ => Peer::Talking { session },
         };
         if !was_up {
-            // What refused hellos said may have been forged.
+            // Refused hellos may have been forged.
             self.trouble = self.trouble.filter(|t| ![CableTrouble::Version, CableTrouble::Key].contains(t));
-            // Answer at once, so that the other end comes up without waiting for the clock.
+            // Reply at once, so that the other end comes up without waiting for its timer.
             if !heard_us || known.is_none() {
                 self.say_hello(false);
             }
@@ -256,7 +263,7 @@ impl UdpEnd {
         self.flush(counters);
         let mut inn = std::mem::take(&mut self.inn);
         let mut n = 0;
-        // Every datagram counts, taken or not: whoever sends faster than we read cannot keep us here.
+        // Every datagram counts, taken or not: a fast sender must not keep us in this loop.
         let mut looked_at = 0;
         'all: while looked_at < max {
             let last_call_was_full = inn.is_empty() && {
@@ -264,7 +271,7 @@ impl UdpEnd {
                     Err(e)
                         if ![io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted].contains(&e.kind()) =>
                     {
-                        // What arrived is read after the error.
+                        // Datagrams that arrived are read after the error.
                         counters.socket_errors += u64::from(self.is_up());
                         looked_at += 1;
                         continue;
@@ -277,7 +284,7 @@ impl UdpEnd {
                 match inn.first() {
                     None => counters.rx_invalid += 1,
                     Some(bytes) if datagram::is_packet(bytes) => {
-                        // While the cable is down there is no session that a packet could be of.
+                        // While the cable is down, no packet can belong to a session.
                         let ours = self.sessions();
                         let known = self.refused.take().filter(|(sessions, _)| ours == Some(*sessions));
                         let opened = match known {

@@ -1,5 +1,7 @@
-//! Cable URLs: `shm:/run/ibfab.sock`, `udp:10.0.0.1:4800-10.0.0.2:4800`, `roce:eth1`, with faults as `?loss=0.01&seed=7`, and
-//! `?crc=keep` where packets shall have CRCs though the cable cannot damage them. A UDP cable takes `?key-file=PATH`.
+//! Cable URLs, for example `shm:/run/ibfab.sock`, `udp:10.0.0.1:4800-10.0.0.2:4800`, `roce:eth1`.
+//!
+//! Options: faults as `?loss=0.01&seed=7`; `?crc=keep` to keep CRCs although the cable cannot damage packets;
+//! `?key-file=PATH` for a UDP cable.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,17 +11,18 @@ use std::time::Duration;
 
 use super::fault::Faults;
 
-/// Longest name of a network interface (`IFNAMSIZ` less its final zero).
+/// Longest name of a network interface (`IFNAMSIZ` without its final zero).
 const MAX_INTERFACE: usize = 15;
-/// Longest path of a UNIX socket (`sun_path` less its final zero).
+/// Longest path of a UNIX socket (`sun_path` without its final zero).
 const MAX_SOCKET_PATH: usize = 107;
 
-/// Where a cable goes, and what shall go wrong on it.
+/// Endpoints of a cable and the faults to inject.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CableUrl {
     /// How packets travel.
     pub transport: Transport,
-    /// Packets have CRCs even where they could do without ([`super::Crcs`]); one end that wants it will do.
+    /// Packets keep CRCs even if they are not needed ([`super::Crcs`]). It is sufficient if one end sets
+    /// this.
     pub keeps_crcs: bool,
     /// File with the key by which the ends of a UDP cable authenticate every datagram.
     pub key_file: Option<PathBuf>,
@@ -30,62 +33,62 @@ pub struct CableUrl {
 /// How packets travel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Transport {
-    /// Shared memory between two processes of one machine; the path is a UNIX socket over which it is handed over.
+    /// Shared memory between two processes of one host. Its descriptor is passed over a UNIX socket.
     SharedMemory {
         /// Absolute path of the socket.
         path: PathBuf,
     },
-    /// One packet a UDP datagram.
+    /// One packet per UDP datagram.
     Udp {
-        /// Our address and port.
+        /// Local address and port.
         local: SocketAddr,
-        /// The other end's.
+        /// Address and port of the other end.
         peer: SocketAddr,
     },
-    /// RoCEv2 over Ethernet, by a network interface of this machine.
+    /// RoCEv2 over Ethernet, on a network interface of this host.
     Ethernet {
         /// Name of the interface.
         interface: String,
     },
 }
 
-/// What is wrong with a cable URL.
+/// An error in a cable URL.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CableUrlError {
     /// None of `shm:`, `udp:`, `roce:`.
     #[error(
-        "link URL `{0}` begins with none of `shm:`, `udp:`, `roce:`; write shm:/path/to.sock, udp:LOCAL-PEER or \
+        "link URL `{0}` must begin with `shm:`, `udp:` or `roce:`; use shm:/path/to.sock, udp:LOCAL-PEER or \
          roce:INTERFACE"
     )]
     Scheme(String),
-    /// The path of a shared-memory cable is no good.
-    #[error("`{0}` is not an absolute path of 2 to 107 bytes; write for instance shm:/run/ibfab.sock")]
+    /// The path of a shared-memory cable is invalid.
+    #[error("`{0}` is not an absolute path of 2 to 107 bytes; example: shm:/run/ibfab.sock")]
     Path(String),
-    /// The two addresses of a UDP cable could not be read.
-    #[error("`{0}` is not LOCAL-PEER; write for instance udp:10.0.0.1:4800-10.0.0.2:4800 (IPv6: [::1]:4800)")]
+    /// The two addresses of a UDP cable are invalid.
+    #[error("`{0}` is not LOCAL-PEER; example: udp:10.0.0.1:4800-10.0.0.2:4800 (IPv6: [::1]:4800)")]
     Addresses(String),
-    /// The two addresses of a UDP cable are not of one family.
-    #[error("{0} and {1} are not of one address family")]
+    /// The two addresses of a UDP cable have different families.
+    #[error("{0} and {1} differ in their address family")]
     Families(SocketAddr, SocketAddr),
-    /// Not the name of a network interface.
-    #[error("`{0}` is not the name of a network interface; write for instance roce:eth1")]
+    /// Not a valid name of a network interface.
+    #[error("`{0}` is not the name of a network interface; example: roce:eth1")]
     Interface(String),
     /// The other end's port is 0.
     #[error("the other end's UDP port must not be 0")]
     PeerPort,
-    /// No such option.
+    /// Unknown option.
     #[error(
-        "unknown link option `{0}`; there are loss, duplicate, reorder, corrupt, delay, seed, crc, key-file"
+        "unknown link option `{0}`; known options: loss, duplicate, reorder, corrupt, delay, seed, crc, key-file"
     )]
     Option(String),
-    /// An option's value is no good.
+    /// Invalid value of an option.
     #[error("link option {option}=`{value}`: {want}")]
     Value {
         /// The option.
         option: &'static str,
-        /// What was written.
+        /// The value given.
         value: String,
-        /// What it takes.
+        /// The permitted values.
         want: &'static str,
     },
 }
@@ -150,13 +153,13 @@ impl CableUrl {
                 "crc" => {
                     return Err(bad(
                         "crc",
-                        "keep; without it CRCs are left out where nothing can damage a packet",
+                        "the only value is keep; without it, CRCs are omitted on cables that cannot damage packets",
                     ));
                 }
                 "key-file" => {
                     let has_key = matches!(transport, Transport::Udp { .. });
                     if !has_key || !value.starts_with('/') || value.contains('\0') {
-                        return Err(bad("key-file", "an absolute path, for a cable udp: only"));
+                        return Err(bad("key-file", "an absolute path, for udp: only"));
                     }
                     *key_file = Some(value.into());
                 }
@@ -177,7 +180,7 @@ fn delay(value: &str) -> Result<Duration, CableUrlError> {
     let bad = || CableUrlError::Value {
         option: "delay",
         value: value.to_owned(),
-        want: "a time up to one second, such as 500us or 2ms",
+        want: "a time of at most one second, such as 500us or 2ms",
     };
     let (number, unit) = value.split_at(value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len()));
     let n: u64 = number.parse().map_err(|_| bad())?;
@@ -246,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_urls_say_what_would_do() {
+    fn bad_urls_are_reported_with_a_hint() {
         for (text, hint) in [
             ("tcp:1", "shm:/path/to.sock"),
             ("shm:gw.sock", "shm:/run/ibfab.sock"),

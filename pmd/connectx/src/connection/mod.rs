@@ -1,4 +1,4 @@
-//! Connections as a queue pair keeps them: reliable (IBA 9.7) and unreliable ones (IBA 9.8.2). What is done with them is in
+//! State of a queue pair's connection: reliable (IBA 9.7) or unreliable (IBA 9.8.2). The operations are in
 //! [`crate::rc`] and [`crate::uc`].
 
 pub(crate) mod requester;
@@ -11,7 +11,7 @@ use hca::{AddressVector, RcToReceive};
 use requester::Requester;
 use responder::Responder;
 
-/// Both halves of a reliably connected queue pair and the way to its other end.
+/// Both halves of a reliably connected queue pair and the path to its peer.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) av: AddressVector,

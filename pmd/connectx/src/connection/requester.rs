@@ -1,4 +1,4 @@
-//! What the sending half of a connection remembers: messages begun, window, acknowledges, go-back-N, retries.
+//! State of the requester of a connection: started messages, window, acknowledges, go-back-N, retries.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -12,17 +12,17 @@ use prm::{AtomicSegment, ControlSegment, RemoteAddressSegment, SendOpcode, XrcSe
 /// Most packets sent and not acknowledged.
 pub(crate) const WINDOW: u32 = 512;
 
-/// A work request that has been begun.
+/// A started work request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message {
     pub(crate) control: Control,
     /// It names the shared receive queue that it is for.
     pub(crate) xrc: bool,
     pub(crate) first: Psn,
-    /// Packets it takes; 0 for what happens within the device.
+    /// Packets of the message; 0 for an operation within the device.
     pub(crate) packets: u32,
     pub(crate) length: u64,
-    /// It cannot be carried out; said when all before it is done.
+    /// Reason that it cannot be executed; reported after all requests before it have completed.
     pub(crate) fault: Option<WcStatus>,
 }
 
@@ -31,27 +31,27 @@ impl Message {
         self.first.add(self.packets)
     }
 
-    /// Nothing will arrive that could be acknowledged: it has no packets, or has failed.
+    /// True if there is nothing to acknowledge: the message has no packets, or has failed.
     pub(crate) const fn sends_nothing(&self) -> bool {
         self.packets == 0 || self.fault.is_some()
     }
 
-    /// It is answered by what it asks for: an RDMA READ or an atomic operation.
+    /// True for an RDMA READ or an atomic operation, which a response completes.
     pub(crate) fn asks(&self) -> bool {
         self.control.operation() == Some(SendOpcode::RdmaRead) || self.is_atomic()
     }
 
-    /// An atomic operation.
+    /// True for an atomic operation.
     pub(crate) fn is_atomic(&self) -> bool {
         matches!(self.control.operation(), Some(SendOpcode::CompareSwap | SendOpcode::FetchAdd))
     }
 
-    /// Where the segments of its operation begin.
+    /// Offset of the segments of its operation.
     pub(crate) const fn operation_at(&self) -> usize {
         size_of::<ControlSegment>() + if self.xrc { size_of::<XrcSegment>() } else { 0 }
     }
 
-    /// Where its data segments begin.
+    /// Offset of its data segments.
     pub(crate) fn data_at(&self) -> usize {
         self.operation_at()
             + match self.control.operation() {
@@ -70,9 +70,9 @@ impl Message {
 #[derive(Debug, Default)]
 pub(crate) struct Requester {
     pub(crate) begun: VecDeque<Message>,
-    /// The message in `begun` that `next` belongs to; its length if none.
+    /// Index in `begun` of the message that `next` belongs to; the length of `begun` if none.
     pub(crate) cursor: usize,
-    /// PSN to be sent next.
+    /// PSN of the next packet to send.
     pub(crate) next: Psn,
     /// PSN behind the last one ever sent.
     pub(crate) top: Psn,
@@ -84,13 +84,13 @@ pub(crate) struct Requester {
     pub(crate) retries_left: u8,
     pub(crate) rnr_left: u8,
     pub(crate) rnr_until: Option<Instant>,
-    /// Part of an answer is missing, and has been asked for again.
+    /// Part of a response is missing and was requested again.
     pub(crate) gap: bool,
     pub(crate) ack_by: Option<Instant>,
 }
 
 impl Requester {
-    /// RTR to RTS.
+    /// Initializes the requester in the transition from RTR to RTS.
     pub(crate) fn start(&mut self, how: &RcToSend) {
         *self = Self {
             next: how.sq_psn,
@@ -113,14 +113,14 @@ impl Requester {
         self.next.since(self.oldest) >= WINDOW
     }
 
-    /// Goes (back) to `psn`.
+    /// Moves the send position to `psn`, forward or back.
     pub(crate) fn seek(&mut self, psn: Psn) {
         self.next = psn;
         self.cursor =
             self.begun.iter().position(|m| psn.since(m.first) < m.packets).unwrap_or(self.begun.len());
     }
 
-    /// Takes it that everything before `psn` has arrived. True if that is news.
+    /// Acknowledges everything before `psn`. Returns true if this is new.
     pub(crate) fn advance(&mut self, psn: Psn, now: Instant) -> bool {
         let news = psn != self.oldest;
         self.oldest = psn;
@@ -139,24 +139,24 @@ impl Requester {
         (self.timeout.code() != 0).then(|| now + self.timeout.duration())
     }
 
-    /// The PSN that the oldest request without its whole answer waits for, if it is not behind `psn`.
+    /// The PSN awaited by the oldest request without a complete response, unless it is behind `psn`.
     pub(crate) fn answer_due(&self, psn: Psn) -> Option<Psn> {
-        let asked = self.begun.iter().find(|m| self.is_under_way(m))?;
-        let due = if self.oldest.is_at_or_after(asked.first) { self.oldest } else { asked.first };
+        let awaited = self.begun.iter().find(|m| self.is_under_way(m))?;
+        let due = if self.oldest.is_at_or_after(awaited.first) { self.oldest } else { awaited.first };
         psn.is_at_or_after(due).then_some(due)
     }
 
-    /// True for a request without its whole answer.
+    /// True for a request without a complete response.
     fn is_under_way(&self, message: &Message) -> bool {
         message.asks() && message.packets > 0 && !self.oldest.is_at_or_after(message.end())
     }
 
-    /// Requests without their whole answers that stand before message `index`.
+    /// Number of requests without a complete response before message `index`.
     pub(crate) fn asked_before(&self, index: usize) -> usize {
         self.begun.iter().take(index).filter(|m| self.is_under_way(m)).count()
     }
 
-    /// Takes the oldest work request if it is done or at fault.
+    /// Takes the oldest work request if it is finished or has failed.
     pub(crate) fn settled(&mut self) -> Option<Message> {
         let front = self.begun.front()?;
         if front.fault.is_none() && !self.oldest.is_at_or_after(front.end()) {
@@ -166,13 +166,13 @@ impl Requester {
         self.begun.pop_front()
     }
 
-    /// Takes the oldest work request whatever it is.
+    /// Takes the oldest work request in any state.
     pub(crate) fn take_begun(&mut self) -> Option<Control> {
         self.cursor = 0;
         Some(self.begun.pop_front()?.control)
     }
 
-    /// Ends all waiting.
+    /// Clears all deadlines.
     pub(crate) fn stop(&mut self) {
         self.rnr_until = None;
         self.ack_by = None;

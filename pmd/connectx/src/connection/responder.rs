@@ -1,4 +1,4 @@
-//! What the receiving half of a connection remembers: order, the message that comes in, what it owes.
+//! State of the responder of a connection: order, the incoming message, and the replies that it owes.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -9,55 +9,55 @@ use ib_wire::packet::{AtomicEth, Opcode, RnrTimer, Syndrome};
 use crate::object::mr::Member;
 use crate::scatter::Spot;
 
-/// An acknowledge is sent at the latest after this many packets, asked for or not.
+/// An acknowledge is sent after at most this many packets, requested or not.
 const ACK_EVERY: u8 = 64;
 
-/// What the responder owes the other end.
+/// A reply that the responder owes the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reply {
-    /// All up to the expected PSN.
+    /// An acknowledge of all packets before the expected PSN.
     Ack,
     /// A refusal of one PSN.
     Nak(Psn, Syndrome),
 }
 
-/// A message of which packets are missing.
+/// An incomplete message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Incoming {
-    /// A SEND into the receive of this counter, and how far that is filled.
+    /// A SEND into the receive with this counter, and its fill position.
     Send { counter: u16, received: u64, spot: Spot },
     /// An RDMA WRITE.
     Write { rkey: u32, address: u64, left: u64, length: u32 },
 }
 
-/// An answer that is not sent yet, or not all of it.
+/// A response that is not sent completely.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer {
-    /// Of the next packet.
+    /// PSN of the next packet.
     pub(crate) psn: Psn,
     pub(crate) content: Content,
-    /// It was given before.
+    /// It is a repetition.
     pub(crate) again: bool,
 }
 
-/// What an answer brings.
+/// Content of a response.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Content {
-    /// Of an RDMA READ: the memory that it asks for, as it is when a packet goes.
+    /// Response to an RDMA READ: the requested memory, read when each packet is sent.
     Memory {
-        /// Who it may be read by.
+        /// The owner of the rights to read it.
         member: Member,
         rkey: u32,
         address: u64,
         left: u32,
-        /// Its first packet has gone.
+        /// Its first packet was sent.
         begun: bool,
     },
-    /// Of an atomic operation: what was there before.
+    /// Response to an atomic operation: the original value.
     Value(u64),
 }
 
-/// An atomic operation that was carried out.
+/// An atomic operation that was executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Atomic {
     pub(crate) psn: Psn,
@@ -73,15 +73,16 @@ pub(crate) struct Responder {
     pub(crate) reply: Option<Reply>,
     pub(crate) since_ack: u8,
     pub(crate) rnr: RnrTimer,
-    /// A refusal went out; what comes before the refused PSN arrives again is not refused once more.
+    /// A NAK was sent. Later packets are not refused again until the refused PSN arrives.
     pub(crate) refused: bool,
     pub(crate) incoming: Option<Incoming>,
-    /// Answers to be given, in their order and before `reply`.
+    /// Responses to send in order, before `reply`.
     pub(crate) answers: VecDeque<Answer>,
-    /// The last atomic operations and what was there before each: one whose answer was lost comes again and must not be carried out
-    /// twice (IBA 9.4.5). As many as answers may be owed at once; who asks no more than that asks for no older one again.
+    /// The last atomic operations and their original values. If a response is lost, the request is repeated
+    /// and must not be executed twice (IBA 9.4.5). The length is the limit of concurrent requests; a
+    /// requester within that limit never repeats an older one.
     kept: VecDeque<(Atomic, u64)>,
-    /// By then the message that comes in goes on, if it holds a receive of a shared queue.
+    /// Deadline of the next packet of the incoming message, if it holds a shared receive.
     pub(crate) goes_on_by: Option<Instant>,
 }
 
@@ -101,21 +102,21 @@ impl Responder {
         }
     }
 
-    /// The next packet has been carried out. True if an acknowledge is owed, which is asked for or not.
+    /// Advances past the packet just executed. Returns true if an acknowledge is owed, `requested` or not.
     #[inline(always)]
-    pub(crate) fn pass(&mut self, asked: bool) -> bool {
+    pub(crate) fn pass(&mut self, requested: bool) -> bool {
         self.epsn = self.epsn.add(1);
         self.refused = false;
         self.since_ack = self.since_ack.saturating_add(1);
         let stale = matches!(self.reply, Some(Reply::Nak(..)));
-        let owed = asked || self.since_ack >= ACK_EVERY || stale;
+        let owed = requested || self.since_ack >= ACK_EVERY || stale;
         if owed {
             self.reply = Some(Reply::Ack);
         }
         owed
     }
 
-    /// Keeps the outcome of an atomic operation, and of no more than `depth` with it.
+    /// Keeps the result of an atomic operation, and at most `depth` results in total.
     pub(crate) fn keep(&mut self, atomic: Atomic, was: u64, depth: usize) {
         while self.kept.len() >= depth.max(1) {
             self.kept.pop_front();
@@ -123,12 +124,13 @@ impl Responder {
         self.kept.push_back((atomic, was));
     }
 
-    /// The outcome of an atomic operation that was carried out, if it is still known.
+    /// The result of an atomic operation that was executed, if it is still kept.
     pub(crate) fn kept(&self, atomic: &Atomic) -> Option<u64> {
         self.kept.iter().rev().find(|(done, _)| done == atomic).map(|(_, was)| *was)
     }
 
-    /// The connection is in error: nothing goes out any more but a refusal that has led there, and what is owed before it.
+    /// Stops the responder on a connection error. It still sends the refusal that caused the error and
+    /// replies owed before it.
     pub(crate) fn fall_silent(&mut self) {
         if !matches!(self.reply, Some(Reply::Nak(_, Syndrome::Nak(_)))) {
             self.answers.clear();
@@ -137,7 +139,7 @@ impl Responder {
         self.goes_on_by = None;
     }
 
-    /// Takes the receive that a message has begun to fill.
+    /// Takes the receive that a message has partly filled.
     pub(crate) fn take_receive(&mut self) -> Option<u16> {
         match self.incoming.take() {
             Some(Incoming::Send { counter, .. }) => Some(counter),

@@ -1,4 +1,4 @@
-//! What an unreliable connection remembers: in each direction the message of which a part has gone, or come, and no more.
+//! State of an unreliable connection: the partly transferred message in each direction.
 
 use ib_wire::{Mtu, Psn, Qpn};
 
@@ -6,31 +6,31 @@ use super::responder::Incoming;
 use crate::wqe::Control;
 use hca::{AddressVector, UcToReceive};
 
-/// A work request of which packets are still to go.
+/// A work request that is partly sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outgoing {
     pub(crate) control: Control,
-    /// Bytes of the message.
+    /// Length of the message in bytes.
     pub(crate) length: u64,
-    /// Bytes that have gone.
+    /// Bytes sent.
     pub(crate) sent: u64,
 }
 
-/// An unreliably connected queue pair and the way to its other end.
+/// An unreliably connected queue pair and the path to its peer.
 #[derive(Debug)]
 pub(crate) struct Unreliable {
     pub(crate) av: AddressVector,
     pub(crate) dest_qpn: Qpn,
     pub(crate) mtu: Mtu,
-    /// PSN to be sent next.
+    /// PSN of the next packet to send.
     pub(crate) next: Psn,
     pub(crate) outgoing: Option<Outgoing>,
-    /// PSN to come next.
+    /// PSN of the next packet expected.
     pub(crate) expected: Psn,
     pub(crate) incoming: Option<Incoming>,
-    /// The receive of a message that was lost: the next message gets it.
+    /// The receive of a lost message, which the next message uses.
     pub(crate) spare: Option<u16>,
-    /// A message has come.
+    /// A message has arrived.
     pub(crate) heard: bool,
 }
 
@@ -49,14 +49,14 @@ impl Unreliable {
         }
     }
 
-    /// The message that comes in is lost. Its receive stays for the next one.
+    /// Drops the incoming message. Its receive is kept for the next one.
     pub(crate) fn lose(&mut self) {
         if let Some(Incoming::Send { counter, .. }) = self.incoming.take() {
             self.spare = Some(counter);
         }
     }
 
-    /// Takes the receive that it has taken and not completed.
+    /// Takes the receive that was taken and has not completed.
     pub(crate) fn take_receive(&mut self) -> Option<u16> {
         self.lose();
         self.spare.take()

@@ -1,4 +1,4 @@
-//! Queue pairs: what they are made with, their life.
+//! Engine calls that create, modify and destroy queue pairs.
 
 use ib_wire::{Gid, Psn, Qpn};
 
@@ -14,14 +14,14 @@ use crate::queue_counters::QueueCount;
 use crate::region::RegionMemory;
 use hca::{HcaError, PortNumber, QpState, QpTransition, RcToReceive, UcToReceive, WcStatus};
 
-/// What a queue pair is made with.
+/// Parameters of a queue pair.
 #[derive(Debug)]
 pub struct QpAttributes {
-    /// What it is for.
+    /// Transport or purpose.
     pub kind: QpKind,
-    /// Its port, as long as [`Engine::set_qp_port`] names no other.
+    /// Its port, until [`Engine::set_qp_port`] changes it.
     pub port: PortNumber,
-    /// The send ring: WQEBBs.
+    /// The send ring of WQEBBs.
     pub send_ring: RegionMemory,
     /// The receive ring and the bytes of a slot; `None` with a shared receive queue.
     pub receive_ring: Option<(RegionMemory, usize)>,
@@ -33,7 +33,7 @@ pub struct QpAttributes {
     pub send_cq: u32,
     /// Completion queue of receives.
     pub recv_cq: u32,
-    /// What completions call it, 24 bits.
+    /// Identifier in completions, 24 bits.
     pub user_index: u32,
 }
 
@@ -59,7 +59,7 @@ impl Engine {
         let trust = if a.kind == QpKind::Umr { Trust::Domains } else { Trust::Lists };
         let domain = Member { queue_pair: Some(qpn), trust, ..Member::default() };
         let mut receives = match (a.srq, &a.receive_ring) {
-            // Of the XRC ones only targets take receives.
+            // Of the XRC queue pairs only targets have receives.
             (Some(n), _) if self.dev.srq(n).is_some_and(|srq| srq.xrc.is_none()) => Receives::Shared(n),
             (Some(n), _) => return Err(not_found("shared receive queue", n)),
             (None, Some((ring, stride))) => Receives::Own(
@@ -81,7 +81,7 @@ impl Engine {
         Ok(qpn)
     }
 
-    /// The port of a queue pair that is in RESET or INIT, from now on; the groups that it is attached to are those of that port.
+    /// Changes the port of a queue pair in RESET or INIT. Its multicast attachments move with it.
     pub fn set_qp_port(&mut self, qpn: Qpn, port: PortNumber) -> Result<(), HcaError> {
         self.port(port)?;
         let index = port.0 - 1;
@@ -105,7 +105,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Moves a queue pair to another state. Of each port's special ones only one can be out of RESET.
+    /// Moves a queue pair to another state. Only one of each port's special queue pairs can be out of RESET.
     pub fn modify_qp(&mut self, qpn: Qpn, to: &QpTransition) -> Result<(), HcaError> {
         let Self { qps, dev, .. } = self;
         let qp = qps.get(qpn).ok_or_else(|| not_found("queue pair", qpn))?;
@@ -139,7 +139,8 @@ impl Engine {
                 dev.flush(qp);
             }
             Consequence::Reset => {
-                // A shared queue's entry must come back all the same: nobody else knows of it.
+                // The entry of a shared queue must complete, because the host would otherwise never learn of
+                // it.
                 let shared = qp.receives.are_shared();
                 if let Some(counter) = qp.take_begun_receive().filter(|_| shared) {
                     dev.fail_receive(&Face::receiving(qp, dev), counter, WcStatus::Flushed);
@@ -148,7 +149,7 @@ impl Engine {
                 qp.deadline = None;
                 qp.rc = None;
                 qp.uc = None;
-                qp.tells_drained = false;
+                qp.notify_drained = false;
                 qp.sq.reset();
                 match &mut qp.receives {
                     Receives::Own(rq) => rq.reset(),
@@ -162,14 +163,14 @@ impl Engine {
         Ok(())
     }
 
-    /// The index into the P_Key table that a queue pair sends with from now on.
+    /// Sets the index in the P_Key table that a queue pair sends with.
     pub fn set_pkey_index(&mut self, qpn: Qpn, index: u16) {
         if let Some(qp) = self.qps.real(qpn) {
             qp.pkey_index = index;
         }
     }
 
-    /// Puts a queue pair into a protection domain, with the receive queue that is its own.
+    /// Moves a queue pair and its own receive queue to a protection domain.
     pub fn set_qp_domain(&mut self, qpn: Qpn, domain: ProtectionDomain) -> Result<(), HcaError> {
         let qp = self.qps.real(qpn).ok_or_else(|| not_found("queue pair", qpn))?;
         qp.domain.domain = domain;
@@ -179,15 +180,16 @@ impl Engine {
         Ok(())
     }
 
-    /// Lets a queue pair give keys memory by the addresses of pages; a new one may not, if it is not of the kind for it.
+    /// Permits a queue pair to set the memory of keys by page addresses. By default only queue pairs of kind
+    /// UMR may do so.
     pub fn allow_page_lists(&mut self, qpn: Qpn) -> Result<(), HcaError> {
         let trust = &mut self.qps.real(qpn).ok_or_else(|| not_found("queue pair", qpn))?.domain.trust;
         *trust = (*trust).max(Trust::Pages);
         Ok(())
     }
 
-    /// Lets work requests of a queue pair, and of the receive queue that is its own, name the host's memory by the reserved key; those of
-    /// a new one may not. The memory is that of [`Engine::set_bus`].
+    /// Permits the work requests of a queue pair, and of its own receive queue, to use the reserved key. The
+    /// default is not permitted. The memory is that of [`Engine::set_bus`].
     pub fn allow_reserved_key(&mut self, qpn: Qpn) -> Result<(), HcaError> {
         let qp = self.qps.real(qpn).ok_or_else(|| not_found("queue pair", qpn))?;
         qp.domain.reserved = true;
@@ -197,36 +199,38 @@ impl Engine {
         Ok(())
     }
 
-    /// What a connection may do from now on.
+    /// Sets the remote operations of a connection.
     pub fn set_remote_operations(&mut self, qpn: Qpn, remote: RemoteOperations) -> Result<(), HcaError> {
         self.qps.real(qpn).ok_or_else(|| not_found("queue pair", qpn))?.remote = remote;
         Ok(())
     }
 
-    /// Whether a datagram queue pair gets what it sends to a group that it is attached to itself; a new one does not.
+    /// Sets whether a datagram queue pair receives its own packets to a group that it is attached to. The
+    /// default is no.
     pub fn set_multicast_loopback(&mut self, qpn: Qpn, to_itself: bool) -> Result<(), HcaError> {
         self.qps.real(qpn).ok_or_else(|| not_found("queue pair", qpn))?.hears_itself = to_itself;
         Ok(())
     }
 
-    /// Puts a queue pair into a set of counters, 0 for none; numbers from [`COUNTER_SETS`](crate::COUNTER_SETS) on count nothing.
+    /// Assigns a queue pair to a set of counters; 0 means none. Numbers from
+    /// [`COUNTER_SETS`](crate::COUNTER_SETS) on count nothing.
     pub fn set_counter_set(&mut self, qpn: Qpn, set: u8) -> Result<(), HcaError> {
         self.qps.real(qpn).ok_or_else(|| not_found("queue pair", qpn))?.counter_set = set;
         Ok(())
     }
 
-    /// What the queue pairs of a set have counted since it was cleared.
+    /// A counter of a set of queue pairs, since the set was last cleared.
     #[must_use]
     pub fn queue_counter(&self, set: u8, what: QueueCount) -> u64 {
         self.dev.queue_counters.get(set, what)
     }
 
-    /// Begins to count anew.
+    /// Clears the counters of a set.
     pub fn clear_queue_counters(&mut self, set: u8) {
         self.dev.queue_counters.clear(set);
     }
 
-    /// True if nothing that was posted to a queue pair's send queue waits to be sent.
+    /// True if no request in a queue pair's send queue waits to be sent.
     pub fn sends_are_done(&mut self, qpn: Qpn) -> bool {
         self.qps.real(qpn).is_none_or(|qp| qp.sq.pending() == 0)
     }
@@ -241,7 +245,8 @@ impl Engine {
         Ok(self.qps.get(qpn).ok_or_else(|| not_found("queue pair", qpn))?.state)
     }
 
-    /// The numbers of the packets that a queue pair sends next and, where it has another end, expects next.
+    /// The PSN of the next packet that a queue pair sends and, for a connection, the PSN that it expects
+    /// next.
     pub fn qp_psns(&self, qpn: Qpn) -> Option<(Psn, Option<Psn>)> {
         let qp = self.qps.get(qpn)?;
         Some(match (&qp.rc, &qp.uc) {
@@ -251,7 +256,7 @@ impl Engine {
         })
     }
 
-    /// Destroys a queue pair. Everything outstanding completes as flushed first.
+    /// Destroys a queue pair. All outstanding work requests complete as flushed first.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), HcaError> {
         let Self { qps, dev, .. } = self;
         let qp = qps.real(qpn).ok_or_else(|| not_found("queue pair", qpn))?;
@@ -267,7 +272,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Lets a datagram queue pair receive a group.
+    /// Attaches a datagram queue pair to a multicast group.
     pub fn attach_multicast(&mut self, qpn: Qpn, group: Gid) -> Result<(), HcaError> {
         let Self { qps, dev, .. } = self;
         let qp = qps.real(qpn).filter(|qp| qp.kind == QpKind::Ud);
@@ -276,7 +281,7 @@ impl Engine {
         attached.then_some(()).ok_or(HcaError::Exhausted("multicast attachments"))
     }
 
-    /// Ends that.
+    /// Detaches a datagram queue pair from a multicast group.
     pub fn detach_multicast(&mut self, qpn: Qpn, group: Gid) -> Result<(), HcaError> {
         let Self { qps, dev, .. } = self;
         let qp = qps.real(qpn).ok_or_else(|| not_found("queue pair", qpn))?;

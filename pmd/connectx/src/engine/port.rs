@@ -1,4 +1,4 @@
-//! What the host asks of ports and their tables.
+//! Engine calls on ports and their tables.
 
 use gidcache::{Attributes, Entry};
 use ib_wire::mad::{MAD_LEN, MadHeader, MgmtClass};
@@ -30,8 +30,9 @@ impl Engine {
         self.port(port).is_ok_and(|p| p.ethernet.is_some())
     }
 
-    /// What the agents of a port answer to a request of subnet or performance management that its host makes, which does not go
-    /// over the cable. `None` for what has no answer: it is no request, of another class, or does not know the M_Key.
+    /// The response of a port's agents to a subnet or performance management request from its own host, which
+    /// does not use the cable. `None` if there is no response: the MAD is no request, is of another class, or
+    /// has a wrong M_Key.
     pub fn management(
         &mut self,
         port: PortNumber,
@@ -49,7 +50,7 @@ impl Engine {
                     Response::Answer(answer) => Some(answer.to_bytes()),
                     Response::None | Response::NotForAgent => None,
                     Response::Refused => {
-                        sma::tell_of_refusal(port, port.lid, &smp);
+                        sma::raise_bad_mkey_trap(port, port.lid, &smp);
                         None
                     }
                 }
@@ -58,12 +59,13 @@ impl Engine {
         }
     }
 
-    /// A port as the subnet manager sees it, without its M_Key.
+    /// PortInfo of a port, without its M_Key.
     pub fn port_info(&self, port: PortNumber) -> Result<PortInfo, HcaError> {
         Ok(sma::port_info(self.port(port)?))
     }
 
-    /// Sets those capabilities of a port that `mask` names as `value` says, and tells the subnet manager of a change (trap 144).
+    /// Sets the capabilities of a port that `mask` selects to their value in `value`, and notifies the subnet
+    /// manager of a change (trap 144).
     pub fn set_capabilities(
         &mut self,
         port: PortNumber,
@@ -79,7 +81,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives the node another description, and tells the subnet manager (trap 144).
+    /// Sets the node description, and notifies the subnet manager (trap 144).
     pub fn set_description(&mut self, description: String) {
         let Self { dev, config, .. } = self;
         if config.description != description {
@@ -90,7 +92,7 @@ impl Engine {
         }
     }
 
-    /// Plugs a cable into a port, or pulls it.
+    /// Connects a cable to a port, or disconnects it.
     pub fn set_cable(&mut self, port: PortNumber, cable: Option<CableEnd>) -> Result<(), HcaError> {
         let Self { dev, .. } = self;
         let index = usize::from(port.0).wrapping_sub(1);
@@ -112,7 +114,7 @@ impl Engine {
         self.port(port).ok()?.cable.as_ref()
     }
 
-    /// Gives a port a LID and makes it ACTIVE, as a subnet manager would: for devices joined without one.
+    /// Sets a port's LID and makes it ACTIVE, as a subnet manager would; for devices connected without one.
     pub fn activate(&mut self, port: PortNumber, lid: Lid, mtu: Mtu) -> Result<(), HcaError> {
         let Self { dev, .. } = self;
         let index = usize::from(port.0).wrapping_sub(1);
@@ -130,7 +132,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives an InfiniBand port's GIDs their prefix, as a subnet manager would.
+    /// Sets the prefix of an InfiniBand port's GIDs, as a subnet manager would.
     pub fn set_gid_prefix(&mut self, port: PortNumber, prefix: u64) -> Result<(), HcaError> {
         self.port_mut(port)?.gids.set_prefix(prefix);
         Ok(())
@@ -142,7 +144,7 @@ impl Engine {
         written.map(drop).ok_or_else(|| not_found("block of GUIDs", block))
     }
 
-    /// What a port is now.
+    /// Current attributes of a port.
     pub fn port_attributes(&self, port: PortNumber) -> Result<PortAttributes, HcaError> {
         let p = self.port(port)?;
         Ok(PortAttributes {
@@ -161,8 +163,8 @@ impl Engine {
         })
     }
 
-    /// Makes an InfiniBand port one of several behind a LID, as a virtual function's is: it sends no data packet without a GRH, and
-    /// takes none in.
+    /// Makes an InfiniBand port share its LID with others, as the port of a virtual function does: it sends
+    /// and accepts data packets only with a GRH.
     pub fn require_grh(&mut self, port: PortNumber) -> Result<(), HcaError> {
         self.port_mut(port)?.grh_required = true;
         Ok(())
@@ -190,7 +192,7 @@ impl Engine {
         self.dev.ports.iter().flat_map(of).collect()
     }
 
-    /// Writes or empties an entry of an Ethernet port's GID table.
+    /// Writes or clears an entry of an Ethernet port's GID table.
     pub fn set_gid(
         &mut self,
         port: PortNumber,
@@ -205,7 +207,10 @@ impl Engine {
             Ok(false) => {}
             Err(Refused::Index) => return Err(not_found("GID index", index)),
             Err(Refused::Kind) => {
-                return Err(HcaError::Environment(format!("port {} has no such GID to be written", port.0)));
+                return Err(HcaError::Environment(format!(
+                    "port {} has no writable GID of this index and type",
+                    port.0
+                )));
             }
         }
         Ok(())

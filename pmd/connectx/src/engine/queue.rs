@@ -1,4 +1,4 @@
-//! Memory keys, completion queues and shared receive queues.
+//! Engine calls on memory keys, completion queues and shared receive queues.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -17,36 +17,36 @@ use hca::{HcaError, QpTransition};
 /// Most completion queues, and most shared receive queues.
 const MAX_QUEUES: usize = 4096;
 
-/// How a shared receive queue stands.
+/// State of a shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SrqStatus {
-    /// The limit whose event is still to come; 0 for none.
+    /// The limit if its event is armed; 0 if it is not.
     pub limit: u16,
-    /// Receives that are posted and not taken.
+    /// Receives posted and not consumed.
     pub posted: u16,
-    /// It gives no receives any more.
+    /// It supplies no more receives.
     pub broken: bool,
 }
 
-/// How a completion queue stands.
+/// State of a completion queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CqStatus {
-    /// Entries.
+    /// Number of entries.
     pub entries: u32,
-    /// Index of the host, 24 bits.
+    /// Consumer index of the host, 24 bits.
     pub consumer: u32,
-    /// Index of the device, 24 bits.
+    /// Producer index of the device, 24 bits.
     pub producer: u32,
-    /// `None` if it is not armed; true if it is for solicited completions and failures alone.
+    /// `None` if it is not armed; true if it is armed for solicited completions and failures only.
     pub solicited_only: Option<bool>,
-    /// Completions were lost: it takes none any more.
+    /// Completions were lost: it accepts no more.
     pub overrun: bool,
-    /// Completions for one event, and how late it may be; `None` for no moderation.
+    /// Completions for one event and its longest delay; `None` without moderation.
     pub moderation: Option<(u16, Duration)>,
 }
 
 impl Engine {
-    /// Registers memory. Users of the key name its first byte by `start`. The key is lkey and rkey.
+    /// Registers memory. Users of the key name its first byte by `start`. The key is both lkey and rkey.
     pub fn register(
         &mut self,
         start: u64,
@@ -57,7 +57,7 @@ impl Engine {
         key.ok_or(HcaError::Exhausted("memory keys"))
     }
 
-    /// Registers memory under a key whose low byte its owner chooses.
+    /// Registers memory under a key with a low byte chosen by its owner.
     pub fn register_tagged(
         &mut self,
         tag: u8,
@@ -69,48 +69,48 @@ impl Engine {
         key.ok_or(HcaError::Exhausted("memory keys"))
     }
 
-    /// Makes a key that queue pairs of its domain give memory to by work requests, and take it from. Until then it is free. The result
-    /// names it here, whatever its low byte is later on.
+    /// Creates a free key whose memory queue pairs of its domain set and release by work requests. The result
+    /// names the key in this interface, even after its low byte changes.
     pub fn create_fast_key(&mut self, how: &FastKey) -> Result<u32, HcaError> {
         self.dev.mrs.create_fast(how)
     }
 
-    /// How a key stands.
+    /// State of a key.
     pub fn query_key(&self, key: u32) -> Result<KeyStatus, HcaError> {
         self.dev.mrs.query(key).ok_or_else(|| not_found("memory key", key))
     }
 
-    /// The host's memory by the addresses that lists of pages name, from now on: of keys that have such a list already, too. A new
+    /// Sets the host's memory by the addresses in lists of pages, including the lists of existing keys. A new
     /// device has none.
     pub fn set_bus(&mut self, memory: impl Into<RegionMemory>) {
         self.dev.mrs.bus = Some(memory.into());
     }
 
-    /// Gives a registration other memory.
+    /// Replaces the memory of a registration.
     pub fn replace_memory(&mut self, key: u32, memory: impl Into<RegionMemory>) -> Result<(), HcaError> {
         let replaced = self.dev.mrs.replace(key, memory.into());
         replaced.then_some(()).ok_or_else(|| not_found("memory key", key))
     }
 
-    /// Puts a key into a protection domain.
+    /// Moves a key to a protection domain.
     pub fn set_key_domain(&mut self, key: u32, domain: ProtectionDomain) -> Result<(), HcaError> {
         self.dev.mrs.set_domain(key, domain).then_some(()).ok_or_else(|| not_found("memory key", key))
     }
 
-    /// True if there are keys in a protection domain: it is not free yet.
+    /// True if a protection domain still contains keys.
     #[must_use]
     pub fn has_keys_in(&self, domain: ProtectionDomain) -> bool {
         self.dev.mrs.any_in(domain)
     }
 
-    /// Puts a shared receive queue into a protection domain: that of the keys of its receives.
+    /// Sets the protection domain of a shared receive queue, which is that of the keys of its receives.
     pub fn set_srq_domain(&mut self, number: u32, domain: ProtectionDomain) -> Result<(), HcaError> {
         let srq = self.dev.srqs.get_mut(number as usize).and_then(Option::as_mut);
         srq.ok_or_else(|| not_found("shared receive queue", number))?.domain = domain;
         Ok(())
     }
 
-    /// Ends a registration.
+    /// Removes a registration.
     pub fn deregister(&mut self, key: u32) -> Result<(), HcaError> {
         self.dev.mrs.deregister(key).then_some(()).ok_or_else(|| not_found("memory key", key))
     }
@@ -123,21 +123,22 @@ impl Engine {
         place(&mut self.dev.cqs, cq, "completion queues")
     }
 
-    /// Lets a completion queue go on in another ring. The last entry of the old one, of opcode
-    /// [`Resize`](prm::CqeOpcode::Resize), says so: the host moves what it has not read before it to the new ring, each one place
-    /// on. Nothing is written to the old one any more. An error leaves all as it was.
+    /// Moves a completion queue to another ring. The last entry in the old ring has the opcode
+    /// [`Resize`](prm::CqeOpcode::Resize) and announces the move. The host moves the unread entries before it
+    /// to the new ring, each one slot further. The device does not write to the old ring again. An error
+    /// changes nothing.
     pub fn resize_cq(&mut self, number: u32, ring: impl Into<RegionMemory>) -> Result<(), ResizeError> {
         self.dev.cq(number).ok_or(ResizeError::NotFound(number))?.resize(ring.into())
     }
 
-    /// From now on an event of a completion queue that was asked for comes when `count` completions are there, or `period` after the
-    /// first of them; at the first one if either is zero.
+    /// Sets the event moderation of a completion queue. An armed event is raised after `count` completions,
+    /// or `period` after the first of them. If either is zero, it is raised at the first completion.
     pub fn moderate_cq(&mut self, number: u32, count: u16, period: Duration) -> Result<(), HcaError> {
         let moderated = self.dev.moderate_cq(number, Moderation::new(count, period));
         moderated.then_some(()).ok_or_else(|| not_found("completion queue", number))
     }
 
-    /// How a completion queue stands.
+    /// State of a completion queue.
     pub fn query_cq(&self, number: u32) -> Result<CqStatus, HcaError> {
         let cq = self.dev.cqs.get(number as usize).and_then(Option::as_ref);
         let cq = cq.ok_or_else(|| not_found("completion queue", number))?;
@@ -148,26 +149,27 @@ impl Engine {
         Ok(CqStatus { entries, consumer, producer, solicited_only, overrun, moderation })
     }
 
-    /// Asks for one event of a completion queue ([`Engine::next_completion_event`]): at the first completion behind index
-    /// `consumer` (24 bits), or at the first solicited or failed one. It comes at once if such a completion is there, but see
-    /// [`Engine::moderate_cq`].
+    /// Arms a completion queue for one event ([`Engine::next_completion_event`]): at the first completion
+    /// from index `consumer` (24 bits) on, or at the first solicited or failed one. The event is raised at
+    /// once if such a completion exists, subject to [`Engine::moderate_cq`].
     pub fn arm_cq(&mut self, number: u32, consumer: u32, solicited_only: bool) -> Result<(), HcaError> {
         let arm = if solicited_only { Arm::Solicited } else { Arm::Any };
         let armed = self.dev.arm_cq(number, consumer, arm);
         armed.then_some(()).ok_or_else(|| not_found("completion queue", number))
     }
 
-    /// From now on the events of a completion queue are told to an eventfd, in whoever's turn they come, and are not among
-    /// [`Engine::next_completion_event`].
+    /// Signals the events of a completion queue through an eventfd, whichever thread calls the engine. They
+    /// no longer appear in [`Engine::next_completion_event`].
     pub fn set_bell(&mut self, number: u32, bell: OwnedFd) -> Result<(), HcaError> {
         let cq = self.dev.cq(number).ok_or_else(|| not_found("completion queue", number))?;
         cq.bell = Some(bell);
         Ok(())
     }
 
-    /// Rings the bell of somebody who rests, if the device wants a turn now: for who gave it work and does not give it turns.
+    /// Signals the eventfd of a sleeping thread if the device has work; for a caller that posts work but does
+    /// not run the engine.
     pub fn wake(&mut self, now: Instant) {
-        if self.wants_turn(now) {
+        if self.has_work(now) {
             self.dev.wake_one();
         }
     }
@@ -202,36 +204,37 @@ impl Engine {
         place(&mut self.dev.srqs, srq, "shared receive queues")
     }
 
-    /// Arms the limit event of a shared receive queue: it comes once, when fewer than `limit` receives are posted.
+    /// Arms the limit event of a shared receive queue. It is raised once, when fewer than `limit` receives
+    /// are posted.
     pub fn arm_srq(&mut self, number: u32, limit: u16) -> Result<(), HcaError> {
         let srq = self.dev.srqs.get_mut(number as usize).and_then(Option::as_mut);
         srq.ok_or_else(|| not_found("shared receive queue", number))?.arm_limit(limit);
         Ok(())
     }
 
-    /// How a shared receive queue stands.
+    /// State of a shared receive queue.
     pub fn query_srq(&self, number: u32) -> Result<SrqStatus, HcaError> {
         let srq = self.dev.srqs.get(number as usize).and_then(Option::as_ref);
         let srq = srq.ok_or_else(|| not_found("shared receive queue", number))?;
         Ok(SrqStatus { limit: srq.armed_limit(), posted: srq.available(), broken: srq.is_broken() })
     }
 
-    /// Arms the limit event again at the limit that it had.
+    /// Arms the limit event again with the previous limit.
     pub fn rearm_srq(&mut self, number: u32) -> Result<(), HcaError> {
         let srq = self.dev.srqs.get_mut(number as usize).and_then(Option::as_mut);
         srq.ok_or_else(|| not_found("shared receive queue", number))?.rearm();
         Ok(())
     }
 
-    /// Takes all queue pairs on a shared receive queue to RESET: from now on nothing fills its receives.
+    /// Moves all queue pairs on a shared receive queue to RESET, after which nothing fills its receives.
     pub fn reset_users_of_srq(&mut self, number: u32) -> Result<(), HcaError> {
         let uses = |qp: &&Qp| matches!(qp.receives, Receives::Shared(n) if n == number);
         let users: Vec<_> = self.qps.all().filter(uses).map(|qp| qp.qpn).collect();
         users.into_iter().try_for_each(|qpn| self.modify_qp(qpn, &QpTransition::ToReset))
     }
 
-    /// Destroys a shared receive queue that no queue pair uses. An XRC one has no users but requests: the message that comes into one of its
-    /// receives ends with it, and with its receive.
+    /// Destroys a shared receive queue that no queue pair uses. An XRC queue is used by requests only: an
+    /// incoming message in one of its receives ends with the queue and its receive.
     pub fn destroy_srq(&mut self, number: u32) -> Result<(), HcaError> {
         let uses = |qp: &Qp| matches!(qp.receives, Receives::Shared(n) if n == number);
         if self.qps.all().any(uses) {
@@ -245,7 +248,7 @@ impl Engine {
 }
 
 fn place<T>(table: &mut Vec<Option<T>>, object: T, what: &'static str) -> Result<u32, HcaError> {
-    // Number 0 is never given out: records that are zero name nothing.
+    // Number 0 is never assigned, so that zeroed records name nothing.
     if table.is_empty() {
         table.push(None);
     }

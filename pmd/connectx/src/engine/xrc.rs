@@ -1,4 +1,4 @@
-//! Extended reliable connections (IBA annex A14): their targets, and their shared receive queues.
+//! Engine calls on extended reliable connections (IBA annex A14): targets and shared receive queues.
 
 use ib_wire::Qpn;
 
@@ -13,8 +13,9 @@ use crate::region::RegionMemory;
 use hca::{HcaError, PortNumber};
 
 impl Engine {
-    /// Creates the receiving end of an extended reliable connection, in RESET. It has no queues of its own. Requests that come by it reach
-    /// the XRC shared receive queues of its domain, and the memory of those queues' protection domains.
+    /// Creates the target of an extended reliable connection, in RESET. It has no queues of its own. Requests
+    /// that arrive at it access the XRC shared receive queues of its domain, and memory of their protection
+    /// domains.
     pub fn create_xrc_target(&mut self, port: PortNumber, domain: XrcDomain) -> Result<Qpn, HcaError> {
         self.port(port)?;
         let slot = self.qps.next_slot().ok_or(HcaError::Exhausted("queue pairs"))?;
@@ -41,7 +42,7 @@ impl Engine {
         Ok(number)
     }
 
-    /// True if a target or a shared receive queue is in an XRC domain: it is not free yet.
+    /// True if an XRC domain still contains a target or a shared receive queue.
     #[must_use]
     pub fn is_xrc_domain_used(&self, domain: XrcDomain) -> bool {
         let targets = self

@@ -1,4 +1,4 @@
-//! ARP (RFC 826) and neighbour discovery (RFC 4861): questions and answers as frames.
+//! ARP (RFC 826) and neighbor discovery (RFC 4861): requests and replies as frames.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -14,13 +14,13 @@ use super::{EthernetHeader, MacAddress, multicast_mac};
 
 const BROADCAST: MacAddress = [0xff; 6];
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-/// Hop limit that shows that no router had a message in its hands (RFC 4861, 7.1).
+/// Hop limit that proves that no router has forwarded the message (RFC 4861, 7.1).
 const FROM_THE_LINK: u8 = 255;
 /// Source and target link-layer address options.
 const SOURCE_OPTION: u8 = 1;
 const TARGET_OPTION: u8 = 2;
 
-/// Takes in an ARP or ICMPv6 frame. Returns the answer to a question for one of `ours`.
+/// Handles an ARP or ICMPv6 frame. Returns the reply to a request for one of `ours`.
 pub(crate) fn handle(
     neighbours: &mut Neighbours,
     mac: MacAddress,
@@ -57,7 +57,7 @@ fn handle_arp(
     arp: &ArpEthIpv4Packet,
 ) -> Option<Box<[u8]>> {
     let to_us = ours(mapped(arp.target_ipv4));
-    // 0.0.0.0 asks whether somebody else has the address (RFC 5227).
+    // Sender 0.0.0.0 is a probe for an address conflict (RFC 5227).
     if arp.sender_ipv4 != [0; 4] && !ours(mapped(arp.sender_ipv4)) {
         neighbours.handle_address(mapped(arp.sender_ipv4), arp.sender_mac, to_us);
     }
@@ -97,7 +97,7 @@ fn handle_discovery(
                 neighbours.handle_address(Gid(source.octets()), theirs, true);
                 return Some(advertisement(mac, target, theirs, source));
             }
-            // Somebody wants the address for itself: all shall know that it is taken (RFC 4862, 5.4).
+            // A host probes the address for its own use: notify all hosts that it is taken (RFC 4862, 5.4).
             Some(advertisement(mac, target, multicast_mac(Gid(ALL_NODES.octets())), ALL_NODES))
         }
         Icmpv6Type::NeighborAdvertisement(_) if !ours(target) => {
@@ -109,7 +109,7 @@ fn handle_discovery(
     }
 }
 
-/// The MAC address in an option of this kind: kind, length in units of eight bytes, address.
+/// The MAC address in an option of this kind. Layout: kind, length in units of eight bytes, address.
 fn link_layer_option(mut options: &[u8], kind: u8) -> Option<MacAddress> {
     while let Some((&[this, units], _)) = options.split_first_chunk::<2>() {
         let (option, rest) = options.split_at_checked(usize::from(units).max(1) * 8)?;
@@ -131,7 +131,7 @@ fn advertisement(mac: MacAddress, target: Gid, to: MacAddress, destination: Ipv6
     discovery_frame((mac, target), (to, destination), kind, target, TARGET_OPTION)
 }
 
-/// A discovery message from `from` to `to`, about `target`, with our MAC address in an option.
+/// A neighbor discovery message from `from` to `to` about `target`, with our MAC address in an option.
 fn discovery_frame(
     from: (MacAddress, Gid),
     to: (MacAddress, Ipv6Addr),
@@ -142,7 +142,7 @@ fn discovery_frame(
     let body = [&target.0[..], &[option, 1], &from.0].concat();
     let (source, destination) = (from.1.0, to.1.octets());
     let header = EthernetHeader { destination: to.0, source: from.0, ethertype: EthernetHeader::IPV6 };
-    // The sum cannot overflow with a body of 24 bytes.
+    // The checksum cannot overflow with a body of 24 bytes.
     let message = Icmpv6Header::with_checksum(kind, source, destination, &body)
         .unwrap_or_else(|_| Icmpv6Header::new(kind));
     let ip = Ipv6Header {
@@ -156,7 +156,7 @@ fn discovery_frame(
     [&header.to_bytes()[..], &ip.to_bytes(), &message.to_bytes(), &body].concat().into()
 }
 
-/// A question as a frame.
+/// Builds the frame of a request.
 pub(crate) fn question(mac: MacAddress, question: &Question) -> Box<[u8]> {
     let addresses = (gidcache::ipv4_of_gid(question.ours), gidcache::ipv4_of_gid(question.target));
     if let (Some(ours), Some(target)) = addresses {

@@ -1,5 +1,6 @@
-//! What an Ethernet port has beside the transports: its MAC address, the other ends' (by ARP and neighbour discovery), and
-//! frames that come in. Destinations are on the link: there is no router and no VLAN here.
+//! The Ethernet side of a port, in addition to the transports. It has the port's MAC address, the peers' MAC
+//! addresses (resolved by ARP and neighbor discovery), and classifies incoming frames. Destinations are on
+//! the link: routers and VLANs are not supported.
 
 mod message;
 mod neighbour;
@@ -39,7 +40,7 @@ impl EthernetHeader {
         [a, b, c, d, e, f, g, h, i, j, k, l, m, n]
     }
 
-    /// In front of this network header.
+    /// Creates the header for a network header.
     pub(crate) const fn new(destination: MacAddress, source: MacAddress, network: &RoceNetwork) -> Self {
         let ethertype = match network {
             RoceNetwork::V4 { .. } => Self::IPV4,
@@ -69,7 +70,7 @@ pub(crate) struct Ethernet {
 }
 
 impl Ethernet {
-    /// Of a port whose GUID comes from its MAC address.
+    /// Creates the Ethernet side of a port whose GUID contains its MAC address.
     pub(crate) fn new(guid: Guid) -> Self {
         Self { mac: mac_of_guid(guid), neighbours: Neighbours::default(), parked: Parked::default() }
     }
@@ -86,20 +87,20 @@ const fn mac_of_guid(guid: Guid) -> MacAddress {
     [a ^ 2, b, c, d, e, f]
 }
 
-/// The largest MTU of RoCE on an interface that carries IP packets of up to `ip_mtu` bytes: headers and ICRC come off first.
-/// `None` if not even the smallest fits.
+/// The largest RoCE MTU of an interface that carries IP packets of at most `ip_mtu` bytes, after headers and
+/// ICRC. `None` if not even the smallest MTU fits.
 #[must_use]
 pub fn roce_mtu(ip_mtu: usize) -> Option<Mtu> {
     let room = ip_mtu.checked_sub(RoceHeaders::MAX_LEN + ib_wire::crc::ICRC_LEN)?;
     (1..=5).rev().filter_map(Mtu::from_code).find(|mtu| mtu.bytes() <= room)
 }
 
-/// True for the GID of a group: IPv6 multicast, or IPv4 multicast mapped into IPv6.
+/// True for a multicast GID: IPv6 multicast, or IPv4 multicast mapped to IPv6.
 pub(crate) fn is_group(gid: Gid) -> bool {
     gid.is_multicast() || gidcache::ipv4_of_gid(gid).is_some_and(|address| address.is_multicast())
 }
 
-/// The MAC address of a group (RFC 1112, RFC 2464).
+/// The MAC address of a multicast group (RFC 1112, RFC 2464).
 pub(crate) fn multicast_mac(group: Gid) -> MacAddress {
     let [.., a, b, c, d] = group.0;
     match gidcache::ipv4_of_gid(group) {
@@ -108,16 +109,16 @@ pub(crate) fn multicast_mac(group: Gid) -> MacAddress {
     }
 }
 
-/// What a frame is.
+/// Kind of a received frame.
 #[derive(Debug)]
 pub(crate) enum Incoming<'a> {
     /// A RoCEv2 packet.
     Roce(RocePacket<'a>),
-    /// ARP, or ICMPv6 that may be neighbour discovery.
+    /// ARP, or ICMPv6 that may be neighbor discovery.
     Neighbour,
 }
 
-/// Sorts a frame that came to the port with this MAC address.
+/// Classifies a frame received by the port with this MAC address.
 pub(crate) fn sort(mac: MacAddress, frame: &[u8]) -> Result<Incoming<'_>, DropReason> {
     let (header, rest) = EthernetHeader::split(frame).ok_or(DropReason::Malformed)?;
     let group = header.destination[0] & 1 == 1;
@@ -126,7 +127,7 @@ pub(crate) fn sort(mac: MacAddress, frame: &[u8]) -> Result<Incoming<'_>, DropRe
     }
     match header.ethertype {
         EthernetHeader::ARP => return Ok(Incoming::Neighbour),
-        // Next header 58.
+        // Next header 58 is ICMPv6.
         EthernetHeader::IPV6 if rest.get(6) == Some(&58) => return Ok(Incoming::Neighbour),
         EthernetHeader::IPV4 | EthernetHeader::IPV6 => {}
         _ => return Err(DropReason::OtherTraffic),

@@ -1,4 +1,5 @@
-//! Datagrams that wait for their destination's MAC address, apart from their queue pairs, which go on.
+//! Datagrams that wait for their destination's MAC address. They are held apart from their queue pairs, which
+//! continue.
 
 use std::collections::VecDeque;
 
@@ -7,9 +8,9 @@ use ib_wire::packet::{Bth, Extended};
 
 use hca::AddressVector;
 
-/// Most datagrams that wait at a port.
+/// Most pending datagrams of a port.
 const MOST: usize = 1024;
-/// Most that wait for one destination: it may be somebody who never answers.
+/// Most pending datagrams for one destination, which may never reply.
 const MOST_EACH: usize = 256;
 
 /// One datagram.
@@ -18,7 +19,7 @@ pub(crate) struct ParkedDatagram {
     pub(crate) av: AddressVector,
     pub(crate) bth: Bth,
     pub(crate) extended: Extended,
-    /// What keeps the packets of its sender in order.
+    /// Flow label that keeps the packets of its sender in order.
     pub(crate) flow: u32,
     pub(crate) payload: Box<[u8]>,
 }
@@ -29,16 +30,16 @@ impl ParkedDatagram {
     }
 }
 
-/// All of a port's, oldest first.
+/// All pending datagrams of a port, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Parked {
     list: VecDeque<ParkedDatagram>,
-    /// Some could leave when the cable has room.
+    /// Some could be sent when the cable has room.
     held_up: bool,
 }
 
 impl Parked {
-    /// Takes a datagram in; false if too many wait already.
+    /// Queues a datagram; false if the queue is full.
     pub(crate) fn park(&mut self, datagram: ParkedDatagram) -> bool {
         let to = datagram.destination();
         let room = self.list.len() < MOST
@@ -49,18 +50,19 @@ impl Parked {
         room
     }
 
-    /// Takes all of them out, to be tried again; those that still have to wait go back by [`Parked::give_back`].
+    /// Takes all datagrams to try them again. Those that must wait longer are returned by
+    /// [`Parked::give_back`].
     pub(crate) fn take(&mut self) -> VecDeque<ParkedDatagram> {
         std::mem::take(&mut self.list)
     }
 
-    /// As they were, less those that have left; `held_up` if the cable was full.
+    /// Returns the datagrams that were not sent; `held_up` if the cable was full.
     pub(crate) fn give_back(&mut self, list: VecDeque<ParkedDatagram>, held_up: bool) {
         self.list = list;
         self.held_up = held_up;
     }
 
-    /// True if the cable was full when they were tried last.
+    /// True if the cable was full at the last try.
     pub(crate) const fn is_held_up(&self) -> bool {
         self.held_up
     }

@@ -21,34 +21,35 @@ fn questions(n: &mut Neighbours) -> Vec<Option<MacAddress>> {
     std::iter::from_fn(|| n.poll_transmit()).map(|q| q.mac).collect()
 }
 
-/// Question and answer between two ends, in both address families; the one who was asked knows the asker, too.
+/// Request and reply between two ports, in both address families. The target learns the requester's address,
+/// too.
 #[test]
-fn two_ends_find_each_other() {
+fn two_ports_resolve_each_other() {
     for (a, b) in [(v4(1), v4(2)), (gidcache::link_local_gid(A), gidcache::link_local_gid(B))] {
         let (mut of_a, mut of_b) = (Neighbours::default(), Neighbours::default());
         of_a.handle_timeout(at(0));
         of_b.handle_timeout(at(0));
         assert_eq!(of_a.resolve(a, b), Resolution::Wait);
         assert_eq!(of_a.resolve(a, b), Resolution::Wait);
-        let asked = of_a.poll_transmit().unwrap();
-        assert!(of_a.poll_transmit().is_none(), "asked once");
-        let frame = question(A, &asked);
-        assert_eq!(frame[0] & 1, 1, "to all, or to the group of the target");
-        assert!(handle(&mut of_b, B, |gid| gid == v4(99), &frame).is_none(), "it was for somebody else");
+        let request = of_a.poll_transmit().unwrap();
+        assert!(of_a.poll_transmit().is_none(), "one request");
+        let frame = question(A, &request);
+        assert_eq!(frame[0] & 1, 1, "broadcast, or multicast to the target's group");
+        assert!(handle(&mut of_b, B, |gid| gid == v4(99), &frame).is_none(), "a request for another address");
         let answer = handle(&mut of_b, B, |gid| gid == b, &frame).unwrap();
         assert_eq!(answer[..6], A);
         assert!(handle(&mut of_a, A, |gid| gid == a, &answer).is_none());
         assert_eq!(of_a.resolve(a, b), Resolution::Known(B));
         assert_eq!(of_b.resolve(b, a), Resolution::Known(A));
-        // Later, a question to the end itself.
-        let again = question(A, &Question { mac: Some(B), ..asked });
+        // A later request is unicast.
+        let again = question(A, &Question { mac: Some(B), ..request });
         assert_eq!(again[..6], B);
         assert!(handle(&mut of_b, B, |gid| gid == b, &again).is_some());
     }
 }
 
 #[test]
-fn an_end_in_use_is_checked_and_one_that_is_silent_is_given_up() {
+fn an_entry_in_use_is_revalidated_and_a_silent_peer_is_given_up() {
     let mut n = Neighbours::default();
     n.handle_timeout(at(0));
     n.resolve(v4(1), v4(2));
@@ -63,7 +64,7 @@ fn an_end_in_use_is_checked_and_one_that_is_silent_is_given_up() {
     n.handle_timeout(at(31_000));
     assert_eq!(n.resolve(v4(1), v4(2)), Resolution::Known(B), "in use meanwhile");
     n.handle_timeout(at(32_000));
-    assert_eq!(questions(&mut n), [None, Some(B)], "the last one goes to all");
+    assert_eq!(questions(&mut n), [None, Some(B)], "the last request is multicast");
     n.handle_timeout(at(33_000));
     assert_eq!(n.resolve(v4(1), v4(2)), Resolution::Unreachable);
     assert_eq!(questions(&mut n), []);
@@ -73,7 +74,7 @@ fn an_end_in_use_is_checked_and_one_that_is_silent_is_given_up() {
 }
 
 #[test]
-fn nobody_fills_the_table_or_takes_over_with_a_group_address() {
+fn the_cache_is_bounded_and_ignores_group_addresses() {
     let mut n = Neighbours::default();
     n.handle_timeout(at(0));
     n.resolve(v4(1), v4(2));
@@ -86,14 +87,14 @@ fn nobody_fills_the_table_or_takes_over_with_a_group_address() {
         let [a, b] = i.to_be_bytes();
         n.handle_address(gidcache::gid_of_address([11, 0, a, b].into()), B, true);
         n.handle_timeout(at(u64::from(i) + 2));
-        // What is in use stays.
+        // An entry in use is not evicted.
         assert_eq!(n.resolve(v4(1), v4(2)), Resolution::Known(B));
     }
     assert_eq!(n.resolve(v4(1), gidcache::gid_of_address([11, 0, 0, 1].into())), Resolution::Wait);
 }
 
 #[test]
-fn discovery_from_afar_or_damaged_counts_for_nothing() {
+fn routed_or_damaged_discovery_messages_are_ignored() {
     let (a, b) = (gidcache::link_local_gid(A), gidcache::link_local_gid(B));
     let mut n = Neighbours::default();
     n.handle_timeout(at(0));
@@ -106,7 +107,7 @@ fn discovery_from_afar_or_damaged_counts_for_nothing() {
     for len in 0..good.len() {
         assert!(handle(&mut n, B, |gid| gid == b, &good[..len]).is_none());
     }
-    // Somebody who has no address yet and wants ours: all are told.
+    // A host without an address probes ours: the reply is multicast.
     let mut frame = good;
     frame[22..38].fill(0);
     let from = frame.clone();
@@ -123,9 +124,9 @@ fn discovery_from_afar_or_damaged_counts_for_nothing() {
     assert_eq!(answer[..6], [0x33, 0x33, 0, 0, 0, 1]);
 }
 
-/// What Linux asks and answers, recorded from soft-RoCE: 10.0.0.1 is the kernel, 10.0.0.2 a port like ours.
+/// Requests and replies of Linux, recorded from soft-RoCE: 10.0.0.1 is the kernel, 10.0.0.2 a port like ours.
 #[test]
-fn questions_and_answers_of_a_kernel() {
+fn requests_and_replies_of_a_kernel() {
     const KERNEL: MacAddress = [2, 0, 0, 0, 0, 1];
     const OURS: MacAddress = [2, 0, 0, 0, 0, 2];
     let file = include_bytes!("../../../../cm/wire/tests/data/soft-roce-pingpong-ipv4.pcap");
@@ -133,7 +134,7 @@ fn questions_and_answers_of_a_kernel() {
     let mut n = Neighbours::default();
     n.handle_timeout(at(0));
     assert_eq!(n.resolve(v4(2), v4(1)), Resolution::Wait);
-    let (mut asked, mut answered) = (0, 0);
+    let (mut requests, mut replies) = (0, 0);
     while let Some((header, tail)) = rest.split_at_checked(16) {
         let len = u32::from_le_bytes([header[8], header[9], header[10], header[11]]) as usize;
         let (frame, tail) = tail.split_at(len);
@@ -143,13 +144,13 @@ fn questions_and_answers_of_a_kernel() {
         }
         match (frame[21], handle(&mut n, OURS, |gid| gid == v4(2), frame)) {
             (1, Some(answer)) => {
-                asked += 1;
+                requests += 1;
                 assert_eq!((&answer[..6], &answer[28..32]), (&KERNEL[..], &[10, 0, 0, 2][..]));
             }
-            (2, None) => answered += 1,
+            (2, None) => replies += 1,
             other => panic!("{other:?}: {frame:02x?}"),
         }
     }
-    assert!(asked > 0 && answered > 0, "{asked} {answered}");
+    assert!(requests > 0 && replies > 0, "{requests} {replies}");
     assert_eq!(n.resolve(v4(2), v4(1)), Resolution::Known(KERNEL));
 }

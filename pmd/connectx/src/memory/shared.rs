@@ -1,25 +1,26 @@
-//! Copies between memory of this process and memory that others write at the same time: a guest,
-//! another process, another thread.
+//! Copies between memory of this process and memory that others write concurrently: a guest, another process,
+//! another thread.
 //!
-//! Every access is defined also if others write at the same time: a relaxed atomic, or an instruction in
-//! `asm!` that amounts to relaxed atomics of the bytes. So a copy of what changes meanwhile has some mixture
-//! of old and new bytes, and nothing else goes wrong. Small aligned objects (work queue entries, completions,
-//! contexts) are copied by words, each of which is old or new.
+//! Every access is defined under concurrent writes. It is a relaxed atomic, or an instruction in `asm!` that
+//! is equivalent to relaxed atomics on the bytes. A copy of memory that changes meanwhile therefore contains
+//! a mixture of old and new bytes, and has no other effect. Small aligned objects (work queue entries,
+//! completions, contexts) are copied by words, each of which is old or new.
 //!
-//! Payloads are copied by wide registers. For some thousand bytes the C library uses `rep movsb`
-//! if the processor reports it as fast. It is slow where the bytes begin in the middle of a
-//! cache line, as they do in a packet.
+//! Payloads are copied with wide registers. For some thousand bytes the C library uses `rep movsb` if the
+//! processor reports it as fast. It is slow if the bytes begin in the middle of a cache line, as they do in a
+//! packet.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 const WORD: usize = size_of::<u64>();
-/// Longest object that is copied by words where other ways would be faster.
+/// Longest object that is copied by words although wide registers would be faster.
 const SMALL: usize = 64;
 
 /// Copies `into.len()` bytes out of shared memory.
 ///
 /// # Safety
-/// `into.len()` bytes at `from` are mapped and readable, and behind no Rust reference. Others may write them.
+/// `into.len()` bytes at `from` are mapped and readable, and no Rust reference to them exists. Others may
+/// write them.
 #[inline(always)]
 pub(crate) unsafe fn load(from: *const u8, into: &mut [u8]) {
     let len = into.len();
@@ -33,7 +34,7 @@ pub(crate) unsafe fn load(from: *const u8, into: &mut [u8]) {
     }
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if len >= wide::LEAST {
-        // SAFETY: the caller's promise; `into` is this function's alone.
+        // SAFETY: the caller's promise; `into` belongs to this function alone.
         return unsafe { wide::copy(from, into.as_mut_ptr(), len) };
     }
     // SAFETY: the caller's promise.
@@ -43,8 +44,8 @@ pub(crate) unsafe fn load(from: *const u8, into: &mut [u8]) {
 /// Copies `bytes` into shared memory.
 ///
 /// # Safety
-/// `bytes.len()` bytes at `to` are mapped and writable, and behind no Rust reference.
-/// Others may read and write them.
+/// `bytes.len()` bytes at `to` are mapped and writable, and no Rust reference to them exists. Others may read
+/// and write them.
 #[inline(always)]
 pub(crate) unsafe fn store(bytes: &[u8], to: *mut u8) {
     let len = bytes.len();
@@ -58,17 +59,17 @@ pub(crate) unsafe fn store(bytes: &[u8], to: *mut u8) {
     }
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if len >= wide::LEAST {
-        // SAFETY: the caller's promise; nobody writes `bytes`.
+        // SAFETY: the caller's promise; nothing writes `bytes`.
         return unsafe { wide::copy(bytes.as_ptr(), to, len) };
     }
     // SAFETY: the caller's promise.
     unsafe { store_words(bytes, to) }
 }
 
-/// As [`load`]: words where the shared memory is aligned, single bytes before and behind them.
+/// As [`load`], with words where the shared memory is aligned, and single bytes before and behind them.
 ///
 /// # Safety
-/// As of [`load`].
+/// As for [`load`].
 #[inline(never)]
 unsafe fn load_words(from: *const u8, into: &mut [u8]) {
     // SAFETY: each byte lies within what the caller promises.
@@ -79,17 +80,17 @@ unsafe fn load_words(from: *const u8, into: &mut [u8]) {
     let behind = front + words.len() * WORD;
     (0..).zip(head).for_each(|(at, into)| *into = byte(at));
     for (n, word) in words.iter_mut().enumerate() {
-        // SAFETY: as above; `front` bytes behind `from` a word is aligned.
+        // SAFETY: as above; the word at `front` bytes behind `from` is aligned.
         let shared = unsafe { AtomicU64::from_ptr(from.cast_mut().add(front + n * WORD).cast()) };
         *word = shared.load(Ordering::Relaxed).to_ne_bytes();
     }
     (behind..).zip(tail).for_each(|(at, into)| *into = byte(at));
 }
 
-/// As [`store`]: words where the shared memory is aligned, single bytes before and behind them.
+/// As [`store`], with words where the shared memory is aligned, and single bytes before and behind them.
 ///
 /// # Safety
-/// As of [`store`].
+/// As for [`store`].
 #[inline(never)]
 unsafe fn store_words(bytes: &[u8], to: *mut u8) {
     // SAFETY: each byte lies within what the caller promises.
@@ -100,32 +101,32 @@ unsafe fn store_words(bytes: &[u8], to: *mut u8) {
     let behind = front + words.len() * WORD;
     (0..).zip(head).for_each(|(at, from)| byte(at, *from));
     for (n, word) in words.iter().enumerate() {
-        // SAFETY: as above; `front` bytes behind `to` a word is aligned.
+        // SAFETY: as above; the word at `front` bytes behind `to` is aligned.
         let shared = unsafe { AtomicU64::from_ptr(to.add(front + n * WORD).cast()) };
         shared.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
     }
     (behind..).zip(tail).for_each(|(at, from)| byte(at, *from));
 }
 
-/// Copies by wide registers. To the compiler the instructions are opaque, so it assumes nothing of the
-/// bytes but what the copy returned.
+/// Copies with wide registers. The instructions are opaque to the compiler, which therefore assumes nothing
+/// about the bytes except what the copy returned.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod wide {
     use std::arch::asm;
 
-    /// Fewest bytes: two halves of a register, which may overlap.
+    /// Shortest copy: two halves of a register, which may overlap.
     pub(super) const LEAST: usize = 16;
     /// Bytes of one block.
     const BLOCK: usize = 256;
-    /// Bytes from which on blocks are copied.
+    /// Length from which on whole blocks are copied.
     const LARGE: usize = 1024;
 
     /// # Safety
-    /// `len` bytes, [`LEAST`] at least, are readable at `from` and writable at
-    /// `to`, and the two do not overlap.
+    /// `len` bytes, at least [`LEAST`], are readable at `from` and writable at `to`, and the two ranges do
+    /// not overlap.
     #[inline(always)]
     pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-        // SAFETY: the caller's promise; the processor has what the wide registers take.
+        // SAFETY: the caller's promise; the processor supports the registers that are used.
         unsafe {
             if len <= 32 {
                 ends::<16>(from, to, len);
@@ -143,16 +144,16 @@ mod wide {
         }
     }
 
-    /// The first and the last `N` bytes, 16 or 32, which may overlap.
+    /// Copies the first and the last `N` bytes, 16 or 32, which may overlap.
     ///
     /// # Safety
-    /// As of [`copy`], for `N` to 2 `N` bytes.
+    /// As for [`copy`], for `N` to 2 `N` bytes.
     #[inline(always)]
     unsafe fn ends<const N: usize>(from: *const u8, to: *mut u8, len: usize) {
         const { assert!(N == 16 || N == 32) };
         let behind = len - N;
-        // SAFETY: `N` bytes each of `len`: what `from` and `to` are valid for. All of it
-        // is read before any is written.
+        // SAFETY: `N` bytes at both ends of the `len` bytes that `from` and `to` are valid for. All are read
+        // before any is written.
         unsafe {
             if N == 16 {
                 asm!(
@@ -176,24 +177,24 @@ mod wide {
         }
     }
 
-    /// For processors without AVX.
+    /// The copy for processors without AVX.
     ///
     /// # Safety
-    /// As of [`copy`], for more than 64 bytes.
+    /// As for [`copy`], for more than 64 bytes.
     #[inline(never)]
     pub(super) unsafe fn narrow_run(from: *const u8, to: *mut u8, len: usize) {
         for at in (0..len - 64).step_by(64) {
-            // SAFETY: 64 bytes at an offset behind which there are more.
+            // SAFETY: 64 bytes at an offset with more bytes behind them.
             unsafe { ends::<32>(from.add(at), to.add(at), 64) };
         }
         // SAFETY: the last 64 bytes.
         unsafe { ends::<32>(from.add(len - 64), to.add(len - 64), 64) };
     }
 
-    /// The first and the last 64 bytes, which may overlap.
+    /// Copies the first and the last 64 bytes, which may overlap.
     ///
     /// # Safety
-    /// As of [`copy`], for 64 to 128 bytes.
+    /// As for [`copy`], for 64 to 128 bytes.
     #[target_feature(enable = "avx")]
     unsafe fn wide_ends(from: *const u8, to: *mut u8, len: usize) {
         // SAFETY: as in `ends`.
@@ -212,11 +213,11 @@ mod wide {
     }
 
     /// # Safety
-    /// As of [`copy`], for more than 128 bytes.
+    /// As for [`copy`], for more than 128 bytes.
     #[target_feature(enable = "avx")]
     unsafe fn wide_run(from: *const u8, to: *mut u8, len: usize) {
         for at in (0..len - 128).step_by(128) {
-            // SAFETY: 128 bytes at an offset behind which there are more.
+            // SAFETY: 128 bytes at an offset with more bytes behind them.
             unsafe { half(from.add(at), to.add(at)) };
         }
         // SAFETY: the last 128 bytes.
@@ -225,16 +226,16 @@ mod wide {
     }
 
     /// # Safety
-    /// As of [`copy`], for [`LARGE`] bytes and more.
+    /// As for [`copy`], for at least [`LARGE`] bytes.
     #[target_feature(enable = "avx")]
     unsafe fn blocks(from: *const u8, to: *mut u8, len: usize) {
         const { assert!(BLOCK <= LARGE) };
-        // SAFETY: all of it lies within `len` bytes, which are more than a block.
+        // SAFETY: the block lies within `len` bytes, which are more than a block.
         unsafe { block(from, to) };
-        // Then whole registers of the destination; the last block overlaps the one before it.
+        // Then aligned registers of the destination; the last block overlaps the one before it.
         let (mut at, last) = (BLOCK - to.addr() % 32, len - BLOCK);
         while at + BLOCK < last {
-            // SAFETY: both blocks begin below `last`, behind which there is one more.
+            // SAFETY: both blocks begin below `last`, which is followed by one more block.
             unsafe {
                 block(from.add(at), to.add(at));
                 block(from.add(at + BLOCK), to.add(at + BLOCK));
@@ -242,32 +243,32 @@ mod wide {
             at += 2 * BLOCK;
         }
         if at < last {
-            // SAFETY: `at` is below `last`, behind which there is one block.
+            // SAFETY: `at` is below `last`, which is followed by one block.
             unsafe { block(from.add(at), to.add(at)) };
         }
-        // SAFETY: it ends with the last byte.
+        // SAFETY: the block ends with the last byte.
         unsafe { block(from.add(last), to.add(last)) };
         leave_wide();
     }
 
     /// # Safety
-    /// As of [`copy`], for [`BLOCK`] bytes.
+    /// As for [`copy`], for [`BLOCK`] bytes.
     #[target_feature(enable = "avx")]
     #[inline]
     unsafe fn block(from: *const u8, to: *mut u8) {
-        // SAFETY: two halves of a block.
+        // SAFETY: the two halves of a block.
         unsafe {
             half(from, to);
             half(from.add(BLOCK / 2), to.add(BLOCK / 2));
         }
     }
 
-    /// Marks the upper halves of the registers as unused, without which instructions that know only the lower
-    /// halves are slow on some processors. The compiler does so for code of its own, not for `asm!`.
+    /// Marks the upper halves of the registers as unused. Otherwise, instructions that use only the lower
+    /// halves are slow on some processors. The compiler does this for its own code, but not for `asm!`.
     #[target_feature(enable = "avx")]
     #[inline]
     fn leave_wide() {
-        // SAFETY: it changes no memory and only the registers named.
+        // SAFETY: it changes no memory and only the named registers.
         unsafe {
             asm!(
                 "vzeroupper",
@@ -280,11 +281,11 @@ mod wide {
     }
 
     /// # Safety
-    /// As of [`copy`], for half of [`BLOCK`] bytes.
+    /// As for [`copy`], for half of [`BLOCK`] bytes.
     #[target_feature(enable = "avx")]
     #[inline]
     unsafe fn half(from: *const u8, to: *mut u8) {
-        // SAFETY: four registers, 128 bytes of each; neither has to be aligned.
+        // SAFETY: four registers, 128 bytes at each pointer; neither has to be aligned.
         unsafe {
             asm!(
                 "vmovups {a}, [{from}]", "vmovups {b}, [{from} + 32]",
@@ -303,11 +304,11 @@ mod wide {
 mod tests {
     use super::*;
 
-    /// A copy between two slices of one length.
+    /// A copy between two slices of equal length.
     type Copy = fn(&[u8], &mut [u8]);
 
     #[test]
-    fn every_byte_is_copied_and_none_beside_them() {
+    fn every_byte_is_copied_and_no_other_is_written() {
         let from: Vec<u8> = (0..6000u32).map(|n| (n * 7 + n / 251) as u8).collect();
         // SAFETY: both slices have that number of bytes, which no other code uses.
         let copies: [Copy; 4] = unsafe {
@@ -343,8 +344,8 @@ mod tests {
         }
     }
 
-    /// Ways to reach memory by a pointer that are no atomics. The cable within a process has references to
-    /// memory that is this process's own (`Trust`).
+    /// Non-atomic accesses to memory through a pointer. The cable within a process has references to memory
+    /// that belongs to this process alone (`Trust`).
     const RAW: [&str; 6] = [
         "copy_nonoverlapping",
         "ptr::copy",

@@ -5,48 +5,50 @@ use std::os::fd::OwnedFd;
 use ib_wire::Qpn;
 use zerocopy::IntoBytes;
 
-use super::moderation::{Held, Moderation, Told};
+use super::moderation::{Held, Moderation, Notify};
 use crate::memory::{HostMemory, HostWord};
 use crate::region::RegionMemory;
 use prm::{CQE_SIZE, Cqe, CqeOpcode, DBREC_CONSUMER, ErrorCqe, Syndrome, cqe_owner};
 
-/// Bits of producer and consumer index that the two sides share.
+/// Mask of the producer and consumer index bits that the two sides share.
 const INDEX: u32 = 0xff_ffff;
 
-/// The ring is, or was, full: an entry is lost.
+/// The ring is full, or was at some time: an entry is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Overrun {
-    /// It is the first one.
+    /// This is the first lost entry.
     pub(crate) first: bool,
 }
 
-/// Why a completion queue does not go on in another ring.
+/// Why a completion queue cannot move to another ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ResizeError {
-    /// There is no queue of the number.
+    /// There is no queue with this number.
     #[error("completion queue {0} does not exist")]
     NotFound(u32),
-    /// The ring is not a power of two of entries.
-    #[error("a ring of {0} bytes; a power of two of entries of {CQE_SIZE} bytes would do")]
+    /// The number of entries is not a power of two.
+    #[error("invalid ring of {0} bytes: the number of {CQE_SIZE}-byte entries must be a power of two")]
     Ring(u64),
-    /// The host has not read so many entries, and a ring is to have room for one more than that.
-    #[error("{outstanding} completions are not read yet, and of the two rings the smaller holds {entries}")]
+    /// Too many entries are unread: each ring must have room for one more than that.
+    #[error(
+        "{outstanding} completions are unread, but the smaller of the two rings has only {entries} entries"
+    )]
     Outstanding {
-        /// Entries that are not read.
+        /// Unread entries.
         outstanding: u32,
         /// Entries of the smaller of the two rings.
         entries: u32,
     },
-    /// It has overrun and takes nothing any more.
+    /// The queue has overrun and accepts no more entries.
     #[error("the completion queue has overrun; it can only be destroyed")]
     Overrun,
 }
 
-/// Which completions an armed queue tells of.
+/// The completions that raise an event of an armed queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Arm {
     Any,
-    /// Solicited ones and failures.
+    /// Solicited completions and failures.
     Solicited,
 }
 
@@ -54,7 +56,7 @@ pub(crate) enum Arm {
 #[derive(Debug)]
 pub(crate) struct Cq {
     ring: RegionMemory,
-    /// How far the host has read.
+    /// The host's consumer index.
     consumer: HostWord,
     entries: u32,
     producer: u32,
@@ -66,11 +68,11 @@ pub(crate) struct Cq {
     overrun: bool,
     /// Its event waits to be fetched.
     pub(crate) announced: bool,
-    /// An eventfd that is told of its events instead.
+    /// An eventfd that is signaled for its events instead.
     pub(crate) bell: Option<OwnedFd>,
 }
 
-/// Entries of a ring, if it can be one.
+/// Number of entries of a ring, if it is a valid ring.
 fn entries_of(ring: &RegionMemory) -> Option<u32> {
     let entries = u32::try_from(ring.len() / CQE_SIZE as u64).ok()?;
     let fits = entries.is_power_of_two() && ring.len() == u64::from(entries) * CQE_SIZE as u64;
@@ -78,7 +80,7 @@ fn entries_of(ring: &RegionMemory) -> Option<u32> {
 }
 
 impl Cq {
-    /// `None` if the ring is not a power of two of entries or the record too short.
+    /// Creates a queue. `None` if the number of entries is not a power of two or the record is too short.
     pub(crate) fn new(ring: RegionMemory, dbrec: HostMemory) -> Option<Self> {
         let entries = entries_of(&ring)?;
         let consumer = dbrec.word_at(DBREC_CONSUMER * 4)?;
@@ -97,8 +99,9 @@ impl Cq {
         })
     }
 
-    /// Asks for one event, for the entries behind index `consumer` (24 bits) that `arm` means. Some may be there already.
-    pub(crate) fn arm(&mut self, consumer: u32, arm: Arm) -> Told {
+    /// Arms the queue for one event, for entries from index `consumer` (24 bits) on that match `arm`. Some
+    /// may already be there.
+    pub(crate) fn arm(&mut self, consumer: u32, arm: Arm) -> Notify {
         let last = match arm {
             Arm::Any => self.producer,
             Arm::Solicited => self.solicited,
@@ -107,32 +110,32 @@ impl Cq {
         self.held = Held::default();
         self.armed = Some(arm);
         if behind == 0 || behind > self.entries {
-            return Told::Nothing;
+            return Notify::Nothing;
         }
-        // How many of them are solicited is not known: one at least.
+        // How many of them are solicited is unknown: at least one.
         self.count(if arm == Arm::Any { behind } else { 1 })
     }
 
-    /// So many entries have come that it was armed for.
-    fn count(&mut self, came: u32) -> Told {
-        let told = self.held.count(self.moderation, came);
-        if told == Told::Event {
+    /// Counts new entries that the queue is armed for.
+    fn count(&mut self, came: u32) -> Notify {
+        let notification = self.held.count(self.moderation, came);
+        if notification == Notify::Event {
             self.armed = None;
         }
-        told
+        notification
     }
 
-    /// How its events are moderated from now on.
+    /// Sets the moderation of its events.
     pub(crate) fn moderate(&mut self, moderation: Option<Moderation>) {
         self.moderation = moderation;
     }
 
-    /// How its events are moderated.
+    /// The moderation of its events.
     pub(crate) const fn moderation(&self) -> Option<Moderation> {
         self.moderation
     }
 
-    /// The event that was held back is told now. False if there is none.
+    /// Releases a delayed event. Returns false if there is none.
     pub(crate) fn release(&mut self) -> bool {
         let held = std::mem::take(&mut self.held) != Held::default();
         if held {
@@ -141,7 +144,8 @@ impl Cq {
         held
     }
 
-    /// Goes on in another ring. The last entry of the old one says so; it counts as the others do.
+    /// Moves to another ring. The last entry in the old ring announces the move and counts like any other
+    /// entry.
     pub(crate) fn resize(&mut self, ring: RegionMemory) -> Result<(), ResizeError> {
         let entries = entries_of(&ring).ok_or(ResizeError::Ring(ring.len()))?;
         if self.overrun {
@@ -149,7 +153,7 @@ impl Cq {
         }
         let outstanding = self.outstanding();
         let entries_of_smaller = entries.min(self.entries);
-        // The host moves what it has not read to the new ring, where the place of the last entry stays empty.
+        // The host moves unread entries to the new ring, where the slot of the last entry stays empty.
         if outstanding >= entries_of_smaller {
             return Err(ResizeError::Outstanding { outstanding, entries: entries_of_smaller });
         }
@@ -161,28 +165,28 @@ impl Cq {
         Ok(())
     }
 
-    /// Entries, and indices of the host and of this side, 24 bits.
+    /// Number of entries, and the indices of the host and the device (24 bits).
     pub(crate) fn indices(&self) -> (u32, u32, u32) {
         (self.entries, self.consumer.load() & INDEX, self.producer & INDEX)
     }
 
-    /// What it was armed for and has not told, and whether it has overrun.
+    /// The completions that the queue is armed for, and whether it has overrun.
     pub(crate) const fn state(&self) -> (Option<Arm>, bool) {
         (self.armed, self.overrun)
     }
 
-    /// Entries that the host has not read, as far as its record says.
+    /// Entries that the host has not read, according to its record.
     #[inline]
     fn outstanding(&self) -> u32 {
         self.producer.wrapping_sub(self.consumer.load()) & INDEX
     }
 
-    /// True if it waits for an entry, and its bell would be rung.
+    /// True if the queue is armed and has an eventfd to signal.
     pub(crate) const fn would_ring(&self) -> bool {
         self.armed.is_some() && self.bell.is_some()
     }
 
-    /// Writes an entry whose owner bit this sets.
+    /// Writes an entry and sets its owner bit.
     #[inline]
     fn put(&mut self, bytes: &[u8; CQE_SIZE]) -> Result<(), Overrun> {
         let at = (self.producer & (self.entries - 1)) as usize * CQE_SIZE;
@@ -195,8 +199,9 @@ impl Cq {
         Ok(())
     }
 
-    /// Writes an entry, and says what that is to whoever waits. After an overrun, which is told once, nothing is written any more.
-    fn push(&mut self, bytes: &[u8; CQE_SIZE], solicited: bool) -> Result<Told, Overrun> {
+    /// Writes an entry and returns its effect on waiters. After an overrun, which is reported once, no more
+    /// entries are written.
+    fn push(&mut self, bytes: &[u8; CQE_SIZE], solicited: bool) -> Result<Notify, Overrun> {
         if self.overrun || self.outstanding() >= self.entries {
             return Err(Overrun { first: !std::mem::replace(&mut self.overrun, true) });
         }
@@ -205,25 +210,25 @@ impl Cq {
             self.solicited = self.producer;
         }
         match self.armed {
-            Some(Arm::Solicited) if !solicited => Ok(Told::Nothing),
+            Some(Arm::Solicited) if !solicited => Ok(Notify::Nothing),
             Some(_) => Ok(self.count(1)),
-            None => Ok(Told::Nothing),
+            None => Ok(Notify::Nothing),
         }
     }
 
-    /// Writes a success; `cqe` has every field but opcode and owner.
+    /// Writes a success. `cqe` has every field except opcode and owner.
     pub(crate) fn complete(
         &mut self,
         mut cqe: Cqe,
         opcode: CqeOpcode,
         solicited: bool,
-    ) -> Result<Told, Overrun> {
+    ) -> Result<Notify, Overrun> {
         cqe.op_own =
             (opcode as u8) << cqe_owner::OPCODE_SHIFT | if solicited { cqe_owner::SOLICITED } else { 0 };
         self.push(&zerocopy::transmute!(cqe), solicited)
     }
 
-    /// Writes a failure. `wqe_opcode` is that of a send, 0 for a receive.
+    /// Writes a failure. `wqe_opcode` is the opcode of a send, 0 for a receive.
     pub(crate) fn fail(
         &mut self,
         opcode: CqeOpcode,
@@ -232,7 +237,7 @@ impl Cq {
         wqe_opcode: u8,
         counter: u16,
         syndrome: Syndrome,
-    ) -> Result<Told, Overrun> {
+    ) -> Result<Notify, Overrun> {
         let mut cqe = ErrorCqe {
             syndrome: syndrome.code(),
             op_own: (opcode as u8) << cqe_owner::OPCODE_SHIFT,

@@ -1,6 +1,6 @@
-//! Keys that work requests give memory to and take it from again: for fast registration, and memory windows (IBA 10.6.5,
-//! 10.6.7). A key is made with room for its list, so that giving it memory costs no room; each use is looked up anew, in the
-//! list and under the keys that the list names, so that nothing that has ended is used any more.
+//! Keys whose memory is set by work requests: fast registration and memory windows (IBA 10.6.5, 10.6.7). A
+//! key is created with room for its list, so that a registration allocates nothing. Each access is resolved
+//! again through the list and the keys that it names, so that nothing invalidated stays usable.
 
 use hca::HcaError;
 use ib_wire::Qpn;
@@ -10,59 +10,60 @@ use zerocopy::big_endian::U64;
 
 use super::mr::{Access, Denied, Layout, Member, Mr, MrTable, ProtectionDomain, Trust, Use};
 
-/// Units in which lists are measured.
+/// Unit in which list lengths are measured, in bytes.
 pub(crate) const OCTOWORD: usize = 16;
-/// Longest list: what one work request tells of, behind the largest offset that one can have.
+/// Longest list: the largest length that one work request can give, behind the largest offset.
 pub const MAX_OCTOWORDS: usize = 1 << 17;
-/// Lists are filled up to a multiple of this many units, and keys have room for that.
+/// Lists are padded to a multiple of this many units, and keys have room for the padding.
 const LIST_STEP: usize = 4;
-/// Most bytes that one entry of a list names.
+/// Most bytes that one entry of a list covers.
 const MAX_ENTRY: u64 = 1 << 31;
-/// Pages may be that long: binary logarithms.
+/// Supported page sizes, as binary logarithms.
 const PAGE_SHIFTS: std::ops::RangeInclusive<u8> = 12..=31;
 
-/// What a list names memory by.
+/// How the entries of a list name memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ListKind {
-    /// Addresses of pages of one size (8 bytes each), see [`Engine::set_bus`](crate::engine::Engine::set_bus).
+    /// By addresses of pages of one size (8 bytes each); see
+    /// [`Engine::set_bus`](crate::engine::Engine::set_bus).
     Pages,
-    /// Length, key and address (16 bytes each); the keys must have memory of their own.
+    /// By length, key and address (16 bytes each). The keys must have memory of their own.
     Keys,
 }
 
-/// What a key is made with that work requests give memory to.
+/// Parameters of a key whose memory is set by work requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FastKey {
-    /// Its low byte.
+    /// Low byte of the key.
     pub tag: u8,
-    /// Its domain: queue pairs of the same one give it memory and use it.
+    /// Protection domain: queue pairs of the same domain set its memory and use it.
     pub domain: ProtectionDomain,
-    /// What its lists name memory by.
+    /// How its lists name memory.
     pub list: ListKind,
     /// Longest list, in units of 16 bytes.
     pub octowords: usize,
-    /// Rights, until a work request gives others.
+    /// Access rights, until a work request changes them.
     pub access: Access,
-    /// The other end may invalidate it, until a work request says otherwise.
+    /// The peer may invalidate it, until a work request changes this.
     pub remote_invalidate: bool,
 }
 
-/// How a key stands.
+/// State of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyStatus {
-    /// Nobody may use it.
+    /// The key is free: it grants no access.
     pub free: bool,
-    /// Its low byte by now.
+    /// Current low byte.
     pub tag: u8,
     /// Address of its first byte.
     pub start: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Rights.
+    /// Access rights.
     pub access: Access,
-    /// Its domain.
+    /// Protection domain.
     pub domain: ProtectionDomain,
-    /// The only queue pair that may use it.
+    /// The only queue pair that may use it, if it is bound.
     pub queue_pair: Option<Qpn>,
 }
 
@@ -76,7 +77,7 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// The address of the key's byte `offset`, and how many bytes of the page there are from there on.
+    /// The address of the key's byte `offset`, and the number of bytes from there to the end of the page.
     pub(super) fn find(&self, offset: u64) -> Option<(u64, u64)> {
         let at = self.skip.checked_add(offset)?;
         let page = 1 << self.shift;
@@ -89,19 +90,19 @@ impl Pages {
 /// An entry of a list.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Where it ends, as an offset into what the key stands for.
+    /// End of the entry, as an offset into the key's range.
     end: u64,
     address: u64,
     key: u32,
     len: u32,
 }
 
-/// Entries, one behind the other.
+/// Entries in order.
 #[derive(Debug)]
 pub(super) struct Entries(Vec<Entry>);
 
 impl Entries {
-    /// Key and address of byte `offset`, and how many bytes of the entry there are from there on.
+    /// Key and address of byte `offset`, and the number of bytes from there to the end of the entry.
     pub(super) fn find(&self, offset: u64) -> Option<(u32, u64, u64)> {
         let entry = self.0.get(self.0.partition_point(|entry| entry.end <= offset))?;
         let there = entry.end - offset;
@@ -113,20 +114,20 @@ impl Entries {
     }
 }
 
-/// Where the memory of a key is.
+/// The memory of a key.
 #[derive(Debug)]
 pub(super) enum List {
     Pages(Pages),
     Entries(Entries),
 }
 
-/// What a key has that work requests give memory to.
+/// State of a key whose memory is set by work requests.
 #[derive(Debug)]
 pub(crate) struct Fast {
     tag: u8,
     octowords: usize,
     remote_invalidate: bool,
-    /// Bytes.
+    /// Length in bytes.
     pub(super) len: u64,
     pub(super) list: List,
 }
@@ -137,11 +138,11 @@ impl Fast {
     }
 }
 
-/// A key operation is not carried out.
+/// A key operation is rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Refused;
 
-/// What a key would be after an operation.
+/// State of a key after an operation.
 struct Change {
     domain: ProtectionDomain,
     free: bool,
@@ -152,7 +153,7 @@ struct Change {
     bound: Option<Qpn>,
     access: Access,
     remote_invalidate: bool,
-    /// Where a list begins in that of the key, in units of 16 bytes.
+    /// Offset of the new list within the key's list, in units of 16 bytes.
     offset: usize,
 }
 
@@ -162,14 +163,14 @@ impl Change {
         self.start % (1 << self.shift)
     }
 
-    /// Where a list of pages begins in that of the key.
+    /// Index of the first page of the new list within the key's list.
     const fn first_page(&self) -> usize {
         self.offset * (OCTOWORD / size_of::<U64>())
     }
 }
 
 impl MrTable {
-    /// Makes a key that is free, with room for its list.
+    /// Creates a free key with room for its list.
     pub(crate) fn create_fast(&mut self, how: &FastKey) -> Result<u32, HcaError> {
         if how.octowords > MAX_OCTOWORDS {
             return Err(HcaError::Unsupported {
@@ -195,7 +196,7 @@ impl MrTable {
         Ok(key)
     }
 
-    /// How a key of some name stands.
+    /// State of the key with this name.
     pub(crate) fn query(&self, name: u32) -> Option<KeyStatus> {
         let mr = self.at(name).filter(|mr| mr.is_named(name))?;
         let (len, tag) = match &mr.layout {
@@ -206,8 +207,8 @@ impl MrTable {
         Some(KeyStatus { free: mr.is_free(), tag, start, len, access, domain, queue_pair: bound })
     }
 
-    /// Copies a list of `len` bytes out of memory that is named by a data segment; it is read from the copy. `Refused` if the key
-    /// has no room for it.
+    /// Copies a list of `len` bytes from the memory that a data segment names; the list is then read from the
+    /// copy. [`Staging::NoRoom`] if the key has no room for it.
     pub(crate) fn stage(
         &mut self,
         member: Member,
@@ -222,7 +223,7 @@ impl MrTable {
         if room.is_none_or(|room| len > room) {
             return Err(Staging::NoRoom);
         }
-        // Who is trusted with all domains has none of its own.
+        // A member trusted with all domains has none of its own.
         let named = self.at(segment.lkey.get()).map_or(member.domain, |mr| mr.domain);
         let domain = if member.trust == Trust::Domains { named } else { member.domain };
         let mut staged = std::mem::take(&mut self.staging);
@@ -240,12 +241,12 @@ impl MrTable {
         }
     }
 
-    /// Gives the room of a staged list back.
+    /// Returns the buffer of a staged list.
     pub(crate) fn unstage(&mut self, staged: Vec<u8>) {
         self.staging = staged;
     }
 
-    /// Carries out a key operation of a queue pair: all of it, or nothing.
+    /// Executes a key operation of a queue pair, completely or not at all.
     pub(crate) fn change(
         &mut self,
         member: Member,
@@ -259,7 +260,7 @@ impl MrTable {
         };
         let change = planned(mr, fast, member, key, control, context)?;
         let given = !list.is_empty();
-        // A list may be laid down in a free key, but not with what frees it.
+        // A list may be written to a free key, but not in the operation that frees it.
         let freed = change.free && !mr.is_free();
         if list.len() > fast.octowords.saturating_sub(change.offset) * OCTOWORD || given && freed {
             return Err(Refused);
@@ -285,7 +286,7 @@ impl MrTable {
         Ok(())
     }
 
-    /// Carries out a key operation on a region: rights and domain alone can be others.
+    /// Executes a key operation on a region, which can change only rights and domain.
     fn change_region(
         &mut self,
         member: Member,
@@ -306,9 +307,9 @@ impl MrTable {
         Ok(())
     }
 
-    /// Bytes that a list of keys names, if all of it may be named so.
+    /// Total bytes of a list of keys, if the list is valid and permitted.
     fn sum(&self, member: Member, list: &[u8], change: &Change) -> Result<u64, Refused> {
-        // IBA 10.6.7.2.1: who is to write from afar needs a region that the device may write to.
+        // IBA 10.6.7.2.1: remote write access needs a region with local write access.
         let writes = change.access.remote_write || change.access.remote_atomic;
         let how = if writes { Use::LocalWrite } else { Use::LocalRead };
         let keys = self.of(Member { domain: change.domain, ..member });
@@ -366,7 +367,7 @@ impl MrTable {
         }
     }
 
-    /// The other end ends a key (IBA 9.4.1.1.3).
+    /// Invalidates a key for the peer (IBA 9.4.1.1.3).
     pub(crate) fn invalidate(&mut self, member: Member, key: u32) -> Result<(), Denied> {
         let mr = self.at_mut(key).ok_or(Denied)?;
         let allowed = matches!(&mr.layout, Layout::Fast(fast) if fast.remote_invalidate);
@@ -388,10 +389,10 @@ pub(crate) enum Staging {
     Denied,
 }
 
-/// The address of a page that no list has named yet: no memory is there.
+/// Address of a page that no list has set yet: there is no memory at it.
 const NO_PAGE: u64 = !0xfff;
 
-/// The rights that a context gives where the mask says so.
+/// Access rights from a context, as selected by the mask.
 fn rights(mask: u64, context: &MkeyContext, old: Access) -> Access {
     let right =
         |bit: u64, flag: u8, old: bool| if mask & bit != 0 { context.access & flag != 0 } else { old };
@@ -403,13 +404,13 @@ fn rights(mask: u64, context: &MkeyContext, old: Access) -> Access {
     }
 }
 
-/// The domain that a context puts a key into if the mask says so.
+/// Protection domain from a context, if the mask selects it.
 const fn domain(mask: u64, context: &MkeyContext, old: ProtectionDomain) -> ProtectionDomain {
     let new = ProtectionDomain(context.flags_pd.get() & Qpn::MASK);
     if mask & mkey_mask::DOMAIN != 0 { new } else { old }
 }
 
-/// The entries of a list of keys, as far as `len` bytes go: drivers fill lists up, and not always with zeros.
+/// The entries of a list of keys that cover `len` bytes. Drivers pad lists, and not always with zeros.
 fn segments(list: &[u8], len: u64) -> impl Iterator<Item = DataSegment> {
     let all = list.as_chunks::<OCTOWORD>().0.iter().filter_map(|b| DataSegment::read_from_bytes(b).ok());
     let there = all.filter(|segment| segment.byte_count.get() > 0);
@@ -420,7 +421,7 @@ fn segments(list: &[u8], len: u64) -> impl Iterator<Item = DataSegment> {
     })
 }
 
-/// What an operation makes of a key, if it may, as far as that does not hang on its list.
+/// The state of a key after an operation, if permitted, except for what depends on its list.
 fn planned(
     mr: &Mr,
     fast: &Fast,
@@ -448,7 +449,7 @@ fn planned(
     }
     let masked = |bit: u64| mask & bit != 0;
     let free = if masked(mkey_mask::FREE) { context.free & MkeyContext::FREE != 0 } else { mr.is_free() };
-    // Whoever ends a key by an old name means another one.
+    // A requester that frees a key by an outdated name means another key.
     if free && !mr.is_free() && !mr.is_called(key) {
         return Err(Refused);
     }

@@ -1,4 +1,4 @@
-//! Which datagram queue pairs receive which multicast group.
+//! Attachments of datagram queue pairs to multicast groups.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ pub const MAX_GROUPS: usize = 1 << 14;
 /// Most queue pairs on one group.
 pub const MAX_GROUP_MEMBERS: usize = 64;
 
-/// Attachments by group; at which port is what the queue pair says.
+/// Attachments by group. The port of an attachment is the queue pair's port.
 #[derive(Debug, Default)]
 pub(crate) struct Multicast {
     groups: BTreeMap<Gid, Vec<u32>>,
 }
 
 impl Multicast {
-    /// Attaches the queue pair in `slot`; false if there is no room. Attaching twice is attaching once.
+    /// Attaches the queue pair in `slot`; false if there is no room. A second attachment has no effect.
     pub(crate) fn attach(&mut self, group: Gid, slot: u32) -> bool {
         let full = self.groups.len() >= MAX_GROUPS;
         if full && !self.groups.contains_key(&group) {
@@ -32,7 +32,7 @@ impl Multicast {
         true
     }
 
-    /// Ends an attachment; false if there was none.
+    /// Detaches a queue pair; false if it was not attached.
     pub(crate) fn detach(&mut self, group: Gid, slot: u32) -> bool {
         let Some(members) = self.groups.get_mut(&group) else { return false };
         let before = members.len();
@@ -44,7 +44,7 @@ impl Multicast {
         found
     }
 
-    /// Ends every attachment of a queue pair.
+    /// Removes all attachments of a queue pair.
     pub(crate) fn forget(&mut self, slot: u32) {
         self.groups.retain(|_, members| {
             members.retain(|&m| m != slot);

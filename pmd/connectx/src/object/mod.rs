@@ -1,4 +1,4 @@
-//! What the host creates on the device: memory regions, queues, queue pairs, group attachments.
+//! Objects that the host creates on the device: memory regions, queues, queue pairs, group attachments.
 
 pub(super) mod cq;
 pub(super) mod fast;

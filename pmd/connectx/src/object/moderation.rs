@@ -1,8 +1,8 @@
-//! Moderation of completion events: several completions, or some time, for one event.
+//! Moderation of completion events: several completions, or a period, for one event.
 
 use std::time::Duration;
 
-/// How many completions a queue waits for before it tells, and for how long at most.
+/// Number of completions before an event, and the longest delay of the event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Moderation {
     count: u16,
@@ -10,7 +10,7 @@ pub(crate) struct Moderation {
 }
 
 impl Moderation {
-    /// `None`, for none, if either is zero.
+    /// Creates a setting; `None` (no moderation) if either is zero.
     pub(crate) fn new(count: u16, period: Duration) -> Option<Self> {
         (count > 0 && !period.is_zero()).then_some(Self { count, period })
     }
@@ -20,39 +20,39 @@ impl Moderation {
         self.count
     }
 
-    /// From the first completion until it is told at the latest.
+    /// Longest delay from the first completion to the event.
     pub(crate) const fn period(self) -> Duration {
         self.period
     }
 }
 
-/// What a completion, or arming a queue, came to for whoever waits.
+/// Effect of a completion, or of arming the queue, on its waiters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Told {
-    /// Nothing is to be told: nobody has asked, or not for this.
+pub(crate) enum Notify {
+    /// No event: the queue is not armed, or not for this completion.
     Nothing,
     /// An event is due now.
     Event,
-    /// An event is held back until more come or the period is over.
+    /// The event is delayed until more completions arrive or the period ends.
     Held,
 }
 
-/// The event of a queue that was asked for.
+/// The delayed event of an armed queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Held {
-    /// Completions that it still waits for; 0 if it does not wait.
+    /// Completions still missing before the event; 0 if no event is delayed.
     missing: u16,
 }
 
 impl Held {
-    /// So many completions have come that the event is about.
-    pub(crate) fn count(&mut self, by: Option<Moderation>, came: u32) -> Told {
+    /// Counts `came` completions that qualify for the event.
+    pub(crate) fn count(&mut self, by: Option<Moderation>, came: u32) -> Notify {
         let Some(moderation) = by else {
             self.missing = 0;
-            return Told::Event;
+            return Notify::Event;
         };
         let missing = if self.missing > 0 { self.missing } else { moderation.count };
         self.missing = u16::try_from(u32::from(missing).saturating_sub(came)).unwrap_or(0);
-        if self.missing == 0 { Told::Event } else { Told::Held }
+        if self.missing == 0 { Notify::Event } else { Notify::Held }
     }
 }

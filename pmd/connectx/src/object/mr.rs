@@ -1,5 +1,5 @@
-//! Memory keys: those of regions, made by the host's commands, and those that work requests give memory to (see
-//! [`fast`](super::fast)).
+//! Memory keys: keys of regions, which the host creates by command, and keys whose memory is set by work
+//! requests (see [`fast`](super::fast)).
 
 use ib_wire::Qpn;
 
@@ -7,26 +7,26 @@ use super::fast::{Fast, List};
 use crate::memory::HostMemory;
 use crate::region::RegionMemory;
 
-/// What a key lets its holder do.
+/// Access rights of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Access {
     /// The device may write for a receive.
     pub local_write: bool,
-    /// The other end may write.
+    /// The peer may write.
     pub remote_write: bool,
-    /// The other end may read.
+    /// The peer may read.
     pub remote_read: bool,
-    /// The other end may do atomic operations.
+    /// The peer may execute atomic operations.
     pub remote_atomic: bool,
 }
 
 impl Access {
-    /// Receives, but nothing from afar.
+    /// Local write access only; no remote access.
     pub const LOCAL: Self =
         Self { local_write: true, remote_write: false, remote_read: false, remote_atomic: false };
 }
 
-/// How memory is about to be used.
+/// The kind of an access to memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Use {
     LocalRead,
@@ -37,7 +37,8 @@ pub(crate) enum Use {
 }
 
 impl Use {
-    /// What it takes of the keys that a key's list names: they serve the device, whoever asked it.
+    /// The access required of the keys that a key's list names: local access, because the device itself uses
+    /// them.
     const fn underneath(self) -> Self {
         match self {
             Self::LocalRead | Self::RemoteRead => Self::LocalRead,
@@ -46,35 +47,35 @@ impl Use {
     }
 }
 
-/// A key does not allow the access.
+/// A key does not permit the access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Denied;
 
-/// A protection domain: a key serves queues of its own domain only (IBA 10.2.3). What nobody puts into one is in domain 0.
+/// A protection domain. A key serves only queues of its own domain (IBA 10.2.3). The default domain is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ProtectionDomain(pub u32);
 
-/// Who uses keys: a queue of a domain.
+/// The user of keys: a queue of a domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Member {
     pub(crate) domain: ProtectionDomain,
-    /// Keys that are bound to a queue pair serve that one only; a shared receive queue is none.
+    /// The queue pair, because a bound key serves only one. `None` for a shared receive queue.
     pub(crate) queue_pair: Option<Qpn>,
-    /// What it may do to keys.
+    /// The key operations it may post.
     pub(crate) trust: Trust,
-    /// Its work requests may name the host's memory by [`RESERVED_KEY`].
+    /// Its work requests may name the host's memory with [`RESERVED_KEY`].
     pub(crate) reserved: bool,
 }
 
-/// What a queue pair's work requests may do to keys.
+/// The key operations that a queue pair may post.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) enum Trust {
-    /// Give those of its domain memory by lists of other keys of it.
+    /// Set the memory of keys of its domain by lists of other keys of the same domain.
     #[default]
     Lists,
-    /// By the addresses of pages, too: whatever memory there is.
+    /// Also by page addresses, which can name any memory.
     Pages,
-    /// All that, to keys of every domain, and put them into another.
+    /// All of this on keys of every domain, including moving a key to another domain.
     Domains,
 }
 
@@ -84,33 +85,33 @@ impl From<ProtectionDomain> for Member {
     }
 }
 
-/// What a key stands for.
+/// The memory behind a key.
 #[derive(Debug)]
 pub(super) enum Layout {
-    /// Memory, as long as the key lives.
+    /// Fixed memory, for the key's whole life.
     Direct(RegionMemory),
-    /// What a work request said last.
+    /// The memory that the last work request set.
     Fast(Box<Fast>),
 }
 
-/// The key that stands for all of the host's memory by its addresses (IBA 10.6.3): for work requests of queue pairs that may use it, and
-/// nobody else. No other key is called so.
+/// The key for all of the host's memory by its addresses (IBA 10.6.3). Only work requests of queue pairs with
+/// permission may use it. No other key has this value.
 pub const RESERVED_KEY: u32 = 0x600;
 const _: () = assert!(RESERVED_KEY >> 8 < FIRST_INDEX);
 
-/// What opens a key that is free: no key is called so.
+/// Value of `opens` for a free key. No key has this value.
 const SHUT: u32 = 0;
 
 #[derive(Debug)]
 pub(super) struct Mr {
-    /// What the host calls it, whatever its tag is by now.
+    /// The host's name of the key, whatever its current tag.
     name: u32,
-    /// What work requests and the other end call it; [`SHUT`] while it is free.
+    /// The key value in work requests and remote requests; [`SHUT`] while the key is free.
     opens: u32,
     pub(super) domain: ProtectionDomain,
-    /// The only queue pair that may use it.
+    /// The only queue pair that may use it, if it is bound.
     pub(super) bound: Option<Qpn>,
-    /// Address that users of the key name the first byte by.
+    /// Address by which users of the key name its first byte.
     pub(super) start: u64,
     pub(super) layout: Layout,
     pub(super) access: Access,
@@ -121,41 +122,41 @@ impl Mr {
         self.opens == SHUT
     }
 
-    /// True if the host calls it so.
+    /// True if this is the host's name of the key.
     pub(super) const fn is_named(&self, name: u32) -> bool {
         self.name == name
     }
 
-    /// True if `key` is what it is called now.
+    /// True if `key` is its current value.
     pub(super) const fn is_called(&self, key: u32) -> bool {
         self.opens == key
     }
 
-    /// From now on it is called so.
+    /// Makes the key usable with a new tag.
     pub(super) const fn open(&mut self, tag: u8) {
         self.opens = self.name & !0xff | tag as u32;
     }
 
-    /// The device may write. Of a list it is the keys underneath that say so.
+    /// True if the device may write. For a list this is up to the keys that the list names.
     fn is_writable(&self) -> bool {
         self.access.local_write || matches!(&self.layout, Layout::Fast(fast) if fast.is_list())
     }
 
-    /// Nobody may use it until it is given memory again; it is bound to nobody.
+    /// Frees the key: it grants no access until it is given memory again, and it is not bound.
     pub(super) const fn free(&mut self) {
         self.opens = SHUT;
         self.bound = None;
     }
 }
 
-/// The keys as a queue of some domain sees them.
+/// The keys as seen by a queue of a domain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keys<'a> {
     table: &'a MrTable,
     member: Member,
 }
 
-/// Index of the first key; a key is its index and an eight-bit tag.
+/// Index of the first key. A key is an index and an eight-bit tag.
 const FIRST_INDEX: u32 = 0x1800;
 /// Most keys.
 const MAX_KEYS: usize = 1 << 16;
@@ -164,25 +165,25 @@ const MAX_KEYS: usize = 1 << 16;
 #[derive(Debug, Default)]
 pub(crate) struct MrTable {
     regions: Vec<Option<Mr>>,
-    /// All places before this one are taken: Linux keeps thousands of keys in store.
+    /// All slots before this one are used. It shortens the search, because Linux caches thousands of keys.
     taken: usize,
-    /// Goes into the tag, so that a key of old does not fit a new region in its place.
+    /// Becomes the tag of the next key, so that an old key does not match a new region in the same slot.
     generation: u8,
-    /// The host's memory by the addresses that lists of pages name; `None` if there are no such addresses.
+    /// The host's memory by the addresses in lists of pages; `None` if there are no such addresses.
     pub(crate) bus: Option<RegionMemory>,
-    /// Room for the longest list that any key takes.
+    /// Room for the longest list that any key accepts.
     pub(super) staging: Vec<u8>,
 }
 
 impl MrTable {
-    /// Registers memory; users name its first byte by `start`. The result is both lkey and rkey. `None` if the table is
-    /// full or the range has no end.
+    /// Registers memory. Users name its first byte by `start`. The result is both lkey and rkey. `None` if
+    /// the table is full or the end of the range overflows.
     pub(crate) fn register(&mut self, start: u64, memory: RegionMemory, access: Access) -> Option<u32> {
         self.generation = self.generation.wrapping_add(1);
         self.register_tagged(self.generation, start, memory, access)
     }
 
-    /// As `register`, with a tag of the owner's choice.
+    /// As `register`, with a tag chosen by the owner.
     pub(crate) fn register_tagged(
         &mut self,
         tag: u8,
@@ -194,14 +195,14 @@ impl MrTable {
         self.register_as(key, start, memory, access).then_some(key)
     }
 
-    /// A key of a tag that nothing is called by.
+    /// An unused key value with this tag.
     fn vacant(&self, tag: u8) -> Option<u32> {
         let free = self.regions.iter().skip(self.taken).position(Option::is_none);
         let index = free.map_or(self.regions.len(), |n| self.taken + n);
         Some((FIRST_INDEX + u32::try_from(index).ok()?) << 8 | u32::from(tag))
     }
 
-    /// Makes a free key that work requests give memory to. `None` if the table is full.
+    /// Inserts a free key whose memory is set by work requests. `None` if the table is full.
     pub(super) fn insert_fast(
         &mut self,
         tag: u8,
@@ -227,7 +228,7 @@ impl MrTable {
         self.at_mut(name).filter(|mr| mr.name == name)
     }
 
-    /// Gives a region other memory.
+    /// Replaces the memory of a region.
     pub(crate) fn replace(&mut self, key: u32, memory: RegionMemory) -> bool {
         match self.named(key) {
             Some(Mr { start, layout: Layout::Direct(old), .. })
@@ -266,23 +267,23 @@ impl MrTable {
         }
     }
 
-    /// Puts a key into a domain.
+    /// Moves a key to a domain.
     pub(crate) fn set_domain(&mut self, key: u32, domain: ProtectionDomain) -> bool {
         self.named(key).map(|mr| mr.domain = domain).is_some()
     }
 
-    /// True if there are keys in a domain, free ones among them.
+    /// True if there are keys in a domain, including free ones.
     pub(crate) fn any_in(&self, domain: ProtectionDomain) -> bool {
         self.regions.iter().flatten().any(|mr| mr.domain == domain)
     }
 
-    /// The keys as a queue of a domain sees them.
+    /// The keys as seen by a queue of a domain.
     #[inline]
     pub(crate) const fn of(&self, member: Member) -> Keys<'_> {
         Keys { table: self, member }
     }
 
-    /// Ends a registration.
+    /// Removes a registration.
     pub(crate) fn deregister(&mut self, key: u32) -> bool {
         let Some(index) = Self::index(key).filter(|_| self.named(key).is_some()) else { return false };
         if let Some(slot) = self.regions.get_mut(index) {
@@ -298,9 +299,9 @@ impl MrTable {
 }
 
 impl Keys<'_> {
-    /// The memory that `key` calls `address`, if all `len` bytes may be used so: as much of them as lies in one piece, and one
-    /// byte at least.
-    // Into whoever asks: what it is used for is known there.
+    /// Translates `address` under `key`, if the access `how` to all `len` bytes is permitted. Returns the
+    /// contiguous part from `address` on, which has at least one byte.
+    // Inlined into the caller, where the kind of access is a constant.
     #[inline(always)]
     pub(crate) fn translate(
         &self,
@@ -342,7 +343,8 @@ impl Keys<'_> {
         Ok(mr)
     }
 
-    /// The first piece of the bytes at `offset` of what a work request has put together, if all `len` of them may be used.
+    /// The first contiguous range at `offset` of a key set by work requests, if access to all `len` bytes is
+    /// permitted.
     #[inline(never)]
     fn first_of(&self, fast: &Fast, offset: u64, len: usize, how: Use) -> Result<HostMemory, Denied> {
         let end = offset.checked_add(len as u64).filter(|&end| end <= fast.len).ok_or(Denied)?;
@@ -354,7 +356,7 @@ impl Keys<'_> {
         Ok(first)
     }
 
-    /// Some of the `len` bytes at `offset` of what a work request has put together: one byte at least.
+    /// A contiguous part, at least one byte, of the `len` bytes at `offset` of a key set by work requests.
     fn piece(&self, fast: &Fast, offset: u64, len: usize, how: Use) -> Result<HostMemory, Denied> {
         let memory = match &fast.list {
             List::Pages(pages) => {
@@ -370,7 +372,7 @@ impl Keys<'_> {
         if memory.is_empty() { Err(Denied) } else { Ok(memory) }
     }
 
-    /// As `translate`, for a key that a list names, which cannot be a list itself.
+    /// As `translate`, for a key named by a list, which cannot have a list itself.
     pub(super) fn underneath(
         &self,
         key: u32,
@@ -387,7 +389,7 @@ impl Keys<'_> {
         }
     }
 
-    /// Copies what `key` calls `address` to `out`: all, or an error if it may not be read.
+    /// Copies the memory at `address` under `key` to `out`; all bytes, or an error if they may not be read.
     pub(crate) fn read(&self, key: u32, mut address: u64, mut out: &mut [u8]) -> Result<(), Denied> {
         while !out.is_empty() {
             let memory = self.translate(key, address, out.len(), Use::LocalRead)?;
@@ -399,7 +401,7 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// Writes `bytes` where `key` calls the memory `address`: all, or none if they may not be written so.
+    /// Writes `bytes` to `address` under `key`; all of them, or none if the access is denied.
     #[inline]
     pub(crate) fn write(&self, key: u32, mut address: u64, mut bytes: &[u8], how: Use) -> Result<(), Denied> {
         while !bytes.is_empty() {
@@ -413,7 +415,7 @@ impl Keys<'_> {
     }
 }
 
-/// `len`, or as many bytes as there are if that is less.
+/// The smaller of `len` and `there`.
 fn shorter(len: usize, there: u64) -> usize {
     usize::try_from(there).map_or(len, |there| len.min(there))
 }

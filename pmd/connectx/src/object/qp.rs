@@ -13,7 +13,7 @@ use crate::connection::Connection;
 use crate::connection::unreliable::Unreliable;
 use hca::{HcaError, QpState, QpTransition};
 
-/// What a queue pair is for.
+/// The transport or purpose of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QpKind {
     /// Reliable connection.
@@ -22,20 +22,21 @@ pub enum QpKind {
     Uc,
     /// Unreliable datagram.
     Ud,
-    /// General services: the world calls it 1.
+    /// General services: its external number is 1.
     Gsi,
-    /// Subnet management, beside the firmware's agent: the world calls it 0.
+    /// Subnet management, in addition to the firmware's agent: its external number is 0.
     Smi,
-    /// Sending end of an extended reliable connection (IBA annex A14).
+    /// Initiator of an extended reliable connection (IBA annex A14).
     XrcInitiator,
-    /// Receiving end of one; [`Engine::create_xrc_target`](crate::engine::Engine::create_xrc_target) makes it.
+    /// Target of an extended reliable connection. Created by
+    /// [`Engine::create_xrc_target`](crate::engine::Engine::create_xrc_target).
     XrcTarget,
-    /// Nothing goes anywhere: its work requests are about keys, of all domains. A driver has it for itself.
+    /// Key operations only, on keys of all domains; it sends nothing. A driver keeps it for its own use.
     Umr,
 }
 
 impl QpKind {
-    /// The number by which the world knows it, if that is not its real one.
+    /// The number that packets use, if it differs from the real one.
     #[must_use]
     pub const fn external(self) -> Option<Qpn> {
         match self {
@@ -45,7 +46,7 @@ impl QpKind {
         }
     }
 
-    /// True for a reliable connection, extended or not.
+    /// True for a reliable connection, including an extended one.
     #[must_use]
     pub const fn is_reliable(self) -> bool {
         self.is_xrc() || matches!(self, Self::Rc)
@@ -62,29 +63,30 @@ impl QpKind {
     }
 }
 
-/// What the two ends of a connection may do with each other's memory.
+/// Remote operations that a connection permits and issues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RemoteOperations {
-    /// The other end may write.
+    /// The peer may write.
     pub write: bool,
-    /// The other end may read.
+    /// The peer may read.
     pub read: bool,
-    /// The other end may do atomic operations.
+    /// The peer may execute atomic operations.
     pub atomic: bool,
-    /// RDMA READs and atomic operations of the other end that are answered at once; one more ends the connection.
+    /// Limit of concurrent RDMA READs and atomic operations from the peer. One more ends the connection.
     pub reads_in: u8,
-    /// RDMA READs and atomic operations that are under way to the other end at once; others wait. Without any they are errors.
+    /// Limit of concurrent RDMA READs and atomic operations to the peer. Others wait. If it is 0, they are
+    /// errors.
     pub reads_out: u8,
 }
 
 impl Default for RemoteOperations {
-    /// RDMA WRITE, and nothing that is answered.
+    /// RDMA WRITE only.
     fn default() -> Self {
         Self { write: true, read: false, atomic: false, reads_in: 0, reads_out: 0 }
     }
 }
 
-/// Where receives come from.
+/// Source of receives.
 #[derive(Debug)]
 pub(crate) enum Receives {
     Own(ReceiveQueue),
@@ -95,7 +97,7 @@ pub(crate) enum Receives {
 }
 
 impl Receives {
-    /// The shared receive queue that a receive is taken from, or was.
+    /// The shared receive queue of the next or the last receive.
     pub(crate) const fn shared(&self) -> Option<u32> {
         match self {
             Self::Shared(number) => Some(*number),
@@ -104,7 +106,7 @@ impl Receives {
         }
     }
 
-    /// Its receives are others', too.
+    /// True if its receives are shared with other queue pairs.
     pub(crate) const fn are_shared(&self) -> bool {
         matches!(self, Self::Shared(_) | Self::Named(_))
     }
@@ -114,7 +116,7 @@ impl Receives {
 #[derive(Debug)]
 pub(crate) struct Qp {
     pub(crate) qpn: Qpn,
-    /// Its place in the table.
+    /// Its slot in the table.
     pub(crate) slot: u32,
     pub(crate) kind: QpKind,
     /// Index of its port.
@@ -126,32 +128,32 @@ pub(crate) struct Qp {
     pub(crate) sq: SendQueue,
     pub(crate) receives: Receives,
     pub(crate) pkey_index: u16,
-    /// Its domain, and what else it needs to use keys.
+    /// Its domain, and its permissions to use keys.
     pub(crate) domain: Member,
     pub(crate) remote: RemoteOperations,
-    /// What it sends to a group that it is attached to comes to itself, too.
+    /// It receives its own packets to a group that it is attached to.
     pub(crate) hears_itself: bool,
     /// Its set of counters.
     pub(crate) counter_set: u8,
     pub(crate) qkey: QKey,
     /// PSN of the next datagram.
     pub(crate) datagram_psn: Psn,
-    /// The transport's part of a reliably connected queue pair.
+    /// Transport state of a reliable connection.
     pub(crate) rc: Option<Box<Connection>>,
-    /// The transport's part of an unreliably connected queue pair.
+    /// Transport state of an unreliable connection.
     pub(crate) uc: Option<Box<Unreliable>>,
-    /// An event is to tell that its sends are drained.
-    pub(crate) tells_drained: bool,
-    /// It waits for its turn.
+    /// An event must report that its sends are drained.
+    pub(crate) notify_drained: bool,
+    /// It is scheduled.
     pub(crate) queued: bool,
-    /// When it wants to be looked at.
+    /// Its next deadline.
     pub(crate) deadline: Option<Instant>,
-    /// Under which time it stands in the device's list of timers; not later than `deadline`.
+    /// The time of its entry in the device's timer list; not later than `deadline`.
     pub(crate) armed: Option<Instant>,
 }
 
 impl Qp {
-    /// One in RESET, without completion queues.
+    /// Creates a queue pair in RESET, without completion queues.
     pub(crate) fn new(
         qpn: Qpn,
         kind: QpKind,
@@ -180,35 +182,36 @@ impl Qp {
             datagram_psn: Psn::default(),
             rc: None,
             uc: None,
-            tells_drained: false,
+            notify_drained: false,
             queued: false,
             deadline: None,
             armed: None,
         }
     }
 
-    /// The number that packets carry as their source.
+    /// The source number in its packets.
     pub(crate) fn wire_qpn(&self) -> Qpn {
         self.kind.external().unwrap_or(self.qpn)
     }
 
-    /// The P_Key it sends with.
+    /// The P_Key that it sends with.
     pub(crate) fn pkey(&self, table: &[PKey]) -> PKey {
         table.get(usize::from(self.pkey_index)).copied().unwrap_or(PKey(0))
     }
 
-    /// True if it takes packets in.
+    /// True if it receives packets.
     pub(crate) fn receives_packets(&self) -> bool {
         self.state.receives()
     }
 
-    /// True if a send that it began is not done.
+    /// True if a send has started and not completed.
     pub(crate) fn has_begun_sends(&self) -> bool {
         self.rc.as_ref().is_some_and(|rc| !rc.requester.begun.is_empty())
             || self.uc.as_ref().is_some_and(|uc| uc.outgoing.is_some())
     }
 
-    /// The XRC shared receive queue of this number is no more, and its receives are not.
+    /// Detaches the queue pair from a destroyed XRC shared receive queue. Receives of that queue are gone as
+    /// well.
     pub(crate) fn forget_named(&mut self, number: u32) {
         if let Receives::Named(target) = &mut self.receives
             && target.named == Some(number)
@@ -218,7 +221,7 @@ impl Qp {
         }
     }
 
-    /// Takes the receive that a message has begun to fill.
+    /// Takes the receive that a message has partly filled.
     pub(crate) fn take_begun_receive(&mut self) -> Option<u16> {
         match (&mut self.rc, &mut self.uc) {
             (Some(rc), _) => rc.responder.take_receive(),
@@ -228,15 +231,15 @@ impl Qp {
     }
 }
 
-/// What a transition asks the device to do beside the change of state.
+/// What a transition requires of the device in addition to the change of state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Consequence {
     None,
-    /// Complete everything outstanding as flushed.
+    /// Complete all outstanding work requests as flushed.
     Flush,
-    /// Complete as flushed what was posted since.
+    /// Complete as flushed the work requests posted since the last flush.
     FlushAgain,
-    /// Forget everything outstanding.
+    /// Discard all outstanding work requests.
     Reset,
 }
 
@@ -273,7 +276,7 @@ const fn transition_name(to: &QpTransition) -> &'static str {
 }
 
 impl Qp {
-    /// Takes a transition, if the state and the transport allow it.
+    /// Makes a transition, if the state and the transport allow it.
     pub(crate) fn transition(&mut self, to: &QpTransition) -> Result<Consequence, HcaError> {
         let (reliable, unreliable) = (self.kind.is_reliable(), self.kind == QpKind::Uc);
         let datagram = self.kind.is_datagram();
@@ -320,14 +323,14 @@ impl Qp {
             (QpState::Rts, QpTransition::UdQKey(qkey)) if datagram => self.qkey = *qkey,
             (QpState::Sqe, QpTransition::RecoverSend) if !reliable => self.state = QpState::Rts,
             (QpState::Rts, QpTransition::DrainSend { notify }) => {
-                self.tells_drained = *notify;
+                self.notify_drained = *notify;
                 self.state = QpState::SqDraining;
             }
             (QpState::SqDraining | QpState::SqDrained, QpTransition::ResumeSend) => {
-                self.tells_drained = false;
+                self.notify_drained = false;
                 self.state = QpState::Rts;
             }
-            // Receives have no doorbell: what was posted after the first flush is found now.
+            // Receives have no doorbell: those posted after the first flush are found now.
             (QpState::Err, QpTransition::ToError) => consequence = Consequence::FlushAgain,
             (from, QpTransition::ToError) if from != QpState::Reset => {
                 consequence = Consequence::Flush;

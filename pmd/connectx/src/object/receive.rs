@@ -8,30 +8,30 @@ use crate::memory::{HostMemory, HostWord};
 use crate::region::RegionMemory;
 use prm::{DBREC_RECEIVE, DataSegment, INVALID_LKEY, NextSegment};
 
-/// Largest slot of a receive ring, bytes.
+/// Largest slot of a receive ring in bytes.
 pub(crate) const MAX_STRIDE: usize = 1024;
 const MIN_STRIDE: usize = 16;
 
-/// The receive queue of one queue pair: data segments only, taken in turn.
+/// The receive queue of one queue pair: data segments only, consumed in order.
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
     ring: RegionMemory,
     stride: usize,
     mask: u16,
-    /// How far it is posted.
+    /// The host's producer index.
     posted: HostWord,
     taken: u16,
     pub(crate) domain: Member,
 }
 
-/// The data segments in the `len` bytes of a slot that begins at `at`, from that of number `from` up to the one that ends them. The host may write there meanwhile: each
-/// segment is copied once, and what is done with it goes by the copy.
+/// The data segments in the slot of `len` bytes at `at`, from number `from` up to the terminator. The host
+/// may write to them meanwhile: each segment is copied once, and only the copy is used.
 #[inline]
 fn segments(ring: &RegionMemory, (at, len): (usize, usize), from: u16) -> impl Iterator<Item = DataSegment> {
     (from..(len / size_of::<DataSegment>()) as u16).map_while(move |n| segment(ring, (at, len), n))
 }
 
-/// The one of number `n`; `None` for that which ends them, and behind the slot.
+/// Segment number `n`; `None` for the terminator and behind the slot.
 #[inline(always)]
 fn segment(ring: &RegionMemory, (at, len): (usize, usize), n: u16) -> Option<DataSegment> {
     const SIZE: usize = size_of::<DataSegment>();
@@ -41,7 +41,7 @@ fn segment(ring: &RegionMemory, (at, len): (usize, usize), n: u16) -> Option<Dat
     (segment.lkey.get() != INVALID_LKEY).then_some(segment)
 }
 
-/// A ring's geometry as a mask over its slots, if it can be one.
+/// Mask of the slot index, if the geometry of the ring is valid.
 fn slots_mask(ring: &RegionMemory, stride: usize) -> Option<u16> {
     if !(MIN_STRIDE..=MAX_STRIDE).contains(&stride) || !stride.is_power_of_two() {
         return None;
@@ -59,14 +59,14 @@ impl ReceiveQueue {
         Some(Self { ring, stride, mask, posted, taken: 0, domain: Member::default() })
     }
 
-    /// Entries posted and not taken. A record that runs ahead of the ring cannot be right and counts as none.
+    /// Entries posted and not consumed. A record that is ahead of the ring is invalid and counts as none.
     pub(crate) fn available(&self) -> u16 {
         let posted = self.posted.load() as u16;
         let available = posted.wrapping_sub(self.taken);
         if available <= self.mask.saturating_add(1) { available } else { 0 }
     }
 
-    /// Takes the next entry: its counter, which goes on modulo 2^16.
+    /// Consumes the next entry and returns its counter, which wraps modulo 2^16.
     pub(crate) fn take(&mut self) -> Option<u16> {
         if self.available() == 0 {
             return None;
@@ -76,18 +76,18 @@ impl ReceiveQueue {
         Some(counter)
     }
 
-    /// The entry that [`ReceiveQueue::take`] would take.
+    /// The entry that [`ReceiveQueue::take`] would consume.
     pub(crate) fn front(&self) -> Option<u16> {
         (self.available() > 0).then_some(self.taken)
     }
 
-    /// An entry's data segments from that of number `from` on, each read when it is asked for.
+    /// The data segments of an entry from number `from` on, each read on demand.
     #[inline]
     pub(crate) fn segments(&self, counter: u16, from: u16) -> impl Iterator<Item = DataSegment> {
         segments(&self.ring, self.place(counter), from)
     }
 
-    /// An entry's data segment of number `n`, if there is one; segments before it that end them are not looked for.
+    /// Data segment `n` of an entry, if it exists. Does not check for a terminator before it.
     #[inline]
     pub(crate) fn segment(&self, counter: u16, n: u16) -> Option<DataSegment> {
         segment(&self.ring, self.place(counter), n)
@@ -97,20 +97,20 @@ impl ReceiveQueue {
         (usize::from(counter & self.mask) * self.stride, self.stride)
     }
 
-    /// Forgets what is posted.
+    /// Discards the posted entries.
     pub(crate) fn reset(&mut self) {
         self.taken = 0;
     }
 }
 
-/// What taking an entry of a shared receive queue came to.
+/// Result of taking an entry from a shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Taken {
-    /// This slot is the device's now; true if the queue fell below its limit by it.
+    /// The slot now belongs to the device; true if the queue fell below its limit.
     Slot(u16, bool),
     /// Nothing is posted.
     Empty,
-    /// A link leads out of the ring: the queue is broken; true when that is found.
+    /// A link leads out of the ring: the queue is broken; true on the first detection.
     Broken(bool),
 }
 
@@ -120,16 +120,16 @@ pub(crate) struct Srq {
     ring: RegionMemory,
     stride: usize,
     mask: u16,
-    /// How far it is posted.
+    /// The host's producer index.
     posted: HostWord,
-    /// The slot to be taken next.
+    /// The next slot to consume.
     head: u16,
     taken: u16,
     limit: u16,
     armed: bool,
     broken: bool,
     pub(crate) domain: ProtectionDomain,
-    /// It is an XRC one.
+    /// Attributes of an XRC queue; `None` for an ordinary one.
     pub(crate) xrc: Option<XrcQueue>,
 }
 
@@ -153,40 +153,41 @@ impl Srq {
         })
     }
 
-    /// Arms the limit event: once, when fewer than `limit` entries are posted.
+    /// Arms the limit event, which is raised once when fewer than `limit` entries are posted.
     pub(crate) fn arm_limit(&mut self, limit: u16) {
         self.limit = limit;
         self.armed = limit > 0;
     }
 
-    /// Arms it again at the same limit.
+    /// Arms the event again with the same limit.
     pub(crate) fn rearm(&mut self) {
         self.armed = self.limit > 0;
     }
 
-    /// Entries posted and not taken.
+    /// Entries posted and not consumed.
     pub(crate) fn available(&self) -> u16 {
         let posted = self.posted.load() as u16;
         let available = posted.wrapping_sub(self.taken);
         if available <= self.mask { available } else { 0 }
     }
 
-    /// The limit whose event is still to come; 0 for none.
+    /// The limit if the event is armed; 0 if it is not.
     pub(crate) const fn armed_limit(&self) -> u16 {
         if self.armed { self.limit } else { 0 }
     }
 
-    /// True if it gives no receives any more.
+    /// True if it supplies no more receives.
     pub(crate) const fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// The slot that [`Srq::take`] would take.
+    /// The slot that [`Srq::take`] would consume.
     pub(crate) fn front(&self) -> Option<u16> {
         (!self.broken && self.available() > 0).then_some(self.head)
     }
 
-    /// Takes the next entry. Its link is read now: the host may overwrite it as soon as the entry has completed.
+    /// Consumes the next entry. Its link is read now, because the host may overwrite it as soon as the entry
+    /// has completed.
     pub(crate) fn take(&mut self) -> Taken {
         if self.broken {
             return Taken::Broken(false);
@@ -213,13 +214,13 @@ impl Srq {
         usize::from(slot & self.mask) * self.stride
     }
 
-    /// A slot's data segments, behind the link, from that of number `from` on, each read when it is asked for.
+    /// The data segments of a slot, behind the link, from number `from` on, each read on demand.
     #[inline]
     pub(crate) fn segments(&self, slot: u16, from: u16) -> impl Iterator<Item = DataSegment> {
         segments(&self.ring, self.place(slot), from)
     }
 
-    /// A slot's data segment of number `n`, if there is one; segments before it that end them are not looked for.
+    /// Data segment `n` of a slot, if it exists. Does not check for a terminator before it.
     #[inline]
     pub(crate) fn segment(&self, slot: u16, n: u16) -> Option<DataSegment> {
         segment(&self.ring, self.place(slot), n)

@@ -1,19 +1,19 @@
-//! The send queue as the device sees it.
+//! The send queue as seen by the device.
 
 use crate::memory::{HostMemory, HostWord};
 use crate::region::{MemoryPieces, RegionMemory};
 use prm::{DBREC_SEND, WQEBB};
 
-/// The send queue's ring and how far it is worked through.
+/// The ring of the send queue and the device's progress in it.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     ring: RegionMemory,
     mask: u16,
-    /// `None` for a queue that takes nothing.
+    /// `None` for a queue that accepts no requests.
     dbrec: Option<HostMemory>,
-    /// How far it is posted.
+    /// The host's producer index.
     posted: Option<HostWord>,
-    /// First WQEBB not looked at yet, modulo 2^16.
+    /// First WQEBB not processed yet, modulo 2^16.
     pub(crate) head: u16,
 }
 
@@ -26,12 +26,13 @@ impl SendQueue {
         fits.then(|| Self { ring, mask: (blocks - 1) as u16, dbrec: Some(dbrec), posted, head: 0 })
     }
 
-    /// That of a queue pair which sends no requests.
+    /// The send queue of a queue pair that sends no requests.
     pub(crate) fn none() -> Self {
         Self { ring: MemoryPieces::default().into(), mask: 0, dbrec: None, posted: None, head: 0 }
     }
 
-    /// Forgets what is posted. libmlx5 sets the doorbell record to 0 with this move, and nobody else would do it here.
+    /// Discards the posted entries. libmlx5 clears the doorbell record in this transition; no other component
+    /// does it here.
     pub(crate) fn reset(&mut self) {
         self.head = 0;
         if let Some(dbrec) = &self.dbrec {
@@ -39,7 +40,7 @@ impl SendQueue {
         }
     }
 
-    /// WQEBBs posted and not looked at. A record that runs ahead of the ring cannot be right and counts as none.
+    /// WQEBBs posted and not processed. A record that is ahead of the ring is invalid and counts as none.
     #[inline]
     pub(crate) fn pending(&self) -> u16 {
         let Some(posted) = self.posted else { return 0 };
@@ -48,7 +49,7 @@ impl SendQueue {
         if pending <= self.mask.saturating_add(1) { pending } else { 0 }
     }
 
-    /// Copies the WQEBB `index`, or its first bytes; behind the ring's end it goes on at slot 0.
+    /// Copies the first `N` bytes of WQEBB `index`; behind the end of the ring it continues at slot 0.
     #[inline]
     pub(crate) fn read<const N: usize>(&self, index: u16, out: &mut [u8; N]) -> bool {
         const { assert!(N <= WQEBB) }

@@ -1,32 +1,32 @@
-//! Extended reliable connections (IBA annex A14): what their receiving ends and their shared receive queues have beside others.
+//! Extended reliable connections (IBA annex A14): attributes of their targets and shared receive queues.
 
 use super::receive::Srq;
 use ib_wire::packet::XrcEth;
 
-/// An XRC domain: requests that come by a target of it get to the shared receive queues of it, and to no others.
+/// An XRC domain. Requests that arrive at one of its targets reach its shared receive queues only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct XrcDomain(pub u32);
 
-/// What makes a shared receive queue an XRC one.
+/// Attributes that make a shared receive queue an XRC queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct XrcQueue {
-    /// Its domain.
+    /// XRC domain.
     pub domain: XrcDomain,
-    /// Completion queue of its receives, whatever target they came by.
+    /// Completion queue of its receives, whichever target they arrived at.
     pub cq: u32,
-    /// What completions call it, 24 bits; `None` for its number.
+    /// Identifier in completions, 24 bits; `None` for the queue's number.
     pub user_index: Option<u32>,
 }
 
-/// The receiving end of a connection: it has no receives, but each request names the shared receive queue that it is for.
+/// The target of a connection. It has no receives: each request names a shared receive queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub(crate) domain: XrcDomain,
-    /// The queue that the last request was for.
+    /// The queue named by the last request.
     pub(crate) named: Option<u32>,
 }
 
-/// The XRC shared receive queue that a request to a target of this domain is for, if it may be.
+/// The XRC shared receive queue that a request names, if it is in the target's domain.
 pub(crate) fn find(srqs: &[Option<Srq>], domain: XrcDomain, xrc: XrcEth) -> Option<(u32, &Srq)> {
     let number = xrc.srqn.get();
     let srq = srqs.get(number as usize)?.as_ref()?;

@@ -1,4 +1,5 @@
-//! Answers to RDMA READs and atomic operations (IBA 9.7.5.1.6): what the responder owes, and what the requester does with it.
+//! Responses to RDMA READs and atomic operations (IBA 9.7.5.1.6), on the responder's and the requester's
+//! side.
 
 use std::time::Instant;
 
@@ -17,20 +18,21 @@ use crate::object::qp::Qp;
 use crate::wqe::{Pieces, gather_remote};
 use hca::WcStatus;
 
-/// Packets of answers that one queue pair sends in its turn.
+/// Response packets that one queue pair sends each time it is served.
 const BURST: usize = 16;
 
-/// Makes room for one more answer, of `depth` at most.
+/// Makes room for one more response; at most `depth` are queued.
 pub(super) fn make_room(r: &mut Responder, depth: u8) -> Result<(), Refusal> {
     if r.answers.len() >= usize::from(depth) {
-        // Who asks for another one has all that it had asked for again before.
+        // A requester that sends a new request has received all responses that it requested again before.
         let again = r.answers.iter().position(|answer| answer.again).ok_or(INVALID)?;
         r.answers.remove(again);
     }
     Ok(())
 }
 
-/// Owes an answer of so many packets once more: in its place among those that are owed, and instead of the one that it repeats.
+/// Queues a repeated response of `packets` packets, in order among those queued, in place of the one that it
+/// repeats.
 pub(super) fn owe_again(r: &mut Responder, answer: Answer, packets: u32, depth: u8) {
     r.answers.retain(|owed| owed.psn.since(answer.psn) >= packets);
     if r.answers.len() < usize::from(depth) {
@@ -39,7 +41,8 @@ pub(super) fn owe_again(r: &mut Responder, answer: Answer, packets: u32, depth: 
     }
 }
 
-/// Sends what it can of the answers that are owed. True if any packet has gone; those that have not gone come in another turn.
+/// Sends queued responses. Returns true if any packet was sent; the rest is sent when the queue pair is
+/// served again.
 pub(super) fn send(qp: &mut Qp, dev: &mut Device) -> Result<bool, Unsent> {
     let face = QpFace::new(qp, dev);
     for sent in 0..BURST {
@@ -57,7 +60,7 @@ pub(super) fn send(qp: &mut Qp, dev: &mut Device) -> Result<bool, Unsent> {
                 let last = left <= mtu;
                 let keys = dev.mrs.of(member);
                 if gather_remote(keys, rkey, address, len as usize, &mut pieces).is_err() {
-                    // The key has gone since.
+                    // The key has been invalidated since.
                     rc.responder.answers.clear();
                     rc.responder.reply = Some(Reply::Nak(answer.psn, Syndrome::Nak(NakCode::RemoteAccess)));
                     dev.events.push(DeviceEvent::QpAccessError(qp.qpn));
@@ -90,7 +93,7 @@ pub(super) fn send(qp: &mut Qp, dev: &mut Device) -> Result<bool, Unsent> {
             |wqe, out| wqe.copy(&pieces, out),
         );
         match gone {
-            // Who has sent some is behind those that have sent none.
+            // A queue pair that has sent is scheduled behind those that have not.
             Err(_) if sent > 0 => return Ok(true),
             gone => gone?,
         }
@@ -102,7 +105,7 @@ pub(super) fn send(qp: &mut Qp, dev: &mut Device) -> Result<bool, Unsent> {
     Ok(true)
 }
 
-/// Takes a packet of an answer in.
+/// Receives a response packet.
 pub(crate) fn take(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, now: Instant) {
     if !qp.state.goes_on_sending() {
         return dev.counters.drop_packet(DropReason::QueuePairState);
@@ -117,9 +120,9 @@ pub(crate) fn take(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, now: Ins
     };
     let message = r.begun.iter().find(|m| psn.since(m.first) < m.packets);
     let message = message.filter(|m| m.asks() && m.is_atomic() == value.is_some()).copied();
-    let asked = psn.since(r.oldest) < r.top.since(r.oldest);
-    let Some((message, due)) = message.filter(|_| asked).zip(r.answer_due(psn)) else {
-        // What came before comes again.
+    let outstanding = psn.since(r.oldest) < r.top.since(r.oldest);
+    let Some((message, due)) = message.filter(|_| outstanding).zip(r.answer_due(psn)) else {
+        // A repeated packet of earlier responses.
         dev.counters.count(Activity::Duplicates);
         return;
     };
@@ -136,7 +139,7 @@ pub(crate) fn take(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, now: Ins
     } else {
         Err(WcStatus::BadResponse)
     };
-    // An answer acknowledges all that was asked before it (IBA 9.7.5.1.2).
+    // A response acknowledges all requests before it (IBA 9.7.5.1.2).
     r.advance(if laid.is_ok() { psn.add(1) } else { message.first }, now);
     r.gap = false;
     r.rnr_until = None;

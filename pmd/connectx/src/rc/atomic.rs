@@ -1,8 +1,8 @@
-//! COMPARE & SWAP and FETCH & ADD (IBA 9.4.5) as the responder carries them out.
+//! COMPARE & SWAP and FETCH & ADD (IBA 9.4.5) in the responder.
 //!
-//! Of all that a device's queue pairs do with memory one thing is done after the other, by whoever gives the engine its turn, so that
-//! nothing of the device comes in between. The host's processors, and other devices on the same memory, are kept out by the
-//! processor's own atomic instructions ([`crate::HostMemory`]).
+//! The thread that calls the engine executes the memory accesses of all queue pairs one after another, so
+//! that no other access of the device interferes. Atomic instructions of the processor exclude the host's
+//! processors and other devices that share the memory ([`crate::HostMemory`]).
 
 use ib_wire::packet::{Extended, NakCode, Opcode};
 
@@ -15,18 +15,18 @@ use crate::frame::Arrived;
 use crate::object::mr::{Member, Use};
 use crate::object::qp::Qp;
 
-/// Byte order in which the requester lays down what an answer brings.
+/// Byte order in which the requester writes the result of an atomic operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AnswerOrder {
-    /// As the host keeps numbers.
+    /// The host's byte order.
     #[default]
     Host,
-    /// The most significant byte first.
+    /// Most significant byte first.
     Big,
 }
 
 impl AnswerOrder {
-    /// A number as it is laid down.
+    /// The bytes of a result.
     pub(super) const fn bytes(self, value: u64) -> [u8; LEN] {
         match self {
             Self::Host => value.to_ne_bytes(),
@@ -35,7 +35,7 @@ impl AnswerOrder {
     }
 }
 
-/// Bytes that an operation is about.
+/// Length of the operand in bytes.
 const LEN: usize = size_of::<u64>();
 
 fn wanted(packet: &Arrived<'_>) -> Option<Atomic> {
@@ -44,7 +44,7 @@ fn wanted(packet: &Arrived<'_>) -> Option<Atomic> {
     packet.payload().is_empty().then_some(Atomic { psn: bth.psn, opcode: bth.opcode, request })
 }
 
-/// Carries a request out that is next in order.
+/// Executes the next request in order.
 pub(super) fn request(
     qp: &mut Qp,
     dev: &mut Device,
@@ -68,7 +68,7 @@ pub(super) fn request(
         Opcode::RcCompareSwap => memory.compare_swap(request.compare, request.swap_add),
         _ => memory.fetch_add(request.swap_add),
     };
-    // Its address is aligned, but not where the host has it.
+    // Its address is aligned, but the host memory behind it is not.
     let was = was.ok_or(Refusal::Fatal(NakCode::RemoteOperation, None))?;
     rc.responder.keep(atomic, was, depth.into());
     rc.responder.answers.push_back(Answer { psn: atomic.psn, content: Content::Value(was), again: false });
@@ -76,8 +76,8 @@ pub(super) fn request(
     Ok(())
 }
 
-/// Takes a request in that came before: it gets the answer that it got. What is not known any more is not answered
-/// (IBA 9.7.5.1.5).
+/// Handles a duplicate request: it gets the same response as before. It gets no response if the result is no
+/// longer kept (IBA 9.7.5.1.5).
 pub(super) fn repeat(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
     let Some(rc) = &mut qp.rc else { return };
     let r = &mut rc.responder;

@@ -1,5 +1,6 @@
-//! The packets between the first and the last one of a message. They differ by their numbers alone, so what is asked of each other packet is asked once
-//! here, and the headers are made once. Whatever is not as it is mostly goes the way of all packets, [`requester::step`](super::requester::step).
+//! Sends the packets between the first and the last one of a message. They differ only in their numbers, so
+//! the checks are done once and the headers are built once. Every exception takes the general path,
+//! [`requester::step`](super::requester::step).
 
 use ib_wire::packet::{Extended, Opcode, Series};
 
@@ -9,15 +10,16 @@ use crate::addressing;
 use crate::connection::requester::WINDOW;
 use crate::counters::Activity;
 use crate::device::Device;
-use crate::frame::Way;
+use crate::frame::Destination;
 use crate::object::qp::{Qp, QpKind};
 use crate::port::Port;
 use crate::wqe::Pieces;
 use hca::PortState;
 use prm::SendOpcode;
 
-/// Sends packets of the message of which one has just gone: `most` at most, up to the one before the last. Returns how many; after less than there
-/// were the next one goes the way of all, and so it is said why it could not go.
+/// Sends at most `most` packets of the message whose previous packet was just sent, up to the last but one.
+/// Returns the number sent. If it is less than possible, the next packet takes the general path, which
+/// reports the reason.
 pub(crate) fn send(qp: &mut Qp, dev: &mut Device, most: usize) -> usize {
     let Some(rc) = &qp.rc else { return 0 };
     let r = &rc.requester;
@@ -27,7 +29,7 @@ pub(crate) fn send(qp: &mut Qp, dev: &mut Device, most: usize) -> usize {
         return 0;
     }
     let plain = qp.kind == QpKind::Rc && qp.state.goes_on_sending() && message.fault.is_none();
-    // What goes again is counted.
+    // Retransmissions are counted by the general path.
     if !plain || r.rnr_until.is_some() || r.next != r.top {
         return 0;
     }
@@ -36,7 +38,7 @@ pub(crate) fn send(qp: &mut Qp, dev: &mut Device, most: usize) -> usize {
     let Some(opcode @ (Opcode::RcSendMiddle | Opcode::RcWriteMiddle)) = opcode else { return 0 };
     let room = WINDOW.saturating_sub(r.next.since(r.oldest));
     let count = (message.packets - 1 - k).min(room).min(most as u32);
-    // Headers of other ways are not made here.
+    // Only InfiniBand headers of packets that leave through the cable are built here.
     let goes_out = |port: &Port| {
         port.state == PortState::Active
             && port.ethernet.is_none()
@@ -57,7 +59,9 @@ pub(crate) fn send(qp: &mut Qp, dev: &mut Device, most: usize) -> usize {
     let Ok(outgoing) = addressing::address(port, &rc.av, &bth, &Extended::Bare, face.qpn, false) else {
         return 0;
     };
-    let (Some(headers), Way::Out, Some(cable)) = (outgoing.headers(), outgoing.way, &mut port.cable) else {
+    let (Some(headers), Destination::Out, Some(cable)) =
+        (outgoing.headers(), outgoing.destination, &mut port.cable)
+    else {
         return 0;
     };
     let Ok(series) = Series::new(headers, mtu) else { return 0 };

@@ -1,4 +1,4 @@
-//! What is done for reliable connections (IBA 9.7): sending, receiving, acknowledging.
+//! Reliable connections (IBA 9.7): sending, receiving, acknowledging.
 
 pub(super) mod answer;
 pub(super) mod atomic;
@@ -20,7 +20,7 @@ use super::device::{Device, Unsent};
 use super::object::qp::Qp;
 use super::port::Port;
 
-/// What a connection needs to know of its queue pair to make packets.
+/// Queue pair attributes that a connection needs to build packets.
 #[derive(Clone, Copy)]
 struct QpFace {
     port: u8,
@@ -51,7 +51,8 @@ impl QpFace {
     }
 }
 
-/// Sends the answers and the acknowledge that the responder owes, if any. True if answers have gone.
+/// Sends the responses and the acknowledge that the responder owes, if any. Returns true if responses were
+/// sent.
 pub(crate) fn reply(qp: &mut Qp, dev: &mut Device) -> Result<bool, Unsent> {
     let owes = |qp: &Qp| qp.rc.as_ref().is_some_and(|rc| !rc.responder.answers.is_empty());
     let answered = owes(qp) && answer::send(qp, dev)?;

@@ -1,4 +1,4 @@
-//! RDMA READ (IBA 9.7.5.1.6) as the responder takes it in.
+//! RDMA READ (IBA 9.7.5.1.6) in the responder.
 
 use ib_wire::packet::NakCode;
 
@@ -12,7 +12,7 @@ use crate::frame::Arrived;
 use crate::object::mr::{Member, Use};
 use crate::object::qp::Qp;
 
-/// What a request asks for, if it may, and of how many packets that is.
+/// The response to a request, if permitted, and its number of packets.
 fn wanted(qp: &Qp, dev: &Device, packet: &Arrived<'_>, member: Member) -> Result<(Answer, u32), Refusal> {
     let (Some(rc), Some(reth)) = (&qp.rc, packet.extended().reth()) else { return Err(INVALID) };
     let packets = reth.length.div_ceil(rc.mtu.bytes() as u32).max(1);
@@ -20,7 +20,7 @@ fn wanted(qp: &Qp, dev: &Device, packet: &Arrived<'_>, member: Member) -> Result
         return Err(INVALID);
     }
     let (rkey, address, len) = (reth.rkey.0, reth.address, reth.length as usize);
-    // Who reads nothing names no memory.
+    // A read of zero bytes names no memory.
     if len > 0 && dev.mrs.of(member).translate(rkey, address, len, Use::RemoteRead).is_err() {
         return Err(Refusal::Fatal(NakCode::RemoteAccess, None));
     }
@@ -28,7 +28,7 @@ fn wanted(qp: &Qp, dev: &Device, packet: &Arrived<'_>, member: Member) -> Result
     Ok((Answer { psn: packet.bth().psn, content, again: false }, packets))
 }
 
-/// Takes a request in that is next in order. It has as many PSNs as its answer has packets.
+/// Handles the next request in order. It uses one PSN for each packet of its response.
 pub(super) fn request(
     qp: &mut Qp,
     dev: &mut Device,
@@ -43,13 +43,13 @@ pub(super) fn request(
     }
     answer::make_room(&mut rc.responder, depth)?;
     rc.responder.answers.push_back(wanted);
-    // Whoever calls counts the last one.
+    // The caller counts the last one.
     rc.responder.epsn = rc.responder.epsn.add(packets - 1);
     dev.schedule(qp);
     Ok(())
 }
 
-/// Takes a request in that came before: it is answered again, from where the other end says (IBA 9.7.5.1.5).
+/// Handles a duplicate request: the response is sent again from the PSN that the peer gives (IBA 9.7.5.1.5).
 pub(super) fn repeat(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
     let wanted =
         reach::member(qp, dev, packet).ok_or(INVALID).and_then(|member| wanted(qp, dev, packet, member));
@@ -60,7 +60,7 @@ pub(super) fn repeat(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
         Ok((wanted, packets)) if packets <= r.epsn.since(wanted.psn) => {
             answer::owe_again(r, wanted, packets, depth);
         }
-        // What it never was is no repetition.
+        // Not a repetition of any earlier request.
         _ => dev.counters.drop_packet(DropReason::Unsupported),
     }
 }

@@ -1,15 +1,15 @@
-//! Why a responder does not carry out a request.
+//! Why a responder does not execute a request.
 
 use hca::WcStatus;
 use ib_wire::packet::NakCode;
 
-/// Why a request is not carried out.
+/// Why a request is not executed.
 pub(super) enum Refusal {
-    /// No receive: later, perhaps.
+    /// No receive is posted; the requester may retry.
     NotReady,
-    /// This ends the connection. A receive that was taken completes with the status.
+    /// The connection ends. A receive that was taken completes with the status.
     Fatal(NakCode, Option<(u16, WcStatus)>),
 }
 
-/// A request that may not be made, or not now.
+/// The NAK for an invalid request, or for one that is invalid in the current state.
 pub(super) const INVALID: Refusal = Refusal::Fatal(NakCode::InvalidRequest, None);

@@ -1,4 +1,4 @@
-//! The sending half of a connection: segmentation, window, acknowledges, go-back-N, retries.
+//! The requester of a connection: segmentation, window, acknowledges, go-back-N, retries.
 
 use std::time::Instant;
 
@@ -18,18 +18,18 @@ use crate::wqe::{self, Pieces};
 use hca::{QpState, WcStatus};
 use prm::SendOpcode;
 
-/// Most messages begun and not completed.
+/// Most messages started and not completed.
 const MAX_MESSAGES: usize = 512;
-/// An acknowledge is asked for at least once in this many packets.
+/// An acknowledge is requested at least once in this many packets.
 const ACK_EVERY: u32 = 16;
-/// Most packets of an RDMA READ's answer: PSNs are compared within half their range.
+/// Most packets of an RDMA READ response: PSNs are compared within half their range.
 pub(super) const MAX_ANSWER: u32 = 1 << 22;
-/// Longest message (IBA 9.7.1).
+/// Longest message in bytes (IBA 9.7.1).
 const MAX_MESSAGE: u64 = 1 << 31;
-/// Bytes that an atomic operation is about, and that its answer brings (IBA 9.4.5).
+/// Operand and result length of an atomic operation in bytes (IBA 9.4.5).
 const ATOMIC_LEN: u64 = 8;
 
-/// Completes what is done, in order.
+/// Completes finished requests in order.
 pub(super) fn settle(qp: &mut Qp, dev: &mut Device) {
     loop {
         let face = Face::new(qp);
@@ -48,7 +48,7 @@ pub(super) fn settle(qp: &mut Qp, dev: &mut Device) {
     }
 }
 
-/// Begins the next posted work request.
+/// Starts the next posted work request.
 fn begin(qp: &mut Qp, dev: &mut Device) -> bool {
     let Some(rc) = &mut qp.rc else { return false };
     let broken = rc.requester.begun.back().is_some_and(|m| m.fault.is_some());
@@ -111,7 +111,7 @@ fn measure(
         }
         Some(SendOpcode::CompareSwap | SendOpcode::FetchAdd) => {
             dev.wqe.atomic(message.operation_at())?;
-            // The other end's memory must not change if what was there cannot be laid down here.
+            // The peer's memory must not change if the result cannot be written here.
             let room = dev.wqe.writable(dev.mrs.of(member), message.data_at())?;
             if room == ATOMIC_LEN { Ok(Some(room)) } else { Err(WcStatus::LocalLength) }
         }
@@ -119,7 +119,7 @@ fn measure(
     }
 }
 
-/// Sends the next packet, new or again.
+/// Sends the next packet, new or retransmitted.
 pub(crate) fn step(qp: &mut Qp, dev: &mut Device, now: Instant) -> Step {
     let face = QpFace::new(qp, dev);
     let Some(rc) = &mut qp.rc else { return Step::Idle };
@@ -137,7 +137,7 @@ pub(crate) fn step(qp: &mut Qp, dev: &mut Device, now: Instant) -> Step {
     }
     let Some(rc) = &mut qp.rc else { return Step::Idle };
     if rc.requester.cursor >= rc.requester.begun.len() {
-        // It sends no packets.
+        // The request sends no packets.
         return Step::Sent;
     }
     let Some(message) = rc.requester.begun.get(rc.requester.cursor).copied() else { return Step::Idle };
@@ -145,7 +145,7 @@ pub(crate) fn step(qp: &mut Qp, dev: &mut Device, now: Instant) -> Step {
         return Step::Idle;
     }
     let asks = message.asks();
-    // One that goes again is counted already.
+    // A retransmitted one is already counted.
     let waits = asks && rc.requester.asked_before(rc.requester.cursor) >= qp.remote.reads_out.into();
     if waits {
         return Step::Idle;
@@ -159,14 +159,14 @@ pub(crate) fn step(qp: &mut Qp, dev: &mut Device, now: Instant) -> Step {
             {
                 m.fault = Some(status);
             }
-            // It fails as soon as all before it is done.
+            // It fails as soon as all requests before it have completed.
             settle(qp, dev);
             return Step::Idle;
         }
     }
     let Some(rc) = &mut qp.rc else { return Step::Idle };
     let r = &mut rc.requester;
-    // What asks has sent at once all that its answer takes.
+    // A READ or atomic request consumes the PSNs of its whole response at once.
     let next = if asks { message.end() } else { r.next.add(1) };
     if r.next == r.top {
         r.top = next;
@@ -176,7 +176,7 @@ pub(crate) fn step(qp: &mut Qp, dev: &mut Device, now: Instant) -> Step {
     r.next = next;
     if r.next == message.end() {
         r.cursor += 1;
-        // Work requests without packets may stand between.
+        // Skips work requests without packets.
         while r.begun.get(r.cursor).is_some_and(|m| m.packets == 0 && m.fault.is_none()) {
             r.cursor += 1;
         }
@@ -221,7 +221,7 @@ fn packet(qp: &Qp, dev: &mut Device, face: &QpFace, message: &Message) -> Result
                 Extended::Reth(reth)
             }
         }
-        // All of it, or what of its answer has not come.
+        // The whole response, or the part not yet received.
         SendOpcode::RdmaRead => {
             let remote = dev.wqe.remote(message.operation_at())?;
             Extended::Reth(Reth {
@@ -246,7 +246,7 @@ fn packet(qp: &Qp, dev: &mut Device, face: &QpFace, message: &Message) -> Result
     };
     let extended = if message.xrc { extended.with_xrc(dev.wqe.xrc()?) } else { extended };
     let mut bth = face.bth(rc, opcode, r.next);
-    // An answer is an acknowledge.
+    // A response is an acknowledge.
     bth.solicited = !asks && last && message.control.solicited;
     bth.ack_request = !asks && (last || asks_for_acknowledge(r, r.next));
     let sent = dev.send(
@@ -261,7 +261,7 @@ fn packet(qp: &Qp, dev: &mut Device, face: &QpFace, message: &Message) -> Result
     Ok(if sent.is_ok() { Step::Sent } else { Step::Blocked })
 }
 
-/// True if the packet of this number asks for an acknowledge though it does not end its message.
+/// True if the packet with this PSN requests an acknowledge although it does not end its message.
 #[inline(always)]
 pub(super) fn asks_for_acknowledge(r: &Requester, psn: Psn) -> bool {
     psn.get() % ACK_EVERY == ACK_EVERY - 1 || psn.since(r.oldest) + 1 >= WINDOW
@@ -304,13 +304,13 @@ pub(crate) fn acknowledge(qp: &mut Qp, dev: &mut Device, psn: Psn, aeth: Aeth, n
     let outstanding = r.top.since(r.oldest);
     let at = psn.since(r.oldest);
     if at >= outstanding {
-        // The last acknowledge once more is what a duplicate brings about; anything else is a ghost.
+        // A repeated last acknowledge is the result of a duplicate; anything else is a ghost acknowledge.
         if psn.add(1) != r.oldest {
             dev.counters.drop_packet(DropReason::StrayAcknowledge);
         }
         return;
     }
-    // What was asked for before that has not come.
+    // A response to an earlier request is missing.
     if let Some(due) = r.answer_due(psn)
         && (due != psn || matches!(aeth.syndrome, Syndrome::Ack(_)))
     {
@@ -365,7 +365,7 @@ pub(crate) fn acknowledge(qp: &mut Qp, dev: &mut Device, psn: Psn, aeth: Aeth, n
     dev.schedule(qp);
 }
 
-/// Part of an answer is missing: asks again from there, once until it comes or time is up.
+/// Requests a missing part of a response again, once until it arrives or the timeout expires.
 pub(super) fn go_back(qp: &mut Qp, dev: &mut Device, psn: Psn, now: Instant) {
     let Some(rc) = &mut qp.rc else { return };
     let r = &mut rc.requester;
@@ -399,7 +399,7 @@ pub(super) fn fail_oldest(qp: &mut Qp, dev: &mut Device, status: WcStatus) {
     dev.fail_qp(qp);
 }
 
-/// Handles the passing of a deadline.
+/// Handles an expired deadline.
 pub(crate) fn expire(qp: &mut Qp, dev: &mut Device, now: Instant) {
     let Some(rc) = &mut qp.rc else { return };
     let r = &mut rc.requester;

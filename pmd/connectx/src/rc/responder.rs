@@ -1,4 +1,4 @@
-//! The receiving half of a connection: order, duplicates, receives, acknowledges.
+//! The responder of a connection: order, duplicates, receives, acknowledges.
 
 use std::time::{Duration, Instant};
 
@@ -18,9 +18,12 @@ use crate::scatter::{ScatterError, Spot};
 use hca::{AsyncEvent, QpState, WcStatus};
 use prm::{Cqe, CqeOpcode};
 
-/// A SEND into a shared receive queue whose next packet does not come for this long ends its connection, with an event. The IBA has no
-/// such timer, but until then the message holds a receive that is everybody's: a peer that begins one on each of many connections, and
-/// ends none, would hold them all. Messages that hold nothing of others wait without limit.
+/// Timeout of a SEND into a shared receive queue between two packets. When it expires, the connection ends
+/// with an event.
+///
+/// The IBA has no such timer, but until then the message holds a shared receive. A peer that starts one
+/// message on each of many connections and completes none would otherwise hold all receives. Messages that
+/// hold no shared receive wait without limit.
 const SHARED_RECEIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Handles a request packet.
@@ -34,7 +37,7 @@ pub(crate) fn request(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, now: 
     }
 }
 
-/// A packet has been taken in: when the next one is to come, if its message goes on and holds a receive of the shared queue.
+/// Sets the deadline of the next packet, if the message continues and holds a shared receive.
 #[inline]
 fn wait_for_more(qp: &mut Qp, dev: &mut Device, now: Instant) {
     let shared = qp.receives.are_shared();
@@ -48,8 +51,9 @@ fn wait_for_more(qp: &mut Qp, dev: &mut Device, now: Instant) {
     }
 }
 
-/// Takes in a packet of a SEND that is known to be the next one in order, to continue what came before it and to be as long as it may be,
-/// and to have no extended header. False if that has ended the connection, or there was no receive.
+/// Receives a packet of a SEND. The caller has checked that it is the next in order, continues the message,
+/// has a permitted length and has no extended header. Returns false if the packet ended the connection or
+/// there was no receive.
 #[inline]
 pub(crate) fn follow(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, last: bool, now: Instant) -> bool {
     let member = qp.domain;
@@ -62,12 +66,12 @@ pub(crate) fn follow(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, last: 
     well
 }
 
-/// Ends a connection whose message does not go on.
+/// Ends a connection whose message does not continue.
 pub(crate) fn expire(qp: &mut Qp, dev: &mut Device, now: Instant) {
     let Some(rc) = &mut qp.rc else { return };
     if rc.responder.goes_on_by.is_some_and(|at| at <= now) {
         rc.responder.goes_on_by = None;
-        // No completion says why, so an event does.
+        // No completion can report the reason, so an event does.
         dev.fail_qp_unheard(qp);
     }
 }
@@ -86,8 +90,8 @@ fn take_in(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
                 dev.counters.count(Activity::SequenceNaks);
             }
         } else {
-            // IBA 9.7.5.1.4: a duplicate SEND or WRITE is acknowledged and not carried out again; a READ is. An atomic operation
-            // is answered as it was.
+            // IBA 9.7.5.1.4: a duplicate SEND or WRITE is acknowledged and not executed again; a READ is
+            // executed again. A duplicate atomic operation gets its original response.
             dev.counters.count(Activity::Duplicates);
             dev.queue_counters.count(qp.counter_set, QueueCount::DuplicateRequests);
             match packet.bth().opcode {
@@ -108,7 +112,7 @@ fn take_in(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) {
     conclude(qp, dev, packet, outcome);
 }
 
-/// What follows from a packet that was next in order. True if it ended its message.
+/// Updates the state after the next packet in order. Returns true if it ended its message.
 #[inline]
 fn conclude(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, outcome: Result<bool, Refusal>) {
     match outcome {
@@ -119,7 +123,7 @@ fn conclude(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, outcome: Result
                 r.msn = r.msn.add(1);
             }
             let owed = r.pass(packet.bth().ack_request);
-            if let Some(what) = asked(packet.bth().opcode) {
+            if let Some(what) = request_counter(packet.bth().opcode) {
                 dev.queue_counters.count(qp.counter_set, what);
             }
             if owed {
@@ -130,7 +134,7 @@ fn conclude(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, outcome: Result
     }
 }
 
-/// A packet that was next in order is refused.
+/// Handles the refusal of the next packet in order.
 #[cold]
 fn refuse(qp: &mut Qp, dev: &mut Device, psn: Psn, refusal: Refusal) {
     match refusal {
@@ -151,7 +155,7 @@ fn refuse(qp: &mut Qp, dev: &mut Device, psn: Psn, refusal: Refusal) {
                     rc.responder.incoming = None;
                 }
             }
-            // What no receive can tell an event does (IBA 9.9.3).
+            // An event reports what no receive can (IBA 9.9.3).
             match (receive, code) {
                 (Some((counter, status)), _) => {
                     dev.fail_receive(&Face::receiving(qp, dev), counter, status);
@@ -166,8 +170,8 @@ fn refuse(qp: &mut Qp, dev: &mut Device, psn: Psn, refusal: Refusal) {
     }
 }
 
-/// What the first packet of a request counts as; SENDs are not counted.
-const fn asked(opcode: Opcode) -> Option<QueueCount> {
+/// The counter of a request's first packet; SENDs have none.
+const fn request_counter(opcode: Opcode) -> Option<QueueCount> {
     Some(match opcode {
         Opcode::RcWriteFirst | Opcode::RcWriteOnly | Opcode::RcWriteOnlyImmediate => {
             QueueCount::WriteRequests
@@ -178,7 +182,7 @@ const fn asked(opcode: Opcode) -> Option<QueueCount> {
     })
 }
 
-/// Carries out the request that is next in order. True if it ends its message.
+/// Executes the next request in order. Returns true if it ends its message.
 fn execute(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Result<bool, Refusal> {
     let member = super::reach::enter(qp, dev, packet)?;
     let Some(rc) = &mut qp.rc else { return Err(INVALID) };
@@ -251,7 +255,7 @@ fn send(
     };
     let payload = packet.payload();
     let total = received + payload.len() as u64;
-    // Of one that is refused from here on the receive is told with the refusal.
+    // If the packet is refused from here on, the refusal completes the receive.
     dev.lay_down(&qp.receives, counter, received, &mut spot, payload).map_err(|error| match error {
         ScatterError::Length => {
             Refusal::Fatal(NakCode::InvalidRequest, Some((counter, WcStatus::LocalLength)))
@@ -261,7 +265,8 @@ fn send(
         }
     })?;
     if let Extended::Ieth(rkey) = *packet.extended() {
-        // The key has ended before anybody is told of the message. The receive is the sender's fault, and tells whose.
+        // The key is invalidated before the message is reported. If that fails, the receive completes with
+        // the sender's error.
         dev.mrs.invalidate(member, rkey.0).map_err(|_| {
             Refusal::Fatal(NakCode::RemoteAccess, Some((counter, WcStatus::RemoteInvalidRequest)))
         })?;
@@ -294,7 +299,7 @@ fn write(
         (Some(Incoming::Write { rkey, address, left, length }), _) => (rkey, address, left, length),
         (_, Some(reth)) => {
             let length = u64::from(reth.length);
-            // The whole range is checked at once; a WRITE of nothing names no memory (IBA 9.7.5.2.3).
+            // The whole range is checked at once; a WRITE of zero bytes names no memory (IBA 9.7.5.2.3).
             if length > 0
                 && dev
                     .mrs
@@ -312,7 +317,8 @@ fn write(
     if n > left || last && n != left {
         return Err(INVALID);
     }
-    // The key may have gone since the first packet. It is looked at before a receive is taken, which would be lost otherwise.
+    // The key may have been invalidated since the first packet. It is checked before a receive is taken,
+    // which would otherwise be lost.
     if n > 0 {
         dev.mrs.of(member).translate(rkey, address, payload.len(), Use::RemoteWrite).map_err(|_| ACCESS)?;
     }
@@ -329,7 +335,7 @@ fn write(
     Ok(last)
 }
 
-/// Takes a receive for a message that begins.
+/// Takes a receive for the start of a message.
 fn take(dev: &mut Device, receives: &mut crate::object::qp::Receives) -> Result<u16, Refusal> {
     match dev.take_receive(receives) {
         Receive::Taken(counter) => Ok(counter),
@@ -338,7 +344,7 @@ fn take(dev: &mut Device, receives: &mut crate::object::qp::Receives) -> Result<
     }
 }
 
-/// A receive is done: what its completion says of the packet that ended it.
+/// Completes a receive with the fields of the message's last packet.
 pub(crate) fn complete(
     dev: &mut Device,
     face: &Face,

@@ -1,9 +1,10 @@
-//! Packets of SENDs that follow each other on a connection. What was checked of one is not checked again of those behind it whose headers
-//! say the same: link and transport version, addresses, partition, queue pair, and the states of the port and the queue pair.
+//! Fast path for consecutive SEND packets of a connection. Checks of one packet are not repeated for the
+//! following ones whose headers have the same fields: link and transport version, addresses, partition, queue
+//! pair, and the states of the port and the queue pair.
 //!
-//! That holds within one round of [`crate::ingress`], in which the host does nothing to the device, and as long as no packet comes between that goes the
-//! long way. Whatever else is to be said of a packet than that it is the next one and is well is said by the long way, too; of a first or last one what both ways ask of the
-//! receive ([`responder::follow`]).
+//! This holds within one round of [`crate::ingress`], in which the host does not change the device, and until
+//! a packet takes the slow path. A packet that is not the valid next one takes the slow path. The receive
+//! checks for a first or last packet are shared by both paths ([`responder::follow`]).
 
 use std::time::Instant;
 
@@ -19,16 +20,16 @@ use crate::frame::Arrived;
 use crate::object::qp::QpKind;
 use crate::object::table::QpTable;
 
-/// LRH and BTH of a packet within the subnet.
+/// LRH and BTH of a packet within the subnet, in bytes.
 const HEAD: usize = 20;
-/// Both CRCs.
+/// Both CRCs, in bytes.
 const TAIL: usize = 6;
-/// What of the LRH may differ: the length.
+/// Mask of the LRH bits that must be equal; only the length may differ.
 const LRH_SAME: u64 = !(0x7ff << 16);
-/// What of the first eight bytes of the BTH may differ: opcode, solicited event, pad count.
+/// Mask of the first eight BTH bytes that must be equal. Opcode, solicited event and pad count may differ.
 const BTH_SAME: u64 = !(0xff << 56 | 1 << 55 | 3 << 52);
 
-/// What packets of the series have in common with one that a connection took in.
+/// Header fields common to the packets of a series, from a packet that a connection accepted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Series {
     lrh: u64,
@@ -42,15 +43,16 @@ fn words(head: &[u8; HEAD]) -> (u64, u64) {
 }
 
 impl Series {
-    /// A series that goes on behind a packet which the connection at `slot` has taken in as the next one.
+    /// Starts a series behind a packet that the connection in `slot` accepted as the next one.
     #[inline]
     pub(crate) fn begin(bytes: &[u8], slot: u32) -> Option<Self> {
         let (lrh, bth) = words(bytes.first_chunk()?);
         (Lnh::from_bits((lrh >> 48) as u8) == Lnh::Local).then_some(Self { lrh, bth, slot })
     }
 
-    /// Takes a packet in, if it goes on with the series. False if it is to go the long way; nothing has been done with it then, but that some of it may
-    /// lie already where the long way lays it.
+    /// Receives a packet if it continues the series. False if the packet must take the slow path. In that
+    /// case nothing was done except that some of its bytes may already be written where the slow path writes
+    /// them.
     #[inline(always)]
     pub(crate) fn take_in(
         series: &mut Option<Self>,
@@ -70,7 +72,7 @@ impl Series {
         }
     }
 
-    /// `None` if the packet goes the long way; false if it was refused, and the series ends.
+    /// `None` if the packet must take the slow path; false if it was refused, which ends the series.
     #[inline(always)]
     fn goes_on(
         &self,
@@ -117,7 +119,7 @@ impl Series {
             return None;
         }
         if let (false, Some(Incoming::Send { counter, received, mut spot })) = (last, rc.responder.incoming) {
-            // It brings bytes and nothing else. Where they do not go down the long way does it once more, and says so.
+            // The packet has only data. If the write fails, the slow path repeats it and reports the error.
             dev.lay_down(&qp.receives, counter, received, &mut spot, payload).ok()?;
             let received = received + payload.len() as u64;
             rc.responder.incoming = Some(Incoming::Send { counter, received, spot });

@@ -1,4 +1,4 @@
-//! COMPARE & SWAP and FETCH & ADD, over links of all kinds.
+//! COMPARE & SWAP and FETCH & ADD, over all kinds of cables.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const ALL: Access = Access { local_write: true, remote_write: true, remote_read:
 const EVERYTHING: RemoteOperations =
     RemoteOperations { write: true, read: true, atomic: true, reads_in: 4, reads_out: 4 };
 
-/// An operation on the eight bytes at `there`, whose outcome goes to `here`.
+/// An operation on the eight bytes at `there`, whose result goes to `here`.
 fn operation(there: u64, rkey: u32, operands: (u64, u64), here: &[[u8; 16]]) -> Vec<u8> {
     let mut body = there.to_be_bytes().to_vec();
     body.extend_from_slice(&rkey.to_be_bytes());
@@ -34,7 +34,7 @@ fn operation(there: u64, rkey: u32, operands: (u64, u64), here: &[[u8; 16]]) -> 
     body
 }
 
-/// As for reading, with a key that allows everything.
+/// As for reading, with a key that permits everything.
 fn counting(rig: Rig, how: Rc) -> Reading {
     let mut r = Reading::new(rig, how, 4096);
     r.rkey = r.rig.b.engine.register(r.there.address(), r.there.host(), ALL).unwrap();
@@ -43,7 +43,7 @@ fn counting(rig: Rig, how: Rc) -> Reading {
 }
 
 impl Reading {
-    /// `operands`: what to swap in and to compare with, or to add.
+    /// `operands`: the swap and compare values, or the value to add.
     fn operate(&mut self, opcode: u8, at: u64, operands: (u64, u64), to: usize, flags: u8) {
         let place = data(8, self.lkey, self.here.address() + to as u64);
         let body = operation(self.there.address() + at, self.rkey, operands, &[place]);
@@ -64,11 +64,11 @@ fn number(memory: &Memory, at: usize) -> u64 {
 }
 
 #[test]
-fn both_operations_say_what_was_there() {
+fn both_operations_return_the_old_value() {
     let mut r = counting(Rig::new(), Rc::default());
     let begin = 0x1122_3344_5566_7788_u64;
     r.there.put(64, &begin.to_ne_bytes());
-    // Each its operands, and what is there behind it.
+    // Each with its operands and the value afterwards.
     for (opcode, operands, after) in [
         (ADD, (1, 77), begin + 1),
         (ADD, (u64::MAX, 0), begin),
@@ -84,9 +84,9 @@ fn both_operations_say_what_was_there() {
         assert_eq!(done, [(opcode, WcStatus::Success, 8)]);
         assert_eq!((r.here(8), r.there(64)), (before, after));
     }
-    // Nothing beside it has changed, at either end.
+    // Nothing around it has changed, at either end.
     assert_eq!((r.there(56), r.there(72), r.here(0), r.here(16)), (0, 0, 0, 0));
-    // Whoever wants it gets what was there with the most significant byte first.
+    // A big-endian result if requested.
     r.there.put(64, &begin.to_ne_bytes());
     r.rig.a.engine.set_answer_order(AnswerOrder::Big);
     r.operate(ADD, 64, (1, 0), 8, SIGNAL);
@@ -96,10 +96,10 @@ fn both_operations_say_what_was_there() {
 }
 
 #[test]
-fn what_many_requesters_and_the_host_add_at_once_is_not_lost() {
+fn concurrent_additions_of_requesters_and_the_host_are_not_lost() {
     const EACH: usize = 300;
     let mut r = counting(Rig::new(), Rc::default());
-    // Both ends' rings stay where the devices look for them.
+    // Keeps both ends' rings at the addresses that the devices know.
     let (mut pairs, mut others) = (Vec::new(), Vec::new());
     for n in 0..6 {
         let (a, b) = (r.rig.a.qp(QpKind::Rc, 64, None, n), r.rig.b.qp(QpKind::Rc, 64, None, 9));
@@ -110,7 +110,7 @@ fn what_many_requesters_and_the_host_add_at_once_is_not_lost() {
         pairs.push(a);
         others.push(b);
     }
-    // The host's processors count in the same place, from a thread of their own.
+    // The host's processors count in the same word, from a separate thread.
     let word = r.there.part(0, 8);
     let host = std::thread::spawn(move || {
         for _ in 0..100_000 {
@@ -131,10 +131,10 @@ fn what_many_requesters_and_the_host_add_at_once_is_not_lost() {
     host.join().unwrap();
     let total = EACH * pairs.len();
     assert_eq!(r.there(0), (100_000 << 32) + total as u64);
-    // Each found what no other one found.
+    // No two operations returned the same value.
     outcomes.sort_unstable();
     assert!(outcomes.into_iter().eq(0..total as u32));
-    // A lock that is taken by comparing is taken by one.
+    // Only one of several compare-and-swap operations takes a lock.
     for (n, pair) in pairs.iter_mut().enumerate() {
         let place = data(8, r.lkey, r.here.address() + n as u64 * 8);
         let body = operation(r.there.address() + 8, r.rkey, (n as u64 + 1, 0), &[place]);
@@ -147,7 +147,7 @@ fn what_many_requesters_and_the_host_add_at_once_is_not_lost() {
 }
 
 #[test]
-fn none_is_carried_out_twice_whatever_the_link_does() {
+fn no_operation_is_executed_twice_on_a_faulty_link() {
     let schedules = [
         Faults { loss: 0.1, ..Faults::default() },
         Faults { duplicate: 0.3, ..Faults::default() },
@@ -158,7 +158,7 @@ fn none_is_carried_out_twice_whatever_the_link_does() {
     for seed in 0..6u64 {
         for (i, faults) in schedules.iter().enumerate() {
             let (mut left, mut right) = CableEnd::pair().unwrap();
-            // Of the requests, or of the answers.
+            // Of the requests, or of the responses.
             let end = if seed % 2 == 0 { &mut left } else { &mut right };
             end.inject(Faults { seed: seed * 100 + i as u64, ..*faults });
             let how = Rc { mtu: Mtu::B256, timeout: 8, retry: 7, ..Rc::default() };
@@ -168,11 +168,11 @@ fn none_is_carried_out_twice_whatever_the_link_does() {
             while done < 90 {
                 while posted < 90 && posted - done < 24 {
                     let to = posted as usize % 90 * 8;
-                    // An RDMA READ of several packets between, now and then.
+                    // Every third operation is an RDMA READ of several packets.
                     match posted % 3 {
                         0 => r.read(2048, 700, 2048, SIGNAL),
                         1 => r.operate(ADD, 0, (1, 0), to, SIGNAL),
-                        // As nothing changes it but these, each swap finds what the one before it has left.
+                        // As only these operations change it, each swap finds the value of the previous one.
                         _ => r.operate(SWAP, 8, (posted, posted.saturating_sub(3)), to, SIGNAL),
                     }
                     posted += 1;
@@ -204,7 +204,7 @@ fn none_is_carried_out_twice_whatever_the_link_does() {
 }
 
 #[test]
-fn a_lost_answer_is_given_again() {
+fn a_lost_response_is_repeated() {
     let (left, mut near) = CableEnd::pair().unwrap();
     let (mut far, right) = CableEnd::pair().unwrap();
     let how = Rc { timeout: 8, retry: 7, ..Rc::default() };
@@ -212,7 +212,7 @@ fn a_lost_answer_is_given_again() {
     for n in 0..3 {
         r.operate(ADD, 0, (7, 0), 8 + n * 8, SIGNAL);
     }
-    // Who carries the packets loses the first five answers.
+    // The fabric loses the first five responses.
     let (mut lost, mut done) = (0, Vec::new());
     for _ in 0..10_000 {
         r.rig.settle();
@@ -236,7 +236,7 @@ fn a_lost_answer_is_given_again() {
     assert!(lost == 5 && r.rig.b.engine.counters().activity(Activity::Duplicates) >= 3);
 }
 
-/// Somebody at the other end of the cable who makes each packet by hand.
+/// A hand-written peer at the other end of the cable, which builds each packet itself.
 struct ByHand {
     wire: CableEnd,
     rig: Rig,
@@ -259,7 +259,7 @@ impl ByHand {
         Self { wire, rig, pair, memory, rkey, _idle: idle }
     }
 
-    /// Adds one to the word at `at`, as the request of this PSN, and says what comes back.
+    /// Sends a request with this PSN that adds one to the word at `at`, and returns the responses.
     fn add(&mut self, psn: u32, at: u64, payload: usize) -> Vec<(Opcode, Psn, Extended)> {
         let bth = Bth {
             opcode: Opcode::RcFetchAdd,
@@ -303,19 +303,20 @@ impl ByHand {
 }
 
 #[test]
-fn as_many_outcomes_are_kept_as_may_be_asked_for_again() {
+fn the_results_that_may_be_requested_again_are_kept() {
     let mut hand = ByHand::new();
     for n in 0..6 {
         assert_eq!(hand.found(7 + n, 8), Some(n.into()));
     }
-    // The last four, in whatever order and however often; the others are not known any more, nor carried out.
+    // The last four are kept, in any order and for any number of repetitions; older ones are not, and are not
+    // executed again.
     for n in [2, 5, 3, 3, 4, 2] {
         assert_eq!(hand.found(7 + n, 8), Some(n.into()), "{n}");
     }
     for n in [0, 1] {
         assert_eq!(hand.found(7 + n, 8), None, "{n}");
     }
-    // One that was never made so, under the PSN of another one.
+    // A request that was never sent in this form, with the PSN of another one.
     assert_eq!(hand.found(7 + 5, 16), None);
     assert_eq!((number(&hand.memory, 8), number(&hand.memory, 16)), (6, 0));
     assert_eq!(hand.rig.a.drops(DropReason::Unsupported), 3);
@@ -327,9 +328,9 @@ fn as_many_outcomes_are_kept_as_may_be_asked_for_again() {
 }
 
 #[test]
-fn more_than_the_other_end_answers_at_once_end_the_connection() {
+fn exceeding_the_limit_of_the_peer_ends_the_connection() {
     let mut r = counting(Rig::new(), Rc::default());
-    // Its own limit, which RDMA READs count for, too, keeps it from what the other end does not take.
+    // The requester's own limit, which includes RDMA READs, keeps it within the responder's limit.
     for n in 0..40 {
         r.operate(ADD, 0, (1, 0), n * 8, SIGNAL);
         r.read(0, 10, 1024, SIGNAL);
@@ -346,13 +347,13 @@ fn more_than_the_other_end_answers_at_once_end_the_connection() {
     let refused = done.iter().position(|(_, status)| *status != WcStatus::Success).unwrap();
     assert_eq!(done[refused].1, WcStatus::RemoteInvalidRequest);
     assert!(done[refused + 1..].iter().all(|(_, status)| *status == WcStatus::Flushed));
-    // What is refused is not carried out.
+    // A refused request is not executed.
     assert_eq!(r.there(0), 40 + refused as u64);
     assert_eq!(r.events(), [DeviceEvent::QpRequestError(r.b.qpn)]);
 }
 
 #[test]
-fn what_may_not_be_done() {
+fn invalid_operations_are_refused() {
     type Change = fn(&mut Reading) -> Vec<u8>;
     /// Status, and the event at the other end.
     type Outcome = (WcStatus, Option<fn(Qpn) -> DeviceEvent>);
@@ -374,7 +375,7 @@ fn what_may_not_be_done() {
     let invalid: Outcome = (WcStatus::RemoteInvalidRequest, Some(DeviceEvent::QpRequestError));
     let here = |status| (status, None);
     let cases: [(Change, Outcome); 18] = [
-        // Not aligned, even where it would be out of bounds.
+        // Not aligned, even where it would also be out of bounds.
         (|r| body(r, 4), invalid),
         (|r| body(r, 4095), invalid),
         (|r| body(r, 4096), access),
@@ -390,7 +391,7 @@ fn what_may_not_be_done() {
         (|r| with_key(r, Access { local_write: false, ..ALL }), access),
         (|r| at_queue_pair(r, RemoteOperations { atomic: false, ..EVERYTHING }), invalid),
         (|r| at_queue_pair(r, RemoteOperations { reads_in: 0, ..EVERYTHING }), invalid),
-        // On this side.
+        // Errors on this side.
         (|r| to(r, &[data(4, r.lkey, r.here.address())]), here(WcStatus::LocalLength)),
         (|r| to(r, &[data(16, r.lkey, r.here.address())]), here(WcStatus::LocalLength)),
         (|r| to(r, &[]), here(WcStatus::LocalLength)),
@@ -436,10 +437,10 @@ fn what_may_not_be_done() {
 }
 
 #[test]
-fn memory_that_is_not_aligned_where_the_host_has_it() {
+fn memory_that_is_not_aligned_in_the_host() {
     let mut r = counting(Rig::new(), Rc::default());
     let begin = r.there.address();
-    // What the other end calls aligned is not.
+    // Aligned by the peer's addresses, but not in host memory.
     r.rkey = r.rig.b.engine.register(begin, r.there.part(4, 64), ALL).unwrap();
     r.operate(ADD, 0, (1, 0), 0, SIGNAL);
     r.rig.settle();
@@ -448,17 +449,17 @@ fn memory_that_is_not_aligned_where_the_host_has_it() {
 }
 
 #[test]
-fn by_keys_that_work_requests_give_memory_to() {
-    // Rights of the key, pieces of its memory (where and how long), and what adding one at byte 16 comes to.
+fn with_keys_set_by_work_requests() {
+    // Rights of the key, ranges of its memory (offset and length), and the result of adding one at byte 16.
     const RIGHT: u8 = 0x40;
     let whole: &[(usize, usize)] = &[(64, 8), (128, 64)];
     let cut: &[(usize, usize)] = &[(64, 20), (4, 64)];
     for (access, pieces, status) in [
         (0x3c | RIGHT, whole, WcStatus::Success),
-        // The keys underneath give the device's right.
+        // The keys named by the list provide the device's right.
         (RIGHT, whole, WcStatus::Success),
         (0x3c, whole, WcStatus::RemoteAccess),
-        // A word in two pieces is none.
+        // A word split across two ranges cannot be accessed.
         (0x3c | RIGHT, cut, WcStatus::RemoteOperation),
     ] {
         let mut k = Keyed::new();
@@ -486,14 +487,15 @@ fn between_other_operations_and_with_fences_all_keep_their_order() {
     for round in 0..10u64 {
         r.rig.b.receive(&mut r.b, &[data(64, key, sink.address())]);
         r.here.put(0, &[0xee; 64]);
-        // What it finds goes back, into the memory beside it and by a message: with a fence what was found, not what was there.
+        // The result is used again, in the memory next to it and in a message. With a fence the result is
+        // sent, not the old content.
         r.operate(ADD, 0, (1, 0), 0, SIGNAL);
         let mut write = operation(r.there.address() + 8, r.rkey, (0, 0), &[]);
         write.truncate(16);
         write.extend_from_slice(&data(8, r.lkey, r.here.address()));
         r.rig.a.post(&mut r.a, WRITE, SIGNAL | FENCE, 0, &write);
         r.rig.a.post(&mut r.a, SEND, SIGNAL, 0, &data(8, r.lkey, r.here.address()));
-        // An RDMA READ behind an operation sees what it did.
+        // An RDMA READ behind an operation sees its effect.
         r.operate(SWAP, 16, (round + 1, round), 16, SIGNAL);
         r.read(16, 600, 32, SIGNAL);
         r.rig.run(Duration::from_millis(20));
@@ -503,7 +505,7 @@ fn between_other_operations_and_with_fences_all_keep_their_order() {
         assert_eq!((r.here(0), r.here(16), r.there(16), r.here(32)), (round, round, round + 1, round + 1));
         assert_eq!(r.rig.b.rcq.all().len(), 1);
     }
-    // Without one what was there goes.
+    // Without a fence the old content is sent.
     r.rig.b.receive(&mut r.b, &[data(64, key, sink.address())]);
     r.here.put(0, &[0xee; 8]);
     r.operate(ADD, 0, (1, 0), 0, SIGNAL);
@@ -514,7 +516,7 @@ fn between_other_operations_and_with_fences_all_keep_their_order() {
 
 #[test]
 fn within_one_device() {
-    // A connection of a device with itself: both halves are one device's.
+    // A connection of a device with itself: both ends belong to one device.
     let mut rig = Rig::new();
     let (mut a, b) = (rig.a.qp(QpKind::Rc, 64, None, 1), rig.a.qp(QpKind::Rc, 64, None, 2));
     rig.a.connect(&a, (Lid(1), b.qpn), Rc::default());
@@ -525,7 +527,7 @@ fn within_one_device() {
     let memory = Memory::new(64);
     let key = rig.a.engine.register(memory.address(), memory.host(), ALL).unwrap();
     for n in 0..200 {
-        // What was there goes into the word beside it.
+        // The result goes to the adjacent word.
         let place = data(8, key, memory.address() + 8);
         rig.a.post(&mut a, ADD, SIGNAL, 0, &operation(memory.address(), key, (3, 0), &[place]));
         rig.settle();

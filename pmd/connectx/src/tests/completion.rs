@@ -1,4 +1,4 @@
-//! Completion queues that go on in another ring, and whose events are moderated.
+//! Completion queues that move to another ring, and event moderation.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use crate::event::DeviceEvent;
 const PERIOD: Duration = Duration::from_micros(100);
 
 #[test]
-fn a_queue_goes_on_in_rings_of_other_sizes() {
+fn a_queue_moves_to_rings_of_other_sizes() {
     let mut d = Datagrams::new();
     let mut passed = 0u16;
-    // What is read and what is not, over the ends of all rings and back. That it has come to the other ring a driver tells when it
-    // polls next: until then the device takes one entry more to be unread.
-    for (turn, (entries, unread)) in
+    // Read and unread entries, across the ends of all rings. A driver reports its move to the new ring at its
+    // next poll; until then the device counts one more entry as unread.
+    for (round, (entries, unread)) in
         [(2048, 0), (64, 3), (64, 62), (8, 6), (8, 0), (1024, 5), (4, 2), (2, 0), (256, 1), (16, 14)]
             .into_iter()
             .cycle()
@@ -24,7 +24,7 @@ fn a_queue_goes_on_in_rings_of_other_sizes() {
     {
         let Datagrams { rig, .. } = &mut d;
         rig.b.rcq.resize(&mut rig.b.engine, 256).unwrap();
-        for n in 0..turn % 7 + unread {
+        for n in 0..round % 7 + unread {
             d.pass(false);
             if n >= unread {
                 assert_eq!(d.rig.b.rcq.poll().map(|wc| wc.counter), Some(passed));
@@ -44,7 +44,7 @@ fn a_queue_goes_on_in_rings_of_other_sizes() {
 }
 
 #[test]
-fn a_ring_that_has_no_room_for_what_is_not_read_is_refused_and_nothing_is_lost() {
+fn a_ring_without_room_for_unread_entries_is_refused_and_nothing_is_lost() {
     let mut d = Datagrams::new();
     for _ in 0..8 {
         d.pass(false);
@@ -63,7 +63,7 @@ fn a_ring_that_has_no_room_for_what_is_not_read_is_refused_and_nothing_is_lost()
     assert_eq!(rig.b.engine.resize_cq(99, memory.part(0, 64)), Err(ResizeError::NotFound(99)));
     rig.b.rcq.resize(&mut rig.b.engine, 16).unwrap();
     assert_eq!(rig.b.rcq.all().iter().map(|wc| wc.counter).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6, 7]);
-    // A full ring has no place for the entry that leads out of it.
+    // A full ring has no slot for the entry that announces the move.
     for _ in 0..16 {
         d.pass(false);
     }
@@ -84,18 +84,18 @@ fn a_ring_that_has_no_room_for_what_is_not_read_is_refused_and_nothing_is_lost()
 }
 
 #[test]
-fn the_ring_before_is_not_touched_any_more_and_arming_goes_on() {
+fn the_old_ring_is_not_touched_and_arming_continues() {
     let mut d = Datagrams::new();
     d.pass(false);
     let number = d.rig.b.rcq.number;
     let other = Memory::new(64 * 32);
     d.arm(1, false);
     d.rig.b.engine.resize_cq(number, other.part(0, 64 * 32)).unwrap();
-    assert!(!d.told(), "the entry that leads out of a ring is no completion");
+    assert!(!d.has_event(), "the entry that leads out of a ring is no completion");
     let before = d.rig.b.rcq.ring.get(0, CQ * 64);
     assert_eq!((before[63] >> 4, before[64 + 63], before[2 * 64 + 63]), (2, 0x50, 0xf0));
     d.pass(false);
-    assert!(d.told());
+    assert!(d.has_event());
     assert_eq!(d.rig.b.rcq.ring.get(0, CQ * 64), before);
     assert_eq!(other.get(2 * 64 + 63, 1)[0] >> 4, 2);
     let now = d.rig.b.engine.query_cq(number).unwrap();
@@ -110,27 +110,27 @@ fn one_event_for_several_completions() {
     for lap in 0..50 {
         d.arm(lap * 4, false);
         for n in 0..4 {
-            assert!(!d.told(), "{n}");
+            assert!(!d.has_event(), "{n}");
             d.pass(false);
         }
-        assert!(d.told());
-        // It is not armed again, and there is no time to be waited for.
+        assert!(d.has_event());
+        // It is not armed again, and no timer runs.
         assert_eq!(d.rig.b.engine.next_deadline(d.rig.now), None);
         assert_eq!((d.rig.a.scq.all().len(), d.rig.b.rcq.all().len()), (4, 4));
     }
-    // Two are there when it is armed, one the host has read.
+    // Two are there when it is armed, and the host has read one.
     for _ in 0..3 {
         d.pass(false);
     }
     d.arm(201, false);
-    assert!(!d.told());
+    assert!(!d.has_event());
     d.pass(false);
-    assert!(!d.told());
+    assert!(!d.has_event());
     d.pass(false);
-    assert!(d.told());
+    assert!(d.has_event());
     // More than enough are there.
     d.arm(200, false);
-    assert!(d.told());
+    assert!(d.has_event());
 }
 
 #[test]
@@ -141,38 +141,43 @@ fn an_event_waits_for_the_period_at_most() {
     d.rig.settle();
     for lap in 0..3 {
         d.arm(2 * lap, false);
-        assert_eq!(d.rig.b.engine.next_deadline(d.rig.now), None, "nothing has come");
+        assert_eq!(d.rig.b.engine.next_deadline(d.rig.now), None, "no completion yet");
         let first = d.rig.now;
         d.pass(false);
         assert_eq!(d.rig.b.engine.next_deadline(d.rig.now), Some(first + PERIOD));
         d.rig.now += PERIOD / 2;
         d.pass(false);
-        assert!(!d.told());
-        assert_eq!(d.rig.b.engine.next_deadline(d.rig.now), Some(first + PERIOD), "from the first on");
+        assert!(!d.has_event());
+        assert_eq!(
+            d.rig.b.engine.next_deadline(d.rig.now),
+            Some(first + PERIOD),
+            "from the first completion on"
+        );
         d.rig.now = first + PERIOD - Duration::from_nanos(1);
         d.rig.settle();
-        assert!(!d.told());
+        assert!(!d.has_event());
         d.rig.now = first + PERIOD;
         d.rig.settle();
-        assert!(d.told());
+        assert!(d.has_event());
         assert_eq!(d.rig.b.engine.next_deadline(d.rig.now), None);
         d.rig.b.rcq.all();
     }
-    // What is there when it is armed waits, too; a host that has read it in the meantime and arms again is told nothing.
+    // Completions present when it is armed are delayed as well. A host that has read them and arms again gets
+    // no event.
     d.pass(false);
     d.arm(6, false);
-    assert_eq!(d.rig.b.engine.next_deadline(d.rig.now), Some(d.rig.now), "the time is looked up in a turn");
+    assert_eq!(d.rig.b.engine.next_deadline(d.rig.now), Some(d.rig.now), "the next step computes the time");
     d.rig.settle();
     assert_eq!(d.rig.b.engine.next_deadline(d.rig.now), Some(d.rig.now + PERIOD));
     d.arm(7, false);
     d.rig.now += 2 * PERIOD;
     d.rig.settle();
-    assert!(!d.told());
+    assert!(!d.has_event());
     assert_eq!(d.rig.b.engine.next_deadline(d.rig.now), None);
 }
 
 #[test]
-fn moderation_of_solicited_completions_its_end_and_what_is_none() {
+fn moderation_of_solicited_completions_its_end_and_invalid_settings() {
     let mut d = Datagrams::new();
     let number = d.rig.b.rcq.number;
     d.rig.b.engine.moderate_cq(number, 2, PERIOD).unwrap();
@@ -180,29 +185,29 @@ fn moderation_of_solicited_completions_its_end_and_what_is_none() {
     for _ in 0..5 {
         d.pass(false);
     }
-    assert_eq!(d.rig.b.engine.next_deadline(d.rig.now), None, "none of them is asked for");
+    assert_eq!(d.rig.b.engine.next_deadline(d.rig.now), None, "it is not armed for any of them");
     d.pass(true);
-    assert!(!d.told());
+    assert!(!d.has_event());
     d.pass(false);
-    assert!(!d.told());
+    assert!(!d.has_event());
     d.pass(true);
-    assert!(d.told());
-    // An event that is held back when moderation ends is told then.
+    assert!(d.has_event());
+    // A delayed event is raised when moderation ends.
     d.rig.b.rcq.all();
     d.arm(8, false);
     d.pass(false);
-    assert!(!d.told());
+    assert!(!d.has_event());
     d.rig.b.engine.moderate_cq(number, 0, PERIOD).unwrap();
-    assert!(d.told());
+    assert!(d.has_event());
     d.rig.now += 2 * PERIOD;
     d.rig.settle();
-    assert!(!d.told(), "once");
+    assert!(!d.has_event(), "once");
     for (count, period) in [(0, PERIOD), (7, Duration::ZERO)] {
         d.rig.b.engine.moderate_cq(number, count, period).unwrap();
         d.rig.b.rcq.all();
         d.arm(d.rig.b.engine.query_cq(number).unwrap().producer, false);
         d.pass(false);
-        assert!(d.told(), "not moderated");
+        assert!(d.has_event(), "not moderated");
     }
     assert!(d.rig.b.engine.moderate_cq(99, 1, PERIOD).is_err());
 }

@@ -26,7 +26,7 @@ fn a_datagram_arrives_behind_its_grh_area() {
     rig.b
         .receive(&mut rx, &[data(40, in_key, inn.address() + 4096), data(100, in_key, inn.address() + 6000)]);
     let to = To { lid: Lid(2), qpn: rx.qpn, qkey: QKEY, grh: None };
-    // Two pieces, unaligned.
+    // Two segments, unaligned.
     let pieces = [data(1001, out_key, out.address()), data(1043, out_key, out.address() + 1001)];
     rig.a.send_ud(&mut tx, &to, &pieces);
     let mut routed = to;
@@ -72,7 +72,7 @@ fn the_short_form_of_an_address_has_no_grh() {
     let got = rig.b.rcq.all();
     assert_eq!((got.len(), got[0].bytes, got[0].grh), (1, 90, false));
     assert_eq!(inn.get(40, 50), pattern(50, 3));
-    // An entry that ends within it is none.
+    // An entry that ends within it is invalid.
     rig.a.post(&mut tx, 0x0a, 0x08, 0, &to.bytes()[..16]);
     rig.settle();
     let sent = rig.a.scq.all();
@@ -98,7 +98,7 @@ fn keys_of_partition_and_queue_are_checked_and_counted() {
     };
     assert_eq!(send(&mut rig, QKEY + 1), 0);
     assert_eq!(rig.b.drops(DropReason::QueueKey), 1);
-    // The top bit: the sender's own key.
+    // The top bit selects the sender's own key.
     assert_eq!(send(&mut rig, 0x8000_0001), 1);
     rig.b.engine.set_pkey(PORT, 0, PKey(0x8123)).unwrap();
     assert_eq!(send(&mut rig, QKEY), 0);
@@ -134,9 +134,9 @@ fn a_group_reaches_all_that_are_attached_but_not_its_sender() {
     out.put(0, &pattern(100, 5));
     rig.a.send_ud(&mut tx, &group(mgid), &[data(100, out_key, out.address())]);
     rig.settle();
-    let who = |w: Vec<Wc>| w.iter().map(|w| w.user_index).collect::<Vec<_>>();
-    assert_eq!(who(rig.a.rcq.all()), [2]);
-    assert_eq!(who(rig.b.rcq.all()), [4]);
+    let receivers = |w: Vec<Wc>| w.iter().map(|w| w.user_index).collect::<Vec<_>>();
+    assert_eq!(receivers(rig.a.rcq.all()), [2]);
+    assert_eq!(receivers(rig.b.rcq.all()), [4]);
     assert_eq!(mb.get(40, 100), pattern(100, 5));
     rig.b.engine.detach_multicast(listener.qpn, mgid).unwrap();
     rig.a.send_ud(&mut tx, &group(mgid), &[data(100, out_key, out.address())]);
@@ -204,7 +204,7 @@ fn a_failed_send_stops_sends_only() {
 }
 
 #[test]
-fn what_does_not_fit_is_dropped_without_costing_a_receive() {
+fn a_datagram_that_does_not_fit_consumes_no_receive() {
     let mut rig = Rig::new();
     let mut tx = rig.a.ud(QKEY, 0);
     let mut rx = rig.b.ud(QKEY, 0);
@@ -243,7 +243,7 @@ fn within_one_device() {
 }
 
 #[test]
-fn sequence_numbers_begin_where_the_host_says() {
+fn sequence_numbers_start_as_the_host_sets_them() {
     let (mut wire, theirs) = CableEnd::pair().unwrap();
     let (_idle, other) = CableEnd::pair().unwrap();
     let mut rig = Rig::over(theirs, other);
@@ -267,7 +267,7 @@ fn sequence_numbers_begin_where_the_host_says() {
 }
 
 #[test]
-fn what_comes_to_queue_pair_1_says_its_partition_by_key_and_the_rest_by_index() {
+fn completions_of_queue_pair_1_have_the_pkey_and_others_its_index() {
     let mut rig = Rig::new();
     let key_of = |index: u16| PKey(0x8100 + index);
     for index in 1..6 {
@@ -302,7 +302,8 @@ fn what_comes_to_queue_pair_1_says_its_partition_by_key_and_the_rest_by_index() 
     assert_eq!(said, [u32::from(key_of(4).0), 4]);
 }
 
-/// A port that shares its LID with others: without a GRH nothing leaves it, and what arrives is another port's.
+/// A port that shares its LID with others: nothing leaves it without a GRH, and packets without one are for
+/// another port.
 #[test]
 fn a_virtual_port_needs_a_grh_both_ways() {
     let mut rig = Rig::new();
@@ -351,7 +352,7 @@ fn a_virtual_port_needs_a_grh_both_ways() {
     );
 }
 
-/// Subnet administration is reached by its well-known GUID at the port that has the subnet manager, and at no other.
+/// Subnet administration is reached by its well-known GUID only at the port with the subnet manager.
 #[test]
 fn the_guid_of_subnet_administration_is_that_of_the_managers_port() {
     let mut rig = Rig::new();

@@ -1,4 +1,4 @@
-//! Keys serve queues of their own protection domain only.
+//! Keys serve only queues of their own protection domain.
 
 use super::read::Reading;
 use super::rig::*;
@@ -13,7 +13,7 @@ const SIGNAL: u8 = 0x08;
 const OURS: ProtectionDomain = ProtectionDomain(5);
 const OTHER: ProtectionDomain = ProtectionDomain(6);
 
-/// Both ends of a connection in a domain, and all keys in it.
+/// Both ends of a connection in one domain, with all keys.
 fn reading() -> Reading {
     let mut r = Reading::new(Rig::new(), Rc::default(), 4096);
     let Reading { rig, a, b, rkey, lkey, .. } = &mut r;
@@ -25,7 +25,7 @@ fn reading() -> Reading {
 }
 
 #[test]
-fn what_one_end_names_and_what_the_other_end_does() {
+fn memory_of_both_ends_must_be_in_the_domain() {
     type Change = fn(&mut Reading);
     let theirs: Change = |r| r.rig.b.engine.set_key_domain(r.rkey, OTHER).unwrap();
     let ours: Change = |r| r.rig.a.engine.set_key_domain(r.lkey, OTHER).unwrap();
@@ -54,7 +54,7 @@ fn what_one_end_names_and_what_the_other_end_does() {
 }
 
 #[test]
-fn receives_are_of_the_domain_of_their_queue() {
+fn receives_use_the_domain_of_their_queue() {
     for (key_domain, status) in [(OURS, WcStatus::Success), (OTHER, WcStatus::LocalProtection)] {
         // A queue of its own.
         let mut r = reading();
@@ -64,7 +64,7 @@ fn receives_are_of_the_domain_of_their_queue() {
         r.rig.a.post(&mut r.a, SEND, SIGNAL, 0, &data(10, r.lkey, r.here.address()));
         r.rig.settle();
         assert_eq!(r.rig.b.rcq.all().iter().map(|wc| wc.status).collect::<Vec<_>>(), [status]);
-        // A shared one, whose domain is not the queue pair's; datagrams.
+        // A shared queue, whose domain differs from the queue pair's; datagrams.
         let mut rig = Rig::new();
         let mut srq = SharedQueue::new(&mut rig.b.engine, 4, 2048, 2048);
         rig.b.engine.set_srq_domain(srq.number, OURS).unwrap();
@@ -81,7 +81,7 @@ fn receives_are_of_the_domain_of_their_queue() {
         rig.settle();
         assert_eq!(rig.b.rcq.all().iter().map(|wc| wc.status).collect::<Vec<_>>(), [status]);
         assert_eq!(rig.a.scq.all().iter().map(|wc| wc.status).collect::<Vec<_>>(), [WcStatus::Success]);
-        // What is sent.
+        // The data sent.
         rig.a.engine.set_key_domain(key, OTHER).unwrap();
         rig.a.send_ud(&mut tx, &to, &[data(10, key, memory.address())]);
         rig.settle();

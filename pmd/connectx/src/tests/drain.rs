@@ -1,4 +1,5 @@
-//! Sends that are drained (SQD): what was begun ends, nothing more is begun, and an event tells of that; then all goes on.
+//! Draining of sends (SQD): started sends complete, no more are started, and an event reports it; then all
+//! continue.
 
 use std::time::Duration;
 
@@ -12,15 +13,15 @@ use hca::{HcaError, QpState, QpTransition, WcStatus};
 const SIGNAL: u8 = 0x08;
 
 fn drained(host: &mut Host) -> Vec<DeviceEvent> {
-    let told = std::iter::from_fn(|| host.engine.next_event());
-    told.filter(|event| matches!(event, DeviceEvent::SqDrained(_))).collect()
+    let events = std::iter::from_fn(|| host.engine.next_event());
+    events.filter(|event| matches!(event, DeviceEvent::SqDrained(_))).collect()
 }
 
 #[test]
-fn what_was_begun_ends_and_the_rest_waits() {
+fn started_sends_complete_and_the_others_wait() {
     for notify in [true, false] {
         let mut r = Reading::new(Rig::new(), Rc { mtu: Mtu::B256, ..Rc::default() }, 1 << 16);
-        // More than a turn brings; both are begun, as four may be under way.
+        // More than a step sends. Both are started, as four may be in flight.
         r.read(0, 20_000, 0, SIGNAL);
         r.read(20_000, 20_000, 20_000, SIGNAL);
         r.rig.a.engine.step(r.rig.now);
@@ -31,28 +32,28 @@ fn what_was_begun_ends_and_the_rest_waits() {
         r.read(40_000, 100, 40_000, SIGNAL);
         r.rig.settle();
         assert_eq!(r.states().0, QpState::SqDrained);
-        let told = [DeviceEvent::SqDrained(r.a.qpn)];
-        assert_eq!(drained(&mut r.rig.a), if notify { &told[..] } else { &[] });
+        let events = [DeviceEvent::SqDrained(r.a.qpn)];
+        assert_eq!(drained(&mut r.rig.a), if notify { &events[..] } else { &[] });
         assert_eq!(r.outcomes(), [(0x10, WcStatus::Success); 2], "the third waits");
-        // It receives meanwhile.
+        // It still receives.
         let (m, key) = r.rig.a.memory(64);
         r.rig.a.receive(&mut r.a, &[data(64, key, m.address())]);
         let (n, there) = r.rig.b.memory(64);
         r.rig.b.send(&mut r.b, &[data(9, there, n.address())]);
         r.rig.settle();
         assert_eq!((r.rig.a.rcq.all().len(), r.rig.b.scq.all().len()), (1, 1));
-        // No state to drain from.
+        // A state that cannot be drained.
         let again = r.rig.a.engine.modify_qp(r.a.qpn, &drain);
         assert!(matches!(again, Err(HcaError::BadTransition { from: "SQD", .. })), "{again:?}");
         r.rig.a.engine.modify_qp(r.a.qpn, &QpTransition::ResumeSend).unwrap();
         r.rig.settle();
         assert_eq!((r.outcomes(), r.states().0), (vec![(0x10, WcStatus::Success)], QpState::Rts));
-        assert!(drained(&mut r.rig.a).is_empty(), "told once");
+        assert!(drained(&mut r.rig.a).is_empty(), "one event");
     }
 }
 
 #[test]
-fn one_that_goes_on_before_it_is_drained_tells_nothing() {
+fn resuming_before_it_is_drained_raises_no_event() {
     let mut r = Reading::new(Rig::new(), Rc { mtu: Mtu::B256, ..Rc::default() }, 1 << 16);
     r.read(0, 20_000, 0, SIGNAL);
     r.rig.a.engine.step(r.rig.now);
@@ -62,15 +63,15 @@ fn one_that_goes_on_before_it_is_drained_tells_nothing() {
     r.rig.settle();
     assert_eq!(r.outcomes(), [(0x10, WcStatus::Success); 2]);
     assert!(drained(&mut r.rig.a).is_empty());
-    // Idle, it is drained at once.
+    // An idle queue pair is drained at once.
     r.rig.a.engine.modify_qp(r.a.qpn, &QpTransition::DrainSend { notify: true }).unwrap();
     r.rig.settle();
     assert_eq!((drained(&mut r.rig.a).len(), r.states().0), (1, QpState::SqDrained));
 }
 
 #[test]
-fn what_fails_while_it_drains_fails_as_ever() {
-    // The other end does not answer: the connection ends, and is not drained.
+fn a_send_that_fails_while_draining_fails_as_usual() {
+    // The peer does not answer: the connection ends and is not drained.
     let mut r = Reading::new(Rig::new(), Rc { retry: 1, timeout: 8, ..Rc::default() }, 4096);
     r.rig.b.engine.modify_qp(r.b.qpn, &QpTransition::ToReset).unwrap();
     r.read(0, 100, 0, 0);
@@ -100,7 +101,7 @@ fn datagrams_and_unreliable_messages_drain_too() {
             rig.b.receive(&mut b, &[data(20_000, there, into.address())]);
         }
         let to = To { lid: Lid(2), qpn: b.qpn, qkey: 3, grh: None };
-        // A message of more packets than a turn sends ends; what was not begun waits.
+        // A message with more packets than a step sends completes; messages not started wait.
         let len = if kind == QpKind::Ud { 100 } else { 10_000 };
         let piece = data(len, key, m.address());
         let post = |rig: &mut Rig, a: &mut Pair| match kind {

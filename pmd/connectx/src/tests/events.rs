@@ -1,4 +1,4 @@
-//! Completion queues that were armed, and memory in pieces.
+//! Armed completion queues, and scattered memory.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ impl Datagrams {
         self.rig.b.engine.arm_cq(self.rig.b.rcq.number, consumer, solicited).unwrap();
     }
 
-    pub(super) fn told(&mut self) -> bool {
+    pub(super) fn has_event(&mut self) -> bool {
         match awake(&mut self.rig.b.engine)[..] {
             [] => false,
             [number] => number == self.rig.b.rcq.number,
@@ -53,33 +53,33 @@ impl Datagrams {
 }
 
 #[test]
-fn an_armed_queue_tells_once() {
+fn an_armed_queue_raises_one_event() {
     let mut d = Datagrams::new();
     d.pass(false);
-    assert!(!d.told(), "it is not armed");
+    assert!(!d.has_event(), "it is not armed");
     assert_eq!(d.rig.b.rcq.all().len(), 1);
     d.arm(1, false);
-    assert!(!d.told());
+    assert!(!d.has_event());
     d.pass(false);
     d.pass(false);
-    assert!(d.told());
+    assert!(d.has_event());
     d.pass(false);
-    assert!(!d.told(), "one event for each time it is armed");
+    assert!(!d.has_event(), "one event for each time it is armed");
 }
 
 #[test]
-fn what_came_before_it_was_armed_is_told_at_once() {
+fn a_completion_before_arming_raises_an_event_at_once() {
     let mut d = Datagrams::new();
     d.pass(false);
     d.pass(false);
     d.arm(2, false);
-    assert!(!d.told(), "the host has seen both");
+    assert!(!d.has_event(), "the host has seen both");
     d.arm(1, false);
-    assert!(d.told());
+    assert!(d.has_event());
     // Armed twice, fetched once.
     d.arm(0, false);
     d.arm(0, false);
-    assert!(d.told());
+    assert!(d.has_event());
 }
 
 #[test]
@@ -87,39 +87,39 @@ fn solicited_completions_and_failures_alone() {
     let mut d = Datagrams::new();
     d.arm(0, true);
     d.pass(false);
-    assert!(!d.told());
+    assert!(!d.has_event());
     d.pass(true);
-    assert!(d.told());
+    assert!(d.has_event());
     d.pass(false);
     d.arm(2, true);
-    assert!(!d.told(), "the third is not solicited");
+    assert!(!d.has_event(), "the third is not solicited");
     d.arm(1, true);
-    assert!(d.told(), "the second is");
+    assert!(d.has_event(), "the second is");
     // A receive that fails.
     d.arm(3, true);
     d.rig.b.receive(&mut d.rx, &[data(4096, d.into.1, d.into.0.address())]);
     d.rig.b.engine.modify_qp(d.rx.qpn, &hca::QpTransition::ToError).unwrap();
-    assert!(d.told());
+    assert!(d.has_event());
 }
 
 #[test]
-fn arming_goes_on_behind_the_ring_and_behind_24_bits() {
+fn arming_works_across_wraps_of_the_ring_and_of_24_bits() {
     let mut d = Datagrams::new();
     for n in 0..CQ as u32 + 3 {
         d.arm(n & 0xff_ffff, false);
-        assert!(!d.told());
+        assert!(!d.has_event());
         d.pass(false);
-        assert!(d.told());
+        assert!(d.has_event());
         assert_eq!((d.rig.a.scq.all().len(), d.rig.b.rcq.all().len()), (1, 1));
     }
-    // An index that cannot be is no event, and no harm.
+    // An impossible index raises no event and does no harm.
     d.arm(0x00ff_f000, false);
     d.arm(0x0080_0000, true);
-    assert!(!d.told());
+    assert!(!d.has_event());
 }
 
 #[test]
-fn a_queue_that_is_destroyed_tells_nothing() {
+fn a_destroyed_queue_raises_no_event() {
     let mut host = Host::new(1);
     let queue = super::rig::Queue::cq(&mut host.engine, 4);
     assert!(host.engine.arm_cq(queue.number, 0xff_ffff, false).is_ok());
@@ -130,7 +130,7 @@ fn a_queue_that_is_destroyed_tells_nothing() {
     assert!(host.engine.arm_cq(u32::MAX, 0, false).is_err());
 }
 
-/// `len` bytes as pages of 64 in reverse order, and what reads and writes them in the right one.
+/// `len` bytes as pages of 64 in reverse order, with access in address order.
 struct Scattered {
     memory: Memory,
     pages: usize,
@@ -174,7 +174,7 @@ fn a_datagram_from_pages_to_pages() {
     let sent = pattern(1024, 5);
     assert_eq!(d.rig.b.rcq.all().iter().map(|w| w.bytes).collect::<Vec<_>>(), [40 + 933]);
     assert_eq!(into.get(973)[40..], [&sent[7..340], &sent[400..1000]].concat());
-    // Behind the end.
+    // Past the end.
     d.rig.a.send_ud(&mut d.tx, &d.to, &[data(100, key, 0x1000 + 925)]);
     d.rig.settle();
     let last = d.rig.a.scq.all().pop().unwrap();
@@ -182,7 +182,7 @@ fn a_datagram_from_pages_to_pages() {
 }
 
 #[test]
-fn a_hole_belongs_to_nobody() {
+fn a_hole_is_not_accessible() {
     let mut d = Datagrams::new();
     let memory = Memory::new(256);
     let pieces = || MemoryPieces::new([(0, memory.part(0, 64)), (128, memory.part(64, 64))]).unwrap();
@@ -191,7 +191,7 @@ fn a_hole_belongs_to_nobody() {
         d.rig.a.send_ud(&mut d.tx, &d.to, &[data(len, key, at)]);
         d.rig.settle();
         let status = d.rig.a.scq.all().pop().unwrap().status;
-        // Only a send that failed has to be recovered from.
+        // Only a failed send requires recovery.
         let _ = d.rig.a.engine.modify_qp(d.tx.qpn, &hca::QpTransition::RecoverSend);
         status
     };
@@ -208,14 +208,14 @@ fn a_hole_belongs_to_nobody() {
 }
 
 #[test]
-fn pieces_in_another_order_are_refused() {
+fn unordered_ranges_are_refused() {
     let m = Memory::new(256);
     let refused = |list: Vec<(u64, crate::HostMemory)>| MemoryPieces::new(list).is_none();
     assert!(refused(vec![(64, m.part(0, 64)), (0, m.part(64, 64))]));
     assert!(refused(vec![(0, m.part(0, 64)), (63, m.part(64, 64))]));
     assert!(refused(vec![(u64::MAX - 3, m.part(0, 64))]));
     assert!(!refused(vec![]));
-    // Neighbours become one.
+    // Adjacent ranges are merged.
     let pieces = MemoryPieces::new((0..4).map(|n| (n * 64, m.part(n as usize * 64, 64)))).unwrap();
     assert_eq!(crate::RegionMemory::from(pieces).first(10, 200).map(|m| m.len()), Some(200));
 }
@@ -233,7 +233,7 @@ fn keys_with_one_tag_differ() {
 }
 
 #[test]
-fn nobody_rests_on_a_device_that_has_work_now_or_when_its_time_has_come() {
+fn a_device_with_work_or_an_expired_deadline_prevents_sleep() {
     const CALM: Duration = Duration::from_micros(100);
     let path = std::env::temp_dir().join(format!("ib-engine-rest-{}.sock", std::process::id()));
     let url: CableUrl = format!("shm:{}", path.display()).parse().unwrap();
@@ -263,17 +263,17 @@ fn nobody_rests_on_a_device_that_has_work_now_or_when_its_time_has_come() {
     doorbells.post([0; 8]);
     assert!(!host.engine.rest(now, |_| {}), "a doorbell was rung");
     settle(&mut host, &mut now);
-    // Nobody answers.
+    // The peer does not answer.
     let (memory, key) = host.memory(64);
     host.post(&mut pair, 0x0a, 0x08, 0, &data(10, key, memory.address()));
     settle(&mut host, &mut now);
     let deadline = host.engine.next_deadline(now).unwrap();
     assert!(deadline > now && host.engine.rest(now, |_| {}));
-    assert!(!host.engine.rest(deadline, |_| {}), "it is time to ask again");
+    assert!(!host.engine.rest(deadline, |_| {}), "a retransmission is due");
 }
 
 #[test]
-fn who_sleeps_is_told_for_how_long() {
+fn sleep_returns_its_maximum_duration() {
     const CALM: Duration = Duration::from_micros(100);
     const LAST_RETRY: Duration = Duration::from_millis(500);
     const DELAY: Duration = Duration::from_millis(30);
@@ -286,19 +286,19 @@ fn who_sleeps_is_told_for_how_long() {
     let mut host = Host::new(1);
     let mut now = Instant::now();
     assert_eq!(sleep(&mut host, now), (Some(Duration::MAX), 0), "without a cable");
-    // Nobody listens: it is dialled again, less and less often.
+    // No listener: it dials again, at increasing intervals.
     host.engine.set_cable(PORT, Some(CableEnd::connect(&url("?delay=30ms")).unwrap())).unwrap();
-    let mut naps = 0;
+    let mut sleeps = 0;
     let begin = now;
     while now - begin < Duration::from_secs(10) {
         host.engine.step(now);
-        let (nap, wakers) = sleep(&mut host, now);
-        assert!(nap.is_some_and(|nap| nap <= LAST_RETRY) && wakers == 0, "{nap:?}");
-        now += nap.unwrap();
-        naps += 1;
+        let (pause, wakers) = sleep(&mut host, now);
+        assert!(pause.is_some_and(|pause| pause <= LAST_RETRY) && wakers == 0, "{pause:?}");
+        now += pause.unwrap();
+        sleeps += 1;
     }
-    assert!(naps < 40, "{naps} naps in ten seconds");
-    // Up, it wakes.
+    assert!(sleeps < 40, "{sleeps} sleeps in ten seconds");
+    // Once up, it can be woken.
     let mut other = CableEnd::listen(&url("")).unwrap();
     while !other.is_up() {
         now += Duration::from_millis(1);
@@ -310,17 +310,17 @@ fn who_sleeps_is_told_for_how_long() {
     while host.engine.step(now) {}
     now += CALM;
     assert_eq!(sleep(&mut host, now), (Some(Duration::MAX), 1), "up");
-    // A packet that its faults hold back is on its way in time.
+    // A packet delayed by fault injection leaves in time.
     let (memory, key) = host.memory(64);
     let to = To { lid: Lid(2), qpn: Qpn::new(77), qkey: 3, grh: None };
     host.send_ud(&mut pair, &to, &[data(10, key, memory.address())]);
     while host.engine.step(now) {}
     now += CALM;
-    let (nap, _) = sleep(&mut host, now);
-    assert!(nap.is_some_and(|nap| nap <= DELAY && nap > DELAY / 2), "{nap:?}");
+    let (pause, _) = sleep(&mut host, now);
+    assert!(pause.is_some_and(|pause| pause <= DELAY && pause > DELAY / 2), "{pause:?}");
     other.poll(now);
     assert_eq!(other.receive(8, |_| {}), 0);
-    now += nap.unwrap();
+    now += pause.unwrap();
     host.engine.step(now);
     assert_eq!(other.receive(8, |_| {}), 1);
 }

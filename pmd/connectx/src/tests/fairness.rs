@@ -1,4 +1,4 @@
-//! Room that is short goes to all who want it.
+//! Scarce room is shared by all senders.
 
 use ib_wire::{Lid, Qpn};
 
@@ -6,19 +6,19 @@ use super::rig::*;
 use super::subnet::headers;
 use crate::{DropReason, QpKind};
 
-/// Senders without end to their own port: each fills, in its turn, what is left of the way back there.
+/// Endless senders to their own port: each, when served, fills what is left of the loopback queue.
 const ENDLESS: usize = 8;
-/// Datagrams that each has posted before each turn: more than it sends in one. An entry takes two blocks of its ring.
+/// Datagrams posted by each before each step: more than it sends in one. An entry has two blocks.
 const POSTED: u64 = 120;
 const MESSAGES: usize = 40;
 
 /// User index of the first of them.
 const FIRST: u32 = 100;
 
-/// Datagram queue pairs that have more posted than they send in a turn.
+/// Datagram queue pairs that have more posted than they send in a step.
 struct Endless {
     qps: Vec<Pair>,
-    /// A queue pair that nobody gives receives: what counts here is who gets to send.
+    /// A queue pair without receives: only the order of sending matters here.
     to: To,
     piece: [u8; 16],
     _memory: Memory,
@@ -49,7 +49,7 @@ impl Endless {
         }
     }
 
-    /// Takes their completions, and returns how many others' there are.
+    /// Consumes their completions and returns the number of completions of other queue pairs.
     fn complete(&mut self, host: &mut Host) -> usize {
         let mut others = 0;
         for wc in host.scq.all() {
@@ -63,19 +63,19 @@ impl Endless {
 }
 
 #[test]
-fn who_sends_to_its_own_port_beside_others_without_end_gets_its_messages_through() {
+fn a_loopback_sender_among_endless_ones_gets_its_messages_through() {
     let mut rig = Rig::new();
     let mut endless = Endless::new(&mut rig.a);
     let (mut one, mut other) = (rig.a.ud(3, 2), rig.a.ud(3, 3));
     let (into, there) = rig.a.memory(64 * 256);
-    let beside = To { qpn: other.qpn, ..endless.to.clone() };
+    let to_other = To { qpn: other.qpn, ..endless.to.clone() };
     let (mut arrived, mut completed) = (0, 0);
     for round in 0..400 {
         endless.post(&mut rig.a);
-        // Behind the others, when they are under way.
+        // After the others have started.
         if (10..10 + MESSAGES).contains(&round) {
             rig.a.receive(&mut other, &[data(256, there, into.address())]);
-            rig.a.send_ud(&mut one, &beside, &[endless.piece]);
+            rig.a.send_ud(&mut one, &to_other, &[endless.piece]);
         }
         rig.a.engine.step(rig.now);
         completed += endless.complete(&mut rig.a);
@@ -88,7 +88,7 @@ fn who_sends_to_its_own_port_beside_others_without_end_gets_its_messages_through
     assert_eq!(rig.a.drops(DropReason::LoopbackFull), 0);
 }
 
-/// A packet of the agent's to its own port, as the answer to somebody who says that his LID is ours.
+/// A packet of the agent to its own port, as the response to a requester that claims our LID.
 fn answer_to_ourselves() -> Box<[u8]> {
     let headers = headers(15, Lid(1), Lid(1), Qpn::SMI);
     let payload = [0; 256];
@@ -98,7 +98,7 @@ fn answer_to_ourselves() -> Box<[u8]> {
 }
 
 #[test]
-fn the_agent_answers_beside_queue_pairs_that_send_without_end() {
+fn the_agent_answers_while_queue_pairs_send_endlessly() {
     let mut rig = Rig::new();
     let mut endless = Endless::new(&mut rig.a);
     for round in 0..20 {

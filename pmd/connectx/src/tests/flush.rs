@@ -1,5 +1,5 @@
-//! What completes when a queue pair fails, by its kind and the way into the error: with which status, in which order, each work request
-//! once, signalled or not. The other end of each is a queue pair of the same kind.
+//! Completions of a failed queue pair, by its kind and the cause of the error: their status and order, each
+//! work request once, signaled or not. The peer of each is a queue pair of the same kind.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ const WRITE: u8 = 0x08;
 const SIGNAL: u8 = 0x08;
 const KINDS: [QpKind; 3] = [QpKind::Rc, QpKind::Uc, QpKind::Ud];
 
-/// Counters and statuses of completions, in their order.
+/// Counters and statuses of completions, in order.
 type Completed = Vec<(u16, WcStatus)>;
 
-/// A queue pair under test, another one that it is connected to, and memory for both.
+/// A queue pair under test, its peer, and memory for both.
 struct Bench {
     rig: Rig,
     kind: QpKind,
-    /// Receives come from here.
+    /// Source of receives.
     srq: Option<SharedQueue>,
     a: Pair,
     b: Pair,
@@ -37,7 +37,7 @@ impl Bench {
         Self::with_queues(kind, shared, CQ, CQ)
     }
 
-    /// With room for so many completions of sends and of receives.
+    /// With room for this number of send and receive completions.
     fn with_queues(kind: QpKind, shared: bool, sends: usize, receives: usize) -> Self {
         let mut rig = Rig::new();
         rig.a.scq = Queue::cq(&mut rig.a.engine, sends);
@@ -51,7 +51,7 @@ impl Bench {
         bench
     }
 
-    /// Both ends from RESET to RTS.
+    /// Moves both ends from RESET to RTS.
     fn open(&mut self) {
         let how = Rc { mtu: ib_wire::Mtu::B256, retry: 1, rnr_retry: 1, ..Rc::default() };
         let Self { rig: Rig { a: host_a, b: host_b, .. }, a, b, .. } = self;
@@ -64,21 +64,21 @@ impl Bench {
         }
     }
 
-    /// Posts a send of `a`, of some key and length.
+    /// Posts a send of `a` with a key and length.
     fn post(&mut self, opcode: u8, flags: u8, key: u32, len: u32) {
         let mut body = Vec::new();
         if self.kind == QpKind::Ud {
             body.extend(To { lid: Lid(2), qpn: self.b.qpn, qkey: 3, grh: None }.bytes());
         }
         if opcode == WRITE {
-            // To a key that nobody has.
+            // With a key that does not exist.
             body.extend([0; 16]);
         }
         body.extend(data(len, key, self.here.0.address()));
         self.rig.a.post(&mut self.a, opcode, flags, 0, &body);
     }
 
-    /// Posts sends of which none but the last is signalled.
+    /// Posts sends of which only the last is signaled.
     fn sends(&mut self, n: usize) {
         let key = self.here.1;
         (1..=n).for_each(|left| self.post(SEND, if left == n { SIGNAL } else { 0 }, key, 100));
@@ -99,7 +99,7 @@ impl Bench {
         (0..n).for_each(|_| self.receive(key));
     }
 
-    /// The other end sends a message of so many bytes, which is on its way behind this.
+    /// Makes the peer send a message of `len` bytes, which is still in flight on return.
     fn send_back(&mut self, len: u32) {
         let mut body = Vec::new();
         if self.kind == QpKind::Ud {
@@ -109,19 +109,19 @@ impl Bench {
         self.rig.b.post(&mut self.b, SEND, 0, 0, &body);
     }
 
-    /// Half a message arrives at a connected queue pair: its receive is in use.
+    /// Delivers half a message to a connected queue pair, so that its receive is in use.
     fn begin_message(&mut self) {
         if self.kind == QpKind::Ud {
             return;
         }
-        // The last segment is nobody's: what is before it goes.
+        // The last segment has no valid key: the data before it is sent.
         let good = data(512, self.there.1, self.there.0.address());
         let bad = data(88, self.there.1 ^ 1, self.there.0.address());
         self.rig.b.post(&mut self.b, SEND, 0, 0, &[good, bad].concat());
         self.rig.settle();
     }
 
-    /// What has completed since: sends, receives.
+    /// Completions since the last call: sends, receives.
     fn completed(&mut self) -> (Completed, Completed) {
         let all =
             |queue: &mut Queue| queue.all().iter().map(|w| (w.counter, w.status)).collect::<Completed>();
@@ -147,12 +147,12 @@ impl Bench {
         self.rig.run(Duration::from_millis(100));
     }
 
-    /// Where each posted datagram's entry lies: its address takes a second block.
+    /// Block of the `n`th posted entry: the address of a datagram takes a second block.
     fn at(&self, n: u16) -> u16 {
         if self.kind == QpKind::Ud { n * 2 } else { n }
     }
 
-    /// The other end has receives.
+    /// Posts receives at the peer.
     fn peer_receives(&mut self, n: usize) {
         for _ in 0..n {
             let piece = data(1024, self.there.1, self.there.0.address() + 4096);
@@ -160,8 +160,8 @@ impl Bench {
         }
     }
 
-    /// It is in error, and this has completed and was told: no more, whatever is asked for again. What is posted to it now completes
-    /// as flushed, too.
+    /// Checks that it is in error with exactly these completions and events, and that another transition to
+    /// the error state adds none.
     fn has_failed(
         &mut self,
         sends: &[(u16, WcStatus)],
@@ -182,7 +182,7 @@ impl Bench {
         assert_eq!((self.completed(), self.events().len()), ((vec![], vec![]), 0), "{what}: again");
     }
 
-    /// As `has_failed`, with a last receive that the shared queue gives it.
+    /// As `has_failed`, plus the event of a last receive from the shared queue.
     fn has_failed_with(
         &mut self,
         sends: &[(u16, WcStatus)],
@@ -195,7 +195,8 @@ impl Bench {
         self.has_failed(sends, receives, &events);
     }
 
-    /// What is posted to it in error is flushed: sends behind those that were posted, receives of its own.
+    /// Checks that requests posted in the error state are flushed: sends behind the earlier ones, and its own
+    /// receives.
     fn flushes_what_comes(&mut self) {
         let (send, first) = (self.a.posted, self.a.received);
         self.receives(2);
@@ -204,17 +205,17 @@ impl Bench {
         let own = [(first, FLUSHED), (first.wrapping_add(1), FLUSHED)];
         let own = if self.srq.is_none() { &own[..] } else { &[] };
         assert_eq!(self.completed(), (vec![(send, FLUSHED)], own.to_vec()), "{:?}", self.kind);
-        // Receives have no doorbell; they are found when it is rung, or told to fail again.
+        // Receives have no doorbell. They are found at the next doorbell or transition to the error state.
         let first = self.a.received;
         self.receives(1);
         self.modify(QpTransition::ToError);
         let own = if self.srq.is_none() { vec![(first, FLUSHED)] } else { vec![] };
         assert_eq!(self.completed(), (vec![], own), "{:?}", self.kind);
-        assert_eq!(self.events().len(), 0, "the last receive is told of once");
+        assert_eq!(self.events().len(), 0, "the last receive raises one event");
     }
 }
 
-/// All kinds, with receives of their own and shared ones.
+/// All kinds, with their own and with shared receives.
 fn each(mut check: impl FnMut(QpKind, bool)) {
     for kind in KINDS {
         check(kind, false);
@@ -222,14 +223,14 @@ fn each(mut check: impl FnMut(QpKind, bool)) {
     }
 }
 
-/// Of receives, those that a queue pair flushes: all of its own, or the one of a shared queue that is in use.
+/// Receives that a queue pair flushes: all of its own, or the one of a shared queue that is in use.
 fn flushed(own: u16, shared: bool, in_use: bool) -> Completed {
     let n = if shared { in_use.into() } else { own };
     (0..n).map(|n| (n, FLUSHED)).collect()
 }
 
 #[test]
-fn by_the_hosts_word() {
+fn by_a_transition() {
     each(|kind, shared| {
         let mut t = Bench::new(kind, shared);
         t.receives(3);
@@ -243,8 +244,8 @@ fn by_the_hosts_word() {
 }
 
 #[test]
-fn by_the_hosts_word_with_sends_under_way() {
-    // The other end has no receive: a reliable send waits, and the others are gone.
+fn by_a_transition_with_sends_in_flight() {
+    // The peer has no receive: a reliable send waits, and the others are gone.
     each(|kind, shared| {
         let mut t = Bench::new(kind, shared);
         t.receives(1);
@@ -262,7 +263,7 @@ fn by_the_hosts_word_with_sends_under_way() {
 }
 
 #[test]
-fn by_a_send_that_names_memory_that_it_may_not() {
+fn by_a_send_without_memory_rights() {
     each(|kind, shared| {
         let mut t = Bench::new(kind, shared);
         t.receives(2);
@@ -276,7 +277,7 @@ fn by_a_send_that_names_memory_that_it_may_not() {
             t.has_failed_with(&sends, &flushed(2, shared, false), &[]);
             return t.flushes_what_comes();
         }
-        // Of what is unreliable sends stop, and nothing else.
+        // An unreliable queue pair only stops its sends.
         t.run();
         assert_eq!((t.completed(), t.state()), ((sends.to_vec(), vec![]), QpState::Sqe), "{kind:?}");
         t.sends(2);
@@ -284,7 +285,7 @@ fn by_a_send_that_names_memory_that_it_may_not() {
         t.rig.settle();
         let later = vec![(t.at(4), FLUSHED), (t.at(5), FLUSHED)];
         assert_eq!(t.completed(), (later, vec![(0, SUCCESS)]), "{kind:?}");
-        // From there it fails as from anywhere.
+        // From there it fails as from any state.
         t.rig.a.engine.modify_qp(t.a.qpn, &QpTransition::ToError).unwrap();
         let rest = if shared { vec![] } else { vec![(1, FLUSHED)] };
         t.has_failed_with(&[], &rest, &[]);
@@ -303,7 +304,7 @@ fn by_the_other_ends_refusal() {
             t.post(WRITE, flags, key, 100);
         }
         if kind == QpKind::Uc {
-            // Nobody hears of it.
+            // The error is not reported.
             t.run();
             assert_eq!((t.completed(), t.state()), ((vec![(2, SUCCESS)], vec![]), QpState::Rts));
             continue;
@@ -311,16 +312,16 @@ fn by_the_other_ends_refusal() {
         let sends = [(0, WcStatus::RemoteAccess), (1, FLUSHED), (2, FLUSHED)];
         t.has_failed_with(&sends, &flushed(2, shared, false), &[]);
         t.flushes_what_comes();
-        // The other end has failed by it, too, and no receive says so.
+        // The peer has failed as well, without a receive to report it.
         let there: Vec<_> = t.rig.b.rcq.all().iter().map(|w| (w.counter, w.status)).collect();
         assert_eq!(there, [(0, FLUSHED), (1, FLUSHED)]);
-        let told = std::iter::from_fn(|| t.rig.b.engine.next_event());
-        assert_eq!(told.filter(|event| *event == DeviceEvent::QpAccessError(t.b.qpn)).count(), 1);
+        let events = std::iter::from_fn(|| t.rig.b.engine.next_event());
+        assert_eq!(events.filter(|event| *event == DeviceEvent::QpAccessError(t.b.qpn)).count(), 1);
     }
 }
 
 #[test]
-fn by_silence_and_by_want_of_a_receive() {
+fn by_timeout_and_by_missing_receives() {
     each(|kind, shared| {
         for silent in [false, true] {
             let mut t = Bench::new(kind, shared);
@@ -343,11 +344,11 @@ fn by_silence_and_by_want_of_a_receive() {
 }
 
 #[test]
-fn by_a_receive_that_names_memory_that_it_may_not() {
+fn by_a_receive_without_memory_rights() {
     each(|kind, shared| {
         let mut t = Bench::new(kind, shared);
         if let Some(srq) = &t.srq {
-            // None of its keys serves it any more.
+            // None of its keys is valid any more.
             t.rig.a.engine.set_srq_domain(srq.number, ProtectionDomain(9)).unwrap();
         }
         let (key, wrong) = (t.here.1, t.here.1 ^ 1);
@@ -364,30 +365,30 @@ fn by_a_receive_that_names_memory_that_it_may_not() {
 }
 
 #[test]
-fn by_a_queue_of_completions_that_runs_over() {
+fn by_a_completion_queue_overrun() {
     each(|kind, shared| {
-        // That of sends: four are told of, and no more; what there is of receives is flushed.
+        // The queue of sends: four completions are written and no more; outstanding receives are flushed.
         let mut t = Bench::with_queues(kind, shared, 4, CQ);
         t.receives(2);
         t.peer_receives(6);
         let key = t.here.1;
         (0..6).for_each(|_| t.post(SEND, SIGNAL, key, 10));
         t.rig.settle();
-        let told =
+        let events =
             [DeviceEvent::CqOverrun(t.rig.a.scq.number), DeviceEvent::Async(AsyncEvent::QpFatal(t.a.qpn))];
         let sends: Vec<_> = (0..4).map(|n| (t.at(n), SUCCESS)).collect();
-        t.has_failed_with(&sends, &flushed(2, shared, false), &told);
-        // That of receives.
+        t.has_failed_with(&sends, &flushed(2, shared, false), &events);
+        // The queue of receives.
         let mut t = Bench::with_queues(kind, shared, CQ, 4);
         t.receives(8);
         for _ in 0..5 {
             t.send_back(10);
             t.rig.settle();
         }
-        let told =
+        let events =
             [DeviceEvent::CqOverrun(t.rig.a.rcq.number), DeviceEvent::Async(AsyncEvent::QpFatal(t.a.qpn))];
         let receives: Vec<_> = (0..4).map(|n| (n, SUCCESS)).collect();
-        t.has_failed_with(&[], &receives, &told);
+        t.has_failed_with(&[], &receives, &events);
         t.sends(2);
         t.rig.settle();
         let (first, second) = (t.at(0), t.at(1));
@@ -404,17 +405,18 @@ fn by_a_shared_queue_that_is_broken() {
         srq.break_link();
         srq.post();
         t.send_back(10);
-        let told = [DeviceEvent::SrqError(number), DeviceEvent::Async(AsyncEvent::QpFatal(t.a.qpn))];
-        t.has_failed_with(&[], &[], &told);
+        let events = [DeviceEvent::SrqError(number), DeviceEvent::Async(AsyncEvent::QpFatal(t.a.qpn))];
+        t.has_failed_with(&[], &[], &events);
         t.sends(1);
         t.rig.settle();
         assert_eq!(t.completed(), (vec![(0, FLUSHED)], vec![]), "{kind:?}");
     }
 }
 
-/// RESET forgets. Only what a shared queue gave comes back, since nobody else could give it back.
+/// RESET discards requests. Only the receive from a shared queue completes, because the host cannot recover
+/// it otherwise.
 #[test]
-fn reset_forgets_and_begins_anew() {
+fn reset_discards_requests_and_restarts() {
     each(|kind, shared| {
         let mut t = Bench::new(kind, shared);
         t.receives(3);
@@ -424,7 +426,7 @@ fn reset_forgets_and_begins_anew() {
         let back = if shared { flushed(3, true, kind != QpKind::Ud) } else { vec![] };
         assert_eq!(t.completed(), (vec![], back), "{kind:?}");
         assert_eq!((t.events().len(), t.state()), (0, QpState::Reset));
-        // The host forgets, too.
+        // The host discards its state, too.
         t.rig.b.engine.modify_qp(t.b.qpn, &QpTransition::ToReset).unwrap();
         for qp in [&mut t.a, &mut t.b] {
             qp.forge(0);
@@ -446,7 +448,7 @@ fn reset_forgets_and_begins_anew() {
 }
 
 #[test]
-fn destroying_flushes_what_is_there_once() {
+fn destroying_flushes_outstanding_requests_once() {
     each(|kind, shared| {
         let mut t = Bench::new(kind, shared);
         t.receives(3);
@@ -460,7 +462,7 @@ fn destroying_flushes_what_is_there_once() {
     });
 }
 
-/// From an error nothing goes out: the rest of an answer, for instance.
+/// An error stops all sending, for example the rest of a response.
 #[test]
 fn a_queue_pair_in_error_is_silent() {
     let how = Rc { mtu: ib_wire::Mtu::B256, timeout: 0, ..Rc::default() };

@@ -1,5 +1,5 @@
-//! The device against what libmlx5 wrote (`pmd/tests/data/mlx5`): it executes those entries, and its completions are those
-//! that the library takes.
+//! The device against vectors recorded from libmlx5 (`pmd/tests/data/mlx5`): it executes those entries, and
+//! it writes the completions that the library accepts.
 
 mod receive;
 mod ring;
@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::rig::*;
 use crate::cable::CableEnd;
 use crate::object::cq::{Cq, Overrun};
-use crate::object::moderation::Told;
+use crate::object::moderation::Notify;
 use crate::{Access, QpKind};
 use hca::WcStatus;
 use prm::{Cqe, CqeOpcode, Syndrome as CqeSyndrome};
@@ -39,7 +39,7 @@ fn number(value: &Value) -> u64 {
     }
 }
 
-/// A device with the keys and addresses that the vectors name, and the bare other end of its cable.
+/// A device with the keys and addresses of the vectors, and the raw other end of its cable.
 struct Bench {
     host: Host,
     wire: CableEnd,
@@ -66,7 +66,7 @@ impl Bench {
         ] {
             let m = Memory::new(len);
             m.put(0, &pattern(len, u64::from(key)));
-            // Foreign addresses: the device has to go by the key.
+            // Addresses that do not exist here: the device must translate by the key.
             assert!(host.engine.dev.mrs.register_as(key, start, m.part(0, len).into(), Access::LOCAL));
             memory.push((start, m));
         }
@@ -79,7 +79,7 @@ impl Bench {
         m.get((address - start) as usize, len)
     }
 
-    /// What the vector says that a work request sends.
+    /// The payload of a work request according to the vector.
     fn payload(&self, posted: &Value) -> Vec<u8> {
         if let Some(inline) = posted["inline_data"].as_array() {
             return inline.iter().flat_map(hex).collect();
@@ -88,7 +88,7 @@ impl Bench {
         list.iter().flat_map(|s| self.at(number(&s["addr"]), number(&s["length"]) as usize)).collect()
     }
 
-    fn turn(&mut self) -> Vec<Vec<u8>> {
+    fn step(&mut self) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
         for _ in 0..20 {
             self.host.engine.step(self.now);
@@ -115,11 +115,11 @@ impl Bench {
             extended: Extended::Aeth(Aeth { syndrome: Syndrome::Ack(Credit::INVALID), msn: Psn::new(1) }),
         };
         self.wire.send_with(headers.packet_len(0), |out| _ = headers.write_packet(&[], out)).unwrap();
-        self.turn();
+        self.step();
     }
 }
 
-/// Posts all entries of a vector as they stand, in a ring of the vector's size, from the vector's index on.
+/// Posts all entries of a vector unchanged, in a ring of the vector's size, from the vector's index on.
 #[must_use]
 fn post(bench: &mut Bench, vector: &Value, kind: QpKind) -> Pair {
     let blocks = number(&vector["qp"]["sq_wqebb_count"]) as usize;
@@ -141,7 +141,7 @@ fn post(bench: &mut Bench, vector: &Value, kind: QpKind) -> Pair {
         assert_eq!(number(&wqe["wqe_index"]) as u16, qp.posted);
         let mut bytes = hex(&wqe["bytes"]);
         for hole in wqe["untouched"].as_array().unwrap() {
-            // A device must not look there.
+            // A device must not read there.
             let (at, len) = (number(&hole[0]) as usize, number(&hole[1]) as usize);
             bytes[at..at + len].fill(0xee);
         }
@@ -178,7 +178,7 @@ fn connected_sends_of_the_library_are_executed() {
         }
         let mut bench = Bench::new();
         let qp = post(&mut bench, &vector, QpKind::Rc);
-        let packets = bench.turn();
+        let packets = bench.step();
         let mut packets = packets.iter().map(|p| Packet::parse(p).unwrap());
         let mut psn = Psn::new(FIRST_PSN);
         let mut expected = Vec::new();
@@ -189,7 +189,8 @@ fn connected_sends_of_the_library_are_executed() {
                 "SEND_WITH_INV" => 0x01,
                 "RDMA_WRITE" => 0x08,
                 "RDMA_WRITE_WITH_IMM" => 0x09,
-                // READ and atomics are not offered, and there are no such keys: the queue pair says so and stops.
+                // READ and atomics are not permitted, and there are no such keys: the queue pair reports it
+                // and stops.
                 other => {
                     refused += 1;
                     let key = matches!(other, "LOCAL_INV" | "BIND_MW");
@@ -257,13 +258,13 @@ fn datagrams_of_the_library_are_executed() {
     let mut sent = 0;
     for vector in family("ud_send.json") {
         let name = vector["name"].as_str().unwrap();
-        // Underlay queue pairs are made by a flag that this device does not offer.
+        // Underlay queue pairs are created by a flag that this device does not support.
         if vector["posts"].is_null() || name.contains("underlay") {
             continue;
         }
         let mut bench = Bench::new();
         let _qp = post(&mut bench, &vector, QpKind::Ud);
-        let packets = bench.turn();
+        let packets = bench.step();
         let all = posted(&vector);
         assert_eq!(
             packets.len(),
@@ -307,11 +308,11 @@ fn datagrams_of_the_library_are_executed() {
     assert!(sent >= 9, "{sent}");
 }
 
-/// One entry as the device writes it into the first slot of a fresh ring.
-fn written(write: impl FnOnce(&mut Cq) -> Result<Told, Overrun>) -> Vec<u8> {
+/// One entry as the device writes it to the first slot of a new ring.
+fn written(write: impl FnOnce(&mut Cq) -> Result<Notify, Overrun>) -> Vec<u8> {
     let (ring, dbrec) = (Memory::new(8 * 64), Memory::new(8));
     let mut cq = Cq::new(ring.part(0, 512).into(), dbrec.part(0, 8)).unwrap();
-    assert_eq!(write(&mut cq), Ok(Told::Nothing), "it is not armed");
+    assert_eq!(write(&mut cq), Ok(Notify::Nothing), "it is not armed");
     ring.get(0, 64)
 }
 
@@ -345,7 +346,8 @@ fn completions_are_those_that_the_library_takes() {
                 "req_send" => CqeOpcode::Requester,
                 _ => continue,
             };
-            // The words that say what happened are the vector's; where they go, and the rest, is the device's.
+            // The words that describe the event come from the vector; their positions, and the rest, come
+            // from the device.
             let word = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
             let mut cqe = Cqe::default();
             cqe.srqn_uidx.set(index);
@@ -358,7 +360,7 @@ fn completions_are_those_that_the_library_takes() {
             cqe.wqe_counter.set(counter);
             written(|cq| cq.complete(cqe, opcode, name.ends_with("solicited")))
         };
-        // Of an error entry the library looks at nothing in front of the vendor's word; that word is nobody's but ours.
+        // In an error entry the library reads nothing before the vendor's word, and that word is ours alone.
         let error = name.contains("err");
         for at in (if error { 55 } else { 0 })..64 {
             assert_eq!(ours[at], bytes[at], "{name}: byte {at}");

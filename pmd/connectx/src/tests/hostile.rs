@@ -1,5 +1,5 @@
-//! Rings and packets of somebody who means harm. The device may fail their queue pairs; it may not fall over, touch other
-//! memory, or stop serving others.
+//! Hostile rings and packets. The device may fail their queue pairs. It must not crash, touch other memory,
+//! or stop serving others.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ impl Dice {
     }
 }
 
-/// A message still gets through between two honest queue pairs.
+/// Checks that a message still gets through between two correct queue pairs.
 fn still_serves(rig: &mut Rig) {
     let mut tx = rig.a.ud(0x11, 0);
     let mut rx = rig.b.ud(0x11, 0x77);
@@ -73,7 +73,7 @@ fn random_send_entries() {
         }
         let blocks = 1 + dice.below(20);
         let mut wqe: Vec<u8> = (0..blocks * 64).map(|_| dice.roll() as u8).collect();
-        // Good enough to be looked into, in most rounds.
+        // Valid enough to be parsed, in most rounds.
         if dice.below(4) > 0 {
             let opcode = [0x0a, 0x0b, 0x08, 0x09, 0x01, 0x00, 0x10, 0x11, 0x12][dice.below(9)];
             let ds = 1 + dice.below(63) as u32;
@@ -148,7 +148,7 @@ fn a_link_out_of_the_shared_ring_breaks_its_users_only() {
 }
 
 #[test]
-fn a_completion_queue_that_overruns_is_told_and_not_overwritten() {
+fn a_completion_queue_that_overruns_is_reported_and_not_overwritten() {
     let mut rig = Rig::new();
     let mut qp = rig.a.ud(3, 0);
     let to = To { lid: Lid(2), qpn: Qpn::new(99), qkey: 3, grh: None };
@@ -205,7 +205,7 @@ fn every_kind_of_mangled_packet() {
             1 => bytes.truncate(1 + dice.below(bytes.len() as u64)),
             _ => {}
         }
-        // By shared memory anything at all may come as a packet that needs no CRCs.
+        // Through shared memory any bytes may arrive as a packet that needs no CRCs.
         let crcs = if round % 2 == 0 { Crcs::Present } else { Crcs::Absent };
         wire.forward(&bytes, crcs).unwrap();
         rig.a.engine.step(rig.now);
@@ -246,7 +246,7 @@ fn random_headers(dice: &mut Dice, opcode: Opcode, qpn: Qpn) -> Headers {
     for b in &mut seed {
         *b = dice.roll() as u8;
     }
-    // The parser makes a value of any layout from any bytes.
+    // The parser builds a value of any layout from any bytes.
     let mut bytes = vec![0, 2, 0, 1, 0, 0, 0, 2];
     bytes.extend_from_slice(&[opcode.to_byte(), 0x40, 0xff, 0xff, 0]);
     bytes.extend_from_slice(&qpn.to_be_bytes());
@@ -287,7 +287,7 @@ impl Forged {
         Self { wire, rig: Rig::over(theirs, other), dice: Dice(9), _idle: idle }
     }
 
-    /// A well addressed packet of 256 bytes to a connection.
+    /// Sends a correctly addressed packet of 256 bytes to a connection.
     fn send(&mut self, to: Qpn, opcode: Opcode, psn: u32, reth: Option<Reth>) {
         let mut headers = loop {
             let headers = random_headers(&mut self.dice, opcode, to);
@@ -315,7 +315,8 @@ impl Forged {
     }
 }
 
-/// One packet of a message into a shared receive, and never the next: the receive comes back, and the connection ends with an event.
+/// One packet of a message into a shared receive, and never the next: the receive completes, and the
+/// connection ends with an event.
 #[test]
 fn a_message_that_does_not_go_on_gives_its_receive_back() {
     let mut f = Forged::new();
@@ -326,7 +327,7 @@ fn a_message_that_does_not_go_on_gives_its_receive_back() {
     while f.rig.a.engine.next_event().is_some() {}
     f.send(rc.qpn, Opcode::RcSendFirst, 7, None);
     assert_eq!((f.rig.a.engine.qp_state(rc.qpn).unwrap(), f.rig.a.rcq.all().len()), (QpState::Rts, 0));
-    // It goes on, slowly; a duplicate is no progress.
+    // The message continues slowly; a duplicate is no progress.
     f.rig.now += Duration::from_secs(9);
     f.send(rc.qpn, Opcode::RcSendMiddle, 8, None);
     f.rig.now += Duration::from_secs(9);
@@ -344,7 +345,7 @@ fn a_message_that_does_not_go_on_gives_its_receive_back() {
     assert!(events.contains(&DeviceEvent::Async(AsyncEvent::QpFatal(rc.qpn))), "{events:?}");
 }
 
-/// A requester may pause as long as its own retries allow, where its message holds nothing of other connections.
+/// A requester may pause as long as its own retries allow if its message holds nothing of other connections.
 #[test]
 fn a_message_that_holds_no_shared_receive_may_pause_without_limit() {
     let how = Rc { mtu: Mtu::B256, ..Rc::default() };
@@ -356,7 +357,7 @@ fn a_message_that_holds_no_shared_receive_may_pause_without_limit() {
         let mut rc = f.rig.a.qp(QpKind::Rc, 16, shared.then_some(srq.number), 2);
         f.rig.a.connect(&rc, (Lid(2), Qpn::new(5)), how);
         let last = if shared {
-            // An RDMA WRITE, which takes no receive.
+            // An RDMA WRITE, which consumes no receive.
             f.rig.a.engine.set_remote_operations(rc.qpn, EVERYTHING).unwrap();
             let target = Memory::new(4096);
             let write = Access { remote_write: true, ..Access::LOCAL };

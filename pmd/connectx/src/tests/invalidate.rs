@@ -1,4 +1,4 @@
-//! Keys that end: by the other end, and while they are in use.
+//! Invalidation of keys: by the peer, and while they are in use.
 
 use super::rig::*;
 use crate::{DeviceEvent, ProtectionDomain};
@@ -86,7 +86,7 @@ fn a_key_that_ends_in_the_middle_of_a_write_or_an_answer() {
         k.here.put(0, &pattern_of(1));
         let body = k.remote(k.key, 0, SIZE);
         k.rig.a.post(&mut k.a, opcode, SIGNAL, 0, &body);
-        // 256 packets; some have gone.
+        // 256 packets, some of which were sent.
         for _ in 0..3 {
             k.rig.a.engine.step(k.rig.now);
             k.rig.b.engine.step(k.rig.now);
@@ -103,8 +103,8 @@ fn a_key_that_ends_in_the_middle_of_a_write_or_an_answer() {
         assert_eq!((done.len(), done[0].status), (1, WcStatus::RemoteAccess), "{opcode:#x}");
         assert_eq!(k.states(), (QpState::Err, QpState::Err));
         assert!(k.there.get(0, SIZE) == before, "it was written to afterwards");
-        let told: Vec<_> = std::iter::from_fn(|| k.rig.b.engine.next_event()).collect();
-        assert!(told.contains(&DeviceEvent::QpAccessError(k.b.qpn)), "{told:?}");
+        let events: Vec<_> = std::iter::from_fn(|| k.rig.b.engine.next_event()).collect();
+        assert!(events.contains(&DeviceEvent::QpAccessError(k.b.qpn)), "{events:?}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a host asks the agents of its own port.
+//! Requests of a host to the agents of its own port.
 
 use ib_wire::mad::{MAD_LEN, MadHeader, MadStatus, Method, MgmtClass};
 use ib_wire::perf::{self, PortCounters, PortCountersExtended};
@@ -36,7 +36,7 @@ fn the_subnet_management_agent_answers_its_host() {
 }
 
 #[test]
-fn what_is_no_request_of_a_class_that_is_served_has_no_answer() {
+fn other_mads_than_requests_of_served_classes_have_no_response() {
     let mut rig = Rig::new();
     for (class, method) in [
         (MgmtClass::SubnLid, Method::GetResp),

@@ -1,4 +1,4 @@
-//! RDMA READ, over links of all kinds.
+//! RDMA READ, over all kinds of cables.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const FENCE: u8 = 0x80;
 
 const READABLE: Access = Access { remote_write: true, remote_read: true, ..Access::LOCAL };
 
-/// `a` reads from `b`: bytes at `b`, and an empty place at `a`.
+/// `a` reads from `b`: bytes at `b`, and an empty buffer at `a`.
 pub(super) struct Reading {
     pub(super) rig: Rig,
     pub(super) a: Pair,
@@ -31,7 +31,7 @@ pub(super) struct Reading {
 impl Reading {
     pub(super) fn new(mut rig: Rig, how: Rc, len: usize) -> Self {
         let (a, b) = (rig.a.qp(QpKind::Rc, 256, None, 5), rig.b.qp(QpKind::Rc, 256, None, 6));
-        // Over the end of the PSNs.
+        // Across the wrap of the PSNs.
         rig.a.connect(&a, (Lid(2), b.qpn), Rc { sq_psn: 0xff_fff0, rq_psn: 3, ..how });
         rig.b.connect(&b, (Lid(1), a.qpn), Rc { sq_psn: 3, rq_psn: 0xff_fff0, ..how });
         let both = RemoteOperations { write: true, read: true, atomic: true, reads_in: 4, reads_out: 4 };
@@ -49,7 +49,7 @@ impl Reading {
         let mut body = address.to_be_bytes().to_vec();
         body.extend_from_slice(&self.rkey.to_be_bytes());
         body.extend_from_slice(&[0; 4]);
-        // In two pieces.
+        // In two segments.
         let (first, to) = (len / 3, self.here.address() + to as u64);
         body.extend_from_slice(&data(first as u32, self.lkey, to));
         body.extend_from_slice(&data((len - first) as u32, self.lkey, to + first as u64));
@@ -111,11 +111,11 @@ fn reads_of_all_sizes_between_sends_and_writes() {
 }
 
 #[test]
-fn reads_that_both_ends_have_under_way_at_once() {
+fn reads_in_flight_in_both_directions() {
     let mut r = Reading::new(Rig::new(), Rc { mtu: Mtu::B1024, ..Rc::default() }, 1 << 20);
     let theirs = r.rig.a.engine.register(r.here.address(), r.here.host(), READABLE).unwrap();
     let (back, key) = r.rig.b.memory(1 << 16);
-    // More than may be under way; nobody waits for anybody.
+    // More than may be in flight; neither end waits for the other.
     for n in 0..40 {
         r.read(n * 5000, 5000, n * 5000, SIGNAL);
         let mut body = r.here.address().to_be_bytes().to_vec();
@@ -131,7 +131,7 @@ fn reads_that_both_ends_have_under_way_at_once() {
 }
 
 #[test]
-fn nothing_is_missing_whatever_the_link_does() {
+fn nothing_is_missing_on_a_faulty_link() {
     let schedules = [
         Faults { loss: 0.05, ..Faults::default() },
         Faults { duplicate: 0.2, ..Faults::default() },
@@ -141,7 +141,7 @@ fn nothing_is_missing_whatever_the_link_does() {
     for seed in 0..6u64 {
         for (i, faults) in schedules.iter().enumerate() {
             let (mut left, mut right) = CableEnd::pair().unwrap();
-            // Of the requests, or of the answers.
+            // Of the requests, or of the responses.
             let end = if seed % 2 == 0 { &mut left } else { &mut right };
             end.inject(Faults { seed: seed * 100 + i as u64, ..*faults });
             let how = Rc { mtu: Mtu::B256, timeout: 8, retry: 7, ..Rc::default() };
@@ -155,7 +155,7 @@ fn nothing_is_missing_whatever_the_link_does() {
                 while posted < 60 && posted - done < 20 {
                     let size = sizes[posted % sizes.len()];
                     let place = at % 50_000;
-                    // Each into a place of its own; a WRITE of nothing between.
+                    // Each into its own buffer, with a WRITE of zero bytes in between.
                     r.read(place, size, place, SIGNAL);
                     at += size;
                     posted += 1;
@@ -186,16 +186,16 @@ fn nothing_is_missing_whatever_the_link_does() {
 }
 
 #[test]
-fn no_more_are_under_way_than_the_other_end_answers() {
+fn reads_in_flight_stay_within_the_limit_of_the_peer() {
     let mut r = Reading::new(Rig::new(), Rc::default(), 4096);
     let more = RemoteOperations { write: true, read: true, atomic: true, reads_in: 4, reads_out: 5 };
-    // Its own limit keeps it from what the other end does not take.
+    // The requester's own limit keeps it within the responder's limit.
     for _ in 0..50 {
         r.read(0, 10, 0, SIGNAL);
     }
     r.rig.settle();
     assert_eq!(r.outcomes().len(), 50);
-    // Whoever knows no limit has the connection ended.
+    // A requester with a larger limit loses the connection.
     r.rig.a.engine.set_remote_operations(r.a.qpn, more).unwrap();
     for _ in 0..50 {
         r.read(0, 4096, 0, SIGNAL);
@@ -212,7 +212,7 @@ fn no_more_are_under_way_than_the_other_end_answers() {
 }
 
 #[test]
-fn what_may_not_be_read() {
+fn invalid_reads_are_refused() {
     type Change = fn(&mut Reading) -> Vec<u8>;
     let access = (WcStatus::RemoteAccess, true);
     let cases: [(Change, WcStatus, Option<bool>); 7] = [
@@ -249,7 +249,7 @@ fn what_may_not_be_read() {
             WcStatus::RemoteInvalidRequest,
             Some(false),
         ),
-        // On this side: no reads at all, and a place that is no memory.
+        // Errors on this side: no reads permitted, and a target that is no memory.
         (
             |r| {
                 r.rig.a.engine.set_remote_operations(r.a.qpn, RemoteOperations::default()).unwrap();
@@ -277,11 +277,11 @@ fn what_may_not_be_read() {
         r.rig.a.post(&mut r.a, SEND, SIGNAL, 0, &data(9, r.lkey, r.here.address()));
         r.rig.settle();
         assert_eq!(r.outcomes(), [(READ, status), (SEND, WcStatus::Flushed)], "case {n}");
-        let told = event.map(|access| match access {
+        let raised = event.map(|access| match access {
             true => DeviceEvent::QpAccessError(r.b.qpn),
             false => DeviceEvent::QpRequestError(r.b.qpn),
         });
-        assert_eq!(r.events(), Vec::from_iter(told), "case {n}");
+        assert_eq!(r.events(), Vec::from_iter(raised), "case {n}");
         assert_eq!(r.states().0, QpState::Err, "case {n}");
     }
 }
@@ -300,7 +300,7 @@ fn a_fence_waits_for_the_reads_before_it() {
         r.rig.a.post(&mut r.a, SEND, flags, 0, &data(64, r.lkey, r.here.address()));
         r.rig.run(Duration::from_millis(5));
         assert_eq!(r.outcomes(), [(READ, WcStatus::Success), (SEND, WcStatus::Success)]);
-        // With it the message is what was read.
+        // With a fence, the message contains the data read.
         let expected = if fenced { r.there.get(0, 64) } else { vec![0xee; 64] };
         assert!(sink.get(0, 64) == expected, "{fenced}");
         r.rig.b.rcq.all();
@@ -308,7 +308,7 @@ fn a_fence_waits_for_the_reads_before_it() {
 }
 
 #[test]
-fn a_key_that_goes_while_it_is_read_ends_the_connection_and_a_reset_forgets() {
+fn a_key_invalidated_during_a_read_ends_the_connection_and_reset_discards_it() {
     let mut r = Reading::new(Rig::new(), Rc { mtu: Mtu::B256, ..Rc::default() }, 1 << 20);
     r.read(0, 1 << 20, 0, SIGNAL);
     for _ in 0..10 {
@@ -323,7 +323,7 @@ fn a_key_that_goes_while_it_is_read_ends_the_connection_and_a_reset_forgets() {
         (vec![(READ, WcStatus::RemoteAccess)], (QpState::Err, QpState::Err))
     );
     assert_eq!(r.events(), [DeviceEvent::QpAccessError(r.b.qpn)]);
-    // One that is reset in the middle of an answer.
+    // A reset in the middle of a response.
     let mut r = Reading::new(Rig::new(), Rc { mtu: Mtu::B256, retry: 1, ..Rc::default() }, 1 << 20);
     r.read(0, 1 << 20, 0, SIGNAL);
     for _ in 0..10 {

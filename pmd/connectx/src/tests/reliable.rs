@@ -28,7 +28,7 @@ fn joined(mut rig: Rig, how: Rc, slots: usize, size: usize) -> Joined {
     Joined { rig, tx, rx, srq }
 }
 
-/// Sends messages of these sizes and takes each out of the shared queue, comparing every byte.
+/// Sends messages of these sizes and takes each from the shared queue, comparing every byte.
 fn deliver(l: &mut Joined, sizes: &[usize], limit: Duration) {
     let longest = sizes.iter().copied().max().unwrap_or(0);
     let (out, key) = l.rig.a.memory(longest + 64 * sizes.len());
@@ -37,7 +37,7 @@ fn deliver(l: &mut Joined, sizes: &[usize], limit: Duration) {
         l.srq.post();
     }
     for (i, &size) in sizes.iter().enumerate() {
-        // Each message is cut otherwise out of the same pattern.
+        // Each message is another part of the same pattern.
         let at = out.address() + 61 * i as u64;
         let first = (size / 3) as u32;
         let pieces = [data(first, key, at), data(size as u32 - first, key, at + u64::from(first))];
@@ -96,7 +96,7 @@ fn messages_of_every_size_at_every_mtu() {
 }
 
 #[test]
-fn nothing_is_lost_and_nothing_comes_twice_whatever_the_link_does() {
+fn nothing_is_lost_or_duplicated_on_a_faulty_link() {
     let schedules = [
         Faults { loss: 0.05, ..Faults::default() },
         Faults { duplicate: 0.2, ..Faults::default() },
@@ -111,7 +111,7 @@ fn nothing_is_lost_and_nothing_comes_twice_whatever_the_link_does() {
             left.inject(Faults { seed: seed * 100 + i as u64, ..*faults });
             let mtu = [Mtu::B256, Mtu::B1024, Mtu::B2048, Mtu::B4096][seed as usize % 4];
             let m = mtu.bytes();
-            // Without limit: here nothing may be lost, however unlucky the dice.
+            // No retry limit: nothing may be lost here, whatever the random faults.
             let how = Rc { mtu, timeout: 8, retry: 7, ..Rc::default() };
             let mut l = joined(Rig::over(left, right), how, 4, 65_536);
             let sizes = [0, 1, m - 1, m, m + 1, 4000, 17, 65_524, 3, 9000, 0, 100, 2 * m];
@@ -131,7 +131,7 @@ fn a_dry_shared_queue_holds_the_sender_back() {
     l.rig.a.send(&mut l.tx, &[piece]);
     l.rig.settle();
     assert_eq!(l.rig.b.engine.counters().activity(Activity::RnrNaks), 1);
-    // Longer than any retry count, shorter than for ever: 640 µs a time.
+    // Longer than any retry count, but finite: 640 µs each.
     l.rig.run(Duration::from_millis(20));
     assert!(l.rig.b.engine.counters().activity(Activity::RnrNaks) > 8);
     assert!(l.rig.a.scq.all().is_empty());
@@ -236,7 +236,7 @@ fn keys_are_checked_on_every_access() {
 #[test]
 fn every_outstanding_work_request_is_flushed_once() {
     for destroy in [false, true] {
-        // The receiver takes the first half of a message, and then nothing arrives any more.
+        // The receiver gets the first half of a message, and then nothing more arrives.
         let mut l = joined(Rig::new(), Rc { mtu: Mtu::B256, ..Rc::default() }, 4, 60_000);
         l.srq.post();
         let piece = l.piece(60_000);
@@ -248,7 +248,7 @@ fn every_outstanding_work_request_is_flushed_once() {
         for (host, qpn) in [(&mut l.rig.a, l.tx.qpn), (&mut l.rig.b, l.rx.qpn)] {
             host.engine.modify_qp(qpn, &QpTransition::ToError).unwrap();
         }
-        // Posted behind the error, as the drain request is.
+        // Posted after the error, as a drain request would be.
         l.rig.a.post(&mut l.tx, SEND, SIGNAL, 0, &piece);
         l.rig.settle();
         if destroy {
@@ -300,7 +300,7 @@ fn immediate_invalidate_inline_and_nop() {
         b
     };
     let text = pattern(200, 3);
-    // A key that this may end.
+    // A key that this may invalidate.
     let fast = FastKey { tag: 0xd4, remote_invalidate: true, ..free_key(ListKind::Keys, 4) };
     let key = l.rig.b.engine.create_fast_key(&fast).unwrap();
     let mut back = l.rig.b.qp(QpKind::Rc, 64, None, 0);
@@ -320,7 +320,7 @@ fn immediate_invalidate_inline_and_nop() {
     assert_eq!((got[1].opcode, got[1].imm, got[1].solicited), (4, key, false));
     assert_eq!(l.srq.free(got[1].counter, 200), text);
     let sent: Vec<_> = l.rig.a.scq.all().iter().map(|w| (w.counter, w.send_opcode, w.status)).collect();
-    // An entry with inline data of 200 bytes takes four blocks. READ is not offered.
+    // An entry with inline data of 200 bytes takes four blocks. READ is not permitted.
     assert_eq!(
         sent,
         [
@@ -363,10 +363,10 @@ fn rdma_write_goes_where_the_key_allows() {
 }
 
 #[test]
-fn a_key_that_goes_during_a_write_costs_no_receive() {
+fn a_key_invalidated_during_a_write_consumes_no_receive() {
     let mut l = joined(Rig::new(), Rc { mtu: Mtu::B256, timeout: 0, ..Rc::default() }, 4, 4096);
     l.srq.post();
-    // One packet more than a turn sends.
+    // One packet more than a step sends.
     let length = 64 * 256 + 10;
     let (src, key) = l.rig.a.memory(length as usize);
     let dst = Memory::new(length as usize);
@@ -383,7 +383,7 @@ fn a_key_that_goes_during_a_write_costs_no_receive() {
     l.rig.settle();
     assert_eq!(l.rig.a.scq.all()[0].status, WcStatus::RemoteAccess);
     assert_eq!(l.rig.b.rcq.all(), [], "the last packet was refused before it took a receive");
-    // So the next connection on the shared queue finds it.
+    // The next connection on the shared queue finds it.
     let mut tx = l.rig.a.qp(QpKind::Rc, 16, None, 3);
     let rx = l.rig.b.qp(QpKind::Rc, 16, Some(l.srq.number), 4);
     l.rig.a.connect(&tx, (Lid(2), rx.qpn), Rc::default());

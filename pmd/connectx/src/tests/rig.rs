@@ -1,4 +1,4 @@
-//! A host as a driver would be one, but written apart from the driver: raw rings, entries laid down byte by byte.
+//! A host that acts as a driver but shares no code with it: raw rings, entries written byte by byte.
 
 mod keys;
 mod queue;
@@ -87,7 +87,7 @@ impl Host {
         self.sized(kind, (blocks, 64, 32), srq, user_index, number)
     }
 
-    /// A queue pair of this many WQEBBs, receive slots and bytes of a receive slot.
+    /// A queue pair with these numbers of WQEBBs, receive slots and bytes of a receive slot.
     pub(super) fn sized(
         &mut self,
         kind: QpKind,
@@ -132,17 +132,17 @@ impl Host {
         }
     }
 
-    /// RESET to RTS against `dest`, both ends beginning at the PSNs given.
+    /// Moves a connection to `dest` from RESET to RTS, starting at the given PSNs.
     pub(super) fn connect(&mut self, qp: &Pair, dest: (Lid, Qpn), how: Rc) {
         self.connect_by(qp, local(dest.0), dest.1, how);
     }
 
-    /// RESET to RTS of an unreliable connection.
+    /// Moves an unreliable connection from RESET to RTS.
     pub(super) fn connect_uc(&mut self, qp: &Pair, dest: (Lid, Qpn), how: Rc) {
         self.connect_uc_by(qp, local(dest.0), dest.1, how);
     }
 
-    /// As `connect_uc`, by an address vector.
+    /// As `connect_uc`, with an address vector.
     pub(super) fn connect_uc_by(&mut self, qp: &Pair, av: AddressVector, dest_qpn: Qpn, how: Rc) {
         for to in [
             QpTransition::UcToInit { pkey_index: 0 },
@@ -158,12 +158,12 @@ impl Host {
         }
     }
 
-    /// As `connect`, by an address vector.
+    /// As `connect`, with an address vector.
     pub(super) fn connect_by(&mut self, qp: &Pair, av: AddressVector, dest_qpn: Qpn, how: Rc) {
         self.connect_number(qp.qpn, av, dest_qpn, how);
     }
 
-    /// As `connect_by`, of any queue pair.
+    /// As `connect_by`, for any queue pair.
     pub(super) fn connect_number(&mut self, qpn: Qpn, av: AddressVector, dest_qpn: Qpn, how: Rc) {
         let receive = RcToReceive {
             av,
@@ -193,7 +193,8 @@ impl Host {
         (memory, key)
     }
 
-    /// Lays an entry down, with the control segment's index, queue pair and length filled in, and rings.
+    /// Writes an entry, with the control segment's index, queue pair and length filled in, and rings the
+    /// doorbell.
     pub(super) fn post(&mut self, qp: &mut Pair, opcode: u8, flags: u8, imm: u32, body: &[u8]) -> u16 {
         let index = qp.posted;
         let ds = 1 + body.len().div_ceil(16);
@@ -290,7 +291,7 @@ impl To {
     }
 }
 
-/// Two hosts on one cable, with a clock of their own.
+/// Two hosts on one cable, with a simulated clock.
 pub(super) struct Rig {
     pub(super) a: Host,
     pub(super) b: Host,
@@ -312,7 +313,7 @@ impl Rig {
         Self { a, b, now: Instant::now() }
     }
 
-    /// Turns until nothing moves any more; time stands still.
+    /// Steps until nothing changes any more; time does not advance.
     pub(super) fn settle(&mut self) {
         let mut quiet = 0;
         while quiet < 3 {
@@ -321,7 +322,7 @@ impl Rig {
         }
     }
 
-    /// As `settle`, but when nothing moves time goes on to the next deadline, `limit` at most.
+    /// As `settle`, but idle time advances to the next deadline, by at most `limit`.
     pub(super) fn run(&mut self, limit: Duration) {
         let end = self.now + limit;
         loop {
@@ -335,7 +336,7 @@ impl Rig {
     }
 }
 
-/// Bytes that tell where they are from.
+/// Bytes that identify their position.
 pub(super) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..len)

@@ -1,4 +1,4 @@
-//! Ethernet ports: both transports in RoCEv2, and what else a network brings.
+//! Ethernet ports: both transports over RoCEv2, and other traffic of a network.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::{Activity, DropReason, QpKind};
 use hca::{AddressVector, GlobalRoute, LinkLayer, PortState, WcStatus};
 
 const QKEY: u32 = 0x0b1b;
-/// Places in the GID table: link-local, IPv4, IPv6.
+/// Indices in the GID table: link-local, IPv4, IPv6.
 const SIX: u8 = 0;
 const FOUR: u8 = 1;
 
@@ -60,7 +60,7 @@ fn to(rig: &Rig, qpn: Qpn, index: u8) -> To {
 }
 
 #[test]
-fn a_port_is_active_by_itself_and_takes_links_of_its_kind_only() {
+fn a_port_becomes_active_without_a_manager_and_accepts_its_kind_of_links() {
     let mut rig = rig();
     let port = rig.a.engine.port_attributes(PORT).unwrap();
     assert_eq!((port.state, port.link_layer, port.lid), (PortState::Active, LinkLayer::Ethernet, Lid(0)));
@@ -85,7 +85,7 @@ fn datagrams_arrive_behind_their_ip_header() {
         inn.put(0, &[0xee; 40]);
         rig.b.receive(&mut rx, &[data(2084, in_key, inn.address())]);
         let to = to(&rig, rx.qpn, index);
-        // The first waits until the other end has said where it is.
+        // The first waits until the peer's address is resolved.
         rig.a.send_ud(&mut tx, &to, &[data(2043, out_key, out.address())]);
         rig.settle();
         assert_eq!(rig.a.scq.all().len(), 1);
@@ -97,7 +97,7 @@ fn datagrams_arrive_behind_their_ip_header() {
         assert_eq!(inn.get(40, 2043), pattern(2044, 1)[..2043]);
         let area = inn.get(0, 40);
         if index == FOUR {
-            assert_eq!(area[..20], [0xee; 20], "only the last twenty bytes are the header's");
+            assert_eq!(area[..20], [0xee; 20], "only the last twenty bytes hold the header");
             assert_eq!((area[20], area[21], area[28]), (0x45, 3, 9));
             assert_eq!((&area[32..36], &area[36..]), (&[10, 0, 0, 1][..], &[10, 0, 0, 2][..]));
         } else {
@@ -128,7 +128,7 @@ fn a_port_reaches_itself() {
 }
 
 #[test]
-fn groups_reach_who_is_attached() {
+fn groups_reach_attached_queue_pairs() {
     let mut rig = rig();
     let mut tx = rig.a.ud(QKEY, 1);
     let mut rx = rig.b.ud(QKEY, 2);
@@ -147,7 +147,7 @@ fn groups_reach_who_is_attached() {
 }
 
 #[test]
-fn what_cannot_go_is_dropped_and_counted() {
+fn packets_that_cannot_be_sent_are_dropped_and_counted() {
     let mut rig = rig();
     let mut tx = rig.a.ud(QKEY, 1);
     let rx = rig.b.ud(QKEY, 2);
@@ -167,8 +167,8 @@ fn what_cannot_go_is_dropped_and_counted() {
         assert_eq!(send(&mut rig, &To { grh: Some(route(v4(2), index)), ..good.clone() }), 1);
     }
     assert_eq!(rig.a.drops(DropReason::NoRoute), 4);
-    // Nobody is there: the datagram waits for three questions, then it is given up, as are others for a while. It waits apart:
-    // its queue pair is done with it.
+    // No such host: the datagram waits for three requests and is then dropped, as are later ones for a while.
+    // It waits outside its queue pair, which has completed it.
     let nobody = To { grh: Some(route(v4(77), FOUR)), ..good };
     assert_eq!(send(&mut rig, &nobody), 1);
     let wait = |rig: &mut Rig| {
@@ -179,10 +179,10 @@ fn what_cannot_go_is_dropped_and_counted() {
     };
     wait(&mut rig);
     assert_eq!((rig.a.scq.all().len(), rig.a.drops(DropReason::NoNeighbour)), (0, 1));
-    assert_eq!(rig.a.engine.counters().activity(Activity::Sent), 3, "nothing but the questions");
+    assert_eq!(rig.a.engine.counters().activity(Activity::Sent), 3, "only the requests");
 }
 
-/// Connected messages both ways, whatever the wire does.
+/// Messages on connections in both directions, with any faults on the wire.
 fn connected(faults: Faults, index: u8, sizes: &[usize]) -> (Rig, Qpn) {
     let mut rig = rig_with(faults);
     let slots = 16;
@@ -200,7 +200,7 @@ fn connected(faults: Faults, index: u8, sizes: &[usize]) -> (Rig, Qpn) {
     let (ma, ka) = rig.a.memory(2 * longest);
     let (mb, kb) = rig.b.memory(2 * longest);
     for (i, &size) in sizes.iter().enumerate() {
-        // There and back again, in other memory.
+        // There and back, through different memory.
         ma.put(0, &pattern(size, i as u64));
         rig.b.receive(&mut qb, &[data(longest as u32, kb, mb.address())]);
         rig.a.receive(&mut qa, &[data(longest as u32, ka, ma.address() + longest as u64)]);
@@ -240,7 +240,7 @@ fn connections_survive_a_bad_wire() {
 #[test]
 fn a_stranger_cannot_speak_on_a_connection() {
     let (mut rig, qpn) = connected(Faults::default(), FOUR, &[10]);
-    // The other end moves to another address: packets from there are not the connection's.
+    // The peer moves to another address: packets from there do not belong to the connection.
     rig.b.engine.set_gid(PORT, FOUR.into(), Some(entry(v4(3), GidType::RoceV2))).unwrap();
     let mut tx = rig.b.qp(QpKind::Rc, 64, None, 9);
     let av = AddressVector { grh: Some(route(v4(1), FOUR)), ..local(Lid(0)) };
@@ -251,7 +251,7 @@ fn a_stranger_cannot_speak_on_a_connection() {
     assert_eq!(rig.a.drops(DropReason::WrongSource), 1);
 }
 
-/// Frames that nobody should send: each ends in a counter, none is answered or breaks anything.
+/// Invalid frames: each is counted, and none is answered or breaks anything.
 #[test]
 fn hostile_frames() {
     let (mut wire, end) = CableEnd::ethernet_pair().unwrap();
@@ -269,7 +269,7 @@ fn hostile_frames() {
     let mut sent = 0;
     for round in 0..4000 {
         let mut frame = frames[roll(frames.len())].clone();
-        // To us, by MAC address and sometimes by GID, or as it is.
+        // To us, by MAC address and sometimes by GID, or unchanged.
         if round % 4 != 0 {
             frame[..6].copy_from_slice(&mac(1));
         }
@@ -310,7 +310,7 @@ fn pcap(file: &[u8]) -> Vec<&[u8]> {
     out
 }
 
-/// What leaves is what the parser takes, with one UDP source port a flow.
+/// The parser accepts what is sent, with one UDP source port per flow.
 #[test]
 fn frames_on_the_wire() {
     let (mut wire, end) = CableEnd::ethernet_pair().unwrap();
@@ -367,12 +367,12 @@ fn a_destination_that_does_not_answer_holds_up_no_other() {
         rig.a.send_ud(&mut tx, &nobody, &[data(5, key, m.address())]);
         rig.a.send_ud(&mut tx, &good, &[data(10 - n as u32, key, m.address())]);
     }
-    // Time stands still: the silent one cannot have been given up.
+    // Time does not advance, so the silent host is not given up yet.
     rig.settle();
     let got: Vec<_> = rig.b.rcq.all().iter().map(|w| w.bytes).collect();
-    assert_eq!(got, [50, 49, 48], "all of them, from cold, in their order");
+    assert_eq!(got, [50, 49, 48], "all of them in order, with an empty neighbor cache");
     assert_eq!(rig.a.scq.all().len(), 6);
-    // Not any number may wait for one; the others are counted.
+    // The queue for one host is bounded; further datagrams are counted.
     for _ in 0..256 {
         rig.a.send_ud(&mut tx, &nobody, &[data(5, key, m.address())]);
         rig.settle();

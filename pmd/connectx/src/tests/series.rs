@@ -1,5 +1,5 @@
-//! Packets of a connection that come in one round, of which many go the short way, come to the same as one in each round, which all go the
-//! long way: whatever is wrong with some of them.
+//! Packets received in one round, many of them on the fast path, give the same result as one per round, all
+//! on the slow path, even if some packets are invalid.
 
 use ib_wire::packet::{Bth, Extended, Headers, Lrh, Opcode, VirtualLane};
 use ib_wire::{Lid, Mtu, PKey, Psn, Qpn, ServiceLevel};
@@ -22,13 +22,14 @@ impl Dice {
     }
 }
 
-/// Of a list: what its packets hold, and the number of the first. Long packets have both sums made in one pass, and their payloads are copied by wide
-/// words; the numbers of some lists come round.
+/// MTU and first PSN of a list. Long packets have both CRCs computed in one pass, and their payloads are
+/// copied with wide registers; the PSNs of some lists wrap.
 fn measures(seed: u64) -> (Mtu, u32) {
     (if seed % 4 < 2 { Mtu::B256 } else { Mtu::B2048 }, if seed % 5 == 4 { 0xff_fff0 } else { 7 })
 }
 
-/// Packets of messages, some of them damaged, too short or too long, in the wrong place, or not there. Every second list is of whole ones.
+/// Packets of messages, some of them damaged, too short or too long, out of order, or missing. Every second
+/// list is intact.
 fn packets(seed: u64, qpn: Qpn) -> Vec<(Vec<u8>, Crcs)> {
     let mut dice = Dice(seed);
     let harm = seed % 2 == 1;
@@ -81,14 +82,14 @@ fn packets(seed: u64, qpn: Qpn) -> Vec<(Vec<u8>, Crcs)> {
         if wrong(&mut dice, 40) {
             bytes.truncate(1 + dice.below(bytes.len() as u64));
         }
-        // Now and then one comes twice, or not at all.
+        // Sometimes one is duplicated or missing.
         psn += u32::from(!wrong(&mut dice, 30)) + u32::from(wrong(&mut dice, 30));
         all.push((bytes, crcs));
     }
     all
 }
 
-/// All that can be seen of it but acknowledges, of which one may stand for many.
+/// Everything observable except acknowledges, of which one may replace several.
 #[derive(PartialEq, Eq, Debug)]
 struct Outcome {
     drops: Vec<u64>,
@@ -104,7 +105,8 @@ fn outcome(seed: u64, at_once: bool) -> Outcome {
     let (mut wire, theirs) = CableEnd::pair().unwrap();
     let (_idle, other) = CableEnd::pair().unwrap();
     let mut rig = Rig::over(theirs, other);
-    // Segments end within packets and between them; some messages are longer than a receive, and some find none.
+    // Segments end within packets and between them; some messages are longer than a receive, and some find
+    // none.
     let (mtu, rq_psn) = measures(seed);
     let times = mtu.bytes() / 256;
     let piece = [100, 256, 700][seed as usize % 3] * times;
@@ -136,7 +138,7 @@ fn outcome(seed: u64, at_once: bool) -> Outcome {
 }
 
 #[test]
-fn a_burst_comes_to_the_same_as_its_packets_one_by_one() {
+fn a_burst_gives_the_same_result_as_single_packets() {
     let mut reasons = std::collections::BTreeSet::new();
     let (mut completions, mut failed) = (0, 0);
     for seed in 0..300 {

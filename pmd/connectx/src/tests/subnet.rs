@@ -1,4 +1,4 @@
-//! The agent, asked over a bare cable as a subnet manager asks it.
+//! The agent, queried over a raw cable as a subnet manager does.
 
 use std::time::Instant;
 
@@ -64,7 +64,7 @@ impl Manager {
         self.host.engine.step(self.now);
     }
 
-    /// Asks by directed route as through one switch, the way that the switch leaves the packet.
+    /// Queries by directed route through one switch, in the form in which the switch leaves the packet.
     fn ask(&mut self, smp: &Smp) -> Option<Smp> {
         let mut smp = *smp;
         smp.set_hop_pointer(1);
@@ -133,7 +133,7 @@ fn a_port_is_found_and_configured_by_packets_alone() {
     for event in [AsyncEvent::LidChange(PORT), AsyncEvent::SmChange(PORT), AsyncEvent::PortActive(PORT)] {
         assert_eq!(events.iter().filter(|e| **e == DeviceEvent::Async(event)).count(), 1, "{event:?}");
     }
-    // The same by LID.
+    // The same, LID routed.
     let smp = Smp::lid_routed(Method::Get, Tid(5), attribute::PORT_INFO, 1);
     m.put(&headers(15, Lid(0x21), Lid(1), Qpn::SMI), &smp.to_bytes()[..]);
     let answer = m.answer().unwrap();
@@ -150,7 +150,7 @@ fn tables_and_prefix_are_set() {
     keys.keys[1] = PKey(0x8005);
     assert_eq!(m.set(&keys), MadStatus::OK);
     assert_eq!(m.host.engine.pkey(PORT, 1).unwrap(), PKey(0x8005));
-    // 128 entries are four blocks, as NodeInfo says.
+    // 128 entries are four blocks, according to NodeInfo.
     assert_eq!(m.get::<NodeInfo>().partition_cap, 128);
     keys.keys = [PKey(0); 32];
     keys.keys[31] = PKey(0x8006);
@@ -165,7 +165,7 @@ fn tables_and_prefix_are_set() {
     guids.guids[3] = Guid(0xabc);
     assert_eq!(m.set(&guids), MadStatus::OK);
     assert_eq!(m.get::<GuidBlock>().guids[0], own);
-    // 20 entries are two blocks and a half, as PortInfo says.
+    // 20 entries are two blocks and a half, according to PortInfo.
     assert_eq!(m.get::<PortInfo>().guid_cap, 20);
     let beyond = GuidBlock { guids: [Guid(0xdef); 8] };
     let set = |block| Manager::request(Method::Set, attribute::GUID_INFO, block).with(&beyond);
@@ -197,7 +197,7 @@ fn tables_and_prefix_are_set() {
 }
 
 #[test]
-fn what_makes_no_sense_changes_nothing() {
+fn invalid_requests_change_nothing() {
     let mut m = Manager::new();
     let info = PortInfo { lid: Lid(5), sm_lid: Lid(1), ..m.get() };
     for bad in [
@@ -227,7 +227,7 @@ fn packets_in_the_wrong_lane_or_state_are_dropped() {
     assert_eq!(m.host.drops(DropReason::PortState), 1);
     m.put(&headers(15, Lid::PERMISSIVE, Lid::PERMISSIVE, Qpn::SMI), &smp.to_bytes()[..100]);
     assert_eq!(m.host.drops(DropReason::BadSmp), 1);
-    // A way that would go on behind us.
+    // A path that would continue behind us.
     let far = DirectedPath::LOCAL.then(1).unwrap().then(2).unwrap();
     assert!(m.ask(&Smp::directed(Method::Get, Tid(1), attribute::NODE_INFO, 0, &far)).is_none());
     assert!(m.answer().is_none());

@@ -1,4 +1,4 @@
-//! Keys that a send queue gives memory to: lists, pages, what is refused, what waits.
+//! Keys whose memory is set by a send queue: lists, pages, rejected operations, ordering.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn registered_used_invalidated_and_registered_with_another_tag() {
     let bytes = pattern_of(0);
     for round in 0..600u32 {
         let tag = round as u8;
-        // Another piece in each round, out of order.
+        // Another range in each round, out of order.
         let at = round as usize * 16;
         k.register(tag, &[k.piece(at + 100, 50), k.piece(at, 70)]);
         let mut expected = bytes[at + 100..at + 150].to_vec();
@@ -22,7 +22,7 @@ fn registered_used_invalidated_and_registered_with_another_tag() {
         assert_eq!(k.read(49, 2), expected[49..51]);
         k.done(k.key, &Umr::free());
     }
-    // What is written through it lands in all pieces.
+    // A write through the key reaches all ranges.
     k.register(9, &[k.piece(1000, 3), k.piece(0, 5), k.piece(2000, 300)]);
     let written = pattern(308, 5);
     k.here.put(0, &written);
@@ -62,7 +62,7 @@ fn no_old_tag_bound_right_or_domain_is_passed() {
         change(&mut k);
         assert_eq!(k.access(opcode, k.key, address, len), WcStatus::RemoteAccess, "{what}");
         assert_eq!(k.states(), (QpState::Err, QpState::Err), "{what}");
-        assert!(k.there.get(0, SIZE) == before, "{what}: written all the same");
+        assert!(k.there.get(0, SIZE) == before, "{what}: written nevertheless");
     }
 }
 
@@ -73,7 +73,7 @@ fn a_key_serves_the_queue_that_gave_it_memory_and_no_old_tag_does() {
     let (sink, key) = k.rig.a.memory(400);
     for expected in [WcStatus::Success, WcStatus::LocalProtection] {
         k.rig.a.receive(&mut k.a, &[data(400, key, sink.address())]);
-        // The registration and its use in one go.
+        // The registration and its use in one batch.
         let old = k.key;
         k.rig.b.post(&mut k.b, UMR, 0, old, &Umr::free_own().body());
         let again = Umr::register(2, 0, &[k.piece(300, 100), k.piece(0, 100)]);
@@ -91,7 +91,7 @@ fn a_key_serves_the_queue_that_gave_it_memory_and_no_old_tag_does() {
 }
 
 #[test]
-fn what_is_refused_ends_the_queue_pair_and_leaves_the_key_as_it_was() {
+fn a_refused_operation_fails_the_queue_pair_and_leaves_the_key_unchanged() {
     type Make = fn(&mut Keyed) -> (u32, Umr);
     let window = WcStatus::MemoryWindowBind;
     fn good(k: &Keyed) -> Umr {
@@ -108,7 +108,7 @@ fn what_is_refused_ends_the_queue_pair_and_leaves_the_key_as_it_was() {
             "too long a list",
             |k| {
                 let small = k.rig.b.engine.create_fast_key(&free_key(ListKind::Keys, 2)).unwrap();
-                // There is room for what fills it up.
+                // There is room for the padding.
                 k.done(small, &Umr::register(0, 0, &[k.piece(0, 8); 4]));
                 k.done(small, &Umr::free());
                 (small, Umr::register(3, 0, &[k.piece(0, 8); 5]))
@@ -179,7 +179,7 @@ fn what_is_refused_ends_the_queue_pair_and_leaves_the_key_as_it_was() {
         ("freed by an old tag", |k| (k.tagged(1), Umr::free()), window),
         ("freed with a list", |k| (k.key, Umr { list: vec![0; 16], ..Umr::free() }), window),
         (
-            "valid, it is said",
+            "marked as valid",
             |k| {
                 k.done(k.key, &Umr::free());
                 (k.key, Umr { flags: CHECK_VALID, ..Umr::free() })
@@ -212,9 +212,9 @@ fn what_is_refused_ends_the_queue_pair_and_leaves_the_key_as_it_was() {
         let (key, umr) = make(&mut k);
         assert_eq!(k.post(key, &umr), status, "{what}");
         assert_eq!(k.states().1, QpState::Err, "{what}");
-        // What was so before is so still.
+        // The state before is unchanged.
         k.rig.b.engine.set_key_domain(k.lkey, ProtectionDomain(0)).unwrap();
-        let old = if what.contains("it is said") { WcStatus::RemoteAccess } else { WcStatus::Success };
+        let old = if what.contains("marked as valid") { WcStatus::RemoteAccess } else { WcStatus::Success };
         assert_eq!(k.access_2(READ, k.tagged(2), 0, 64), old, "{what}");
         if old == WcStatus::Success {
             assert_eq!(k.here.get(0, 64), k.there.get(8, 64), "{what}");
@@ -223,7 +223,7 @@ fn what_is_refused_ends_the_queue_pair_and_leaves_the_key_as_it_was() {
 }
 
 #[test]
-fn entries_that_are_cut_off() {
+fn truncated_entries_are_refused() {
     for (len, at, status) in [
         (0, None, WcStatus::LocalQpOperation),
         (47, None, WcStatus::LocalQpOperation),
@@ -256,7 +256,7 @@ fn lists_of_all_lengths_in_the_entry_and_elsewhere() {
     {
         let mut k = Keyed::with(ListKind::Keys, 3008);
         let lkey = k.rig.b.engine.register(lists.address(), lists.host(), Access::default()).unwrap();
-        // From the end to the front, each a byte apart.
+        // From the end to the front, each one byte apart.
         let pieces: Vec<_> = (0..entries).rev().map(|n| k.piece(n * (size + 1), size)).collect();
         let bytes = k.there.get(0, SIZE);
         let expected: Vec<_> =
@@ -265,7 +265,7 @@ fn lists_of_all_lengths_in_the_entry_and_elsewhere() {
         let at = elsewhere.then(|| (lists.address(), lkey));
         k.key = k.tagged(4);
         k.done(k.key, &Umr { at, ..Umr::register(4, 0, &pieces) });
-        // What was read once is not read again.
+        // A list is not read again.
         lists.put(0, &vec![0xff; 48_000]);
         assert_eq!(k.read(0, expected.len().min(SIZE)), expected, "{entries} entries");
         let last = expected.len() as u64 - 1;
@@ -317,7 +317,7 @@ fn a_list_that_changes_while_it_is_read_is_one_or_the_other() {
 #[test]
 fn more_than_four_gigabytes() {
     let mut k = Keyed::new();
-    // 2 GiB of addresses, one and the same 64 MiB again and again.
+    // 2 GiB of addresses, the same 64 MiB repeated.
     let block = Memory::new(64 << 20);
     let pieces = (0..32).map(|n| (n * (64 << 20), block.host()));
     let region = MemoryPieces::new(pieces).unwrap();
@@ -329,7 +329,7 @@ fn more_than_four_gigabytes() {
     k.here.put(0, &bytes);
     assert_eq!(k.access(WRITE, k.key, far, 1000), WcStatus::Success);
     assert_eq!(block.get((far % (64 << 20)) as usize, 1000), bytes);
-    // Over the border of two entries.
+    // Across the border of two entries.
     assert_eq!(k.access(WRITE, k.key, (4 << 30) - 400, 1000), WcStatus::Success);
     assert_eq!(
         (block.get((64 << 20) - 400, 400), block.get(0, 600)),
@@ -346,7 +346,7 @@ fn pages_by_their_addresses() {
     let bus = |k: &Keyed| MemoryPieces::new([(0x10_0000, k.there.host())]).unwrap();
     k.rig.b.engine.set_bus(bus(&k));
     k.rig.b.engine.allow_page_lists(k.b.qpn).unwrap();
-    // The flags of its addresses do not count.
+    // The flag bits of its addresses are ignored.
     let umr = Umr::pages(1, 0x7000_0123, 8000, 12, &[0x10_3003, 0x10_1003, 0x10_2003]);
     k.key = k.tagged(1);
     k.done(k.key, &umr);
@@ -355,12 +355,12 @@ fn pages_by_their_addresses() {
     k.here.put(0, &pattern(8000, 8));
     assert_eq!(k.access(WRITE, k.key, 0x7000_0123, 8000), WcStatus::Success);
     assert_eq!(k.there.get(0x3123, 10), pattern(8000, 8)[..10]);
-    // It may be under a list.
+    // A list may name it.
     let list = k.rig.b.engine.create_fast_key(&free_key(ListKind::Keys, 4)).unwrap();
     k.done(list, &Umr::register(0, 0, &[data(100, k.key, 0x7000_0123 + 4000)]));
     assert_eq!(k.access(READ, list, 0, 100), WcStatus::Success);
     assert_eq!(k.here.get(0, 100), pattern(8000, 8)[4000..4100]);
-    // Memory that the host has taken away meanwhile.
+    // Memory that the host has removed meanwhile.
     k.rig.b.engine.set_bus(MemoryPieces::new([(0x10_0000, k.there.part(0, 0x3000))]).unwrap());
     assert_eq!(k.access(READ, list, 0, 1), WcStatus::Success);
     assert_eq!(k.access(READ, k.key, 0x7000_0123, 1), WcStatus::RemoteAccess);
@@ -374,7 +374,7 @@ fn pages_by_their_addresses() {
         k.rig.b.engine.allow_page_lists(k.b.qpn).unwrap();
         assert_eq!(k.post(k.key, &umr), WcStatus::MemoryWindowBind, "{what}");
     }
-    // Of what is no memory, or without the right, or without such addresses at all.
+    // No memory, no right, or no such addresses at all.
     let umr = Umr::pages(1, 0, 8, 12, &[0x20_0000]);
     for (right, bus_there, status) in [
         (true, true, WcStatus::Success),
@@ -401,7 +401,7 @@ fn a_strong_fence_waits_for_all_before_it() {
     for (fence, expected) in [(STRONG_FENCE, WcStatus::Success), (0, WcStatus::LocalProtection)] {
         let mut k = Keyed::new();
         k.register(1, &[k.piece(0, 64)]);
-        // Nobody takes it yet, so it goes again.
+        // The peer has no receive yet, so it is retransmitted.
         k.rig.b.post(&mut k.b, SEND, SIGNAL, 0, &data(64, k.key, 0));
         k.rig.b.post(&mut k.b, UMR, SIGNAL | fence, k.key, &Umr::free().body());
         k.rig.settle();
@@ -416,12 +416,12 @@ fn a_strong_fence_waits_for_all_before_it() {
 }
 
 #[test]
-fn whatever_is_in_an_entry_no_key_leads_out_of_the_memory_that_is_registered() {
+fn no_entry_makes_a_key_lead_out_of_registered_memory() {
     let mut k = Keyed::with(ListKind::Keys, 8);
     k.rig.b.engine.set_bus(MemoryPieces::new([(0x10_0000, k.there.host())]).unwrap());
     let pages = k.rig.b.engine.create_fast_key(&free_key(ListKind::Pages, 8)).unwrap();
     let lists = [k.key, k.rig.b.engine.create_fast_key(&free_key(ListKind::Keys, 4)).unwrap()];
-    // All that may be done to keys, of all domains.
+    // All key operations, on all domains.
     let mut qp = k.rig.b.qp(QpKind::Umr, 256, None, 9);
     k.rig.b.open_ud(&qp, 0);
     let mut seed = 1u64;

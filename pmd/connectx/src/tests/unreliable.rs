@@ -1,4 +1,4 @@
-//! Unreliable connections: what arrives, what is lost, and what nobody is told.
+//! Unreliable connections: messages that arrive, messages that are lost, and errors that are not reported.
 
 use ib_wire::packet::{Bth, Extended, Headers, Lrh, Opcode, Packet, Reth};
 use ib_wire::{Lid, Mtu, PKey, Psn, Qpn, Rkey};
@@ -22,7 +22,8 @@ fn remote(address: u64, rkey: u32) -> Vec<u8> {
     body
 }
 
-/// `a` and `b` connected; `a` has bytes to send, `b` a place for each of 16 receives and one to be written to.
+/// `a` and `b` connected; `a` has data to send, `b` a buffer for each of 16 receives and one to be written
+/// to.
 struct Joined {
     rig: Rig,
     a: Pair,
@@ -87,10 +88,10 @@ fn messages_of_every_size_at_every_mtu_and_no_packet_back() {
             let (ok, bytes) = (WcStatus::Success, size as u32);
             assert_eq!(sent, [(SEND, ok, bytes), (0, ok, 0), (WRITE_IMM, ok, bytes)], "{what}");
             let got = l.rig.b.rcq.all();
-            let told: Vec<_> = got.iter().map(|w| (w.opcode, w.imm, w.bytes, w.solicited)).collect();
+            let received: Vec<_> = got.iter().map(|w| (w.opcode, w.imm, w.bytes, w.solicited)).collect();
             let expected =
                 [(RESP_SEND, 0, bytes, true), (RESP_IMM, 0x0102_0304, bytes, false), (1, 77, bytes, false)];
-            assert_eq!(told, expected, "{what}");
+            assert_eq!(received, expected, "{what}");
             assert!(got.iter().all(|w| (w.source, w.slid, w.user_index) == (l.a.qpn.get(), 1, 6)));
         }
         assert_eq!(l.rig.b.engine.counters().activity(Activity::Sent), 0);
@@ -112,7 +113,7 @@ fn within_one_device() {
     assert_eq!(m.get(10_000, 9000), pattern(9000, 1));
 }
 
-/// What arrives is whole, and in its order, whatever the link does; what does not is not missed by anybody.
+/// Messages arrive complete and in order on any link; lost ones are not noticed.
 #[test]
 fn messages_arrive_whole_or_not_at_all() {
     for (seed, faults) in [
@@ -140,7 +141,7 @@ fn messages_arrive_whole_or_not_at_all() {
                 assert_eq!((got.opcode, got.bytes as usize), (RESP_IMM, 1 + sent * 37 % 4000));
                 let here = l.into.0.get(usize::from(got.counter) % 16 * EACH, got.bytes as usize);
                 assert!(here == l.from.0.get(sent, got.bytes as usize), "message {sent} of schedule {seed}");
-                assert_eq!(usize::from(got.counter), posted - 16, "receives are taken in their order");
+                assert_eq!(usize::from(got.counter), posted - 16, "receives are consumed in order");
                 l.receive(posted);
                 posted += 1;
                 arrived += 1;
@@ -153,7 +154,7 @@ fn messages_arrive_whole_or_not_at_all() {
     }
 }
 
-/// A connection whose other end is this test.
+/// A connection whose peer is this test.
 struct Wire {
     rig: Rig,
     cable: CableEnd,
@@ -190,7 +191,7 @@ impl Wire {
         }
     }
 
-    /// A packet of the next PSN.
+    /// Sends a packet with the next PSN.
     fn packet(&mut self, opcode: Opcode, extended: Extended, payload: &[u8]) {
         let headers = Headers {
             lrh: Lrh { dlid: Lid(1), slid: Lid(2), ..Lrh::default() },
@@ -227,7 +228,7 @@ impl Wire {
         Extended::Reth(Reth { address, rkey: Rkey(self.place.1), length })
     }
 
-    /// Opcode, counter and bytes of what has arrived since.
+    /// Opcode, counter and bytes of the messages since the last call.
     fn arrived(&mut self) -> Vec<(u8, u16, u32)> {
         self.rig.a.rcq.all().iter().map(|w| (w.opcode, w.counter, w.bytes)).collect()
     }
@@ -236,7 +237,7 @@ impl Wire {
         self.send(Opcode::UcSendOnly, 10);
     }
 
-    /// It goes on as if nothing had been, and drops were counted for these reasons.
+    /// Checks that it continues normally, and that drops were counted for these reasons.
     fn unharmed(&mut self, drops: &[(DropReason, u64)]) {
         assert_eq!(self.rig.a.engine.qp_state(self.qp.qpn).unwrap(), QpState::Rts);
         for reason in DropReason::ALL {
@@ -249,7 +250,8 @@ impl Wire {
 #[test]
 fn a_lost_packet_costs_its_message_and_the_receive_takes_the_next() {
     use Opcode::{UcSendFirst as F, UcSendLast as L, UcSendMiddle as M, UcSendOnly as O};
-    // Each step: a packet, or a gap. How many packets of it are dropped, and the sizes of what arrives.
+    // Each step: a packet, or a gap. The number of its packets that are dropped, and the sizes of the
+    // messages that arrive.
     type Step = Option<(Opcode, usize)>;
     const GAP: Step = None;
     let cases: [(&[Step], u64, &[u32]); 10] = [
@@ -299,9 +301,9 @@ fn a_part_of_another_message_is_none_of_this_one() {
 }
 
 #[test]
-fn what_is_wrong_with_a_message_is_told_to_nobody() {
+fn errors_in_a_message_are_not_reported() {
     let mut w = Wire::new(false);
-    // No receive; a part of it is no longer one.
+    // No receive; later packets of the message have none either.
     w.send(Opcode::UcSendFirst, MTU);
     w.send(Opcode::UcSendLast, 1);
     w.only();
@@ -310,12 +312,12 @@ fn what_is_wrong_with_a_message_is_told_to_nobody() {
     w.send(Opcode::UcSendFirst, MTU);
     w.send(Opcode::UcSendMiddle, MTU);
     w.send(Opcode::UcSendLast, 89);
-    // Parts that are no parts.
+    // Invalid packet lengths.
     w.send(Opcode::UcSendFirst, MTU - 1);
     w.send(Opcode::UcSendOnly, MTU + 1);
     w.send(Opcode::UcSendFirst, MTU);
     w.send(Opcode::UcSendLast, 0);
-    // Nothing of what connections of another kind do.
+    // Opcodes of other kinds of connections.
     w.send(Opcode::RcSendOnly, 1);
     w.send(Opcode::Other(0x2c), 16);
     w.only();
@@ -338,7 +340,7 @@ fn writes_go_where_the_key_allows_or_nowhere() {
     let (good, short) = (w.reth(0, 300), w.reth(0, 10));
     let wrong = |address, rkey, length| Extended::Reth(Reth { address, rkey: Rkey(rkey), length });
     let (at, key) = (w.place.0.address(), w.place.1);
-    // Another key, past the end of the region in a later packet, longer and shorter than said.
+    // Another key, past the end of the region in a later packet, longer and shorter than announced.
     let bad = [wrong(at, key ^ 1, 10), wrong(at + 4090, key, 10)];
     for reth in bad {
         w.packet(Opcode::UcWriteOnly, reth, &[9; 10]);
@@ -349,12 +351,12 @@ fn writes_go_where_the_key_allows_or_nowhere() {
     w.packet(Opcode::UcWriteOnly, short, &[9; 11]);
     w.packet(Opcode::UcWriteOnly, short, &[9; 9]);
     assert_eq!(w.place.0.get(0, 4096), [0; 4096]);
-    // Immediate data without a receive: nothing of the last packet.
+    // Immediate data without a receive: nothing of the last packet is written.
     w.packet(Opcode::UcWriteFirst, good, &[7; MTU]);
     w.packet(Opcode::UcWriteLastImmediate, Extended::Immediate([0, 0, 0, 1]), &[7; 44]);
     assert_eq!(w.place.0.get(0, 300), [vec![7; MTU], vec![0; 44]].concat());
     assert_eq!(w.arrived(), []);
-    // With one; and nothing names no memory.
+    // With a receive; and a write of zero bytes names no memory.
     w.receives(2);
     w.packet(Opcode::UcWriteFirst, good, &[8; MTU]);
     w.packet(Opcode::UcWriteLastImmediate, Extended::Immediate([0, 0, 0, 1]), &[8; 44]);
@@ -368,7 +370,7 @@ fn writes_go_where_the_key_allows_or_nowhere() {
         (DropReason::Malformed, 2),
         (DropReason::NoReceive, 1),
     ]);
-    // The queue pair does not allow it.
+    // The queue pair does not permit it.
     let none = RemoteOperations { write: false, ..RemoteOperations::default() };
     w.rig.a.engine.set_remote_operations(w.qp.qpn, none).unwrap();
     w.packet(Opcode::UcWriteOnly, short, &[5; 10]);
@@ -413,7 +415,7 @@ fn a_send_that_fails_stops_sends_only() {
     (0..3).for_each(|n| l.receive(n));
     let (good, foreign) = (l.piece(0, 300), data(10, l.from.1 ^ 1, l.from.0.address()));
     l.rig.a.send(&mut l.a, &[good]);
-    // It fails in its second packet: the first one has gone.
+    // It fails in its second packet: the first one was sent.
     l.rig.a.send(&mut l.a, &[good, foreign]);
     l.rig.a.post(&mut l.a, SEND, 0, 0, &good);
     l.rig.settle();
@@ -421,7 +423,7 @@ fn a_send_that_fails_stops_sends_only() {
     let expected = [(0, WcStatus::Success), (1, WcStatus::LocalProtection), (2, WcStatus::Flushed)];
     assert_eq!(done(&mut l), expected);
     assert_eq!(l.rig.a.engine.qp_state(l.a.qpn).unwrap(), QpState::Sqe);
-    // What is posted to it is flushed, what comes to it arrives.
+    // Requests posted to it are flushed; packets for it arrive.
     l.rig.a.send(&mut l.a, &[good]);
     let (here, there) = (l.rig.a.memory(64), l.rig.b.memory(64));
     l.rig.a.receive(&mut l.a, &[data(64, here.1, here.0.address())]);
@@ -432,8 +434,8 @@ fn a_send_that_fails_stops_sends_only() {
     l.rig.a.send(&mut l.a, &[good]);
     l.rig.settle();
     assert_eq!(done(&mut l), [(4, WcStatus::Success)]);
-    assert_eq!(l.rig.b.rcq.all().len(), 2, "what was whole");
-    // Reads and atomics are for reliable connections.
+    assert_eq!(l.rig.b.rcq.all().len(), 2, "the complete messages");
+    // Reads and atomics need reliable connections.
     l.rig.a.post(&mut l.a, 0x10, SIGNAL, 0, &[&remote(0, 0)[..], &good].concat());
     l.rig.settle();
     assert_eq!(done(&mut l), [(5, WcStatus::LocalQpOperation)]);
@@ -447,8 +449,8 @@ fn a_receive_that_cannot_be_written_to_ends_the_connection() {
     let piece = l.piece(0, 300);
     l.rig.a.send(&mut l.a, &[piece]);
     l.rig.settle();
-    let told: Vec<_> = l.rig.b.rcq.all().iter().map(|w| (w.counter, w.status)).collect();
-    assert_eq!(told, [(0, WcStatus::LocalProtection), (1, WcStatus::Flushed)]);
+    let completed: Vec<_> = l.rig.b.rcq.all().iter().map(|w| (w.counter, w.status)).collect();
+    assert_eq!(completed, [(0, WcStatus::LocalProtection), (1, WcStatus::Flushed)]);
     assert_eq!(l.rig.b.engine.qp_state(l.b.qpn).unwrap(), QpState::Err);
     assert_eq!(l.rig.a.scq.all()[0].status, WcStatus::Success);
 }

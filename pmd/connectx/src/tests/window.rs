@@ -1,12 +1,12 @@
-//! Memory windows (IBA 10.6.7): type 1, bound to a domain and bound anew at will; type 2A and 2B, bound when they are free, to a
-//! domain and to a queue pair.
+//! Memory windows (IBA 10.6.7): type 1, bound to a domain and rebound at will; types 2A and 2B, bound while
+//! free, to a domain and to a queue pair.
 
 use super::rig::*;
 use crate::{Access, ListKind};
 use hca::{QpState, WcStatus};
 
 #[test]
-fn type_1_is_bound_anew_and_the_key_of_before_is_refused() {
+fn type_1_is_rebound_and_the_old_key_is_refused() {
     let mut k = Keyed::new();
     let bind = |k: &Keyed, tag, at| Umr { flags: 0x10, ..Umr::bind(tag, None, k.piece(at, 64), REMOTE) };
     for (tag, at) in [(1, 0), (2, 640), (3, 100)] {
@@ -20,7 +20,7 @@ fn type_1_is_bound_anew_and_the_key_of_before_is_refused() {
     }
     let address = k.there.address() + 100;
     assert_eq!(k.access(READ, k.tagged(2), address, 1), WcStatus::RemoteAccess);
-    // Unbound: nobody has it.
+    // Unbound: the key grants no access.
     let unbind = Umr { mask: FREE | TAG, tag: 4, free: true, flags: 0x10, ..Umr::default() };
     k.rig.b.post(&mut k.b2, UMR, SIGNAL, k.key, &unbind.body());
     k.rig.settle();
@@ -44,7 +44,7 @@ fn type_2_is_bound_once_to_a_domain_or_to_a_queue_pair() {
         assert_eq!(k.post(k.key, &Umr::bind(2, qpn, k.piece(0, 8), REMOTE)), WcStatus::MemoryWindowBind);
         assert_eq!(k.states().1, QpState::Err);
     }
-    // Only its own queue pair ends it.
+    // Only its own queue pair can free it.
     for (own, ends) in [(false, WcStatus::Success), (true, WcStatus::MemoryWindowBind)] {
         let mut k = Keyed::new();
         let qpn = own.then(|| k.b.qpn.get());
@@ -56,7 +56,7 @@ fn type_2_is_bound_once_to_a_domain_or_to_a_queue_pair() {
         if own {
             k.done(k.key, &Umr::free_own());
         }
-        // Free again, it may be another's.
+        // Once free, it may be bound to another queue pair.
         let qpn = k.b.qpn.get();
         k.done(k.key, &Umr::bind(2, Some(qpn), k.piece(0, 8), REMOTE));
         k.key = k.tagged(2);
@@ -67,14 +67,14 @@ fn type_2_is_bound_once_to_a_domain_or_to_a_queue_pair() {
 }
 
 #[test]
-fn what_a_window_gives_and_what_it_needs() {
+fn the_rights_that_a_window_grants_and_needs() {
     let address = |k: &Keyed| k.there.address();
     // Zero based.
     let mut k = Keyed::new();
     k.done(k.key, &Umr { start: 0, ..Umr::bind(1, None, k.piece(64, 128), REMOTE) });
     k.key = k.tagged(1);
     assert_eq!(k.read(0, 128), k.there.get(64, 128));
-    // It is no local key to write by.
+    // It cannot be used as a local key.
     let (key, qp) = (k.key, &mut k.b);
     k.rig.b.receive(qp, &[data(64, key, 0)]);
     k.rig.a.post(&mut k.a, SEND, SIGNAL, 0, &data(64, k.here_lkey, k.here.address()));
@@ -89,7 +89,7 @@ fn what_a_window_gives_and_what_it_needs() {
         let key = k.tagged(1);
         assert_eq!(k.access(opcode, key, address(&k) + at, len), WcStatus::RemoteAccess, "{access:#x}");
     }
-    // Over a region that the device may not write to: to be read alone.
+    // Over a region that the device may not write to: read only.
     for (access, status) in [(REMOTE, WcStatus::MemoryWindowBind), (0x10, WcStatus::Success)] {
         let mut k = Keyed::new();
         let region = k.rig.b.engine.register(address(&k), k.there.host(), Access::default()).unwrap();
@@ -101,7 +101,7 @@ fn what_a_window_gives_and_what_it_needs() {
     let other = k.rig.b.engine.create_fast_key(&free_key(ListKind::Keys, 4)).unwrap();
     let piece = data(8, k.tagged(1), address(&k));
     assert_eq!(k.post(other, &Umr::bind(1, None, piece, 0x10)), WcStatus::MemoryWindowBind);
-    // Its region ends.
+    // Its region is deregistered.
     let mut k = Keyed::new();
     k.done(k.key, &Umr::bind(1, None, k.piece(0, 64), REMOTE));
     k.rig.b.engine.deregister(k.lkey).unwrap();

@@ -41,13 +41,13 @@ impl Link {
         Self { rig, ini, tgt, from }
     }
 
-    /// A queue at `b`; completions call it 40, 41, …
+    /// A queue at `b`; its user index is 40, 41, …
     fn queue(&mut self, slots: usize, size: usize, domain: XrcDomain, index: u32) -> SharedQueue {
         let how = XrcQueue { domain, cq: self.rig.b.rcq.number, user_index: Some(index) };
         SharedQueue::xrc(&mut self.rig.b.engine, slots, size, how)
     }
 
-    /// `len` bytes to the queue of a number.
+    /// Sends `len` bytes to the queue with this number.
     fn send(&mut self, srqn: u32, len: usize) {
         let body = [segment(srqn), data(len as u32, self.from.1, self.from.0.address())].concat();
         self.rig.a.post(&mut self.ini, SEND, SIGNAL, 0, &body);
@@ -92,7 +92,7 @@ fn link() -> Link {
     Link::new(Rig::new(), Rc { mtu: Mtu::B1024, ..Rc::default() })
 }
 
-/// Names a queue behind the control segment.
+/// The XRC segment behind the control segment.
 fn segment(srqn: u32) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..4].copy_from_slice(&srqn.to_be_bytes());
@@ -145,7 +145,7 @@ fn several_initiators_and_targets_share_a_queue_whose_completions_tell_them_apar
     expected.sort_unstable();
     let twice = expected.iter().flat_map(|&(tgt, ini)| [(tgt, ini, 77, WcStatus::Success); 2]);
     assert_eq!(came, twice.collect::<Vec<_>>());
-    // Without an index, and as the first version of completions has it, it is called by its number.
+    // Without an index, as in version 0 of completions, its number is used.
     let how = XrcQueue { domain: OURS, cq: l.rig.b.rcq.number, user_index: None };
     let mut plain = SharedQueue::xrc(&mut l.rig.b.engine, 4, 256, how);
     plain.post();
@@ -155,7 +155,7 @@ fn several_initiators_and_targets_share_a_queue_whose_completions_tell_them_apar
 }
 
 #[test]
-fn nothing_is_missing_whatever_the_cable_does() {
+fn nothing_is_missing_on_a_faulty_cable() {
     let faults = Faults { loss: 0.05, duplicate: 0.1, reorder: 0.1, corrupt: 0.02, ..Faults::default() };
     let (mut left, mut right) = CableEnd::pair().unwrap();
     left.inject(Faults { seed: 3, ..faults });
@@ -180,7 +180,7 @@ fn a_queue_that_is_not_there_or_not_in_the_domain_is_refused_and_ends_the_connec
             let mut other = l.queue(4, 256, OTHER, 2);
             let mut plain = SharedQueue::new(&mut l.rig.b.engine, 4, 256, 256);
             [&mut ours, &mut other, &mut plain].into_iter().for_each(SharedQueue::post);
-            // Another domain's, one that is no XRC queue, numbers of none.
+            // A queue of another domain, one that is no XRC queue, and unused numbers.
             let number = [other.number, plain.number, 0, 99, 0xff_ffff][case];
             let there = Memory::new(64);
             let rkey = l.rig.b.engine.register(there.address(), there.host(), FULL).unwrap();
@@ -216,7 +216,7 @@ fn a_number_that_is_given_again_is_the_new_queue() {
     l.send(second.number, 10);
     l.rig.settle();
     assert_eq!(l.rig.b.rcq.poll().unwrap().user_index, 2);
-    // In another domain it is as good as none.
+    // A queue in another domain is rejected like a missing one.
     l.rig.b.engine.destroy_srq(second.number).unwrap();
     let third = l.queue(4, 256, OTHER, 3);
     assert_eq!(third.number, first.number);
@@ -226,14 +226,14 @@ fn a_number_that_is_given_again_is_the_new_queue() {
 }
 
 #[test]
-fn writes_reads_and_atomics_reach_what_is_in_the_domain_of_the_queue() {
+fn writes_reads_and_atomics_access_the_domain_of_the_queue() {
     const PD: ProtectionDomain = ProtectionDomain(3);
     for opcode in [WRITE, READ, ADD, SWAP] {
         for (key_domain, status) in [(PD, WcStatus::Success), (ProtectionDomain(4), WcStatus::RemoteAccess)] {
             let mut l = link();
             let srq = l.queue(4, 256, OURS, 1);
             l.rig.b.engine.set_srq_domain(srq.number, PD).unwrap();
-            // That of the target does not count: many may share it.
+            // The domain of the target does not matter: many may share it.
             l.rig.b.engine.set_qp_domain(l.tgt, ProtectionDomain(4)).unwrap();
             let there = Memory::new(4096);
             there.put(0, &7u64.to_ne_bytes());
@@ -310,7 +310,7 @@ fn an_empty_queue_makes_senders_wait_and_others_are_not_concerned() {
     l.rig.run(Duration::from_millis(100));
     assert_eq!(l.rig.b.rcq.all().iter().map(|wc| wc.user_index).collect::<Vec<_>>(), [1]);
     assert_eq!(l.outcomes(), [WcStatus::Success; 2]);
-    // Who does not try again fails.
+    // A requester without retries fails.
     let mut l = Link::new(Rig::new(), Rc { rnr_retry: 0, ..Rc::default() });
     let srq = l.queue(4, 256, OURS, 1);
     l.send(srq.number, 10);
@@ -320,7 +320,7 @@ fn an_empty_queue_makes_senders_wait_and_others_are_not_concerned() {
 }
 
 #[test]
-fn the_limit_of_a_queue_is_told_once() {
+fn the_limit_event_of_a_queue_is_raised_once() {
     let mut l = link();
     let mut srq = l.queue(8, 256, OURS, 1);
     (0..4).for_each(|_| srq.post());
@@ -338,7 +338,7 @@ fn the_limit_of_a_queue_is_told_once() {
     assert_eq!(limits(&mut l), 1);
 }
 
-/// A packet as the initiator sends it, from outside.
+/// A packet as the initiator sends it, built outside.
 fn packet(l: &Link, opcode: Opcode, psn: u32, extended: Extended, payload: &[u8]) -> Vec<u8> {
     let bth = Bth {
         opcode,
@@ -393,7 +393,7 @@ fn a_queue_that_is_destroyed_within_a_message_takes_its_receive_with_it() {
         put(&mut far, &last);
         l.rig.settle();
         assert_eq!(l.states().1, QpState::Err);
-        assert!(l.rig.b.rcq.all().is_empty(), "nobody is told of a receive that is no more");
+        assert!(l.rig.b.rcq.all().is_empty(), "the destroyed receive does not complete");
         if let Some(next) = next {
             assert_eq!(l.rig.b.engine.query_srq(next.number).unwrap().posted, 1);
         }
@@ -401,7 +401,7 @@ fn a_queue_that_is_destroyed_within_a_message_takes_its_receive_with_it() {
 }
 
 #[test]
-fn a_message_that_changes_its_queue_on_the_way_is_refused() {
+fn a_message_that_changes_its_queue_is_refused() {
     let (mut l, mut far) = alone();
     let (mut one, mut two) = (l.queue(4, 1024, OURS, 1), l.queue(4, 1024, OURS, 2));
     one.post();
@@ -412,7 +412,7 @@ fn a_message_that_changes_its_queue_on_the_way_is_refused() {
         put(&mut far, &packet);
     }
     l.rig.settle();
-    // The receive comes back to the queue that it was taken from.
+    // The receive completes on the queue that it was taken from.
     let came: Vec<_> = l.rig.b.rcq.all().iter().map(|wc| (wc.opcode, wc.status, wc.user_index)).collect();
     assert_eq!(came, [(RESP_ERR, WcStatus::Flushed, 1)]);
     assert_eq!(l.rig.b.engine.query_srq(two.number).unwrap().posted, 1);
@@ -424,7 +424,7 @@ fn each_end_takes_its_half_of_the_packets_and_only_of_this_transport() {
     let (mut l, mut far) = alone();
     let mut srq = l.queue(4, 1024, OURS, 1);
     srq.post();
-    // Without the header, of another transport, an answer to who never asks.
+    // Without the header, of another transport, or a response to a target that never requests anything.
     let aeth = ib_wire::packet::Aeth {
         syndrome: ib_wire::packet::Syndrome::Ack(ib_wire::packet::Credit::INVALID),
         msn: Psn::new(0),
@@ -450,11 +450,11 @@ fn each_end_takes_its_half_of_the_packets_and_only_of_this_transport() {
 }
 
 #[test]
-fn ends_in_error_flush_what_is_theirs_and_the_queue_serves_on() {
+fn ends_in_error_flush_their_requests_and_the_queue_continues() {
     let mut l = link();
     let mut srq = l.queue(8, 256, OURS, 1);
     srq.post();
-    // The target: its initiator tries in vain.
+    // The target fails: its initiator retries in vain.
     l.rig.b.engine.modify_qp(l.tgt, &QpTransition::ToError).unwrap();
     assert!(l.events().contains(&DeviceEvent::Async(AsyncEvent::LastWqeReached(l.tgt))));
     l.send(srq.number, 10);
@@ -464,7 +464,7 @@ fn ends_in_error_flush_what_is_theirs_and_the_queue_serves_on() {
     l.send(srq.number, 10);
     l.rig.settle();
     assert_eq!(l.outcomes(), [WcStatus::Flushed]);
-    // Others go on, over the same queue.
+    // Others continue, on the same queue.
     let (mut ini, tgt) = connected(&mut l.rig, Rc::default());
     let body = [segment(srq.number), data(10, l.from.1, l.from.0.address())].concat();
     l.rig.a.post(&mut ini, SEND, SIGNAL, 0, &body);
@@ -473,7 +473,7 @@ fn ends_in_error_flush_what_is_theirs_and_the_queue_serves_on() {
         l.rig.b.rcq.all().iter().map(|wc| (wc.qpn, wc.status)).collect::<Vec<_>>(),
         [(tgt.get(), WcStatus::Success)]
     );
-    // An initiator in error sends nothing more; its target does not know.
+    // An initiator in error stops sending; its target does not notice.
     l.rig.a.engine.modify_qp(ini.qpn, &QpTransition::ToError).unwrap();
     l.rig.a.post(&mut ini, SEND, SIGNAL, 0, &body);
     l.rig.settle();
@@ -492,7 +492,7 @@ fn ends_in_error_flush_what_is_theirs_and_the_queue_serves_on() {
 }
 
 #[test]
-fn what_is_in_use_stays() {
+fn objects_in_use_are_kept() {
     let mut l = link();
     let engine = &mut l.rig.b.engine;
     assert!(engine.is_xrc_domain_used(OURS) && !engine.is_xrc_domain_used(OTHER));

@@ -1,5 +1,5 @@
-//! What is done for unreliable connections (IBA 9.8.2): messages are cut into packets and put together again, and nobody
-//! acknowledges anything. Of a message that lacks a packet nothing is heard; only its place in memory may have been written to.
+//! Unreliable connections (IBA 9.8.2): messages are segmented and reassembled without acknowledges. A message
+//! that lacks a packet is not reported, but its memory may have been partly written.
 
 pub(super) mod requester;
 pub(super) mod responder;

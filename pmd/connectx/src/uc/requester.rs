@@ -1,4 +1,4 @@
-//! The sending half of an unreliable connection: a work request is done when its last packet has gone.
+//! The requester of an unreliable connection: a work request completes when its last packet is sent.
 
 use ib_wire::packet::{Bth, Extended, Opcode, Reth};
 use ib_wire::{PKey, Rkey};
@@ -12,7 +12,7 @@ use crate::wqe::{self, Control, Pieces};
 use hca::{QpState, WcStatus};
 use prm::{ControlSegment, RemoteAddressSegment, SendOpcode};
 
-/// Longest message (IBA 9.8.2).
+/// Longest message in bytes (IBA 9.8.2).
 const MAX_MESSAGE: u64 = 1 << 31;
 
 /// Sends the next packet.
@@ -34,7 +34,7 @@ pub(crate) fn step(qp: &mut Qp, dev: &mut Device) -> Step {
         Ok((step, outgoing)) => {
             let done = step == Step::Sent && outgoing.sent >= outgoing.length;
             if let Some(uc) = &mut qp.uc {
-                // What was refused before its first packet is begun anew.
+                // A request that was rejected before its first packet starts again from the beginning.
                 uc.outgoing = (!done && (begun.is_some() || step == Step::Sent)).then_some(outgoing);
             }
             if done {
@@ -52,7 +52,7 @@ pub(crate) fn step(qp: &mut Qp, dev: &mut Device) -> Step {
     }
 }
 
-/// Sends one packet of a work request, and says how far that has come.
+/// Sends one packet of a work request and returns its progress.
 fn advance(
     qp: &mut Qp,
     dev: &mut Device,
@@ -132,7 +132,7 @@ fn advance(
     Ok((Step::Sent, outgoing))
 }
 
-/// The opcode of a packet, and whether it brings immediate data.
+/// The opcode of a packet, and whether it carries immediate data.
 const fn opcode(operation: SendOpcode, first: bool, last: bool) -> Option<(Opcode, bool)> {
     Some(match (operation, first, last) {
         (SendOpcode::Send | SendOpcode::SendImm, true, false) => (Opcode::UcSendFirst, false),

@@ -1,5 +1,7 @@
-//! The receiving half of an unreliable connection. A message begins with its first packet, whatever came before; it is lost with the
-//! first packet that is missing, and whatever else is wrong with it. Nobody is told, and its receive takes the next one.
+//! The responder of an unreliable connection.
+//!
+//! A first packet starts a message in any state. A missing packet or any other error drops the message
+//! silently, and the next message uses its receive.
 
 use ib_wire::packet::Opcode;
 
@@ -15,7 +17,7 @@ use crate::scatter::{ScatterError, Spot};
 use hca::{AsyncEvent, QpState, WcStatus};
 use prm::CqeOpcode;
 
-/// What a packet is of its message.
+/// The position of a packet in its message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Part {
     first: bool,
@@ -44,7 +46,7 @@ impl Part {
         Some(Self { first, last, write, immediate })
     }
 
-    /// A part has so many bytes.
+    /// True if a packet at this position may have `len` bytes of payload.
     fn fits(self, len: usize, mtu: usize) -> bool {
         match (self.first, self.last) {
             (_, false) => len == mtu,
@@ -53,7 +55,7 @@ impl Part {
         }
     }
 
-    /// It goes on where a message of which more is to come has stopped.
+    /// True if the packet continues an incomplete message.
     const fn continues(self, incoming: Option<Incoming>) -> bool {
         matches!(
             (incoming, self.write),
@@ -62,7 +64,7 @@ impl Part {
     }
 }
 
-/// Takes a packet in.
+/// Receives a packet.
 pub(crate) fn receive(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>) -> Result<(), DropReason> {
     let Some(uc) = &mut qp.uc else { return Err(DropReason::QueuePairState) };
     let bth = packet.bth();
@@ -104,7 +106,7 @@ fn send(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, part: Part) -> Resu
     match laid {
         Ok(()) => {}
         Err(ScatterError::Length) => return Err(DropReason::ReceiveTooShort),
-        // Here our own host is at fault, and it is told.
+        // The fault is the local host's, so its receive completes with an error.
         Err(ScatterError::Protection) => {
             uc.incoming = None;
             dev.fail_receive(&Face::new(qp), counter, WcStatus::LocalProtection);
@@ -135,8 +137,8 @@ fn write(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, part: Part) -> Res
     if n > left || part.last && n != left {
         return Err(DropReason::Malformed);
     }
-    // The whole range is checked at once, and what comes of it again: the key may have gone since. A write of nothing names no
-    // memory.
+    // The whole range is checked at once, and the part written is checked again, because the key may have
+    // been invalidated since. A write of zero bytes names no memory.
     let allowed = dev.mrs.of(qp.domain).translate(rkey, address, left as usize, Use::RemoteWrite);
     if left > 0 && allowed.is_err() {
         return Err(DropReason::RemoteAccess);
@@ -157,7 +159,7 @@ fn write(qp: &mut Qp, dev: &mut Device, packet: &Arrived<'_>, part: Part) -> Res
     Ok(())
 }
 
-/// The receive of a message that was lost, or the next one.
+/// The receive of a lost message, or the next one.
 fn take(qp: &mut Qp, dev: &mut Device) -> Result<u16, DropReason> {
     if let Some(spare) = qp.uc.as_mut().and_then(|uc| uc.spare.take()) {
         return Ok(spare);

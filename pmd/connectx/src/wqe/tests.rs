@@ -6,7 +6,7 @@ use crate::object::mr::{Access, Member, MrTable};
 const BASE: u64 = 0x10_0000;
 const AT: usize = size_of::<ControlSegment>();
 
-/// An entry with these segments: bytes of the entry itself, or so many of memory from an offset on.
+/// A data segment of an entry: inline bytes, or a length of memory from an offset on.
 enum Given {
     Inline(Vec<u8>),
     Host(u64, u32),
@@ -31,10 +31,10 @@ fn entry(key: u32, segments: &[Given]) -> Wqe {
 }
 
 #[test]
-fn packets_of_a_message_are_what_lies_there_in_whatever_order_they_go() {
+fn packets_of_a_message_have_the_right_data_in_any_order() {
     let content: Vec<u8> = (0..1u32 << 16).map(|i| (i ^ i >> 8) as u8).collect();
     let mut lent = content.clone();
-    // SAFETY: it lives until the end of the test, and nobody else looks at it meanwhile.
+    // SAFETY: the memory lives until the end of the test, and nothing else accesses it meanwhile.
     let memory = unsafe { HostMemory::new(NonNull::new(lent.as_mut_ptr()).unwrap(), lent.len()) };
     let mut mrs = MrTable::default();
     let key = mrs.register(BASE, memory.into(), Access::LOCAL).unwrap();
@@ -76,14 +76,14 @@ fn packets_of_a_message_are_what_lies_there_in_whatever_order_they_go() {
             wqe.copy(&pieces, &mut out);
             assert_eq!(out, whole[offset..offset + len], "from {offset}");
             packets += 1;
-            // The next one, the same, or one that was sent before.
+            // The next offset, the same, or one that was sent before.
             offset = match roll(8) {
                 0 => roll(offset as u64 / mtu as u64 + 1) as usize * mtu,
                 _ => offset + mtu,
             };
             again += usize::from(offset < whole.len());
         }
-        // There is no more than there is.
+        // Nothing exists behind the end.
         let end = whole.len() as u64;
         let behind = wqe.gather(mrs.of(Member::default()), AT, end, 1, &mut pieces);
         assert_eq!(behind, Err(WcStatus::LocalLength));

@@ -1,4 +1,4 @@
-//! Contexts: what a driver tells the device of a queue or a key when it creates it.
+//! Contexts: the attributes of a queue or a key in the commands that create it.
 
 mod qp;
 mod queue;

@@ -14,7 +14,7 @@ pub mod qp_service {
     pub const UC: u8 = 1;
     /// Unreliable datagram.
     pub const UD: u8 = 2;
-    /// Extended reliable connection: without a send queue its target, else its initiator.
+    /// Extended reliable connection: a target without a send queue, otherwise an initiator.
     pub const XRC: u8 = 3;
     /// Queue pair 0.
     pub const SMI: u8 = 7;
@@ -44,31 +44,31 @@ pub mod qp_state {
     pub const SQ_DRAINING: u8 = 7;
 }
 
-/// Where a queue pair's receives come from.
+/// Source of a queue pair's receives.
 pub mod rq_type {
     /// Its own ring.
     pub const OWN: u8 = 0;
     /// A shared receive queue.
     pub const SHARED: u8 = 1;
-    /// There are none.
+    /// None.
     pub const NONE: u8 = 3;
 }
 
-/// Bits of the mask of parameters that a transition brings beside those that it must.
+/// Mask of the optional parameters of a transition.
 pub mod opt_param {
-    /// The other end may read.
+    /// The peer may read.
     pub const REMOTE_READ: u32 = 1 << 1;
-    /// The other end may do atomic operations.
+    /// The peer may execute atomic operations.
     pub const REMOTE_ATOMIC: u32 = 1 << 2;
-    /// The other end may write.
+    /// The peer may write.
     pub const REMOTE_WRITE: u32 = 1 << 3;
     /// P_Key index.
     pub const PKEY_INDEX: u32 = 1 << 4;
     /// Q_Key.
     pub const QKEY: u32 = 1 << 5;
-    /// Reads under way to the other end.
+    /// Limit of reads to the peer.
     pub const READS_OUT: u32 = 1 << 8;
-    /// Reads of the other end.
+    /// Limit of reads from the peer.
     pub const READS_IN: u32 = 1 << 9;
     /// Port.
     pub const PORT: u32 = 1 << 16;
@@ -88,7 +88,7 @@ pub struct AddressPath {
     pub grh_path_bits: u8,
     /// Destination LID.
     pub rlid: U16,
-    /// ACK time-out, 5 bits at 3.
+    /// ACK timeout, 5 bits at 3.
     pub ack_timeout: u8,
     /// Index of the source GID.
     pub sgid_index: u8,
@@ -134,7 +134,8 @@ pub struct QpContext {
     pub pd: U32,
     /// MTU (3 bits at 5) and binary logarithm of the longest message (5 bits).
     pub mtu_msg: u8,
-    /// Binary logarithms of the number of receives (4 bits at 3) and of their size in units of 16 bytes (3 bits).
+    /// Binary logarithms of the number of receives (4 bits at 3) and of their size in units of 16 bytes (3
+    /// bits).
     pub rq_size_stride: u8,
     /// Bit 7: no send queue; binary logarithm of the number of WQEBBs (4 bits at 3).
     pub sq_size: u8,
@@ -144,19 +145,20 @@ pub struct QpContext {
     pub uar: U32,
     /// Zero.
     pub reserved_16: u8,
-    /// What completions call it.
+    /// Identifier in completions.
     pub user_index: [u8; 3],
-    /// Binary logarithm of the size of the pages, in units of 4096 bytes (5 bits at 24); the other end's number (24 bits).
+    /// Binary logarithm of the page size, in units of 4096 bytes (5 bits at 24); the peer's queue pair (24
+    /// bits).
     pub page_remote: U32,
     /// Path.
     pub path: AddressPath,
     /// Alternate path.
     pub alternate: AddressPath,
-    /// How often an acknowledge is asked for.
+    /// Interval of acknowledge requests.
     pub log_ack_request: u8,
-    /// Binary logarithm of the number of reads and their like under way to the other end (3 bits at 5); retries, 3 bits.
+    /// Binary logarithm of the limit of reads and atomics to the peer (3 bits at 5); retries, 3 bits.
     pub retry: u8,
-    /// Retries when the other end has no receive, 3 bits at 5; a flag ([`QpContext::FAST_REGISTRATION`]).
+    /// Retries after RNR NAKs, 3 bits at 5; a flag ([`QpContext::FAST_REGISTRATION`]).
     pub rnr_retry: u8,
     /// Flags.
     pub flags_115: u8,
@@ -166,15 +168,15 @@ pub struct QpContext {
     pub send_psn: U32,
     /// Completion queue of sends, 24 bits.
     pub send_cq: U32,
-    /// Fields that are not used here.
+    /// Fields not used here.
     pub reserved_128: [u8; 16],
-    /// Binary logarithm of the number of reads and their like of the other end (3 bits at 5); how atomics are done
-    /// ([`QpContext::ATOMIC_MODE`]).
+    /// Binary logarithm of the limit of reads and atomics from the peer (3 bits at 5); mode of atomic
+    /// operations ([`QpContext::ATOMIC_MODE`]).
     pub log_rra: U16,
-    /// What the other end may do (3 bits at 13: read, write, atomics) and offset in the first page (6 bits at 6), in
+    /// Remote rights (3 bits at 13: read, write, atomics) and offset in the first page (6 bits at 6), in
     /// units of a 64th of a page.
     pub access_offset: U16,
-    /// Time to wait when there is no receive (5 bits at 24), and PSN of the next receive (24 bits).
+    /// RNR NAK timer (5 bits at 24), and PSN of the next receive (24 bits).
     pub rnr_receive_psn: U32,
     /// XRC domain, 24 bits.
     pub xrcd: U32,
@@ -186,7 +188,7 @@ pub struct QpContext {
     pub qkey: U32,
     /// See [`rq_type`] (3 bits at 24); shared receive queue (24 bits).
     pub rq_srq: U32,
-    /// Counters, for queries, and fields that are not used here.
+    /// Counters, for queries, and fields not used here.
     pub reserved_176: [u8; 56],
 }
 
@@ -203,30 +205,31 @@ impl Default for QpContext {
 }
 
 impl QpContext {
-    /// In `pd`: what it sends to a group does not come to itself.
+    /// In `pd`: it does not receive its own packets to a group.
     pub const BLOCK_LOOPBACK: u32 = 1 << 30;
-    /// In `log_rra`: how atomic operations are done, 0 for not at all.
+    /// In `log_rra`: mode of atomic operations, 0 for none.
     pub const ATOMIC_MODE: u16 = 0xf;
     /// In `flags_11`: its work requests may use the reserved key.
     pub const RESERVED_LKEY: u8 = 0x10;
-    /// In `rnr_retry`: it may give keys memory by the addresses of pages, which a driver lets its own queue pairs do alone.
+    /// In `rnr_retry`: it may set the memory of keys by page addresses. A driver sets this only for its own
+    /// queue pairs.
     pub const FAST_REGISTRATION: u8 = 0x08;
     /// In `sq_size`: no send queue.
     pub const NO_SQ: u8 = 0x80;
 
-    /// Receives of its own ring.
+    /// Number of receives in its own ring.
     #[must_use]
     pub const fn receives(&self) -> usize {
         1 << ((self.rq_size_stride >> 3) & 0xf)
     }
 
-    /// Bytes of one of them.
+    /// Bytes of a receive.
     #[must_use]
     pub const fn receive_stride(&self) -> usize {
         16 << (self.rq_size_stride & 7)
     }
 
-    /// It has no send ring.
+    /// True if it has no send ring.
     #[must_use]
     pub const fn has_no_sends(&self) -> bool {
         self.sq_size & Self::NO_SQ != 0
@@ -238,7 +241,7 @@ impl QpContext {
         if self.has_no_sends() { 0 } else { 1 << ((self.sq_size >> 3) & 0xf) }
     }
 
-    /// The doorbell page that rings for its sends.
+    /// The doorbell page of its sends.
     #[must_use]
     pub const fn uar_page(&self) -> u32 {
         self.uar.get() & UAR_PAGE_MASK
@@ -250,37 +253,37 @@ impl QpContext {
         (self.uar.get() >> 24) as u8
     }
 
-    /// The other end may read.
+    /// True if the peer may read.
     #[must_use]
     pub const fn remote_read(&self) -> bool {
         self.access_offset.get() & 1 << 15 != 0
     }
 
-    /// The other end may write.
+    /// True if the peer may write.
     #[must_use]
     pub const fn remote_write(&self) -> bool {
         self.access_offset.get() & 1 << 14 != 0
     }
 
-    /// The other end may do atomic operations: it is allowed to, and it is said how they are done.
+    /// True if the peer may execute atomic operations: they are permitted, and their mode is set.
     #[must_use]
     pub const fn remote_atomic(&self) -> bool {
         self.access_offset.get() & 1 << 13 != 0 && self.log_rra.get() & Self::ATOMIC_MODE != 0
     }
 
-    /// Reads and their like of the other end.
+    /// Limit of reads and atomics from the peer.
     #[must_use]
     pub const fn reads_in(&self) -> u8 {
         1 << ((self.log_rra.get() >> 5) & 7)
     }
 
-    /// Reads and their like under way to the other end.
+    /// Limit of reads and atomics to the peer.
     #[must_use]
     pub const fn reads_out(&self) -> u8 {
         1 << (self.retry >> 5)
     }
 
-    /// Binary logarithm of the size of the pages, in units of 4096 bytes.
+    /// Binary logarithm of the page size, in units of 4096 bytes.
     #[must_use]
     pub const fn log_page_size(&self) -> u8 {
         (self.page_remote.get() >> 24) as u8 & 0x1f
@@ -292,7 +295,7 @@ impl QpContext {
         (self.access_offset.get() >> 6) as u8 & 0x3f
     }
 
-    /// Where its receives come from: see [`rq_type`].
+    /// Source of its receives: see [`rq_type`].
     #[must_use]
     pub const fn rq_type(&self) -> u8 {
         (self.rq_srq.get() >> 24) as u8 & 7

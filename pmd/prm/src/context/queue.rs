@@ -15,7 +15,8 @@ const fn log_at_24(word: u32) -> u8 {
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct EqContext {
-    /// Status ([`EqContext::OVERRUN`], 4 bits at 28), flags, and whether it is armed ([`EqContext::ARMED`], 4 bits at 8).
+    /// Status ([`EqContext::OVERRUN`], 4 bits at 28), flags, and whether it is armed ([`EqContext::ARMED`], 4
+    /// bits at 8).
     pub status: U32,
     /// Zero.
     pub reserved_4: U32,
@@ -27,7 +28,7 @@ pub struct EqContext {
     pub reserved_16: U32,
     /// Interrupt vector, 12 bits.
     pub vector: U32,
-    /// Binary logarithm of the size of the pages, in units of 4096 bytes (5 bits at 24).
+    /// Binary logarithm of the page size, in units of 4096 bytes (5 bits at 24).
     pub page_size: U32,
     /// Zero.
     pub reserved_28: [U32; 3],
@@ -42,11 +43,11 @@ pub struct EqContext {
 layout!(EqContext, 64, page_offset @ 8, size_uar @ 0xc, vector @ 0x14, page_size @ 0x18, consumer @ 0x28, producer @ 0x2c);
 
 impl EqContext {
-    /// Status of a queue that has had no room for an event, and takes none any more.
+    /// Status of a queue that had no room for an event, and accepts no more.
     pub const OVERRUN: u32 = 0xa << 28;
     /// The next event raises an interrupt.
     pub const ARMED: u32 = 0x9 << 8;
-    /// None does before the driver has armed the queue again.
+    /// No event raises an interrupt until the driver arms the queue again.
     pub const FIRED: u32 = 0xa << 8;
 
     /// Binary logarithm of the number of entries.
@@ -55,7 +56,7 @@ impl EqContext {
         log_at_24(self.size_uar.get())
     }
 
-    /// The doorbell page that rings for it.
+    /// Its doorbell page.
     #[must_use]
     pub const fn uar_page(&self) -> u32 {
         self.size_uar.get() & UAR_PAGE_MASK
@@ -67,7 +68,7 @@ impl EqContext {
         self.vector.get() as u16 & 0xfff
     }
 
-    /// Binary logarithm of the size of the pages, in units of 4096 bytes.
+    /// Binary logarithm of the page size, in units of 4096 bytes.
     #[must_use]
     pub const fn log_page_size(&self) -> u8 {
         log_at_24(self.page_size.get())
@@ -90,11 +91,11 @@ pub struct CqContext {
     pub moderation: U32,
     /// Event queue.
     pub eqn: U32,
-    /// Binary logarithm of the size of the pages, in units of 4096 bytes (5 bits at 24).
+    /// Binary logarithm of the page size, in units of 4096 bytes (5 bits at 24).
     pub page_size: U32,
     /// Zero.
     pub reserved_28: U32,
-    /// Index of the last entry that was told of, 24 bits, for queries.
+    /// Index of the last entry that raised an event, 24 bits, for queries.
     pub last_notified: U32,
     /// Index of the last solicited entry, 24 bits, for queries.
     pub last_solicited: U32,
@@ -114,13 +115,13 @@ layout!(
 );
 
 impl CqContext {
-    /// Status of a queue that has had no room for a completion, and takes none any more.
+    /// Status of a queue that had no room for a completion, and accepts no more.
     pub const OVERRUN: u32 = 0x9 << 28;
     /// The next completion raises an event.
     pub const ARMED: u32 = 0x9 << 8;
-    /// The next solicited one does.
+    /// The next solicited completion raises an event.
     pub const SOLICITED_ARMED: u32 = 0x6 << 8;
-    /// None does before the driver has armed the queue again.
+    /// No completion raises an event until the driver arms the queue again.
     pub const FIRED: u32 = 0xa << 8;
 
     /// Completions for one event; 0 for no moderation.
@@ -129,13 +130,13 @@ impl CqContext {
         self.moderation.get() as u16
     }
 
-    /// Microseconds that an event may be late; 0 for no moderation.
+    /// Longest delay of an event in microseconds; 0 for no moderation.
     #[must_use]
     pub const fn moderation_period(&self) -> u16 {
         (self.moderation.get() >> 16) as u16 & 0xfff
     }
 
-    /// Bytes of an entry; `None` for a format that is not defined.
+    /// Bytes of an entry; `None` for an undefined format.
     #[must_use]
     pub const fn entry_size(&self) -> Option<usize> {
         match (self.status.get() >> 21) & 7 {
@@ -157,20 +158,20 @@ impl CqContext {
         log_at_24(self.size_uar.get())
     }
 
-    /// The doorbell page that rings for it.
+    /// Its doorbell page.
     #[must_use]
     pub const fn uar_page(&self) -> u32 {
         self.size_uar.get() & UAR_PAGE_MASK
     }
 
-    /// Binary logarithm of the size of the pages, in units of 4096 bytes.
+    /// Binary logarithm of the page size, in units of 4096 bytes.
     #[must_use]
     pub const fn log_page_size(&self) -> u8 {
         log_at_24(self.page_size.get())
     }
 }
 
-/// A shared receive queue's context; that of an XRC one is the same, with a user index.
+/// A shared receive queue's context; that of an XRC queue is the same, with a user index.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SrqContext {
@@ -182,8 +183,8 @@ pub struct SrqContext {
     pub offset_cqn: U32,
     /// Zero.
     pub reserved_12: U32,
-    /// Of an XRC queue a flag ([`SrqContext::NUMBER_IS_INDEX`]) and what completions call it (24 bits); binary logarithm of the size
-    /// of the pages, in units of 4096 bytes (6 bits at 24).
+    /// For an XRC queue: a flag ([`SrqContext::NUMBER_IS_INDEX`]) and the identifier in completions (24
+    /// bits); binary logarithm of the page size, in units of 4096 bytes (6 bits at 24).
     pub page_user: U32,
     /// Zero.
     pub reserved_20: U32,
@@ -204,11 +205,11 @@ layout!(
 );
 
 impl SrqContext {
-    /// Where the state is.
+    /// Mask of the state.
     pub const STATE: u32 = 0xf << 28;
-    /// State of a queue that gives no receives any more.
+    /// State of a queue that supplies no more receives.
     pub const ERROR: u32 = 1 << 28;
-    /// In `page_user`: completions call the queue by its number, whatever the user index is.
+    /// In `page_user`: completions identify the queue by its number, not the user index.
     pub const NUMBER_IS_INDEX: u32 = 1 << 31;
 
     /// XRC domain.
@@ -223,7 +224,7 @@ impl SrqContext {
         self.offset_cqn.get() & 0xff_ffff
     }
 
-    /// What completions call an XRC queue; `None` for its number.
+    /// Identifier of an XRC queue in completions; `None` for its number.
     #[must_use]
     pub const fn user_index(&self) -> Option<u32> {
         let word = self.page_user.get();
@@ -248,7 +249,7 @@ impl SrqContext {
         (self.offset_cqn.get() >> 26) as u8
     }
 
-    /// Binary logarithm of the size of the pages, in units of 4096 bytes.
+    /// Binary logarithm of the page size, in units of 4096 bytes.
     #[must_use]
     pub const fn log_page_size(&self) -> u8 {
         (self.page_user.get() >> 24) as u8 & 0x3f

@@ -1,11 +1,11 @@
-//! Receive memory pools: what shared receive queues are to a driver from ISSI 1 on.
+//! Receive memory pools, which drivers use for shared receive queues from ISSI 1 on.
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::layout;
 
-/// A work queue, within the context of what it belongs to. A list of pages follows.
+/// A work queue, within the context of its owner. A list of pages follows.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct WorkQueueContext {
@@ -27,13 +27,13 @@ pub struct WorkQueueContext {
     pub reserved_32: u8,
     /// Binary logarithm of a slot's size, 4 bits.
     pub log_stride: u8,
-    /// Binary logarithm of the size of the pages, in units of 4096 bytes (5 bits).
+    /// Binary logarithm of the page size, in units of 4096 bytes (5 bits).
     pub log_page_size: u8,
     /// Binary logarithm of the number of slots, 5 bits.
     pub log_size: u8,
-    /// Flags ([`WorkQueueContext::UMEM`]), and fields that are not used here.
+    /// Flags ([`WorkQueueContext::UMEM`]), and fields not used here.
     pub flags_36: u8,
-    /// Fields that are not used here.
+    /// Fields not used here.
     pub reserved_37: [u8; 155],
 }
 
@@ -49,7 +49,7 @@ impl Default for WorkQueueContext {
 }
 
 impl WorkQueueContext {
-    /// In `flags_36`: the ring, or the record, is memory that a user has registered (UMEM).
+    /// In `flags_36`: the ring, or the record, is in user-registered memory (UMEM).
     pub const UMEM: u8 = 0xc0;
 
     /// Bytes of a slot.
@@ -64,7 +64,7 @@ impl WorkQueueContext {
         self.log_size & 0x1f
     }
 
-    /// Binary logarithm of the size of the pages, in units of 4096 bytes.
+    /// Binary logarithm of the page size, in units of 4096 bytes.
     #[must_use]
     pub const fn log_page_size(&self) -> u8 {
         self.log_page_size & 0x1f
@@ -94,8 +94,8 @@ pub struct RmpContext {
 layout!(RmpContext, 240, wq @ 0x30);
 
 impl RmpContext {
-    /// State of a pool that gives receives.
+    /// State of a pool that supplies receives.
     pub const READY: u32 = 1 << 20;
-    /// State of one that gives none any more.
+    /// State of a pool that supplies no more receives.
     pub const ERROR: u32 = 3 << 20;
 }

@@ -1,4 +1,4 @@
-//! The way of a command: out of its entry and mailboxes, to whoever carries it out, and back.
+//! The path of a command: from its entry and mailboxes to its handler, and back.
 
 use hca::HcaError;
 use prm::command::{
@@ -10,19 +10,19 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 use crate::memory::{GuestMemory, PAGE, Unreachable};
 
-/// Most bytes of input: the pages of 8 GiB.
+/// Largest input in bytes: the page list of 8 GiB.
 const MAX_INPUT: usize = (16 << 20) + 0x1000;
-/// Most bytes of output.
+/// Largest output in bytes.
 const MAX_OUTPUT: usize = 1 << 16;
-/// Room of a mailbox in memory.
+/// Size of a mailbox in memory.
 const MAILBOX: usize = size_of::<Mailbox>();
 
-/// Why a command has not been carried out.
+/// Why a command failed.
 #[derive(Debug)]
 pub struct Fault {
-    /// What the driver is told.
+    /// Status for the driver.
     pub status: CommandStatus,
-    /// What the log is told.
+    /// Reason for the log.
     pub why: String,
 }
 
@@ -67,36 +67,36 @@ impl From<Unreachable> for Fault {
     }
 }
 
-/// A command's input: a copy, which the guest cannot change any more.
+/// Input of a command: a copy, which the guest cannot change any more.
 #[derive(Debug)]
 pub struct Input {
     bytes: Vec<u8>,
 }
 
 impl Input {
-    /// That of a command which destroys an object.
+    /// The input of a command that destroys an object.
     pub(super) fn about(number: u32) -> Self {
         let header = InputHeader { number: number.into(), ..InputHeader::default() };
         Self { bytes: header.as_bytes().to_vec() }
     }
 
-    /// How it begins.
+    /// Its header.
     pub(super) fn header(&self) -> InputHeader {
         InputHeader::read_from_prefix(&self.bytes)
             .map_or_else(|_| InputHeader::default(), |(header, _)| header)
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The number of the object that it is about.
+    /// The number of the object that the command is about.
     pub(super) fn number(&self) -> u32 {
         self.header().number.get() & 0xff_ffff
     }
 
-    /// What lies at an offset.
+    /// The structure at an offset.
     pub(super) fn view<T: FromBytes>(&self, at: usize) -> Result<T, Fault> {
         let bytes = self.bytes.get(at..).and_then(|bytes| T::read_from_prefix(bytes).ok());
         bytes
@@ -104,37 +104,38 @@ impl Input {
             .ok_or_else(|| Fault::new(CommandStatus::BadInputLength, "the input is too short"))
     }
 
-    /// An error if this bit says that the queue's memory is a user's registered piece (UMEM): the device has no such pieces.
+    /// An error if this bit places the queue in memory registered by a user (UMEM), which the device does not
+    /// support.
     pub(super) fn without_umem(&self, (at, bit): (usize, u8)) -> Result<(), Fault> {
         match self.view::<u8>(at)? & bit {
             0 => Ok(()),
-            _ => Err(Fault::parameter("a queue in memory that a user registers (UMEM)")),
+            _ => Err(Fault::parameter("queues in user-registered memory (UMEM) are not supported")),
         }
     }
 
-    /// The addresses of as many pages of `page` bytes as `len` bytes take. Their low bits hold flags.
+    /// Addresses of the pages of `page` bytes that hold `len` bytes. Their low bits are flags.
     pub(super) fn pages(&self, len: u64, page: u64) -> Result<Vec<u64>, Fault> {
         let list = self.bytes.get(PAGE_LIST..).unwrap_or_default();
-        let short = || Fault::new(CommandStatus::BadInputLength, "the list of pages is too short");
+        let short = || Fault::new(CommandStatus::BadInputLength, "the page list is too short");
         let count = usize::try_from(len.div_ceil(page)).map_err(|_| short())?;
         let (list, _) = <[U64]>::ref_from_prefix_with_elems(list, count).map_err(|_| short())?;
         Ok(list.iter().map(|address| address.get() & !(PAGE - 1)).collect())
     }
 }
 
-/// A command's output, as long as the driver has room.
+/// Output of a command, with the length of the driver's buffer.
 #[derive(Debug)]
 pub struct Output {
     bytes: Vec<u8>,
 }
 
 impl Output {
-    /// Room for so many bytes.
+    /// Creates an output of this number of bytes.
     pub(super) fn of(bytes: usize) -> Self {
         Self { bytes: vec![0; bytes.max(COMMAND_INLINE)] }
     }
 
-    /// Writes at an offset; what does not fit is an error.
+    /// Writes at an offset. An output that does not fit is an error.
     pub(super) fn put(
         &mut self,
         at: usize,
@@ -143,35 +144,33 @@ impl Output {
         let bytes = value.as_bytes();
         let place = at.checked_add(bytes.len()).and_then(|end| self.bytes.get_mut(at..end));
         place
-            .ok_or_else(|| {
-                Fault::new(CommandStatus::BadOutputLength, "there is too little room for the output")
-            })?
+            .ok_or_else(|| Fault::new(CommandStatus::BadOutputLength, "the output buffer is too short"))?
             .copy_from_slice(bytes);
         Ok(())
     }
 
-    /// Everything behind an offset.
+    /// All bytes from an offset on.
     pub(super) fn rest(&mut self, at: usize) -> &mut [u8] {
         self.bytes.get_mut(at..).unwrap_or_default()
     }
 
-    /// The number of an object that was made.
+    /// Sets the number of the created object.
     pub(super) fn set_number(&mut self, number: u32) -> Result<(), Fault> {
         self.put(std::mem::offset_of!(OutputHeader, number), &number.to_be_bytes())
     }
 
-    /// The number of an object that was made.
+    /// The number of the created object.
     pub(super) fn number(&self) -> u32 {
         OutputHeader::read_from_prefix(&self.bytes).map_or(0, |(header, _)| header.number.get())
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
 }
 
-/// A command on its way.
+/// A command in progress.
 #[derive(Debug)]
 pub(super) struct Command {
     at: u64,
@@ -180,7 +179,7 @@ pub(super) struct Command {
 }
 
 impl Command {
-    /// Copies the command whose entry is at an address. `None` if the entry is not the device's.
+    /// Copies the command whose entry is at an address. `None` if the device does not own the entry.
     pub(super) fn fetch(memory: &GuestMemory, at: u64) -> Result<Option<Self>, NotFetched> {
         let mut entry = CommandEntry::default();
         if !memory.read(at, entry.as_mut_bytes()) {
@@ -222,12 +221,12 @@ impl Command {
         Ok(Input { bytes })
     }
 
-    /// Room for its output.
+    /// Creates its output.
     pub(super) fn output(&self) -> Output {
         Output::of(self.entry.output_len.get() as usize)
     }
 
-    /// Gives the driver its output and the entry.
+    /// Returns the output and the entry to the driver.
     pub(super) fn deliver(self, memory: &GuestMemory, mut output: Output, status: CommandStatus) {
         if let Some(first) = output.bytes.first_mut() {
             *first = status as u8;
@@ -257,7 +256,7 @@ impl Command {
     }
 }
 
-/// A mailbox is the one that is meant.
+/// Checks that a mailbox is the expected one.
 fn check(mailbox: &Mailbox, token: u8, block: u32) -> Result<(), Delivery> {
     const { assert!(MAILBOX == 576) };
     if mailbox.token != token {
@@ -269,16 +268,16 @@ fn check(mailbox: &Mailbox, token: u8, block: u32) -> Result<(), Delivery> {
     Ok(())
 }
 
-/// Why there is no command where one is to be.
+/// Why a command could not be fetched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NotFetched {
-    /// Its entry is no memory: nobody can be told.
+    /// Its entry is not in memory, so no status can be delivered.
     NoMemory,
-    /// It cannot be read.
+    /// It is malformed.
     Broken(Broken),
 }
 
-/// A command that cannot be read.
+/// A malformed command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Broken {
     at: u64,
@@ -286,7 +285,7 @@ pub(super) struct Broken {
 }
 
 impl Broken {
-    /// Gives the driver the entry.
+    /// Returns the entry to the driver.
     pub(super) fn deliver(self, memory: &GuestMemory) {
         finish(memory, self.at, self.why);
     }

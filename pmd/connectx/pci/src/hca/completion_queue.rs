@@ -1,4 +1,4 @@
-//! Commands about completion queues.
+//! Commands on completion queues.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use crate::memory::Lease;
 #[derive(Debug)]
 pub(super) struct CompletionQueue {
     pub(super) eqn: u32,
-    /// For queries: as it was made, with what was changed since.
+    /// Context for queries: as created, with later changes.
     context: CqContext,
     ring: Lease,
     _record: Lease,
 }
 
 impl CompletionQueue {
-    /// The doorbell page that it was made with.
+    /// The doorbell page of the queue.
     pub(super) const fn uar_page(&self) -> u32 {
         self.context.uar_page()
     }
@@ -44,14 +44,17 @@ impl From<ResizeError> for Fault {
 }
 
 impl Hca {
-    /// The ring that a context and the list of pages behind it tell of.
+    /// The ring described by a context and the page list behind it.
     fn completion_ring(&self, input: &Input, context: &CqContext) -> Result<(RegionMemory, Lease), Fault> {
         input.without_umem(CQ_UMEM)?;
         if context.entry_size() != Some(CQE_SIZE) {
-            return Err(Fault::parameter("entries that are not of 64 bytes"));
+            return Err(Fault::parameter("entries must have 64 bytes"));
         }
         if context.log_size() > LOG_MAX_CQ_SIZE {
-            return Err(Fault::parameter(format!("2^{} completions", context.log_size())));
+            return Err(Fault::parameter(format!(
+                "unsupported number of completions: 2^{}",
+                context.log_size()
+            )));
         }
         self.ring(
             input,
@@ -116,34 +119,38 @@ impl Hca {
         let number = input.number();
         let cq = self.objects.cqs.get(&number);
         let mut context = cq.ok_or_else(|| Fault::resource("completion queue", number))?.context;
-        let told: CqContext = input.view(CONTEXT)?;
+        let requested: CqContext = input.view(CONTEXT)?;
         let mask = input.header().parameter.get();
         let lease = match input.header().modifier.get() {
             modify_cq::MODERATION if mask & !(modify_cq::PERIOD | modify_cq::COUNT) == 0 => {
-                let count = if mask & modify_cq::COUNT != 0 { &told } else { &context }.moderation_count();
-                let period = if mask & modify_cq::PERIOD != 0 { &told } else { &context }.moderation_period();
+                let count =
+                    if mask & modify_cq::COUNT != 0 { &requested } else { &context }.moderation_count();
+                let period =
+                    if mask & modify_cq::PERIOD != 0 { &requested } else { &context }.moderation_period();
                 context.moderation = (u32::from(period) << 16 | u32::from(count)).into();
                 self.moderate(number, &context)?;
                 None
             }
             modify_cq::RESIZE if mask == modify_cq::RING => {
-                let (memory, lease) = self.completion_ring(input, &told)?;
+                let (memory, lease) = self.completion_ring(input, &requested)?;
                 self.engine.resize_cq(number, memory)?;
-                context.page_offset = told.page_offset;
-                context.page_size = told.page_size;
+                context.page_offset = requested.page_offset;
+                context.page_size = requested.page_size;
                 let uar = context.size_uar.get() & 0xff_ffff;
-                context.size_uar = (u32::from(told.log_size()) << 24 | uar).into();
+                context.size_uar = (u32::from(requested.log_size()) << 24 | uar).into();
                 Some(lease)
             }
-            modifier => return Err(Fault::parameter(format!("changes {mask:#x} of kind {modifier}"))),
+            modifier => {
+                return Err(Fault::parameter(format!("unsupported change {mask:#x} of kind {modifier}")));
+            }
         };
         if let Some(cq) = self.objects.cqs.get_mut(&number) {
             cq.context = context;
-            // The memory before is let go behind the engine, which does not know it any more.
+            // The old memory is released only now: the engine no longer uses it.
             cq.ring = lease.unwrap_or_else(|| std::mem::take(&mut cq.ring));
         }
-        // An event may be due that was held back.
-        self.tell_events();
+        // A delayed event may be due.
+        self.report_events();
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Commands about sets of counters of queue pairs, which drivers show as `hw_counters` of a port.
+//! Commands on sets of queue pair counters, which drivers show as `hw_counters` of a port.
 
 use connectx::QueueCount;
 
@@ -6,7 +6,7 @@ use super::Hca;
 use super::command::{Fault, Input, Output};
 use prm::command::q_counter;
 
-/// Where each of them is in the output of a query.
+/// Offsets of the counters in the output of a query.
 const PLACES: [(QueueCount, usize); 10] = [
     (QueueCount::WriteRequests, 0x10),
     (QueueCount::ReadRequests, 0x18),
@@ -40,7 +40,7 @@ impl Hca {
             return Err(Fault::resource("set of counters", number.into()));
         }
         for (what, at) in PLACES {
-            // They begin anew after 2^32, as the driver knows.
+            // They wrap at 2^32, as the driver expects.
             output.put(at, &(self.engine.queue_counter(number, what) as u32).to_be_bytes())?;
         }
         let clears: u8 = input.view(q_counter::CLEAR)?;

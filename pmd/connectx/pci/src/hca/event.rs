@@ -1,4 +1,4 @@
-//! Events: from the engine to the event queue that takes them, and the interrupts that tell of it.
+//! Delivery of events: from the engine to the subscribed event queue, and its interrupts.
 
 use connectx::DeviceEvent;
 use hca::{AsyncEvent, PortNumber};
@@ -11,8 +11,8 @@ use super::event_queue::{EventQueue, Full};
 use crate::bar::Illness;
 
 impl Hca {
-    /// Writes down what has happened, and tells of it.
-    pub(super) fn tell_events(&mut self) {
+    /// Writes pending events to their event queues and raises the interrupts.
+    pub(super) fn report_events(&mut self) {
         if !self.space.is_master() {
             return;
         }
@@ -22,18 +22,18 @@ impl Hca {
         }
         while let Some(event) = self.engine.next_event() {
             debug!(?event, "event");
-            self.tell_event(event);
+            self.report_event(event);
         }
         let lost = self.engine.take_lost_events();
         if lost > 0 {
-            // While the guest did not let the device use its memory.
+            // The guest did not let the device use its memory meanwhile.
             warn!("{lost} events were lost: queues of asynchronous events are in error");
             self.counters.lost_events += lost;
             self.objects.eqs.values_mut().filter(|eq| eq.takes(EventType::Port)).for_each(EventQueue::fail);
         }
     }
 
-    fn tell_event(&mut self, event: DeviceEvent) {
+    fn report_event(&mut self, event: DeviceEvent) {
         let queue = Eqe::of_queue;
         let (kind, subtype, data) = match event {
             DeviceEvent::SrqLimit(number) => (EventType::SrqLimit, 0, queue(number)),
@@ -56,7 +56,7 @@ impl Hca {
                         (EventType::CommunicationEstablished, 0, queue(q.get()))
                     }
                     AsyncEvent::QpFatal(q) => (EventType::QpFatal, 0, queue(q.get())),
-                    // Not from this engine.
+                    // This engine does not raise these.
                     AsyncEvent::SrqLimitReached(_) | AsyncEvent::Fatal => return,
                 }
             }
@@ -64,7 +64,7 @@ impl Hca {
         self.raise_asynchronous(kind, subtype, data);
     }
 
-    /// To the first queue that takes events of this kind.
+    /// Writes an event to the first queue that accepts its type.
     pub(super) fn raise_asynchronous(&mut self, kind: EventType, subtype: u8, data: [u8; Eqe::DATA]) {
         match self.objects.eqs.iter().find(|(_, eq)| eq.takes(kind)).map(|(&eqn, _)| eqn) {
             Some(eqn) => self.raise(eqn, kind, subtype, data),
@@ -86,14 +86,14 @@ impl Hca {
                 self.counters.lost_events += 1;
                 if first {
                     warn!(
-                        "event queue {eqn} was full: it is in error, and the guest is told so by the health buffer"
+                        "event queue {eqn} was full and is in error; the health buffer reports this to the guest"
                     );
                 }
             }
         }
     }
 
-    /// What ails the device, for the health buffer: what only a driver that begins anew, or destroys the queue, gets it out of.
+    /// The error condition for the health buffer. Only a new driver, or destruction of the queue, clears it.
     pub(super) fn illness(&self) -> Option<Illness> {
         if self.deaf {
             return Some(Illness { syndrome: HealthSyndrome::MemoryUnreadable, detail: 0 });
@@ -104,9 +104,9 @@ impl Hca {
         Some(Illness { syndrome, detail: eqn as u16 })
     }
 
-    /// Raises the interrupt of an event queue if it is due. Where nobody hears of it, it stays due.
+    /// Raises the interrupt of an event queue if it is due. It stays due until it can be delivered.
     pub(super) fn interrupt(&mut self, eqn: u32) {
-        // A message is a write to memory as others are.
+        // A message-signaled interrupt is a memory write and needs bus mastering.
         if !self.space.is_master() {
             return;
         }
@@ -117,7 +117,7 @@ impl Hca {
         }
     }
 
-    /// Raises all interrupts that are due.
+    /// Raises all due interrupts.
     pub(super) fn interrupt_all(&mut self) {
         let numbers: Vec<u32> = self.objects.eqs.keys().copied().collect();
         for eqn in numbers {

@@ -1,4 +1,4 @@
-//! Event queues: the device writes entries, the driver tells by doorbell how far it has read them.
+//! Event queues: the device writes entries, and the driver reports its consumer index by doorbell.
 
 use prm::context::EqContext;
 use prm::{EQE_SIZE, Eqe, EventType};
@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 use crate::memory::Lease;
 use connectx::RegionMemory;
 
-/// Bits of the indices that the driver tells.
+/// Mask of the index bits that the driver reports.
 const INDEX: u32 = 0xff_ffff;
 
 /// An event queue.
@@ -18,24 +18,24 @@ pub(super) struct EventQueue {
     log_size: u8,
     context: EqContext,
     pub(super) vector: u16,
-    /// Kinds of events that it takes, a bit each.
+    /// Bit mask of the event types that it accepts.
     mask: u64,
     producer: u32,
     consumer: u32,
     armed: bool,
-    /// There was no room for an event: those in it can be read, and no other comes.
+    /// An event was lost for lack of room. The existing entries can be read; no more are written.
     overrun: bool,
 }
 
 /// An event queue has no room for an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Full {
-    /// It had room until now.
+    /// This is the first event lost.
     pub(super) first: bool,
 }
 
 impl EventQueue {
-    /// On a ring of as many entries as the context says; `None` if it is too short.
+    /// Creates a queue with the number of entries in the context; `None` if the ring is too short.
     pub(super) fn new((ring, lease): (RegionMemory, Lease), context: &EqContext, mask: u64) -> Option<Self> {
         let log_size = context.log_size();
         (ring.len() >= (EQE_SIZE as u64) << log_size).then_some(Self {
@@ -52,33 +52,33 @@ impl EventQueue {
         })
     }
 
-    /// True if it takes events of a kind.
+    /// True if it accepts this type of event.
     pub(super) fn takes(&self, kind: EventType) -> bool {
         self.mask >> kind as u8 & 1 == 1
     }
 
-    /// True if it takes events of any asynchronous kind.
+    /// True if it accepts any asynchronous event.
     pub(super) const fn is_asynchronous(&self) -> bool {
         self.mask != 0
     }
 
-    /// The doorbell page that it was made with.
+    /// The doorbell page of the queue.
     pub(super) const fn uar_page(&self) -> u32 {
         self.context.uar_page()
     }
 
-    /// True if an event was lost: it has to be destroyed.
+    /// True if an event was lost. The queue must then be destroyed.
     pub(super) const fn has_overrun(&self) -> bool {
         self.overrun
     }
 
-    /// An event for it was lost elsewhere.
+    /// Marks the queue as failed because an event for it was lost elsewhere.
     pub(super) const fn fail(&mut self) {
         self.overrun = true;
     }
 
-    /// Writes an entry. Once there was no room for one the queue is in error and takes no other: its reader could not tell that one is
-    /// missing.
+    /// Writes an entry. After the first lost event the queue is in error and accepts no more, because its
+    /// reader could not notice the gap.
     pub(super) fn push(&mut self, kind: EventType, subtype: u8, data: [u8; Eqe::DATA]) -> Result<(), Full> {
         if self.overrun || self.producer.wrapping_sub(self.consumer) & INDEX >= 1 << self.log_size {
             return Err(Full { first: !std::mem::replace(&mut self.overrun, true) });
@@ -95,7 +95,7 @@ impl EventQueue {
         Ok(())
     }
 
-    /// For queries: as it was made, with its state.
+    /// Context for queries: as created, with its state.
     pub(super) fn context(&self) -> EqContext {
         let status = if self.overrun { EqContext::OVERRUN } else { 0 };
         let state = if self.armed { EqContext::ARMED } else { EqContext::FIRED };
@@ -107,12 +107,13 @@ impl EventQueue {
         }
     }
 
-    /// Kinds of events that it takes, a bit each.
+    /// Bit mask of the event types that it accepts.
     pub(super) const fn mask(&self) -> u64 {
         self.mask
     }
 
-    /// The driver has read so far, and may want an interrupt for what comes. An index that cannot be is left out.
+    /// Sets the driver's consumer index and, with `arm`, requests an interrupt. An impossible index is
+    /// ignored.
     pub(super) fn update(&mut self, consumer: u32, arm: bool) {
         if self.producer.wrapping_sub(consumer) & INDEX <= 1 << self.log_size {
             self.consumer = consumer & INDEX;
@@ -125,7 +126,7 @@ impl EventQueue {
         self.armed && (self.producer ^ self.consumer) & INDEX != 0
     }
 
-    /// It has been raised: the next one only when the driver arms the queue again.
+    /// Disarms the queue after its interrupt, until the driver arms it again.
     pub(super) fn disarm(&mut self) {
         self.armed = false;
     }

@@ -38,7 +38,7 @@ impl Device for Hca {
 
     fn set_interrupts(&mut self, how: Interrupts) -> Result<(), Errno> {
         self.vectors.set(how)?;
-        // What was due while nobody would have heard of it.
+        // Raise interrupts that were due while no client was listening.
         self.interrupt_all();
         Ok(())
     }

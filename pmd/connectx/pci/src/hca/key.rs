@@ -1,4 +1,4 @@
-//! Commands about memory keys: of regions, and free ones that work requests give memory to.
+//! Commands on memory keys: keys of regions, and free keys whose memory is set by work requests.
 
 use connectx::{Access, FastKey, ListKind, ProtectionDomain, RESERVED_KEY};
 use prm::command::CONTEXT;
@@ -10,30 +10,30 @@ use super::user::{Kind, Users};
 use super::{Hca, Table};
 use crate::memory::{Lease, PAGE};
 
-/// Binary logarithm of the largest page.
+/// Binary logarithm of the largest page size.
 const LOG_MAX_PAGE: u8 = 31;
-/// Where QUERY_SPECIAL_CONTEXTS tells the reserved key.
+/// Offset of the reserved key in the output of QUERY_SPECIAL_CONTEXTS.
 const RESERVED_KEY_AT: usize = 0x0c;
-/// Bits of a protection domain's number.
+/// Mask of a protection domain's number.
 pub(super) const NUMBER: u32 = 0xff_ffff;
 
-/// Binary logarithm of the pages, or half as many keys, that a list has at most.
+/// Binary logarithm of the longest list: pages, or twice the number of keys.
 pub(super) const LOG_MAX_LIST: u64 = 12;
-/// Room of all lists together, in units of 16 bytes: mlx5_ib keeps six thousand keys in store, with room for 100 MB.
+/// Room of all lists together, in units of 16 bytes. mlx5_ib caches six thousand keys, with room for 100 MB.
 const MAX_OCTOWORDS: usize = 16 << 20;
 
 /// A memory key.
 #[derive(Debug)]
 pub(super) struct Key {
-    /// As the engine names it, and, if it is not a free one, work requests.
+    /// The engine's name of the key, which is also the value in work requests unless it is a free key.
     key: u32,
-    /// It is for all memory.
+    /// It covers all memory.
     whole: bool,
-    /// Keeps its memory.
+    /// Keeps its memory mapped.
     lease: Lease,
-    /// Room of its list.
+    /// Room of its list, in units of 16 bytes.
     octowords: usize,
-    /// As it was made.
+    /// Context as created.
     context: MkeyContext,
 }
 
@@ -59,15 +59,17 @@ impl Hca {
             MkeyContext::MODE_PAGES => {
                 let log = context.log_page_size & 0x1f;
                 if !(PAGE.trailing_zeros() as u8..=LOG_MAX_PAGE).contains(&log) {
-                    return Err(Fault::parameter(format!("pages of 2^{log} bytes")));
+                    return Err(Fault::parameter(format!("unsupported page size: 2^{log} bytes")));
                 }
                 let page = 1 << log;
                 let first = start % page;
-                let all = first.checked_add(len).ok_or_else(|| Fault::parameter("a region without end"))?;
+                let all = first
+                    .checked_add(len)
+                    .ok_or_else(|| Fault::parameter("the end of the region overflows"))?;
                 let pages = input.pages(all, page)?;
                 (false, start, self.memory.pieces(&pages, page, first, len)?)
             }
-            other => return Err(Fault::parameter(format!("keys of kind {other}"))),
+            other => return Err(Fault::parameter(format!("unsupported kind of key: {other}"))),
         };
         let key = self.engine.register_tagged(tag, start, pieces, access)?;
         let domain = ProtectionDomain(context.flags_pd.get() & NUMBER);
@@ -76,7 +78,8 @@ impl Hca {
         output.set_number(key >> 8)
     }
 
-    /// What a user asks for names no memory but by the user's other keys: addresses that the driver has not seen are not believed.
+    /// A user's key may name memory only through the user's other keys: addresses that the driver has not
+    /// checked are not trusted.
     fn check_users_key(&self, uid: u16, context: &MkeyContext) -> Result<(), Fault> {
         if !Users::is_user(uid) {
             return Ok(());
@@ -86,10 +89,10 @@ impl Hca {
         if context.free & MkeyContext::FREE != 0 && lists_keys {
             return Ok(());
         }
-        Err(Fault::parameter("a user's key that is not a free one for lists of keys"))
+        Err(Fault::parameter("a user's key must be a free key for lists of keys"))
     }
 
-    /// A key that queue pairs give memory to: for fast registration, or a memory window.
+    /// Creates a key whose memory is set by work requests: for fast registration, or a memory window.
     fn create_free_key(
         &mut self,
         context: MkeyContext,
@@ -97,12 +100,12 @@ impl Hca {
         output: &mut Output,
     ) -> Result<(), Fault> {
         if context.access & mkey_access::UMR == 0 {
-            return Err(Fault::parameter("a free key that nothing can give memory to"));
+            return Err(Fault::parameter("a free key must permit UMR operations"));
         }
         let list = match context.access & MkeyContext::MODE {
             MkeyContext::MODE_PAGES => ListKind::Pages,
             MkeyContext::MODE_KEYS => ListKind::Keys,
-            other => return Err(Fault::parameter(format!("free keys of kind {other}"))),
+            other => return Err(Fault::parameter(format!("unsupported kind of free key: {other}"))),
         };
         let octowords = context.translation_octowords.get() as usize;
         if octowords > MAX_OCTOWORDS - self.objects.octowords {
@@ -126,13 +129,13 @@ impl Hca {
         output.set_number(key >> 8)
     }
 
-    /// The keys that are there from the beginning: of them the device has the reserved one.
+    /// Returns the keys that exist from the start, of which the device has the reserved key.
     pub(super) fn query_special_keys(&mut self, _: &Input, output: &mut Output) -> Result<(), Fault> {
         self.share_memory()?;
         output.put(RESERVED_KEY_AT, &RESERVED_KEY.to_be_bytes())
     }
 
-    /// Lets lists of pages, and the reserved key, name the guest's memory.
+    /// Gives page lists, and the reserved key, access to the guest's memory.
     fn share_memory(&mut self) -> Result<(), Fault> {
         if self.objects.bus.is_none() {
             let (pieces, lease) = self.memory.whole()?;
@@ -142,7 +145,7 @@ impl Hca {
         Ok(())
     }
 
-    /// A key as it is now.
+    /// Current state of a key.
     pub(super) fn query_key(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
         let index = input.number();
         let key = self.objects.keys.get(&index).ok_or_else(|| Fault::resource("memory key", index))?;
@@ -172,24 +175,24 @@ impl Hca {
         Ok(())
     }
 
-    /// The guest's memory is another: so is what keys for all of it, and lists of pages, name.
+    /// Updates the keys for all memory, and page lists, after a change of the guest's memory.
     pub(super) fn refresh_whole_keys(&mut self) {
         if let Some(bus) = &mut self.objects.bus {
             let (pieces, lease) = self.memory.whole().unwrap_or_else(|error| {
-                warn!("lists of pages: {error}");
+                warn!("page lists: {error}");
                 Default::default()
             });
             self.engine.set_bus(pieces);
             *bus = lease;
         }
         for key in self.objects.keys.values_mut().filter(|key| key.whole) {
-            // A key that there is no room for any more names nothing, rather than what was there before.
+            // If there is no room for its memory, the key covers nothing, rather than stale memory.
             let (pieces, lease) = self.memory.whole().unwrap_or_else(|error| {
                 warn!("key {:#x}: {error}", key.key);
                 Default::default()
             });
             match self.engine.replace_memory(key.key, pieces) {
-                // Only now nothing works on the memory of the old one.
+                // Only now nothing uses the old memory.
                 Ok(()) => key.lease = lease,
                 Err(error) => warn!("key {:#x}: {error}", key.key),
             }

@@ -55,34 +55,34 @@ use user::{Subject, Users};
 const GIDS: u16 = 8;
 /// Most protection domains, and most XRC domains.
 const MAX_DOMAINS: u32 = 1 << 16;
-/// Most steps of the engine in a turn.
+/// Most steps of the engine in one call of [`Hca::turn`].
 const STEPS: usize = 64;
-/// Queue pairs in error are looked at so often: what a driver posts to them has no doorbell.
+/// Interval of flushing queue pairs in error, whose posted requests have no doorbell.
 const FLUSH: Duration = Duration::from_millis(1);
-/// Looks in vain before they get rarer.
+/// Flushes without effect before the interval grows.
 const PATIENCE: u32 = 32;
-/// How often they do, to half as many each time.
+/// Factor by which the interval grows.
 const RARER: u32 = 4;
 
-/// A port whose cable cannot be plugged in tries again so often: somebody else has its address for a moment.
+/// Interval of retries to attach a port's cable, whose address may still be in use for a moment.
 const PLUG: Duration = Duration::from_millis(100);
 
-/// How answers to atomic operations are laid down before a driver says how it wants them.
+/// Byte order of responses to atomic operations until a driver selects one.
 const INITIAL_ORDER: AnswerOrder = AnswerOrder::Big;
 
-/// What a port is made with.
+/// Configuration of a port.
 #[derive(Clone, PartialEq, Debug)]
 pub struct HcaPort {
-    /// Its GUID.
+    /// Port GUID.
     pub guid: Guid,
     /// Its cable.
     pub cable: Option<CableUrl>,
 }
 
-/// What a device is made with.
+/// Configuration of a device.
 #[derive(Clone, Debug)]
 pub struct HcaConfig {
-    /// Node GUID, also that of the system.
+    /// Node GUID, which is also the system image GUID.
     pub node_guid: Guid,
     /// Node description.
     pub description: String,
@@ -90,37 +90,37 @@ pub struct HcaConfig {
     pub port: HcaPort,
     /// Port 2, if there is one.
     pub second_port: Option<HcaPort>,
-    /// Its ports need a GRH in every data packet, as those of a virtual function.
+    /// Its ports require a GRH in every data packet, as those of a virtual function.
     pub grh_required: bool,
-    /// Where queue pair numbers are drawn from.
+    /// Seed of the generator of queue pair numbers.
     pub seed: u64,
-    /// How many objects it holds.
+    /// Sizes of its object tables.
     pub tables: TableSizes,
 }
 
 impl HcaConfig {
-    /// The ports, each with its number.
+    /// The ports with their numbers.
     pub fn ports(&self) -> impl Iterator<Item = (PortNumber, &HcaPort)> {
         (1..).map(PortNumber).zip(std::iter::once(&self.port).chain(&self.second_port))
     }
 }
 
-/// What it did.
+/// Activity counters.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counters {
     /// Commands.
     pub commands: u64,
-    /// Commands that failed, or could not be read.
+    /// Commands that failed or were malformed.
     pub refused: u64,
     /// Events.
     pub events: u64,
-    /// Events for which no queue had room, or that no queue takes.
+    /// Events lost because no queue had room or accepted them.
     pub lost_events: u64,
     /// Interrupts.
     pub interrupts: u64,
     /// Doorbells of all kinds.
     pub doorbells: u64,
-    /// Doorbells that mean nothing here.
+    /// Doorbells without a valid target.
     pub stray_doorbells: u64,
     /// Resets.
     pub resets: u64,
@@ -145,7 +145,7 @@ impl Counters {
     }
 }
 
-/// Objects that commands have made.
+/// Objects created by commands.
 #[derive(Debug)]
 struct Objects {
     eqs: BTreeMap<u32, EventQueue>,
@@ -154,9 +154,9 @@ struct Objects {
     srqs: BTreeMap<u32, SharedQueue>,
     qps: BTreeMap<u32, Pair>,
     keys: BTreeMap<u32, Key>,
-    /// Room of all keys' lists.
+    /// Room of all keys' lists, in units of 16 bytes.
     octowords: usize,
-    /// Keeps the memory that lists of pages name, once there may be such lists.
+    /// Keeps the memory of page lists mapped, once there may be such lists.
     bus: Option<Lease>,
     pds: Numbers,
     uars: Numbers,
@@ -191,7 +191,8 @@ impl Objects {
 
 /// The device.
 ///
-/// The engine is declared in front of the objects, whose leases keep the memory that it works on: it goes first.
+/// The engine is declared before the objects, so that it is dropped first: their leases keep its memory
+/// mapped.
 #[derive(Debug)]
 pub struct Hca {
     config: HcaConfig,
@@ -205,17 +206,17 @@ pub struct Hca {
     past: Past,
     begin: Instant,
     next_flush: Instant,
-    /// Looks in vain.
+    /// Flushes without effect.
     looks: u32,
     /// There may be queue pairs in error.
     failed: bool,
     /// Entries of the command queue that wait until the device may use memory.
     rung: u32,
-    /// The command queue is no memory.
+    /// The command queue is not in memory.
     deaf: bool,
-    /// Version of the interface (ISSI) that the driver has chosen.
+    /// Version of the interface (ISSI) that the driver selected.
     issi: u16,
-    /// A port is without its cable, and tries to plug it in then.
+    /// Next attempt to attach the cable of a port that lacks it.
     next_plug: Option<Instant>,
 }
 
@@ -234,7 +235,7 @@ fn engine(config: &HcaConfig, begin: Instant, life: u64) -> Engine {
     });
     if config.grh_required {
         for (port, _) in config.ports() {
-            // Its ports are those that it was made with.
+            // The ports exist, so this cannot fail.
             let _ = engine.require_grh(port);
         }
     }
@@ -244,7 +245,7 @@ fn engine(config: &HcaConfig, begin: Instant, life: u64) -> Engine {
 }
 
 impl Hca {
-    /// A device that has just got power.
+    /// Creates a device in its power-on state.
     pub fn new(config: HcaConfig) -> Result<Self, CableError> {
         let now = Instant::now();
         let mut hca = Self {
@@ -270,7 +271,7 @@ impl Hca {
         Ok(hca)
     }
 
-    /// What it did.
+    /// Activity counters.
     #[must_use]
     pub const fn counters(&self) -> Counters {
         self.counters
@@ -282,12 +283,12 @@ impl Hca {
         &self.engine
     }
 
-    /// The engine, to be worked on.
+    /// The engine, mutable.
     pub const fn engine_mut(&mut self) -> &mut Engine {
         &mut self.engine
     }
 
-    /// Each port that is to have a cable, and has none, gets it; or the first that does not says why.
+    /// Attaches the missing cables of all ports. Returns the first error.
     fn plug(&mut self) -> Result<(), CableError> {
         let mut all = Ok(());
         for (number, port) in self.config.ports() {
@@ -298,7 +299,7 @@ impl Hca {
                 Err(error) => all = all.and(Err(error)),
                 Ok(cable) => {
                     if let Err(error) = self.engine.set_cable(number, Some(cable)) {
-                        warn!("the cable of port {} cannot be plugged in: {error}", number.0);
+                        warn!("cannot attach the cable of port {}: {error}", number.0);
                     }
                 }
             }
@@ -306,55 +307,55 @@ impl Hca {
         all
     }
 
-    /// As that, and again later where it does not go now.
+    /// As [`Hca::plug`], with a retry later on failure.
     fn plug_until_plugged(&mut self, now: Instant) {
         let waited = self.next_plug.is_some();
         match self.plug() {
             Ok(()) => {
                 self.next_plug = None;
                 if waited {
-                    info!("all ports have their cables");
+                    info!("the cables of all ports are attached");
                 }
             }
             Err(error) => {
                 self.next_plug = Some(now + PLUG);
                 if !waited {
-                    warn!("a port waits for its cable: {error}");
+                    warn!("cannot attach the cable of a port, retrying: {error}");
                 }
             }
         }
     }
 
-    /// The client has gone: everything that it had goes, too.
+    /// Resets the device after the client has disconnected, and drops its memory and interrupts.
     pub fn disconnect(&mut self) {
         self.reset();
         self.vectors = Vectors::new();
-        // Nothing can name it any more.
+        // No object can name it any more.
         let _ = self.memory.unmap(None);
     }
 
-    /// Asks the cable to wake who rests ([`Engine::sleep`]). How long that may be, [`Hca::next_deadline`] aside, if nobody does; `None`
-    /// if there is work.
+    /// Arms the cables to wake a sleeping thread ([`Engine::sleep`]). Returns how long to sleep, apart from
+    /// [`Hca::next_deadline`]; `None` if there is work.
     pub fn sleep(&mut self, now: Instant, watch: impl FnMut(BorrowedFd<'_>)) -> Option<Duration> {
-        // Who stands still has nothing to be woken for.
+        // A suspended device has nothing to wake up for.
         if self.works() { self.engine.sleep(now, watch) } else { Some(Duration::MAX) }
     }
 
-    /// False while there are queue pairs and the guest has taken away the use of its memory: everything stands still. Without any, the
-    /// port's agents serve the subnet.
+    /// False while the device is suspended: there are queue pairs, and the guest has disabled bus mastering.
+    /// Without queue pairs the port's agents continue to serve the subnet.
     fn works(&self) -> bool {
         self.space.is_master() || self.objects.qps.is_empty()
     }
 
-    /// The guest has given the use of its memory back: all goes on.
+    /// Resumes after the guest has enabled bus mastering.
     fn resume(&mut self) {
         let rung = std::mem::take(&mut self.rung);
         self.commands(rung);
-        self.tell_events();
+        self.report_events();
         self.interrupt_all();
     }
 
-    /// When it wants its next turn even if nothing happens.
+    /// When [`Hca::turn`] is due even if nothing happens.
     #[must_use]
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
         let flush = self.failed.then_some(self.next_flush);
@@ -362,7 +363,7 @@ impl Hca {
         work.chain(self.next_plug).min()
     }
 
-    /// Does a bounded amount of work. True if it did anything.
+    /// Does a bounded amount of work. Returns true if it did any.
     pub fn turn(&mut self, now: Instant) -> bool {
         if self.next_plug.is_some_and(|at| now >= at) {
             self.plug_until_plugged(now);
@@ -381,8 +382,8 @@ impl Hca {
             }
             worked = true;
         }
-        self.tell_events();
-        // Some may have failed by it.
+        self.report_events();
+        // The work may have failed queue pairs.
         self.failed |= worked;
         if worked {
             self.looks = 0;
@@ -399,20 +400,21 @@ impl Hca {
         self.counters.doorbells += u64::from(rings);
         match effect {
             Effect::None => {}
-            // A driver that begins knows nothing of what another one has left.
+            // A starting driver does not know objects of a previous one.
             Effect::Queue => {
                 self.rung = 0;
                 self.deaf = false;
                 self.forget_objects();
             }
             Effect::Commands(entries) => self.commands(entries),
-            // A program that has a page rings for its own objects only, never for those of the kernel or of another program.
+            // A program with a doorbell page may ring only for its own objects, never for those of the kernel
+            // or another program.
             _ if !self.rings_for_its_own(&effect) => self.counters.stray_doorbells += 1,
             Effect::ArmCq { number, consumer, solicited, .. } => {
                 if self.engine.arm_cq(number, consumer, solicited).is_err() {
                     self.counters.stray_doorbells += 1;
                 }
-                self.tell_events();
+                self.report_events();
             }
             Effect::Eq { number, consumer, arm, .. } => {
                 match self.objects.eqs.get_mut(&number) {
@@ -425,7 +427,7 @@ impl Hca {
         }
     }
 
-    /// True for a doorbell in the page that its queue was made with, as long as the driver has that page.
+    /// True if a doorbell was written to the page of its queue, and the driver still owns that page.
     fn rings_for_its_own(&self, effect: &Effect) -> bool {
         let Objects { uars, eqs, cqs, qps, .. } = &self.objects;
         let (page, made_with) = match *effect {
@@ -437,9 +439,9 @@ impl Hca {
         uars.has(page) && made_with == Some(page)
     }
 
-    /// The driver has rung for these entries of the command queue.
+    /// Handles the doorbell of these entries of the command queue.
     fn commands(&mut self, entries: u32) {
-        // Who is not bus master reads no memory.
+        // A device that is not bus master may not read memory.
         if !self.space.is_master() {
             self.rung |= entries;
             return;
@@ -447,7 +449,7 @@ impl Hca {
         if entries == 0 {
             return;
         }
-        // What a driver gives up by one it wants flushed.
+        // A command may give up objects whose requests must be flushed.
         self.failed = true;
         self.looks = 0;
         self.next_flush = self.next_flush.min(Instant::now() + FLUSH);
@@ -464,15 +466,15 @@ impl Hca {
             Err(NotFetched::Broken(broken)) => Err(broken),
             Err(NotFetched::NoMemory) => {
                 if !std::mem::replace(&mut self.deaf, true) {
-                    warn!("the command queue is no memory of the guest");
+                    warn!("the command queue is not in the guest's memory");
                 }
                 return;
             }
         };
         self.deaf = false;
         self.counters.commands += 1;
-        // The command that creates the queue for such events is still polled for.
-        let told = self.objects.eqs.values().any(|eq| eq.takes(EventType::Command));
+        // Evaluated before execution: the command that creates the queue for such events is still polled.
+        let reports = self.objects.eqs.values().any(|eq| eq.takes(EventType::Command));
         match fetched {
             Ok(command) => {
                 let mut output = command.output();
@@ -481,11 +483,11 @@ impl Hca {
             }
             Err(broken) => {
                 self.counters.refused += 1;
-                debug!("a command cannot be read: {:?}", broken.why);
+                debug!("malformed command: {:?}", broken.why);
                 broken.deliver(&self.memory);
             }
         }
-        if told {
+        if reports {
             self.raise_asynchronous(EventType::Command, 0, Eqe::of_commands(1 << index));
         }
     }
@@ -494,13 +496,13 @@ impl Hca {
         let header = input.header();
         let Some(entry) = table::find(header.opcode.get()) else {
             self.counters.refused += 1;
-            debug!("no command {:#x}", header.opcode.get());
+            debug!("unknown command {:#x}", header.opcode.get());
             return CommandStatus::BadOperation;
         };
         let result = if input.len() < entry.input {
             Err(Fault::new(CommandStatus::BadInputLength, "the input is too short"))
         } else if output.len() < entry.output {
-            Err(Fault::new(CommandStatus::BadOutputLength, "there is too little room for the output"))
+            Err(Fault::new(CommandStatus::BadOutputLength, "the output buffer is too short"))
         } else {
             self.run_for(header.uid.get(), entry, input, output)
         };
@@ -517,7 +519,7 @@ impl Hca {
         }
     }
 
-    /// Carries a command out on behalf of a user.
+    /// Executes a command on behalf of a user.
     fn run_for(
         &mut self,
         uid: u16,
@@ -533,7 +535,7 @@ impl Hca {
         Ok(())
     }
 
-    /// Takes away everything that commands have made, if there is anything.
+    /// Destroys everything that commands have created, if there is anything.
     fn forget_objects(&mut self) {
         self.engine.set_answer_order(INITIAL_ORDER);
         self.issi = 0;
@@ -542,7 +544,7 @@ impl Hca {
         }
     }
 
-    /// Another engine, as after power-on.
+    /// Creates a new engine, as after power-on.
     fn restart(&mut self) {
         self.counters.resets += 1;
         self.past.add(&self.engine);

@@ -1,24 +1,24 @@
-//! Numbers of objects that are nothing but a number here.
+//! Allocator for objects that consist only of a number.
 
 use std::collections::BTreeSet;
 
-/// A range of numbers, each given out once.
+/// A range of numbers to allocate from.
 #[derive(Debug)]
 pub(super) struct Numbers {
     limit: u32,
-    /// Below this all have been given out once.
+    /// All numbers below this have been allocated once.
     next: u32,
     used: BTreeSet<u32>,
     free: BTreeSet<u32>,
 }
 
 impl Numbers {
-    /// `first` to below `limit`.
+    /// Creates an allocator of `first` to below `limit`.
     pub(super) const fn new(first: u32, limit: u32) -> Self {
         Self { limit, next: first, used: BTreeSet::new(), free: BTreeSet::new() }
     }
 
-    /// The next number, if there is one left.
+    /// Allocates the next number, if one is free.
     pub(super) fn take(&mut self) -> Option<u32> {
         let number = match self.free.pop_first() {
             Some(number) => number,
@@ -32,17 +32,17 @@ impl Numbers {
         Some(number)
     }
 
-    /// Gives a number back. False if it was not given out.
+    /// Frees a number. False if it was not allocated.
     pub(super) fn give_back(&mut self, number: u32) -> bool {
         self.used.remove(&number) && self.free.insert(number)
     }
 
-    /// How many are given out.
+    /// Number of allocated numbers.
     pub(super) fn len(&self) -> usize {
         self.used.len()
     }
 
-    /// True if it is given out.
+    /// True if the number is allocated.
     pub(super) fn has(&self, number: u32) -> bool {
         self.used.contains(&number)
     }

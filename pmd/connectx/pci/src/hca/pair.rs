@@ -1,4 +1,4 @@
-//! Commands about queue pairs.
+//! Commands on queue pairs.
 
 use connectx::engine::QpAttributes;
 use connectx::{ProtectionDomain, QpKind, RemoteOperations, XrcDomain};
@@ -16,12 +16,12 @@ use super::user::Kind;
 use super::{Hca, Table};
 use crate::memory::Lease;
 
-/// Where the mask of parameters is, in the input of transitions.
+/// Offset of the mask of optional parameters in the input of transitions.
 const OPTIONAL: usize = 0x10;
-/// In the word that names a queue pair to be drained: an event is to tell when it is.
+/// Flag in the number of a queue pair to drain: raise an event when it is drained.
 const NOTIFY: u32 = 1 << 31;
 
-/// What connections may do before they are told.
+/// Remote operations of a connection before any transition sets them.
 const NOTHING: RemoteOperations =
     RemoteOperations { write: false, read: false, atomic: false, reads_in: 1, reads_out: 1 };
 
@@ -29,14 +29,14 @@ const NOTHING: RemoteOperations =
 #[derive(Debug)]
 pub(super) struct Pair {
     kind: QpKind,
-    /// For queries: as it was made, with what transitions set since.
+    /// Context for queries: as created, with changes by transitions.
     context: QpContext,
     remote: RemoteOperations,
     _leases: Vec<Lease>,
 }
 
 impl Pair {
-    /// The doorbell page that it was made with.
+    /// The doorbell page of the queue pair.
     pub(super) const fn uar_page(&self) -> u32 {
         self.context.uar_page()
     }
@@ -55,7 +55,9 @@ impl Hca {
             qp_service::SMI => QpKind::Smi,
             qp_service::GSI => QpKind::Gsi,
             qp_service::UMR => QpKind::Umr,
-            other => return Err(Fault::parameter(format!("queue pairs of service {other:#x}"))),
+            other => {
+                return Err(Fault::parameter(format!("unsupported service of a queue pair: {other:#x}")));
+            }
         };
         let (number, leases) = match kind {
             QpKind::XrcTarget => (self.create_xrc_target(input, &context)?, Vec::new()),
@@ -82,7 +84,7 @@ impl Hca {
             }
         }
         let (own, shared) = match context.rq_type() {
-            // An initiator has none, whatever queue a driver names to fill the place.
+            // An initiator has none, whatever queue a driver puts there.
             _ if kind == QpKind::XrcInitiator => (false, None),
             rq_type::OWN => (true, None),
             rq_type::SHARED => {
@@ -91,7 +93,7 @@ impl Hca {
                 (false, Some(srq))
             }
             rq_type::NONE => (false, None),
-            other => return Err(Fault::parameter(format!("receives of kind {other}"))),
+            other => return Err(Fault::parameter(format!("unsupported kind of receives: {other}"))),
         };
         let stride = context.receive_stride();
         let receives = if own { context.receives() * stride } else { 0 };
@@ -109,7 +111,7 @@ impl Hca {
         let [a, b, c] = context.user_index;
         let number = self.engine.create_qp(&QpAttributes {
             kind,
-            // Until a transition says which.
+            // Until a transition sets it.
             port: PortNumber(1),
             send_ring,
             receive_ring: own.then_some((receive_ring, stride)),
@@ -133,8 +135,8 @@ impl Hca {
         Ok((number.get(), vec![receive_lease, send_lease, record_lease]))
     }
 
-    /// The receiving end of an extended reliable connection: of a queue pair's context its domain counts. What a driver fills the other
-    /// places with is of no use.
+    /// Creates the target of an extended reliable connection. Only the XRC domain of the context is used;
+    /// drivers put other objects in the remaining fields.
     fn create_xrc_target(&mut self, input: &Input, context: &QpContext) -> Result<u32, Fault> {
         let xrcd = context.xrcd.get() & Qpn::MASK;
         self.objects.users.check_reach(input.header().uid.get(), Kind::XrcDomain, xrcd)?;
@@ -189,7 +191,7 @@ impl Hca {
         let pair = self.objects.qps.get_mut(&number).ok_or_else(|| Fault::resource("queue pair", number))?;
         let op = input.header().opcode.get();
         let kind = pair.kind;
-        // Those others say where to, and no more.
+        // These transitions only name the new state.
         let says = !matches!(op, opcode::TWO_ERR_QP | opcode::TWO_RST_QP | opcode::RTS2SQD_QP);
         let (context, optional) = if says {
             (input.view::<QpContext>(QP_CONTEXT)?, input.view::<U32>(OPTIONAL)?.get())
@@ -222,7 +224,8 @@ impl Hca {
         Ok(())
     }
 
-    /// What was posted to queue pairs in error since they were looked at last is flushed. True if there are any.
+    /// Flushes requests posted to queue pairs in error since the last call. Returns true if there are such
+    /// queue pairs.
     pub(super) fn flush_failed(&mut self) -> bool {
         let Self { engine, objects, .. } = self;
         let mut any = false;

@@ -1,4 +1,4 @@
-//! Commands about ports and groups.
+//! Commands on ports and groups.
 
 use connectx::MKeyCheck;
 use hca::{PortNumber, PortState};
@@ -12,17 +12,17 @@ use zerocopy::big_endian::U32;
 use super::Hca;
 use super::command::{Fault, Input, Output};
 
-/// Where a register's contents begin, in input and output.
+/// Offset of a register's content in input and output.
 const REGISTER: usize = 0x10;
 /// Modifier of a command that writes a register.
 const WRITE: u16 = 0;
-/// In the modifier of a management datagram: its sender need not know the M_Key.
+/// Modifier bit of a management datagram: its sender need not know the M_Key.
 const IGNORE_MKEY: u16 = 1;
-/// Where a management datagram is, in input and output.
+/// Offset of a management datagram in input and output.
 const MAD: usize = 0x10;
-/// Where a port's context is, in input and output.
+/// Offset of a port's context in input and output.
 const VPORT: usize = 0x10;
-/// Of the tables of P_Keys and GIDs: all entries.
+/// Index of P_Key and GID queries that selects all entries.
 const ALL: u16 = 0xffff;
 /// 1x and 4x.
 const WIDTHS: u16 = 0x5;
@@ -30,23 +30,23 @@ const X4: u16 = 0x4;
 /// SDR to EDR.
 const SPEEDS: u16 = 0x3f;
 const EDR: u16 = 0x20;
-/// The port is up, and its state is not an administrator's.
+/// The port is up, and its state is not set by an administrator.
 const UP: u8 = 0x11;
 
-/// The port that a command about ports names, in the four bits above the number of a virtual port.
+/// Position of the port number in commands on ports: the four bits above the number of a virtual port.
 const PORT_SHIFT: u32 = 16;
 
 impl Hca {
-    /// Drivers of a device with one port do not name it.
+    /// The port that a command names. Drivers of a device with one port do not name it.
     fn named_port(&self, input: &Input) -> Result<PortNumber, Fault> {
         let named = (input.header().number.get() >> PORT_SHIFT & 0xf) as u8;
         self.existing_port(if named == 0 && self.config.second_port.is_none() { 1 } else { named })
     }
 
-    /// A port, if there is one of that number.
+    /// The port with this number, if it exists.
     pub(super) fn existing_port(&self, number: u8) -> Result<PortNumber, Fault> {
         let known = self.config.ports().map(|(known, _)| known).find(|known| known.0 == number);
-        known.ok_or_else(|| Fault::parameter(format!("there is no port {number}")))
+        known.ok_or_else(|| Fault::parameter(format!("no port {number}")))
     }
 
     pub(super) fn query_vport(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
@@ -84,7 +84,8 @@ impl Hca {
         )
     }
 
-    /// Of a port its host changes what it can do: that a subnet manager runs behind it, that it has communication management.
+    /// Changes the capabilities that a host sets: a subnet manager runs behind the port, or communication
+    /// management.
     pub(super) fn modify_vport(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
         let port = self.named_port(input)?;
         let wanted: VportContext = input.view(VPORT)?;
@@ -100,7 +101,7 @@ impl Hca {
         output.put(0xf, &UP)
     }
 
-    /// Entry of the table, or all, from offset 16 on; how many at offset 12.
+    /// Returns an entry of the table, or all, from offset 16 on, and their number at offset 12.
     pub(super) fn query_gid(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
         let wanted = input.header().parameter.get() as u16;
         let port = self.named_port(input)?;
@@ -113,7 +114,7 @@ impl Hca {
         output.put(0xc, &count.to_be_bytes())
     }
 
-    /// Entry of the table, or as many as there is room for, from offset 16 on, each at the end of four bytes.
+    /// Returns an entry of the table, or as many as fit, from offset 16 on, each at the end of four bytes.
     pub(super) fn query_pkey(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
         let wanted = input.header().parameter.get() as u16;
         let port = self.named_port(input)?;
@@ -125,9 +126,9 @@ impl Hca {
         Ok(())
     }
 
-    /// A register is read or written; what comes back is what it holds.
+    /// Reads or writes a register, and returns its content.
     pub(super) fn access_register(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
-        // Those of a port name it in their second byte.
+        // Registers of a port have its number in their second byte.
         let named = || {
             let [_, number] = input.view(REGISTER)?;
             self.existing_port(number)
@@ -160,7 +161,7 @@ impl Hca {
                     },
                 )
             }
-            // VL 0, as the agent tells.
+            // VL 0, as in the agent's PortInfo.
             register::PVLC => {
                 let port = named()?.0;
                 output
@@ -174,19 +175,20 @@ impl Hca {
                 output.put(REGISTER, &NodeDescription::new(&self.engine.config().description).text)
             }
             register::HOST_ENDIANNESS => Ok(()),
-            other => Err(Fault::parameter(format!("there is no register {other:#x}"))),
+            other => Err(Fault::parameter(format!("no register {other:#x}"))),
         }
     }
 
-    /// The agents in the firmware answer what the host asks of its own port.
+    /// Sends a request of the host to the agents of its own port in the firmware.
     pub(super) fn management(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
         let mad: [u8; MAD_LEN] = input.view(MAD)?;
         let waived = input.header().modifier.get() & IGNORE_MKEY != 0;
         let check = if waived { MKeyCheck::Waived } else { MKeyCheck::Due };
         let port = self.existing_port(input.header().number.get() as u8)?;
         let answer = self.engine.management(port, &mad, check);
-        // One that does not know the M_Key is among them.
-        let unanswered = || Fault::new(CommandStatus::BadPacket, "no agent here answers this datagram");
+        // Including requests with a wrong M_Key.
+        let unanswered =
+            || Fault::new(CommandStatus::BadPacket, "no agent of the device answers this datagram");
         let answer = answer.ok_or_else(unanswered)?;
         output.put(MAD, &answer[..])
     }

@@ -1,4 +1,4 @@
-//! Where queues lie in memory; commands about event queues.
+//! Location of queues in memory; commands on event queues.
 
 use connectx::{HostMemory, RegionMemory};
 use prm::command::{CONTEXT, EVENT_MASK};
@@ -14,10 +14,10 @@ use crate::memory::{Lease, PAGE};
 
 /// Binary logarithm of the largest page, in units of the smallest.
 const LOG_MAX_PAGE: u8 = 19;
-/// Pages offsets are in units of a page by this.
+/// Page offsets are in units of this fraction of a page.
 const OFFSET_UNITS: u64 = 64;
 
-/// Where a queue's ring lies on its pages.
+/// Location of a queue's ring on its pages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) log_page_size: u8,
@@ -28,10 +28,13 @@ pub(super) struct Place {
 }
 
 impl Hca {
-    /// A ring on the pages that a command lists.
+    /// The ring on the pages that a command lists.
     pub(super) fn ring(&self, input: &Input, place: Place) -> Result<(RegionMemory, Lease), Fault> {
         if place.log_page_size > LOG_MAX_PAGE {
-            return Err(Fault::parameter(format!("pages of 2^{} times {PAGE} bytes", place.log_page_size)));
+            return Err(Fault::parameter(format!(
+                "unsupported page size: 2^{} times {PAGE} bytes",
+                place.log_page_size
+            )));
         }
         let page = PAGE << place.log_page_size;
         let offset = u64::from(place.page_offset) * (page / OFFSET_UNITS) + place.before as u64;
@@ -43,14 +46,14 @@ impl Hca {
     /// A doorbell record.
     pub(super) fn record(&self, address: U64) -> Result<(HostMemory, Lease), Fault> {
         let view = self.memory.view(address.get(), DBREC_SIZE);
-        view.ok_or_else(|| Fault::parameter("the doorbell record is no memory"))
+        view.ok_or_else(|| Fault::parameter("the doorbell record is not in memory"))
     }
 
     pub(super) fn create_eq(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
         self.config.tables.room(Table::EventQueues, self.objects.eqs.len())?;
         let context: EqContext = input.view(CONTEXT)?;
         if context.log_size() > LOG_MAX_EQ_SIZE {
-            return Err(Fault::parameter(format!("2^{} events", context.log_size())));
+            return Err(Fault::parameter(format!("unsupported number of events: 2^{}", context.log_size())));
         }
         let place = Place {
             log_page_size: context.log_page_size(),
@@ -77,7 +80,7 @@ impl Hca {
     pub(super) fn destroy_eq(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
         let eqn = input.number();
         if self.objects.cqs.values().any(|cq| cq.eqn == eqn) {
-            return Err(Fault::new(prm::command::CommandStatus::ResourceBusy, "completion queues use it"));
+            return Err(Fault::new(prm::command::CommandStatus::ResourceBusy, "in use by completion queues"));
         }
         self.objects.eqs.remove(&eqn).ok_or_else(|| Fault::resource("event queue", eqn))?;
         self.objects.eq_numbers.give_back(eqn);

@@ -1,4 +1,4 @@
-//! What a device has counted and what it holds, for people and programs.
+//! Report of a device's counters and objects, for people and programs.
 
 use std::collections::BTreeMap;
 
@@ -10,19 +10,19 @@ use serde::Serialize;
 
 use super::{Hca, Objects};
 
-/// Counters by name. All that ever counted is there, if only 0.
+/// Counters by name, including those that are 0.
 pub type Counts = BTreeMap<&'static str, u64>;
 
-/// What a device has counted since it got power, and what it holds now.
+/// Counters since power-on, and current objects.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Commands, events, doorbells.
     pub device: Counts,
-    /// Objects that the driver has made and not destroyed.
+    /// Objects that the driver has created and not destroyed.
     pub objects: Counts,
-    /// The guest's memory: regions that it has handed over, their bytes, pieces that rings and keys name.
+    /// The guest's memory: mapped regions, their bytes, and memory ranges that rings and keys name.
     pub memory: Counts,
-    /// What the transport did.
+    /// Activity of the transport.
     pub activity: Counts,
     /// Packets that the transport dropped, by reason.
     pub drops: Counts,
@@ -30,18 +30,18 @@ pub struct Report {
     pub ports: Vec<PortReport>,
 }
 
-/// What a port has counted at its cable.
+/// Counters of a port's cable.
 #[derive(Clone, Default, Debug, Serialize)]
 pub struct PortReport {
-    /// At the cable itself.
+    /// Counters of the cable itself.
     pub cable: Counts,
-    /// What was made to go wrong with what was sent; empty without faults.
+    /// Faults injected into sent packets; empty without faults.
     pub sent_faults: Counts,
-    /// With what was received.
+    /// Faults injected into received packets.
     pub received_faults: Counts,
 }
 
-/// What engines have counted that are no more: each reset makes another one.
+/// Counters of former engines: each reset creates a new one.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Past {
     activity: Counts,
@@ -65,7 +65,7 @@ impl PortReport {
 }
 
 impl Past {
-    /// Adds what an engine has counted until now.
+    /// Adds the counters of an engine.
     pub(super) fn add(&mut self, engine: &Engine) {
         let counters = engine.counters();
         add(&mut self.activity, Activity::ALL.map(|did| (did.name(), counters.activity(did))));
@@ -115,7 +115,7 @@ impl Objects {
 }
 
 impl Hca {
-    /// What it has counted and what it holds.
+    /// Returns its counters and objects.
     #[must_use]
     pub fn report(&self) -> Report {
         let mut all = self.past.clone();

@@ -1,4 +1,4 @@
-//! Commands about the device as a whole, and about what is a number only.
+//! Commands on the device as a whole, and on objects that are only a number.
 
 use connectx::{
     AnswerOrder, CLOCK_KHZ, COUNTER_SETS, MAX_GROUP_MEMBERS, MAX_GROUPS, ProtectionDomain, XrcDomain,
@@ -11,45 +11,46 @@ use super::command::{Fault, Input, Output};
 use super::key::LOG_MAX_LIST;
 use super::{GIDS, Hca, Table};
 
-/// The last version of the interface (ISSI) that is there.
+/// The latest supported version of the interface (ISSI).
 const LAST_ISSI: u16 = 1;
-/// Binary logarithm of WQEBBs, and of receives.
+/// Binary logarithm of the largest number of WQEBBs, and of receives.
 const LOG_MAX_WORK: u64 = 15;
-/// Binary logarithm of completions.
+/// Binary logarithm of the largest number of completions.
 pub(super) const LOG_MAX_CQ_SIZE: u8 = 16;
-/// Binary logarithm of events.
+/// Binary logarithm of the largest number of events.
 pub(super) const LOG_MAX_EQ_SIZE: u8 = 16;
-/// Mellanox, as an organization.
+/// OUI of Mellanox.
 const OUI: u32 = 0x2c9;
-/// Where capabilities are, in the output of a query and the input of what sets them.
+/// Offset of capabilities in the output of a query and the input of SET_HCA_CAP.
 const CAPABILITIES: usize = 0x10;
-/// Names the board to drivers.
+/// Identifies the board to drivers.
 const BOARD: &[u8; 16] = b"SFT_0000000001\0\0";
 
 impl Hca {
-    /// A command that brings nothing about.
+    /// A command without effect.
     pub(super) fn good(&mut self, _: &Input, _: &mut Output) -> Result<(), Fault> {
         Ok(())
     }
 
-    /// A driver begins, or ends. It destroys its objects itself; what one that failed has left goes here.
+    /// Handles the start or end of a driver. A driver destroys its objects itself; what a failed one left is
+    /// destroyed here.
     pub(super) fn teardown(&mut self, _: &Input, _: &mut Output) -> Result<(), Fault> {
         self.forget_objects();
         Ok(())
     }
 
-    /// The first two versions of the interface. The second names shared receive queues otherwise, and tells the user index of XRC ones,
-    /// without which libmlx5 does not find them in completions.
+    /// Returns the first two versions of the interface (ISSI). The second names shared receive queues
+    /// differently, and reports the user index of XRC queues, which libmlx5 needs in completions.
     pub(super) fn query_issi(&mut self, _: &Input, output: &mut Output) -> Result<(), Fault> {
         output.put(issi::CURRENT, &self.issi.to_be_bytes())?;
         output.put(issi::SUPPORTED, &((1u32 << (LAST_ISSI + 1)) - 1).to_be_bytes())
     }
 
-    /// Commands of both versions are there whichever is in force: no driver gives those of the other one.
+    /// Commands of both versions are always available: a driver uses only those of its version.
     pub(super) fn set_issi(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
         let wanted: U16 = input.view(issi::CURRENT)?;
         if wanted.get() > LAST_ISSI {
-            return Err(Fault::parameter(format!("version {wanted} of the interface")));
+            return Err(Fault::parameter(format!("unsupported version of the interface: {wanted}")));
         }
         self.issi = wanted.get();
         Ok(())
@@ -64,20 +65,22 @@ impl Hca {
         match input.header().modifier.get() >> 1 {
             GENERAL => self.general_capabilities(output.rest(CAPABILITIES)),
             ATOMIC => self.atomic_capabilities(output.rest(CAPABILITIES)),
-            // Of the other kinds nothing is there.
+            // The other kinds have no capabilities.
             _ => {}
         }
         Ok(())
     }
 
-    /// What drivers may choose: how answers to atomic operations are laid down.
+    /// Sets what drivers may choose: the byte order of responses to atomic operations.
     pub(super) fn set_capabilities(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
         if input.header().modifier.get() >> 1 == ATOMIC {
             let wanted = atomic::ANSWER_ORDER.get(&input.view::<[u8; 16]>(CAPABILITIES)?);
             let order = match wanted {
                 atomic::BIG_ENDIAN => AnswerOrder::Big,
                 atomic::HOST_ENDIAN => AnswerOrder::Host,
-                other => return Err(Fault::parameter(format!("byte order {other} of answers"))),
+                other => {
+                    return Err(Fault::parameter(format!("unsupported byte order of responses: {other}")));
+                }
             };
             self.engine.set_answer_order(order);
         }
@@ -141,7 +144,7 @@ impl Hca {
             (cap::RC, 1),
             (cap::LOG_PAGE_SIZE, 12),
             (cap::LOG_DOORBELL_REGISTER, 9),
-            // What libmlx5 reserves for a connection's entries does not fit into 512.
+            // libmlx5 reserves more than 512 bytes for a connection's entries.
             (cap::MAX_SEND_WQE, 1024),
             (cap::MAX_RECEIVE_WQE, 512),
             (cap::MAX_QP_PER_GROUP, MAX_GROUP_MEMBERS as u64),
@@ -163,7 +166,7 @@ impl Hca {
     pub(super) fn dealloc_pd(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
         let pd = input.number();
         if self.engine.has_keys_in(ProtectionDomain(pd)) {
-            return Err(Fault::new(CommandStatus::ResourceBusy, "keys are in the protection domain"));
+            return Err(Fault::new(CommandStatus::ResourceBusy, "the protection domain contains keys"));
         }
         self.objects.pds.give_back(pd).then_some(()).ok_or_else(|| Fault::resource("protection domain", pd))
     }
@@ -184,7 +187,7 @@ impl Hca {
     pub(super) fn dealloc_xrcd(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
         let xrcd = input.number();
         if self.engine.is_xrc_domain_used(XrcDomain(xrcd)) {
-            return Err(Fault::new(CommandStatus::ResourceBusy, "queues are in the XRC domain"));
+            return Err(Fault::new(CommandStatus::ResourceBusy, "the XRC domain contains queues"));
         }
         self.objects.xrcds.give_back(xrcd).then_some(()).ok_or_else(|| Fault::resource("XRC domain", xrcd))
     }

@@ -1,5 +1,7 @@
-//! Commands about shared receive queues. Drivers have three kinds of them: plain ones, from ISSI 1 on receive memory pools (RMP) in their
-//! place, and XRC ones. All are one kind to the engine, but for the XRC domain and the completion queue of the last.
+//! Commands on shared receive queues.
+//!
+//! Drivers use three kinds: plain ones, receive memory pools (RMP), which replace them from ISSI 1 on, and
+//! XRC ones. The engine has one kind, with an XRC domain and a completion queue for the last.
 
 use connectx::engine::SrqStatus;
 use connectx::{ProtectionDomain, XrcDomain, XrcQueue};
@@ -14,10 +16,10 @@ use super::user::Kind;
 use super::{Hca, Table};
 use crate::memory::Lease;
 
-/// Largest binary logarithm of slots.
+/// Largest binary logarithm of the number of slots.
 const LOG_MAX_SLOTS: u8 = 16;
 
-/// How it was made, for queries: drivers name each kind by commands of its own.
+/// Context as created, for queries: each kind has its own commands.
 #[derive(Debug)]
 enum Form {
     Plain(SrqContext),
@@ -32,7 +34,7 @@ pub(super) struct SharedQueue {
     _leases: [Lease; 2],
 }
 
-/// What all kinds are made with.
+/// Parameters common to all kinds.
 struct Wanted {
     domain: u32,
     place: Place,
@@ -57,7 +59,7 @@ impl Wanted {
 
     fn of_pool(wq: &WorkQueueContext) -> Result<Self, Fault> {
         if wq.log_size() > LOG_MAX_SLOTS {
-            return Err(Fault::parameter(format!("2^{} receives", wq.log_size())));
+            return Err(Fault::parameter(format!("unsupported number of receives: 2^{}", wq.log_size())));
         }
         let stride = wq.stride();
         let place = Place {
@@ -98,7 +100,7 @@ impl Hca {
         Ok(number)
     }
 
-    /// The queue of this number, and how it stands, if it is of the kind that `wanted` picks.
+    /// The queue with this number and its state, if it is of the kind that `wanted` selects.
     fn shared_queue<T>(
         &self,
         number: u32,
@@ -109,7 +111,7 @@ impl Hca {
         Ok((made, self.engine.query_srq(number)?))
     }
 
-    /// Ends a queue, whatever kind it is of.
+    /// Destroys a queue of any kind.
     pub(super) fn end_shared_queue(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
         self.engine.destroy_srq(input.number())?;
         self.objects.srqs.remove(&input.number());
@@ -146,7 +148,7 @@ impl Hca {
         if !self.objects.xrcds.has(context.xrcd()) {
             return Err(Fault::resource("XRC domain", context.xrcd()));
         }
-        // A driver whose user is not told by an index gives all ones.
+        // A driver without a user index sets all bits.
         let user_index = context.user_index().filter(|index| *index != NUMBER);
         let xrc = XrcQueue { domain: XrcDomain(context.xrcd()), cq: context.cqn(), user_index };
         let number = self.make_shared_queue(input, &Wanted::of(&context, Some(xrc)), Form::Xrc(context))?;
@@ -171,7 +173,7 @@ impl Hca {
     pub(super) fn create_pool(&mut self, input: &Input, output: &mut Output) -> Result<(), Fault> {
         let context: RmpContext = input.view(RMP_CONTEXT)?;
         if context.wq.flags_36 & WorkQueueContext::UMEM != 0 {
-            return Err(Fault::parameter("a queue in memory that a user registers (UMEM)"));
+            return Err(Fault::parameter("queues in user-registered memory (UMEM) are not supported"));
         }
         let wanted = Wanted::of_pool(&context.wq)?;
         let number = self.make_shared_queue(input, &wanted, Form::Pool(Box::new(context)))?;
@@ -185,12 +187,15 @@ impl Hca {
         output.put(RMP_CONTEXT, &context)
     }
 
-    /// Of what can be changed only the limit is there.
+    /// Only the limit can be changed.
     pub(super) fn modify_pool(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
         self.shared_queue(input.number(), pool)?;
         let mask: U32 = input.view(modify_rmp::MASK)?;
         if mask.get() & !modify_rmp::LIMIT != 0 {
-            return Err(Fault::parameter(format!("a change of {:#x} of a receive memory pool", mask.get())));
+            return Err(Fault::parameter(format!(
+                "unsupported change of a receive memory pool: {:#x}",
+                mask.get()
+            )));
         }
         if mask.get() & modify_rmp::LIMIT != 0 {
             let context: RmpContext = input.view(RMP_CONTEXT)?;

@@ -1,4 +1,4 @@
-//! All commands, in one table.
+//! Table of all commands.
 
 use prm::command::opcode as op;
 
@@ -15,20 +15,20 @@ type Run = fn(&mut Hca, &Input, &mut Output) -> Result<(), Fault>;
 pub(super) struct Entry {
     opcode: u16,
     pub(super) name: &'static str,
-    /// What it is about.
+    /// The kind of object that it is about.
     pub(super) subject: Subject,
-    /// Bytes of input and output that it takes at least.
+    /// Smallest input and output in bytes.
     pub(super) input: usize,
     pub(super) output: usize,
     pub(super) run: Run,
 }
 
-/// The command of a code.
+/// Looks up a command by its opcode.
 pub(super) fn find(opcode: u16) -> Option<&'static Entry> {
     COMMANDS.binary_search_by_key(&opcode, |entry| entry.opcode).ok().and_then(|at| COMMANDS.get(at))
 }
 
-/// Input and output of a command that has no more than a header.
+/// Input or output length of a header only.
 const HEAD: usize = 8;
 /// With a number.
 const NUMBER: usize = 12;
@@ -39,7 +39,7 @@ const PAIR: usize = 0x100;
 /// With the context of a receive memory pool.
 const POOL: usize = 0x110;
 
-/// By code.
+/// Sorted by opcode.
 #[rustfmt::skip]
 static COMMANDS: &[Entry] = &[
     entry(op::QUERY_HCA_CAP, "QUERY_HCA_CAP", Open, HEAD, 0x110, Hca::query_capabilities),
@@ -48,7 +48,7 @@ static COMMANDS: &[Entry] = &[
     entry(op::TEARDOWN_HCA, "TEARDOWN_HCA", Device, HEAD, HEAD, Hca::teardown),
     entry(op::ENABLE_HCA, "ENABLE_HCA", Device, HEAD, HEAD, Hca::teardown),
     entry(op::DISABLE_HCA, "DISABLE_HCA", Device, HEAD, HEAD, Hca::teardown),
-    // The device has memory enough: it wants no pages and has none to give back.
+    // The device has enough memory of its own: it requests no pages and returns none.
     entry(op::QUERY_PAGES, "QUERY_PAGES", Device, HEAD, 0x10, Hca::good),
     entry(op::MANAGE_PAGES, "MANAGE_PAGES", Device, HEAD, HEAD, Hca::good),
     entry(op::SET_HCA_CAP, "SET_HCA_CAP", Device, HEAD, HEAD, Hca::set_capabilities),

@@ -1,4 +1,4 @@
-//! How many objects of each kind a device holds: what its capabilities announce, and where its tables end.
+//! Table sizes of a device: what its capabilities announce, and where its tables end.
 
 use std::ops::RangeInclusive;
 
@@ -10,18 +10,18 @@ use super::user::LOG_MAX_USERS;
 pub enum Table {
     /// Queue pairs.
     QueuePairs,
-    /// Completion queues; number 0 is nobody's.
+    /// Completion queues; number 0 is never used.
     CompletionQueues,
-    /// Shared receive queues; number 0 is nobody's.
+    /// Shared receive queues; number 0 is never used.
     SharedReceiveQueues,
     /// Memory keys.
     MemoryKeys,
-    /// Event queues; number 0 is nobody's.
+    /// Event queues; number 0 is never used.
     EventQueues,
 }
 
 impl Table {
-    /// All of them.
+    /// All tables.
     pub const ALL: [Self; 5] = [
         Self::QueuePairs,
         Self::CompletionQueues,
@@ -30,8 +30,8 @@ impl Table {
         Self::EventQueues,
     ];
 
-    /// Binary logarithms of the sizes that it can have: from what the kernel's drivers need for themselves to what the engine's table,
-    /// or a number in a doorbell, has room for.
+    /// Binary logarithms of the permitted sizes: from what the kernel's drivers need for themselves to the
+    /// limit of the engine's table or of a number in a doorbell.
     #[must_use]
     pub const fn sizes(self) -> RangeInclusive<u8> {
         match self {
@@ -52,7 +52,7 @@ impl Table {
         }
     }
 
-    /// Numbers of it that are nobody's.
+    /// Numbers that are never used.
     const fn reserved(self) -> usize {
         match self {
             Self::QueuePairs | Self::MemoryKeys => 0,
@@ -61,11 +61,11 @@ impl Table {
     }
 }
 
-/// Sizes of all tables, each a power of two that its table can have.
+/// Sizes of all tables, each a permitted power of two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableSizes {
     logs: [u8; Table::ALL.len()],
-    /// Of users; 0 for none.
+    /// Binary logarithm of users; 0 for none.
     users: u8,
 }
 
@@ -80,7 +80,7 @@ impl Default for TableSizes {
 }
 
 impl TableSizes {
-    /// Gives a table a size. False, and nothing is changed, if it cannot be.
+    /// Sets the size of a table. Returns false, without effect, if the size is invalid.
     #[must_use]
     pub fn set(&mut self, table: Table, entries: u64) -> bool {
         let log = entries.checked_ilog2().map(|log| log as u8);
@@ -89,11 +89,13 @@ impl TableSizes {
         log.zip(place).map(|(log, place)| *place = log).is_some()
     }
 
-    /// Lets one user less than that give commands of their own: a power of two from 4 to 4096. Linux's driver is one of them. False, and nothing is
-    /// changed, if it cannot be. Without this there are none.
+    /// Permits `entries - 1` users with commands of their own; `entries` is a power of two from 4 to 4096.
+    /// Linux's driver is one of them. Returns false, without effect, if the number is invalid. The default is
+    /// none.
     ///
-    /// A device without it is the safe choice where the guest's own users are not trusted by its kernel: a driver that speaks the first version of
-    /// the interface passes on commands that make shared receive queues, with the addresses that they name.
+    /// None is the safe choice if the guest's kernel does not trust its own users. A driver of the first
+    /// version of the interface passes on commands that create shared receive queues, with the addresses that
+    /// they name.
     #[must_use]
     pub fn set_users(&mut self, entries: u64) -> bool {
         let log = entries.checked_ilog2().map(|log| log as u8);
@@ -113,7 +115,7 @@ impl TableSizes {
         self.logs.get(table as usize).copied().unwrap_or_default()
     }
 
-    /// An error if a table that has so many objects is full.
+    /// An error if a table with this number of objects is full.
     pub(super) fn room(&self, table: Table, used: usize) -> Result<(), Fault> {
         let full = used + table.reserved() >= 1 << self.log(table);
         if full { Err(Fault::exhausted(table.name())) } else { Ok(()) }
@@ -125,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_powers_of_two_within_what_can_be() {
+    fn sizes_are_powers_of_two_within_their_range() {
         for table in Table::ALL {
             let mut sizes = TableSizes::default();
             assert!(table.sizes().contains(&sizes.log(table)), "{table:?}");

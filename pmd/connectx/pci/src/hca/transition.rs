@@ -1,4 +1,4 @@
-//! Transitions of queue pairs, as commands bring them: what each asks of the engine, and what of a context holds from then on.
+//! Transitions of queue pairs as commands: the changes in the engine, and the resulting context.
 
 use connectx::{QpKind, RemoteOperations};
 use hca::{AddressVector, GlobalRoute, QpTransition, RcToReceive, RcToSend, UcToReceive};
@@ -9,10 +9,11 @@ use zerocopy::big_endian::{U16, U32};
 
 use super::command::Fault;
 
-/// The least rate that means one; those below it mean the port's own.
+/// Offset of mlx5's rate codes from those of the IBA. Codes up to this one select the port's own rate.
 const FIRST_RATE: u8 = 5;
 
-/// True if the path that a transition brings says of which port the queue pair is. That of a datagram queue pair says nothing later.
+/// True if the path in a transition sets the queue pair's port. For a datagram queue pair only the first
+/// transition does.
 pub(super) const fn names_port(op: u16, kind: QpKind, optional: u32) -> bool {
     match op {
         opcode::RST2INIT_QP => true,
@@ -22,7 +23,7 @@ pub(super) const fn names_port(op: u16, kind: QpKind, optional: u32) -> bool {
     }
 }
 
-/// What the engine is asked for: a change of state, and one of the Q_Key behind it.
+/// The engine's transitions: a change of state, followed by one of the Q_Key.
 pub(super) fn transitions(
     op: u16,
     kind: QpKind,
@@ -33,7 +34,7 @@ pub(super) fn transitions(
     let (reliable, unreliable) = (kind.is_reliable(), kind == QpKind::Uc);
     let mtu = || {
         let code = context.mtu_msg >> 5;
-        Mtu::from_code(code).ok_or_else(|| Fault::parameter(format!("MTU code {code}")))
+        Mtu::from_code(code).ok_or_else(|| Fault::parameter(format!("invalid MTU code {code}")))
     };
     let pkey_index = context.path.pkey_index.get();
     let connected = reliable || unreliable;
@@ -79,28 +80,28 @@ pub(super) fn transitions(
     Ok([Some(state), qkey])
 }
 
-/// What a connection may do after a transition.
+/// The remote operations of a connection after a transition.
 pub(super) fn remote_operations(
     op: u16,
     before: RemoteOperations,
     context: &QpContext,
     optional: u32,
 ) -> RemoteOperations {
-    let told = |required: u16, bit: u32| op == required || optional & bit != 0;
+    let sets = |required: u16, bit: u32| op == required || optional & bit != 0;
     let mut remote = before;
-    if told(opcode::RST2INIT_QP, opt_param::REMOTE_READ) {
+    if sets(opcode::RST2INIT_QP, opt_param::REMOTE_READ) {
         remote.read = context.remote_read();
     }
-    if told(opcode::RST2INIT_QP, opt_param::REMOTE_WRITE) {
+    if sets(opcode::RST2INIT_QP, opt_param::REMOTE_WRITE) {
         remote.write = context.remote_write();
     }
-    if told(opcode::RST2INIT_QP, opt_param::REMOTE_ATOMIC) {
+    if sets(opcode::RST2INIT_QP, opt_param::REMOTE_ATOMIC) {
         remote.atomic = context.remote_atomic();
     }
-    if told(opcode::INIT2RTR_QP, opt_param::READS_IN) {
+    if sets(opcode::INIT2RTR_QP, opt_param::READS_IN) {
         remote.reads_in = context.reads_in();
     }
-    if told(opcode::RTR2RTS_QP, opt_param::READS_OUT) {
+    if sets(opcode::RTR2RTS_QP, opt_param::READS_OUT) {
         remote.reads_out = context.reads_out();
     }
     remote
@@ -123,35 +124,35 @@ fn address(path: &AddressPath) -> AddressVector {
     }
 }
 
-/// A context after a transition: what this one sets, as told, and all else as it was.
+/// The context after a transition: the fields that it sets from `given`, and all others unchanged.
 pub(super) fn context_after(
     op: u16,
     kind: QpKind,
     before: &QpContext,
-    told: &QpContext,
+    given: &QpContext,
     optional: u32,
 ) -> QpContext {
     let connected = kind.is_reliable() || kind == QpKind::Uc;
     let mut context = *before;
     match op {
-        opcode::RST2INIT_QP => context = made_and(before, *told),
+        opcode::RST2INIT_QP => context = made_and(before, *given),
         opcode::INIT2RTR_QP if connected => {
             let AddressPath { pkey_index, port, ack_timeout, .. } = before.path;
-            let port = if names_port(op, kind, optional) { told.path.port } else { port };
-            context.path = AddressPath { pkey_index, port, ack_timeout, ..told.path };
-            context.alternate = told.alternate;
-            context.mtu_msg = told.mtu_msg;
+            let port = if names_port(op, kind, optional) { given.path.port } else { port };
+            context.path = AddressPath { pkey_index, port, ack_timeout, ..given.path };
+            context.alternate = given.alternate;
+            context.mtu_msg = given.mtu_msg;
             let pages = before.page_remote.get() & !Qpn::MASK;
-            context.page_remote = U32::new(pages | told.page_remote.get() & Qpn::MASK);
-            context.rnr_receive_psn = told.rnr_receive_psn;
-            context.log_rra = reads_in(before, told);
+            context.page_remote = U32::new(pages | given.page_remote.get() & Qpn::MASK);
+            context.rnr_receive_psn = given.rnr_receive_psn;
+            context.log_rra = reads_in(before, given);
         }
         opcode::RTR2RTS_QP => {
-            context.send_psn = told.send_psn;
-            context.log_ack_request = told.log_ack_request;
-            context.retry = told.retry;
-            context.rnr_retry = told.rnr_retry & 0xe0 | before.rnr_retry & 0x1f;
-            context.path.ack_timeout = told.path.ack_timeout;
+            context.send_psn = given.send_psn;
+            context.log_ack_request = given.log_ack_request;
+            context.retry = given.retry;
+            context.rnr_retry = given.rnr_retry & 0xe0 | before.rnr_retry & 0x1f;
+            context.path.ack_timeout = given.path.ack_timeout;
         }
         _ => {}
     }
@@ -162,34 +163,34 @@ pub(super) fn context_after(
         (opt_param::REMOTE_ATOMIC, 1 << 13),
     ];
     for (_, right) in rights.into_iter().filter(|(bit, _)| says(*bit)) {
-        let (was, is) = (context.access_offset.get(), told.access_offset.get());
+        let (was, is) = (context.access_offset.get(), given.access_offset.get());
         context.access_offset = U16::new(was & !right | is & right);
     }
     if says(opt_param::PKEY_INDEX) {
-        context.path.pkey_index = told.path.pkey_index;
+        context.path.pkey_index = given.path.pkey_index;
     }
     if says(opt_param::PORT) {
-        context.path.port = told.path.port;
+        context.path.port = given.path.port;
     }
     if says(opt_param::QKEY) {
-        context.qkey = told.qkey;
+        context.qkey = given.qkey;
     }
     if says(opt_param::READS_OUT) {
-        context.retry = told.retry & 0xe0 | context.retry & 0x1f;
+        context.retry = given.retry & 0xe0 | context.retry & 0x1f;
     }
     if says(opt_param::READS_IN) {
-        context.log_rra = reads_in(&context, told);
+        context.log_rra = reads_in(&context, given);
     }
     context
 }
 
-/// How many reads of the other end, as told; how atomics are done was said once.
-fn reads_in(before: &QpContext, told: &QpContext) -> U16 {
-    told.log_rra | before.log_rra & U16::new(QpContext::ATOMIC_MODE)
+/// Limit of reads by the peer, from `given`. An earlier transition has set the mode of atomic operations.
+fn reads_in(before: &QpContext, given: &QpContext) -> U16 {
+    given.log_rra | before.log_rra & U16::new(QpContext::ATOMIC_MODE)
 }
 
-/// What the first transition says, with what a queue pair is made with and keeps.
-const fn made_and(made: &QpContext, told: QpContext) -> QpContext {
+/// The context of the first transition, with the fields that are fixed at creation.
+const fn made_and(made: &QpContext, given: QpContext) -> QpContext {
     QpContext {
         service: made.service,
         pd: made.pd,
@@ -202,6 +203,6 @@ const fn made_and(made: &QpContext, told: QpContext) -> QpContext {
         dbrec: made.dbrec,
         rq_srq: made.rq_srq,
         xrcd: made.xrcd,
-        ..told
+        ..given
     }
 }

@@ -1,5 +1,8 @@
-//! Users of the device: the driver tags a command with the user on whose behalf it is (`uid`), or whose own it is and that the driver only
-//! passes on. What a user has made is that user's: no other can name it, and it ends with the user at the latest.
+//! Users of the device. The driver tags a command with the user (`uid`) on whose behalf it sends or forwards
+//! the command.
+//!
+//! Objects created by a user belong to that user. No other user can name them, and they are destroyed with
+//! the user at the latest.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +15,14 @@ use prm::command::CommandStatus;
 
 /// The driver itself.
 pub(super) const DRIVER: u16 = 0;
-/// The driver's, for all users: mlx5_ib makes its sets of counters so.
+/// Objects of the driver for all users: mlx5_ib creates its sets of counters with this.
 const SHARED: u16 = 0xffff;
 /// Largest binary logarithm of users.
 pub(super) const LOG_MAX_USERS: u8 = 12;
-/// Room for the output of a command that destroys.
+/// Size of the output of a destroy command.
 const OUTPUT: usize = 16;
 
-/// A kind of objects, in the order in which a user's end: none before what uses it.
+/// Kinds of objects, in the order of their destruction: every kind after those that use it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Kind {
     Pair,
@@ -60,22 +63,22 @@ impl Kind {
     }
 }
 
-/// What a command is about.
+/// The subject of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Subject {
-    /// What only the driver may ask for.
+    /// Reserved for the driver.
     Device,
-    /// What is there for all to know.
+    /// Open to all users.
     Open,
-    /// Makes an object, whose number the output tells.
+    /// Creates an object, whose number is in the output.
     Makes(Kind),
-    /// Is about an object, whose number the input tells.
+    /// Uses an object, whose number is in the input.
     Uses(Kind),
-    /// Ends it.
+    /// Destroys an object, whose number is in the input.
     Ends(Kind),
 }
 
-/// The users that there are, and what is theirs.
+/// The users and their objects.
 #[derive(Debug)]
 pub(super) struct Users {
     numbers: Numbers,
@@ -83,22 +86,22 @@ pub(super) struct Users {
 }
 
 impl Users {
-    /// None yet; `1 << log` numbers, of which 0 is the driver's.
+    /// Creates an empty table of `1 << log` numbers, of which 0 is the driver's.
     pub(super) fn new(log: u8) -> Self {
         Self { numbers: Numbers::new(1, 1 << log.min(LOG_MAX_USERS)), owners: BTreeMap::new() }
     }
 
-    /// How many there are.
+    /// Number of users.
     pub(super) fn len(&self) -> usize {
         self.numbers.len()
     }
 
-    /// True for whom commands may come from, and that is not the driver.
+    /// True for the number of a user other than the driver.
     pub(super) const fn is_user(uid: u16) -> bool {
         !matches!(uid, DRIVER | SHARED)
     }
 
-    /// An error if this user may not give such a command about the object of this number.
+    /// An error if the user may not send this command about the object with this number.
     pub(super) fn check(&self, uid: u16, subject: Subject, number: u32) -> Result<(), Fault> {
         if !Self::is_user(uid) {
             return Ok(());
@@ -109,23 +112,24 @@ impl Users {
         match subject {
             Subject::Open | Subject::Makes(_) => Ok(()),
             Subject::Uses(kind) | Subject::Ends(kind) => self.check_own(uid, kind, number),
-            Subject::Device => Err(Fault::new(CommandStatus::BadOperation, "this is the driver's alone")),
+            Subject::Device => Err(Fault::new(CommandStatus::BadOperation, "reserved for the driver")),
         }
     }
 
-    /// An error if the object of this number is not the user's; the driver may name all.
+    /// An error if the object does not belong to the user. The driver may name all objects.
     pub(super) fn check_own(&self, uid: u16, kind: Kind, number: u32) -> Result<(), Fault> {
         let own = !Self::is_user(uid) || self.owners.get(&(kind, number)) == Some(&uid);
         if own { Ok(()) } else { Err(Fault::resource(kind.name(), number)) }
     }
 
-    /// An error if the object of this number is another user's. What the driver has made for all, users may name.
+    /// An error if the object belongs to another user. Users may name the driver's shared objects.
     pub(super) fn check_reach(&self, uid: u16, kind: Kind, number: u32) -> Result<(), Fault> {
         let others = self.owners.get(&(kind, number)).is_some_and(|owner| *owner != uid);
         if Self::is_user(uid) && others { Err(Fault::resource(kind.name(), number)) } else { Ok(()) }
     }
 
-    /// A command has been carried out: `number` is that of the output for what makes objects, else that of the input.
+    /// Records a command that succeeded. `number` is from the output of a creating command, otherwise from
+    /// the input.
     pub(super) fn keep(&mut self, uid: u16, subject: Subject, number: u32) {
         match subject {
             Subject::Makes(kind) if Self::is_user(uid) => {
@@ -138,7 +142,7 @@ impl Users {
         }
     }
 
-    /// What is a user's, in the order in which it may end.
+    /// A user's objects, in the order of their destruction.
     fn of(&self, uid: u16) -> Vec<(Kind, u32)> {
         self.owners.iter().filter(|(_, owner)| **owner == uid).map(|(object, _)| *object).collect()
     }
@@ -150,7 +154,7 @@ impl Hca {
         output.set_number(uid)
     }
 
-    /// Ends a user and what is left of the user's. What others still use becomes the driver's.
+    /// Destroys a user and the user's remaining objects. Objects still in use become the driver's.
     pub(super) fn destroy_user(&mut self, input: &Input, _: &mut Output) -> Result<(), Fault> {
         let number = input.number() & u32::from(u16::MAX);
         if !self.objects.users.numbers.give_back(number) {

@@ -1,9 +1,10 @@
-//! What objects of the guest may take of this process' own memory: a piece for each run of pages that they name.
+//! Limit of this process's own memory that the guest's objects may use: one record per contiguous range that
+//! they name.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Pieces that are left.
+/// Remaining ranges.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Budget {
     left: Arc<AtomicUsize>,
@@ -14,19 +15,19 @@ impl Budget {
         Self { left: Arc::new(AtomicUsize::new(pieces)) }
     }
 
-    /// How many are left.
+    /// Number of remaining ranges.
     pub(super) fn left(&self) -> usize {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// Takes pieces, until what is returned is dropped. `None` if there are not so many.
+    /// Takes `pieces` ranges, which return when the result is dropped. `None` if fewer remain.
     pub(super) fn take(&self, pieces: usize) -> Option<Taken> {
         self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(pieces)).ok()?;
         Some(Taken { budget: self.clone(), pieces })
     }
 }
 
-/// Pieces that an object has.
+/// Ranges held by an object.
 #[derive(Debug)]
 pub(super) struct Taken {
     budget: Budget,
@@ -44,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_dropped_can_be_taken_again() {
+    fn dropped_ranges_can_be_taken_again() {
         let budget = Budget::new(5);
         let first = budget.take(3);
         assert!(first.is_some() && budget.take(3).is_none());

@@ -8,24 +8,24 @@ use connectx::HostMemory;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// The type of file system (`f_type`) whose files lie on huge pages: these are mapped and taken back by the whole page.
+/// File system type (`f_type`) with huge pages, whose files are mapped and unmapped by whole huge pages.
 const HUGETLBFS: u32 = 0x9584_58f6;
 
-/// A range of addresses of this process with memory of the guest.
+/// A range of this process's addresses with memory of the guest.
 #[derive(Debug)]
 pub(super) struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    /// What the client has handed over: this many bytes behind the base, so long.
+    /// The part handed over by the client: offset from the base, and length.
     part: (usize, usize),
 }
 
-// SAFETY: it owns a range of addresses; what lies there is reached by copies and atomics of `HostMemory` only.
+// SAFETY: it owns a range of addresses, whose memory is accessed only by copies and atomics of `HostMemory`.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; nothing changes behind a shared reference.
 unsafe impl Sync for Mapping {}
 
-/// Bytes by which a file can be mapped, if they are more than those of a page.
+/// Mapping granularity of a file, if it is larger than a page.
 fn unit(file: impl AsFd) -> Result<u64, Errno> {
     let system = rustix::fs::fstatfs(file)?;
     let huge = system.f_type as u32 == HUGETLBFS;
@@ -33,12 +33,12 @@ fn unit(file: impl AsFd) -> Result<u64, Errno> {
 }
 
 impl Mapping {
-    /// A part of a file. A file that is shorter is refused; one that is cut later raises SIGBUS, which is the client's doing,
-    /// not its guest's.
+    /// Maps a part of a file. A file that is too short is rejected. One that is truncated later raises
+    /// SIGBUS, which is the client's fault, not its guest's.
     pub(super) fn new(file: &OwnedFd, offset: u64, len: u64) -> Result<Self, Errno> {
         let size = u64::try_from(rustix::fs::fstat(file)?.st_size).map_err(|_| Errno::INVAL)?;
         let end = offset.checked_add(len).filter(|&end| end <= size && len > 0).ok_or(Errno::INVAL)?;
-        // Whole huge pages, whatever part of them is meant: the kernel maps no less, and takes back nothing else.
+        // Whole huge pages, whatever part is requested: the kernel maps no less, and unmaps nothing smaller.
         let unit = unit(file)?;
         let from = offset - offset % unit;
         let until = end.checked_next_multiple_of(unit).ok_or(Errno::INVAL)?;
@@ -59,18 +59,19 @@ impl Mapping {
         Ok(Self { base, len: mapped, part })
     }
 
-    /// What the client has handed over. Whoever gives it to the engine keeps this mapping until the engine's object is gone
-    /// ([`Lease`](super::Lease)).
+    /// The memory handed over by the client. A caller that passes it to the engine keeps this mapping until
+    /// the engine's object is destroyed ([`Lease`](super::Lease)).
     pub(super) fn memory(&self) -> Option<HostMemory> {
-        // SAFETY: mapped readable and writable as long as this lives, which is as long as any lease on it; no Rust reference to
-        // these bytes is ever made.
+        // SAFETY: mapped readable and writable as long as this lives, which is as long as any lease on it; no
+        // Rust reference to these bytes is ever created.
         unsafe { HostMemory::new(self.base, self.len) }.part(self.part.0, self.part.1)
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range is this one's, and nobody has it any more: leases are kept longer than the engine's objects.
+        // SAFETY: the range belongs to this mapping, and nothing uses it any more: leases outlive the
+        // engine's objects.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

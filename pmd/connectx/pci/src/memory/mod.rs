@@ -1,7 +1,7 @@
 //! The guest's memory, by the addresses that its drivers give to the device.
 //!
-//! Every address comes from the guest and is looked up; nothing outside of what the client has handed over is reachable. The
-//! guest may change any byte at any time, so what is decided about is copied first.
+//! Every address comes from the guest and is looked up; only memory handed over by the client is reachable.
+//! The guest may change any byte at any time, so data is copied before it is checked.
 
 mod budget;
 mod mapping;
@@ -18,12 +18,13 @@ use crate::vfio_user::message::MAX_DMA_MAPS;
 use budget::{Budget, Taken};
 use mapping::Mapping;
 
-/// Bytes of the smallest page.
+/// Size of the smallest page.
 pub const PAGE: u64 = 4096;
-/// Most pieces of memory that all rings and keys name together: 32 GiB of scattered pages.
+/// Limit of contiguous ranges that all rings and keys name together: 32 GiB of scattered pages.
 const MAX_PIECES: usize = 8 << 20;
 
-/// Keeps memory mapped. Whoever gets memory of the guest for an object of the engine keeps this until that object is gone.
+/// Keeps memory mapped. The owner of an engine object with guest memory keeps this until the object is
+/// destroyed.
 #[derive(Debug, Default)]
 pub struct Lease {
     _mappings: Vec<Arc<Mapping>>,
@@ -33,22 +34,22 @@ pub struct Lease {
 /// Why an object gets no memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Unreachable {
-    /// There is none at an address that is named.
-    #[error("a page is no memory")]
+    /// A named address has no memory.
+    #[error("a page is not in memory")]
     NoMemory,
-    /// All objects together name too many pieces.
-    #[error("more than {MAX_PIECES} pieces of memory")]
+    /// All objects together name too many ranges.
+    #[error("more than {MAX_PIECES} memory ranges")]
     TooMany,
 }
 
 #[derive(Debug)]
 struct Region {
     len: u64,
-    /// `None` where the device cannot reach it: ROM, or memory without a file.
+    /// `None` if the device cannot access it: ROM, or memory without a file.
     mapping: Option<Arc<Mapping>>,
 }
 
-/// Consecutive memory of a file.
+/// Contiguous memory of a file.
 struct Run<'a> {
     mapping: &'a Arc<Mapping>,
     offset: u64,
@@ -63,13 +64,13 @@ pub struct GuestMemory {
 }
 
 impl GuestMemory {
-    /// No memory yet.
+    /// Creates an empty map.
     #[must_use]
     pub fn new() -> Self {
         Self { regions: BTreeMap::new(), pieces: Budget::new(MAX_PIECES) }
     }
 
-    /// The client hands memory over.
+    /// Adds memory handed over by the client.
     pub fn map(&mut self, map: &DmaMap, file: Option<OwnedFd>) -> Result<(), Errno> {
         let end = map.address.checked_add(map.len).ok_or(Errno::INVAL)?;
         let aligned = [map.address, map.len, map.offset].iter().all(|n| n.is_multiple_of(PAGE));
@@ -87,7 +88,7 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// Regions that the client has handed over, their bytes, and pieces that rings and keys name.
+    /// Number of mapped regions, their bytes, and the memory ranges that rings and keys name.
     #[must_use]
     pub fn counts(&self) -> BTreeMap<&'static str, u64> {
         let bytes = self.regions.values().map(|region| region.len).sum();
@@ -100,7 +101,7 @@ impl GuestMemory {
         before.is_some_and(|(at, region)| at + region.len > from)
     }
 
-    /// The client takes back all memory in a range, `None` for all that there is. A region that it would cut is an error.
+    /// Removes memory in a range, or all memory for `None`. A range that would split a region is an error.
     pub fn unmap(&mut self, range: Option<(u64, u64)>) -> Result<(), Errno> {
         let Some((from, len)) = range else {
             self.regions.clear();
@@ -124,7 +125,7 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// Where an address lies, and how many of the `len` bytes there are in one piece, 1 at least.
+    /// Location of an address, and the number of contiguous bytes from there on, from 1 to `len`.
     fn find(&self, address: u64, len: u64) -> Option<(&Arc<Mapping>, u64, u64)> {
         let (at, region) = self.regions.range(..=address).next_back()?;
         let offset = address - at;
@@ -137,33 +138,33 @@ impl GuestMemory {
         Some((part(mapping, offset, there).filter(|memory| memory.len() == len)?, mapping))
     }
 
-    /// Copies out of the guest's memory; false if it is not all there.
+    /// Copies out of the guest's memory; false if some bytes are missing.
     #[must_use]
     pub fn read(&self, address: u64, out: &mut [u8]) -> bool {
         self.part(address, out.len()).is_some_and(|(memory, _)| memory.read(out))
     }
 
-    /// Copies into the guest's memory; false if it is not all there.
+    /// Copies into the guest's memory; false if some bytes are missing.
     #[must_use]
     pub fn write(&self, address: u64, bytes: &[u8]) -> bool {
         self.part(address, bytes.len()).is_some_and(|(memory, _)| memory.write(bytes))
     }
 
-    /// Stores a byte after everything written before.
+    /// Stores a byte after all earlier writes.
     pub fn publish(&self, address: u64, byte: u8) {
         if let Some((memory, _)) = self.part(address, 1) {
             memory.publish(0, byte);
         }
     }
 
-    /// A piece of consecutive memory.
+    /// A contiguous memory range.
     #[must_use]
     pub fn view(&self, address: u64, len: usize) -> Option<(HostMemory, Lease)> {
         let (memory, mapping) = self.part(address, len)?;
         Some((memory, Lease { _mappings: vec![mapping.clone()], _taken: None }))
     }
 
-    /// `len` bytes from byte `first` of pages of `page` bytes, as runs of memory that is consecutive in its file.
+    /// `len` bytes from byte `first` of pages of `page` bytes, as runs that are contiguous in their file.
     fn runs(&self, pages: &[u64], page: u64, first: u64, len: u64) -> Result<Vec<Run<'_>>, Unreachable> {
         let mut runs: Vec<Run<'_>> = Vec::new();
         let (mut skip, mut left) = (first, len);
@@ -172,7 +173,7 @@ impl GuestMemory {
             skip -= skipped;
             let mut missing = (page - skipped).min(left);
             left -= missing;
-            // A page, too, may lie in several pieces that the client has handed over.
+            // A page may also be spread over several regions handed over by the client.
             let mut address = address.checked_add(skipped).ok_or(Unreachable::NoMemory)?;
             while missing > 0 {
                 let (mapping, offset, len) = self.find(address, missing).ok_or(Unreachable::NoMemory)?;
@@ -191,7 +192,8 @@ impl GuestMemory {
         if left > 0 { Err(Unreachable::NoMemory) } else { Ok(runs) }
     }
 
-    /// The memory of a key or a ring: `len` bytes from byte `first` of the first page on, on pages of `page` bytes.
+    /// The memory of a key or a ring: `len` bytes from byte `first` of the first page on, on pages of `page`
+    /// bytes.
     pub fn pieces(
         &self,
         pages: &[u64],

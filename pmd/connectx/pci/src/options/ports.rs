@@ -1,14 +1,14 @@
-//! What is said of the ports: a table each in the file, or options that stand once for each port.
+//! Settings of the ports: one table each in the file, or options that are repeated for each port.
 
 use connectx::cable::{CableUrl, CableUrlError};
 use ib_wire::Guid;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{File, OptionsError, Place, Told, guid};
+use super::{File, OptionsError, Place, Setting, guid};
 use crate::hca::HcaPort;
 
-/// In place of a cable's URL: the port has none.
+/// Value of a cable's URL for a port without a cable.
 const NOWHERE: &str = "none";
 
 /// A port in the file.
@@ -19,35 +19,35 @@ pub(super) struct FilePort {
     pub(super) cable: Option<Spanned<String>>,
 }
 
-/// What is said of one port.
+/// Settings of one port.
 struct Said {
-    /// Where it is said that there is one.
+    /// Where the port is defined.
     place: Place,
-    guid: Option<Told<String>>,
-    cable: Option<Told<String>>,
+    guid: Option<Setting<String>>,
+    cable: Option<Setting<String>>,
 }
 
 impl Said {
-    /// GUIDs that nobody gives are those behind the node's.
+    /// Builds the configuration. The default GUID is the node's plus the port number.
     fn port(self, node: Guid, number: u64) -> Result<HcaPort, OptionsError> {
         let guid = match &self.guid {
-            Some(told) => guid(told)?,
+            Some(setting) => guid(setting)?,
             None => Guid(node.0.wrapping_add(number)),
         };
-        let cable = self.cable.filter(|told| told.value != NOWHERE).as_ref().map(cable).transpose()?;
+        let cable = self.cable.filter(|setting| setting.value != NOWHERE).as_ref().map(cable).transpose()?;
         Ok(HcaPort { guid, cable })
     }
 }
 
-fn cable(told: &Told<String>) -> Result<CableUrl, OptionsError> {
-    let remedy = "this port takes shm:/path/to.sock and udp:LOCAL-PEER, or none";
-    if told.value.starts_with("roce:") {
-        return Err(told.wrong(format!("`{}` is for Ethernet ports", told.value), remedy));
+fn cable(setting: &Setting<String>) -> Result<CableUrl, OptionsError> {
+    let remedy = "use shm:/path/to.sock, udp:LOCAL-PEER or none";
+    if setting.value.starts_with("roce:") {
+        return Err(setting.wrong(format!("`{}` is for Ethernet ports", setting.value), remedy));
     }
-    told.value.parse().map_err(|error: CableUrlError| told.wrong(error.to_string(), remedy))
+    setting.value.parse().map_err(|error: CableUrlError| setting.wrong(error.to_string(), remedy))
 }
 
-/// What the file says of ports.
+/// The ports of the file.
 fn in_file(file: &File, tables: Vec<Spanned<FilePort>>, alone: FilePort) -> Result<Vec<Said>, OptionsError> {
     let mut said = Vec::new();
     for table in tables {
@@ -55,36 +55,41 @@ fn in_file(file: &File, tables: Vec<Spanned<FilePort>>, alone: FilePort) -> Resu
         let FilePort { guid, cable } = table.into_inner();
         said.push(Said {
             place,
-            guid: file.told("guid", None, guid),
-            cable: file.told("cable", None, cable),
+            guid: file.setting("guid", None, guid),
+            cable: file.setting("cable", None, cable),
         });
     }
-    let guid = file.told("port-guid", None, alone.guid);
-    let cable = file.told("cable", None, alone.cable);
-    if let Some(told) = guid.as_ref().or(cable.as_ref()) {
+    let guid = file.setting("port-guid", None, alone.guid);
+    let cable = file.setting("cable", None, alone.cable);
+    if let Some(setting) = guid.as_ref().or(cable.as_ref()) {
         if !said.is_empty() {
-            let remedy = "say it in one of them, each of which is a port";
-            return Err(told.wrong("there are tables [[port]], too", remedy));
+            let remedy = "set it in one of them, each of which is a port";
+            return Err(setting.wrong("it conflicts with the [[port]] tables", remedy));
         }
-        said.push(Said { place: told.place.clone(), guid, cable });
+        said.push(Said { place: setting.place.clone(), guid, cable });
     }
     Ok(said)
 }
 
-/// What an option says of one port after the other.
-fn over(said: &mut Vec<Said>, key: &'static str, values: Vec<String>, put: impl Fn(&mut Said, Told<String>)) {
+/// Overrides a setting of the ports in order with the values of an option.
+fn over(
+    said: &mut Vec<Said>,
+    key: &'static str,
+    values: Vec<String>,
+    put: impl Fn(&mut Said, Setting<String>),
+) {
     for (n, value) in values.into_iter().enumerate() {
         let place = Place::Option(key);
         if n == said.len() {
             said.push(Said { place: place.clone(), guid: None, cable: None });
         }
         if let Some(said) = said.get_mut(n) {
-            put(said, Told { value, place });
+            put(said, Setting { value, place });
         }
     }
 }
 
-/// The port or two of a device: what the file says, in tables or beside them, and over it what the command line says.
+/// The one or two ports of a device: from the file, as tables or single keys, overridden by the command line.
 pub(super) fn ports(
     file: &File,
     node: Guid,
@@ -94,15 +99,19 @@ pub(super) fn ports(
     cables: Vec<String>,
 ) -> Result<(HcaPort, Option<HcaPort>), OptionsError> {
     let mut said = in_file(file, tables, alone)?;
-    over(&mut said, "port-guid", guids, |said, told| said.guid = Some(told));
-    over(&mut said, "cable", cables, |said, told| said.cable = Some(told));
+    over(&mut said, "port-guid", guids, |said, setting| said.guid = Some(setting));
+    over(&mut said, "cable", cables, |said, setting| said.cable = Some(setting));
     let wrong =
         |place, what: String, remedy: &str| OptionsError::Value { place, what, remedy: remedy.to_owned() };
     let count = said.len();
     let mut said = said.into_iter();
     let (first, second, third) = (said.next(), said.next(), said.next());
     if let Some(third) = third {
-        return Err(wrong(third.place, format!("{count} ports are too many"), "a device has one or two"));
+        return Err(wrong(
+            third.place,
+            format!("{count} ports are too many"),
+            "a device has one or two ports",
+        ));
     }
     let unsaid = || Said { place: Place::Option("cable"), guid: None, cable: None };
     let first = first.unwrap_or_else(unsaid).port(node, 1)?;
@@ -110,11 +119,11 @@ pub(super) fn ports(
     let place = second.place.clone();
     let second = second.port(node, 2)?;
     if second.guid == first.guid {
-        return Err(wrong(place, format!("both ports have GUID {}", first.guid), "give each one of its own"));
+        return Err(wrong(place, format!("both ports have GUID {}", first.guid), "give each its own"));
     }
     match (&first.cable, &second.cable) {
         (Some(one), Some(other)) if one.transport == other.transport => {
-            let remedy = "give each one of its own, or write none";
+            let remedy = "give each its own, or none";
             Err(wrong(place, format!("both ports have the cable {one}"), remedy))
         }
         _ => Ok((first, Some(second))),

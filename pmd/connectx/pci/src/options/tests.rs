@@ -5,7 +5,7 @@ fn options(list: &[&str]) -> Options {
     Options::try_parse_from(std::iter::once(&"softhca").chain(list)).unwrap()
 }
 
-/// A file of its own, gone with its test.
+/// A temporary file, removed with its test.
 struct TestFile(PathBuf);
 
 impl TestFile {
@@ -78,7 +78,7 @@ fn every_option_is_a_key_of_the_file_with_the_same_meaning() {
     let by_file = TestFile::new("every", &text).plan(&[]).unwrap();
     let by_line = options(&list).plan().unwrap();
     assert_eq!(format!("{by_file:?}"), format!("{by_line:?}"));
-    // None is forgotten here.
+    // No option is missing here.
     use clap::CommandFactory;
     let known = Options::command();
     let known = known.get_arguments().filter_map(clap::Arg::get_long);
@@ -86,7 +86,7 @@ fn every_option_is_a_key_of_the_file_with_the_same_meaning() {
 }
 
 #[test]
-fn what_is_wrong_in_the_file_is_told_with_its_line_and_what_to_do() {
+fn an_error_in_the_file_is_reported_with_its_line_and_a_remedy() {
     for (text, line, words) in [
         ("sock = '/tmp/a'\n", 1, ["sock", "expected one of `socket`"]),
         ("\nseed = 'x'\n", 2, ["expected u64", "--help"]),
@@ -121,7 +121,7 @@ fn what_is_wrong_in_the_file_is_told_with_its_line_and_what_to_do() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_name() {
+fn invalid_options_are_refused_by_name() {
     let refused = |list: &[&str]| options(list).plan().unwrap_err().to_string();
     assert!(refused(&[]).contains("--socket"));
     assert!(refused(&["--socket", "/s", "--node-guid", "xyz"]).contains("--node-guid"));
@@ -135,7 +135,7 @@ fn what_cannot_be_is_refused_by_name() {
     assert!(refused(&["--socket", "/s", "--memory-keys", "131072"]).contains("65536"));
 }
 
-/// GUIDs of ports, from the node's on, and their cables.
+/// GUIDs of ports, relative to the node's, and their cables.
 fn ports(plan: &Plan) -> Vec<(u64, String)> {
     let cable = |port: &HcaPort| port.cable.as_ref().map_or_else(|| "none".into(), ToString::to_string);
     plan.hca.ports().map(|(_, port)| (port.guid.0 - plan.hca.node_guid.0, cable(port))).collect()
@@ -149,13 +149,13 @@ fn a_second_cable_or_guid_is_that_of_a_second_port() {
     assert_eq!(of(&["--cable", "none", "--cable", "shm:/b"]), [(1, "none".into()), (2, "shm:/b".into())]);
     let node = ["--node-guid", "100", "--port-guid", "105", "--port-guid", "0106"];
     assert_eq!(of(&[&node[..], &["--cable", "shm:/a"]].concat()), [(5, "shm:/a".into()), (6, "none".into())]);
-    // In the file, where the command line wins.
+    // In the file, overridden by the command line.
     let text = "socket = '/s'\nnode-guid = '100'\n[[port]]\ncable = 'shm:/a'\n[[port]]\nguid = '109'\ncable = 'shm:/b'\n";
     let file = TestFile::new("two", text);
     assert_eq!(ports(&file.plan(&[]).unwrap()), [(1, "shm:/a".into()), (9, "shm:/b".into())]);
     let plan = file.plan(&["--cable", "none", "--port-guid", "103"]).unwrap();
     assert_eq!(ports(&plan), [(3, "none".into()), (9, "shm:/b".into())]);
-    // One that says it without a table.
+    // A file with one port and no table.
     let file =
         TestFile::new("one", "socket = '/s'\nnode-guid = '100'\ncable = 'shm:/a'\nport-guid = '108'\n");
     assert_eq!(ports(&file.plan(&[]).unwrap()), [(8, "shm:/a".into())]);
@@ -164,7 +164,7 @@ fn a_second_cable_or_guid_is_that_of_a_second_port() {
 }
 
 #[test]
-fn ports_that_cannot_be_beside_each_other_are_refused() {
+fn conflicting_ports_are_refused() {
     let refused =
         |list: &[&str]| options(&[&["--socket", "/s"], list].concat()).plan().unwrap_err().to_string();
     let three = refused(&["--cable", "none", "--cable", "none", "--cable", "none"]);
@@ -181,7 +181,7 @@ fn sockets_have_guids_of_their_own() {
     assert!(of("/a") == of("/a") && of("/a") != of("/b"));
 }
 
-/// The example of the package, as it is and with all keys that it has as comments.
+/// The packaged example, as it is and with all commented keys enabled.
 #[test]
 fn the_example_can_be_used_and_goes_to_that_of_a_fabric() {
     let text = include_str!("../../../../../examples/softhca.toml");
@@ -192,7 +192,7 @@ fn the_example_can_be_used_and_goes_to_that_of_a_fabric() {
     );
     let [(1, cable)] = &ports(&plan)[..] else { panic!("{:?}", ports(&plan)) };
     assert!(include_str!("../../../../../examples/fabric.toml").contains(&format!("url = \"{cable}\"")));
-    // A key begins right behind the sign.
+    // A commented key follows the sign directly.
     let is_key = |line: &str| line.strip_prefix('#').is_some_and(|rest| !rest.starts_with(' '));
     let lines = text.lines().map(|line| if is_key(line) { &line[1..] } else { line });
     let all: Vec<&str> = lines.collect();

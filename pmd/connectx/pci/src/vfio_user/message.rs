@@ -1,4 +1,4 @@
-//! Messages taken apart.
+//! Parsing of messages.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -6,36 +6,36 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::DmaMap;
 use rustix::io::Errno;
 
-/// Bytes of a header.
+/// Size of a header in bytes.
 pub const HEADER: usize = size_of::<Header>();
 /// Most bytes that one message reads or writes.
 pub const MAX_TRANSFER: usize = 1 << 16;
-/// Most bytes of a message.
+/// Largest message in bytes.
 pub const MAX_MESSAGE: usize = HEADER + 64 + MAX_TRANSFER;
-/// Most descriptors that come with a message; QEMU knows no more.
+/// Most descriptors of a message; QEMU supports no more.
 pub const MAX_FILES: usize = 16;
 
-/// Most pieces of memory that a client hands over.
+/// Most memory regions that a client may map.
 pub const MAX_DMA_MAPS: usize = 1024;
 
-/// What every message begins with.
+/// The header of every message.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Header {
-    /// The client's number of the message; stands in the answer.
+    /// The client's message ID, which the reply repeats.
     pub id: U16,
     /// See [`command`].
     pub command: U16,
-    /// Bytes of the message with this header.
+    /// Bytes of the message including this header.
     pub size: U32,
     /// See [`flag`].
     pub flags: U32,
-    /// Number of an error, in answers.
+    /// Error number, in replies.
     pub error: U32,
 }
 
 /// Commands.
-#[expect(missing_docs, reason = "the names say it")]
+#[expect(missing_docs, reason = "the names are self-explanatory")]
 pub mod command {
     pub const VERSION: u16 = 1;
     pub const DMA_MAP: u16 = 2;
@@ -52,13 +52,13 @@ pub mod command {
 
 /// Flags of a header.
 pub mod flag {
-    /// Low four bits: what the message is.
+    /// Low four bits: the type of message.
     pub const TYPE: u32 = 0xf;
-    /// An answer.
+    /// A reply.
     pub const ANSWER: u32 = 1;
-    /// The client wants no answer.
+    /// The client wants no reply.
     pub const NO_ANSWER: u32 = 0x10;
-    /// The answer is an error.
+    /// The reply is an error.
     pub const ERROR: u32 = 0x20;
 }
 
@@ -69,15 +69,15 @@ mod interrupt {
     pub(super) const TRIGGER: u32 = 0x20;
 }
 
-/// Bit of the flags of memory: the device may write.
+/// Flag of a memory mapping: the device may write.
 const WRITABLE: u32 = 2;
-/// Bit of the flags of an unmapping: everything.
+/// Flag of an unmapping: all memory.
 const UNMAP_ALL: u32 = 2;
 
 /// A part of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Access {
-    /// Where.
+    /// Offset.
     pub offset: u64,
     /// Region.
     pub region: u32,
@@ -85,25 +85,25 @@ pub struct Access {
     pub count: u32,
 }
 
-/// What is set of interrupts.
+/// A change of interrupts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InterruptSetting {
-    /// Kind.
+    /// Interrupt type.
     pub index: u32,
     /// First vector.
     pub first: u32,
-    /// How many.
+    /// Number of vectors.
     pub count: u32,
-    /// What comes with it.
+    /// Data of the change.
     pub how: How,
 }
 
-/// What comes with an interrupt setting.
+/// Data of a change of interrupts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How {
-    /// Descriptors to signal by.
+    /// Eventfds to signal.
     Eventfds,
-    /// Nothing: raise them, or with a count of 0 let all be.
+    /// None: raise the vectors, or with a count of 0 disable all.
     Nothing,
 }
 
@@ -117,25 +117,25 @@ pub enum Request<'a> {
         /// Minor.
         minor: u16,
     },
-    /// Memory.
+    /// Maps memory.
     Map(DmaMap),
-    /// No memory any more; `None` for nowhere.
+    /// Unmaps a range; `None` for all memory.
     Unmap(Option<(u64, u64)>),
-    /// What is the device?
+    /// Queries the device.
     DeviceInfo,
-    /// What is this region?
+    /// Queries a region.
     RegionInfo(u32),
-    /// What are these interrupts?
+    /// Queries an interrupt type.
     InterruptInfo(u32),
-    /// Interrupts.
+    /// Changes interrupts.
     SetInterrupts(InterruptSetting),
-    /// Read.
+    /// Reads a region.
     Read(Access),
-    /// Write.
+    /// Writes a region.
     Write(Access, &'a [u8]),
     /// Several writes.
     WriteMultiple(&'a [WriteRecord]),
-    /// Reset.
+    /// Resets the device.
     Reset,
 }
 
@@ -150,7 +150,7 @@ pub struct WriteRecord {
 }
 
 impl WriteRecord {
-    /// What is written where.
+    /// Target and data of the write.
     #[must_use]
     pub fn parts(&self) -> Option<(Access, &[u8])> {
         let access = Access { offset: self.offset.get(), region: self.region.get(), count: self.count.get() };
@@ -158,12 +158,12 @@ impl WriteRecord {
     }
 }
 
-/// A fixed part at the begin of a body.
+/// Splits a fixed-size structure off the start of a body.
 fn head<T: FromBytes + Unaligned + Immutable + KnownLayout>(body: &[u8]) -> Result<(&T, &[u8]), Errno> {
     T::ref_from_prefix(body).map_err(|_| Errno::INVAL)
 }
 
-/// Takes the body of a request apart.
+/// Parses the body of a request.
 pub fn parse(code: u16, body: &[u8]) -> Result<Request<'_>, Errno> {
     Ok(match code {
         command::VERSION => {

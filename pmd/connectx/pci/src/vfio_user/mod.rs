@@ -1,7 +1,9 @@
-//! vfio-user, the server's side: a PCI device behind a UNIX socket, for a virtual machine monitor that attaches it to its guest.
+//! vfio-user, server side: a PCI device behind a UNIX socket, for a virtual machine monitor that attaches it
+//! to its guest.
 //!
-//! Of the protocol what such a client needs of one PCI device. [`message`] takes messages apart, [`session`] answers them and
-//! asks the [`Device`]; neither does I/O. [`socket`] moves bytes and descriptors. All integers are little endian.
+//! It implements what such a client needs for one PCI device. [`message`] parses messages, and [`session`]
+//! answers them with the help of the [`Device`]; neither does I/O. [`socket`] transfers bytes and
+//! descriptors. All integers are little endian.
 
 pub mod message;
 pub mod session;
@@ -19,59 +21,60 @@ pub const CONFIGURATION: u32 = 7;
 pub const REGIONS: u32 = 9;
 /// Interrupt index of MSI-X.
 pub const MSIX: u32 = 2;
-/// Kinds of interrupts of a PCI device.
+/// Interrupt types of a PCI device.
 pub const INTERRUPTS: u32 = 5;
 
-/// Memory of the guest.
+/// A mapping of guest memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DmaMap {
-    /// Where it begins in the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// Address by which the device calls it.
+    /// Address used by the device.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
     /// The device may write.
     pub writable: bool,
 }
 
-/// What is done with interrupts.
+/// A change of interrupts.
 #[derive(Debug)]
 pub enum Interrupts {
-    /// These vectors are signalled by these descriptors from now on; `None` for not at all.
+    /// Signals these vectors through these eventfds from now on; `None` disables a vector.
     Signal {
         /// First vector.
         first: u32,
-        /// One for each.
+        /// One for each vector.
         eventfds: Vec<Option<OwnedFd>>,
     },
-    /// No vector is signalled any more.
+    /// Disables all vectors.
     Off,
-    /// These vectors are raised at once.
+    /// Raises these vectors once.
     Raise {
         /// First vector.
         first: u32,
-        /// How many.
+        /// Number of vectors.
         count: u32,
     },
 }
 
-/// What is behind the socket. Refusals are told to the client; they do not end the session.
+/// The device behind the socket. Errors are returned to the client and do not end the session.
 pub trait Device {
-    /// Bytes of a region, 0 for one that is not there.
+    /// Size of a region in bytes; 0 if it does not exist.
     fn region_len(&self, index: u32) -> u64;
-    /// Interrupt vectors of a kind.
+    /// Number of interrupt vectors of a type.
     fn vectors(&self, index: u32) -> u32;
-    /// The guest has this memory; without a file the device cannot reach it.
+    /// Maps guest memory. Without a file the device cannot access it.
     fn map(&mut self, map: &DmaMap, file: Option<OwnedFd>) -> Result<(), Errno>;
-    /// The guest has no memory in this range any more; `None` for nowhere.
+    /// Unmaps guest memory in a range; `None` for all memory.
     fn unmap(&mut self, range: Option<(u64, u64)>) -> Result<(), Errno>;
-    /// Interrupts of MSI-X.
+    /// Changes the MSI-X interrupts.
     fn set_interrupts(&mut self, how: Interrupts) -> Result<(), Errno>;
-    /// Reads a region; all of it lies within.
+    /// Reads a region; the caller has checked the bounds.
     fn read(&mut self, region: u32, offset: u64, out: &mut [u8]);
-    /// Writes a region; all of it lies within.
+    /// Writes a region; the caller has checked the bounds.
     fn write(&mut self, region: u32, offset: u64, data: &[u8]);
-    /// As after power-on, but for memory and interrupts, which the client has its own words for.
+    /// Resets to the power-on state, except memory and interrupts, for which the client has separate
+    /// requests.
     fn reset(&mut self);
 }

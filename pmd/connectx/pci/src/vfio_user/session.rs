@@ -1,4 +1,4 @@
-//! A client's session: bytes and descriptors in, answers out.
+//! A client's session: processes bytes and descriptors, and produces replies.
 
 use std::os::fd::OwnedFd;
 
@@ -11,29 +11,29 @@ use super::message::{
 };
 use super::{BAR0, CONFIGURATION, Device, INTERRUPTS, Interrupts, MSIX, REGIONS};
 
-/// The version that is spoken; the minor number is the client's.
+/// Supported major version; the minor number is the client's.
 const MAJOR: u16 = 0;
-/// Regions that are read and written by messages.
+/// Flags of a region accessed by read and write messages.
 const READ_WRITE: u32 = 3;
-/// Interrupts that are signalled by eventfd, a number of which is fixed.
+/// Flags of interrupts signaled by eventfd, with a fixed number of vectors.
 const EVENTFD_NORESIZE: u32 = 9;
-/// A PCI device that can be reset.
+/// Flags of a PCI device that can be reset.
 const RESET_PCI: u32 = 3;
 
 /// Why a session ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Violation {
-    /// A message's size is less than its header's or more than there may be.
-    #[error("the client sent a message of {0} bytes; one has {HEADER} to {MAX_MESSAGE}")]
+    /// A message is shorter than its header or too long.
+    #[error("the client sent a message of {0} bytes; the limits are {HEADER} and {MAX_MESSAGE}")]
     Size(u32),
     /// Too many descriptors.
     #[error("the client sent more than {MAX_FILES} descriptors with one message")]
     Files,
-    /// A client of another version.
-    #[error("the client speaks version {0}.{1} of vfio-user, this is version {MAJOR}")]
+    /// A client with another version.
+    #[error("the client uses version {0}.{1} of vfio-user; the supported version is {MAJOR}")]
     Version(u16, u16),
-    /// The first message was another one.
-    #[error("the client's first message is no version")]
+    /// The first message is not a version request.
+    #[error("the client's first message is not a version request")]
     NoVersion,
 }
 
@@ -47,13 +47,13 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session whose client has not spoken yet.
+    /// Creates a session before the first message.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Bytes that are missing of the message at hand. Whoever brings more mixes up which descriptors came with which message.
+    /// Bytes missing from the current message. Reading more would mix up the descriptors of two messages.
     pub fn wants(&self) -> Result<usize, Violation> {
         Ok(match self.header()? {
             None => HEADER - self.input.len(),
@@ -71,7 +71,8 @@ impl Session {
         }
     }
 
-    /// Takes what came in, [`Session::wants`] bytes at most. If that completes a message it is carried out. True if it did.
+    /// Processes received bytes, at most [`Session::wants`]. A complete message is executed; returns true in
+    /// this case.
     pub fn handle(
         &mut self,
         bytes: &[u8],
@@ -90,19 +91,19 @@ impl Session {
         let input = std::mem::take(&mut self.input);
         let files = std::mem::take(&mut self.files);
         self.message(&header, input.get(HEADER..).unwrap_or_default(), files, device)?;
-        // Its memory serves the next one.
+        // Reuse the buffer.
         self.input = input;
         self.input.clear();
         Ok(true)
     }
 
-    /// What is to be sent.
+    /// Bytes to send.
     #[must_use]
     pub fn output(&self) -> &[u8] {
         &self.output
     }
 
-    /// The first bytes of it have been sent.
+    /// Removes bytes that were sent.
     pub fn sent(&mut self, bytes: usize) {
         self.output.drain(..bytes.min(self.output.len()));
     }
@@ -114,7 +115,7 @@ impl Session {
         files: Vec<OwnedFd>,
         device: &mut impl Device,
     ) -> Result<(), Violation> {
-        // There is nothing that we ask the client.
+        // A reply is invalid, because the server sends no requests.
         if header.flags.get() & flag::TYPE == flag::ANSWER {
             return Ok(());
         }
@@ -149,7 +150,7 @@ fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Carries a request out; the answer's body.
+/// Executes a request and returns the body of the reply.
 fn carry_out(
     request: &Request<'_>,
     body: &[u8],
@@ -225,7 +226,7 @@ fn carry_out(
     }
 }
 
-/// An access lies within a region that is there.
+/// Checks that an access lies within an existing region.
 fn within(access: &Access, device: &impl Device) -> Result<(), Errno> {
     let end = access.offset.checked_add(access.count.into()).ok_or(Errno::INVAL)?;
     let known = matches!(access.region, BAR0 | CONFIGURATION);
@@ -244,7 +245,7 @@ fn set_interrupts(
         return Err(Errno::INVAL);
     }
     if index != MSIX {
-        // Nothing to be set, and so it is.
+        // An empty change has no effect.
         return Ok(());
     }
     device.set_interrupts(match how {

@@ -1,4 +1,4 @@
-//! Bytes and descriptors in and out of a client's socket, without waiting.
+//! Nonblocking transfer of bytes and descriptors on a client's socket.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -12,16 +12,16 @@ use super::Device;
 use super::message::{MAX_FILES, MAX_MESSAGE};
 use super::session::{Session, Violation};
 
-/// Messages that are handled in one turn.
+/// Messages handled in one iteration.
 const MESSAGES: usize = 64;
 
-/// Why a client is gone.
+/// Why a client is disconnected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Gone {
-    /// It hung up.
-    #[error("the client has hung up")]
+    /// The client closed the connection.
+    #[error("the client has closed the connection")]
     HungUp,
-    /// It broke the protocol.
+    /// The client violated the protocol.
     #[error(transparent)]
     Violation(#[from] Violation),
     /// The socket failed.
@@ -29,7 +29,7 @@ pub enum Gone {
     Socket(#[from] Errno),
 }
 
-/// A client at its socket.
+/// A client on its socket.
 #[derive(Debug)]
 pub struct Client {
     socket: UnixStream,
@@ -44,24 +44,24 @@ impl AsFd for Client {
 }
 
 impl Client {
-    /// A client that has connected.
+    /// Creates a client from its connection.
     #[must_use]
     pub fn new(socket: UnixStream) -> Self {
         Self { socket, session: Session::new(), buffer: vec![0; MAX_MESSAGE] }
     }
 
-    /// True if answers wait for the client to take them.
+    /// True if replies wait for the client to read.
     #[must_use]
     pub fn is_held_up(&self) -> bool {
         !self.session.output().is_empty()
     }
 
-    /// Handles what is there. True if anything was.
+    /// Handles received messages. Returns true if there were any.
     pub fn turn(&mut self, device: &mut impl Device) -> Result<bool, Gone> {
         let mut worked = false;
         for _ in 0..MESSAGES {
             self.send()?;
-            // Who does not take answers gets no further ones.
+            // A client that does not read its replies gets no further ones.
             if self.is_held_up() || !self.receive(device)? {
                 break;
             }
@@ -71,7 +71,7 @@ impl Client {
         Ok(worked)
     }
 
-    /// Receives a part of a message. False if there was nothing.
+    /// Receives a part of a message. Returns false if there was nothing.
     fn receive(&mut self, device: &mut impl Device) -> Result<bool, Gone> {
         let wants = self.session.wants()?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];

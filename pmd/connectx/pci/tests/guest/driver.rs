@@ -1,14 +1,14 @@
-//! A driver of the guest: commands, queues, doorbells.
+//! The guest's driver: commands, queues, doorbells.
 
 use super::Guest;
 
-/// Where the command queue is.
+/// Address of the command queue.
 const QUEUE: u64 = 0x1000;
-/// Where mailboxes are: input, then output.
+/// Address of the mailboxes: input, then output.
 const INPUT_BOXES: u64 = 0x2_0000;
 const OUTPUT_BOXES: u64 = 0x8_0000;
 
-/// What came of a command: how its delivery went, its status, its output.
+/// Result of a command: delivery status, command status, output.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) delivery: u8,
@@ -22,7 +22,7 @@ impl Done {
     }
 }
 
-/// The input of a command: header, and space to put things in.
+/// The input of a command: header, and room for parameters.
 pub(crate) fn input(opcode: u16, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len.max(16)];
     bytes[..2].copy_from_slice(&opcode.to_be_bytes());
@@ -71,7 +71,7 @@ pub(crate) struct Completions {
     pub(crate) consumer: u32,
 }
 
-/// A queue pair: 64 receives of 32 bytes and 64 WQEBBs, on two pages anywhere.
+/// A queue pair: 64 receives of 32 bytes and 64 WQEBBs, on two scattered pages.
 #[derive(Clone, Debug)]
 pub(crate) struct QueuePair {
     pub(crate) number: u32,
@@ -81,10 +81,10 @@ pub(crate) struct QueuePair {
     pub(crate) received: u16,
 }
 
-/// The driver's own doorbell page, the first that it gets.
+/// The driver's own doorbell page, the first that it allocates.
 pub(crate) const UAR: u32 = 0x10;
 
-/// Where a doorbell page has one of its doorbells.
+/// Offset of a doorbell in BAR 0.
 pub(crate) const fn doorbell(page: u32, offset: u64) -> u64 {
     page as u64 * 4096 + offset
 }
@@ -96,13 +96,13 @@ pub(crate) const SERVICE_UD: u8 = 2;
 pub(crate) const QKEY: u32 = 0x0b1b;
 
 impl Guest {
-    /// Tells the device where commands are.
+    /// Writes the address of the command queue to the device.
     pub(crate) fn set_queue(&mut self) {
         self.write(0, 0x10, &0u32.to_be_bytes());
         self.write(0, 0x14, &(QUEUE as u32).to_be_bytes());
     }
 
-    /// Lays a command down in an entry.
+    /// Writes a command to an entry.
     pub(crate) fn lay(&mut self, index: u64, bytes: &[u8], room: usize) {
         let mut entry = vec![0; 64];
         entry[0] = 7;
@@ -129,7 +129,7 @@ impl Guest {
         self.put(QUEUE + index * 64, &entry);
     }
 
-    /// Rings for an entry and says what came of it; `None` if the device keeps it.
+    /// Rings for an entry and returns its result; `None` if the device keeps it.
     pub(crate) fn ring(&mut self, index: u64, room: usize) -> Option<Done> {
         self.write(0, 0x18, &(1u32 << index).to_be_bytes());
         let entry = self.get(QUEUE + index * 64, 64);
@@ -155,7 +155,7 @@ impl Guest {
         done
     }
 
-    /// What a driver does first.
+    /// The start of a driver.
     pub(crate) fn probe(&mut self) -> Events {
         self.set_queue();
         for op in [0x104, 0x10a, 0x107, 0x108] {
@@ -165,7 +165,7 @@ impl Guest {
         self.command(&input(0x102, 16), 16);
         let uar = self.command(&input(0x802, 16), 16).number();
         assert_eq!(uar, UAR);
-        // Events of all kinds but completions and commands.
+        // Events of all types except completions and commands.
         self.create_eq(0, !(1 | 1 << 10))
     }
 
@@ -286,12 +286,12 @@ impl Guest {
         QueuePair { number, pages, record, posted: 0, received: 0 }
     }
 
-    /// RESET to RTS; `remote` for a connection: LID and queue pair.
+    /// RESET to RTS; `remote` is the LID and queue pair of a connection's peer.
     pub(crate) fn open(&mut self, qp: &QueuePair, remote: Option<(u16, u32)>) {
         self.move_on(qp.number, remote, &[0x502, 0x503, 0x504]);
     }
 
-    /// Transitions, in their order, at port 1.
+    /// Transitions in order, at port 1.
     pub(crate) fn move_on(&mut self, qp: u32, remote: Option<(u16, u32)>, transitions: &[u16]) {
         for &op in transitions {
             let bytes = self.transition(op, qp, 1, remote);
@@ -299,7 +299,8 @@ impl Guest {
         }
     }
 
-    /// A transition of a queue pair at a port. Drivers of datagrams name the port in the first one only.
+    /// A transition of a queue pair at a port. Drivers of datagram queue pairs name the port only in the
+    /// first one.
     pub(crate) fn transition(&self, op: u16, qp: u32, port: u8, remote: Option<(u16, u32)>) -> Vec<u8> {
         let mut bytes = about(op, qp);
         bytes.resize(0x110, 0);
@@ -309,7 +310,7 @@ impl Guest {
         }
         put32(c, 0xa8, QKEY);
         c[8] = 4 << 5;
-        // Four reads out, two in; the other end may read and write.
+        // Four reads out, two in; the peer may read and write.
         c[0x71] = 2 << 5;
         c[0x91] = 1 << 5;
         c[0x92] = 0xc0;
@@ -329,7 +330,7 @@ impl Guest {
         done.output[0x18] >> 4
     }
 
-    /// Posts a receive of one piece.
+    /// Posts a receive of one segment.
     pub(crate) fn receive(&mut self, qp: &mut QueuePair, piece: [u8; 16]) {
         let at = u64::from(qp.received % RECEIVES) * 32;
         self.put(qp.pages[0] + at, &piece);
@@ -340,18 +341,18 @@ impl Guest {
         self.put(qp.record, &u32::from(qp.received).to_be_bytes());
     }
 
-    /// Posts a send whose body lies behind its control segment, and rings.
+    /// Posts a send with the body behind its control segment, and rings.
     pub(crate) fn post_send(&mut self, qp: &mut QueuePair, opcode: u8, body: &[u8]) {
         let first = self.lay_send(qp, opcode, body);
         self.ring_send(first);
     }
 
-    /// Rings for what was laid down.
+    /// Rings for posted requests.
     pub(crate) fn ring_send(&mut self, first: [u8; 8]) {
         self.write(0, doorbell(UAR, 0x800), &first);
     }
 
-    /// Lays a send down without ringing; what to ring with.
+    /// Writes a send without ringing; returns the doorbell value.
     pub(crate) fn lay_send(&mut self, qp: &mut QueuePair, opcode: u8, body: &[u8]) -> [u8; 8] {
         self.lay_request(qp, opcode, 0, body)
     }
@@ -374,7 +375,7 @@ impl Guest {
     }
 }
 
-/// Opcode of a completion, and the syndrome if it is a failure: others have the time there.
+/// Opcode of a completion, and the syndrome of a failure: others have the time there.
 pub(crate) fn outcome(cqe: &[u8]) -> (u8, u8) {
     let opcode = cqe[63] >> 4;
     (opcode, if opcode < 0xd { 0 } else { cqe[55] })

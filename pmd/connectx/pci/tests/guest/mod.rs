@@ -1,5 +1,5 @@
-//! The guest's side, written apart from the device: a virtual machine monitor's messages, and a small mlx5 driver whose layouts are
-//! bytes.
+//! The guest's side, which shares no code with the device: a virtual machine monitor's messages, and a small
+//! mlx5 driver that writes its layouts as bytes.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -23,12 +23,12 @@ pub(crate) use driver::*;
 
 /// Bytes of the guest's memory.
 pub(crate) const MEMORY: u64 = 16 << 20;
-/// Where free pages begin.
+/// Address of the first free page.
 pub(crate) const FREE: u64 = 0x10_0000;
 pub(crate) const PORT: hca::PortNumber = hca::PortNumber(1);
 pub(crate) const SECOND: hca::PortNumber = hca::PortNumber(2);
 
-/// An answer: its error number, its body.
+/// A reply: its error number and body.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) error: u32,
@@ -43,10 +43,10 @@ pub(crate) struct Guest {
     pub(crate) memory: File,
     pub(crate) gone: Option<Gone>,
     next_id: u16,
-    /// First byte that no allocation has taken.
+    /// First byte that is not allocated.
     free: u64,
     pub(crate) vectors: Vec<OwnedFd>,
-    /// How far the device's clock is ahead of the real one.
+    /// Offset of the device's clock from the real one.
     ahead: Duration,
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn config(number: u64) -> HcaConfig {
 }
 
 impl Guest {
-    /// Connected; nothing said yet.
+    /// Connected, before the first message.
     pub(crate) fn silent() -> Self {
         Self::silent_with(config(1))
     }
@@ -98,21 +98,21 @@ impl Guest {
         }
     }
 
-    /// With its memory handed over, interrupts set up, a device that is bus master, a port that is active.
+    /// With its memory mapped, interrupts set up, bus mastering enabled, and an active port.
     pub(crate) fn new() -> Self {
         let mut guest = Self::silent();
         guest.introduce();
         guest
     }
 
-    /// The same, with a device of tables of some sizes.
+    /// The same, with a device of other table sizes.
     pub(crate) fn with_tables(tables: TableSizes) -> Self {
         let mut guest = Self::silent_with(HcaConfig { tables, ..config(1) });
         guest.introduce();
         guest
     }
 
-    /// The same, with a device of two ports, the second one active, too, with LID 8.
+    /// The same, with a device of two ports; the second is active with LID 8.
     pub(crate) fn with_two_ports() -> Self {
         let second_port = Some(HcaPort { guid: Guid(0x1002), cable: None });
         let mut guest = Self::silent_with(HcaConfig { second_port, ..config(1) });
@@ -135,7 +135,7 @@ impl Guest {
         self.hca.engine_mut().activate(PORT, Lid(7), Mtu::B4096).unwrap();
     }
 
-    /// The device works until it has nothing to do.
+    /// Runs the device until it has nothing to do.
     pub(crate) fn settle(&mut self) {
         for _ in 0..10_000 {
             let busy = match self.gone {
@@ -153,7 +153,7 @@ impl Guest {
                 return;
             }
         }
-        panic!("the device does not come to rest");
+        panic!("the device does not become idle");
     }
 
     /// The device's clock.
@@ -161,12 +161,12 @@ impl Guest {
         Instant::now() + self.ahead
     }
 
-    /// Lets the device's clock run on, without waiting.
+    /// Advances the device's clock, without waiting.
     pub(crate) fn pass(&mut self, time: Duration) {
         self.ahead += time;
     }
 
-    /// For as long as a time-out of the device may take, by its clock.
+    /// Waits for a timeout of the device, by its clock.
     pub(crate) fn wait(&mut self, time: Duration) {
         const STEP: Duration = Duration::from_micros(200);
         let mut left = time;
@@ -210,7 +210,7 @@ impl Guest {
         Answer { error, body }
     }
 
-    /// Without an answer, as writes are.
+    /// Sends a message without a reply, as writes are.
     pub(crate) fn post(&mut self, command: u16, body: &[u8]) {
         self.send(&message(0, command, 0x10, body), &[]);
         self.settle();
@@ -249,20 +249,20 @@ impl Guest {
         u32::from_be_bytes(answer.body[16..].try_into().unwrap())
     }
 
-    /// The bytes of an answer.
+    /// The bytes of a reply.
     pub(crate) fn take(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.socket.read_exact(&mut bytes).unwrap();
         bytes
     }
 
-    /// The client goes.
+    /// Disconnects the client.
     pub(crate) fn hang_up(&mut self) {
         self.socket.shutdown(std::net::Shutdown::Both).unwrap();
         self.settle();
     }
 
-    /// Another client comes.
+    /// Connects another client.
     pub(crate) fn connect_again(&mut self) {
         let (socket, theirs) = UnixStream::pair().unwrap();
         (self.socket, self.client, self.gone) = (socket, Client::new(theirs), None);
@@ -289,12 +289,12 @@ impl Guest {
         bytes
     }
 
-    /// All pages are free again: another kernel.
+    /// Frees all pages, as another kernel would.
     pub(crate) fn forget_pages(&mut self) {
         self.free = FREE;
     }
 
-    /// Fresh pages, zero, side by side.
+    /// Allocates zeroed contiguous pages.
     pub(crate) fn pages(&mut self, count: u64) -> u64 {
         let at = self.free;
         self.free += count * 4096;
@@ -303,20 +303,20 @@ impl Guest {
         at
     }
 
-    /// Fresh pages that lie apart and the wrong way round.
+    /// Allocates pages that are not contiguous, in descending order.
     pub(crate) fn scattered(&mut self, count: u64) -> Vec<u64> {
         let at = self.pages(2 * count);
         (0..count).map(|n| at + 2 * (count - 1 - n) * 4096).collect()
     }
 }
 
-/// The port goes down, which is an event.
+/// Takes the port down, which raises an event.
 pub(crate) fn down(g: &mut Guest) {
     g.hca.engine_mut().set_cable(PORT, None).unwrap();
     g.settle();
 }
 
-/// And comes up.
+/// Brings the port up again.
 pub(crate) fn up(g: &mut Guest) {
     g.hca.engine_mut().activate(PORT, Lid(7), Mtu::B4096).unwrap();
     g.settle();

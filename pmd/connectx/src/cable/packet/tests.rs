@@ -2,12 +2,13 @@ use std::time::{Duration, Instant};
 
 use super::super::{CableEnd, CableError, CableTrouble, CableUrl};
 
-/// A network namespace for this thread alone, with nothing but a loopback interface that is down. False if that may not be.
+/// Moves this thread to a new network namespace, which has only a loopback interface that is down. False
+/// without permission.
 fn own_namespace() -> bool {
-    // SAFETY: only the network namespace of this thread changes, which nothing else relies on.
+    // SAFETY: only the network namespace of this thread changes, and nothing else relies on it.
     let result = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
     if let Err(e) = result {
-        eprintln!("skipped: cannot make a network namespace: {e}");
+        eprintln!("skipped: cannot create a network namespace: {e}");
     }
     result.is_ok()
 }
@@ -35,7 +36,7 @@ fn frames_leave_and_arrive_and_the_interface_is_followed() {
         now += Duration::from_secs(1);
         end.poll(now);
         assert!(end.is_up(), "{:?}", end.trouble());
-        // What leaves by the loopback interface arrives by it; our own copy of it does not count.
+        // Frames sent on the loopback interface arrive on it; our own outgoing copies are ignored.
         for n in 0..40u8 {
             end.send_with(100 + usize::from(n), |frame| {
                 frame.fill(n);

@@ -3,10 +3,10 @@ use super::*;
 const SIZE: u32 = 32 << 10;
 
 impl Mapping {
-    /// Writes like a hostile partner.
+    /// Writes like a hostile process at the other end.
     fn scribble(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.len);
-        // SAFETY: just checked; the tests run in one thread.
+        // SAFETY: the range was just checked, and the tests run in one thread.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.as_ptr().add(offset), bytes.len())
         };
@@ -21,7 +21,7 @@ fn ring() -> (Arc<Mapping>, Producer, Consumer) {
 }
 
 #[test]
-fn places_that_do_not_fit_are_refused() {
+fn rings_that_do_not_fit_are_refused() {
     let memory = Arc::new(Mapping::anonymous(RING_HEADER + SIZE as usize).unwrap());
     for (base, size) in
         [(0, SIZE + 1), (0, 2 * SIZE), (128, SIZE), (4, SIZE), (usize::MAX, SIZE), (0, 4096), (0, 0)]
@@ -69,7 +69,7 @@ fn impossible_indices_and_lengths_are_found() {
         consumer.take_bare();
         memory.scribble(0, &8u32.to_ne_bytes());
         memory.scribble(RING_HEADER, &len.to_ne_bytes());
-        assert_eq!(consumer.pop(&mut inn), Err(Broken), "length {len:#x}, bare ones taken");
+        assert_eq!(consumer.pop(&mut inn), Err(Broken), "length {len:#x}, packets without CRCs accepted");
     }
     let (memory, mut producer, _) = ring();
     while producer.push(&[0; MAX_PACKET], Crcs::Present) == Ok(true) {}
@@ -78,7 +78,7 @@ fn impossible_indices_and_lengths_are_found() {
 }
 
 #[test]
-fn a_packet_without_crcs_breaks_the_rules_unless_that_was_agreed_to() {
+fn a_packet_without_crcs_violates_the_protocol_unless_agreed() {
     for agreed in [false, true] {
         let (_memory, mut producer, mut consumer) = ring();
         if agreed {
@@ -95,8 +95,8 @@ fn a_packet_without_crcs_breaks_the_rules_unless_that_was_agreed_to() {
 }
 
 #[test]
-fn packets_made_and_looked_at_in_place_are_those_that_are_copied() {
-    // SAFETY: the memory is this test's, with one producer and one consumer.
+fn packets_in_place_equal_those_that_are_copied() {
+    // SAFETY: the memory belongs to this test and has one producer and one consumer.
     let trust = unsafe { Trust::both_ends_are_ours() };
     let (_memory, mut producer, mut consumer) = ring();
     consumer.take_bare();
@@ -117,7 +117,7 @@ fn packets_made_and_looked_at_in_place_are_those_that_are_copied() {
         };
         assert_eq!(pushed, Ok(true));
         let same = |bytes: &[u8], how: Crcs| bytes == packet && how == crcs;
-        // Refused, it is shown again.
+        // A refused packet is passed again.
         assert_eq!(consumer.drain_in_place(trust, 9, |b, c| !same(b, c)), (0, Ok(())));
         let taken = match i % 4 {
             0 | 1 => consumer.drain(9, &mut inn, same),
@@ -143,7 +143,7 @@ fn no_scribbling_makes_a_reader_leave_the_ring() {
             consumer.take_bare();
         }
         for at in (0..SIZE as usize).step_by(8) {
-            // Mostly plausible lengths, sometimes a marker or nonsense.
+            // Mostly plausible lengths, sometimes a marker or an invalid value.
             let word = match roll() % 16 {
                 0 => WRAP,
                 1 => roll() as u32,
@@ -163,9 +163,9 @@ fn no_scribbling_makes_a_reader_leave_the_ring() {
 }
 
 #[test]
-fn nothing_is_counted_that_the_producer_did_not_put_in() {
+fn only_packets_of_the_producer_are_counted() {
     let (memory, producer, _) = ring();
-    // The other end writes where only we should.
+    // The other end writes to a field that only this end may write.
     memory.scribble(RING_HEADER, &8u32.to_ne_bytes());
     memory.scribble(0, &16u32.to_ne_bytes());
     assert_eq!(producer.left_behind(), 0);

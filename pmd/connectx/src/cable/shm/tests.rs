@@ -5,10 +5,10 @@ use super::super::{CableEnd, CableUrl, Transport};
 use super::*;
 
 const CHILD: &str = "IB_LINK_TEST_CHILD";
-/// For whatever has to happen, on a machine that may be busy.
+/// Upper bound for every wait, generous because the host may be busy.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A folder of our own, gone with the test.
+/// A temporary directory, removed with the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -43,7 +43,7 @@ impl Drop for Folder {
 struct Process(Child);
 
 impl Process {
-    /// Runs `echo_process` of this very test program.
+    /// Starts `echo_process` of this test program.
     fn start(role: &str, url: &CableUrl) -> Self {
         let program = std::env::current_exe().unwrap();
         let child = Command::new(program)
@@ -93,7 +93,7 @@ fn echo_process() {
     }
 }
 
-/// Polls until `done`, at most [`DEADLINE`].
+/// Polls until `done`, for at most [`DEADLINE`].
 fn wait(ends: &mut [&mut CableEnd], mut done: impl FnMut(&mut [&mut CableEnd]) -> bool) {
     let start = Instant::now();
     loop {
@@ -113,7 +113,7 @@ fn up(ends: &mut [&mut CableEnd]) -> bool {
     ends.iter().all(|e| e.is_up())
 }
 
-/// Sends packets through the other process and wants them back in order.
+/// Sends packets through the other process and expects them back in order.
 fn echo(end: &mut CableEnd, packets: u32) {
     let packet = |i: u32| {
         let mut p = vec![i as u8; 4 + (i as usize * 61) % (MAX_PACKET - 4)];
@@ -146,7 +146,7 @@ fn two_processes_and_a_killed_partner() {
         wait(&mut [&mut end], up);
         echo(&mut end, 3_000);
         other.kill();
-        // Not read by anyone any more.
+        // No process reads this any more.
         end.send_with(100, |_| {}).unwrap();
         end.poll(Instant::now() + CHECK);
         assert!(!end.is_up(), "noticed at the next check");
@@ -190,14 +190,14 @@ fn one_listener_one_connector() {
 }
 
 #[test]
-fn a_file_that_is_no_socket_stays() {
+fn a_file_that_is_not_a_socket_is_kept() {
     let folder = Folder::new("file");
     std::fs::write(folder.path(), "precious").unwrap();
     assert!(matches!(CableEnd::listen(&folder.url()), Err(CableError::InUse(_))));
     assert_eq!(std::fs::read(folder.path()).unwrap(), b"precious");
 }
 
-/// A connection of our own to the listener, to misbehave on.
+/// A raw connection to the listener, to misbehave on.
 fn raw(folder: &Folder) -> OwnedFd {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SOCKET, None).unwrap();
     rustix::net::connect(&socket, &SocketAddrUnix::new(folder.path()).unwrap()).unwrap();
@@ -208,7 +208,7 @@ fn raw(folder: &Folder) -> OwnedFd {
 fn hostile_connectors_are_cut_off() {
     let folder = Folder::new("hostile");
     let mut listener = CableEnd::listen(&folder.url()).unwrap();
-    // Nonsense instead of an answer.
+    // An invalid message instead of an answer.
     let socket = raw(&folder);
     rustix::net::send(&socket, b"ibfablnk nonsense", SendFlags::empty()).unwrap();
     wait(&mut [&mut listener], |ends| ends[0].counters().violations == 1);
@@ -227,8 +227,8 @@ fn hostile_connectors_are_cut_off() {
     assert_eq!(listener.receive(8, |_| {}), 0);
     assert!(!listener.is_up(), "at once");
     wait(&mut [&mut listener], |ends| ends[0].counters().violations == 2);
-    assert_eq!(rustix::fs::ftruncate(&file, 0), Err(Errno::PERM), "the memory cannot be taken away");
-    // It still serves honest ones.
+    assert_eq!(rustix::fs::ftruncate(&file, 0), Err(Errno::PERM), "the memory cannot be truncated");
+    // It still serves correct connectors.
     let mut honest = CableEnd::connect(&folder.url()).unwrap();
     wait(&mut [&mut listener, &mut honest], up);
 }
@@ -242,7 +242,7 @@ fn hostile_listeners_are_refused() {
     rustix::net::listen(&listener, 4).unwrap();
     let mut end = CableEnd::connect(&folder.url()).unwrap();
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Not sealed; sealed but too small; a size that is no power of two.
+    // Not sealed; sealed but too small; a size that is not a power of two.
     for (n, (seal, size, ring)) in
         [(false, memory_size(RING), RING), (true, 4096, RING), (true, memory_size(RING + 8), RING + 8)]
             .into_iter()
@@ -265,7 +265,7 @@ fn hostile_listeners_are_refused() {
     }
 }
 
-/// A listener of our own with its memory, to misbehave with, or to be of another time.
+/// A raw listener with its memory, to misbehave with, or to act as another version.
 fn raw_listener(folder: &Folder) -> OwnedFd {
     let listener =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SOCKET, None).unwrap();
@@ -274,7 +274,7 @@ fn raw_listener(folder: &Folder) -> OwnedFd {
     listener
 }
 
-/// What an end says to a listener that lays down this offer.
+/// An end's answer to a listener that makes this offer.
 fn answer_to(offer: u32, keep: bool) -> (Option<Answer>, Crcs) {
     let folder = Folder::new(&format!("offer-{offer:x}-{keep}"));
     let listener = raw_listener(&folder);
@@ -296,27 +296,28 @@ fn answer_to(offer: u32, keep: bool) -> (Option<Answer>, Crcs) {
     });
     let socket = socket.unwrap();
     wait(&mut [&mut end], up);
-    // Another offer afterwards is none.
+    // A later change of the offer has no effect.
     rustix::io::pwrite(&file, &(offer ^ 1).to_ne_bytes(), 64).unwrap();
     (handover::receive_answer(&socket).unwrap(), end.crcs())
 }
 
 #[test]
-fn crcs_are_left_out_only_where_the_listener_offers_that() {
+fn crcs_are_omitted_only_if_the_listener_offers_it() {
     let agreed = |bare| (Some(Answer::Attached { bare }), if bare { Crcs::Absent } else { Crcs::Present });
-    // A listener that knows nothing of it leaves a zero.
+    // An older listener leaves a zero.
     assert_eq!(answer_to(0, false), agreed(false));
     assert_eq!(answer_to(1, false), agreed(true));
     assert_eq!(answer_to(1, true), agreed(false));
-    // What this version does not know it does not agree to.
+    // Unknown offers are not accepted.
     for offer in [2, 3, u32::MAX] {
         assert_eq!(answer_to(offer, false), agreed(false));
     }
 }
 
 #[test]
-fn connectors_that_lie_about_crcs_are_cut_off() {
-    // (CRCs kept here, what the other end answers, a packet without CRCs that it sends, cut off)
+fn connectors_that_lie_about_crcs_are_disconnected() {
+    // (keep CRCs here, the other end's answer, whether it sends a packet without CRCs, whether it is
+    // disconnected)
     for (n, (keep, word, bare, cut)) in [
         (true, Word::AttachedBare, false, true),
         (true, Word::Attached, false, false),
@@ -349,7 +350,7 @@ fn connectors_that_lie_about_crcs_are_cut_off() {
             let length = 40 | if bare { 1 << 31 } else { 0 };
             rustix::io::pwrite(&file, &u32::to_ne_bytes(length), at + RING_HEADER as u64).unwrap();
             rustix::io::pwrite(&file, &48u32.to_ne_bytes(), at).unwrap();
-            // Nothing but zeros: neither a packet nor right CRCs. It does no harm.
+            // All zeros: neither a packet nor correct CRCs. It does no harm.
             listener.receive_as_sent(8, |bytes, crcs| {
                 seen.push((bytes.len(), crcs));
                 true
@@ -363,58 +364,59 @@ fn connectors_that_lie_about_crcs_are_cut_off() {
 }
 
 #[test]
-fn a_crowd_of_connectors_is_turned_away_a_few_at_a_time() {
+fn a_crowd_of_connectors_is_rejected_a_few_at_a_time() {
     let folder = Folder::new("crowd");
     let mut listener = CableEnd::listen(&folder.url()).unwrap();
     let mut first = CableEnd::connect(&folder.url()).unwrap();
     wait(&mut [&mut listener, &mut first], up);
     let crowd: Vec<_> = (0..4).map(|_| raw(&folder)).collect();
-    let told = |socket: &OwnedFd| matches!(handover::receive_hello(socket), Ok(Some(Hello::Busy)));
+    let is_rejected = |socket: &OwnedFd| matches!(handover::receive_hello(socket), Ok(Some(Hello::Busy)));
     listener.poll(Instant::now() + CHECK);
-    let (now, later): (Vec<_>, Vec<_>) = crowd.iter().partition(|socket| told(socket));
+    let (now, later): (Vec<_>, Vec<_>) = crowd.iter().partition(|socket| is_rejected(socket));
     assert_eq!((now.len(), later.len()), (ACCEPTS, 4 - ACCEPTS));
     let mut left = later;
     wait(&mut [&mut listener, &mut first], |_| {
-        left.retain(|socket| !told(socket));
+        left.retain(|socket| !is_rejected(socket));
         left.is_empty()
     });
     assert!(listener.is_up() && first.is_up());
 }
 
-/// True if a message waits on a descriptor.
-fn tells(waker: BorrowedFd<'_>) -> bool {
+/// True if a message is pending on a descriptor.
+fn is_readable(waker: BorrowedFd<'_>) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut fds = [PollFd::from_borrowed_fd(waker, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
 }
 
 #[test]
-fn an_end_that_rests_is_woken_once_and_one_that_does_not_never() {
+fn a_sleeping_end_is_woken_once_and_one_that_is_awake_never() {
     let folder = Folder::new("wake");
     let mut listener = CableEnd::listen(&folder.url()).unwrap();
     let mut connector = CableEnd::connect(&folder.url()).unwrap();
-    assert!(listener.rest().is_none() && connector.waker().is_none(), "nobody would tell");
+    assert!(listener.rest().is_none() && connector.waker().is_none(), "nothing would wake it");
     wait(&mut [&mut listener, &mut connector], up);
     let send = |end: &mut CableEnd| {
         end.send_with(100, |out| out.fill(7)).unwrap();
         end.flush();
     };
     send(&mut listener);
-    assert!(!tells(connector.waker().unwrap()), "it does not rest");
+    assert!(!is_readable(connector.waker().unwrap()), "it is awake");
     for _ in 0..3 {
-        // What came before does not wake.
-        assert!(!tells(connector.rest().unwrap()));
+        // Earlier packets do not wake it.
+        assert!(!is_readable(connector.rest().unwrap()));
         assert!(connector.receive(8, |_| {}) <= 2);
         send(&mut listener);
-        assert!(tells(connector.waker().unwrap()));
+        assert!(is_readable(connector.waker().unwrap()));
         send(&mut listener);
         let now = Instant::now();
         connector.rest();
         connector.poll(now);
-        assert!(!tells(connector.waker().unwrap()), "one message, taken at the next look");
+        assert!(!is_readable(connector.waker().unwrap()), "one message, consumed by the next check");
         assert_eq!(connector.receive(8, |_| {}), 2);
     }
-    // A message for a packet that was there before it is told, or who takes it would rest as if it had come to nothing.
+    // The wakeup of an earlier packet is reported. Otherwise the thread that consumed it would sleep as if
+    // nothing had arrived.
     listener.send_with(100, |_| {}).unwrap();
     assert_eq!(connector.receive(8, |_| {}), 1);
     connector.rest();
@@ -422,16 +424,16 @@ fn an_end_that_rests_is_woken_once_and_one_that_does_not_never() {
     listener.flush();
     connector.rest();
     assert!(connector.poll(Instant::now()) && connector.receive(8, |_| {}) == 0);
-    // The other way, and a packet that is sent before anyone flushes: upkeep does.
+    // The other direction, with a packet sent before any flush: upkeep flushes it.
     listener.rest();
     connector.send_with(100, |_| {}).unwrap();
     connector.poll(Instant::now());
-    assert!(tells(listener.waker().unwrap()));
+    assert!(is_readable(listener.waker().unwrap()));
     assert_eq!((listener.counters().violations, connector.counters().violations), (0, 0));
 }
 
 #[test]
-fn a_flood_of_wake_ups_is_taken_in_turn_and_other_words_end_the_cable() {
+fn a_flood_of_wakeups_is_consumed_in_parts_and_other_messages_end_the_cable() {
     let folder = Folder::new("flood");
     let mut listener = CableEnd::listen(&folder.url()).unwrap();
     let socket = raw(&folder);
@@ -447,8 +449,8 @@ fn a_flood_of_wake_ups_is_taken_in_turn_and_other_words_end_the_cable() {
     assert!(sent > WAKES, "{sent}");
     let now = Instant::now() + CHECK;
     listener.poll(now);
-    assert!(listener.is_up() && tells(listener.waker().unwrap()), "some are left");
-    wait(&mut [&mut listener], |ends| !tells(ends[0].waker().unwrap()));
+    assert!(listener.is_up() && is_readable(listener.waker().unwrap()), "some are left");
+    wait(&mut [&mut listener], |ends| !is_readable(ends[0].waker().unwrap()));
     rustix::net::send(&socket, &[WAKE, WAKE], SendFlags::empty()).unwrap();
     wait(&mut [&mut listener], |ends| !ends[0].is_up());
     assert_eq!(listener.counters().violations, 1);

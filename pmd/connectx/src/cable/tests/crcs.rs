@@ -1,4 +1,4 @@
-//! Which packets have CRCs: every kind of cable, with every wish of either end.
+//! Which packets have CRCs: every kind of cable, with every setting of either end.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -15,19 +15,19 @@ enum Make {
     Udp,
 }
 
-/// What an end wants, or has happen to it.
+/// Setting or disturbance of an end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wish {
     Nothing,
     KeepCrcs,
-    /// Faults that never happen while a test runs.
+    /// Faults that never occur while a test runs.
     Faults,
     Tap,
 }
 
 const WISHES: [Wish; 4] = [Wish::Nothing, Wish::KeepCrcs, Wish::Faults, Wish::Tap];
 
-/// A cable whose ends are up; the folder goes with it.
+/// A cable whose ends are up, with its temporary directory.
 struct Cable {
     ends: [CableEnd; 2],
     folder: Option<PathBuf>,
@@ -87,10 +87,10 @@ impl Cable {
         }
     }
 
-    /// Sends a packet from an end; what the other got, and how.
+    /// Sends a packet from an end and returns what the other received.
     fn carry(&mut self, from: usize, payload: &[u8]) -> (Vec<u8>, Crcs) {
         let len = headers().packet_len(payload.len());
-        let mut told = None;
+        let mut received_crcs = None;
         self.ends[from]
             .send(len, |out, crcs| {
                 let mut frame = headers().write(payload.len(), out).unwrap();
@@ -100,10 +100,10 @@ impl Cable {
                     Crcs::Absent => frame.leave_bare(),
                 };
                 assert_eq!(written, len);
-                told = Some(crcs);
+                received_crcs = Some(crcs);
             })
             .unwrap();
-        assert_eq!(told, Some(self.ends[from].crcs()));
+        assert_eq!(received_crcs, Some(self.ends[from].crcs()));
         self.ends[from].flush();
         let mut got = None;
         self.until(|ends| {
@@ -141,7 +141,7 @@ fn payload(n: usize) -> Vec<u8> {
 }
 
 #[test]
-fn crcs_are_left_out_where_both_ends_may_and_are_right_everywhere_else() {
+fn crcs_are_omitted_if_both_ends_agree_and_are_correct_otherwise() {
     let options = |wish| match wish {
         Wish::KeepCrcs => "crc=keep",
         Wish::Faults => "loss=1e-300",
@@ -165,7 +165,7 @@ fn crcs_are_left_out_where_both_ends_may_and_are_right_everywhere_else() {
             for (from, wish) in [(0, near), (1, far)] {
                 for n in [0, 1, 3, 64, 1000, 4096] {
                     let (bytes, crcs) = cable.carry(from, &payload(n));
-                    // A capture shows what was sent, so that has CRCs.
+                    // A capture records packets with CRCs as they were sent.
                     let expected = if agreed && wish != Wish::Tap { Crcs::Absent } else { Crcs::Present };
                     assert_eq!(crcs, expected, "{case:?} from {from}");
                     assert_eq!(crc::verify(&bytes), crcs == Crcs::Present, "{case:?} from {from}");
@@ -176,19 +176,19 @@ fn crcs_are_left_out_where_both_ends_may_and_are_right_everywhere_else() {
             for reader in captures.iter_mut().flatten() {
                 let (mut captured, mut bytes) = (0, Vec::new());
                 while reader.pop(&mut bytes).is_some() {
-                    assert!(crc::verify(&bytes), "{case:?}: a capture has right CRCs");
+                    assert!(crc::verify(&bytes), "{case:?}: a capture has correct CRCs");
                     captured += 1;
                 }
                 assert_eq!(captured, 12, "{case:?}");
             }
         }
     }
-    // Two kinds of memory: neither end refuses in 4 of 16, half of whose ends have taps.
+    // Two kinds of memory; neither end keeps CRCs in 4 of 16 cases, and half of their ends have taps.
     assert_eq!(bare, 2 * 4 * 6);
 }
 
 #[test]
-fn who_asks_for_crcs_gets_right_ones() {
+fn a_sender_that_requests_crcs_gets_correct_ones() {
     for make in [Make::Pair, Make::SharedMemory] {
         let mut cable = Cable::new(make, ["", ""]);
         let len = headers().packet_len(100);
@@ -209,7 +209,7 @@ fn who_asks_for_crcs_gets_right_ones() {
 }
 
 #[test]
-fn a_packet_goes_on_as_it_came_or_with_crcs_where_it_needs_them() {
+fn a_forwarded_packet_gets_crcs_only_if_needed() {
     let mut whole = vec![0; headers().packet_len(200)];
     headers().write_packet(&payload(200), &mut whole).unwrap();
     let mut bare = whole.clone();
@@ -244,7 +244,7 @@ fn a_packet_goes_on_as_it_came_or_with_crcs_where_it_needs_them() {
         assert_eq!(cross(&wrong, Crcs::Present), (wrong.clone(), Crcs::Present), "{case:?}");
         let expected = if takes_bare { (bare.clone(), Crcs::Absent) } else { (whole.clone(), Crcs::Present) };
         assert_eq!(cross(&bare, Crcs::Absent), expected, "{case:?}");
-        // Nothing, and too much, as with packets that are made here.
+        // An empty and an oversized packet, as with packets built here.
         let end = &mut cable.ends[0];
         assert_eq!(end.forward(&[], Crcs::Present), Ok(()));
         assert_eq!(end.forward(&[0; MAX_PACKET + 1], Crcs::Present), Ok(()));
@@ -269,7 +269,7 @@ fn damage_is_found_whichever_end_does_it() {
 }
 
 #[test]
-fn damage_that_begins_while_packets_pass_is_found() {
+fn damage_that_starts_during_traffic_is_detected() {
     for make in [Make::Pair, Make::SharedMemory] {
         let mut cable = Cable::new(make, ["", ""]);
         assert_eq!(cable.carry(0, &payload(100)).1, Crcs::Absent);

@@ -3,11 +3,12 @@
 //! | datagram | bytes |
 //! |---|---|
 //! | packet | the packet, then the trailer: session of the sender (u64), session of the receiver (u64), code |
-//! | hello | magic and version (8), session of the sender (u64), session that it has heard (u64), 1 if it leaves (u8), code |
+//! | hello | magic and version (8), session of the sender (u64), session received by the sender (u64), 1 if it leaves (u8), code |
 //!
-//! Numbers are big endian. The code is there if the ends have a key: SipHash-2-4 over all bytes before it (8 bytes).
-//! A hello begins with 0xff, which no packet does: the low half of a packet's first byte is the link version, 0
-//! (IBA 7.7.3). There is no sequence number: a datagram that is recorded can be sent again in the same session.
+//! Numbers are big endian. The code is present if the ends have a key: SipHash-2-4 over all bytes before it
+//! (8 bytes). A hello begins with 0xff, which no packet does: the low half of a packet's first byte is the
+//! link version, 0 (IBA 7.7.3). There is no sequence number: a recorded datagram can be replayed in the same
+//! session.
 
 use arrayvec::ArrayVec;
 
@@ -18,26 +19,26 @@ const MAGIC: [u8; 7] = *b"\xffIBLINK";
 const VERSION: u8 = 2;
 const HELLO_LEN: usize = 25;
 const SESSIONS_LEN: usize = 16;
-/// Most bytes that a datagram has behind its packet.
+/// Longest trailer of a packet in bytes.
 pub(in super::super) const MAX_TRAILER: usize = SESSIONS_LEN + CODE_LEN;
 
 /// Content of a hello.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Hello {
-    /// The sender's session: a random number, chosen when it starts and again each time that it gives the other end up.
+    /// The sender's session: a random number, drawn at start and whenever it declares the other end dead.
     pub(super) session: u64,
-    /// The session of ours that the sender has heard of; 0 for none.
+    /// The session that the sender has received from us; 0 for none.
     pub(super) heard: u64,
     /// The sender is about to leave.
     pub(super) bye: bool,
 }
 
-/// Why a datagram is no hello of this cable.
+/// Why a datagram is not a hello of this cable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BadHello {
     /// Neither a packet nor a hello.
     NoHello,
-    /// A hello of another version of the protocol.
+    /// A hello of another protocol version.
     OtherVersion,
     /// Its code is missing, wrong, or not expected.
     OtherKey,
@@ -51,7 +52,7 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    /// Those of the other direction.
+    /// The session numbers of the other direction.
     pub(super) const fn reversed(self) -> Self {
         Self { sender: self.receiver, receiver: self.sender }
     }
@@ -61,12 +62,12 @@ impl Sessions {
     }
 }
 
-/// True if a datagram is a packet with its trailer, by its first byte.
+/// True if a datagram is a packet with its trailer, according to its first byte.
 pub(super) fn is_packet(datagram: &[u8]) -> bool {
     datagram.first().is_some_and(|byte| byte & 0xf == 0)
 }
 
-/// Writes and checks datagrams, with a key or without.
+/// Encodes and checks datagrams, with or without a key.
 #[derive(Debug)]
 pub(super) struct Codec {
     key: Option<CableKey>,
@@ -81,7 +82,7 @@ impl Codec {
         self.key.as_ref().map(|key| key.code(parts))
     }
 
-    /// Splits the code off; `None` if it is missing or wrong.
+    /// Splits off the code; `None` if it is missing or wrong.
     fn verified<'d>(&self, datagram: &'d [u8]) -> Option<&'d [u8]> {
         if self.key.is_none() {
             return Some(datagram);
@@ -96,7 +97,7 @@ impl Codec {
         sessions.into_iter().chain(self.code(&[packet, &sessions]).into_iter().flatten()).collect()
     }
 
-    /// The packet of a datagram, if the trailer is right.
+    /// The packet of a datagram, if the trailer is correct.
     pub(super) fn open<'d>(&self, datagram: &'d [u8], sessions: Sessions) -> Option<&'d [u8]> {
         // The sessions first: they are cheaper to check.
         let code_len = if self.key.is_some() { CODE_LEN } else { 0 };
@@ -105,7 +106,7 @@ impl Codec {
         self.verified(datagram).map(|_| packet)
     }
 
-    /// A hello's datagram.
+    /// Encodes a hello.
     pub(super) fn hello(&self, hello: Hello) -> ArrayVec<u8, { HELLO_LEN + CODE_LEN }> {
         let mut bytes = ArrayVec::new();
         bytes.extend(MAGIC.into_iter().chain([VERSION]));
@@ -117,7 +118,7 @@ impl Codec {
         bytes
     }
 
-    /// Reads a hello.
+    /// Decodes a hello.
     pub(super) fn parse_hello(&self, datagram: &[u8]) -> Result<Hello, BadHello> {
         let (&version, rest) =
             datagram.strip_prefix(&MAGIC).and_then(<[u8]>::split_first).ok_or(BadHello::NoHello)?;

@@ -16,7 +16,7 @@ fn datagram(hello: Hello) -> Vec<u8> {
     Codec::new(None).hello(hello).to_vec()
 }
 
-/// Polls with a clock that runs 5 ms a round, until `done`.
+/// Polls with a clock that advances 5 ms per round, until `done`.
 fn run(now: &mut Instant, ends: &mut [&mut CableEnd], mut done: impl FnMut(&mut [&mut CableEnd]) -> bool) {
     for _ in 0..2_000 {
         *now += Duration::from_millis(5);
@@ -32,7 +32,7 @@ fn run(now: &mut Instant, ends: &mut [&mut CableEnd], mut done: impl FnMut(&mut 
 }
 
 #[test]
-fn two_ends_find_each_other_carry_packets_and_notice_a_restart() {
+fn two_ends_connect_carry_packets_and_detect_a_restart() {
     let (a, b) = ports();
     let now = &mut Instant::now();
     let mut one = CableEnd::listen(&url(a, b)).unwrap();
@@ -77,7 +77,7 @@ fn silence_takes_the_link_down() {
 }
 
 #[test]
-fn a_machine_that_stood_still_takes_nobody_for_dead_who_lives() {
+fn a_stalled_host_does_not_declare_a_live_peer_dead() {
     let (a, b) = ports();
     let now = &mut Instant::now();
     let mut one = CableEnd::listen(&url(a, b)).unwrap();
@@ -94,7 +94,7 @@ fn a_machine_that_stood_still_takes_nobody_for_dead_who_lives() {
         }
         assert_eq!([one.counters().downs, two.counters().downs], [0, 0]);
     }
-    // One that has gone meanwhile is missed all the same, and standing still again and again excuses once.
+    // A peer that has gone meanwhile is still detected, and repeated stalls are excused once.
     let begin = *now;
     while one.is_up() {
         *now += 2 * STILL;
@@ -106,13 +106,14 @@ fn a_machine_that_stood_still_takes_nobody_for_dead_who_lives() {
 }
 
 #[test]
-fn what_one_end_takes_for_the_end_both_take_for_it() {
+fn a_session_that_one_end_ends_ends_at_both() {
     let (a, b) = ports();
     let now = &mut Instant::now();
     let mut one = CableEnd::listen(&url(a, b)).unwrap();
     let mut two = CableEnd::connect(&url(b, a)).unwrap();
     run(now, &mut [&mut one, &mut two], |ends| ends.iter().all(|e| e.is_up()));
-    // One end hears nothing for too long, a process that had no processor for instance; by the other's clock it was not so long.
+    // One end receives nothing for too long, for example because its process had no CPU. By the other's clock
+    // the time was shorter.
     let mut others = *now;
     run(now, &mut [&mut one], |ends| !ends[0].is_up());
     let mut was_down = false;
@@ -130,7 +131,7 @@ fn what_one_end_takes_for_the_end_both_take_for_it() {
         }
     }
     assert!(was_down && one.is_up() && two.is_up());
-    // Each once, and it stays so.
+    // Each went down once, and they stay up.
     for _ in 0..400 {
         *now += Duration::from_millis(5);
         others += Duration::from_millis(5);
@@ -158,7 +159,7 @@ fn strangers_and_odd_datagrams_do_no_harm() {
     partner.send_to(&[0; MAX_PACKET + MAX_TRAILER + 1], a).unwrap();
     run(now, &mut [&mut one], |ends| ends[0].counters().rx_invalid == 3);
     assert!(!one.is_up());
-    // A hello that echoes another life of ours does not bring the cable up either.
+    // A hello that repeats an earlier session of ours does not bring the cable up either.
     partner.send_to(&datagram(Hello { heard: 99, ..hello }), a).unwrap();
     partner.send_to(b"\xff", a).unwrap();
     run(now, &mut [&mut one], |ends| ends[0].counters().rx_invalid == 4);
@@ -180,7 +181,7 @@ fn a_flood_of_odd_datagrams_ends_a_turn_as_packets_do() {
     }
     one.receive(4, |_| {});
     assert!((1..=4).contains(&one.counters().rx_invalid), "{:?}", one.counters());
-    // They are all taken in time.
+    // All are eventually consumed.
     while one.counters().rx_invalid < 10 * BATCH as u64 {
         let before = one.counters().rx_invalid;
         one.receive(BATCH, |_| {});
@@ -189,7 +190,7 @@ fn a_flood_of_odd_datagrams_ends_a_turn_as_packets_do() {
 }
 
 #[test]
-fn a_hello_of_somebody_who_has_not_heard_us_does_not_take_the_cable_down() {
+fn a_hello_without_our_session_number_does_not_take_the_cable_down() {
     let (a, b) = ports();
     let now = &mut Instant::now();
     let mut one = CableEnd::listen(&url(a, b)).unwrap();
@@ -207,7 +208,7 @@ fn a_hello_of_somebody_who_has_not_heard_us_does_not_take_the_cable_down() {
     let say = |hello: Hello| partner.send(&datagram(hello)).unwrap();
     say(Hello { session: 5, heard: ours, bye: false });
     run(now, &mut [&mut one], |ends| ends[0].is_up());
-    // With the right address on it, but without the number that only the other end has been told.
+    // With the correct source address, but without the session number that only the other end knows.
     for (session, heard, bye) in [(6, 0, false), (6, 99, false), (6, 0, true), (5, 0, true), (5, 99, true)] {
         say(Hello { session, heard, bye });
     }
@@ -218,8 +219,8 @@ fn a_hello_of_somebody_who_has_not_heard_us_does_not_take_the_cable_down() {
     }
     assert!(one.is_up());
     assert_eq!(one.counters().downs, 0);
-    // An end that began anew without a word has heard us, by our next hello, and then by that of our next session. It says so again and
-    // again: the cable is seen to be down first.
+    // An end that restarted silently has received our next hello, and then the one of our next session. It
+    // repeats itself, because the cable must first be seen down.
     partner.set_nonblocking(true).unwrap();
     let mut ours = ours;
     run(now, &mut [&mut one], |ends| {
@@ -231,7 +232,7 @@ fn a_hello_of_somebody_who_has_not_heard_us_does_not_take_the_cable_down() {
         ends[0].receive(8, |_| {});
         ends[0].counters().ups == 2
     });
-    // A parting word of the true one counts.
+    // A goodbye of the real peer counts.
     say(Hello { session: 7, heard: ours, bye: true });
     run(now, &mut [&mut one], |ends| {
         ends[0].receive(8, |_| {});
@@ -239,7 +240,7 @@ fn a_hello_of_somebody_who_has_not_heard_us_does_not_take_the_cable_down() {
     });
 }
 
-/// An end with a partner that the test speaks for, and the session numbers of what the partner sends.
+/// An end whose peer is the test, and the session numbers that the peer sends.
 fn with_partner(key: Option<CableKey>) -> (CableEnd, UdpSocket, Sessions) {
     let (a, b) = ports();
     let now = &mut Instant::now();
@@ -258,7 +259,7 @@ fn with_partner(key: Option<CableKey>) -> (CableEnd, UdpSocket, Sessions) {
     (one, partner, Sessions { sender: 5, receiver: ours })
 }
 
-/// Receives until this number of datagrams was taken or dropped; returns the packets that were taken.
+/// Receives until this number of datagrams was taken or dropped; returns the packets taken.
 fn take(end: &mut CableEnd, datagrams: u64) -> Vec<Vec<u8>> {
     let mut taken = Vec::new();
     while taken.len() as u64 + end.counters().rx_forged + end.counters().rx_invalid < datagrams {
@@ -364,8 +365,8 @@ fn an_icmp_error_is_counted_and_does_not_take_the_cable_down() {
     for key in [None, Some(CableKey::new([7; 16]))] {
         let (mut one, partner, sessions) = with_partner(key.clone());
         let (address, peer) = (partner.local_addr().unwrap(), partner.peer_addr().unwrap());
-        // Nobody listens there for a while: the network reports each packet as
-        // undeliverable, as a forger would.
+        // No process listens there for a while: the network reports each packet as undeliverable, as a forger
+        // could.
         drop(partner);
         while one.counters().socket_errors < 3 {
             one.send_with(60, |packet| packet.fill(0x70)).unwrap();
@@ -402,11 +403,11 @@ fn a_packet_that_its_receiver_refuses_is_one_sign_of_life() {
         while !refuse(&mut one) {
             std::thread::yield_now();
         }
-        // Later than the clock that brought it up, which ran for 10 s at most.
+        // Later than the clock that brought it up, which ran for at most 10 s.
         let mut now = Instant::now() + Duration::from_secs(10);
         partner.send(&[&packet[..], &trailer].concat()).unwrap();
         one.poll(now);
-        assert_eq!(take(&mut one, 2), [packet; 2], "it is taken in the end");
+        assert_eq!(take(&mut one, 2), [packet; 2], "it is finally taken");
         partner.send(&[&packet[..], &trailer].concat()).unwrap();
         while !refuse(&mut one) {
             std::thread::yield_now();
@@ -427,7 +428,7 @@ fn packets_alone_keep_the_cable_up() {
         let (mut one, partner, sessions) = with_partner(key.clone());
         let packet = [0x70; 60];
         let trailer = Codec::new(key).trailer(&packet, sessions);
-        // Later than the clock that brought it up, which ran for 10 s at most.
+        // Later than the clock that brought it up, which ran for at most 10 s.
         let mut now = Instant::now() + Duration::from_secs(10);
         for _ in 0..30 {
             now += SILENCE / 4;
@@ -437,7 +438,7 @@ fn packets_alone_keep_the_cable_up() {
             assert_eq!(take(&mut one, 1), [packet]);
         }
         assert_eq!((one.is_up(), one.counters().downs), (true, 0));
-        // Packets of another session are no sign of life.
+        // Packets of another session do not prove that the peer is alive.
         for _ in 0..8 {
             now += SILENCE / 4;
             one.poll(now);
@@ -463,7 +464,7 @@ fn a_restart_is_no_forgery_and_a_refused_hello_no_lasting_reason() {
     run(now, &mut [&mut one, &mut two], |ends| ends.iter().all(|e| e.is_up()));
     let forged = one.counters().rx_forged;
     assert_eq!(one.trouble(), None);
-    // It restarts without a farewell, while packets are on their way.
+    // It restarts without a goodbye while packets are in flight.
     let Kind::Udp(end) = &mut two.kind else { panic!() };
     end.session = life();
     end.peer = Peer::Unknown;

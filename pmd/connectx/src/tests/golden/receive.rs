@@ -1,5 +1,5 @@
-//! Receive rings as libmlx5 wrote them: the device takes the slots in the order of their links, lays messages down in the
-//! segments that they name, and says in its completions which slot it took.
+//! Receive rings recorded from libmlx5. The device consumes the slots in the order of their links, writes
+//! messages to the segments that they name, and reports the slots in its completions.
 
 use ib_wire::packet::{Bth, Extended, Headers, Lrh, Opcode};
 use ib_wire::{Lid, Mtu, PKey, Psn, Qpn};
@@ -13,7 +13,8 @@ use hca::WcStatus;
 
 /// Both releases of the library: they chain freed slots differently.
 const SHARED: [&str; 2] = ["srq.json", "rdma-core-64/srq.json"];
-/// These hold sizes and no bytes: no message can arrive. All that can be asked is whether the device takes the sizes.
+/// These contain sizes and no bytes, so no message can arrive. They only test whether the device accepts the
+/// sizes.
 const SIZES: [&str; 4] =
     ["initial_1024_wr_1_sge", "initial_4_wr_2_sge", "initial_4_wr_17_sge", "initial_4_wr_31_sge"];
 /// Work requests and the slots that they became.
@@ -30,7 +31,7 @@ const OUT_OF_ORDER: &str = "consume_out_of_order_and_repost";
 const RECORD: &str = "doorbell_record_wraps_at_65536";
 
 #[test]
-fn the_shared_families_hold_what_is_replayed_here() {
+fn the_shared_families_contain_the_replayed_vectors() {
     for file in SHARED {
         let names: Vec<_> = family(file).iter().map(|v| v["name"].as_str().unwrap().to_owned()).collect();
         let known = [&CREATED[..], &SIZES, &POSTED, &[OUT_OF_ORDER, RECORD]].concat();
@@ -71,7 +72,7 @@ fn a_ring_as_created_is_taken_in_the_order_of_its_links() {
                 for slot in 0..granted {
                     bench.deliver(&all[slot..=slot], 100, slot as u16, name);
                 }
-                // The slot in front of the library's wait queue closes the circle.
+                // The slot before the library's wait queue closes the circle.
                 if service.kind == QpKind::Ud {
                     bench.is_dry(name);
                     bench.record(&(granted as u32 + 2).to_be_bytes());
@@ -86,7 +87,7 @@ fn a_ring_as_created_is_taken_in_the_order_of_its_links() {
     assert_eq!(run, 2 * CREATED.len());
 }
 
-/// A bench with what a vector of shared queues posts, all in place.
+/// A bench with the posted entries of a shared-queue vector in memory.
 fn posted(service: Service, file: &str, vector: &Value, key: fn(u32) -> u32) -> Bench {
     let bench = Bench::of_shared(service, file, &vector["srq"]);
     for wqe in array(&vector["wqes"]) {
@@ -134,7 +135,7 @@ fn the_keys_of_the_library_count_with_their_tags() {
     for file in SHARED {
         for name in POSTED {
             let vector = named(file, name);
-            // Not a byte is changed here, and the first segment's key alone is there.
+            // No byte is changed here, and only the first segment's key exists.
             let all: Vec<_> = array(&vector["posted"]).iter().map(|r| sges(r, |key| key)).collect();
             let Some(&first) = all[0].first() else { continue };
             let firsts: Vec<_> = all.iter().map(|s| s[0]).collect();
@@ -145,7 +146,7 @@ fn the_keys_of_the_library_count_with_their_tags() {
             }
             one += 1;
             if all[0].len() > 1 {
-                // It reaches the others' addresses as well: nothing but the tag says that they are not its own.
+                // It covers the others' addresses as well: only the tag shows that they are not its own.
                 let reached: Vec<_> = all[0].iter().map(|s| Sge { key: first.key, ..*s }).collect();
                 let mut bench = posted(CONNECTED, file, &vector, |key| key);
                 bench.register(&reached);
@@ -157,13 +158,13 @@ fn the_keys_of_the_library_count_with_their_tags() {
     assert_eq!((one, more), (12, 8));
 }
 
-/// The slot that a step of the vector says it posts to.
+/// The slot that a step of the vector posts to.
 fn reposted(step: &Value) -> Option<u16> {
     step["step"].as_str().unwrap().strip_prefix("posted again: goes to slot ")?.parse().ok()
 }
 
-/// Plays the vector: messages come in, the library polls and writes links, and posts again. `late` has the new receives
-/// all posted before another message comes.
+/// Replays the vector: messages arrive, the library polls and writes links, and posts again. With `late`, all
+/// new receives are posted before another message arrives.
 fn consume(file: &str, late: bool) -> Vec<u16> {
     let vector = named(file, OUT_OF_ORDER);
     let three = named(file, "post_3");
@@ -192,7 +193,7 @@ fn consume(file: &str, late: bool) -> Vec<u16> {
     for step in steps {
         let what = step["step"].as_str().unwrap();
         if !step["error"].is_null() {
-            // The library refuses it: nothing reaches the device.
+            // The library rejects it: nothing reaches the device.
             continue;
         }
         for (slot, link) in step["links"].as_array().into_iter().flatten().enumerate() {
@@ -207,7 +208,7 @@ fn consume(file: &str, late: bool) -> Vec<u16> {
             waiting.push((slot, all[taken.len() + waiting.len()]));
         }
         if what == "posted 3" {
-            // The messages come before the library polls; it then does so in another order.
+            // The messages arrive before the library polls, which then happens in another order.
             waiting = (0..3).map(|slot| (slot, all[usize::from(slot)])).collect();
         }
         if what == "posted 3" || !late || waiting.len() == 3 {
@@ -226,7 +227,7 @@ fn consume(file: &str, late: bool) -> Vec<u16> {
 #[test]
 fn links_are_read_when_a_slot_is_taken() {
     for late in [false, true] {
-        // 44 chains freed slots behind the tail as it polls, 64 when it posts.
+        // Release 44 chains freed slots behind the tail when it polls, release 64 when it posts.
         assert_eq!(consume("srq.json", late), [0, 1, 2, 3, 2, 0]);
         assert_eq!(consume("rdma-core-64/srq.json", late), [0, 1, 2, 3, 0, 1]);
     }
@@ -280,13 +281,13 @@ fn messages_that_end_out_of_order_name_their_slots() {
                 .wire
                 .send_with(headers.packet_len(len), |out| _ = headers.write_packet(&payload, out))
                 .unwrap();
-            bench.turn();
+            bench.step();
             let got = bench.host.rcq.all();
             assert!(got.iter().all(|w| w.status == WcStatus::Success && w.user_index == i as u32));
             (got.iter().map(|w| w.counter).collect::<Vec<_>>(), payload)
         };
 
-        // Taken in the order 0, 1, 2; done in the order 2, 0, 1, as in the vector.
+        // Consumed in the order 0, 1, 2 and completed in the order 2, 0, 1, as in the vector.
         let steps = array(&vector["steps"]);
         dbrec.put(0, &hex(&steps[0]["state"]["dbrec"]));
         let (done, zero) = packet(&mut bench, 0, Opcode::RcSendFirst, 256);
@@ -345,7 +346,8 @@ fn the_record_of_a_shared_queue_goes_round() {
     assert_eq!(run, 10);
 }
 
-/// A bench with what a vector of plain receive queues posts, the device having taken all that came before.
+/// A bench with the posted entries of a plain receive queue vector, after the device has consumed all earlier
+/// ones.
 fn plain(service: Service, vector: &Value, key: fn(u32) -> u32) -> (Bench, u16) {
     let qp = &vector["qp"];
     let size = (number(&qp["rq_wqe_count"]) as usize, number(&qp["rq_stride"]) as usize);
@@ -375,7 +377,7 @@ fn plain_receives_of_the_library_are_filled() {
                 bench.register(&all.concat());
                 bench.is_dry(name);
                 if !is_ud {
-                    // The message that was refused goes on trying: begin anew.
+                    // The rejected message is retried: start again.
                     (bench, _) = plain(service, &vector, apart);
                     bench.register(&all.concat());
                 }
@@ -386,7 +388,7 @@ fn plain_receives_of_the_library_are_filled() {
             for len in lengths(&all[0]).into_iter().filter(|&n| n >= least) {
                 let (mut bench, first) = fresh();
                 for (i, (sges, wqe)) in all.iter().zip(array(&vector["wqes"])).enumerate() {
-                    // The counter goes on behind the ring's end; the slot is what is left of it.
+                    // The counter continues behind the end of the ring; the slot is its remainder.
                     let counter = first.wrapping_add(i as u16);
                     assert_eq!(u64::from(counter % 8), number(&wqe["slot"]), "{name}");
                     bench.deliver(sges, len, counter, name);
@@ -395,7 +397,7 @@ fn plain_receives_of_the_library_are_filled() {
             }
             let (mut bench, first) = fresh();
             if is_ud {
-                // No peer can cost a receive with a datagram that is too long.
+                // No peer can consume a receive with a datagram that is too long.
                 bench.send(total + 1 - least);
                 assert_eq!(bench.rig.b.drops(DropReason::ReceiveTooShort), 1, "{name}");
                 bench.deliver(&all[0], total, first, name);
@@ -403,7 +405,7 @@ fn plain_receives_of_the_library_are_filled() {
                 bench.fail(&all[0], total + 1, first, WcStatus::LocalLength, name);
             }
             if all[0].len() > 1 {
-                // As written, only the first key can be there; it reaches the others' addresses as well.
+                // As recorded, only the first key can exist; it covers the others' addresses as well.
                 let reached: Vec<_> = all[0].iter().map(|s| Sge { key: all[0][0].key, ..*s }).collect();
                 let (mut bench, first) = plain(service, &vector, |key| key);
                 bench.register(&reached);

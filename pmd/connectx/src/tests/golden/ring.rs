@@ -1,4 +1,4 @@
-//! A device with a receive ring of the library's in it, and a host that sends to it.
+//! A device with a receive ring recorded from the library, and a host that sends to it.
 
 use ib_wire::packet::GRH_LEN;
 use ib_wire::{Lid, Mtu};
@@ -14,9 +14,9 @@ use hca::{GlobalRoute, WcStatus};
 const QKEY: u32 = 0x0b1b;
 const QPN: u32 = 0x123;
 const USER_INDEX: u32 = 6;
-/// What a ring holds where nobody wrote: no length, key or address that works.
+/// Content of unwritten ring bytes: no valid length, key or address.
 const STALE: u8 = 0xee;
-/// What memory holds where nothing arrived.
+/// Content of memory where nothing arrived.
 const BLANK: u8 = 0xcd;
 
 /// Rings as created, with all their bytes.
@@ -30,7 +30,7 @@ pub(super) fn array(value: &Value) -> &[Value] {
     value.as_array().unwrap()
 }
 
-/// A segment as the work request names it.
+/// A segment as named by the work request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sge {
     pub(super) address: u64,
@@ -38,13 +38,13 @@ pub(super) struct Sge {
     pub(super) key: u32,
 }
 
-/// In a device the index of a key says which it is, and the vectors' keys differ in the tag alone: they cannot exist
-/// beside each other. Here each gets an index of its own; the first remains what it is.
+/// In a device the index of a key identifies it. The vectors' keys differ only in the tag and so cannot exist
+/// together. Here each gets its own index; the first key is unchanged.
 pub(super) const fn apart(key: u32) -> u32 {
     (key & !0xff) + ((key & 0xff) << 8)
 }
 
-/// The segments of a work request, with the keys as they are or each with an index of its own.
+/// The segments of a work request, with their keys translated by `key`.
 pub(super) fn sges(request: &Value, key: fn(u32) -> u32) -> Vec<Sge> {
     let sge = |s: &Value| Sge {
         address: number(&s["addr"]),
@@ -54,7 +54,8 @@ pub(super) fn sges(request: &Value, key: fn(u32) -> u32) -> Vec<Sge> {
     array(&request["sg_list"]).iter().map(sge).collect()
 }
 
-/// A slot's bytes: stale where the library does not write, the keys translated in the segments behind `data_at`.
+/// A slot's bytes: stale where the library does not write, with the keys translated in the segments behind
+/// `data_at`.
 pub(super) fn slot_bytes(wqe: &Value, data_at: usize, key: fn(u32) -> u32) -> Vec<u8> {
     let mut bytes = hex(&wqe["bytes"]);
     for hole in array(&wqe["untouched"]) {
@@ -86,7 +87,7 @@ pub(super) fn lengths(sges: &[Sge]) -> Vec<usize> {
     all
 }
 
-/// The memory that a key names, and what it has to hold.
+/// The memory that a key names, and its expected content.
 struct Region {
     key: u32,
     start: u64,
@@ -147,7 +148,7 @@ impl Bench {
         Self { rig, service, tx, rx, shared, stride, out, out_key, regions: Vec::new(), sent: 0 }
     }
 
-    /// The ring and sizes of a vector of shared queues, its links as created.
+    /// The ring and sizes of a shared-queue vector, with its links as created.
     pub(super) fn of_shared(service: Service, file: &str, srq: &Value) -> Self {
         let (slots, stride) = (number(&srq["ring_slots"]) as usize, number(&srq["stride"]) as usize);
         let bench = Self::new(service, (slots, stride), true);
@@ -175,13 +176,13 @@ impl Bench {
         self.shared.as_ref().unwrap().1.get(slot * self.stride, 16)
     }
 
-    /// Writes the record of receives: four bytes.
+    /// Writes the receive record: four bytes.
     pub(super) fn record(&self, bytes: &[u8]) {
         assert_eq!(bytes.len(), 4);
         self.shared.as_ref().map_or(&self.rx.dbrec, |s| &s.2).put(0, bytes);
     }
 
-    /// Registers what these segments name, key by key, and not a byte around it.
+    /// Registers exactly the memory that these segments name, key by key.
     pub(super) fn register(&mut self, sges: &[Sge]) {
         let mut keys: Vec<_> = sges.iter().filter(|s| s.length > 0).map(|s| s.key).collect();
         keys.sort_unstable();
@@ -205,7 +206,7 @@ impl Bench {
         if self.service.kind == QpKind::Ud { GRH_LEN } else { 0 }
     }
 
-    /// Sends a message of `len` bytes and gives its bytes.
+    /// Sends a message of `len` bytes and returns its bytes.
     pub(super) fn send(&mut self, len: usize) -> Vec<u8> {
         self.sent += 1;
         let payload = pattern(len, self.sent);
@@ -225,7 +226,7 @@ impl Bench {
         payload
     }
 
-    /// Notes that `bytes` are expected in these segments from byte `offset` on, as far as they reach.
+    /// Expects `bytes` in these segments from byte `offset` on, as far as they reach.
     pub(super) fn expect(&mut self, sges: &[Sge], offset: usize, bytes: &[u8]) {
         let places = sges.iter().flat_map(|s| (0..s.length as u64).map(|i| (s.key, s.address + i)));
         for ((key, address), &byte) in places.skip(offset).zip(bytes) {
@@ -234,11 +235,11 @@ impl Bench {
         }
     }
 
-    /// All registered memory holds what is expected and nothing else.
+    /// Checks that all registered memory has the expected content.
     pub(super) fn compare(&self, what: &str) {
         for region in &self.regions {
             let got = region.memory.get(0, region.expected.len());
-            // As a whole first: some regions are of many megabytes.
+            // Compared as a whole first: some regions have many megabytes.
             if got != region.expected {
                 let differs = got.iter().zip(&region.expected).position(|(a, b)| a != b);
                 panic!("{what}: key {:x} from byte {differs:?} on", region.key);
@@ -258,8 +259,8 @@ impl Bench {
         self.expect(sges, self.overhead(), payload);
     }
 
-    /// A message of `len` bytes, the receive's overhead included, arrives in these segments; its completion names
-    /// `counter`.
+    /// Checks that a message of `len` bytes, including the receive's overhead, arrives in these segments with
+    /// `counter` in its completion.
     pub(super) fn deliver(&mut self, sges: &[Sge], len: usize, counter: u16, what: &str) {
         let payload = self.send(len - self.overhead());
         self.note(sges, &payload);
@@ -284,7 +285,7 @@ impl Bench {
         self.compare(what);
     }
 
-    /// No receive is left: what arrives is refused.
+    /// Checks that no receive is left: the next message is refused.
     pub(super) fn is_dry(&mut self, what: &str) {
         let before = self.refusals();
         self.send(0);
@@ -297,12 +298,13 @@ impl Bench {
         self.rig.b.engine.counters().activity(Activity::RnrNaks) + self.rig.b.drops(DropReason::NoReceive)
     }
 
-    /// A message that is one byte too long, or meets a key that is not there, fails the receive of `counter`.
+    /// Checks that a message that is one byte too long, or hits a missing key, fails the receive of
+    /// `counter`.
     pub(super) fn fail(&mut self, sges: &[Sge], len: usize, counter: u16, status: WcStatus, what: &str) {
         let payload = self.send(len - self.overhead());
         let got = self.rig.b.rcq.all();
         if self.service.kind == QpKind::Ud && status == WcStatus::LocalLength {
-            // A datagram that does not fit costs nobody a receive.
+            // A datagram that does not fit consumes no receive.
             assert_eq!(
                 (got.len(), self.rig.b.drops(DropReason::ReceiveTooShort)),
                 (0, 1),
@@ -318,7 +320,7 @@ impl Bench {
         }
     }
 
-    /// Goes through this many receives as though messages had come.
+    /// Consumes this number of receives as though messages had arrived.
     pub(super) fn pass(&mut self, receives: u64) {
         for i in 0..receives {
             self.record(&u32::from(i as u16 + 1).to_be_bytes());

@@ -1,4 +1,4 @@
-//! Key operations that libmlx5 wrote are executed, and mean what the library's callers asked for.
+//! Key operations recorded from libmlx5 are executed with the meaning that the library's callers intended.
 
 use super::*;
 use crate::object::mr::Member;
@@ -7,7 +7,7 @@ use crate::{FastKey, ListKind};
 /// Entries of the key that a vector changes.
 const CAPACITY: usize = 8;
 
-/// The vector, with each entry's key at an index of its own: they differ by their tags alone.
+/// The vector, with an index of its own for each entry's key: they differ only in their tags.
 fn with_keys(vector: &Value) -> Value {
     let mut vector = vector.clone();
     for wqe in vector["posts"][0]["wqes"].as_array_mut().unwrap() {
@@ -24,7 +24,7 @@ fn with_keys(vector: &Value) -> Value {
     vector
 }
 
-/// Address, length and key of the memory that a request names, as `with_keys` leaves the keys.
+/// Address, length and key of the memory that a request names, after `with_keys`.
 fn named(request: &Value) -> Vec<(u64, usize, u32)> {
     let list = request["sg_list"].as_array().map_or(&[][..], Vec::as_slice);
     let key = |s: &Value| number(&s["lkey"]) as u32;
@@ -59,7 +59,7 @@ fn lists_of_the_library() {
         assert_eq!(host.engine.create_fast_key(&how).unwrap(), 0x0018_0000, "{name}");
         let mut bench = Bench { host, ..Bench::new() };
         let _qp = post(&mut bench, &with_keys(&vector), QpKind::Rc);
-        bench.turn();
+        bench.step();
         let status: Vec<_> = bench.host.scq.all().iter().map(|wc| wc.status).collect();
         assert!(status.iter().all(|&status| status == WcStatus::Success), "{name}: {status:?}");
         for (_, request) in requests.iter().filter(|(_, r)| r["mkey"].is_string() && r["sg_list"].is_array())
@@ -103,9 +103,9 @@ fn windows_of_the_library() {
         let window = bench.host.engine.create_fast_key(&free_key(ListKind::Keys, 4)).unwrap();
         assert_eq!(window, old, "{name}");
         let qp = post(&mut bench, &vector, QpKind::Rc);
-        bench.turn();
+        bench.step();
         let status = bench.host.scq.poll().unwrap().status;
-        // Two gigabytes are more than there are.
+        // More than two gigabytes do not exist.
         let fits = len <= 1000;
         assert_eq!(status == WcStatus::Success, fits, "{name}: {status:?}");
         let keys = |queue_pair| Member { queue_pair, ..Member::default() };

@@ -1,4 +1,4 @@
-//! Key operations laid down byte by byte, and two connected hosts that use keys.
+//! Key operations written byte by byte, and two connected hosts that use keys.
 
 use ib_wire::{Lid, Mtu};
 
@@ -47,12 +47,12 @@ pub(in crate::tests) struct Umr {
     pub(in crate::tests) len: u64,
     pub(in crate::tests) shift: u8,
     pub(in crate::tests) list: Vec<u8>,
-    /// Where the list lies, if not in the entry; its length is that of `list`.
+    /// Address and key of the list, if it is not in the entry; its length is that of `list`.
     pub(in crate::tests) at: Option<(u64, u32)>,
 }
 
 impl Umr {
-    /// Gives a free key memory: all rights, first byte at `start`.
+    /// Sets the memory of a free key: all rights, first byte at `start`.
     pub(in crate::tests) fn register(tag: u8, start: u64, pieces: &[[u8; 16]]) -> Self {
         let len = |piece: &[u8; 16]| u64::from(u32::from_be_bytes(piece[..4].try_into().unwrap()));
         Self {
@@ -68,14 +68,14 @@ impl Umr {
         }
     }
 
-    /// Gives a free key `len` bytes of pages, from byte `start % page` of the first one on.
+    /// Sets the memory of a free key to `len` bytes of pages, from byte `start % page` of the first one on.
     pub(in crate::tests) fn pages(tag: u8, start: u64, len: u64, shift: u8, pages: &[u64]) -> Self {
         let list = pages.iter().flat_map(|page| page.to_be_bytes()).collect();
         let rest = Self::register(tag, start, &[]);
         Self { mask: rest.mask | PAGE_SIZE, len, shift, list, ..rest }
     }
 
-    /// Binds a window as the library does: of type 2B to `qpn`, else to the domain.
+    /// Binds a window as the library does: type 2B to `qpn`, otherwise to the domain.
     pub(in crate::tests) fn bind(tag: u8, qpn: Option<u32>, piece: [u8; 16], access: u8) -> Self {
         let address = u64::from_be_bytes(piece[8..].try_into().unwrap());
         let rest = Self::register(tag, address, &[piece]);
@@ -89,12 +89,12 @@ impl Umr {
         }
     }
 
-    /// LOCAL_INV as the kernel does it.
+    /// LOCAL_INV as the kernel posts it.
     pub(in crate::tests) fn free() -> Self {
         Self { mask: FREE, free: true, ..Self::default() }
     }
 
-    /// LOCAL_INV as the library does it.
+    /// LOCAL_INV as the library posts it.
     pub(in crate::tests) fn free_own() -> Self {
         let flags = 0x10 | CHECK_QPN;
         Self { flags, mask: FREE | TAG | QPN, qpn: 0xff_ffff, free: true, ..Self::default() }
@@ -126,17 +126,17 @@ impl Umr {
     }
 }
 
-/// `a` and `b` are connected twice and may do all to each other; `b` has memory and a key that is free.
+/// `a` and `b` have two connections with all remote operations permitted; `b` has memory and a free key.
 pub(in crate::tests) struct Keyed {
     pub(in crate::tests) rig: Rig,
     pub(in crate::tests) a: Pair,
     pub(in crate::tests) b: Pair,
-    /// The other connection.
+    /// The second connection.
     pub(in crate::tests) a2: Pair,
     pub(in crate::tests) b2: Pair,
     pub(in crate::tests) there: Memory,
     pub(in crate::tests) lkey: u32,
-    /// As it is called with the tag that [`Keyed::register`] gives.
+    /// The key with the tag that [`Keyed::register`] sets.
     pub(in crate::tests) key: u32,
     pub(in crate::tests) here: Memory,
     pub(in crate::tests) here_lkey: u32,
@@ -180,7 +180,7 @@ impl Keyed {
         self.key & !0xff | tag as u32
     }
 
-    /// Carries a key operation out at `b`.
+    /// Executes a key operation at `b`.
     pub(in crate::tests) fn post(&mut self, key: u32, umr: &Umr) -> WcStatus {
         self.rig.b.post(&mut self.b, UMR, SIGNAL, key, &umr.body());
         self.rig.settle();
@@ -193,7 +193,7 @@ impl Keyed {
         assert_eq!(self.post(key, umr), WcStatus::Success);
     }
 
-    /// The key stands for `pieces`, zero based, with all rights; no tag but this.
+    /// Sets the key's memory to `pieces`, zero based, with all rights and this tag only.
     pub(in crate::tests) fn register(&mut self, tag: u8, pieces: &[[u8; 16]]) {
         self.key = self.tagged(tag);
         self.done(self.key, &Umr::register(tag, 0, pieces));
@@ -215,7 +215,7 @@ impl Keyed {
         self.rig.a.scq.all()[0].status
     }
 
-    /// As `access`, over the other connection.
+    /// As `access`, over the second connection.
     pub(in crate::tests) fn access_2(&mut self, opcode: u8, key: u32, address: u64, len: usize) -> WcStatus {
         let body = self.remote(key, address, len);
         self.rig.a.post(&mut self.a2, opcode, SIGNAL, 0, &body);
@@ -223,7 +223,7 @@ impl Keyed {
         self.rig.a.scq.all()[0].status
     }
 
-    /// What `a` reads by the key.
+    /// The data that `a` reads by the key.
     pub(in crate::tests) fn read(&mut self, address: u64, len: usize) -> Vec<u8> {
         assert_eq!(self.access(READ, self.key, address, len), WcStatus::Success);
         self.here.get(0, len)
@@ -236,7 +236,7 @@ impl Keyed {
     }
 }
 
-/// What the memory at `b` begins with.
+/// Initial content of the memory at `b`.
 pub(in crate::tests) fn pattern_of(seed: u64) -> Vec<u8> {
     super::pattern(SIZE, seed + 77)
 }

@@ -1,4 +1,4 @@
-//! Memory of the host, and its ends of completion and shared receive queues.
+//! Host memory, and the host's ends of completion and shared receive queues.
 
 use std::ptr::NonNull;
 
@@ -7,12 +7,12 @@ use crate::{Access, HostMemory, XrcQueue};
 use hca::WcStatus;
 use prm::Syndrome;
 
-/// Memory is handed out in these: lists of keys have to be aligned like this.
+/// Alignment of allocated memory, as required for lists of keys.
 #[repr(align(2048))]
 #[derive(Clone)]
 struct Block(#[expect(dead_code, reason = "for its size")] [u64; 256]);
 
-/// Memory of the host; never touched through references.
+/// Host memory, never accessed through references.
 pub(in crate::tests) struct Memory {
     base: NonNull<u8>,
     words: usize,
@@ -27,7 +27,7 @@ impl Memory {
     }
 
     pub(in crate::tests) fn host(&self) -> HostMemory {
-        // SAFETY: freed on drop only, which the rig does behind the engine's.
+        // SAFETY: freed only on drop, which the rig does after the engine's.
         unsafe { HostMemory::new(self.base, self.words * 8) }
     }
 
@@ -54,12 +54,12 @@ impl Drop for Memory {
     fn drop(&mut self) {
         let slice =
             std::ptr::slice_from_raw_parts_mut(self.base.as_ptr().cast::<Block>(), self.words.div_ceil(256));
-        // SAFETY: made by `Box::into_raw` with this length.
+        // SAFETY: created by `Box::into_raw` with this length.
         drop(unsafe { Box::from_raw(slice) });
     }
 }
 
-/// What a completion says, read from its bytes.
+/// A completion, decoded from its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::tests) struct Wc {
     pub(in crate::tests) opcode: u8,
@@ -73,7 +73,7 @@ pub(in crate::tests) struct Wc {
     pub(in crate::tests) source: u32,
     pub(in crate::tests) slid: u16,
     pub(in crate::tests) grh: bool,
-    /// What stands above the source queue pair.
+    /// The bits above the source queue pair.
     pub(in crate::tests) flags: u8,
     pub(in crate::tests) solicited: bool,
 }
@@ -108,7 +108,7 @@ impl Queue {
         Self { ring, dbrec, entries, number, consumer: 0 }
     }
 
-    /// Goes on in a ring of another size, as a driver does: what is not read is moved there, each entry one place on.
+    /// Moves to a ring of another size, as a driver does: unread entries move along, each one slot further.
     pub(in crate::tests) fn resize(
         &mut self,
         engine: &mut Engine,
@@ -129,7 +129,7 @@ impl Queue {
             ring.put(self.consumer as usize % entries * 64, &entry);
             moved += 1;
         }
-        // The host reads on where it was, one place on.
+        // The host continues to read where it was, one slot further.
         self.consumer -= moved;
         self.ring = ring;
         self.entries = entries;
@@ -175,7 +175,7 @@ impl Queue {
     }
 }
 
-/// A shared receive queue with one buffer of `size` bytes per slot, cut into segments of `piece` bytes.
+/// A shared receive queue with one buffer of `size` bytes per slot, divided into segments of `piece` bytes.
 pub(in crate::tests) struct SharedQueue {
     ring: Memory,
     dbrec: Memory,
@@ -195,7 +195,7 @@ impl SharedQueue {
         Self::of_kind(engine, slots, size, piece, None)
     }
 
-    /// An XRC one with segments of one buffer each.
+    /// An XRC queue with one segment per buffer.
     pub(in crate::tests) fn xrc(engine: &mut Engine, slots: usize, size: usize, how: XrcQueue) -> Self {
         Self::of_kind(engine, slots, size, size, Some(how))
     }
@@ -242,7 +242,7 @@ impl SharedQueue {
         self.dbrec.put(0, &u32::from(self.posted).to_be_bytes());
     }
 
-    /// Gives a completed slot back to the list and reads what it holds.
+    /// Returns a completed slot to the list and reads its content.
     pub(in crate::tests) fn free(&mut self, slot: u16, len: usize) -> Vec<u8> {
         let bytes = self.buffers.get(usize::from(slot) * self.size, len.min(self.size));
         self.ring.put(usize::from(self.tail) * self.stride + 2, &slot.to_be_bytes());

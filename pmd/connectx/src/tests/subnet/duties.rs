@@ -1,5 +1,5 @@
-//! What an agent owes its subnet manager: that it guards the port, tells of changes, and leaves other managers' questions to one behind
-//! the port.
+//! Duties of an agent towards its subnet manager: it protects the port, reports changes, and leaves queries
+//! for another manager to one behind the port.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::{MKeyCheck, QpKind};
 use hca::QpTransition;
 
 impl Manager {
-    /// The packets that have come, each a subnet management packet, with their LIDs.
+    /// The packets received, each a subnet management packet, with their LIDs.
     fn heard(&mut self) -> Vec<(Lid, Lid, Smp)> {
         let mut heard = Vec::new();
         self.cable.receive(100, |bytes| {
@@ -31,7 +31,7 @@ impl Manager {
         while self.host.engine.step(self.now) {}
     }
 
-    /// Numbers of the traps that come in a second.
+    /// Numbers of the traps received in one second.
     fn wait_and_hear(&mut self) -> Vec<u16> {
         self.wait(1);
         let number = |smp: &Smp| smp.attribute::<Notice>().map(|notice| notice.trap_number);
@@ -44,7 +44,7 @@ impl Manager {
 }
 
 #[test]
-fn who_does_not_know_the_key_changes_nothing_until_its_lease_is_over() {
+fn a_manager_without_the_key_changes_nothing_until_the_lease_expires() {
     let mut m = Manager::new();
     m.bring_up();
     let info = PortInfo { state: Wire::NoChange, mkey: 7, mkey_lease: 10, ..m.get() };
@@ -64,14 +64,14 @@ fn who_does_not_know_the_key_changes_nothing_until_its_lease_is_over() {
     let owner = |smp: Smp| Smp { mkey: 7, ..smp };
     let seen = m.ask(&owner(get)).unwrap().attribute::<PortInfo>().unwrap();
     assert_eq!((seen.mkey, seen.mkey_lease, seen.mkey_violations), (7, 10, 2));
-    // The host itself may be asked to show that it knows it, or not.
+    // The host itself may have to prove that it knows the key, or not.
     let own = Smp::lid_routed(Method::Get, Tid(1), attribute::NODE_INFO, 0).to_bytes();
     assert!(m.host.engine.management(PORT, &own, MKeyCheck::Due).is_none());
     assert!(m.host.engine.management(PORT, &own, MKeyCheck::Waived).is_some());
     m.wait(1);
     m.wait(11);
     let shown = m.ask(&get).unwrap().attribute::<PortInfo>().unwrap();
-    assert_eq!(shown.mkey, 7, "its owner has not come for ten seconds");
+    assert_eq!(shown.mkey, 7, "its owner was absent for ten seconds");
     assert!(m.ask(&stolen).is_none());
     assert_eq!(m.ask(&owner(stolen)).unwrap().status(), MadStatus::OK);
 }
@@ -113,7 +113,7 @@ fn a_port_without_its_link_forgets_the_key() {
 }
 
 #[test]
-fn who_does_not_know_the_key_is_told_of_by_trap_256() {
+fn a_request_with_a_wrong_key_raises_trap_256() {
     let mut m = Manager::new();
     m.bring_up();
     let mut data = [0; 64];
@@ -125,15 +125,15 @@ fn who_does_not_know_the_key_is_told_of_by_trap_256() {
     wrong.set_hop_pointer(1);
     m.put(&headers(15, Lid::PERMISSIVE, Lid::PERMISSIVE, Qpn::SMI), &wrong.to_bytes()[..]);
     m.wait(0);
-    let (slid, dlid, told) = m.heard()[0];
-    assert_eq!((slid, dlid, told.header.method), (Lid(0x21), Lid(1), Method::Trap));
-    // The way back has the port that the packet came in by.
+    let (slid, dlid, raised) = m.heard()[0];
+    assert_eq!((slid, dlid, raised.header.method), (Lid(0x21), Lid(1), Method::Trap));
+    // The return path has the port that received the packet.
     wrong.return_path[1] = 1;
     assert_eq!(
-        told.attribute(),
+        raised.attribute(),
         Some(Notice::bad_mkey(NodeType::ChannelAdapter, Lid(0x21), Lid::PERMISSIVE, &wrong))
     );
-    // Another one while this is not heard yet, and a thousand, push nothing out.
+    // Another trap while this one is pending, and a thousand more violations, displace none.
     m.host.engine.set_description("another".to_owned());
     for _ in 0..1000 {
         let wrong = Smp { mkey: 9, ..Smp::lid_routed(Method::Get, Tid(1), attribute::NODE_INFO, 0) };
@@ -145,8 +145,8 @@ fn who_does_not_know_the_key_is_told_of_by_trap_256() {
     numbers.sort_unstable();
     numbers.dedup();
     assert_eq!(numbers, [trap::CAPABILITY_CHANGE, trap::BAD_MKEY]);
-    // Repressed without the key: neither heard nor told of.
-    let mut heard = told;
+    // A repress without the key has no effect and raises no trap.
+    let mut heard = raised;
     heard.header.method = Method::TrapRepress;
     heard.mkey = 0;
     m.by_lid(&heard);
@@ -156,7 +156,8 @@ fn who_does_not_know_the_key_is_told_of_by_trap_256() {
     m.by_lid(&Smp { mkey: 7, ..heard });
     m.heard();
     assert!(!m.wait_and_hear().contains(&trap::BAD_MKEY));
-    // The next one is told of again, with the LID that it came from; and what the host itself asks, with its own.
+    // The next violation raises a trap with the LID that it came from; a request of the host itself, with its
+    // own LID.
     m.by_lid(&Smp { mkey: 9, ..Smp::lid_routed(Method::Get, Tid(1), attribute::NODE_INFO, 5) });
     m.wait(0);
     let heard = m.heard()[0].2;
@@ -214,11 +215,11 @@ fn lanes_are_kept_and_a_service_level_without_one_sends_nothing() {
 }
 
 #[test]
-fn changes_are_told_by_trap_144_until_it_is_heard() {
+fn changes_raise_trap_144_until_it_is_repressed() {
     let mut m = Manager::new();
     let capabilities = m.get::<PortInfo>().capabilities;
     assert!(capabilities.contains(Capabilities::TRAP | Capabilities::CAPABILITY_NOTICE));
-    // There is nobody to tell yet.
+    // No subnet manager is known yet.
     m.host.engine.set_capabilities(PORT, Capabilities::SM, Capabilities::all()).unwrap();
     m.wait(1);
     assert!(m.heard().is_empty());
@@ -227,18 +228,18 @@ fn changes_are_told_by_trap_144_until_it_is_heard() {
     assert!(m.heard().is_empty());
     m.host.engine.set_capabilities(PORT, Capabilities::SM, Capabilities::all()).unwrap();
     m.wait(1);
-    assert!(m.heard().is_empty(), "it was so already");
+    assert!(m.heard().is_empty(), "nothing changed");
     m.host.engine.set_capabilities(PORT, Capabilities::SM, Capabilities::empty()).unwrap();
-    let mut told = Vec::new();
+    let mut raised = Vec::new();
     for _ in 0..8 {
         m.wait(1);
-        told.append(&mut m.heard());
+        raised.append(&mut m.heard());
     }
-    assert_eq!(told.len(), 4, "and then it gives up");
+    assert_eq!(raised.len(), 4, "and then it gives up");
     assert_eq!(m.get::<PortInfo>().capabilities, capabilities);
-    let (slid, dlid, smp) = told[0];
+    let (slid, dlid, smp) = raised[0];
     assert_eq!((slid, dlid, smp.header.method), (Lid(0x21), Lid(1), Method::Trap));
-    assert!(told.iter().all(|(.., again)| *again == smp));
+    assert!(raised.iter().all(|(.., again)| *again == smp));
     let notice = smp.attribute::<Notice>().unwrap();
     assert_eq!(notice.trap_number, trap::CAPABILITY_CHANGE);
     assert_eq!(notice, Notice::capability_change(Lid(0x21), capabilities));
@@ -252,12 +253,12 @@ fn changes_are_told_by_trap_144_until_it_is_heard() {
     m.by_lid(&heard);
     m.wait(5);
     assert!(m.heard().is_empty());
-    // A second one has nothing left to end.
+    // A second repress has no trap left to end.
     m.by_lid(&heard);
     assert_eq!(m.host.drops(DropReason::NoQueuePair), 0);
 }
 
-/// A queue pair 0 with buffers for three packets, and these.
+/// A queue pair 0 with buffers for three packets.
 fn smi(m: &mut Manager) -> (Pair, Memory) {
     let mut qp = m.host.qp(QpKind::Smi, 8, None, 4);
     for to in [
@@ -285,7 +286,7 @@ fn the_host_does_not_see_the_key_in_a_repress_of_a_trap_of_its_own() {
     repress.header.method = Method::TrapRepress;
     repress.mkey = 7;
     m.by_lid(&repress);
-    // What does come to queue pair 0, as a comparison, takes the first buffer.
+    // For comparison, a packet for queue pair 0 takes the first buffer.
     let answer = Smp::lid_routed(Method::GetResp, Tid(0x55), PortInfo::ID, 0);
     m.by_lid(&answer);
     assert_eq!(Smp::from_mad(memory.get(40, 256)[..].try_into().unwrap()), Ok(answer));
@@ -304,7 +305,7 @@ fn a_manager_behind_the_port_is_asked_for_itself_and_hears_its_own_port() {
     m.host.engine.set_capabilities(PORT, Capabilities::SM, Capabilities::SM).unwrap();
     m.by_lid(&question);
     assert_eq!(arrived(0).header, question.header);
-    // The trap about it goes to the manager that the port knows: it shall be this one.
+    // The trap about the change goes to the manager that the port knows, which shall be this one.
     m.wait(0);
     assert_eq!(m.heard().len(), 1);
     let info = PortInfo { sm_lid: Lid(0x21), state: Wire::NoChange, ..m.get() };
@@ -313,7 +314,7 @@ fn a_manager_behind_the_port_is_asked_for_itself_and_hears_its_own_port() {
     m.wait(0);
     assert!(m.heard().is_empty());
     assert_eq!(arrived(1).header.method, Method::Trap);
-    // What it asks its own port does not go over the cable.
+    // A request to its own port does not use the cable.
     let mut mad = [0; 256];
     Smp::lid_routed(Method::Get, Tid(0x55), PortInfo::ID, 0).write(&mut mad);
     let (from, from_key) = m.host.memory(256);
