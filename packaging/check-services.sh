@@ -415,7 +415,7 @@ getent passwd ipoib-fwd >/dev/null
 [ ! -e /run/systemd/dynamic-uid/ipoib-metrics ]
 not grep -lxE 'ipoib-fwd|ibfab' /proc/[0-9]*/comm
 [ ! -e /etc/ipoib-fwd ]
-[ -z "$(find /var/lib/ipoib-fwd -name 'hosts*' 2>/dev/null)" ]
+[ -z "$(find /var/lib/ipoib-fwd -name 'hosts*' 2>/dev/null || true)" ]
 [ -z "$(find /run/dpdk -name 'ipoib-fwd*')" ]
 begin ''
 trap - ERR
