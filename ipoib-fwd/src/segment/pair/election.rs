@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use ipoib::net::probe::probe_packet;
 
 use self::announcing::Announcing;
+use self::lease::OutOfService;
 use super::api::{Drain, Event, PeerInfo, Settings, Station, Statistics, Transmit, Why};
 use super::echo::EchoBudget;
 use super::loops::{Loops, Sign};
@@ -48,6 +49,7 @@ pub struct Pair {
     listened: bool,
     /// When one of its sides went down, while it is without one.
     side_lost: Option<Instant>,
+    out_of_service: OutOfService,
     /// Not before this: who resigned waits a lease before it forwards again.
     not_before: Option<Instant>,
     peers: Peers,
@@ -86,6 +88,7 @@ impl Pair {
             since: now,
             listened: false,
             side_lost: None,
+            out_of_service: OutOfService::new(now),
             not_before: None,
             peers: Peers::new(own, settings.key.is_some(), settings.lease()),
             strangers: Strangers::default(),
@@ -366,6 +369,7 @@ impl Pair {
     }
 
     fn next_role(&mut self, now: Instant) -> (Role, Why) {
+        self.note_own_service(now);
         if self.is_drained() {
             // Whether there are others it hears all the time, while it can.
             self.listened &= self.loops.held_until(now).is_none();
@@ -398,7 +402,7 @@ impl Pair {
     fn contend(&mut self, now: Instant) -> (Role, Why) {
         let own = self.rank();
         let forwarder = self.peers.alive(now).find(|p| p.hello.role == Role::Forwarding);
-        if let Some(who) = forwarder.map(|p| p.who) {
+        if let Some(who) = forwarder.or_else(|| self.bound_forwarder(now)).map(|p| p.who) {
             self.listened = true;
             return (Role::Standby, Why::Better(who));
         }
