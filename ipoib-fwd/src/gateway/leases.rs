@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use crate::forward::{MAX_SEGMENTS, SegmentIndex};
 
-/// The end of a lease that does not end: no other gateway would take over.
+/// The end of a lease that does not end: there is no other gateway.
 const NEVER: u64 = u64::MAX;
 
 /// The leases of all segments, in nanoseconds since [`Leases::new`].

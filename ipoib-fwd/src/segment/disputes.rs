@@ -329,10 +329,7 @@ impl<P: Packet> Segment<P> {
                 }
                 Step::Prove { ip, claim } => {
                     self.take(now, fabric, |segment, fabric| segment.proven(now, fabric, ip, claim));
-                    // A host that is not learned can be proven again at once: it has no tokens beyond those of unknown hosts.
-                    if let Some(place) = self.known_on(fabric, side_of(claim.place()), ip) {
-                        self.limits.note_proven(ip, place);
-                    }
+                    self.note_learned(fabric, side_of(claim.place()), ip);
                     self.introduce_proven(now, fabric, ip);
                     self.answer_proven(now, fabric, ip);
                 }
@@ -346,8 +343,17 @@ impl<P: Packet> Segment<P> {
                         self.output(Output::Happening(Happening::HeldDown { ip, owner: to }));
                     }
                     self.take(now, fabric, |segment, fabric| segment.move_address(now, fabric, ip, claim));
+                    self.note_learned(fabric, side_of(to), ip);
                 }
             }
+        }
+    }
+
+    /// Notes where a host was learned, so that a flood of claims to unknown addresses does not delay it when it comes back. A host that is
+    /// not learned can be proven again at once: it has no tokens beyond those of unknown hosts.
+    fn note_learned(&mut self, fabric: &impl Fabric, side: Side, ip: IpAddr) {
+        if let Some(place) = self.known_on(fabric, side, ip) {
+            self.limits.note_proven(ip, place);
         }
     }
 

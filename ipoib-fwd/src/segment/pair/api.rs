@@ -13,6 +13,9 @@ use super::message::{Identity, Key, MessageError, Neighbour, Role, SegmentId, Si
 /// Hellos that are awaited before a gateway forwards, and that may be lost before it counts as gone.
 const LISTEN: u32 = 3;
 
+/// For how long a hello may be on its way.
+pub(super) const DELAY: Duration = Duration::from_millis(100);
+
 /// What a segment's configuration says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
@@ -29,7 +32,7 @@ pub struct Settings {
 /// How long a gateway with this time between two hellos counts as alive after one.
 #[must_use]
 pub const fn lease(hello: Duration) -> Duration {
-    hello.saturating_mul(LISTEN).saturating_add(Duration::from_millis(100))
+    hello.saturating_mul(LISTEN).saturating_add(DELAY)
 }
 
 impl Settings {

@@ -1,5 +1,6 @@
 //! One gateway among those of its segment: who forwards.
 
+mod absence;
 mod announcing;
 mod drain;
 mod hearing;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use ipoib::net::probe::probe_packet;
 
 use self::announcing::Announcing;
+use self::lease::OutOfService;
 use super::api::{Drain, Event, PeerInfo, Settings, Station, Statistics, Transmit, Why};
 use super::echo::EchoBudget;
 use super::loops::{Loops, Sign};
@@ -45,6 +47,9 @@ pub struct Pair {
     since: Instant,
     /// It has heard for long enough whether there are others, since both sides are up.
     listened: bool,
+    /// When one of its sides went down, while it is without one.
+    side_lost: Option<Instant>,
+    out_of_service: OutOfService,
     /// Not before this: who resigned waits a lease before it forwards again.
     not_before: Option<Instant>,
     peers: Peers,
@@ -82,6 +87,8 @@ impl Pair {
             role: Role::Standby,
             since: now,
             listened: false,
+            side_lost: None,
+            out_of_service: OutOfService::new(now),
             not_before: None,
             peers: Peers::new(own, settings.key.is_some(), settings.lease()),
             strangers: Strangers::default(),
@@ -362,9 +369,10 @@ impl Pair {
     }
 
     fn next_role(&mut self, now: Instant) -> (Role, Why) {
+        self.note_own_service(now);
         if self.is_drained() {
             // Whether there are others it hears all the time, while it can.
-            self.listened &= self.up.is_both() && self.loops.held_until(now).is_none();
+            self.listened &= self.loops.held_until(now).is_none();
             return (Role::Drained, Why::Drained);
         }
         if self.loops.held_until(now).is_some() {
@@ -372,7 +380,6 @@ impl Pair {
             return (Role::Blocked, Why::Loop);
         }
         if !self.is_able() {
-            self.listened = false;
             return (Role::Standby, if self.leaves { Why::Leaving } else { Why::SideDown });
         }
         if let Some(resigned) = self.resigned_by_silence(now) {
@@ -395,11 +402,11 @@ impl Pair {
     fn contend(&mut self, now: Instant) -> (Role, Why) {
         let own = self.rank();
         let forwarder = self.peers.alive(now).find(|p| p.hello.role == Role::Forwarding);
-        let mut better = self.peers.alive(now).filter(|p| p.hello.is_able() && p.rank() < own);
-        if let Some(forwarder) = forwarder {
+        if let Some(who) = forwarder.or_else(|| self.bound_forwarder(now)).map(|p| p.who) {
             self.listened = true;
-            return (Role::Standby, Why::Better(forwarder.who));
+            return (Role::Standby, Why::Better(who));
         }
+        let mut better = self.peers.alive(now).filter(|p| p.hello.is_able() && p.rank() < own);
         if self.role == Role::Standby {
             // Who listens only is not waited for: there is nobody who forwards meanwhile.
             if let Some(p) = better.find(|p| p.hello.role == Role::Standby) {

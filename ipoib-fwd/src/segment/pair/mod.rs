@@ -12,6 +12,7 @@
 //!                                  └──────────────────────────────────────> Forwarding
 //!   Forwarding ── its control lcore did not run for a lease ──> Standby
 //!   any ── drained by its operator ──> Drained ── put back ──> Standby
+//!   Forwarding ── a side is down for a moment, nobody can have taken over ──> Standby ──> Forwarding
 //!   any ── own packets come back in other clothes ──> Blocked ── hold time over ──> Listening
 //! ```
 //!

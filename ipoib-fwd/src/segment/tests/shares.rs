@@ -77,10 +77,15 @@ fn be_learned(w: &mut World, side: Side, ip: Ipv4Addr) {
         }
     }
     assert!(w.segment.is_on(&w.fabric, side, ip.into()));
+    age_out(w, ip);
+}
+
+/// A host was silent for so long that it is not known any more.
+fn age_out(w: &mut World, ip: Ipv4Addr) {
     w.segment.hosts.forget(ip.into());
     w.segment.take_host_events(w.now, &mut w.fabric);
     w.fabric.forget(w.now, ip.into());
-    w.pass(secs(5));
+    w.pass(secs(90));
 }
 
 #[test]
@@ -120,6 +125,26 @@ fn a_flood_of_claims_delays_no_proof_of_a_host_that_was_proven_before() {
         let stranger = Ipv4Addr::new(10, 77, 1, 2);
         announce(&mut w, side, stranger);
         assert!(w.segment.owners.claimed(stranger.into()).is_none());
+    }
+}
+
+#[test]
+fn a_flood_of_claims_delays_no_proof_of_a_host_whose_address_has_moved_before() {
+    for side in [Side::Ethernet, Side::InfiniBand] {
+        let mut w = world();
+        let ip = Ipv4Addr::new(10, 77, 1, 1);
+        match side {
+            Side::Ethernet => w.know_infiniband(1, ip),
+            Side::InfiniBand => w.know_ethernet(E1_MAC, ip),
+        }
+        announce(&mut w, side, ip);
+        w.pass(ms(1100));
+        assert_eq!(w.segment.counters().moves, 1, "{side:?}");
+        age_out(&mut w, ip);
+        let mut n = flooded(&mut w, side);
+        burst(&mut w, side, &mut n);
+        announce(&mut w, side, ip);
+        assert!(w.segment.owners.claimed(ip.into()).is_some(), "{side:?}");
     }
 }
 

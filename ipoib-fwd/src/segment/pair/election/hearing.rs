@@ -180,8 +180,16 @@ impl Pair {
     /// A side is up or down.
     pub fn handle_side(&mut self, now: Instant, side: Side, up: bool) {
         if self.up.has(side) != up {
+            let was_up = self.up.is_both();
             self.up = self.up.with(side, up);
+            if was_up {
+                self.side_lost = Some(now);
+            }
+            // Another gateway may say unheard that it starts.
+            self.listened &= !self.up.is_none();
+            let resumes = self.up.is_both() && self.end_absence(now);
             self.next_hello = now;
+            self.evaluate_for(now, resumes.then_some(Why::SidesUp));
             self.handle_timeout(now);
         }
     }

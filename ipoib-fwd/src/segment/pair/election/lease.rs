@@ -6,10 +6,13 @@
 //!     (hangs)                               at t + lease: drop as a standby does    at t + delay + lease: one takes over
 //!     (goes on) resigns, listens            forward again when the role says so     resign if they rank worse
 //! ```
+//!
+//! While all other gateways are out of service the lease is longer. One that comes back waits for the end of the longer lease if it does not
+//! hear the forwarder any more: that one may not have heard that it is back.
 
 use std::time::{Duration, Instant};
 
-use super::super::api::{Why, lease};
+use super::super::api::{DELAY, Why, lease};
 use super::super::loops;
 use super::super::message::Role;
 use super::super::peers::Peer;
@@ -23,6 +26,38 @@ pub fn shortest_stall(hello: Duration) -> Duration {
     (lease(hello) - hello).min(PROOF - loops::PERIOD)
 }
 
+/// The lease of a gateway whose peers are all out of service. A shorter one would stop it without need when its control lcore hangs.
+fn long_lease(lease: Duration) -> Duration {
+    lease.saturating_mul(3).saturating_add(HANDOVER)
+}
+
+/// When this gateway was out of service last, as its hellos said: a side was down, or it was drained or about to end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OutOfService {
+    since: Instant,
+    until: Option<Instant>,
+}
+
+impl OutOfService {
+    /// A gateway that starts has no sides.
+    pub(super) const fn new(now: Instant) -> Self {
+        Self { since: now, until: None }
+    }
+
+    fn note(&mut self, now: Instant, is_able: bool) {
+        match (is_able, self.until) {
+            (true, None) => self.until = Some(now),
+            (false, Some(_)) => *self = Self::new(now),
+            _ => {}
+        }
+    }
+
+    /// True if a hello that was heard then may be of a gateway that has its longer lease: it has not heard yet that this one is back.
+    fn lengthens(&self, heard: Instant) -> bool {
+        heard >= self.since + HANDOVER && self.until.is_none_or(|until| heard < until + DELAY)
+    }
+}
+
 /// True if a gateway may start to forward when it does not hear this one any more. A block ends by itself. A gateway that is drained goes
 /// back into service if no other one forwards at the end of its handover.
 fn may_take_over(now: Instant, peer: &Peer) -> bool {
@@ -30,8 +65,7 @@ fn may_take_over(now: Instant, peer: &Peer) -> bool {
 }
 
 impl Pair {
-    /// When workers stop forwarding unless the control lcore has renewed the lease by then. `None` while no other gateway that could take
-    /// over is heard.
+    /// When workers stop forwarding unless the control lcore has renewed the lease by then. `None` while no other gateway is heard.
     #[must_use]
     pub const fn lease_end(&self) -> Option<Instant> {
         self.lease_end
@@ -45,9 +79,25 @@ impl Pair {
             self.last_hello.map(|last| last + lease)
         } else if self.strangers.are_on_both_sides(now) || self.rivals.is_near(now) {
             self.last_hello.max(self.loops.last_probe()).map(|last| last + lease.min(PROOF))
+        } else if self.peers.alive(now).next().is_some() {
+            self.last_hello.map(|last| last + long_lease(lease))
         } else {
             None
         };
+    }
+
+    /// Notes whether this gateway is in service.
+    pub(super) fn note_own_service(&mut self, now: Instant) {
+        self.out_of_service.note(now, self.is_able());
+    }
+
+    /// A gateway that was not heard for a lease and may forward on, since it has its longer lease.
+    pub(super) fn bound_forwarder(&self, now: Instant) -> Option<&Peer> {
+        let is_bound = |peer: &&Peer| {
+            let heard = peer.last_heard().filter(|heard| self.out_of_service.lengthens(*heard));
+            heard.is_some_and(|heard| now < heard + long_lease(peer.hello.lease))
+        };
+        self.peers.known().filter(|peer| peer.hello.role == Role::Forwarding).find(is_bound)
     }
 
     /// The role of a forwarder whose lease ended before it was renewed: its workers have stopped, and another gateway may forward. It listens

@@ -62,7 +62,7 @@ fn agree(nets: &Nets, also: impl Fn(Setup, Setup) -> bool) -> bool {
 }
 
 /// What happens to the networks and to gateway 1, and what somebody on one side does.
-fn steps_of_two(keyed: bool) -> [Step; 12] {
+fn steps_of_two(keyed: bool) -> [Step; 14] {
     [
         Step::Part(0, 0, 1),
         Step::Part(0, 0, 0),
@@ -71,6 +71,8 @@ fn steps_of_two(keyed: bool) -> [Step; 12] {
         Step::Crash(1),
         Step::Start(1),
         Step::Reload(1, 2),
+        Step::Blink(0, 1),
+        Step::Blink(1, 0),
         Step::Side(0, 0, false),
         Step::Replay(0, true),
         Step::Replay(1, false),
@@ -81,7 +83,7 @@ fn steps_of_two(keyed: bool) -> [Step; 12] {
 }
 
 /// The same with three; gateway 0 is the one whose networks are cut.
-fn steps_of_three(keyed: bool) -> [Step; 10] {
+fn steps_of_three(keyed: bool) -> [Step; 11] {
     [
         Step::Part(0, 0, 1),
         Step::Part(0, 1, 1),
@@ -90,6 +92,7 @@ fn steps_of_three(keyed: bool) -> [Step; 10] {
         Step::Crash(0),
         Step::Start(0),
         Step::Side(2, 1, false),
+        Step::Blink(1, 1),
         Step::Replay(0, true),
         Step::Restart(1, setup(3, 0, keyed)),
         Step::Restart(2, setup(4, 0, keyed)),
@@ -101,7 +104,7 @@ fn no_short_course_of_cuts_and_deaths_lets_a_packet_pass_twice() {
     let mut visited = Visited::default();
     for other in 0..SETUPS {
         let setups = [setup(0, 100, true), setup(other, 200, true)];
-        visited.take_all(&setups, &steps_of_two(true)[..7], 3, Side::InfiniBand);
+        visited.take_all(&setups, &steps_of_two(true)[..8], 3, Side::InfiniBand);
     }
     visited.print("two gateways, three steps of cuts and deaths");
 }

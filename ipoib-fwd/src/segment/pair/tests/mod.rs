@@ -1,3 +1,4 @@
+mod blinks;
 mod circles;
 mod drain;
 mod election;

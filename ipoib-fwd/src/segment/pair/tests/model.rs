@@ -13,6 +13,7 @@ enum Step {
     Wait(u64),
     Part(usize, usize, u8),
     Side(usize, usize, bool),
+    Blink(usize, usize, u64),
     Crash(usize),
     Start(usize),
     Loss(u32),
@@ -26,6 +27,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (1u64..3000).prop_map(Step::Wait),
         2 => (gateway.clone(), side.clone(), 0u8..3).prop_map(|(g, s, p)| Step::Part(g, s, p)),
         1 => (gateway.clone(), side.clone(), any::<bool>()).prop_map(|(g, s, up)| Step::Side(g, s, up)),
+        1 => (gateway.clone(), side.clone(), 1u64..1500).prop_map(|(g, s, n)| Step::Blink(g, s, n)),
         1 => gateway.clone().prop_map(Step::Crash),
         1 => gateway.clone().prop_map(Step::Start),
         1 => (0u32..60).prop_map(Step::Loss),
@@ -40,6 +42,11 @@ fn act(w: &mut World, step: Step) {
         Step::Wait(n) => w.run(ms(n)),
         Step::Part(g, s, part) => w.boxes[g].part[s] = part,
         Step::Side(g, s, up) => w.set_side(g, Side::BOTH[s], up),
+        Step::Blink(g, s, n) => {
+            w.set_side(g, Side::BOTH[s], false);
+            w.run(ms(n));
+            w.set_side(g, Side::BOTH[s], true);
+        }
         Step::Crash(g) => w.crash(g),
         Step::Start(g) if w.boxes[g].pair.is_none() => w.start(g),
         Step::Start(_) => {}

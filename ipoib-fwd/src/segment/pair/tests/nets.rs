@@ -21,6 +21,9 @@ const DELAY: u64 = 3;
 /// Two that share both networks have forwarded for so long at most: a hello makes them probe, and with a key two are needed to be believed.
 const TOGETHER: Duration = ms(2 * 300 + 100 + 10 * DELAY);
 
+/// How long a side is down that blinks.
+const BLINK: Duration = ms(50);
+
 /// How a gateway is configured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Setup {
@@ -388,6 +391,8 @@ pub(super) enum Step {
     Wait(u64),
     Part(usize, usize, u8),
     Side(usize, usize, bool),
+    /// A side is down for a moment.
+    Blink(usize, usize),
     Crash(usize),
     Start(usize),
     /// It ends without a word and starts with another configuration.
@@ -404,6 +409,11 @@ pub(super) fn act(nets: &mut Nets, step: Step) {
             nets.gateways[g].up[s] = up;
             let now = nets.now;
             nets.with(g, |pair| pair.handle_side(now, Side::BOTH[s], up));
+        }
+        Step::Blink(g, s) if g < nets.gateways.len() && nets.gateways[g].up[s] => {
+            act(nets, Step::Side(g, s, false));
+            nets.run(BLINK);
+            act(nets, Step::Side(g, s, true));
         }
         Step::Crash(g) if g < nets.gateways.len() => nets.gateways[g].pair = None,
         Step::Start(g) if nets.gateways.get(g).is_some_and(|g| g.pair.is_none()) => nets.start(g),

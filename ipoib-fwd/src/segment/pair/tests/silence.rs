@@ -126,31 +126,94 @@ fn strangers_bind_a_gateway_only_where_they_are_heard_on_both_sides() {
     }
 }
 
-#[test]
-fn a_gateway_forwards_on_while_its_control_core_hangs_if_the_other_one_could_not_take_over() {
-    type Act = fn(&mut World);
-    let acts: [Act; 3] = [
+type Act = fn(&mut World);
+
+/// Takes gateway 1 out of service, and puts it back.
+const ABSENCES: [(Act, Act); 3] = [
+    (
         |w| {
             let now = w.now;
             w.with(1, |pair| pair.set_drained(now, Some(Drain::Alone)));
         },
-        |w| w.set_side(1, Side::InfiniBand, false),
         |w| {
             let now = w.now;
-            w.with(1, |pair| pair.leave(now));
+            w.with(1, |pair| pair.set_drained(now, None));
         },
-    ];
-    for act in acts {
+    ),
+    (|w| w.set_side(1, Side::InfiniBand, false), |w| w.set_side(1, Side::InfiniBand, true)),
+    (
+        // Another one is started, and its port is slow.
+        |w| {
+            w.crash(1);
+            w.boxes[1].up = [true, false];
+            w.start(1);
+        },
+        |w| w.set_side(1, Side::InfiniBand, true),
+    ),
+];
+
+/// The lease of a gateway whose peers are out of service.
+const LONG: Duration = ms(6000);
+
+#[test]
+fn a_gateway_forwards_on_for_longer_while_its_control_core_hangs_if_the_other_one_is_out_of_service() {
+    for (leave, _) in ABSENCES {
         let mut w = World::new(&[100, 100], true);
         w.run(SECOND * 3);
-        act(&mut w);
+        leave(&mut w);
         w.run(SECOND * 5);
         w.hang(0, true);
-        run(&mut w, SECOND * 30);
+        run(&mut w, LONG - HELLO);
         assert_eq!(w.at_work(), [0]);
         w.hang(0, false);
         assert_eq!(w.at_work(), [0]);
         assert!(!resigned_by_silence(&w, 0));
+        w.run(SECOND);
+        w.hang(0, true);
+        run(&mut w, LONG);
+        assert_eq!(w.at_work(), [0; 0]);
+        w.hang(0, false);
+        assert!(resigned_by_silence(&w, 0));
+        w.run(SECOND * 3);
+        assert_eq!(w.at_work(), [0]);
+    }
+}
+
+#[test]
+fn a_gateway_that_comes_back_while_the_other_one_hangs_waits_until_that_one_has_stopped() {
+    for (leave, come_back) in ABSENCES {
+        for after in [10, 100, 280, 300, 900, 1100, 2000, 5000, 5900, 6100, 9000].map(ms) {
+            for phase in [0, 100, 299].map(ms) {
+                let mut w = World::new(&[100, 100], true);
+                w.run(SECOND * 3);
+                leave(&mut w);
+                w.run(SECOND * 5 + phase);
+                assert_eq!(w.at_work(), [0]);
+                w.hang(0, true);
+                run(&mut w, after);
+                come_back(&mut w);
+                run(&mut w, LONG.saturating_sub(after) + SECOND * 2);
+                assert_eq!(w.at_work(), [1], "{after:?} after the other one hung");
+                w.hang(0, false);
+                run(&mut w, SECOND * 3);
+                assert_eq!(w.at_work(), [1]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_gateway_that_comes_back_and_is_heard_takes_over_after_a_short_lease() {
+    for (leave, come_back) in ABSENCES {
+        let mut w = World::new(&[100, 100], true);
+        w.run(SECOND * 3);
+        leave(&mut w);
+        w.run(SECOND * 5);
+        come_back(&mut w);
+        w.run(SECOND * 3);
+        w.hang(0, true);
+        run(&mut w, ms(1100));
+        assert_eq!(w.at_work(), [1]);
     }
 }
 
@@ -186,7 +249,7 @@ fn a_gateway_that_hangs_after_a_handover_stops_before_the_drained_one_forwards_a
         w.run(ms(20) + after);
         assert_eq!(w.at_work(), [1]);
         w.hang(1, true);
-        run(&mut w, SECOND * 6);
+        run(&mut w, SECOND * 5);
         // In between the drained one has already seen that it forwards.
         let (is_early, is_late) = (after < ms(1900), after >= SECOND * 3);
         let at_work: &[usize] = if is_late { &[1] } else { &[0] };
