@@ -11,6 +11,7 @@ use ib_wire::{Guid, Lid, PKey, Tid};
 
 use super::duplicates::Duplicates;
 use super::mute::MuteHosts;
+use super::program::MulticastBlock;
 use super::step::Step;
 use super::transaction::Transactions;
 use crate::subnet::{
@@ -56,6 +57,8 @@ pub(crate) struct Sweep {
     kept: BTreeSet<Guid>,
     /// Switch ports that are part of the multicast tree.
     pub(super) branches: BTreeSet<PortId>,
+    /// Masks that a block was cut to in this sweep, and the block with the branches that it had before.
+    pub(super) uncut: Vec<([u16; 32], MulticastBlock)>,
     /// Hosts that do not answer.
     pub(super) mute: MuteHosts,
     /// Nodes with the GUID of another one.
@@ -90,6 +93,7 @@ impl Sweep {
             silent: Vec::new(),
             kept: BTreeSet::new(),
             branches: BTreeSet::new(),
+            uncut: Vec::new(),
             mute: MuteHosts::new(config),
             duplicates: Duplicates::default(),
             reads_back: false,

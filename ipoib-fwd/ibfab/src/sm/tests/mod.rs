@@ -7,6 +7,7 @@ mod membership;
 mod mute;
 mod reports;
 mod shares;
+mod stray;
 mod switches;
 mod virtual_ports;
 mod world;
