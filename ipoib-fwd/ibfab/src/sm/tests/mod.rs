@@ -1,5 +1,6 @@
 mod administration;
 mod duplicates;
+mod groups;
 mod hostile;
 mod keys;
 mod lmc;
