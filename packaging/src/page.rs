@@ -106,7 +106,11 @@ impl Page {
         rest.control("SH", ["EXIT STATUS"]);
         rest.text([roman("0 if all went well, 1 if not, 2 if the command line was not understood.")]);
         if command.get_arguments().any(|argument| argument.get_long() == Some("check")) {
-            let check = "With --check: 0 if nothing but notes was found, 1 with errors, 3 with warnings and no error (0 with --warnings-pass).";
+            let passes = command.get_arguments().any(|argument| argument.get_long() == Some("warnings-pass"));
+            let passes = if passes { " (0 with --warnings-pass)" } else { "" };
+            let check = format!(
+                "With --check: 0 if nothing but notes was found, 1 with errors, 3 with warnings and no error{passes}."
+            );
             rest.control("PP", []).text([roman(check)]);
         }
         rest.control("SH", ["SEE ALSO"]).text([roman(*see_also)]);

@@ -13,11 +13,15 @@ use dataplane::capture::Bounds;
 /// SIGHUP makes it read its configuration again and take the subnet's prefix, the partitions and whether trunks are
 /// plugged in from it.
 #[derive(Parser, Debug)]
-#[command(version, override_usage = "ibfab [EAL ARGUMENTS --] --config FILE [OPTIONS]")]
+#[command(version, override_usage = "ibfab [EAL ARGUMENTS --] --config FILE [--check] [OPTIONS]")]
 pub struct Arguments {
     /// The fabric's configuration (TOML).
     #[arg(long, value_name = "FILE", required_unless_present = "print_config")]
     pub config: Option<PathBuf>,
+    /// Check configuration and command line, print what is wrong or unwise, and exit: 0 if there is nothing, 1 with errors, 3 with warnings
+    /// alone. Nothing is started or changed. Devices, sockets and network namespaces are not looked at.
+    #[arg(long)]
+    pub check: bool,
     /// Print a configuration with every key, its default and what it means, and end.
     #[arg(long)]
     pub print_config: bool,

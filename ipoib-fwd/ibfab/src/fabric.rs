@@ -97,6 +97,13 @@ impl Fabric {
             manager,
             examined_per_turn: EXAMINED_PER_TURN,
         };
+        let trunks = config.trunks.iter().flat_map(|trunk| trunk.ends);
+        for place in trunks.chain(config.links.iter().filter(|link| link.trunk).map(|link| link.place)) {
+            // Whether there is such a port is seen when something is plugged in.
+            if let Ok(switch) = fabric.switch_at(place) {
+                switch.set_trunk(SwitchPort(place.port));
+            }
+        }
         // Before a host can give a switch a key.
         if management == Management::Embedded {
             let switches = std::iter::once(&mut fabric.first).chain(&mut fabric.others);

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arguments;
+pub mod check;
 pub mod config;
 pub mod fabric;
 pub mod host;

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use connectx::DEFAULT_GIDS;
 use connectx::cable::{CableEnd, CableError};
 use dataplane::capture::{Bounds, Capture, CaptureError};
-use ib_wire::{Gid, Guid};
+use ib_wire::Guid;
 use logging::Log;
 use pmd::eal::{Eal, EalError};
 use pmd::hca::{HcaError, PortNumber};
 use pmd::mem::{Pool, PoolConfig, PoolError};
 use pmd::soft::{SoftConfig, SoftHca};
 
+use crate::check;
 use crate::config::{ConfigError, FabricConfig, HostConfig, LinkConfig};
 use crate::fabric::{Fabric, Management, TrunkError};
 use crate::host::{BUFFERS, Host, HostError};
@@ -38,6 +39,12 @@ pub enum ProgramError {
     /// The configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// EAL's arguments.
+    #[error("command line: {what}; EAL's arguments stand before `--`, the options of ibfab behind it")]
+    Arguments {
+        /// What is wrong.
+        what: String,
+    },
     /// EAL.
     #[error("cannot start EAL")]
     Eal(#[from] EalError),
@@ -172,7 +179,7 @@ impl Program {
             fabric.plug(link.place, &link.name, end)?;
         }
         fabric.set_trunks(&config.trunks, || capture.as_mut().map(Capture::tap))?;
-        warn_of(config, options.management);
+        warn(&check::warnings(config, options.management));
         // A switch alone needs no buffers.
         let eal = match config.hosts.len() {
             0 => None,
@@ -292,7 +299,7 @@ impl Program {
         self.fabric.set_prefix(now, config.prefix);
         self.fabric.set_hop_limit(config.hop_limit);
         self.fabric.set_partitions(now, config.effective_partitions());
-        warn_of(&config, self.management);
+        warn(&check::warnings(&config, self.management));
         let (prefix, partitions) = (format!("{:#018x}", config.prefix), config.effective_partitions().len());
         tracing::info!(prefix, partitions, "configuration read again");
         self.config = config;
@@ -347,31 +354,9 @@ impl Program {
     }
 }
 
-/// Tells which hosts will wait for their partition, or what of the configuration nobody reads.
-fn warn_of(config: &FabricConfig, management: Management) {
-    if management == Management::Elsewhere {
-        if !config.partitions.is_empty()
-            || config.prefix != Gid::DEFAULT_PREFIX
-            || config.hop_limit != 0
-            || config.lmc.get() != 0
-        {
-            tracing::warn!(
-                "partitions, prefix, hop limit and lmc of the configuration are the embedded subnet manager's: with --sm none nobody reads them; remove them, or leave out --sm none"
-            );
-        }
-        return;
-    }
-    if config.hop_limit == 0 {
-        for host in config.hosts.iter().filter(|host| host.grh_required) {
-            tracing::warn!(
-                "nobody can send to host {}: its port requires a GRH; set fabric.hop_limit = 1",
-                host.name
-            );
-        }
-    }
-    for host in config.hosts_without_partition() {
-        let (name, pkey) = (&host.name, host.pkey);
-        tracing::warn!("host {name} waits: no [[partition]] with P_Key {pkey} has it as a member");
+fn warn(warnings: &[String]) {
+    for warning in warnings {
+        tracing::warn!("{warning}");
     }
 }
 

@@ -10,7 +10,7 @@ use ib_wire::Guid;
 use ib_wire::smp::{DirectedPath, NodeInfo, NodeType};
 
 use super::sweep::Sweep;
-use crate::subnet::{Counters, Node, Port, PortId, SmConfig};
+use crate::subnet::{Counters, Node, Port, PortId, SmConfig, Subnet};
 
 /// What is known of duplicates.
 #[derive(Debug, Default)]
@@ -19,8 +19,13 @@ pub(crate) struct Duplicates {
     found: BTreeMap<PortId, Guid>,
     /// The same after the last sweep.
     before: BTreeMap<PortId, Guid>,
-    /// Nodes that answer at another place than before: they have moved, unless they are found at the old place as well.
+    /// Nodes that answer at another port than before: they have moved, unless they are found at the old port as well.
     moved: Vec<(DirectedPath, PortId, NodeInfo)>,
+    /// The same of switches.
+    moved_switches: Vec<(DirectedPath, PortId, NodeInfo)>,
+    /// Switch ports whose other end had no link when it was read, in this sweep and in the last one.
+    early: BTreeSet<PortId>,
+    early_before: BTreeSet<PortId>,
     /// Adapters with a GUID of a switch that answers where one is expected.
     displaced: BTreeSet<Guid>,
     /// Ports where a switch answers and none may be, which is reported once.
@@ -32,6 +37,8 @@ impl Duplicates {
     pub(super) fn start(&mut self) {
         self.before = std::mem::take(&mut self.found);
         self.moved.clear();
+        self.moved_switches.clear();
+        self.early_before = std::mem::take(&mut self.early);
     }
 
     /// A sweep has seen every node. Returns how many duplicates are new.
@@ -40,9 +47,16 @@ impl Duplicates {
         let mut count = 0;
         for ((switch, port), guid) in new {
             count += 1;
-            tracing::warn!(
-                "port {port} of switch {switch} stays down: another node has the same GUID {guid}; give each node a GUID of its own"
-            );
+            if guid == switch {
+                tracing::warn!(
+                    "port {port} of switch {switch} stays down: the switch itself answers there; unplug a cable between two of \
+                     its ports, or give the node there a GUID of its own"
+                );
+            } else {
+                tracing::warn!(
+                    "port {port} of switch {switch} stays down: another node has the same GUID {guid}; give each node a GUID of its own"
+                );
+            }
         }
         count
     }
@@ -72,6 +86,10 @@ impl Sweep {
         }
         // A switch may be found by several of its ports.
         if is_switch {
+            if self.is_elsewhere(from, info, config) {
+                self.duplicates.moved_switches.push((path, from, *info));
+                return false;
+            }
             return self.admits_link(from, info, config);
         }
         // A switch whose GUIDs it has may answer after it.
@@ -117,6 +135,15 @@ impl Sweep {
         admitted
     }
 
+    /// True for a switch that was known at another port and that this sweep has not found yet. It may be a host that answers
+    /// first. The fabric's own switches are believed about their own ports.
+    fn is_elsewhere(&self, from: PortId, info: &NodeInfo, config: &SmConfig) -> bool {
+        let known = self.subnet.nodes.get(&info.node_guid);
+        let is_unseen = known.is_some_and(|node| node.generation != self.generation);
+        let peer = known.and_then(|node| node.ports.get(&info.local_port)?.peer);
+        is_unseen && peer != Some(from) && !config.own.has(from.0)
+    }
+
     /// Decides about one more link of a switch: a host could cut the switch off by naming the port of another link. A link of the fabric's
     /// own switches replaces one between switches of others.
     fn admits_link(&mut self, from: PortId, info: &NodeInfo, config: &SmConfig) -> bool {
@@ -131,6 +158,8 @@ impl Sweep {
         let replaces = config.own.has(from.0) && other.is_some_and(|other| !config.own.has(other.0));
         let admitted = from.0 != info.node_guid && (other.is_none() || replaces);
         let refused = if admitted { other } else { Some(from) };
+        // The switch has been reached by the link that is replaced: the next sweep reaches it by this one.
+        self.wanted |= replaces;
         if let Some(port) = refused {
             self.duplicates.found.insert(port, info.node_guid);
         }
@@ -159,7 +188,17 @@ impl Sweep {
             }
         }
         for (id, peer) in dropped {
-            self.duplicates.found.insert(id, peer.0);
+            // The link may have come up between two answers: the next sweep finds it.
+            let is_early =
+                self.subnet.port(peer).is_some_and(|other| !other.is_linked() && other.peer == Some(id));
+            let is_known =
+                self.duplicates.early_before.contains(&id) || self.duplicates.before.contains_key(&id);
+            if is_early && !is_known {
+                self.duplicates.early.insert(id);
+                self.wanted = true;
+            } else {
+                self.duplicates.found.insert(id, peer.0);
+            }
             for (end, other) in [(id, peer), (peer, id)] {
                 if let Some(port) = self.subnet.port_mut(end).filter(|port| port.peer == Some(other)) {
                     port.peer = None;
@@ -227,16 +266,20 @@ impl Sweep {
         std::iter::once(own).chain(other)
     }
 
-    /// Takes in the nodes that have moved, once every node has answered: those that were not found at their old places. False if there
+    /// Takes in the nodes that have moved, once every node has answered: those that were not found at their old ports. False if there
     /// was none to look at.
     pub(super) fn settle_moved(&mut self, config: &SmConfig, counters: &mut Counters) -> bool {
+        let switches = std::mem::take(&mut self.duplicates.moved_switches);
+        if !switches.is_empty() {
+            // Adapters wait until what is behind these switches has answered.
+            self.settle_moved_switches(switches, config, counters);
+            return true;
+        }
         let moved = std::mem::take(&mut self.duplicates.moved);
         if moved.is_empty() {
             return false;
         }
-        // A host that does not answer for a moment, but has its link, is not replaced, nor is one behind a switch that is kept.
-        let mut kept = self.subnet.clone();
-        kept.keep_silent(&self.silent_and_there(config), self.generation);
+        let kept = self.kept_subnet(config);
         for (path, from, info) in moved {
             let stays = self.holders(&info).any(|id| {
                 let is_there = |port: &Port| port.generation == self.generation;
@@ -249,5 +292,35 @@ impl Sweep {
             }
         }
         true
+    }
+
+    /// The subnet with what is kept though it does not answer. A host that does not answer for a moment, but has its link, is
+    /// not replaced, nor is one behind a switch that is kept.
+    fn kept_subnet(&self, config: &SmConfig) -> Subnet {
+        let mut kept = self.subnet.clone();
+        kept.keep_silent(&self.silent_and_there(config), self.generation);
+        kept
+    }
+
+    /// Takes in switches that were known at another port: all links of those that are found there as well, and one of those that
+    /// are not found there any more.
+    fn settle_moved_switches(
+        &mut self,
+        moved: Vec<(DirectedPath, PortId, NodeInfo)>,
+        config: &SmConfig,
+        counters: &mut Counters,
+    ) {
+        let kept = self.kept_subnet(config);
+        for (path, from, info) in moved {
+            let is_seen = |subnet: &Subnet| {
+                subnet.nodes.get(&info.node_guid).is_some_and(|node| node.generation == self.generation)
+            };
+            let stays = !is_seen(&self.subnet) && is_seen(&kept);
+            if stays || self.is_of_another_kind(&info, config) {
+                self.duplicates.found.insert(from, info.node_guid);
+            } else if self.admits_link(from, &info, config) {
+                self.found(path, Some(from), &info, config, counters);
+            }
+        }
     }
 }

@@ -7,6 +7,7 @@
 //! A sweep goes through the phases of `sweep::Phase`. Everything found is compared with what shall be, and only the
 //! differences are written, so a sweep over a healthy subnet is all reading.
 
+mod discovery;
 mod duplicates;
 mod mute;
 mod program;

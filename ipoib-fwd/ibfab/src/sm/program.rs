@@ -17,6 +17,9 @@ use crate::subnet::{Counters, KeyTable, MKeys, Node, Port, PortId, SmConfig, Sub
 /// Most P_Key blocks that are written to a port.
 const PKEY_BLOCKS: u16 = (MAX_PKEYS / PKEY_BLOCK_LEN) as u16;
 
+/// Masks of a block of a switch's multicast table: the switch and its path, the block's number and position, the masks.
+pub(super) type MulticastBlock = (Guid, DirectedPath, u16, u8, [u16; 32]);
+
 /// Ports that receive each multicast LID.
 type Receivers = BTreeMap<Lid, Vec<PortId>>;
 
@@ -51,7 +54,9 @@ impl Sweep {
             let info = SwitchInfo { linear_top: last, port_state_change: false, ..info };
             self.set(Step::SetSwitchInfo(guid), 0, &path, &info);
         }
-        if !self.unpruned {
+        if self.unpruned {
+            self.restore_branches();
+        } else {
             self.program_multicast(groups, None);
         }
     }
@@ -82,17 +87,38 @@ impl Sweep {
             self.unpruned = true;
             self.incomplete = true;
             for (guid, _, block, position, masks) in &mut pruned {
-                let Some(switch) = self.subnet.nodes.get(guid).and_then(|node| node.switch.as_ref()) else {
-                    continue;
-                };
-                let Some(have) = switch.multicast.get(&(*block, *position)) else { continue };
-                let hosts = self.ports(*guid, *position, |port| self.leads_to_host(port));
-                for (mask, have) in masks.iter_mut().zip(have) {
-                    *mask |= have & !hosts;
-                }
+                *masks = self.with_branches(*guid, *block, *position, masks);
             }
         }
+        let uncut = pruned.iter().map(|&(guid, path, block, position, masks)| {
+            (masks, (guid, path, block, position, self.with_branches(guid, block, position, &masks)))
+        });
+        self.uncut = uncut.collect();
         self.write_multicast(pruned);
+    }
+
+    /// These masks of a block with the branches between switches that it has.
+    fn with_branches(&self, guid: Guid, block: u16, position: u8, masks: &[u16; 32]) -> [u16; 32] {
+        let mut all = *masks;
+        let switch = self.subnet.nodes.get(&guid).and_then(|node| node.switch.as_ref());
+        if let Some(have) = switch.and_then(|switch| switch.multicast.get(&(block, position))) {
+            let hosts = self.ports(guid, position, |port| self.leads_to_host(port));
+            for (mask, have) in all.iter_mut().zip(have) {
+                *mask |= have & !hosts;
+            }
+        }
+        all
+    }
+
+    /// Gives switches the branches back that were cut while another switch did not take its cut, so that all have the old tree.
+    fn restore_branches(&mut self) {
+        let uncut =
+            std::mem::take(&mut self.uncut).into_iter().filter(|(cut, (guid, _, block, position, _))| {
+                let switch = self.subnet.nodes.get(guid).and_then(|node| node.switch.as_ref());
+                switch.and_then(|switch| switch.multicast.get(&(*block, *position))) == Some(cut)
+            });
+        let uncut = uncut.filter(|(cut, (.., masks))| cut != masks).map(|(_, block)| block).collect();
+        self.write_multicast(uncut);
     }
 
     /// True if a switch that does not take this block of its multicast table has a branch there that is not wanted and may
@@ -148,7 +174,7 @@ impl Sweep {
         self.write_multicast(wanted);
     }
 
-    fn write_multicast(&mut self, blocks: Vec<(Guid, DirectedPath, u16, u8, [u16; 32])>) {
+    fn write_multicast(&mut self, blocks: Vec<MulticastBlock>) {
         for (guid, path, block, position, masks) in blocks {
             let step = Step::SetMulticast(guid, block, position, masks);
             let modifier = MulticastForwardingBlock::modifier(block, position);

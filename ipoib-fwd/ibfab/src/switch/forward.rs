@@ -1,6 +1,6 @@
 //! Data packets: in by one port, out by others.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use connectx::cable::{Crcs, MAX_PACKET};
 use ib_wire::crc::{VCRC_LEN, verify_vcrc};
@@ -67,7 +67,10 @@ impl Switch {
         });
         if let (true, Some(port)) = (taken && !is_management(packet), self.ports.get_mut(at)) {
             // The next packet begins to wait by itself.
-            port.blocked = None;
+            let unicast = port.blocked.take().filter(|blocked| blocked.egress.is_some());
+            if let (Some(blocked), Some(budget)) = (unicast, &mut port.wait_budget) {
+                budget.spend(blocked.since, now);
+            }
         }
         taken
     }
@@ -99,13 +102,19 @@ impl Switch {
         }
         self.may_leave((at, egress), packet.len(), lrh.sl, pkey)?;
         let since = self.blocked(at).map_or(now, |blocked| blocked.since);
-        if !self.has_room(egress, packet.len(), now.saturating_duration_since(since) >= HEAD_OF_QUEUE_LIFE)? {
+        let waited = now.saturating_duration_since(since);
+        if !self.has_room(egress, packet.len(), waited >= HEAD_OF_QUEUE_LIFE)? {
+            if self.is_too_slow(at, number, since, waited) {
+                self.discard(egress);
+                return Err(DropReason::HeadOfQueue);
+            }
             self.block(at, Blocked { egress: Some(number), since, done: PortSet::default() });
             return Ok(false);
         }
         if self.ports.get_mut(egress).is_some_and(|port| port.send(packet, crcs)) {
             self.count_forwarded(at);
         }
+        self.note_room(at, number);
         Ok(true)
     }
 
@@ -199,6 +208,27 @@ impl Switch {
         }
     }
 
+    /// True if data that came in by port index `at` waits no longer for an egress: the link between switches there has waited enough.
+    fn is_too_slow(&mut self, at: usize, egress: u8, since: Instant, waited: Duration) -> bool {
+        let Some(port) = self.ports.get_mut(at) else { return false };
+        if port.wait_budget.is_some_and(|budget| waited >= budget.limit(since)) {
+            port.slow.insert(egress);
+        }
+        port.slow.has(egress)
+    }
+
+    /// An egress took a packet that came in by port index `at`. With room for another one it is waited for again.
+    fn note_room(&mut self, at: usize, egress: u8) {
+        if self.ports.get(at).is_some_and(|port| port.slow.has(egress)) {
+            let out = self.ports.get_mut(usize::from(egress).wrapping_sub(1));
+            if out.is_some_and(|out| out.has_room(MAX_PACKET))
+                && let Some(port) = self.ports.get_mut(at)
+            {
+                port.slow.remove(egress);
+            }
+        }
+    }
+
     /// Counts a packet that the egress did not take.
     fn discard(&mut self, egress: usize) {
         if let Some(port) = self.ports.get_mut(egress) {
@@ -232,7 +262,10 @@ impl Switch {
     /// True if the packet at the head of this port's queue would only be refused again.
     pub(super) fn is_still_blocked(&mut self, at: usize, now: Instant) -> bool {
         let Some(blocked) = self.blocked(at) else { return false };
-        if now.saturating_duration_since(blocked.since) >= HEAD_OF_QUEUE_LIFE {
+        let budget =
+            self.ports.get(at).and_then(|port| port.wait_budget).filter(|_| blocked.egress.is_some());
+        let limit = budget.map_or(HEAD_OF_QUEUE_LIFE, |budget| budget.limit(blocked.since));
+        if now.saturating_duration_since(blocked.since) >= limit {
             return false;
         }
         let egress =

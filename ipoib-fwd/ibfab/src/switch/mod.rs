@@ -3,7 +3,8 @@
 //!
 //! Store and forward. A packet whose egress is full stays in its link, which holds the sender
 //! back; if the receiver takes nothing for the head-of-queue life time, packets to it are
-//! dropped until it does (IBA 18.2.5.4).
+//! dropped until it does (IBA 18.2.5.4). What comes in by a link between switches waits for slow receivers for
+//! a ninth of the time at most.
 
 mod agent;
 mod forward;
@@ -11,6 +12,7 @@ mod inbox;
 mod management;
 mod port;
 mod tables;
+mod wait_budget;
 
 #[cfg(test)]
 mod tests;
@@ -30,6 +32,7 @@ use agent::Agent;
 use inbox::Inbox;
 use port::Port;
 use tables::{LinearTable, MulticastTable};
+use wait_budget::WaitBudget;
 
 use crate::subnet::LidBlock;
 use crate::subnet::MKeys;
@@ -79,6 +82,8 @@ pub struct Switch {
     multicast: MulticastTable,
     /// External ports; index 0 is port 1.
     ports: Vec<Port>,
+    /// Index of the port that is served first: after one that was, so that ports take turns at an egress that is full.
+    first: usize,
     /// For whoever sits behind port 0.
     inbox: Inbox,
     /// Of packets that port 0 sends.
@@ -125,6 +130,7 @@ impl Switch {
             linear: LinearTable::new(),
             multicast: MulticastTable::new(),
             ports: (0..config.ports).map(|_| Port::new(config.mtu, config.ports)).take(MAX_PORTS).collect(),
+            first: 0,
             inbox: Inbox::new(config.ports),
             psn: Psn::default(),
             port_changed: false,
@@ -160,6 +166,13 @@ impl Switch {
             self.note_change();
         }
         Ok(())
+    }
+
+    /// Notes that a port leads to another switch.
+    pub(crate) fn set_trunk(&mut self, port: SwitchPort) {
+        if let Some(port) = usize::from(port.0).checked_sub(1).and_then(|at| self.ports.get_mut(at)) {
+            port.wait_budget = Some(WaitBudget::new());
+        }
     }
 
     /// Takes what is plugged into a port out of it; the link is down at both ends.
@@ -203,10 +216,16 @@ impl Switch {
     pub fn step(&mut self, now: Instant) -> bool {
         let mut worked = false;
         self.agent.guard.follow(now);
-        for at in 0..self.ports.len() {
+        let first = self.first;
+        let mut taken = false;
+        for at in (first..self.ports.len()).chain(0..first) {
             worked |= self.keep_up(at, now);
-            worked |= self.take_from(at, now);
+            if self.take_from(at, now) && !taken {
+                taken = true;
+                self.first = (at + 1) % self.ports.len();
+            }
         }
+        worked |= taken;
         for port in &mut self.ports {
             if let Some(link) = &mut port.link {
                 link.flush();

@@ -12,6 +12,7 @@ use ib_wire::smp::{
 use ib_wire::{Lid, Mtu, PKey, ServiceLevel};
 
 use super::tables::{PartitionTable, PortSet};
+use super::wait_budget::WaitBudget;
 use crate::subnet::LidBlock;
 
 hca::counted! {
@@ -133,6 +134,10 @@ pub(super) struct Port {
     pub(super) blocked: Option<Blocked>,
     /// Data packets that came in and wait, the first as `blocked` says: management packets behind them pass.
     pub(super) waiting: VecDeque<(Box<[u8]>, Crcs)>,
+    /// Where it leads to another switch: how long data that came in by it waits.
+    pub(super) wait_budget: Option<WaitBudget>,
+    /// Receivers that took too much of that: data that came in by it and finds them full is dropped until there is room.
+    pub(super) slow: PortSet,
     /// Multicast packets that came in by it do not wait for these receivers: earlier ones waited for them for long.
     pub(super) hurry: Option<Hurry>,
     /// The receiver took nothing for the head-of-queue life time: packets that find it full
@@ -183,6 +188,8 @@ impl Port {
             partitions: PartitionTable::default(),
             blocked: None,
             waiting: VecDeque::new(),
+            wait_budget: None,
+            slow: PortSet::default(),
             hurry: None,
             stalled: false,
             woken: false,
@@ -219,6 +226,7 @@ impl Port {
         self.elsewhere.clear();
         self.blocked = None;
         self.waiting.clear();
+        self.slow = PortSet::default();
         self.hurry = None;
         self.stalled = false;
     }

@@ -76,6 +76,12 @@ impl PortSet {
         }
     }
 
+    pub(super) fn remove(&mut self, port: u8) {
+        if let Some(mask) = self.0.get_mut(usize::from(port / 16)) {
+            *mask &= !(1 << (port % 16));
+        }
+    }
+
     /// Port numbers, ascending.
     pub(super) fn iter(self) -> impl Iterator<Item = u8> {
         self.0.into_iter().zip(0u8..).flat_map(|(mask, position)| {

@@ -1,7 +1,7 @@
 //! Two nodes with one GUID: the first one keeps its traffic, the second one's port stays down.
 
 use ib_wire::Guid;
-use ib_wire::smp::{NodeType, PortState};
+use ib_wire::smp::{NodeType, PortPhysicalState, PortState, attribute};
 
 use super::mute::with_far_switch;
 use super::world::{SWITCH, World};
@@ -187,6 +187,121 @@ fn a_host_does_not_link_the_switch_that_it_hangs_on_with_another_one() {
             assert_eq!(world.sm.counters().duplicate_guids, 1, "{case}");
         }
     }
+}
+
+/// A second switch of others at port 6 of the first one, by its port 5, and an adapter at its port 7.
+fn with_farther_switch(guid: u64) -> (World, [usize; 4]) {
+    let (mut world, far, host) = with_switch_of_others();
+    let farther = world.add(NodeType::Switch, guid, 20);
+    let there = world.add(NodeType::ChannelAdapter, 0xa000, 1);
+    world.connect((far, 6), (farther, 5));
+    world.connect((farther, 7), (there, 1));
+    sweep(&mut world);
+    (world, [far, host, farther, there])
+}
+
+/// A switch at port 4 of the first switch of others that answers as the one with this GUID, and behind it an adapter that answers
+/// as the one there. The port is asked before the one that leads to the switch itself.
+fn with_liar(world: &mut World, far: usize, guid: u64, local_port: u8, answers_only: Option<u16>) {
+    let liar = world.add(NodeType::Switch, 0x9000, 20);
+    world.nodes[liar].claims = Some((guid, NodeType::Switch));
+    world.nodes[liar].claimed_port_guid = Some(Guid(guid));
+    world.nodes[liar].claimed_local_port = Some(local_port);
+    world.nodes[liar].answers_only = answers_only;
+    let clone = world.add(NodeType::ChannelAdapter, 0xa000, 1);
+    world.connect((far, 4), (liar, local_port));
+    world.connect((liar, if local_port == 7 { 8 } else { 7 }), (clone, 1));
+}
+
+#[test]
+fn a_host_that_answers_before_a_farther_switch_does_not_take_its_place() {
+    // It names the port that leads to the fabric, one without a cable and one with an adapter, with and without more answers.
+    for answers_only in [None, Some(attribute::NODE_INFO)] {
+        for (guid, local_port) in [(0x180, 5), (0x280, 5), (0x180, 11), (0x280, 11), (0x280, 7)] {
+            let (mut world, [far, host, farther, there]) = with_farther_switch(guid);
+            with_liar(&mut world, far, guid, local_port, answers_only);
+            for late in [false, true, false] {
+                // Also while the switch does not answer for a moment.
+                world.nodes[farther].mute = late;
+                sweep_silent(&mut world);
+                let case = format!("{guid:#x} {local_port} {answers_only:?} {late}");
+                check_ways(&world, far, host, &case);
+                let lid = world.lid(there);
+                assert_eq!([0, far, farther].map(|switch| world.route(switch, lid)), [9, 6, 7], "{case}");
+                assert_eq!(world.nodes[there].ports[1].state, PortState::Active, "{case}");
+                assert_eq!(world.nodes[far].ports[4].state, PortState::Init, "{case}");
+                assert_eq!(world.nodes[far].ports[6].state, PortState::Active, "{case}");
+                if late {
+                    world.nodes[farther].mute = false;
+                    sweep(&mut world);
+                }
+            }
+            assert_eq!(world.sm.counters().duplicate_guids, 1, "{guid:#x} {local_port} {answers_only:?}");
+        }
+    }
+}
+
+#[test]
+fn a_switch_of_others_that_was_moved_comes_up_with_all_behind_it() {
+    // To a port that is asked before its old one, and after it.
+    for port in [4, 8] {
+        let (mut world, [far, host, farther, there]) = with_farther_switch(0x280);
+        let (lid, registrations) = (world.lid(there), world.nodes[there].reregistered);
+        world.disconnect((far, 6));
+        world.connect((far, port), (farther, 9));
+        sweep(&mut world);
+        check_ways(&world, far, host, &port.to_string());
+        assert_eq!([0, far, farther].map(|switch| world.route(switch, lid)), [9, port, 7]);
+        assert_eq!((world.lid(there), world.nodes[there].reregistered), (lid, registrations));
+        assert_eq!(world.nodes[far].ports[usize::from(port)].state, PortState::Active);
+        assert_eq!(world.sm.counters().duplicate_guids, 0);
+        // A second cable is a link, too.
+        world.connect((far, 6), (farther, 5));
+        sweep(&mut world);
+        assert_eq!(world.nodes[far].ports[6].state, PortState::Active);
+    }
+}
+
+#[test]
+fn a_switch_behind_our_own_port_is_found_by_it_though_a_host_has_its_place() {
+    let (mut world, far, host) = with_switch_of_others();
+    let other = world.add(NodeType::Switch, 0x280, 20);
+    let there = world.add(NodeType::ChannelAdapter, 0xa000, 1);
+    world.connect((other, 7), (there, 1));
+    with_liar(&mut world, far, 0x280, 5, None);
+    sweep(&mut world);
+    // The first sweep has nothing to compare it with.
+    assert_eq!(world.nodes[far].ports[4].state, PortState::Active);
+    world.connect((0, 10), (other, 5));
+    world.nodes[other].delay = SECOND / 50;
+    world.sm.handle_port_change(world.now);
+    world.pass(5 * SECOND);
+    check_ways(&world, far, host, "");
+    let lid = world.lid(there);
+    assert_eq!([0, far, other].map(|switch| world.route(switch, lid)), [10, 5, 7]);
+    assert_eq!(world.nodes[there].ports[1].state, PortState::Active);
+}
+
+#[test]
+fn a_trunk_that_comes_up_while_its_ends_are_read_is_no_duplicate() {
+    let trunks = [(SWITCH, 19), (SWITCH, 20), (Guid(0x200), 5), (Guid(0x200), 6)].into();
+    let own = OwnSwitches { guids: [SWITCH, Guid(0x200)].into(), trunks, others: [].into() };
+    let (mut world, far, _) = with_far_switch(SmConfig { own, ..config() });
+    world.connect((0, 19), (far, 6));
+    // The near end is read a moment before it comes up.
+    let up = world.nodes[0].ports[19];
+    world.nodes[0].ports[19].state = PortState::Down;
+    world.nodes[0].ports[19].physical_state = PortPhysicalState::Polling;
+    let sweeps = world.sm.counters().sweeps;
+    world.sm.handle_port_change(world.now);
+    while world.sm.counters().sweeps == sweeps {
+        world.pass(SECOND / 1000);
+    }
+    world.nodes[0].ports[19] = up;
+    world.pass(SECOND / 10);
+    assert_eq!(world.sm.counters().duplicate_guids, 0);
+    assert_eq!(world.nodes[0].ports[19].state, PortState::Active);
+    assert_eq!(world.nodes[far].ports[6].state, PortState::Active);
 }
 
 #[test]

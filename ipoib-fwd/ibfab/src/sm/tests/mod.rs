@@ -1,5 +1,6 @@
 mod administration;
 mod duplicates;
+mod groups;
 mod hostile;
 mod keys;
 mod lmc;
@@ -7,6 +8,7 @@ mod membership;
 mod mute;
 mod reports;
 mod shares;
+mod stray;
 mod switches;
 mod virtual_ports;
 mod world;

@@ -86,7 +86,7 @@ fn broadcast() -> Gid {
     ib_wire::ipoib::broadcast_gid(PKey::DEFAULT, ib_wire::ipoib::GroupScope::LINK_LOCAL)
 }
 
-fn join(world: &mut World, adapter: usize) {
+pub(super) fn join(world: &mut World, adapter: usize) {
     let record = McMemberRecord {
         mgid: broadcast(),
         port_gid: world.gid(adapter),
@@ -102,32 +102,37 @@ fn join(world: &mut World, adapter: usize) {
     assert!(answer.header.status.is_ok(), "{:?}", answer.header);
 }
 
+/// How many copies of a broadcast of the adapter at switch `home` each adapter gets.
+pub(super) fn copies(world: &World, adapters: &BTreeMap<usize, usize>, home: usize) -> BTreeMap<usize, u32> {
+    let mut got: BTreeMap<usize, u32> = BTreeMap::new();
+    let own = if home == 0 { 1 } else { HOST };
+    let mut copies = vec![(home, own)];
+    let mut hops = 0;
+    while let Some((at, entry)) = copies.pop() {
+        hops += 1;
+        assert!(hops < 100, "it goes round");
+        let ports = world.multicast(at, Lid(0xc000));
+        for port in (1..20u8).filter(|&p| ports >> p & 1 == 1 && p != entry) {
+            let Some((next, entry)) = world.peer((at, port)) else { continue };
+            if adapters.contains_key(&next) {
+                copies.push((next, entry));
+            } else {
+                *got.entry(next).or_default() += 1;
+            }
+        }
+    }
+    got
+}
+
 /// A broadcast of every adapter comes to every other one exactly once.
 fn check_multicast(world: &World, adapters: &BTreeMap<usize, usize>) {
     for (&home, &sender) in adapters {
-        let mut got: BTreeMap<usize, u32> = BTreeMap::new();
-        let own = if home == 0 { 1 } else { HOST };
-        let mut copies = vec![(home, own)];
-        let mut hops = 0;
-        while let Some((at, entry)) = copies.pop() {
-            hops += 1;
-            assert!(hops < 100, "it goes round");
-            let ports = world.multicast(at, Lid(0xc000));
-            for port in (1..20u8).filter(|&p| ports >> p & 1 == 1 && p != entry) {
-                let Some((next, entry)) = world.peer((at, port)) else { continue };
-                if adapters.contains_key(&next) {
-                    copies.push((next, entry));
-                } else {
-                    *got.entry(next).or_default() += 1;
-                }
-            }
-        }
         let others = adapters.values().filter(|&&a| a != sender).map(|&a| (a, 1)).collect();
-        assert_eq!(got, others, "from {sender}");
+        assert_eq!(copies(world, adapters, home), others, "from {sender}");
     }
 }
 
-fn check(world: &World, adapters: &BTreeMap<usize, usize>) {
+pub(super) fn check(world: &World, adapters: &BTreeMap<usize, usize>) {
     check_unicast(world, adapters);
     check_multicast(world, adapters);
 }
@@ -262,7 +267,7 @@ fn lids_of_ports_that_are_not_behind_a_link_to_switches_of_others_are_known() {
 
 /// Three switches of ours with hosts in the broadcast group: one ring, with port 2 between the first and the second switch,
 /// port 3 between the first and the last, port 4 between the second and the last.
-fn own_ring() -> (World, BTreeMap<usize, usize>, [usize; 3]) {
+pub(super) fn own_ring() -> (World, BTreeMap<usize, usize>, [usize; 3]) {
     let ring = [(0, 1), (0, 2), (1, 2)];
     // GUIDs as `build_with` gives them.
     let [near, b, c] = [SWITCH, Guid(0x221), Guid(0x242)];

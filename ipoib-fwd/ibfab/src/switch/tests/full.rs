@@ -155,3 +155,72 @@ fn a_multicast_that_does_not_wait_for_a_slow_receiver_waits_for_the_others() {
     let multicasts = bench.received(3).iter().filter(|p| p[2..4] == [0xc0, 0x05]).count();
     assert_eq!((multicasts, bench.dropped(1, DropReason::HeadOfQueue)), (1, 1));
 }
+
+/// Packets for ports 2 and 3 come in turn, as fast as port 1 takes them, for `span` of a millisecond each; port 2 takes a packet every
+/// `pace` of them. Returns how many port 3 gets, and how many are dropped.
+fn share(bench: &mut Bench, span: u32, pace: u32) -> (usize, u64) {
+    let packets = [data(11, 12, 4000), data(11, 13, 4000)];
+    let (mut got, mut next, before) = (0, 0, bench.dropped(1, DropReason::HeadOfQueue));
+    for ms in 1..=span {
+        for _ in 0..2 {
+            let packet = &packets[next % 2];
+            next +=
+                usize::from(bench.ends[0].send_with(packet.len(), |out| out.copy_from_slice(packet)).is_ok());
+        }
+        bench.step();
+        got += bench.received(3).len();
+        bench.now += Duration::from_millis(1);
+        if ms % pace == 0 {
+            bench.ends[1].receive(1, |_| {});
+        }
+    }
+    (got, bench.dropped(1, DropReason::HeadOfQueue) - before)
+}
+
+#[test]
+fn a_slow_receiver_holds_up_a_link_between_switches_for_a_ninth_of_the_time() {
+    // It takes a packet in time, and just in time.
+    for pace in [20, 100, 249] {
+        let mut bench = Bench::active(3);
+        bench.switch.set_trunk(SwitchPort(1));
+        share(&mut bench, 2000, pace);
+        let (got, dropped) = share(&mut bench, 9000, pace);
+        assert!(got > 7800, "{got} of 9000 reach the other receiver, {pace}");
+        assert!(dropped > 7000, "{dropped}");
+        assert_eq!(bench.dropped(1, DropReason::HeadOfQueue), bench.switch.ports[1].discards);
+        // Once it takes what comes, nothing is lost any more.
+        bench.received(2);
+        bench.step();
+        bench.received(2);
+        assert_eq!(share(&mut bench, 1000, 1), (1000, 0), "{pace}");
+    }
+    // A sender of its own is held back as before.
+    let mut bench = Bench::active(3);
+    let (got, dropped) = share(&mut bench, 2000, 100);
+    assert!(got < 200 && dropped == 0, "{got} {dropped}");
+}
+
+#[test]
+fn a_receiver_that_pauses_or_is_always_full_loses_nothing_by_a_link_between_switches() {
+    let mut bench = Bench::active(3);
+    bench.switch.set_trunk(SwitchPort(1));
+    let fill = data(13, 12, 4000);
+    let (mut got, mut sent) = (0, [0; 2]);
+    for _ in 0..20 {
+        // It takes nothing for a tenth of a second, and then four packets a millisecond while two ports send as much as they can.
+        share(&mut bench, 100, u32::MAX);
+        for _ in 0..3600 {
+            for (n, (from, packet)) in [(0, &data(11, 12, 4000)), (2, &fill)].into_iter().enumerate() {
+                let taken = bench.ends[from].send_with(packet.len(), |out| out.copy_from_slice(packet));
+                sent[n] += u32::from(taken.is_ok());
+            }
+            bench.step();
+            bench.now += Duration::from_micros(250);
+            got += bench.ends[1].receive(1, |_| {});
+        }
+    }
+    assert_eq!((got, bench.switch.ports[1].discards), (20 * 3600, 0), "it was full all the time");
+    // The two take turns.
+    let [one, other] = sent;
+    assert!(one.abs_diff(other) < one / 4, "{sent:?}");
+}
