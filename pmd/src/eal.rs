@@ -64,8 +64,8 @@ pub enum EalError {
     Secondary(String),
     /// EAL refused; it has printed why.
     #[error(
-        "EAL did not start: {reason}. Its own lines above name the argument; -l or -c must name CPUs that this machine \
-         has ({cpus}), and --vdev a driver that is installed"
+        "EAL did not start: {reason}. Its own lines above name the cause. Common ones: -l, -c or --lcores name CPUs that \
+         this machine does not have ({cpus}); another DPDK process has the same --file-prefix; too few hugepages are free"
     )]
     Refused {
         /// EAL's word for it.

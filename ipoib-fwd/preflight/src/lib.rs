@@ -16,7 +16,7 @@ mod subject;
 pub use finding::{Code, Finding, Severity, Spot};
 pub use init::{InitError, Proposal};
 pub use machine::{
-    Access, Account, Adapter, AdapterPort, Iommu, Link, Machine, Memory, Occupant, Pages,
+    Access, Account, Adapter, AdapterPort, DpdkProcess, Iommu, Link, Machine, Memory, Occupant, Pages,
     PathKind, PathState, PciDevice, Process, Processors,
 };
 pub use report::Report;
