@@ -1,7 +1,6 @@
 //! From a command line to a running gateway, and back.
 
 use std::num::NonZeroU32;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -42,6 +41,7 @@ use super::privileges::Privileges;
 use super::random::random;
 use super::report::Times;
 use super::segment_parts::SegmentMaker;
+use super::state_directory::{self, StateDirectory};
 use super::worker::{GatewayCommand, GatewayNote, GatewayWorker, WorkerParts};
 use super::writer::{self, Writer};
 use crate::check;
@@ -132,6 +132,9 @@ impl Start {
         let names = PortNames::of(&config);
         let devices = Devices::choose(&config, &names, &places)?;
         let privileges = Privileges::configured(&config.gateway, &devices, &places)?;
+        let directory = config.gateway.state_directory.clone().or_else(state_directory::of_service);
+        let state = directory.map(StateDirectory::lock).transpose();
+        let state = state.map_err(|e| places.at("gateway.state-directory", None, e))?;
         for warning in self.line.eal.warnings() {
             tracing::warn!("{warning}");
         }
@@ -190,6 +193,7 @@ impl Start {
             pool: pool.clone(),
             ethernets,
             capture,
+            state,
             cpus,
         };
         let mut report = match devices {
@@ -226,6 +230,8 @@ struct Running<'a> {
     /// Each Ethernet port, with its queues by worker.
     ethernets: Vec<(EthPort, Vec<EthQueue>)>,
     capture: Option<Capture>,
+    /// Where known hosts are kept, if there is such a directory.
+    state: Option<StateDirectory>,
     /// The processors that the process had before EAL gave each lcore its own.
     cpus: CpuSet,
 }
@@ -305,11 +311,12 @@ impl Running<'_> {
 
     /// Known hosts of an earlier run, and the thread that keeps those of this one, if there is a directory for them.
     fn kept(&self, now: Instant) -> Result<Kept, GatewayError> {
-        let given = self.config.gateway.state_directory.clone();
-        let Some(directory) = given.or_else(service_state_directory) else { return Ok(Kept::new(now)) };
+        let Some(directory) = self.state.as_ref().map(StateDirectory::path) else {
+            return Ok(Kept::new(now));
+        };
         let keeper =
-            Keeper::start(directory.clone(), self.other_cpus()?).map_err(GatewayError::HostsThread)?;
-        Ok(Kept::in_directory(now, &directory, keeper))
+            Keeper::start(directory.to_owned(), self.other_cpus()?).map_err(GatewayError::HostsThread)?;
+        Ok(Kept::in_directory(now, directory, keeper))
     }
 
     /// The thread that writes captures, if there may be some. It is one of those that give up their privileges, and is where no worker is.
@@ -537,14 +544,6 @@ impl<B: Backend> GatewayControl<B> {
         captured?;
         closed
     }
-}
-
-/// The directory that the service manager has made for state (systemd: `StateDirectory=`), the first of several.
-fn service_state_directory() -> Option<PathBuf> {
-    let all = std::env::var_os("STATE_DIRECTORY")?;
-    let first = all.as_encoded_bytes().split(|byte| *byte == b':').next()?;
-    let path = Path::new(std::ffi::OsStr::from_bytes(first));
-    path.is_absolute().then(|| path.to_owned())
 }
 
 /// What the process occupies, in KiB.
