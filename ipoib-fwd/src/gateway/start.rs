@@ -349,7 +349,7 @@ impl Running<'_> {
             drained: false,
         };
         let (endpoints, mut links) = self.endpoints(now, hcas, &maker)?;
-        let mut endpoints = Endpoints::new(endpoints);
+        let mut endpoints = Endpoints::new(endpoints, self.names.urls(self.config));
         let gids = self.gids(now, &mut endpoints)?;
         let (mut ethernets, mut queues) = (Vec::new(), Vec::new());
         for (port, by_worker) in self.ethernets.drain(..) {
