@@ -53,6 +53,10 @@ use endpoint::{Endpoint, EndpointConfig, EndpointPlace, LinkWorker, WorkerSizes}
 /// One signalled send in this many: completions are reaped in batches.
 const SIGNAL_EVERY: u32 = 16;
 
+/// How long after its start a bond has looked at its members (every 10 ms by default). It sets the addresses of those that
+/// are up, on EAL's interrupt thread, which has no capabilities later.
+const BOND_LOOK: Duration = Duration::from_millis(100);
+
 /// What the gateway is started with.
 #[derive(Debug)]
 pub struct Start {
@@ -452,6 +456,9 @@ impl Running<'_> {
             tracing::warn!("packet buffers may be part of a core dump: {error}");
         }
         let drivers = controller.ethernets.iter().flat_map(|end| end.port.drivers());
+        if drivers.clone().any(|driver| driver == "net_bonding") && !self.eal.wait_for_alarms(BOND_LOOK) {
+            tracing::warn!("EAL's interrupt thread does not run: a bond may not notice the links of its members");
+        }
         self.privileges.give_up(self.config, drivers.clone())?;
         let seccomp = self.config.gateway.seccomp;
         let filters = self.privileges.filter_calls(seccomp, drivers, self.eal, &self.lcores)?;
