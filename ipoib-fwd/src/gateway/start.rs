@@ -1,7 +1,7 @@
 //! From a command line to a running gateway, and back.
 
 use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,6 @@ use pmd::hca::{Backend, PortNumber};
 use pmd::mem::{Pool, PoolConfig};
 use preflight::{Code, Severity};
 use rustix::thread::CpuSet;
-use serde_json::{Value, json};
 
 use super::board::GatewayBoard;
 use super::control::duties::Duties;
@@ -32,6 +31,7 @@ use super::control::stalls::Stalls;
 use super::control::traces::Traces;
 use super::control::{GatewayControl, Schedule};
 use super::devices::{Devices, open_soft};
+use super::end::Report;
 use super::error::{GatewayError, Places};
 use super::gids::{self, GatewayGids};
 use super::keeper::Keeper;
@@ -45,7 +45,7 @@ use super::state_directory::{self, StateDirectory};
 use super::worker::{GatewayCommand, GatewayNote, GatewayWorker, WorkerParts};
 use super::writer::{self, Writer};
 use crate::check;
-use crate::counter::{Totals, WorkerCounters};
+use crate::counter::WorkerCounters;
 use crate::forward::{EndpointIndex, SegmentIndex};
 use crate::segment::pair::storm::SharedStorm;
 use endpoint::{Endpoint, EndpointConfig, EndpointPlace, LinkWorker, WorkerSizes};
@@ -72,48 +72,6 @@ pub struct Start {
     pub capture_bounds: Bounds,
     /// The log, whose level the configuration has.
     pub log: Log,
-}
-
-/// What was counted, at the end.
-#[derive(Debug)]
-pub struct Report {
-    totals: Totals,
-    times: Value,
-    buffers_outstanding: u32,
-    memory: Value,
-    srq_low: u64,
-    failure: Option<GatewayError>,
-}
-
-impl Report {
-    /// For a person.
-    #[must_use]
-    pub fn text(&self) -> String {
-        super::super::ctl::render(&self.json())
-    }
-
-    /// What ended the gateway, if it was not asked to end.
-    #[must_use]
-    pub const fn failure(&self) -> Option<&GatewayError> {
-        self.failure.as_ref()
-    }
-
-    fn json(&self) -> Value {
-        json!({
-            "traffic": self.totals.traffic_json(),
-            "drops": self.totals.drops_json(),
-            "alarms": {"srq_low": self.srq_low},
-            "times": self.times,
-            "memory": self.memory,
-            "buffers_outstanding": self.buffers_outstanding,
-        })
-    }
-
-    /// For a program.
-    pub fn write(&self, file: &Path) -> Result<(), GatewayError> {
-        std::fs::write(file, format!("{:#}\n", self.json()))
-            .map_err(|source| GatewayError::Report { path: file.to_owned(), source })
-    }
 }
 
 impl Start {
@@ -457,7 +415,9 @@ impl Running<'_> {
         }
         let drivers = controller.ethernets.iter().flat_map(|end| end.port.drivers());
         if drivers.clone().any(|driver| driver == "net_bonding") && !self.eal.wait_for_alarms(BOND_LOOK) {
-            tracing::warn!("EAL's interrupt thread does not run: a bond may not notice the links of its members");
+            tracing::warn!(
+                "EAL's interrupt thread does not run: a bond may not notice the links of its members"
+            );
         }
         self.privileges.give_up(self.config, drivers.clone())?;
         let seccomp = self.config.gateway.seccomp;
@@ -525,40 +485,4 @@ impl Running<'_> {
             link: maker.link_settings(first),
         }
     }
-}
-
-impl<B: Backend> GatewayControl<B> {
-    /// Gives everything back and sums up. The workers' queues are by [`EndpointIndex`].
-    fn finish(mut self, queues: Vec<Vec<B::Queues>>) -> Result<Report, GatewayError> {
-        let captured = std::mem::take(&mut self.recordings).finish();
-        let report = Report {
-            totals: self.totals(),
-            times: self.times.json(),
-            buffers_outstanding: 0,
-            memory: memory(),
-            srq_low: self.srq_low(),
-            failure: self.failure,
-        };
-        self.kept.finish();
-        drop(self.ethernets);
-        let mut closed = Ok(report);
-        for (endpoint, queues) in self.endpoints.into_list().into_iter().zip(queues) {
-            // One that cannot be closed keeps no other open.
-            if let Err(error) = endpoint.close(queues) {
-                closed = closed.and(Err(error.into()));
-            }
-        }
-        captured?;
-        closed
-    }
-}
-
-/// What the process occupies, in KiB.
-fn memory() -> Value {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let kib = |name: &str| {
-        let line = status.lines().find_map(|l| l.strip_prefix(name))?;
-        line.trim_start_matches(':').trim().split(' ').next()?.parse::<u64>().ok()
-    };
-    json!({"resident_kib": kib("VmRSS"), "hugetlb_kib": kib("HugetlbPages")})
 }
