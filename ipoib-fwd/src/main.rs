@@ -1,6 +1,7 @@
 //! `ipoib-fwd`: the gateway, and the client of its control socket.
 #![forbid(unsafe_code)]
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -14,13 +15,41 @@ use preflight::Severity;
 const PROGRAM: &str = "ipoib-fwd";
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().collect();
-    match arguments.get(1).map(String::as_str) {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    match arguments.get(1).and_then(|word| word.to_str()) {
         Some("ctl") => run_ctl(&arguments),
         Some("gids") => run_gids(&arguments),
         Some("init") => run_init(&arguments),
         Some("metrics") => run_metrics(&arguments),
         Some("top") => run_top(&arguments),
+        _ => match utf8(arguments) {
+            Ok(arguments) => run_forwarder(arguments),
+            Err(e) => fail(&e),
+        },
+    }
+}
+
+/// An argument that is not UTF-8.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "argument {number}, {shown}, is not UTF-8, and EAL and the gateway take UTF-8 arguments only: rename the file, or name another one"
+)]
+struct NotUtf8 {
+    number: usize,
+    shown: String,
+}
+
+/// The arguments as text.
+fn utf8(arguments: Vec<OsString>) -> Result<Vec<String>, NotUtf8> {
+    let text = |(number, word): (usize, OsString)| {
+        word.into_string().map_err(|word| NotUtf8 { number, shown: format!("{word:?}") })
+    };
+    arguments.into_iter().enumerate().map(text).collect()
+}
+
+/// `--check`, or the gateway.
+fn run_forwarder(arguments: Vec<String>) -> ExitCode {
+    match arguments.get(1).map(String::as_str) {
         Some("-h" | "--help" | "-V" | "--version" | "--print-config") => {
             run_gateway(vec![arguments[0].clone(), "--".to_owned(), arguments[1].clone()])
         }
@@ -46,7 +75,7 @@ fn run_check(arguments: &[String], own: &[String]) -> ExitCode {
     if passes { ExitCode::SUCCESS } else { ExitCode::from(report.exit_code()) }
 }
 
-fn run_init(arguments: &[String]) -> ExitCode {
+fn run_init(arguments: &[OsString]) -> ExitCode {
     let line = InitLine::parse_from(arguments.iter().skip(1));
     match init::run(&line.options) {
         Ok(text) => {
@@ -68,7 +97,7 @@ fn overrides(options: &Options) -> config::Overrides {
     }
 }
 
-fn run_ctl(arguments: &[String]) -> ExitCode {
+fn run_ctl(arguments: &[OsString]) -> ExitCode {
     let line = CtlLine::try_parse_from(arguments.iter().skip(1))
         .unwrap_or_else(|error| ipoib_fwd::command::with_nearest(error).exit());
     match ctl::run(&line.options, &mut std::io::stdout()) {
@@ -80,7 +109,7 @@ fn run_ctl(arguments: &[String]) -> ExitCode {
     }
 }
 
-fn run_gids(arguments: &[String]) -> ExitCode {
+fn run_gids(arguments: &[OsString]) -> ExitCode {
     let line = GidsLine::parse_from(arguments.iter().skip(1));
     if line.options.serving.serve {
         let log = Log::start(PROGRAM);
@@ -100,7 +129,7 @@ fn run_gids(arguments: &[String]) -> ExitCode {
     }
 }
 
-fn run_metrics(arguments: &[String]) -> ExitCode {
+fn run_metrics(arguments: &[OsString]) -> ExitCode {
     let line = MetricsLine::parse_from(arguments.iter().skip(1));
     let log = Log::start(PROGRAM);
     let outcome = metrics::run(&line.options);
@@ -111,7 +140,7 @@ fn run_metrics(arguments: &[String]) -> ExitCode {
     }
 }
 
-fn run_top(arguments: &[String]) -> ExitCode {
+fn run_top(arguments: &[OsString]) -> ExitCode {
     let line = TopLine::parse_from(arguments.iter().skip(1));
     match top::run(&line.options) {
         Ok(text) => {

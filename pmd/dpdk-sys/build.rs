@@ -50,7 +50,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         .clang_args(&cflags)
         .allowlist_function("shim_.*")
         .allowlist_var("SHIM_.*")
-        .allowlist_function("rte_eal_(cleanup|remote_launch|wait_lcore|mp_wait_lcore|get_lcore_state)")
+        .allowlist_function(
+            "rte_eal_(alarm_set|cleanup|remote_launch|wait_lcore|mp_wait_lcore|get_lcore_state)",
+        )
         .allowlist_function("rte_get_(next_lcore|main_lcore|tsc_hz)|rte_strerror|rte_version")
         .allowlist_function("rte_lcore_(count|to_socket_id|to_cpu_id|is_enabled)")
         .allowlist_function("rte_pktmbuf_(pool_create|free_bulk)|__rte_pktmbuf_linearize")

@@ -7,6 +7,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::mpsc;
+use std::time::Duration;
 
 use dpdk_sys as sys;
 use parking_lot::Mutex;
@@ -64,8 +65,8 @@ pub enum EalError {
     Secondary(String),
     /// EAL refused; it has printed why.
     #[error(
-        "EAL did not start: {reason}. Its own lines above name the argument; -l or -c must name CPUs that this machine \
-         has ({cpus}), and --vdev a driver that is installed"
+        "EAL did not start: {reason}. Its own lines above name the cause. Common ones: -l, -c or --lcores name CPUs that \
+         this machine does not have ({cpus}); another DPDK process has the same --file-prefix; too few hugepages are free"
     )]
     Refused {
         /// EAL's word for it.
@@ -201,6 +202,22 @@ impl Eal {
         }
     }
 
+    /// Waits until EAL's interrupt thread has run all alarms that are due within `time` from now, those of drivers for instance. False
+    /// if it does not run any.
+    #[must_use]
+    pub fn wait_for_alarms(&self, time: Duration) -> bool {
+        let (done, waits) = mpsc::channel::<()>();
+        let argument = Box::into_raw(Box::new(done));
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        // SAFETY: EAL is started; the callback runs at most once and takes the box back.
+        if unsafe { sys::rte_eal_alarm_set(micros, Some(alarm), argument.cast::<c_void>()) } != 0 {
+            // SAFETY: the alarm was refused, so that the box is still ours.
+            drop(unsafe { Box::from_raw(argument) });
+            return false;
+        }
+        waits.recv_timeout(time.saturating_add(ALARM_TIMEOUT)).is_ok()
+    }
+
     /// Runs `body` on a worker lcore.
     pub fn launch<T: Send + 'static>(
         &self,
@@ -240,6 +257,17 @@ impl Drop for Eal {
             unsafe { sys::rte_eal_cleanup() };
         });
     }
+}
+
+/// How late EAL's interrupt thread may be.
+const ALARM_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Alarms run one after the other, in the order in which they are due: those before this one are done.
+unsafe extern "C" fn alarm(argument: *mut c_void) {
+    // SAFETY: `wait_for_alarms` made this pointer from a box and gave it away.
+    let done = unsafe { Box::from_raw(argument.cast::<mpsc::Sender<()>>()) };
+    // A receiver that no longer waits is no failure.
+    let _ = done.send(());
 }
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -325,6 +353,22 @@ mod tests {
         for_tests();
         assert!(matches!(Eal::init(["x", "--no-huge"].map(str::to_owned)), Err(EalError::Twice)));
         assert!(tsc_hz() > 1_000_000 && tsc() != tsc());
+    }
+
+    #[test]
+    fn alarms_that_are_due_earlier_have_run_when_the_wait_ends() {
+        static RAN: AtomicBool = AtomicBool::new(false);
+        unsafe extern "C" fn earlier(_: *mut c_void) {
+            // The next alarm waits for this one's end.
+            std::thread::sleep(Duration::from_millis(200));
+            RAN.store(true, Ordering::Relaxed);
+        }
+        for_tests();
+        let eal = std::mem::ManuallyDrop::new(Eal(()));
+        // SAFETY: EAL is started; the callback takes no argument.
+        let rc = unsafe { sys::rte_eal_alarm_set(1000, Some(earlier), std::ptr::null_mut()) };
+        assert_eq!(rc, 0);
+        assert!(eal.wait_for_alarms(Duration::from_millis(50)) && RAN.load(Ordering::Relaxed));
     }
 
     #[test]

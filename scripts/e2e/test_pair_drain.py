@@ -121,6 +121,9 @@ def test_drain_of_the_last_gateway(pair):
     assert pair.role(forwarder) == "forwarding"
     pair.drain(forwarder, "--alone")
     assert pair.role(forwarder) == "drained"
+    log = pair.gateways[forwarder].text
+    pair.wait_for("the log to say that nobody forwards", lambda: "no other gateway is heard to forward" in log())
+    assert "handed over" not in log()
     pair.drain(forwarder, "--undo")
     pair.wait_role(forwarder, "forwarding")
 

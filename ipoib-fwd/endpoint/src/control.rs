@@ -2,35 +2,39 @@
 
 mod actions;
 mod arrivals;
+mod config;
 mod datagrams;
 mod keys;
 mod link;
 mod links;
 mod outgoing;
 mod port;
+mod worker_end;
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dataplane::ring::{self, Receiver, Sender};
+use dataplane::ring::{self};
 use dataplane::usage::Usage;
 use ib_wire::Qpn;
 use pmd::hca::{Backend, HcaError, PortNumber, Queues, QueuesConfig, QueuesId, RegisteredBy, UdConfig};
 use pmd::mem::{Pool, PoolError};
 
 use super::long::{Counters, KeyNote, Long, LongMessages};
-use super::message::{Command, Losses, Note};
+use super::message::{Command, Losses};
 use super::view::Board;
 use super::worker::{LinkWorker, UD};
-use ipoib::link::{
-    ConnKey, Event, Link, LinkError, LinkIndex, LinkSettings, WorkerIndex, WorkerNote, WorkerSettings,
-};
+use config::{max_sends, queues_id, ud_recv_most};
+use ipoib::link::{ConnKey, Event, Link, LinkError, LinkIndex, WorkerIndex, WorkerNote, WorkerSettings};
 use ipoib::port::{Port, PortSettings, WorkerSlots};
 use link::LinkEnd;
 use outgoing::Outgoing;
 use port::{Gone, Misses};
+use worker_end::WorkerEnd;
+
+pub use config::{EndpointConfig, EndpointPlace, WorkerSizes};
 
 /// Items that fit a ring between control and worker.
 pub const RING: usize = 4096;
@@ -47,15 +51,6 @@ const CLOSING_PERIOD: Duration = Duration::from_millis(50);
 
 /// Links that a worker can have a datagram queue pair for.
 const MAX_LINKS: u16 = 128;
-/// Sends that a worker may have outstanding, at least and at most.
-const LEAST_SENDS: u32 = 256;
-const MOST_SENDS: u32 = 1 << 14;
-
-/// The name of a worker's queues, which those of other endpoints on the device do not have.
-fn queues_id(place: EndpointPlace, workers: u8, worker: u8) -> QueuesId {
-    QueuesId(u16::from(place.index) * u16::from(workers) + u16::from(worker))
-}
-
 /// Why an endpoint cannot be made or run.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
@@ -68,129 +63,6 @@ pub enum EndpointError {
     /// The link's settings are not legal.
     #[error("the IPoIB link: {0}")]
     Link(#[from] LinkError),
-}
-
-/// Sizes of one worker's queues (see [`QueuesConfig`]).
-#[derive(Clone, Copy, Debug)]
-pub struct WorkerSizes {
-    /// Depth of the datagram send queue.
-    pub ud_send_depth: u32,
-    /// Depth of the datagram receive queue.
-    pub ud_recv_depth: u32,
-    /// Depth of the shared receive queue.
-    pub srq_depth: u32,
-    /// Low-water mark of the shared receive queue.
-    pub srq_limit: u32,
-    /// Depth of an active connection's send queue.
-    pub rc_send_depth: u32,
-    /// Buffers of the largest packet that is sent by connections as a rule.
-    pub send_buffers: u32,
-    /// Connection slots.
-    pub max_rc: u16,
-    /// One signalled send in this many.
-    pub signal_every: u32,
-    /// Most buffers that a send on a connection names one by one; `None` = as many as the device takes.
-    pub send_segments: Option<u32>,
-    /// What becomes of messages in more.
-    pub long_messages: LongMessages,
-}
-
-/// Sends that a worker may have outstanding on this port: half of the buffers that its receives leave it of the pool. So peers that
-/// take nothing can neither empty the pool, without which the receive queues run dry, nor stop the traffic from Ethernet.
-fn max_sends(pool: &Pool, config: &EndpointConfig) -> u32 {
-    let sizes = &config.sizes;
-    let rings = sizes.ud_send_depth.saturating_add(sizes.rc_send_depth.saturating_mul(sizes.max_rc.into()));
-    (spare(pool, config) / 2 / sizes.send_buffers.max(1)).min(rings).clamp(LEAST_SENDS, MOST_SENDS)
-}
-
-/// Receives that a worker's datagram queue pairs may have together on this port where they cannot share them: what is counted for them,
-/// and half of what sends leave of the rest.
-fn ud_recv_most(pool: &Pool, config: &EndpointConfig) -> u32 {
-    config.sizes.ud_recv_depth.saturating_add(spare(pool, config) / 4)
-}
-
-/// A worker's share of the pool on this port, less its receives.
-fn spare(pool: &Pool, config: &EndpointConfig) -> u32 {
-    let (sizes, receive_mtu) = (&config.sizes, config.link.receive_mtu);
-    let segments = receive_mtu.div_ceil(u32::try_from(pool.data_room()).unwrap_or(u32::MAX).max(1));
-    let receives = sizes.ud_recv_depth.saturating_add(sizes.srq_depth.saturating_mul(segments));
-    let queues = u32::from(config.workers.max(1)) * u32::from(config.place.of.max(1));
-    (pool.size() / queues).saturating_sub(receives)
-}
-
-/// Which of the endpoints that share a pool, and perhaps a device, this one is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct EndpointPlace {
-    /// Its number, from 0.
-    pub index: u8,
-    /// How many there are.
-    pub of: u8,
-}
-
-impl EndpointPlace {
-    /// There is no other.
-    pub const ONLY: Self = Self { index: 0, of: 1 };
-}
-
-/// What an endpoint is made from.
-#[derive(Debug)]
-pub struct EndpointConfig {
-    /// Its place among others.
-    pub place: EndpointPlace,
-    /// Port of the device.
-    pub port: PortNumber,
-    /// Number of workers.
-    pub workers: u8,
-    /// Links that there will be, as far as is known.
-    pub links: u16,
-    /// Sizes of each worker's queues.
-    pub sizes: WorkerSizes,
-    /// The first link's settings; its workers are filled in from the queues that come into being.
-    pub link: LinkSettings,
-}
-
-/// A worker as the control lcore sees it.
-#[derive(Debug)]
-struct WorkerEnd<Q: Queues, C, N> {
-    commands: Sender<Command<Q, C>>,
-    /// Commands that wait for room in the ring, oldest first: their order is what makes slots safe to reuse.
-    ///
-    /// Commands for queue pairs are as many as there are queue pairs, and must not be lost; packets are refused before
-    /// there are too many.
-    waiting: VecDeque<Command<Q, C>>,
-    notes: Receiver<Note<Q, N>>,
-    /// Which connections messages came by, by slot.
-    received: Usage<Qpn>,
-    /// What became of messages in more buffers than a send can name.
-    long: Arc<Counters>,
-}
-
-impl<Q: Queues, C, N> WorkerEnd<Q, C, N> {
-    fn send(&mut self, command: Command<Q, C>) {
-        if !self.waiting.is_empty() {
-            self.waiting.push_back(command);
-        } else if let Err(command) = self.commands.send(command) {
-            self.waiting.push_back(command);
-        }
-    }
-
-    /// Sends a command that carries a packet; a worker that is far behind takes no more of them.
-    fn offer(&mut self, command: Command<Q, C>) -> bool {
-        let room = self.waiting.len() < RING;
-        if room {
-            self.send(command);
-        }
-        room
-    }
-
-    fn flush(&mut self) {
-        while let Some(command) = self.waiting.pop_front() {
-            if let Err(command) = self.commands.send(command) {
-                self.waiting.push_front(command);
-                return;
-            }
-        }
-    }
 }
 
 type Destination<B> = <<B as Backend>::Queues as Queues>::Destination;
@@ -575,34 +447,5 @@ impl<B: Backend, C, N> Endpoint<B, C, N> {
                 None
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use pmd::soft::SoftHca;
-
-    #[test]
-    fn a_worker_that_is_far_behind_takes_no_packets_but_every_order() {
-        let (commands, mut inbox) = ring::channel(RING);
-        let (_outbox, notes) = ring::channel(RING);
-        let mut end: WorkerEnd<<SoftHca as Backend>::Queues, u32, ()> = WorkerEnd {
-            commands,
-            waiting: VecDeque::new(),
-            notes,
-            received: Usage::new(1, 1),
-            long: Arc::default(),
-        };
-        let taken = (0..).take_while(|n| end.offer(Command::App(*n))).count();
-        assert!(taken >= RING);
-        // As `Endpoint::order` does.
-        end.send(Command::App(u32::MAX));
-        let mut orders = Vec::new();
-        while let Some(command) = inbox.receive() {
-            end.flush();
-            orders.extend(if let Command::App(n) = command { Some(n) } else { None });
-        }
-        assert_eq!((orders.len(), orders.last()), (taken + 1, Some(&u32::MAX)));
     }
 }

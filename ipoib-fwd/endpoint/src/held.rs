@@ -133,6 +133,11 @@ impl<M> Held<M> {
         self.used > 0 && self.at(way).is_some()
     }
 
+    /// True if this queue took nothing for so long that what waited for it was dropped, and has taken nothing since.
+    pub(crate) fn is_stuck(&self, way: Way) -> bool {
+        self.stuck.has(way)
+    }
+
     /// True if nothing waits and nothing is stuck, so that there is nothing to ask of a queue, nor to tell.
     #[inline(always)]
     pub(crate) const fn is_calm(&self) -> bool {

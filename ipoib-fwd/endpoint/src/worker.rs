@@ -5,6 +5,7 @@ use std::time::Instant;
 use arrayvec::ArrayVec;
 use dataplane::latency::Recorder;
 use dataplane::ring::{Receiver, Sender};
+use ib_wire::ipoib::{Arp, ArpOperation, EtherType, decapsulate};
 use pmd::hca::{BURST, MemoryWork, PostError, QpEvent, Queues, RcSlot, Refused, RxBurst, UdSlot};
 use pmd::mem::{Mbuf, Single};
 
@@ -25,9 +26,18 @@ pub(crate) fn place(link: LinkIndex) -> UdSlot {
 
 /// Commands taken in one turn.
 const COMMANDS_PER_TURN: usize = 32;
+/// Datagrams behind which a query is posted in a queue that was stuck.
+const MOST_BEFORE_QUERY: u32 = 32;
 /// Room in the ring of notes that applications leave for queue pair events: [`note`] refuses
 /// below it, and no command is taken.
 pub const RESERVE: usize = 4 * BURST;
+
+/// True for an ARP query. Who sent it counts on it to leave at once: an answer that comes late is taken for silence.
+fn is_query(message: &[u8]) -> bool {
+    let Some((EtherType::Arp, content)) = decapsulate(message) else { return false };
+    Arp::parse(content)
+        .is_ok_and(|arp| arp.operation == ArpOperation::Request && arp.sender_ip != arp.target_ip)
+}
 
 /// How a packet left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -178,7 +188,12 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
                 }
                 // What is refused is lost. The link is notified: a query that was not sent is not unanswered.
                 Command::SendUd { link, to, buf } => {
-                    let sent = self.queues.send_ud(place(link), &to, buf);
+                    let slot = place(link);
+                    let sent = if self.is_pressed(slot) && is_query(buf.data()) {
+                        Err(Refused { buf, error: PostError::Full })
+                    } else {
+                        self.queues.send_ud(slot, &to, buf)
+                    };
                     sent.err().map(|Refused { buf, error }| Note::Refused { link, buf, error })
                 }
                 Command::Latency(next) => Some(Note::Latency(times.swap(next))),
@@ -201,6 +216,12 @@ impl<Q: MemoryWork, C, N> LinkWorker<Q, C, N> {
             }
         }
         COMMANDS_PER_TURN
+    }
+
+    /// True if traffic waits for a datagram queue, or has waited in vain and is still in it: what the queue takes now leaves late.
+    fn is_pressed(&self, slot: UdSlot) -> bool {
+        let way = Way::Ud(slot);
+        self.held.has(way) || self.held.is_stuck(way) && self.queues.ud_outstanding(slot) > MOST_BEFORE_QUERY
     }
 
     /// Sends a message by a connection. If its queue is full the message waits, as those behind it do, unless there are too many.

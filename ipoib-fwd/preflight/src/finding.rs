@@ -87,6 +87,8 @@ codes! {
     EalInvalid = "eal-invalid", Error;
     /// EAL's arguments were not given.
     EalMissing = "eal-missing", Note;
+    /// Another DPDK process has the `--file-prefix`.
+    PrefixTaken = "eal-prefix-taken", Error;
     /// EAL may take every network card.
     PciUnrestricted = "pci-unrestricted", Warning;
     /// There is no PCI device of that address.
@@ -133,7 +135,7 @@ codes! {
     LcoresNodes = "lcores-nodes", Note;
     /// A port is on another NUMA node than the workers.
     PortNode = "port-node", Warning;
-    /// No hugepages are reserved.
+    /// No hugepages are reserved, or none of them is free.
     HugepagesNone = "hugepages-none", Error;
     /// Fewer hugepages are free than the configuration needs.
     HugepagesTooFew = "hugepages-too-few", Error;
@@ -212,11 +214,14 @@ impl Code {
                 | Self::ConfigInvalid
                 | Self::AccountUnknown
                 | Self::EalInvalid
+                | Self::PrefixTaken
                 | Self::PciMissing
                 | Self::EthernetMtu
                 | Self::InterfaceMissing
                 | Self::WorkerMissing
                 | Self::LcoreOffline
+                | Self::HugepagesNone
+                | Self::HugepagesNotMounted
                 | Self::CapabilityMissing
                 | Self::CableForbidden
                 | Self::PathUnusable

@@ -10,15 +10,17 @@ mod init;
 mod machine;
 mod report;
 mod rules;
+mod shell;
 mod subject;
 
 pub use finding::{Code, Finding, Severity, Spot};
 pub use init::{InitError, Proposal};
 pub use machine::{
-    Access, Account, Adapter, AdapterPort, Iommu, Link, Machine, Memory, Occupant, Pages, PathKind,
-    PathState, PciDevice, Process, Processors,
+    Access, Account, Adapter, AdapterPort, DpdkProcess, Iommu, Link, Machine, Memory, Occupant, Pages,
+    PathKind, PathState, PciDevice, Process, Processors,
 };
 pub use report::Report;
+pub use shell::{shell_path, shell_word};
 pub use subject::Subject;
 
 #[cfg(test)]

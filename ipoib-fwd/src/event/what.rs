@@ -77,7 +77,7 @@ events! {
     Peer = Role, "peer", "peer", "Another gateway of the segment is there.", "";
     PeerGone = Role, "peer-gone", "peer-gone", "Another gateway of the segment is gone.",
         "Unless it was stopped, look at it and at the networks between.";
-    HandedOver = Role, "handed-over", "handed-over", "Another gateway forwards, and what hosts still send here is dropped from now on.", "";
+    HandedOver = Role, "handed-over", "handed-over", "The gateway has stopped forwarding, and what hosts still send here is dropped. `to` is the gateway that forwards now; `null` if none is heard to.", "";
 
     ConnectionUp = Connection, "up", "connection-up", "A connection was opened to a host, or accepted from one.", "";
     ConnectionDown = Connection, "down", "connection-down", "A connection has ended, or did not come into being; `peer` is the host, `reason` says why.",

@@ -56,6 +56,9 @@ pub enum GatewayError {
     /// The thread that keeps known hosts.
     #[error("cannot start the thread that keeps known hosts")]
     HostsThread(#[source] std::io::Error),
+    /// The state directory is another gateway's.
+    #[error(transparent)]
+    State(#[from] super::state_directory::StateDirectoryInUse),
     /// The user or group that the gateway is to become.
     #[error(transparent)]
     User(#[from] privileges::UserError),

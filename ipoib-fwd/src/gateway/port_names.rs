@@ -51,6 +51,16 @@ impl PortNames {
         }
     }
 
+    /// The URL of the link of each InfiniBand port, if that is one of the software ConnectX.
+    pub(super) fn urls(&self, config: &Config) -> Vec<Option<String>> {
+        let url = |name: &InfiniBandName| {
+            let soft = config.infiniband.soft_device(name.device.as_deref())?;
+            let port = usize::from(name.port).checked_sub(1)?;
+            Some(soft.ports.get(port)?.link.clone())
+        };
+        self.infinibands.iter().map(url).collect()
+    }
+
     /// A segment's ports. `None` if one of them was not opened at the start.
     pub(super) fn of_segment(
         &self,

@@ -1,8 +1,7 @@
 //! From a command line to a running gateway, and back.
 
 use std::num::NonZeroU32;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,7 +16,6 @@ use pmd::hca::{Backend, PortNumber};
 use pmd::mem::{Pool, PoolConfig};
 use preflight::{Code, Severity};
 use rustix::thread::CpuSet;
-use serde_json::{Value, json};
 
 use super::board::GatewayBoard;
 use super::control::duties::Duties;
@@ -33,6 +31,7 @@ use super::control::stalls::Stalls;
 use super::control::traces::Traces;
 use super::control::{GatewayControl, Schedule};
 use super::devices::{Devices, open_soft};
+use super::end::Report;
 use super::error::{GatewayError, Places};
 use super::gids::{self, GatewayGids};
 use super::keeper::Keeper;
@@ -42,16 +41,21 @@ use super::privileges::Privileges;
 use super::random::random;
 use super::report::Times;
 use super::segment_parts::SegmentMaker;
+use super::state_directory::{self, StateDirectory};
 use super::worker::{GatewayCommand, GatewayNote, GatewayWorker, WorkerParts};
 use super::writer::{self, Writer};
 use crate::check;
-use crate::counter::{Totals, WorkerCounters};
+use crate::counter::WorkerCounters;
 use crate::forward::{EndpointIndex, SegmentIndex};
 use crate::segment::pair::storm::SharedStorm;
 use endpoint::{Endpoint, EndpointConfig, EndpointPlace, LinkWorker, WorkerSizes};
 
 /// One signalled send in this many: completions are reaped in batches.
 const SIGNAL_EVERY: u32 = 16;
+
+/// How long after its start a bond has looked at its members (every 10 ms by default). It sets the addresses of those that
+/// are up, on EAL's interrupt thread, which has no capabilities later.
+const BOND_LOOK: Duration = Duration::from_millis(100);
 
 /// What the gateway is started with.
 #[derive(Debug)]
@@ -68,48 +72,6 @@ pub struct Start {
     pub capture_bounds: Bounds,
     /// The log, whose level the configuration has.
     pub log: Log,
-}
-
-/// What was counted, at the end.
-#[derive(Debug)]
-pub struct Report {
-    totals: Totals,
-    times: Value,
-    buffers_outstanding: u32,
-    memory: Value,
-    srq_low: u64,
-    failure: Option<GatewayError>,
-}
-
-impl Report {
-    /// For a person.
-    #[must_use]
-    pub fn text(&self) -> String {
-        super::super::ctl::render(&self.json())
-    }
-
-    /// What ended the gateway, if it was not asked to end.
-    #[must_use]
-    pub const fn failure(&self) -> Option<&GatewayError> {
-        self.failure.as_ref()
-    }
-
-    fn json(&self) -> Value {
-        json!({
-            "traffic": self.totals.traffic_json(),
-            "drops": self.totals.drops_json(),
-            "alarms": {"srq_low": self.srq_low},
-            "times": self.times,
-            "memory": self.memory,
-            "buffers_outstanding": self.buffers_outstanding,
-        })
-    }
-
-    /// For a program.
-    pub fn write(&self, file: &Path) -> Result<(), GatewayError> {
-        std::fs::write(file, format!("{:#}\n", self.json()))
-            .map_err(|source| GatewayError::Report { path: file.to_owned(), source })
-    }
 }
 
 impl Start {
@@ -132,6 +94,9 @@ impl Start {
         let names = PortNames::of(&config);
         let devices = Devices::choose(&config, &names, &places)?;
         let privileges = Privileges::configured(&config.gateway, &devices, &places)?;
+        let directory = config.gateway.state_directory.clone().or_else(state_directory::of_service);
+        let state = directory.map(StateDirectory::lock).transpose();
+        let state = state.map_err(|e| places.at("gateway.state-directory", None, e))?;
         for warning in self.line.eal.warnings() {
             tracing::warn!("{warning}");
         }
@@ -190,6 +155,7 @@ impl Start {
             pool: pool.clone(),
             ethernets,
             capture,
+            state,
             cpus,
         };
         let mut report = match devices {
@@ -226,6 +192,8 @@ struct Running<'a> {
     /// Each Ethernet port, with its queues by worker.
     ethernets: Vec<(EthPort, Vec<EthQueue>)>,
     capture: Option<Capture>,
+    /// Where known hosts are kept, if there is such a directory.
+    state: Option<StateDirectory>,
     /// The processors that the process had before EAL gave each lcore its own.
     cpus: CpuSet,
 }
@@ -305,11 +273,12 @@ impl Running<'_> {
 
     /// Known hosts of an earlier run, and the thread that keeps those of this one, if there is a directory for them.
     fn kept(&self, now: Instant) -> Result<Kept, GatewayError> {
-        let given = self.config.gateway.state_directory.clone();
-        let Some(directory) = given.or_else(service_state_directory) else { return Ok(Kept::new(now)) };
+        let Some(directory) = self.state.as_ref().map(StateDirectory::path) else {
+            return Ok(Kept::new(now));
+        };
         let keeper =
-            Keeper::start(directory.clone(), self.other_cpus()?).map_err(GatewayError::HostsThread)?;
-        Ok(Kept::in_directory(now, &directory, keeper))
+            Keeper::start(directory.to_owned(), self.other_cpus()?).map_err(GatewayError::HostsThread)?;
+        Ok(Kept::in_directory(now, directory, keeper))
     }
 
     /// The thread that writes captures, if there may be some. It is one of those that give up their privileges, and is where no worker is.
@@ -342,7 +311,7 @@ impl Running<'_> {
             drained: false,
         };
         let (endpoints, mut links) = self.endpoints(now, hcas, &maker)?;
-        let mut endpoints = Endpoints::new(endpoints);
+        let mut endpoints = Endpoints::new(endpoints, self.names.urls(self.config));
         let gids = self.gids(now, &mut endpoints)?;
         let (mut ethernets, mut queues) = (Vec::new(), Vec::new());
         for (port, by_worker) in self.ethernets.drain(..) {
@@ -445,6 +414,11 @@ impl Running<'_> {
             tracing::warn!("packet buffers may be part of a core dump: {error}");
         }
         let drivers = controller.ethernets.iter().flat_map(|end| end.port.drivers());
+        if drivers.clone().any(|driver| driver == "net_bonding") && !self.eal.wait_for_alarms(BOND_LOOK) {
+            tracing::warn!(
+                "EAL's interrupt thread does not run: a bond may not notice the links of its members"
+            );
+        }
         self.privileges.give_up(self.config, drivers.clone())?;
         let seccomp = self.config.gateway.seccomp;
         let filters = self.privileges.filter_calls(seccomp, drivers, self.eal, &self.lcores)?;
@@ -511,48 +485,4 @@ impl Running<'_> {
             link: maker.link_settings(first),
         }
     }
-}
-
-impl<B: Backend> GatewayControl<B> {
-    /// Gives everything back and sums up. The workers' queues are by [`EndpointIndex`].
-    fn finish(mut self, queues: Vec<Vec<B::Queues>>) -> Result<Report, GatewayError> {
-        let captured = std::mem::take(&mut self.recordings).finish();
-        let report = Report {
-            totals: self.totals(),
-            times: self.times.json(),
-            buffers_outstanding: 0,
-            memory: memory(),
-            srq_low: self.srq_low(),
-            failure: self.failure,
-        };
-        self.kept.finish();
-        drop(self.ethernets);
-        let mut closed = Ok(report);
-        for (endpoint, queues) in self.endpoints.into_list().into_iter().zip(queues) {
-            // One that cannot be closed keeps no other open.
-            if let Err(error) = endpoint.close(queues) {
-                closed = closed.and(Err(error.into()));
-            }
-        }
-        captured?;
-        closed
-    }
-}
-
-/// The directory that the service manager has made for state (systemd: `StateDirectory=`), the first of several.
-fn service_state_directory() -> Option<PathBuf> {
-    let all = std::env::var_os("STATE_DIRECTORY")?;
-    let first = all.as_encoded_bytes().split(|byte| *byte == b':').next()?;
-    let path = Path::new(std::ffi::OsStr::from_bytes(first));
-    path.is_absolute().then(|| path.to_owned())
-}
-
-/// What the process occupies, in KiB.
-fn memory() -> Value {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let kib = |name: &str| {
-        let line = status.lines().find_map(|l| l.strip_prefix(name))?;
-        line.trim_start_matches(':').trim().split(' ').next()?.parse::<u64>().ok()
-    };
-    json!({"resident_kib": kib("VmRSS"), "hugetlb_kib": kib("HugetlbPages")})
 }

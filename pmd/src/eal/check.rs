@@ -125,6 +125,17 @@ pub(super) fn vdevs(arguments: &[String], plugins: &Path) -> Result<(), EalError
     Ok(())
 }
 
+/// True if a hugetlbfs has files of EAL: those of a process that was killed are removed by the next EAL, which then has their pages.
+fn has_files(mounts: &str) -> bool {
+    let mounts = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let (path, kind) = (fields.next()?, fields.next()?);
+        (kind == "hugetlbfs").then_some(path)
+    });
+    let mut files = mounts.filter_map(|mount| std::fs::read_dir(mount).ok()).flatten().flatten();
+    files.any(|file| file.file_name().to_string_lossy().contains("map_"))
+}
+
 /// EAL's message for missing hugepages is "permission denied".
 pub(super) fn hugepages(arguments: &[String]) -> Result<(), EalError> {
     if has(arguments, "--no-huge") {
@@ -135,13 +146,13 @@ pub(super) fn hugepages(arguments: &[String]) -> Result<(), EalError> {
         let text = std::fs::read_to_string(size.path().join("free_hugepages")).ok()?;
         text.trim().parse::<u64>().ok()
     });
-    if free.sum::<u64>() == 0 {
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+    if free.sum::<u64>() == 0 && (has(arguments, "--in-memory") || !has_files(&mounts)) {
         return Err(EalError::NoHugepages);
     }
     let mounted = has(arguments, "--in-memory")
         || has(arguments, "--huge-dir")
-        || std::fs::read_to_string("/proc/mounts")
-            .is_ok_and(|text| text.lines().any(|l| l.split(' ').nth(2) == Some("hugetlbfs")));
+        || mounts.lines().any(|line| line.split(' ').nth(2) == Some("hugetlbfs"));
     if mounted { Ok(()) } else { Err(EalError::NoHugetlbfs) }
 }
 
@@ -248,6 +259,19 @@ mod tests {
             matches!(&refused, Err(EalError::Vdev { drivers, .. }) if drivers == "net_null, net_tap"),
             "{refused:?}"
         );
+    }
+
+    #[test]
+    fn files_of_a_killed_process_are_found_in_hugetlbfs_alone() {
+        let directory = std::env::temp_dir().join(format!("hugetlbfs-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let mounts =
+            |kind: &str| format!("sysfs /sys sysfs rw 0 0\nnodev {} {kind} rw 0 0\n", directory.display());
+        let before = has_files(&mounts("hugetlbfs"));
+        std::fs::write(directory.join("rtemap_0"), "").unwrap();
+        let found = (has_files(&mounts("hugetlbfs")), has_files(&mounts("tmpfs")), has_files(""));
+        std::fs::remove_dir_all(&directory).unwrap();
+        assert_eq!((before, found), (false, (true, false, false)));
     }
 
     #[test]

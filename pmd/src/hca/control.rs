@@ -20,6 +20,12 @@ pub trait Control {
     /// What a port is now.
     fn port(&self, port: PortNumber) -> Result<PortAttributes, HcaError>;
 
+    /// Why a port is down, if the device knows more than that it is.
+    fn port_trouble(&self, port: PortNumber) -> Option<String> {
+        let _ = port;
+        None
+    }
+
     /// Entry `index` of a port's GID table; [`Gid::ZERO`] if empty, an error beyond the table.
     fn gid(&self, port: PortNumber, index: u16) -> Result<Gid, HcaError>;
 

@@ -69,6 +69,10 @@ impl<B: Backend> Control for Shared<B> {
         self.with(|hca| hca.port(port))
     }
 
+    fn port_trouble(&self, port: PortNumber) -> Option<String> {
+        self.with(|hca| hca.port_trouble(port))
+    }
+
     fn gid(&self, port: PortNumber, index: u16) -> Result<Gid, HcaError> {
         self.with(|hca| hca.gid(port, index))
     }

@@ -15,6 +15,7 @@ use crate::hca::{
 };
 use crate::mem::Pool;
 use crate::mlx5::rc::MAX_SEND_SEGMENTS;
+use connectx::cable::CableTrouble;
 use connectx::engine::MAX_QPS;
 use connectx::{DropReason, MAX_OCTOWORDS, MKeyCheck, RemoteOperations};
 
@@ -58,6 +59,15 @@ impl Control for SoftHca {
 
     fn port(&self, port: PortNumber) -> Result<PortAttributes, HcaError> {
         self.engine.lock().port_attributes(port)
+    }
+
+    fn port_trouble(&self, port: PortNumber) -> Option<String> {
+        Some(match self.engine.lock().cable_trouble(port)? {
+            CableTrouble::Busy => {
+                "it is in use: another gateway, adapter or port is connected to it; give this port a link of its own".to_owned()
+            }
+            trouble => trouble.to_string(),
+        })
     }
 
     fn gid(&self, port: PortNumber, index: u16) -> Result<Gid, HcaError> {

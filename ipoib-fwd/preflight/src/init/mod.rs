@@ -31,6 +31,9 @@ pub enum InitError {
         .0.display(), .0.with_extension("toml").display()
     )]
     Same(PathBuf),
+    /// The name is not UTF-8: the gateway's command line could not name it.
+    #[error("{} is not UTF-8, and the gateway takes UTF-8 arguments only: name another file after --output", .0.display())]
+    NotUtf8(PathBuf),
     /// A file cannot be written.
     #[error("{}: cannot be written: {source}; name another file after --output", file.display())]
     Write {
@@ -92,6 +95,9 @@ impl Proposal {
 
     /// Writes a configuration, and EAL's arguments beside it in a file of that name with `.env` at its end. Overwrites nothing.
     pub fn write(&self, file: &Path) -> Result<PathBuf, InitError> {
+        if file.to_str().is_none() {
+            return Err(InitError::NotUtf8(file.to_owned()));
+        }
         let beside = Self::environment_file(file);
         if beside == file {
             return Err(InitError::Same(beside));

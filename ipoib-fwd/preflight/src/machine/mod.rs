@@ -1,6 +1,7 @@
 //! What a machine has, read from its `proc` and `sys`. Whatever is missing, unreadable or nonsense there is taken for unknown.
 
 mod accounts;
+mod dpdk;
 mod files;
 mod infiniband;
 mod memory;
@@ -18,6 +19,7 @@ use config::Config;
 pub(crate) use files::directory_of;
 
 pub use accounts::Account;
+pub use dpdk::DpdkProcess;
 pub use infiniband::{Adapter, AdapterPort};
 pub use memory::{Memory, Pages};
 pub use network::Link;
@@ -56,6 +58,8 @@ pub struct Machine {
     pub paths: BTreeMap<PathBuf, PathState>,
     /// Who is at the control socket's path.
     pub socket: Occupant,
+    /// DPDK processes that run.
+    pub dpdk: Vec<DpdkProcess>,
     /// The user that the configuration names.
     pub user: Account,
     /// The group that it names.
@@ -86,6 +90,7 @@ impl Machine {
             files: BTreeMap::new(),
             paths: BTreeMap::new(),
             socket: Occupant::Nobody,
+            dpdk: Vec::new(),
             user: Account::Known,
             group: Account::Known,
         }
@@ -109,6 +114,7 @@ impl Machine {
         if let Some(path) = &config.gateway.control_socket {
             self.socket = Occupant::of(path);
         }
+        self.dpdk = dpdk::read(&dpdk::runtime_directory());
         self.user = config.gateway.user.as_deref().map(Account::of_user).unwrap_or_default();
         self.group = config.gateway.group.as_deref().map(Account::of_group).unwrap_or_default();
         network::complete(&mut self.links);

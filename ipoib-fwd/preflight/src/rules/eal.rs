@@ -2,7 +2,7 @@
 
 use config::ConfigError;
 
-use super::listed;
+use super::{eal_options, eal_prefix, listed};
 use crate::finding::{Code, Finding};
 use crate::machine::Machine;
 use crate::subject::Subject;
@@ -17,6 +17,10 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
         }
         return;
     };
+    if let (_, Some(unknown)) = eal_options::read(&eal.arguments) {
+        found.push(Finding::new(Code::EalInvalid, format!("command line: {}", unknown.what), unknown.help));
+    }
+    eal_prefix::check(subject.machine, eal, found);
     if !eal.pci_restricted {
         let logins = login_devices(subject.machine, &eal.blocked);
         let which = match logins.as_slice() {

@@ -1,5 +1,6 @@
 //! Memory for packet buffers.
 
+use super::eal_options::{has, value};
 use super::{listed, mib};
 use crate::finding::{Code, Finding, Severity};
 use crate::machine::Memory;
@@ -37,9 +38,10 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     let memory = &subject.machine.memory;
     let workers = u32::try_from(subject.workers().len()).unwrap_or(1).max(1);
     let needed = needed(subject.config, workers);
-    let asked =
-        eal.value_of("-m").and_then(|text| text.parse::<u64>().ok()).map(|mib| mib.saturating_mul(1 << 20));
-    if eal.has("--no-huge") {
+    let asked = value(&eal.arguments, "-m")
+        .and_then(|text| text.parse::<u64>().ok())
+        .map(|mib| mib.saturating_mul(1 << 20));
+    if has(&eal.arguments, "--no-huge") {
         let given = asked.unwrap_or(WITHOUT_A_WORD);
         if given < needed {
             let what = format!(
@@ -71,6 +73,17 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
         return;
     }
     let free = memory.free(None);
+    // What a gateway that was killed has left there is the next one's.
+    let may_be_left = memory.has_files && !has(&eal.arguments, "--in-memory") && memory.reserved() >= needed;
+    if free == 0 && !may_be_left {
+        let what = format!(
+            "no hugepages are free of {} MiB that are reserved, and this configuration needs {} MiB",
+            mib(memory.reserved()),
+            mib(needed)
+        );
+        found.push(Finding::new(Code::HugepagesNone, what, reserve));
+        return;
+    }
     if free < needed {
         let what = format!(
             "{} MiB of hugepages are free of {} reserved, and this configuration needs {}",
@@ -78,8 +91,6 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
             mib(memory.reserved()),
             mib(needed)
         );
-        // What a gateway that was killed has left there is the next one's.
-        let may_be_left = memory.has_files && !eal.has("--in-memory") && memory.reserved() >= needed;
         let severity = if may_be_left { Severity::Warning } else { Severity::Error };
         found.push(Finding::new(Code::HugepagesTooFew, what, reserve).as_severe_as(severity));
     } else if let [node] = subject.worker_nodes().as_slice()
@@ -93,18 +104,18 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
         );
         found.push(Finding::new(Code::HugepagesNode, what, advice(memory, Some(*node), needed)));
     }
-    if !eal.has("--in-memory") && memory.mounts.is_empty() {
+    if !has(&eal.arguments, "--in-memory") && memory.mounts.is_empty() {
         let what = "hugepages are reserved but no hugetlbfs is mounted";
         let help =
             "give EAL --in-memory, or mkdir -p /dev/hugepages && mount -t hugetlbfs nodev /dev/hugepages";
         found.push(Finding::new(Code::HugepagesNotMounted, what, help));
     }
-    if let Some(directory) = eal.value_of("--huge-dir")
+    if let Some(directory) = value(&eal.arguments, "--huge-dir")
         && !memory.mounts.iter().any(|mount| mount.as_os_str() == directory)
     {
         let what = format!("--huge-dir {directory} is no mounted hugetlbfs");
         let help = format!("hugetlbfs is mounted at: {}", listed(memory.mounts.iter().map(|m| m.display())));
-        let severity = if eal.has("--in-memory") { Severity::Warning } else { Severity::Error };
+        let severity = if has(&eal.arguments, "--in-memory") { Severity::Warning } else { Severity::Error };
         found.push(Finding::new(Code::HugepagesNotMounted, what, help).as_severe_as(severity));
     }
 }

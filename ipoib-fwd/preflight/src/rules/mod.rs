@@ -4,6 +4,8 @@ pub(crate) mod access;
 pub(crate) mod accounts;
 pub(crate) mod configuration;
 pub(crate) mod eal;
+mod eal_options;
+mod eal_prefix;
 pub(crate) mod ethernet;
 mod firmware;
 pub(crate) mod hugepages;

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::finding::{Code, Finding, Severity};
 use crate::machine::{PathKind, cable_socket, directory_of, drops_capabilities};
+use crate::shell::{shell_path, shell_word};
 use crate::subject::Subject;
 
 pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
@@ -40,10 +41,9 @@ fn gids(subject: &Subject<'_>, found: &mut Vec<Finding>) {
             format!("name a file in it: {}/gids", file.display()),
         )
     } else if matches!(kind(subject, directory), Some(PathKind::Missing | PathKind::Other)) {
-        let directory = directory.display();
         (
-            format!("{KEY}: there is no directory {directory}"),
-            format!("make it (mkdir -p {directory}) or choose another file"),
+            format!("{KEY}: there is no directory {}", directory.display()),
+            format!("make it (mkdir -p {}) or choose another file", shell_path(directory)),
         )
     } else {
         return;
@@ -75,13 +75,21 @@ fn written(subject: &Subject<'_>, key: &'static str, directory: &Path) -> Option
     let state = subject.machine.paths.get(directory)?;
     let shown = directory.display();
     let (what, help) = match state.kind {
-        PathKind::Missing => {
-            (format!("{key}: there is no directory {shown}"), format!("make it: mkdir -p {shown}"))
-        }
+        PathKind::Missing => (
+            format!("{key}: there is no directory {shown}"),
+            format!("make it: mkdir -p {}", shell_path(directory)),
+        ),
         PathKind::Other => (format!("{key}: {shown} is no directory"), "name a directory".to_owned()),
         PathKind::Directory if !state.is_writable => {
             let what = format!("{key}: {} may not write to {shown}", later(subject));
-            (what, format!("give it the directory: chown {} {shown}", later_user(subject)))
+            (
+                what,
+                format!(
+                    "give it the directory: chown {} {}",
+                    shell_word(later_user(subject)),
+                    shell_path(directory)
+                ),
+            )
         }
         PathKind::Directory => return None,
     };

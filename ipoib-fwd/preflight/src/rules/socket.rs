@@ -2,13 +2,15 @@
 
 use crate::finding::{Code, Finding};
 use crate::machine::Occupant;
+use crate::shell::shell_path;
 use crate::subject::Subject;
 
 pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     let Some(path) = &subject.config.gateway.control_socket else { return };
-    let directory = crate::machine::directory_of(path).display();
-    let path = path.display();
-    let make = format!("make the directory (mkdir -p {directory}), or choose another control-socket");
+    let directory = crate::machine::directory_of(path);
+    let make =
+        format!("make the directory (mkdir -p {}), or choose another control-socket", shell_path(directory));
+    let (directory, path) = (directory.display(), path.display());
     let (code, what, help) = match subject.machine.socket {
         Occupant::Nobody => return,
         Occupant::Gateway => (

@@ -6,7 +6,7 @@ use config::LcoreSet;
 
 use super::*;
 use crate::finding::{Code, Severity};
-use crate::machine::{Access, Account, Adapter, Occupant, Pages, PathKind, PathState};
+use crate::machine::{Access, Account, Adapter, DpdkProcess, Occupant, Pages, PathKind, PathState};
 
 /// A change of what is good, and the one code that it adds.
 type Case = (Code, &'static str, &'static str, fn(&mut Machine));
@@ -32,6 +32,10 @@ fn port(machine: &mut Machine) -> &mut crate::machine::AdapterPort {
 
 fn list(text: &str) -> LcoreSet {
     LcoreSet::from_list(text).unwrap()
+}
+
+fn running(prefix: &str) -> DpdkProcess {
+    DpdkProcess { prefix: prefix.to_owned(), pid: Some(77), name: Some("ipoib-fwd".to_owned()) }
 }
 
 const SOFT: &str = "[infiniband.soft]\nports = [{ link = \"shm:/s\" }]\n";
@@ -108,7 +112,11 @@ const CASES: &[Case] = &[
     }),
     (Code::PortNode, EAL, CONFIGURATION, |m| m.pci.get_mut("0000:81:00.0").unwrap().node = Some(0)),
     (Code::PortNode, EAL, CONFIGURATION, |m| m.adapters.get_mut("mlx5_0").unwrap().node = Some(0)),
+    (Code::EalInvalid, "p -l 8-10 --in-memroy -a 0000:81:00.0 --in-memory", CONFIGURATION, |_| {}),
+    (Code::PrefixTaken, "p -l 8-10 -a 81:00.0", CONFIGURATION, |m| m.dpdk.push(running("rte"))),
+    (Code::PrefixTaken, "p -l 8-10 -a 81:00.0 --file gw1", CONFIGURATION, |m| m.dpdk.push(running("gw1"))),
     (Code::HugepagesNone, EAL, CONFIGURATION, |m| m.memory.pages.clear()),
+    (Code::HugepagesNone, EAL, CONFIGURATION, |m| m.memory.pages.iter_mut().for_each(|pages| pages.free = 0)),
     (Code::HugepagesTooFew, EAL, CONFIGURATION, |m| {
         for pages in &mut m.memory.pages {
             pages.free = 20;
@@ -472,4 +480,44 @@ fn users_and_groups_are_told_of_with_the_remedy_of_the_start() {
         let text = said(&format!("[gateway]\ncontrol-socket = \"\"\n{good}\n"));
         assert!(!text.contains("account-unknown"), "{good}: {text}");
     }
+}
+
+#[test]
+fn a_prefix_matters_only_where_files_are_shared() {
+    let mut machine = good();
+    machine.dpdk = vec![running("rte"), running("gw1")];
+    let count = |line: &str| {
+        let report = check(&machine, line, CONFIGURATION);
+        report.findings().iter().filter(|finding| finding.code == Code::PrefixTaken).count()
+    };
+    for other in ["--file-prefix gw2", "--no-shconf", "--in-memory", "--in-memory --file-prefix gw1"] {
+        assert_eq!(count(&format!("p -l 8-10 -a 81:00.0 {other}")), 0, "{other}");
+    }
+    assert_eq!(count("p -l 8-10 -a 81:00.0 --file-prefix=gw1"), 1);
+    let text = check(&machine, "p -l 8-10 -a 81:00.0", CONFIGURATION).text(false);
+    assert!(text.contains("process 77 (ipoib-fwd) runs DPDK with --file-prefix rte (the default)"), "{text}");
+}
+
+/// Without free hugepages a start is refused with the words of `--check`.
+#[test]
+fn what_refuses_a_start_before_eal_is_said_as_by_check() {
+    let refused = |line: &str, change: fn(&mut Machine)| {
+        let mut machine = good();
+        change(&mut machine);
+        let report = check(&machine, line, CONFIGURATION);
+        report.refusals().map(|finding| finding.code).collect::<Vec<_>>()
+    };
+    let none_free = |m: &mut Machine| m.memory.pages.iter_mut().for_each(|pages| pages.free = 0);
+    let with_files = "p -l 8-10 -a 81:00.0";
+    assert_eq!(refused(EAL, none_free), [Code::HugepagesNone]);
+    assert_eq!(refused(EAL, |m| m.memory.pages.clear()), [Code::HugepagesNone]);
+    assert_eq!(refused(with_files, |m| m.memory.mounts.clear()), [Code::HugepagesNotMounted]);
+    assert_eq!(refused("p -l 8-10 --no-huge -a 81:00.0", none_free), []);
+    // A gateway that was killed has left its files: EAL takes their pages back.
+    let left = |m: &mut Machine| {
+        m.memory.pages.iter_mut().for_each(|pages| pages.free = 0);
+        m.memory.has_files = true;
+    };
+    assert_eq!(refused(with_files, left), []);
+    assert_eq!(refused("p -l 8-10 -a 81:00.0 --no-hugee", |_| {}), [Code::EalInvalid]);
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use dataplane::telemetry;
 use ib_wire::PKey;
-use ipoib::link::Mode;
+use ipoib::link::{Mode, Waiting};
 use pmd::hca::Backend;
 use serde_json::{Value, json};
 
@@ -28,7 +28,11 @@ pub(super) fn waits_of<B: Backend>(
     duty: &SegmentDuty,
 ) -> Option<String> {
     let device = device_trouble(endpoints, duty);
-    let link = || endpoints.link(duty.endpoint, duty.link)?.waits_for().map(|why| why.to_string());
+    let link = || {
+        let why = endpoints.link(duty.endpoint, duty.link)?.waits_for()?;
+        let trouble = if why == Waiting::Cable { endpoints.port_trouble(duty.endpoint) } else { None };
+        Some(trouble.map_or_else(|| why.to_string(), |trouble| format!("the port is down: {trouble}")))
+    };
     device.or_else(link).or_else(|| ethernets.get(duty.ethernet.at())?.waits_for())
 }
 

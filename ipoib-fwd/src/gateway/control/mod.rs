@@ -141,6 +141,7 @@ impl<B: Backend> GatewayControl<B> {
             self.schedule.ethernet = now + ETHERNET_PERIOD;
             self.tell_places();
             self.watch_ethernets(now);
+            self.endpoints.log_troubles();
         }
         if now >= self.schedule.latency {
             self.schedule.latency = now + LATENCY_PERIOD;

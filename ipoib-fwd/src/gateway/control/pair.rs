@@ -16,7 +16,9 @@ use crate::forward::{self, ETHERTYPE_HELLO, EndpointIndex, PAIR_GROUP, PeerGatew
 use crate::gateway::worker::GatewayCommand;
 use crate::segment::Segment;
 use crate::segment::pair::message::LONGEST;
-use crate::segment::pair::{Event, Neighbour, Pair, Place, Role, Side, Sign, Station, Transmit, Why, storm};
+use crate::segment::pair::{
+    Event, Neighbour, Pair, PeerInfo, Place, Role, Side, Sign, Station, Transmit, Why, storm,
+};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{Link, WorkerIndex};
 use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, EthernetHeader, MacAddress};
@@ -379,9 +381,9 @@ impl<B: Backend> GatewayControl<B> {
                 (What::Multiplied, text, json!({"side": side.name()}))
             }
             Event::HandedOver => {
-                let text = "handed over: what hosts still send here is dropped from now on";
+                let (text, facts) = forwards_no_more(duty.duty.pair.peers(now));
                 tracing::info!(segment = name.as_str(), event = What::HandedOver.journal(), "{name}: {text}");
-                (What::HandedOver, text.to_owned(), Value::Null)
+                (What::HandedOver, text, facts)
             }
             Event::Neighbours(_) | Event::AnnounceHosts => return,
         };
@@ -408,6 +410,23 @@ impl<B: Backend> GatewayControl<B> {
     }
 }
 
+/// What to say of a gateway that drops what hosts still send to it: which other one forwards, if one does.
+fn forwards_no_more(peers: impl Iterator<Item = PeerInfo>) -> (String, Value) {
+    let mut peers = peers;
+    match peers.find(|peer| peer.alive && peer.role == Role::Forwarding) {
+        Some(PeerInfo { who, .. }) => {
+            let guid = format!("{:016x}", who.guid.0);
+            let text =
+                format!("handed over to gateway {guid}: what hosts still send here is dropped from now on");
+            (text, json!({ "to": guid }))
+        }
+        None => {
+            let text = "stopped forwarding, and no other gateway is heard to forward: what hosts send here is dropped";
+            (text.to_owned(), json!({ "to": null }))
+        }
+    }
+}
+
 /// The hosts that a link knows.
 pub(super) fn infiniband_hosts(now: Instant, link: &Link) -> impl Iterator<Item = IpAddr> + use<> {
     link.neighbours(now).into_iter().filter(|host| host.hardware.is_some()).map(|host| host.ip)
@@ -424,4 +443,39 @@ fn known_hosts(now: Instant, segment: &Segment<Mbuf>, link: &Link) -> Vec<Neighb
             .filter_map(|host| Some(Neighbour { ip: host.ip, place: Place::InfiniBand(host.hardware?) })),
     );
     known
+}
+
+#[cfg(test)]
+mod tests {
+    use ib_wire::Guid;
+
+    use super::*;
+    use crate::segment::pair::{Identity, SideSet};
+
+    fn peer(guid: u64, role: Role, alive: bool) -> PeerInfo {
+        PeerInfo {
+            who: Identity { guid: Guid(guid), instance: 1 },
+            priority: 100,
+            role,
+            leaves: false,
+            alive,
+            heard: SideSet::default(),
+            hears_us: SideSet::default(),
+            age: Duration::ZERO,
+            mac: MacAddress([2, 0, 0, 0, 0, 1]),
+        }
+    }
+
+    #[test]
+    fn who_forwards_after_a_drain_is_named_or_that_nobody_does() {
+        let standby = peer(1, Role::Standby, true);
+        let (text, facts) = forwards_no_more([standby, peer(0xab, Role::Forwarding, true)].into_iter());
+        assert!(text.starts_with("handed over to gateway 00000000000000ab"), "{text}");
+        assert_eq!(facts, json!({"to": "00000000000000ab"}));
+        for alone in [vec![], vec![standby], vec![peer(2, Role::Forwarding, false)]] {
+            let (text, facts) = forwards_no_more(alone.into_iter());
+            assert!(text.contains("no other gateway") && !text.contains("handed over"), "{text}");
+            assert_eq!(facts, json!({"to": null}));
+        }
+    }
 }

@@ -92,12 +92,48 @@ impl EthernetPort {
 pub(in crate::gateway) struct Endpoints<B: Backend> {
     /// By [`EndpointIndex`].
     list: Vec<GatewayEndpoint<B>>,
+    /// The URLs of the links of software ports, in the same order.
+    urls: Vec<Option<String>>,
+    /// Why ports are down, in the same order.
+    troubles: Vec<PortTrouble>,
+}
+
+/// Why a port was down at the last look, and what was logged of it.
+#[derive(Clone, Default, Debug)]
+struct PortTrouble {
+    last: Option<String>,
+    logged: Option<String>,
+}
+
+impl PortTrouble {
+    /// Takes the current reason. Returns it if it should be logged, which is once it has lasted for two looks: a link that is
+    /// being connected has passing ones.
+    fn take(&mut self, why: Option<String>) -> Option<&str> {
+        let lasts = self.last == why;
+        self.last = why;
+        if !lasts || self.logged == self.last {
+            return None;
+        }
+        self.logged.clone_from(&self.last);
+        self.logged.as_deref()
+    }
 }
 
 impl<B: Backend> Endpoints<B> {
     /// By [`EndpointIndex`].
-    pub(in crate::gateway) const fn new(list: Vec<GatewayEndpoint<B>>) -> Self {
-        Self { list }
+    pub(in crate::gateway) const fn new(list: Vec<GatewayEndpoint<B>>, urls: Vec<Option<String>>) -> Self {
+        Self { list, urls, troubles: Vec::new() }
+    }
+
+    /// Why a port is down, with the URL of its link, if the device knows more than that it is.
+    pub(super) fn port_trouble(&mut self, index: EndpointIndex) -> Option<String> {
+        let endpoint = self.list.get_mut(index.at())?;
+        let port = endpoint.port();
+        let why = endpoint.hca().port_trouble(port)?;
+        Some(match self.urls.get(index.at()).and_then(Option::as_ref) {
+            Some(url) => format!("link {url}: {why}"),
+            None => why,
+        })
     }
 
     /// A port.
@@ -128,6 +164,18 @@ impl<B: Backend> Endpoints<B> {
     /// True if a port's device is gone.
     pub(in crate::gateway) fn is_gone(&self, port: EndpointIndex) -> bool {
         self.list.get(port.at()).is_some_and(Endpoint::is_gone)
+    }
+
+    /// Logs why ports are down, when that changes.
+    pub(super) fn log_troubles(&mut self) {
+        self.troubles.resize(self.list.len(), PortTrouble::default());
+        for index in self.indices() {
+            let why = self.port_trouble(index);
+            let trouble = self.troubles.get_mut(index.at());
+            if let Some(why) = trouble.and_then(|trouble| trouble.take(why).map(str::to_owned)) {
+                tracing::warn!("an InfiniBand port is down: {why}");
+            }
+        }
     }
 
     /// All ports, to be closed.
@@ -236,4 +284,21 @@ pub(in crate::gateway) type DeviceGids = (EndpointIndex, GatewayGids);
 pub(in crate::gateway) fn port_name<B: Backend>(endpoint: &mut GatewayEndpoint<B>) -> String {
     let port = endpoint.port().0;
     format!("{}/{port}", endpoint.hca().device().name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_logged_once_and_when_it_has_lasted() {
+        let mut trouble = PortTrouble::default();
+        let mut take = |why: Option<&str>| trouble.take(why.map(str::to_owned)).map(str::to_owned);
+        assert_eq!([take(None), take(None), take(Some("a")), take(Some("b"))], [None, None, None, None]);
+        assert_eq!([take(Some("b")), take(Some("b"))], [Some("b".to_owned()), None]);
+        // It ends, and comes again.
+        assert_eq!([take(None), take(Some("b")), take(Some("b"))], [None, None, None]);
+        assert_eq!([take(None), take(None), take(Some("b"))], [None, None, None]);
+        assert_eq!(take(Some("b")).as_deref(), Some("b"));
+    }
 }

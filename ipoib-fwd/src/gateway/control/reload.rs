@@ -13,7 +13,9 @@
 //! number and its partition until that is done. A new segment with that partition waits for it. What a reload decides it decides at once, so
 //! that the next one may come at any time: it is compared with what the last one made, whether all of it is at work yet or not.
 
+mod keys;
 mod links;
+mod segments;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -26,22 +28,22 @@ use dataplane::telemetry::{Answer, Reply};
 use dataplane::worker::{Handle, IdlePolicy};
 use endpoint::{Backoff, Endpoint};
 use ib_wire::PKey;
-use ipoib::drop_reason::DropReason;
 use ipoib::link::LinkIndex;
-use logging::{Log, Modules};
+use logging::Log;
 use pmd::hca::Backend;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::GatewayControl;
 use super::answers::SegmentRow;
-use super::duties::SegmentDuty;
-use links::{Links as _, NewLinks, Progress};
+use keys::Live;
+use links::{NewLinks, Progress};
 
-use crate::counter::SegmentTotals;
 use crate::event::What;
 use crate::forward::{EndpointIndex, MAX_SEGMENTS, SegmentIndex};
-use crate::gateway::segment_parts::{Ground, SegmentMaker, networks, segment_id};
+use crate::gateway::segment_parts::{Ground, SegmentMaker, networks};
+
+pub(in crate::gateway) use keys::policy;
 
 const STOPPING: &str = "the gateway is stopping";
 
@@ -107,42 +109,6 @@ struct Waiting {
     /// Why it could not be joined, if that was tried.
     failed: Option<String>,
     tries: Backoff,
-}
-
-/// What a key outside of segments changes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Live {
-    Idle,
-    Log,
-    Stats,
-    /// Every link, and every segment's ageing.
-    Links,
-}
-
-impl Live {
-    /// `None` for a key that nothing is done about: then the reload is refused.
-    fn of(key: &str) -> Option<Self> {
-        Some(match key {
-            "gateway.idle" => Self::Idle,
-            "gateway.log" => Self::Log,
-            "gateway.stats-seconds" => Self::Stats,
-            "infiniband.receive-mtu"
-            | "infiniband.retry-count"
-            | "infiniband.rnr-retry"
-            | "infiniband.connection-idle-seconds"
-            | "infiniband.neighbour-idle-seconds" => Self::Links,
-            _ => return None,
-        })
-    }
-}
-
-/// What an idle worker does.
-pub(in crate::gateway) const fn policy(idle: config::Idle) -> IdlePolicy {
-    match idle {
-        config::Idle::Poll => IdlePolicy::Poll,
-        config::Idle::Pause => IdlePolicy::Pause,
-        config::Idle::Sleep => IdlePolicy::Sleep,
-    }
 }
 
 impl Reloader {
@@ -462,113 +428,6 @@ impl<B: Backend> GatewayControl<B> {
         (0..MAX_SEGMENTS).map(|n| SegmentIndex(n as u8)).filter(is_free).collect()
     }
 
-    fn join(&mut self, now: Instant, maker: &SegmentMaker, segment: &Segment, ground: Ground) {
-        let Self { endpoints, board, segments, .. } = self;
-        if let Err(e) = maker.install(now, segment, ground, endpoints, board, segments) {
-            // Cannot be: its routes have been looked at.
-            tracing::error!(segment = segment.name.as_str(), "{}: {e}", segment.name);
-        }
-        self.events.forget_drops(ground.index);
-        self.reloader.held.push_back((ground.endpoint, ground.link));
-        let counted =
-            self.segment_readers.iter().map(|reader| SegmentTotals::of([reader], ground.index)).collect();
-        if let Some(duty) = self.segments.at_mut(ground.index) {
-            duty.counted_before = counted;
-            self.kept.restore_segment(now, duty);
-        }
-        self.tell_places();
-    }
-
-    /// Out of the directory at once, the rest in its time.
-    fn take_segment_away(&mut self, now: Instant, name: &str) {
-        self.reloader.waiting.retain(|w| w.segment.name.as_str() != name);
-        let Some(at) = self.segments.iter().find(|duty| duty.name == name).map(|duty| duty.index) else {
-            return;
-        };
-        self.leave_pair(now, at);
-        if let Some(duty) = self.segments.at_mut(at) {
-            duty.segment.clear(DropReason::SegmentGone);
-        }
-        self.carry_out(now, at);
-        self.board.unjoin(at);
-        self.events.forget_drops(at);
-        self.traces.forget_segment(now, at);
-        if let Some(duty) = self.segments.take(at) {
-            let SegmentDuty { name, index, endpoint, link, pkey, .. } = duty;
-            self.end_lease(endpoint, index);
-            (now, &mut self.endpoints).remove(endpoint, link);
-            self.reloader.held.retain(|held| *held != (endpoint, link));
-            let name = Some(name);
-            self.reloader.draining.push(Draining { name, index, endpoint, link, pkey, forgotten: None });
-        }
-    }
-
-    /// Gives a segment that stays what it joins the rest of what it is now to be.
-    fn change_segment(&mut self, now: Instant, new: &Segment) {
-        let Some(old) = self.maker.config.segments.iter().find(|s| s.name == new.name).cloned() else {
-            return;
-        };
-        if let Some(waiting) = self.reloader.waiting.iter_mut().find(|w| w.segment.name == new.name) {
-            waiting.segment = new.clone();
-            return;
-        }
-        let Some(duty) = self.segments.iter_mut().find(|duty| duty.name == new.name.as_str()) else { return };
-        let at = duty.index;
-        let (Some(link), Some(board)) = (self.endpoints.link(duty.endpoint, duty.link), self.board.at(at))
-        else {
-            return;
-        };
-        let Ok((address, routes)) = networks(new) else { return };
-        board.set_networks(address, routes.clone(), new.mtu);
-        if (&old.address, &old.subnets, &old.routes) != (&new.address, &new.subnets, &new.routes) {
-            duty.segment.set_networks(now, link, address, routes);
-            duty.duty.pair.set_segment(segment_id(new));
-        }
-        self.carry_out(now, at);
-        if old.mtu != new.mtu {
-            self.warn_of_mtu(at);
-        }
-    }
-
-    /// Applies the keys outside of segments, of the configuration that is in force by now.
-    fn follow_keys(&mut self, now: Instant, change: &Change) {
-        for key in &change.keys {
-            self.chosen.give_up(key);
-            if *key == "infiniband.receive-mtu" {
-                self.maker.receive_mtu = None;
-            }
-        }
-        let config = &self.maker.config;
-        for what in change.keys.iter().filter_map(|key| Live::of(key)) {
-            match what {
-                Live::Idle => self.reloader.set_idle(policy(config.gateway.idle)),
-                Live::Log => self.reloader.log.set(config.gateway.log, &Modules::default()),
-                Live::Stats => {
-                    let seconds = config.gateway.stats_seconds;
-                    self.stats_period = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
-                    (self.schedule.stats, self.schedule.stats_before) = (now, None);
-                }
-                Live::Links => {}
-            }
-        }
-        if change.keys.iter().any(|key| Live::of(key) == Some(Live::Links)) {
-            self.follow_links(now);
-        }
-    }
-
-    /// Applies what holds for every link, and every segment's ageing.
-    pub(super) fn follow_links(&mut self, now: Instant) {
-        for duty in self.segments.iter_mut() {
-            let segment = self.maker.config.segments.iter().find(|s| s.name.as_str() == duty.name);
-            duty.segment.set_idle(self.maker.ageing().idle);
-            if let (Some(segment), Some(link)) = (segment, self.endpoints.link(duty.endpoint, duty.link))
-                && let Err(e) = link.follow(now, &self.maker.link_settings(segment))
-            {
-                tracing::error!(segment = duty.name.as_str(), "{}: {e}", duty.name);
-            }
-        }
-    }
-
     /// Goes on with what the last reloads began. What workers handed over of segments that are gone has been taken before.
     pub(super) fn advance_reload(&mut self, now: Instant) -> bool {
         for port in self.endpoints.indices() {
@@ -602,63 +461,6 @@ impl<B: Backend> GatewayControl<B> {
             }
         }
         busy
-    }
-
-    /// Lets the next link of a new segment come up. True if there was one.
-    fn release_held(&mut self, now: Instant) -> bool {
-        let Some((endpoint, link)) = self.reloader.held.pop_front() else { return false };
-        if let Some(endpoint) = self.endpoints.at(endpoint) {
-            endpoint.release_link(now, link);
-        }
-        true
-    }
-
-    /// True if the device was given work.
-    fn join_waiting(&mut self, now: Instant, mut waiting: Waiting) -> bool {
-        let Self { maker, ethernets, endpoints, .. } = self;
-        let ground = maker.ground(&waiting.segment, SegmentIndex(0), ethernets, endpoints);
-        let free = ground.filter(|ground| !self.is_held(&waiting.segment, ground.endpoint));
-        if let (Some(ground), Some(index)) = (free, self.vacancies().first().copied()) {
-            let settings = self.maker.link_settings(&waiting.segment);
-            match (now, &mut self.endpoints).add(ground.endpoint, settings) {
-                Ok(link) => {
-                    let ground = Ground { index, link, ..ground };
-                    let maker = self.maker.clone();
-                    self.join(now, &maker, &waiting.segment, ground);
-                    tracing::info!("{}: its place is free, it is added", waiting.segment.name);
-                    return true;
-                }
-                Err(e) => {
-                    waiting.retry = now + waiting.tries.failed();
-                    if waiting.failed.is_none() {
-                        tracing::error!(
-                            "{}: {e}; it is tried again, once a minute in the end. `ipoib-fwd ctl links` tells how it stands",
-                            waiting.segment.name
-                        );
-                    }
-                    waiting.failed = Some(e);
-                }
-            }
-            self.reloader.waiting.push(waiting);
-            return true;
-        }
-        waiting.retry = now + LOOK;
-        self.reloader.waiting.push(waiting);
-        false
-    }
-
-    /// Warns if a segment's hosts on Ethernet may send what its InfiniBand side cannot take whole.
-    pub(super) fn warn_of_mtu(&mut self, at: SegmentIndex) {
-        let (Some(duty), Some(board)) = (self.segments.at(at), self.board.at(at)) else { return };
-        let (name, settings) = (&duty.name, board.settings());
-        let (ethernet, datagram) = (settings.eth_mtu, settings.ud_ip_mtu());
-        if settings.broadcast.is_some() && ethernet > datagram {
-            tracing::warn!(
-                "{name}: mtu = {ethernet} is more than the {datagram} bytes that a datagram of the partition's broadcast group takes: what is \
-                 larger and goes to a group, or to a host without a connection, is fragmented or answered by ICMP; make the mtu of the \
-                 segment smaller or that of the group larger"
-            );
-        }
     }
 }
 

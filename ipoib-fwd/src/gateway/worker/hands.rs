@@ -9,17 +9,16 @@ use pmd::mem::{Mbuf, Pool, Single};
 use tap::TapDirection;
 
 use super::faces::{EthernetFace, InfiniBandFace};
-use super::{Common, GatewayNote, held, origin_of};
+use super::{Common, held, origin_of};
 use crate::counter::{SegmentTraffic, Traffic};
 use crate::forward::{
-    EndpointIndex, EthVerdict, EthernetIndex, FrameHead, IbVerdict, NeighbourIndex, NextHop, Plain, Punt,
-    SegmentIndex, SegmentTable, Settings, ShortWay, Side, Tables, ToEthernet, ToInfiniBand, Uplink, Via,
-    eth_to_ib, ib_to_eth,
+    EndpointIndex, EthVerdict, EthernetIndex, FrameHead, IbVerdict, NeighbourIndex, NextHop, Plain,
+    SegmentIndex, SegmentTable, Settings, ShortWay, Tables, ToEthernet, ToInfiniBand, Uplink, Via, eth_to_ib,
+    ib_to_eth,
 };
 use crate::gateway::frames::{complete, head, offer};
-use crate::gateway::punts::{self, Cause};
 use crate::gateway::sighting::Outcome;
-use crate::gateway::{cut, tag};
+use crate::gateway::tag;
 use crate::segment::Origin;
 use endpoint::{Note, RING, Taken};
 use ipoib::drop_reason::DropReason;
@@ -38,7 +37,7 @@ pub(super) struct Hands<'a, Q: MemoryWork> {
 
 /// The header of a frame that carries a segment's IPv4 packet.
 #[inline]
-const fn frame_header<D>(destination: MacAddress, table: &SegmentTable<D>) -> EthernetHeader {
+pub(super) const fn frame_header<D>(destination: MacAddress, table: &SegmentTable<D>) -> EthernetHeader {
     EthernetHeader { destination, source: table.settings.mac, ethertype: ETHERTYPE_IPV4 }
 }
 
@@ -334,7 +333,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
 
     /// Carries out what the long way says of any frame: 14 or 18 bytes of Ethernet header are off, 4 of encapsulation on, padding is cut, in place.
     #[inline(always)]
-    fn forward_frame(
+    pub(super) fn forward_frame(
         &mut self,
         plain: Plain<'_, Q::Destination, ToInfiniBand<'_, Q::Destination>>,
         mut frame: Mbuf,
@@ -451,96 +450,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
     }
 
     #[inline(always)]
-    pub(super) fn carry_out_ethernet(
-        &mut self,
-        verdict: EthVerdict<'_, Q::Destination>,
-        frame: Mbuf,
-        front: usize,
-        segment: SegmentIndex,
-        table: &SegmentTable<Q::Destination>,
-    ) -> Outcome {
-        match verdict {
-            EthVerdict::Forward { via, ip_len, neighbour, dial } => {
-                let how = ToInfiniBand { via, ip_len, neighbour, dial };
-                let marks = table.marks(Side::InfiniBand, self.common.worker);
-                let uplink = table.settings.uplink();
-                self.forward_frame(Plain { segment, uplink, table, marks, front, how }, frame)
-            }
-            EthVerdict::Fragment { via, ip_len, mtu, neighbour, dial } => {
-                self.common.counters.packet(Traffic::Fragmented, frame.len());
-                let pieces = match cut::pieces(self.pool, &frame, front, ip_len, mtu, &IPOIB_IPV4_HEADER) {
-                    Ok(pieces) => pieces,
-                    Err(reason) => return self.drop(segment, reason),
-                };
-                let mut outcome = Outcome::NO_PIECES;
-                for piece in pieces {
-                    outcome = outcome.and(match piece {
-                        Some(piece) => self.send_message(segment, via, piece, table.settings.uplink()),
-                        None => self.drop(segment, DropReason::NoBuffers),
-                    });
-                }
-                self.note_use(table.marks(Side::InfiniBand, self.common.worker), neighbour, dial, table);
-                outcome
-            }
-            EthVerdict::TooBig { mtu, dial } => {
-                let dial = dial.map(Ipv4Addr::from);
-                if let Some(ip) = dial {
-                    self.want(ip, table);
-                }
-                self.punt_frame(Cause::TooBig { mtu, dial }, segment, front, frame, table)
-            }
-            EthVerdict::Punt(punt) => self.punt_frame(Cause::Punt(punt), segment, front, frame, table),
-            EthVerdict::Drop(reason) => self.drop(segment, reason),
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn carry_out_infiniband(
-        &mut self,
-        verdict: IbVerdict,
-        message: Mbuf,
-        origin: Option<Origin>,
-        segment: SegmentIndex,
-        table: &SegmentTable<Q::Destination>,
-    ) -> Outcome {
-        match verdict {
-            IbVerdict::Forward { to, ip_len, neighbour } => {
-                let how = ToEthernet { to: &to, ip_len, neighbour };
-                let marks = table.marks(Side::Ethernet, self.common.worker);
-                let uplink = table.settings.uplink();
-                let front = IPOIB_HEADER_LEN;
-                self.forward_message(Plain { segment, uplink, table, marks, front, how }, message)
-            }
-            IbVerdict::Fragment { to, ip_len, mtu, neighbour } => {
-                mark(table.marks(Side::Ethernet, self.common.worker), neighbour);
-                if self.ethernets.get(table.settings.ethernet.at()).is_some_and(EthernetFace::is_crowded) {
-                    return self.drop(segment, DropReason::EthQueueFull);
-                }
-                self.common.counters.packet(Traffic::Fragmented, message.len());
-                let header = frame_header(to, table).to_bytes();
-                let pieces = match cut::pieces(self.pool, &message, IPOIB_HEADER_LEN, ip_len, mtu, &header) {
-                    Ok(pieces) => pieces,
-                    Err(reason) => return self.drop(segment, reason),
-                };
-                let mut outcome = Outcome::NO_PIECES;
-                for piece in pieces {
-                    outcome = outcome.and(match piece {
-                        Some(piece) => self.push_frame(segment, piece, &table.settings),
-                        None => self.drop(segment, DropReason::NoBuffers),
-                    });
-                }
-                outcome
-            }
-            IbVerdict::TooBig { mtu } => {
-                self.punt_message(Cause::TooBig { mtu, dial: None }, segment, origin, message, table)
-            }
-            IbVerdict::Punt(punt) => self.punt_message(Cause::Punt(punt), segment, origin, message, table),
-            IbVerdict::Drop(reason) => self.drop(segment, reason),
-        }
-    }
-
-    #[inline(always)]
-    fn send_message(
+    pub(super) fn send_message(
         &mut self,
         segment: SegmentIndex,
         via: Via<'_, Q::Destination>,
@@ -578,69 +488,9 @@ impl<Q: MemoryWork> Hands<'_, Q> {
     }
 
     #[cold]
-    fn want(&mut self, ip: Ipv4Addr, table: &SegmentTable<Q::Destination>) {
+    pub(super) fn want(&mut self, ip: Ipv4Addr, table: &SegmentTable<Q::Destination>) {
         if let Some(face) = self.infinibands.get_mut(table.settings.endpoint.at()) {
             face.want(ip, table.settings.link);
         }
-    }
-
-    /// Hands over a frame whose headers are `front` bytes long, without its tag.
-    fn punt_frame(
-        &mut self,
-        cause: Cause,
-        segment: SegmentIndex,
-        front: usize,
-        mut packet: Mbuf,
-        table: &SegmentTable<Q::Destination>,
-    ) -> Outcome {
-        if front > ETHERNET_HEADER_LEN && !tag::remove(&mut packet) {
-            return self.drop(segment, DropReason::Truncated);
-        }
-        self.punt(GatewayNote { cause, segment, side: Side::Ethernet, origin: None, packet }, table)
-    }
-
-    fn punt_message(
-        &mut self,
-        cause: Cause,
-        segment: SegmentIndex,
-        origin: Option<Origin>,
-        packet: Mbuf,
-        table: &SegmentTable<Q::Destination>,
-    ) -> Outcome {
-        self.punt(GatewayNote { cause, segment, side: Side::InfiniBand, origin, packet }, table)
-    }
-
-    /// By the ring of the segment's InfiniBand port.
-    pub(super) fn punt(&mut self, what: GatewayNote, table: &SegmentTable<Q::Destination>) -> Outcome {
-        let segment = what.segment;
-        match self.hand_over(what, table) {
-            Ok(()) => Outcome::HandedOver,
-            Err(reason) => self.drop(segment, reason),
-        }
-    }
-
-    /// The same, without counting a packet that is not handed over as dropped.
-    pub(super) fn hand_over(
-        &mut self,
-        what: GatewayNote,
-        table: &SegmentTable<Q::Destination>,
-    ) -> Result<(), DropReason> {
-        let (segment, bytes, cause) = (what.segment, what.packet.len(), what.cause);
-        let Some(face) = self.infinibands.get_mut(table.settings.endpoint.at()) else {
-            return Err(DropReason::SegmentGone);
-        };
-        let Common { hellos, shared_storm, .. } = &mut *self.common;
-        if cause == Cause::Punt(Punt::Hello) && !hellos.admits(shared_storm.period(), segment, what.side) {
-            return Err(DropReason::PuntQueueFull);
-        }
-        if !punts::may_hold(&cause, what.packet.segment_count(), self.pool) {
-            return Err(punts::full(&cause));
-        }
-        let (_, notes) = face.link.parts();
-        punts::hand_over(notes, &cause, what)?;
-        let counters = &mut self.common.counters;
-        counters.packet(Traffic::Punt, bytes);
-        counters.of_segment(segment, SegmentTraffic::Punt, bytes);
-        Ok(())
     }
 }

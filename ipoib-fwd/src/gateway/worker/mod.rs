@@ -6,7 +6,9 @@ mod faces;
 mod grouping;
 mod hands;
 mod held;
+mod punt;
 mod trace;
+mod verdicts;
 mod watch;
 
 use std::sync::Arc;

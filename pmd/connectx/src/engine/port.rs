@@ -7,7 +7,7 @@ use ib_wire::smp::{Capabilities, GuidBlock, PortInfo, Smp};
 use ib_wire::{Gid, Lid, Mtu, PKey};
 
 use super::{Engine, not_found};
-use crate::cable::CableEnd;
+use crate::cable::{CableEnd, CableTrouble};
 use crate::gids::Refused;
 use crate::port::Port;
 use crate::sma::{MKeyCheck, Response};
@@ -142,6 +142,12 @@ impl Engine {
     pub fn set_guids(&mut self, port: PortNumber, block: u8, guids: &GuidBlock) -> Result<(), HcaError> {
         let written = self.port_mut(port)?.gids.set_block(block.into(), guids);
         written.map(drop).ok_or_else(|| not_found("block of GUIDs", block))
+    }
+
+    /// Why a port's cable is down.
+    #[must_use]
+    pub fn cable_trouble(&self, port: PortNumber) -> Option<CableTrouble> {
+        self.port(port).ok()?.cable.as_ref()?.trouble()
     }
 
     /// Current attributes of a port.

@@ -1,0 +1,116 @@
+//! The state directory: where it is, and that it is this gateway's alone.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+/// The kernel's table of file locks.
+const LOCKS: &str = "/proc/locks";
+
+/// A state directory that no other gateway uses as long as this exists. The kernel releases the lock with the process.
+#[derive(Debug)]
+pub(super) struct StateDirectory {
+    path: PathBuf,
+    /// The locked directory. `None` if its file system has no locks.
+    _lock: Option<File>,
+}
+
+/// Another process uses the directory.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{holder} uses {path} as its state directory, too: give each gateway of a host a directory of its own, or stop that process"
+)]
+pub struct StateDirectoryInUse {
+    path: String,
+    holder: String,
+}
+
+impl StateDirectory {
+    /// Locks a directory. One that does not exist is not locked: nothing can be kept in it.
+    pub(super) fn lock(path: PathBuf) -> Result<Self, StateDirectoryInUse> {
+        let Ok(directory) = File::open(&path) else { return Ok(Self { path, _lock: None }) };
+        match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self { path, _lock: Some(directory) }),
+            Err(Errno::WOULDBLOCK) => {
+                let locks = fs::read_to_string(LOCKS).unwrap_or_default();
+                let pid = inode(&directory).ok().and_then(|inode| holder(&locks, inode));
+                Err(StateDirectoryInUse { path: path.display().to_string(), holder: process(pid) })
+            }
+            Err(error) => {
+                tracing::warn!(
+                    "{}: cannot be locked ({error}): make sure that no other gateway has this state directory",
+                    path.display()
+                );
+                Ok(Self { path, _lock: None })
+            }
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn inode(file: &File) -> io::Result<u64> {
+    Ok(file.metadata()?.ino())
+}
+
+/// The process that locked an inode by flock(2), from the kernel's table: `1: FLOCK  ADVISORY  WRITE 612 00:1a:2054 0 EOF`.
+fn holder(locks: &str, inode: u64) -> Option<u32> {
+    locks.lines().find_map(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        // A line of a process that waits has an arrow there.
+        let (kind, pid, file) = (fields.next()?, fields.nth(2)?, fields.next()?);
+        let of_file = file.rsplit(':').next()?.parse() == Ok(inode);
+        if kind == "FLOCK" && of_file { pid.parse().ok() } else { None }
+    })
+}
+
+/// A process in words, with its name if it has one.
+fn process(pid: Option<u32>) -> String {
+    let Some(pid) = pid else { return "another process".to_owned() };
+    match fs::read_to_string(format!("/proc/{pid}/comm")) {
+        Ok(name) => format!("process {pid} ({})", name.trim_end()),
+        Err(_) => format!("process {pid}"),
+    }
+}
+
+/// The directory that the service manager has made for state (systemd: `StateDirectory=`), the first of several.
+pub(super) fn of_service() -> Option<PathBuf> {
+    let all = std::env::var_os("STATE_DIRECTORY")?;
+    let first = all.as_encoded_bytes().split(|byte| *byte == b':').next()?;
+    let path = Path::new(std::ffi::OsStr::from_bytes(first));
+    path.is_absolute().then(|| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_one_gateways_until_it_has_ended() {
+        let path = std::env::temp_dir().join(format!("state-directory-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        let first = StateDirectory::lock(path.clone()).unwrap();
+        let second = StateDirectory::lock(path.clone()).unwrap_err().to_string();
+        let (pid, shown) = (std::process::id(), path.display().to_string());
+        assert!(second.starts_with(&format!("process {pid} (")) && second.contains(&shown), "{second}");
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 0, "the lock leaves no file");
+        drop(first);
+        assert!(StateDirectory::lock(path.clone()).is_ok());
+        fs::remove_dir(&path).unwrap();
+        assert!(StateDirectory::lock(path).is_ok(), "one that is missing is reported elsewhere");
+    }
+
+    #[test]
+    fn the_holder_of_a_lock_is_read_from_the_kernels_table() {
+        let locks = "1: POSIX  ADVISORY  WRITE 5 00:1a:77 0 EOF\n2: FLOCK  ADVISORY  WRITE 612 fe:01:77 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 613 fe:01:78 0 EOF\nnonsense\n";
+        assert_eq!((holder(locks, 77), holder(locks, 78), holder("", 77)), (Some(612), None, None));
+    }
+}
