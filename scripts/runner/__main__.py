@@ -21,7 +21,7 @@ def main():
         "own ib_ipoib in a virtual machine; about 20 minutes on two cores, as root on Debian 12.")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--quick", nargs="*", metavar="CRATE",
-                      help="format, lints and tests of the crates that changed since the upstream branch, or of those named")
+                      help="format, prose, lints and tests of the crates that changed since the upstream branch, or of those named")
     kind.add_argument("--full", nargs="*", metavar="PART", help="slow tests and measurements, by parts: all of them, or those named")
     kind.add_argument("--list", action="store_true", help="list the parts of --full with their usual or maximum durations")
     parser.add_argument("--json", metavar="FILE", help="with --full: write all results to FILE")

@@ -10,6 +10,7 @@ import time
 
 from runner.step import LOGS, ROOT, Step, say, stop_running, table
 
+PROSE = ["scripts/prose"]
 PYTEST = ["/usr/bin/python3", "-m", "pytest", "-q", "scripts/e2e"]
 SHELL_SCRIPTS = ("scripts/setup", "scripts/demo", "scripts/test", "scripts/bench", "scripts/package", "scripts/platforms", "scripts/lab",
                  ".ci/run")
@@ -30,6 +31,7 @@ def steps():
     builds = [
         Step("format", [["cargo", "fmt", "--all", "--check", "--", "--color", "never"]]),
         Step("shell and Python scripts", [shellcheck(), ["flake8", "scripts"]]),
+        Step("prose", [PROSE]),
         Step("build", [BUILD]),
         Step("unit, property and integration tests", [["cargo", "nextest", "run", "--workspace", "--locked", "--no-fail-fast"]],
              low_priority=True),

@@ -1,11 +1,11 @@
-"""`scripts/test --quick`: format, lints and tests of the crates that changed, or of those that are named."""
+"""`scripts/test --quick`: format, prose, lints and tests of the crates that changed, or of those that are named."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
 
-from runner.default import shellcheck
+from runner.default import PROSE, shellcheck
 from runner.step import ROOT, Step, say
 
 
@@ -53,7 +53,7 @@ def run(named):
     if not chosen:
         say("test: no crate has changed; name one: scripts/test --quick CRATE")
     packages = [word for name in chosen for word in ("-p", name)]
-    steps = [Step("format", [["cargo", "fmt", "--all", "--check", "--", "--color", "never"]])]
+    steps = [Step("format", [["cargo", "fmt", "--all", "--check", "--", "--color", "never"]]), Step("prose", [PROSE])]
     if any(file.is_relative_to(ROOT / "scripts") for file in changed):
         steps.append(Step("shell and Python scripts", [shellcheck(), ["flake8", "scripts"]]))
     if chosen:
