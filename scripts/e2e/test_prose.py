@@ -17,6 +17,7 @@ RUST = r'''//! A module
 /// let told = "He is told so in code.";
 /// ```
 /// | who | told |
+/// ├── told ──┤
 fn told<'a>(c: char) -> bool { c == '"' || c == '\'' } // trailing, told
 /* a block /* told */ inside */
 const A: &str = "the peer was \
@@ -77,7 +78,7 @@ def found(path, text, rule=None):
 
 
 @pytest.mark.parametrize(("path", "text", "lines"), [
-    ("a.rs", RUST, [2, 10, 11, 13, 15]),
+    ("a.rs", RUST, [2, 11, 12, 14, 16]),
     ("a.c", "/*\n * told\n */\nint told; // told\nputs(\"it was told that\");\n", [2, 4, 5]),
     ("a.py", PYTHON, [2, 4, 6, 7, 9]),
     ("scripts/program", PYTHON, [2, 4, 6, 7, 9]),

@@ -45,6 +45,7 @@ SETTINGS_TOKEN = re.compile(r"""
 """, re.X | re.S | re.M)
 
 LIST_ITEM = re.compile(r"(?:[-*+]|\d+[.)])\s+")
+DRAWING = re.compile("[\u2500-\u257f]")
 FENCE = re.compile(r"(?:```|~~~)")
 INLINE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.S)
 LINK = re.compile(r"\[([^][]*)\](?:\([^()\s]*(?:\([^()]*\))?[^()\s]*\)|\[[^][]*\])")
@@ -124,7 +125,7 @@ def kind_of(path, text):
 
 
 def prose(numbered, kind):
-    """Groups numbered lines into paragraphs, one for each list item. Leaves out code blocks and tables."""
+    """Groups numbered lines into paragraphs, one for each list item. Leaves out code, tables and drawings."""
     found, current, fenced = [], None, False
     for number, line in numbered:
         text = line.strip()
@@ -133,7 +134,7 @@ def prose(numbered, kind):
             continue
         if fenced:
             continue
-        if not text or text.startswith("|") or not any(c.isalnum() for c in text):
+        if not text or text.startswith("|") or DRAWING.search(text) or not any(c.isalnum() for c in text):
             current = None
             continue
         if text.startswith("#") and re.match(r"#+ ", text):

@@ -1,5 +1,6 @@
-"""The topology of `scripts/harden churn`: some hosts around one gateway, which can be lost, and a fabric whose subnet manager can be told
-other things, or be another one.
+"""The topology of `scripts/soak chaos`.
+
+Hosts around one gateway can fail. The subnet manager of the fabric can be reconfigured or replaced.
 
       ETH ──┐                                   ┌── IB
     guest ──┼─ bridge ── gateway ── fabric (SM) ┼── host of the partition `storage`
@@ -9,7 +10,7 @@ other things, or be another one.
 import signal
 import sys
 
-from hardening.ground import ETH, GW, IB, TAG, Soak
+from soaktest.common import ETH, GW, IB, TAG, Soak
 from testbed import tagger
 from testbed.programs import TestbedError, run
 from testbed.reloads import segment
@@ -21,12 +22,12 @@ ETH_GUEST_IP, IB_GUEST_IP = "10.77.0.3", "10.77.0.4"
 OFFICE, STORAGE = (segment.name for segment in SEGMENTS[:2])
 VLAN, PKEY = SEGMENTS[1].vlan, SEGMENTS[1].pkey
 STORAGE_ETH, STORAGE_IB = (f"{netns}{SEGMENTS[1].suffix}" for netns in (ETH, IB))
-# Of the broadcast group, as the first subnet manager has it.
+# Q_Key of the broadcast group under the first subnet manager.
 QKEY = 0x0B1B
 
 
 def host(name, netns, pkey):
-    """An InfiniBand host of a partition, for the fabric's configuration."""
+    """Returns an InfiniBand host of a partition for the configuration of the fabric."""
     return f"""
 [[host]]
 name = "{name}"
@@ -39,8 +40,8 @@ mode = "connected"
 """
 
 
-class Town(Soak):
-    """What the gateway and the fabric are to be, and their configurations from that."""
+class ChaosTopology(Soak):
+    """The state of the gateway and of the fabric, and the configurations for it."""
 
     # The link to the annex.
     intruder = True
@@ -48,13 +49,14 @@ class Town(Soak):
     def __init__(self, args):
         super().__init__(args)
         self.annex = None
-        # The gateway's: a second segment, a route and a subnet behind hosts, the first segment's MTU, keys of [infiniband].
+        # State of the gateway: second segment, route and subnet behind hosts, MTU of the first segment,
+        # keys of [infiniband].
         self.has_storage, self.has_route, self.mtu, self.keys = True, False, 1500, {}
-        # The fabric's: whether its ports are in the order in which they were at first, and what its subnet manager tells.
+        # State of the fabric: the order of its ports, and the settings that its subnet manager distributes.
         self.turned, self.member, self.prefix, self.qkey, self.group_mtu = False, True, "fe80::", QKEY, 4096
         self.guest_ip = IB_GUEST_IP
 
-    # -- building up
+    # -- setup
 
     def namespaces_up(self):
         for name in (ETH, GW, IB, BRIDGE, ETH_GUEST, IB_GUEST, STORAGE_ETH, STORAGE_IB):
@@ -100,7 +102,7 @@ mode = "connected"
         self.start_annex()
         self.wait_for("both segments", self.at_work)
 
-    # -- what the gateway is to be
+    # -- configuration of the gateway
 
     def base(self):
         keys = "".join(f"{key} = {value}\n" for key, value in self.keys.items())
@@ -114,12 +116,12 @@ mode = "connected"
         return self.base() + segment(OFFICE, more=more) + (segment(STORAGE) if self.has_storage else "")
 
     def reload(self):
-        """The gateway becomes what it is to be."""
+        """Writes the configuration, and reloads the gateway."""
         (self.dir / "gateway.toml").write_text(self.gateway_config())
         return self.ctl("reload")
 
     def at_work(self):
-        """Its segments, and no others, are up and forward."""
+        """Returns true if exactly the configured segments are up and forward."""
         try:
             rows = {row["segment"]: row for row in self.ctl("links")["segments"]}
         except TestbedError:
@@ -127,7 +129,7 @@ mode = "connected"
         wanted = {OFFICE, STORAGE} if self.has_storage else {OFFICE}
         return set(rows) == wanted and all(r["link"] == "up" and r.get("role") == "forwarding" for r in rows.values())
 
-    # -- what the fabric is to be
+    # -- configuration of the fabric
 
     def fabric_config(self):
         near, far = ("%s:%d" % a for a in (self.near, self.far))
@@ -142,6 +144,6 @@ mode = "connected"
                 + f'\n[[partition]]\nname = "{STORAGE}"\npkey = {PKEY:#x}\nmembers = ["gateway", "{STORAGE}"]\n')
 
     def manage(self):
-        """The subnet manager reads what it is to tell."""
+        """Writes the configuration of the fabric, and makes the subnet manager read it."""
         (self.dir / "fabric.toml").write_text(self.fabric_config())
         self.fabric.popen.send_signal(signal.SIGHUP)

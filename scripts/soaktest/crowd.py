@@ -1,4 +1,4 @@
-"""Connections of a real gateway: made and ended again and again with a crowd of hosts on a port of the fabric."""
+"""Opens and closes connections of a real gateway with a crowd of hosts on a port of the fabric."""
 
 import collections
 import contextlib
@@ -7,8 +7,8 @@ import socket
 import struct
 import time
 
-from hardening.churn import sample
-from hardening.ground import DESCRIPTOR_NOISE, ETH, MEMORY_NOISE, Soak, report, say
+from soaktest.chaos import sample
+from soaktest.common import DESCRIPTOR_NOISE, ETH, MEMORY_NOISE, Soak, report, say
 from testbed import ibcrowd
 from testbed.crowd import PREFIX, UDP_PORT, address, send_to_hosts
 from testbed.frames import ethernet_socket
@@ -16,33 +16,36 @@ from testbed.programs import TestbedError
 from testbed.sockets import socket_in
 from testbed.topology import ETH_IP, GW_IP
 
-# Hosts, each with a connection of either direction. Half of the places are for those that hosts open, and one port may have a quarter of
-# those, 1,007: some are closed to make room for others in each round.
-HOSTS, PLACES = 1100, 8060
-# A gateway with so many places takes, and opens, a quarter of their number a second in the long run.
-ROUND = 4 * HOSTS / PLACES + 0.02
-# Hosts whose connections carry a packet, there and back, in each round; of those whose connections all stay.
+# Hosts, each with one connection in each direction, and connections of the gateway.
+# Half of the connections are for those that hosts open, and one port may have a quarter of these: 1,007.
+# The gateway therefore closes some in each round to make room for others.
+HOSTS, CONNECTIONS = 1100, 8060
+# Seconds of a round: in the long run a gateway accepts and opens a quarter of its maximum each second.
+ROUND = 4 * HOSTS / CONNECTIONS + 0.02
+# Hosts whose connections carry a packet and its echo in each round, and hosts whose connections all
+# stay open in a round.
 CARRYING, STAYING = 100, 900
-# Crowds, one after the other, each of which dies with all that it has; and those after which the gateway comes to rest. By the half it
-# has had as much at once as it ever has: tables and heap do not get smaller again. From then on they do not grow.
+# Successive crowds, each of which is killed with all its connections, and the crowds after which the gateway
+# becomes idle. At half of the run, tables and heap have reached their maximum. They do not shrink, and do not
+# grow after that.
 LIVES, TENTH, HALF = 20, 2, 10
-# How a round ends: the hosts end all connections; or the gateway's mode changes, or hosts come with other link-layer addresses, and
-# either side ends those that it has opened.
+# How a round closes its connections: the hosts close them all; or, when the gateway's mode or the link-layer
+# addresses of the hosts change, each side closes those that it opened.
 ENDS = ("hosts", "mode", "address")
-# Seconds after which a gateway ends connections by which nothing comes, a quarter of that if nothing ever came, and forgets hosts; and in
-# which it comes to rest.
-IDLE, FORGOTTEN, AT_REST = 60, 20, 180
-# Packets to hosts that have died keep places of the worker's sends until their connections are given up: with `rnr-retry = 7`, without
-# end, that may take until nobody uses them.
-PATIENCE = 30
+# Seconds after which a gateway closes idle connections (a quarter of it if they never received) and forgets
+# hosts, and the timeout for becoming idle.
+IDLE, FORGOTTEN, IDLE_TIMEOUT = 60, 20, 180
+# Seconds for the packets of a round. Packets to dead hosts occupy send slots of the worker until their
+# connections fail. With `rnr-retry = 7` (without limit), that may take until the connections are idle.
+CARRY_TIMEOUT = 30
 
 
 class CrowdTopology(Soak):
-    """The plain topology with a port for the crowd, and room for it."""
+    """The plain topology with a port and enough connections for the crowd."""
 
     def __init__(self, args):
         super().__init__(args)
-        # Frames to all hosts at once.
+        # Room for a burst of frames to all hosts.
         self.vdev += ",framecnt=4096"
 
     def fabric_config(self):
@@ -50,21 +53,21 @@ class CrowdTopology(Soak):
 
     def gateway_config(self):
         text = super().gateway_config().replace(f"{GW_IP}/24", f"{GW_IP}/{PREFIX}")
-        more = (f"max-connections = {PLACES}\nretry-count = 7\nrnr-retry = 3\nconnection-idle-seconds = {IDLE}\n"
+        more = (f"max-connections = {CONNECTIONS}\nretry-count = 7\nrnr-retry = 3\nconnection-idle-seconds = {IDLE}\n"
                 f"neighbour-idle-seconds = {FORGOTTEN}\n")
         return text.replace("[infiniband]\n", "[infiniband]\n" + more, 1)
 
-    def at_rest(self):
-        """Nothing is left but what hosts other than the crowd have: what the gateway has then."""
-        def rest():
+    def idle_sample(self):
+        """Waits until the crowd has left nothing; returns the resources of the gateway."""
+        def idle():
             return len(self.ctl("connections")["connections"]) <= 2 and self.buffers_in_use() <= self.first
 
         begin = time.monotonic()
         try:
-            self.wait_for("rest", rest, AT_REST)
+            self.wait_for("an idle gateway", idle, IDLE_TIMEOUT)
         except TestbedError:
-            say(f"crowd: no rest: {self.left()}")
-        # The last ones' numbers are free again.
+            say(f"crowd: not idle: {self.left()}")
+        # The numbers of the last queue pairs become free.
         time.sleep(5)
         return {**sample(self), **self.left(), "after_seconds": round(time.monotonic() - begin)}
 
@@ -74,7 +77,7 @@ class CrowdTopology(Soak):
 
 
 class Rounds:
-    """What is done with one crowd after the other."""
+    """The rounds of all crowds."""
 
     def __init__(self, lab, chance, ends):
         self.lab, self.chance = lab, chance
@@ -87,11 +90,11 @@ class Rounds:
         self.made, self.ended, self.carried, self.again, self.longest = collections.Counter(), collections.Counter(), 0, 0, 0.0
 
     def send(self, numbers):
-        # Each makes the gateway ask its host for a connection, whose ring of management datagrams is not that long.
+        # Each packet triggers a connection request; the pause keeps the MAD ring from overflowing.
         send_to_hosts((self.raw, self.gateway, self.own), self.addresses, numbers, pause=0.004)
 
     def connect(self, crowd):
-        """Makes connections of both directions with all hosts."""
+        """Opens connections in both directions with all hosts."""
         self.send(range(HOSTS))
         while (made := crowd.report("active", "missing"))["stage"] == "missing":
             self.again += len(made["hosts"])
@@ -100,20 +103,20 @@ class Rounds:
         self.made["passive"] += crowd.report("passive")["connections"]
 
     def forget(self):
-        """What has come until now."""
+        """Discards the frames received so far."""
         self.ears.setblocking(False)
         with contextlib.suppress(BlockingIOError):
             while self.ears.recv(2048):
                 pass
 
     def carry(self):
-        """A packet for some hosts by the gateway's connections, which comes back by theirs."""
+        """Sends a packet to some hosts by the gateway's connections; awaits the echo by theirs."""
         missing = set(self.chance.sample(range(HOSTS - STAYING, HOSTS), CARRYING))
         right = {socket.inet_aton(self.addresses[n]) + struct.pack(">I", n): n for n in missing}
         begin = time.monotonic()
         self.forget()
         while missing:
-            if time.monotonic() - begin > PATIENCE:
+            if time.monotonic() - begin > CARRY_TIMEOUT:
                 drops = self.lab.ctl("stats")["drops"]
                 raise TestbedError(f"{len(missing)} of {CARRYING} packets did not come back: {drops}, {self.lab.left()}")
             self.send(sorted(missing))
@@ -127,7 +130,7 @@ class Rounds:
         self.longest = max(self.longest, time.monotonic() - begin)
 
     def end(self, crowd, how):
-        """Ends all connections in one of the ways in which they end; with other addresses they end as the next round begins."""
+        """Closes all connections as `how` says; those of changed addresses close in the next round."""
         if how == "hosts":
             crowd.order("end")
             self.ended[how] += crowd.report("ended")["connections"]
@@ -141,7 +144,7 @@ class Rounds:
         self.ended["address"] += crowd.report("ended")["connections"]
 
     def life(self, number):
-        """So many connections with one crowd, which is gone then."""
+        """Opens `number` connections with one crowd, and kills it."""
         until = sum(self.made.values()) + number
         with ibcrowd.Crowd(self.lab, HOSTS, self.addresses[0], ETH_IP, "--orders") as crowd:
             crowd.report("known")
@@ -164,7 +167,7 @@ class Rounds:
 
 def crowd(args):
     answered = lost = 0
-    rests = {}
+    idle_samples = {}
     lab = CrowdTopology(args)
     try:
         lab.up()
@@ -177,21 +180,21 @@ def crowd(args):
                 answered, lost = answered + counted["answered"], lost + counted["lost"]
                 say(f"crowd: {sum(rounds.made.values())} of {args.number} in {time.monotonic() - begin:.0f} s, {sample(lab)}")
                 if life in (TENTH, HALF, LIVES):
-                    rests[life] = lab.at_rest()
-                    say(f"crowd: at rest: {rests[life]}")
-        busy = time.monotonic() - begin - sum(rest["after_seconds"] for rest in rests.values())
+                    idle_samples[life] = lab.idle_sample()
+                    say(f"crowd: idle: {idle_samples[life]}")
+        busy = time.monotonic() - begin - sum(idle["after_seconds"] for idle in idle_samples.values())
         counters = {k: v for k, v in lab.ctl("links")["link_counters"].items() if v}
         code, outstanding = lab.ended()
     finally:
         lab.close()
-    tenth, half, end = (rests[life] for life in (TENTH, HALF, LIVES))
+    tenth, half, end = (idle_samples[life] for life in (TENTH, HALF, LIVES))
     flat = (all(end[name] <= half[name] + MEMORY_NOISE for name in ("anonymous_kib", "shared_kib"))
             and all(end[name] <= tenth[name] for name in ("huge_kib", "threads"))
             and all(end[name] <= tenth[name] + DESCRIPTOR_NOISE for name in ("descriptors", "maps")))
-    nothing_left = all(rest["connections"] <= 2 and rest["buffers"] <= lab.first for rest in rests.values()) and outstanding == 0
+    nothing_left = all(idle["connections"] <= 2 and idle["buffers"] <= lab.first for idle in idle_samples.values()) and outstanding == 0
     made = sum(rounds.made.values())
     ok = flat and nothing_left and code == 0 and made >= args.number and answered >= rounds.carried > 0
     return report("crowd", ok, seed=args.seed, connections=made, made=rounds.made, ended_by=rounds.ended, lives=LIVES, seconds=round(busy),
                   a_second=round(made / busy), carried=rounds.carried, longest_carrying=round(rounds.longest, 2), ended_by_gateway=lost,
-                  asked_again=rounds.again, after_a_tenth=tenth, after_half=half, at_the_end=end, buffers_outstanding=outstanding,
+                  requested_again=rounds.again, after_a_tenth=tenth, after_half=half, at_the_end=end, buffers_outstanding=outstanding,
                   exit_code=code, counters=counters)

@@ -1,4 +1,4 @@
-"""libFuzzer on each target."""
+"""Runs libFuzzer on each target."""
 
 import os
 import re
@@ -7,10 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hardening.ground import ROOT, report, say
+from soaktest.common import ROOT, report, say
 
-
-# All targets in one program, which `FUZZ_TARGET` tells which one it is.
+# One program with all targets; the environment variable `FUZZ_TARGET` selects one.
 DRIVER = "every"
 
 
@@ -19,25 +18,25 @@ def targets():
 
 
 def fuzz(args):
-    """Each target for an equal share of the time; libFuzzer's own count of executions."""
+    """Runs each target for an equal share of the time; reports the executions that libFuzzer counts."""
     cargo = shutil.which("cargo-fuzz")
     if not cargo and not args.program:
-        sys.exit("harden: there is no cargo-fuzz: cargo install cargo-fuzz --locked")
+        sys.exit("soak: cargo-fuzz is not installed. Run: cargo install cargo-fuzz --locked")
     chosen = args.targets or targets()
     unknown = set(chosen) - set(targets())
     if unknown:
-        sys.exit(f"harden: no target {', '.join(sorted(unknown))}; there are {', '.join(targets())}")
+        sys.exit(f"soak: unknown target {', '.join(sorted(unknown))}; the targets are {', '.join(targets())}")
     if args.program:
         program = Path(args.program).resolve()
     else:
         build = [cargo, "build", DRIVER, "-O", "-s", "none", "--features", "libfuzzer", "--fuzz-dir", ".", "--target-dir", args.target_dir]
-        # libFuzzer's coverage is an unstable option of the compiler.
+        # libFuzzer's coverage needs an unstable compiler option.
         subprocess.run(build, cwd=ROOT / "fuzz", env={**os.environ, "RUSTC_BOOTSTRAP": "1"}, check=True)
         program = next(Path(args.target_dir).resolve().glob("*-unknown-linux-gnu/release/" + DRIVER))
     executed, crashed = {}, []
     share = args.seconds / len(chosen)
     for target in chosen:
-        work = Path(args.target_dir) / "harden" / target
+        work = Path(args.target_dir) / "soak" / target
         (work / "corpus").mkdir(parents=True, exist_ok=True)
         corpus = [work / "corpus", *filter(Path.is_dir, [ROOT / "fuzz/corpus" / target])]
         line = [program, *corpus, f"-max_total_time={int(share)}", "-print_final_stats=1", "-rss_limit_mb=2048", "-timeout=20",

@@ -1,4 +1,4 @@
-"""A gateway's day in minutes."""
+"""Random faults of a gateway and its network, under traffic."""
 
 import json
 import os
@@ -9,28 +9,29 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from hardening.ground import DESCRIPTOR_NOISE, ETH, IB, MEMORY_NOISE, RECOVERED, goes_again, report, say
-from hardening.town import OFFICE, Town
-from hardening.upsets import Upsets
+from soaktest.common import DESCRIPTOR_NOISE, ETH, IB, MEMORY_NOISE, RECOVERED, recovery, report, say
+from soaktest.faults import Faults
+from soaktest.topology import OFFICE, ChaosTopology
 from testbed.programs import Process
 from testbed.topology import ETH_IP, IB_IP
 from testbed.traffic import LATE
 
 
 def sample(lab):
+    """Returns the memory, threads and descriptors of the gateway."""
     pid = lab.gateway.popen.pid
     status = Path(f"/proc/{pid}/status").read_text()
 
-    def figure(name):
+    def value(name):
         return int(re.search(rf"^{name}:\s+(\d+)", status, re.M)[1])
 
-    return {"anonymous_kib": figure("RssAnon"), "huge_kib": figure("HugetlbPages"), "shared_kib": figure("RssShmem"),
-            "threads": figure("Threads"), "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
+    return {"anonymous_kib": value("RssAnon"), "huge_kib": value("HugetlbPages"), "shared_kib": value("RssShmem"),
+            "threads": value("Threads"), "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
             "maps": len(Path(f"/proc/{pid}/maps").read_text().splitlines())}
 
 
 def traffic_of(processes):
-    """What each ping sent, and how much of it was answered."""
+    """Stops each ping; returns the number of its requests and replies."""
     result = {}
     for name, process in processes.items():
         process.popen.send_signal(signal.SIGINT)
@@ -41,35 +42,36 @@ def traffic_of(processes):
     return result
 
 
-def churn(args):
+def chaos(args):
+    """Injects faults for `args.seconds`, and checks recovery and growth."""
     chance, samples, wrong = random.Random(args.seed), [], []
     made, took = Counter(), {}
-    lab = Town(args)
-    upsets = Upsets(lab, chance)
+    lab = ChaosTopology(args)
+    faults = Faults(lab, chance)
     try:
         lab.up()
         traffic = {name: Process("ping", ["ping", "-n", "-q", "-i", "0.01", "-s", 1400, target], netns, lab.dir / f"traffic-{name}.log")
                    for name, netns, target in (("to_infiniband", ETH, IB_IP), ("to_ethernet", IB, ETH_IP))}
-        begin = told = time.monotonic()
+        begin = reported = time.monotonic()
         while (now := time.monotonic()) < begin + args.seconds:
-            name, pairs = upsets.draw()
+            name, pairs = faults.draw()
             made[name] += 1
             if pairs:
-                again = goes_again(lab, time.monotonic(), RECOVERED, pairs)
+                again = recovery(lab, time.monotonic(), RECOVERED, pairs)
                 took.setdefault(name, []).append(RECOVERED if again is None else again)
                 if again is None:
-                    wrong.append(f"{now - begin:.0f} s: after {name} not all of {pairs} within {RECOVERED} s")
+                    wrong.append(f"{now - begin:.0f} s: after {name}, not all of {pairs} recovered within {RECOVERED} s")
                     say(wrong[-1])
                     say(json.dumps([lab.ctl(what) for what in ("links", "neighbours", "connections")]))
                     lab.print_diagnostics()
             lab.check_alive()
             samples.append((now - begin, sample(lab)))
-            if now - told >= 20:
-                told = now
-                say(f"churn: {now - begin:.0f} of {args.seconds} s, {made.total()} upsets, {len(wrong)} wrong, {samples[-1][1]}")
+            if now - reported >= 20:
+                reported = now
+                say(f"chaos: {now - begin:.0f} of {args.seconds} s, {made.total()} faults, {len(wrong)} failures, {samples[-1][1]}")
         pinged = traffic_of(traffic)
-        pairs = upsets.quieten()
-        again = goes_again(lab, time.monotonic(), RECOVERED, pairs)
+        pairs = faults.restore()
+        again = recovery(lab, time.monotonic(), RECOVERED, pairs)
         time.sleep(2)
         state = lab.ctl("stats")
         counters = lab.ctl("links", OFFICE)["link_counters"]
@@ -88,7 +90,7 @@ def churn(args):
     recovered = {name: {"number": len(all_of), "median": round(sorted(all_of)[len(all_of) // 2], 2), "longest": round(max(all_of), 2)}
                  for name, all_of in sorted(took.items())}
     ok = flat and again is not None and code == 0 and outstanding == 0 and not wrong
-    return report("churn", ok, seed=args.seed, seconds=args.seconds, upsets=made.total(), of_each=dict(sorted(made.items())),
+    return report("chaos", ok, seed=args.seed, seconds=args.seconds, faults=made.total(), of_each=dict(sorted(made.items())),
                   recovered_seconds=recovered, within=RECOVERED, wrong=wrong[:10], reaches_at_the_end=again is not None, pings=pinged,
                   connections=opened, buffers_in=memory, most_in_second_and_last_quarter=most, buffers_outstanding=outstanding,
                   exit_code=code, uptime=state["process"])

@@ -1,4 +1,4 @@
-"""Processes drawn by chance are killed under traffic."""
+"""Kills random processes under traffic."""
 
 import hashlib
 import json
@@ -7,8 +7,8 @@ import random
 import struct
 import time
 
-from hardening import device
-from hardening.ground import ETH, IB, RECOVERED, Hardening, goes_again, report, say
+from soaktest import device
+from soaktest.common import ETH, IB, RECOVERED, KillableSoak, recovery, report, say
 from testbed.exporter import Exporter, get, samples, total
 from testbed.gid_service import DEVICE, GidService
 from testbed.programs import Process, TestbedError, run
@@ -16,7 +16,7 @@ from testbed.topology import ETH_IP, IB_IP
 
 
 def whole_records(path):
-    """Bytes of a capture that are whole records, and those of a last one that is not."""
+    """Returns whether a capture consists of whole records, and the bytes of an incomplete last one."""
     data = path.read_bytes()
     if len(data) < 24:
         return len(data) == 0, 0
@@ -32,15 +32,15 @@ def whole_records(path):
 
 
 def on_disk(lab, wholes):
-    """What is wrong with what the processes have on disk."""
+    """Returns the errors in the files of the processes."""
     wrong = []
     for name, digest in wholes.items():
         if hashlib.sha256((lab.dir / name).read_bytes()).hexdigest() != digest:
-            wrong.append(f"{name} is not what it was")
+            wrong.append(f"{name} has changed")
     for path in (path for paths in lab.captures().values() for path in paths):
         whole, _ = whole_records(path)
         if not whole:
-            wrong.append(f"{path.name} is no capture")
+            wrong.append(f"{path.name} is not a valid capture")
     out = run(lab.bin / "ipoib-fwd", "gids", "--shared", lab.dir / "gids", "--json", check=False)
     if out.returncode:
         wrong.append(f"GID table: {out.stderr.strip()[-200:]}")
@@ -48,7 +48,7 @@ def on_disk(lab, wholes):
 
 
 def answers_again(exporter, begin, seconds):
-    """Seconds until the exporter tells of a gateway that forwards; none if that takes too long."""
+    """Returns the seconds until the exporter reports a forwarding gateway, or None after a timeout."""
     while True:
         try:
             status, _, text = get(exporter.port)
@@ -61,8 +61,8 @@ def answers_again(exporter, begin, seconds):
         time.sleep(0.05)
 
 
-class KillTopology(Hardening):
-    """With a port of the fabric for a software ConnectX; the fabric tells of its ports each second."""
+class KillTopology(KillableSoak):
+    """Adds a port for a software ConnectX; the fabric reports its ports every second."""
 
     more_of_fabric = ("--stats", 1)
 
@@ -71,7 +71,7 @@ class KillTopology(Hardening):
 
 
 class Tables:
-    """The GID service on an interface whose address changes with each kill, and a reader that outlives it."""
+    """A GID service, whose address changes at each kill, and a reader that outlives it."""
 
     def __init__(self, args):
         self.room, self.given = GidService(args.bin, keep=args.keep, report=say), []
@@ -94,13 +94,13 @@ class Tables:
         self.service = self.room.serve()
 
     def seen(self):
-        """Addresses as the reader was told of them: those that came, and those that went."""
+        """Returns the addresses that the reader saw added, and those that it saw removed."""
         lines = [line for line in self.reader.events() if line.get("device") == DEVICE and line.get("ipv4")]
         return ([line["ipv4"] for line in lines if line["event"] in ("present", "added")],
                 [line["ipv4"] for line in lines if line["event"] == "removed"])
 
     def known_again(self, begin, seconds):
-        """Seconds until the reader knows all that came and went, each told once; none if that takes too long."""
+        """Returns the seconds until the reader has seen each change exactly once, or None after a timeout."""
         while self.seen() != (self.given, self.given[:-1]):
             if time.monotonic() - begin > seconds or not self.reader.process.alive():
                 return None
@@ -108,14 +108,14 @@ class Tables:
         return time.monotonic() - begin
 
     def wrong(self, maintained):
-        """What is wrong with the table, for somebody who looks at it now."""
+        """Returns the errors that a new reader finds in the table."""
         out = self.room.gids("--from", self.room.tables, "--json", "--device", DEVICE, check=False)
         try:
             rows = json.loads(out.stdout)["gids"]
         except ValueError:
-            return [f"no GID table: {out.stderr.strip()[-200:]}"]
+            return [f"unreadable GID table: {out.stderr.strip()[-200:]}"]
         if len({row["index"] for row in rows}) != len(rows) or not rows or rows[0]["index"] != 0:
-            return [f"no whole GID table: {rows}"]
+            return [f"incomplete GID table: {rows}"]
         if maintained and (out.returncode or [row["ipv4"] for row in rows if row["ipv4"]] != self.given[-1:]):
             return [f"GID table: {out.returncode} {rows} {out.stderr.strip()[-200:]}"]
         return []
@@ -125,7 +125,7 @@ class Tables:
 
 
 class Everything:
-    """All that is killed, and all that must be well again."""
+    """All processes that are killed, and all functions that must recover."""
 
     names = ("gateway", "fabric", "exporter", "gids", "device")
 
@@ -134,7 +134,7 @@ class Everything:
         self.exporter, self.device, self.user = Exporter(lab), device.Device(lab), device.User(lab)
         lab.processes += [self.exporter.process, self.device.process]
         if self.user.answers_again(time.monotonic(), RECOVERED) is None:
-            raise TestbedError(f"a guest with the device is not reached: {self.user.why}: {self.device.process.text()[-2000:]}")
+            raise TestbedError(f"the guest with the device is unreachable: {self.user.why}: {self.device.process.text()[-2000:]}")
 
     def kill(self, who):
         if who == "gids":
@@ -154,17 +154,18 @@ class Everything:
         else:
             getattr(self.lab, f"start_{who}")()
 
-    def well_again(self, who, begin):
-        """By what is to be well, seconds until it was; none if that took too long."""
-        told = 0 if who == "fabric" else len(self.lab.fabric.text())
-        again = {"packets": goes_again(self.lab, begin, RECOVERED), "exporter": answers_again(self.exporter, begin, RECOVERED),
+    def recovery(self, who, begin):
+        """Returns the seconds until each function has recovered, or None after a timeout."""
+        size = 0 if who == "fabric" else len(self.lab.fabric.text())
+        again = {"packets": recovery(self.lab, begin, RECOVERED), "exporter": answers_again(self.exporter, begin, RECOVERED),
                  "GID reader": self.tables.known_again(begin, RECOVERED), "guest": self.user.answers_again(begin, RECOVERED)}
         if who in ("fabric", "device"):
-            again["port"] = device.fabric_sees(self.lab, begin, told, RECOVERED)
+            again["port"] = device.fabric_sees(self.lab, begin, size, RECOVERED)
         return again
 
 
 def kills(args):
+    """Kills `args.number` processes, one at a time, and checks that everything recovers."""
     chance, wrong = random.Random(args.seed), []
     took = {who: [] for who in Everything.names}
     shm = set(os.listdir("/dev/shm"))
@@ -185,21 +186,21 @@ def kills(args):
             time.sleep(0.1)
             begin = time.monotonic()
             everything.start(who)
-            again = everything.well_again(who, begin)
+            again = everything.recovery(who, begin)
             if None in again.values():
                 what = ", ".join(name for name, seconds in again.items() if seconds is None)
-                wrong.append(f"kill {n} ({who}): {what} not within {RECOVERED} s ({everything.user.why})")
+                wrong.append(f"kill {n} ({who}): {what} not recovered within {RECOVERED} s ({everything.user.why})")
                 lab.print_diagnostics()
                 break
             took[who].append(max(again.values()))
             wrong += [f"kill {n} ({who}): {what}" for what in (*on_disk(lab, wholes), *tables.wrong(maintained=True))]
-            # Captures of lives that are over have been looked at.
+            # The captures of earlier lives are checked.
             for path in (path for life, paths in lab.captures().items() if life < lab.number for path in paths):
                 path.unlink()
             lab.check_alive()
             if n % 10 == 0:
                 longest = max(map(max, filter(None, took.values())))
-                say(f"kills: {n} of {args.number}, the longest took {longest:.1f} s, {len(wrong)} wrong")
+                say(f"kills: {n} of {args.number}, longest recovery {longest:.1f} s, {len(wrong)} failures")
         for process in traffic:
             process.stop(1)
     finally:
@@ -209,9 +210,9 @@ def kills(args):
             tables.close()
         lab.close()
     left = sorted(set(os.listdir("/dev/shm")) - shm)
-    figures = {who: {"kills": len(all_of), "median": round(sorted(all_of)[len(all_of) // 2], 2), "longest": round(max(all_of), 2)}
+    of_each = {who: {"kills": len(all_of), "median": round(sorted(all_of)[len(all_of) // 2], 2), "longest": round(max(all_of), 2)}
                for who, all_of in took.items() if all_of}
     recovered = sum(map(len, took.values()))
     ok = not wrong and not left and recovered == args.number
-    return report("kills", ok, seed=args.seed, recovered=recovered, recovered_seconds=figures, within=RECOVERED, wrong=wrong[:10],
+    return report("kills", ok, seed=args.seed, recovered=recovered, recovered_seconds=of_each, within=RECOVERED, wrong=wrong[:10],
                   guests=everything.user.attached, left_in_dev_shm=left)

@@ -1,11 +1,11 @@
-"""A software ConnectX on a port of the topology's fabric, which is a process, and who uses it."""
+"""A software ConnectX process on a port of the fabric, and a guest that uses it."""
 
 import re
 import threading
 import time
 
-from hardening.guest import Gone, Guest
-from hardening.ground import ETH
+from soaktest.common import ETH
+from soaktest.guest import Gone, Guest
 from testbed.programs import Process, TestbedError, run
 from testbed.topology import ETH_IP
 
@@ -14,12 +14,12 @@ NODE = "0002c90300a1b200"
 
 
 def link(lab):
-    """Its port, for the fabric's configuration."""
+    """Returns the device's port for the configuration of the fabric."""
     return f'\n[[link]]\nname = "device"\nurl = "shm:{lab.dir}/device.sock"\n'
 
 
 class Device:
-    """The process, always with the same configuration."""
+    """The `softhca` process; its configuration is always the same."""
 
     def __init__(self, lab):
         line = [lab.bin / "softhca", "--socket", lab.dir / "vfio.sock", "--cable", f"shm:{lab.dir}/device.sock", "--node-guid", NODE]
@@ -27,13 +27,15 @@ class Device:
 
 
 class User(threading.Thread):
-    """A guest that has it, and goes on: a device that is gone it takes out, and the next one it attaches and drives. When it is asked to it
-    greets the gateway."""
+    """A guest that keeps using the device.
+
+    When the device is gone it detaches, and attaches the next one. It greets the gateway on request.
+    """
 
     def __init__(self, lab):
         super().__init__(daemon=True)
         self.lab, self.attached, self.over, self.greeting = lab, 0, threading.Event(), threading.Event()
-        self.gateway, self.why = None, "not begun"
+        self.gateway, self.why = None, "not started"
         self.start()
 
     def run(self):
@@ -43,7 +45,7 @@ class User(threading.Thread):
                 if guest is None:
                     guest = Guest(self.lab.dir / "vfio.sock", IP)
                     self.attached += 1
-                self.turn(guest)
+                self.serve_once(guest)
             except (Gone, OSError) as error:
                 self.why = str(error)
                 if guest:
@@ -53,7 +55,7 @@ class User(threading.Thread):
         if guest:
             guest.close()
 
-    def turn(self, guest):
+    def serve_once(self, guest):
         if self.greeting.is_set() and self.gateway:
             if guest.greet(*self.gateway, ETH_IP):
                 self.greeting.clear()
@@ -61,14 +63,14 @@ class User(threading.Thread):
         time.sleep(0.002)
 
     def answers_again(self, begin, seconds):
-        """Seconds until the fabric has the port active, and a ping of the Ethernet host comes back; none if that takes too long."""
+        """Returns the seconds until a ping from the Ethernet host succeeds, or None after a timeout."""
         while True:
             try:
                 links = self.lab.ctl("links")["infiniband"]
                 self.gateway = links["lid"], bytes.fromhex(links["addresses"].split(" ")[0].replace(":", ""))
                 self.greeting.set()
             except (TestbedError, KeyError, ValueError):
-                # The gateway is not there yet.
+                # The gateway has not started yet.
                 pass
             if run("ping", "-n", "-q", "-c", 1, "-W", 1, IP, netns=ETH, check=False).returncode == 0:
                 return time.monotonic() - begin
@@ -81,10 +83,13 @@ class User(threading.Thread):
 
 
 def fabric_sees(lab, begin, size, seconds):
-    """Seconds until the fabric's statistics, of which there were so many bytes, say that the device's port is active."""
+    """Returns the seconds until the fabric reports the port as active, or None after a timeout.
+
+    Ignores the first `size` bytes of the statistics.
+    """
     while True:
-        told = re.findall(r"^port \d+ device: (\w+)", lab.fabric.text()[size:], re.M)
-        if told and told[-1] == "Active":
+        states = re.findall(r"^port \d+ device: (\w+)", lab.fabric.text()[size:], re.M)
+        if states and states[-1] == "Active":
             return time.monotonic() - begin
         if time.monotonic() - begin > seconds:
             return None

@@ -1,4 +1,4 @@
-"""What long runs have in common: topologies, what is promised of a death, how it goes on."""
+"""Topologies, limits and reports that the soak tests share."""
 
 import json
 import sys
@@ -10,18 +10,18 @@ from testbed.programs import run
 from testbed.topology import ETH_IP, IB_IP, Topology
 
 ROOT = Path(__file__).resolve().parents[2]
-# The network namespaces of the topologies: a run is alone in a mount namespace, so their names are always the same.
-TAG = "harden"
+# Network namespaces of the topologies. A run has its own mount namespace, so fixed names do not collide.
+TAG = "soak"
 ETH, GW, IB = f"{TAG}-eth", f"{TAG}-gw", f"{TAG}-ib"
-# What is promised of a death.
+# Seconds within which everything works again after a process has died.
 RECOVERED = 20.0
-# What memory may grow by from the second quarter of a run to the last one, KiB, and descriptors. In the first one tables and rings are
-# touched for the first time.
+# Permitted growth from the second quarter of a run to the last one: memory in KiB, and descriptors.
+# In the first quarter the gateway touches its tables and rings for the first time.
 MEMORY_NOISE, DESCRIPTOR_NOISE = 2048, 2
 
 
 def say(text):
-    print(f"harden: {text}", file=sys.stderr, flush=True)
+    print(f"soak: {text}", file=sys.stderr, flush=True)
 
 
 def report(name, ok, **figures):
@@ -30,7 +30,7 @@ def report(name, ok, **figures):
 
 
 class Soak(Topology):
-    """A topology for a long run, which writes a GID table."""
+    """The base topology of soak tests; the gateway writes a GID table."""
 
     gids = True
 
@@ -42,40 +42,40 @@ class Soak(Topology):
             say(f"{title}\n{text}")
 
     def ended(self):
-        """Stops the gateway; returns its exit code and how many buffers are missing."""
+        """Stops the gateway; returns its exit code and the number of missing buffers."""
         self.forget(self.gateway)
         code = self.gateway.stop()
         return code, json.loads((self.dir / "report.json").read_text())["buffers_outstanding"]
 
 
-class Hardening(Soak):
-    """The plain topology, in which the gateway writes all that it can write: a capture, a report, a GID table."""
+class KillableSoak(Soak):
+    """The plain topology; the gateway writes captures, a report and a GID table."""
 
     def __init__(self, args):
         super().__init__(args)
         self.number = 0
 
     def capture(self, name):
-        """Of the gateway alone: files whose names begin with the number of its life."""
+        """Captures for the gateway only; file names start with the number of its life."""
         if not name.startswith("gateway"):
             return []
         self.number += 1
         return ["--capture", self.dir / f"{self.number}-{name}"]
 
     def captures(self):
-        """The files of each life by its number: packets of either side, and those that followed when one was full."""
+        """Returns the capture files by the number of the life: both sides, and the files after a full one."""
         found = {}
         for path in self.dir.glob("*-gateway.pcap*"):
             found.setdefault(int(path.name.partition("-")[0]), []).append(path)
         return found
 
 
-def goes_again(lab, begin, seconds, pairs=((ETH, IB_IP), (IB, ETH_IP))):
-    """Seconds until a ping goes both ways, or between all these; none if that takes too long."""
+def recovery(lab, begin, seconds, pairs=((ETH, IB_IP), (IB, ETH_IP))):
+    """Returns the seconds until a ping between all pairs succeeds, or None after a timeout."""
     for netns, target in pairs:
         while run("ping", "-n", "-q", "-c", 1, "-W", 1, target, netns=netns, check=False).returncode:
             if time.monotonic() - begin > seconds:
                 return None
-            # Where there is no interface it fails at once.
+            # Without an interface the ping fails immediately.
             time.sleep(0.02)
     return time.monotonic() - begin

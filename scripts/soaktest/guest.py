@@ -1,7 +1,10 @@
-"""As much of a virtual machine as a `softhca` needs: a monitor that attaches the device by vfio-user, and a driver with one datagram
-queue pair, which is an IPoIB host that answers ARP and ping.
+"""A minimal guest of a `softhca`, without a virtual machine.
 
-Written like pmd/connectx/pci/tests/guest, whose layouts are tried on every command there is."""
+A monitor attaches the device by vfio-user. A driver with one datagram queue pair is an IPoIB host that
+answers ARP and ping.
+
+The layouts are those of pmd/connectx/pci/tests/guest, which tests them with every command.
+"""
 
 import contextlib
 import mmap
@@ -14,11 +17,11 @@ from testbed.frames import checksum
 MEMORY, REGISTERS, SPACE = 1 << 20, 0, 7
 VERSION, MAP, READ, WRITE = 1, 2, 9, 10
 NO_REPLY = 0x10
-# Where things are in the guest's memory: the command queue, mailboxes, rings, a queue pair's records, buffers of messages.
+# Layout of the guest's memory: command queue, mailboxes, rings, records of a queue pair, message buffers.
 QUEUE, INPUT, OUTPUT, EVENTS, COMPLETIONS, RECORD, PAIR, PAIR_RECORD = (0x1000 * n for n in (1, 2, 8, 16, 17, 19, 20, 22))
 RECEIVED, SENT = 0x40000, 0x80000
 RECEIVES, ENTRIES, BUFFER = 64, 128, 2048
-# Of the doorbell page that drivers get first.
+# Offset of the first doorbell page that a driver allocates.
 PAGE = 0x10 * 4096
 QKEY, IPV4, ARP, ICMP = 0x0B1B, 0x0800, 0x0806, 1
 ENABLE, QUERY_PORT, ALLOC_UAR = 0x104, 0x762, 0x802
@@ -28,11 +31,11 @@ ACTIVE, SEND = 4, 0x0A
 
 
 class Gone(Exception):
-    """The device is not there, or not any more."""
+    """The device is absent or has disappeared."""
 
 
 class Guest:
-    """One life of it. Every call may find the device gone."""
+    """An attached device. Every call raises `Gone` if the device has disappeared."""
 
     def __init__(self, path, ip):
         self.ip, self.id, self.received, self.posted, self.taken = socket.inet_aton(ip), 0, 0, 0, 0
@@ -56,7 +59,7 @@ class Guest:
 
     # -- the monitor
 
-    def tell(self, command, body, flags=0, files=()):
+    def send_message(self, command, body, flags=0, files=()):
         self.id = self.id + 1 & 0xFFFF
         socket.send_fds(self.socket, [struct.pack("<HHIII", self.id, command, 16 + len(body), flags, 0) + body], files)
 
@@ -65,26 +68,26 @@ class Guest:
         while len(data) < length:
             data += (more := self.socket.recv(length - len(data)))
             if not more:
-                raise Gone("the device has hung up")
+                raise Gone("the device has closed the connection")
         return data
 
-    def ask(self, command, body, files=()):
-        self.tell(command, body, files=files)
+    def request(self, command, body, files=()):
+        self.send_message(command, body, files=files)
         _, _, size, _, error = struct.unpack("<HHIII", self.take(16))
         if error:
             raise Gone(f"message {command}: error {error}")
         return self.take(size - 16)
 
     def write(self, offset, data, region=REGISTERS):
-        self.tell(WRITE, struct.pack("<QII", offset, region, len(data)) + data, NO_REPLY)
+        self.send_message(WRITE, struct.pack("<QII", offset, region, len(data)) + data, NO_REPLY)
 
     def attach(self):
-        self.ask(VERSION, struct.pack("<HH", 0, 3))
-        self.ask(MAP, struct.pack("<IIQQQ", 32, 3, 0, 0, MEMORY), [self.file])
-        identity = self.ask(READ, struct.pack("<QII", 0, SPACE, 4))[16:]
+        self.request(VERSION, struct.pack("<HH", 0, 3))
+        self.request(MAP, struct.pack("<IIQQQ", 32, 3, 0, 0, MEMORY), [self.file])
+        identity = self.request(READ, struct.pack("<QII", 0, SPACE, 4))[16:]
         if identity[:2] != b"\xb3\x15":
-            raise Gone(f"no ConnectX: {identity.hex()}")
-        # Memory, and bus master.
+            raise Gone(f"not a ConnectX: {identity.hex()}")
+        # Memory space and bus master.
         self.write(4, b"\x06\x00", SPACE)
 
     # -- the driver
@@ -93,7 +96,7 @@ class Guest:
         self.memory[at:at + len(data)] = data
 
     def command(self, opcode, number=0, context=b"", room=16):
-        """One command, and its output."""
+        """Executes a command; returns its output."""
         data = (struct.pack(">HHHHII", opcode, 0, 0, 0, number, 0) + context).ljust(16, b"\0")
         entry = bytearray(64)
         struct.pack_into(">B3xIQ", entry, 0, 7, len(data), INPUT)
@@ -108,8 +111,8 @@ class Guest:
                 self.put(at + 1024 * n, bytes(box))
         self.put(QUEUE, bytes(entry))
         self.write(0x18, struct.pack(">I", 1))
-        # Whoever gets an answer to a question behind it has been served.
-        self.ask(READ, struct.pack("<QII", 0, SPACE, 4))
+        # The device serves messages in order: the reply to this one means that the command is done.
+        self.request(READ, struct.pack("<QII", 0, SPACE, 4))
         done = self.memory[QUEUE:QUEUE + 64]
         output = done[32:48] + b"".join(self.memory[OUTPUT + 1024 * n:OUTPUT + 1024 * n + 512] for n in range(-(-max(room - 16, 0) // 512)))
         if done[63] or output[0]:
@@ -117,13 +120,13 @@ class Guest:
         return output[:max(room, 16)]
 
     def make(self, opcode, context=b"", pages=()):
-        """Makes an object; its number."""
+        """Creates an object; returns its number."""
         if pages:
             context = context.ljust(0x100, b"\0") + struct.pack(f">{len(pages)}Q", *pages)
         return struct.unpack_from(">I", self.command(opcode, context=context), 8)[0]
 
     def drive(self):
-        """From a device that is reset to a queue pair that sends and receives."""
+        """Initialises a device after reset, up to a queue pair in RTS."""
         self.write(0x10, struct.pack(">I", 0))
         self.write(0x14, struct.pack(">I", QUEUE))
         self.command(ENABLE)
@@ -142,7 +145,7 @@ class Guest:
         struct.pack_into(">Q", context, 0x38, RECORD)
         completions = self.make(CREATE_CQ, bytes(context), [COMPLETIONS, COMPLETIONS + 0x1000])
         context = bytearray(0x100)
-        # A key for all memory.
+        # A memory key for the whole memory.
         context[2], context[7], context[12] = 0x0C, 3, 0x80
         self.key = self.make(CREATE_KEY, bytes(context)) << 8 | 3
         context = bytearray(0x100)
@@ -161,7 +164,7 @@ class Guest:
             self.receive()
 
     def port(self):
-        """State and GUID of the port, as the driver sees it."""
+        """Returns the state and the GUID of the port."""
         context = self.command(QUERY_PORT, room=0x210)[16:]
         return context[0x23] >> 4, context[0x30:0x38]
 
@@ -172,7 +175,10 @@ class Guest:
         self.put(PAIR_RECORD, struct.pack(">I", self.received & 0xFFFF))
 
     def send(self, lid, qpn, message):
-        """A datagram: control, address and data, which take two blocks of the ring behind 2,048 bytes of receives."""
+        """Sends a datagram. Its WQE (control, address and data segments) takes two blocks.
+
+        The send ring follows 2,048 bytes of receive ring.
+        """
         n = self.posted // 2 % 32
         self.put(SENT + BUFFER * n, message)
         address = struct.pack(">IIIxxH", QKEY, 0, qpn | 1 << 31, lid).ljust(48, b"\0")
@@ -185,7 +191,7 @@ class Guest:
         self.write(PAGE + 0x800, request[:8])
 
     def poll(self):
-        """Messages that have come."""
+        """Returns the received messages."""
         came = []
         while True:
             at = COMPLETIONS + self.taken % ENTRIES * 64
@@ -197,7 +203,7 @@ class Guest:
             if entry[63] >> 4 == 2:
                 n = struct.unpack_from(">H", entry, 60)[0] % RECEIVES
                 length = struct.unpack_from(">I", entry, 44)[0]
-                # Behind the room for a GRH.
+                # The message follows the space for a GRH.
                 came.append(self.memory[RECEIVED + BUFFER * n + 40:RECEIVED + BUFFER * n + length])
                 self.receive()
 
@@ -211,16 +217,19 @@ class Guest:
         return struct.pack(">HH", ARP, 0) + body
 
     def greet(self, lid, gateway, target):
-        """Asks the gateway, whose LID and link-layer address are given, for somebody else's address: so it gets to know this host. False if
-        the port does not carry anything yet."""
+        """Sends an ARP request for another host to the gateway, which thus learns this host.
+
+        `lid` and `gateway` are the LID and the link-layer address of the gateway.
+        Returns false if the port is not active yet.
+        """
         state, guid = self.port()
         if state == ACTIVE:
-            question = self.arp(1, guid, bytes(20), socket.inet_aton(target))
-            self.send(lid, int.from_bytes(gateway[1:4], "big"), question)
+            request = self.arp(1, guid, bytes(20), socket.inet_aton(target))
+            self.send(lid, int.from_bytes(gateway[1:4], "big"), request)
         return state == ACTIVE
 
     def serve(self, lid, gateway):
-        """Answers what has come."""
+        """Answers the received ARP and ping requests."""
         for message in self.poll():
             (kind,) = struct.unpack_from(">H", message)
             if kind == ARP and message[10:12] == b"\0\1" and message[56:60] == self.ip:
