@@ -21,8 +21,9 @@ NO_REPLY = 0x10
 QUEUE, INPUT, OUTPUT, EVENTS, COMPLETIONS, RECORD, PAIR, PAIR_RECORD = (0x1000 * n for n in (1, 2, 8, 16, 17, 19, 20, 22))
 RECEIVED, SENT = 0x40000, 0x80000
 RECEIVES, ENTRIES, BUFFER = 64, 128, 2048
-# Offset of the first doorbell page that a driver allocates.
-PAGE = 0x10 * 4096
+# The first doorbell page that a driver allocates, and its offset.
+UAR = 0x10
+PAGE = UAR * 4096
 QKEY, IPV4, ARP, ICMP = 0x0B1B, 0x0800, 0x0806, 1
 ENABLE, QUERY_PORT, ALLOC_UAR = 0x104, 0x762, 0x802
 CREATE_KEY, CREATE_EQ, CREATE_CQ, CREATE_QP = 0x200, 0x301, 0x400, 0x500
@@ -136,11 +137,11 @@ class Guest:
         for n in range(ENTRIES):
             self.put(COMPLETIONS + 64 * n + 63, b"\xf0")
         context = bytearray(0x100)
-        struct.pack_into(">I", context, 0x0C, 6 << 24 | 0x10)
+        struct.pack_into(">I", context, 0x0C, 6 << 24 | UAR)
         struct.pack_into(">Q", context, 0x48, 0xFFFF_FFFF_FFFF_FBFE)
         events = self.make(CREATE_EQ, bytes(context), [EVENTS])
         context = bytearray(0x100)
-        struct.pack_into(">I", context, 0x0C, 7 << 24 | 0x10)
+        struct.pack_into(">I", context, 0x0C, 7 << 24 | UAR)
         struct.pack_into(">I", context, 0x14, events)
         struct.pack_into(">Q", context, 0x38, RECORD)
         completions = self.make(CREATE_CQ, bytes(context), [COMPLETIONS, COMPLETIONS + 0x1000])
@@ -151,6 +152,7 @@ class Guest:
         context = bytearray(0x100)
         pair = memoryview(context)[8:]
         pair[1], pair[9], pair[10] = 2, 6 << 3 | 1, 6 << 3
+        struct.pack_into(">I", pair, 0x0C, UAR)
         struct.pack_into(">I", pair, 0x7C, completions)
         struct.pack_into(">I", pair, 0x9C, completions)
         struct.pack_into(">Q", pair, 0xA0, PAIR_RECORD)
