@@ -81,7 +81,7 @@ def chaos(args):
     finally:
         lab.close()
     quarter = [s for at, s in samples if args.seconds / 4 <= at <= args.seconds / 2] or [samples[0][1]]
-    last = [s for at, s in samples if at >= args.seconds * 3 / 4]
+    last = [s for at, s in samples if at >= args.seconds * 3 / 4] or [samples[-1][1]]
     most = {name: (max(s[name] for s in quarter), max(s[name] for s in last)) for name in quarter[0]}
     flat = (most["anonymous_kib"][1] <= most["anonymous_kib"][0] + MEMORY_NOISE
             and most["descriptors"][1] <= most["descriptors"][0] + DESCRIPTOR_NOISE
