@@ -18,7 +18,7 @@ BUILD = ["cargo", "build", "--release", "--locked", "-p", "ipoib-fwd", "-p", "ib
 
 
 def shellcheck():
-    lab = ROOT / "scripts/lab.d"
+    lab = ROOT / "scripts/vmlab"
     files = [*SHELL_SCRIPTS, *(ROOT / "packaging").glob("*.sh"), *(lab / name for name in ("apt.sh", "image", "kernel", "qemu", "vm")),
              *(lab / "guest").glob("*.sh"), lab / "guest/init"]
     # Some of those on the host are Python.
