@@ -49,7 +49,7 @@ def steps():
     runs = [
         Step("demo", [["scripts/demo", "--bin", "target/release", "--seconds", "2", "--json", "target/test/demo.json"]], needs=("build",)),
         Step("end to end, core", [[*PYTEST, "-m", "core", "-n", "2", "--junitxml", "target/test/core.xml"]], needs=("build",)),
-        Step("instructions per packet", [["scripts/instructions.py", "--bin", "target/release/bench"]], needs=("build",)),
+        Step("instructions per packet", [["scripts/instruction_budget.py", "--bin", "target/release/bench"]], needs=("build",)),
         Step("kernel ib_ipoib, short form", [["scripts/lab", "core"]], {"IPOIB_FWD_BIN": str(ROOT / "target/release/ipoib-fwd")},
              needs=("build",)),
     ]

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Counts the instructions that a worker spends on a packet, and fails if a step takes more than it did.
 
-    scripts/instructions.py                count, and compare with bench/instructions.json
-    scripts/instructions.py --renew        count, and write bench/instructions.json: after a change that is meant
-    scripts/instructions.py STEP...        only these steps
-    scripts/instructions.py --bin FILE     another build of the benchmarks; else target/release/bench, built here
+    scripts/instruction_budget.py                count, and compare with bench/instructions.json
+    scripts/instruction_budget.py --renew        count, and write bench/instructions.json: after a change that is meant
+    scripts/instruction_budget.py STEP...        only these steps
+    scripts/instruction_budget.py --bin FILE     another build of the benchmarks; else target/release/bench, built here
 
 Each step runs twice under valgrind's callgrind, with different numbers of turns; the difference, divided by the difference of
 packets, has nothing of start and end in it. Two counts of one program differ by less than a thousandth, on whatever processor:
@@ -179,11 +179,11 @@ def main():
         fail("valgrind is not installed, so nothing was counted: scripts/setup installs it")
     program = (options.bin or build()).resolve()
     if not BASELINE.exists() and not options.renew:
-        fail(f"{BASELINE.relative_to(ROOT)} is missing: scripts/instructions.py --renew writes it")
+        fail(f"{BASELINE.relative_to(ROOT)} is missing: scripts/instruction_budget.py --renew writes it")
     known = json.loads(BASELINE.read_text()) if BASELINE.exists() else {"with": {}, "steps": {}}
     steps = options.steps or list(known["steps"])
     if not steps:
-        fail("there is no baseline to take the names of steps from: scripts/instructions.py --renew STEP...")
+        fail("there is no baseline to take the names of steps from: scripts/instruction_budget.py --renew STEP...")
     here = toolchain()
     check_following(program)
     figures = measure(program, steps)
@@ -197,7 +197,7 @@ def main():
     elif slower:
         fail(
             f"{slower} of {len(figures)} steps take more than {TOLERANCE:.0%} above the baseline. Look where with\n"
-            "  callgrind_annotate; if it is worth it: scripts/instructions.py --renew, and commit bench/instructions.json with the reason"
+            "  callgrind_annotate; if it is worth it: scripts/instruction_budget.py --renew, and commit bench/instructions.json with the reason"
         )
 
 
