@@ -171,6 +171,11 @@ def test_sentences():
     assert [text for _, text in paragraph.sentences()] == ["One, e.g. Two (IBA 1.2).", "Three!", '"Four?"', "`Five` is. six."]
 
 
+def test_columns_are_paragraphs():
+    text = f"// name-one  {sentence(30)[:-1]}\n// name-two  {sentence(20)}\n//           {sentence(20)}\n"
+    assert found("a.rs", text, "sentence") == []
+
+
 def test_long_comments():
     width = rules.COMMENT_COLUMNS
     for path, marker in (("a.rs", "/// "), ("a.py", "# "), ("a.sh", "# ")):

@@ -46,6 +46,8 @@ SETTINGS_TOKEN = re.compile(r"""
 
 LIST_ITEM = re.compile(r"(?:[-*+]|\d+[.)])\s+")
 DRAWING = re.compile("[\u2500-\u257f]")
+# A name and its explanation in two columns.
+COLUMNS = re.compile(r"\S+(?: \S+){0,3} {2,}\S")
 FENCE = re.compile(r"(?:```|~~~)")
 INLINE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.S)
 LINK = re.compile(r"\[([^][]*)\](?:\([^()\s]*(?:\([^()]*\))?[^()\s]*\)|\[[^][]*\])")
@@ -125,7 +127,7 @@ def kind_of(path, text):
 
 
 def prose(numbered, kind):
-    """Groups numbered lines into paragraphs, one for each list item. Leaves out code, tables and drawings."""
+    """Groups numbered lines into paragraphs, one for each list item or row of columns. Leaves out code, tables and drawings."""
     found, current, fenced = [], None, False
     for number, line in numbered:
         text = line.strip()
@@ -144,7 +146,7 @@ def prose(numbered, kind):
             current = None
             continue
         item = LIST_ITEM.match(text)
-        if item or current is None:
+        if item or current is None or COLUMNS.match(text):
             current = Paragraph(kind)
             found.append(current)
         current.add(number, text[item.end():] if item else text)
