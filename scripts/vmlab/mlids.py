@@ -1,9 +1,9 @@
-"""The multicast packets that cross a UDP cable, until SIGTERM: one line for each group, sender and direction.
+"""Counts multicast packets on a UDP cable until SIGTERM, by group, sender and direction.
 
     mlids.py INTERFACE
 
-First a line that it listens; at the end "in|out SLID MGID DLID packets", numbers as the fabric writes them; "in" is what came to the
-interface from the device.
+Prints "listens" first, and a line "in|out SLID MGID DLID packets" for each counter at the end.
+"in" counts packets from the device.
 """
 
 import ipaddress
@@ -20,10 +20,10 @@ FIRST_MULTICAST = 0xC000
 
 
 def group(frame):
-    """SLID, MGID and DLID of a frame with an InfiniBand packet to a group; None for others."""
+    """Returns SLID, MGID and DLID of an InfiniBand multicast packet, or None for other frames."""
     if len(frame) < 34 or frame[12:14] != b"\x08\x00" or frame[23] != UDP:
         return None
-    # Whole packets, or the first piece of one.
+    # Whole packets and first fragments.
     if struct.unpack_from(">H", frame, 20)[0] & 0x1FFF:
         return None
     packet = frame[14 + (frame[14] & 15) * 4 + 8:]
@@ -41,7 +41,7 @@ def main():
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as wire:
         wire.bind((sys.argv[1], 0))
         wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24)
-        # Asked for between two frames; what has come by then is counted.
+        # SIGTERM is polled between frames; frames received before it are counted.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         wire.settimeout(0.1)
         print("listens", flush=True)
@@ -57,8 +57,8 @@ def main():
             found = group(frame)
             if found:
                 counts["out" if address[2] == OUTGOING else "in", *found] += 1
-    for (way, slid, mgid, dlid), count in sorted(counts.items()):
-        print(f"{way} {slid} {mgid} {dlid:#06x} {count}")
+    for (direction, slid, mgid, dlid), count in sorted(counts.items()):
+        print(f"{direction} {slid} {mgid} {dlid:#06x} {count}")
 
 
 if __name__ == "__main__":

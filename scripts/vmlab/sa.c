@@ -1,8 +1,10 @@
 /*
- * A small subnet administrator for the laboratory's two ports: answers what IPoIB asks, over ib_umad. Which LID a port has
- * at the moment it looks up in sysfs.
+ * Minimal subnet administration for the two ports of the lab: answers the queries of IPoIB over ib_umad.
+ * Reads the present LID of a port from sysfs.
  *
- *   sa DEVICE        (SA_MTU: MTU code of groups and paths, 5 = 4096; SA_ELSEWHERE: there are ports of other machines)
+ *   sa DEVICE
+ *
+ * SA_MTU: MTU code of groups and paths, 5 = 4096. SA_ELSEWHERE: other machines have ports, too.
  */
 #include <arpa/inet.h>
 #include <infiniband/umad.h>
@@ -37,7 +39,7 @@ static void put32(uint8_t *p, uint32_t v)
 	put16(p + 2, (uint16_t)v);
 }
 
-/* The LID that a port of another machine has by its GID, as ibll makes it. */
+/* Returns the LID of a port of another machine, which ibll derives from the GID. */
 static uint16_t lid_elsewhere(const uint8_t *gid)
 {
 	static const uint8_t head[14] = { 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0 };
@@ -45,7 +47,7 @@ static uint16_t lid_elsewhere(const uint8_t *gid)
 	return getenv("SA_ELSEWHERE") && !memcmp(gid, head, sizeof(head)) ? get16(gid + 14) : 0;
 }
 
-/* The LID of the port with this GID; 0 if there is none. */
+/* Returns the LID of the port with this GID, or 0. */
 static uint16_t lid_of(const uint8_t *gid)
 {
 	for (int i = 0; i < 2; i++) {
@@ -71,7 +73,7 @@ static uint16_t lid_of(const uint8_t *gid)
 	return lid_elsewhere(gid);
 }
 
-/* The multicast LID of a group, which exists from its first join on. */
+/* Returns the multicast LID of a group; the first join creates the group. */
 static uint16_t mlid_of(const uint8_t *mgid)
 {
 	for (unsigned int i = 0; i < group_count; i++)
@@ -83,7 +85,10 @@ static uint16_t mlid_of(const uint8_t *mgid)
 	return (uint16_t)(0xc000 + group_count++);
 }
 
-/* IBA 15.2.5.17: MGID 0, PortGID 16, Q_Key 32, MLID 36, MTU 38, P_Key 40, rate 42, life 43, SL/flow/hop 44, scope/join 48 */
+/*
+ * IBA 15.2.5.17: MGID 0, PortGID 16, Q_Key 32, MLID 36, MTU 38, P_Key 40, rate 42, life 43, SL/flow/hop 44,
+ * scope/join 48
+ */
 static void answer_group(uint8_t *record)
 {
 	put32(record + 32, QKEY);
@@ -118,7 +123,7 @@ static int answer_path(uint8_t *record)
 	return 1;
 }
 
-/* Makes the answer in place; returns its status. */
+/* Writes the response in place; returns its status. */
 static uint16_t answer(uint8_t *mad)
 {
 	uint8_t *record = mad + SA_DATA;
@@ -142,7 +147,7 @@ static uint16_t answer(uint8_t *mad)
 	case INFORM_INFO:
 		return 0;
 	default:
-		printf("sa: attribute %#x is not known here\n", attribute);
+		printf("sa: attribute %#x is not supported\n", attribute);
 		return UNSUPPORTED;
 	}
 }
@@ -182,6 +187,6 @@ int main(int argc, char **argv)
 			umad_set_grh(umad, &from);
 		}
 		if (umad_send(port, agent, umad, MAD_SIZE, 0, 0))
-			printf("sa: an answer could not be sent\n");
+			printf("sa: a response could not be sent\n");
 	}
 }

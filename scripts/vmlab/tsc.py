@@ -1,4 +1,4 @@
-"""Prints the rate of this processor's time stamp counter in kHz, which is that of a guest under emulation."""
+"""Prints the rate of the processor's time stamp counter in kHz; an emulated guest has the same rate."""
 
 import ctypes
 import mmap
@@ -12,14 +12,14 @@ rdtsc = ctypes.CFUNCTYPE(ctypes.c_uint64)(ctypes.addressof(ctypes.c_char.from_bu
 
 
 def both():
-    """The two clocks at one moment: of many looks the one that took the shortest."""
-    looks = []
+    """Reads both clocks at one moment: the reading that took the shortest time of many."""
+    readings = []
     for _ in range(50):
         before = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
         ticks = rdtsc()
         after = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
-        looks.append((after - before, ticks, (before + after) // 2))
-    return min(looks)[1:]
+        readings.append((after - before, ticks, (before + after) // 2))
+    return min(readings)[1:]
 
 
 first = both()

@@ -1,7 +1,8 @@
 /*
- * How many calls of verbs a device does in a second, each with its opposite; on an adapter every one is a command or more to its firmware.
+ * Rates of verbs calls of a device, each together with its inverse. On an adapter, each call is at least one
+ * firmware command.
  *
- *   verbs_bench DEVICE SECONDS     a line for each pair of calls: its name, pairs a second
+ *   verbs_bench DEVICE SECONDS     prints a line for each pair of calls: its name, pairs per second
  */
 #include <infiniband/verbs.h>
 #include <stdint.h>
@@ -70,7 +71,7 @@ int main(int argc, char **argv)
 		if (!strcmp(ibv_get_device_name(devices[i]), argv[1]))
 			context = ibv_open_device(devices[i]);
 	if (!context || seconds <= 0 || posix_memalign((void **)&memory, 4096, SIZE)) {
-		fprintf(stderr, "verbs_bench DEVICE SECONDS\n");
+		fprintf(stderr, "usage: verbs_bench DEVICE SECONDS\n");
 		return 2;
 	}
 	memset(memory, 1, SIZE);

@@ -1,6 +1,7 @@
-"""Takes the plain ELF out of a kernel image for x86: vmlinux.py BZIMAGE VMLINUX.
+"""Extracts the plain ELF from a kernel image for x86: vmlinux.py BZIMAGE VMLINUX.
 
-To undo the compression takes seconds in emulation. Where it is, the image's header says (Documentation/arch/x86/boot.rst).
+Decompression in the emulated guest would take seconds. The header of the image has the offset of the
+compressed kernel (Documentation/arch/x86/boot.rst).
 """
 import lzma
 import struct
@@ -9,12 +10,12 @@ import sys
 
 
 def main() -> int:
-    """Write it; 1 if the format is not known."""
+    """Writes the ELF file; returns 1 if the format is unknown."""
     with open(sys.argv[1], "rb") as file:
         image = file.read()
     offset, length = struct.unpack_from("<II", image, 0x248)
     start = (image[0x1F1] + 1) * 512 + offset
-    # The last four octets are the size without compression.
+    # The last four octets are the uncompressed size.
     packed = image[start:start + length - 4]
     if packed.startswith(b"\xfd7zXZ\0"):
         kernel = lzma.LZMADecompressor().decompress(packed)
@@ -23,7 +24,7 @@ def main() -> int:
     else:
         kernel = b""
     if not kernel.startswith(b"\x7fELF"):
-        print(f"no kernel in {sys.argv[1]}", file=sys.stderr)
+        print(f"{sys.argv[1]}: no kernel found (unknown compression format)", file=sys.stderr)
         return 1
     with open(sys.argv[2], "wb") as file:
         file.write(kernel)
