@@ -1,7 +1,8 @@
 #!/bin/bash
-# In the guest: an Ethernet host in one namespace, the kernel's ib_ipoib on ibx0 in another, the gateway between on ibx1 with the verbs
-# backend. Both modes, all sizes, TCP with checksums, an orderly exit. The short form of ipoib.sh: nothing here depends on how fast
-# the machine is. One line for each check.
+# In the guest: an Ethernet host in one namespace, the kernel's ib_ipoib on ibx0 in another, and the gateway
+# between them, on ibx1 with the verbs backend. Checks both modes, all sizes, TCP with checksums, and an
+# orderly exit. This is the short form of ipoib.sh: nothing depends on the speed of the machine. Prints a line
+# for each check.
 # shellcheck disable=SC2317,SC2120  # functions are called through `check`
 set -u
 cd /mnt || exit 2
@@ -12,7 +13,7 @@ cd /mnt || exit 2
 # shellcheck source-path=SCRIPTDIR source=hosts.sh
 . ./hosts.sh
 
-# Seconds that anything may take.
+# Time limit of each check in seconds.
 deadline=600
 
 finish() {
@@ -29,12 +30,12 @@ finish() {
     note "$failures check(s) failed"
     exit $((failures > 0))
 }
-# answered FROM ADDRESS SIZE [PMTU_DISCOVERY]: a packet of this size gets there and back.
+# answered FROM ADDRESS SIZE [PMTU_DISCOVERY]: succeeds if a packet of this size is answered.
 answered() { await "$deadline" "$1" ping -c 1 -W 10 -M "${4:-dont}" -s "$3" "$2"; }
 # answers_too_big FROM ADDRESS SIZE MTU
 answers_too_big() { await "$deadline" too_big "$@"; }
 
-# sizes WHAT MTU: small and large packets both ways, and the answer to one that does not fit.
+# sizes WHAT MTU: checks small and large packets in both directions, and the reply to one that does not fit.
 sizes() {
     local what=$1 mtu=$2 from target name
     check "$what: ib0 has MTU $mtu" await "$deadline" ib sh -c "ip link show ib0 | grep -q 'mtu $mtu '"
@@ -69,9 +70,9 @@ sizes 'datagram' 2044
 check 'no connection in datagram mode' test "$(connections)" = 0
 check 'TCP from Ethernet, datagram' transfer eth ib $ib_ip 500000 1
 check 'TCP from InfiniBand, datagram' transfer ib eth $eth_ip 500000 2
-check 'the gateway goes to connected mode' ctl mode connected
+check 'the gateway changes to connected mode' ctl mode connected
 kernel_mode connected
-check 'connections come up by themselves' await "$deadline" both_ways
+check 'connections open automatically' await "$deadline" both_ways
 sizes 'connected' 65520
 check 'TCP from Ethernet, connected' transfer eth ib $ib_ip 2000000 3
 check 'TCP from InfiniBand, connected' transfer ib eth $eth_ip 2000000 4
@@ -81,7 +82,7 @@ code=0
 wait "$gateway" || code=$?
 check 'its exit code is 0' test "$code" = 0
 check 'no buffer is lost' grep -q '"buffers_outstanding": 0' /tmp/report.json
-check 'no queue pair of it is left' test "$(rdma resource show qp | grep -c ipoib-fwd)" = 0
+check 'no queue pair of the gateway is left' test "$(rdma resource show qp | grep -c ipoib-fwd)" = 0
 ib ip link set ib0 down
 as_at_first() { [ "$(rdma resource show qp | grep -vc ib_ipoib)" = "$base" ]; }
 check 'no queue pair is left' await "$deadline" as_at_first

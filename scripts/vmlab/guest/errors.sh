@@ -1,5 +1,6 @@
 #!/bin/bash
-# In the guest: what the gateway says where it cannot run. Each message names what is wrong and what to do about it.
+# In the guest: error messages of the gateway when it cannot run. Each message names the problem and the
+# remedy.
 # shellcheck disable=SC2317  # `unlocked` is called through `expect`
 set -u
 cd /mnt || exit 2
@@ -8,7 +9,8 @@ cd /mnt || exit 2
 # shellcheck source-path=SCRIPTDIR source=hosts.sh
 . ./hosts.sh
 
-# expect WHAT TEXT CONFIG [COMMAND...]: the gateway, run by COMMAND, ends with an error that has TEXT in it.
+# expect WHAT TEXT CONFIG [COMMAND...]: checks that the gateway, run by COMMAND, exits with an error that
+# contains TEXT.
 expect() {
     local what=$1 text=$2 config=$3 out code
     shift 3
@@ -30,7 +32,7 @@ unlocked() {
     )
 }
 
-# The gateway as somebody without privileges.
+# Runs a command as a user without privileges.
 nobody() { setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all "$@"; }
 
 modprobe -a veth ib_core ib_uverbs
@@ -57,38 +59,38 @@ insmod ./ibll.ko
 modprobe rdma_rxe
 rdma link add ibx1 type rxe netdev v1
 sed s/ibx1/ibx7/ gateway.toml >/tmp/name.toml
-expect 'a name that no device has' '(there are: ibx1)' /tmp/name.toml
+expect 'an unknown device name' '(there are: ibx1)' /tmp/name.toml
 sed 's/"verbs"/"mlx5"/' gateway.toml >/tmp/rings.toml
-expect 'rings of a device that has none' 'ibx1 is not driven by libmlx5: --hca-driver verbs' /tmp/rings.toml
+expect 'rings of a device without rings' 'ibx1 is not driven by libmlx5: --hca-driver verbs' /tmp/rings.toml
 rmmod ib_umad 2>/dev/null
 expect 'no management interface' 'modprobe ib_umad' gateway.toml
 modprobe -a ib_umad ib_ipoib
-expect 'ib_cm has the class' 'is taken by the kernel module ib_cm' gateway.toml
+expect 'ib_cm owns the management class' 'is taken by the kernel module ib_cm' gateway.toml
 expect 'ib_ipoib is named' 'modprobe -r ib_ipoib ib_cm' gateway.toml
 modprobe -r ib_ipoib ib_cm
-expect 'too little memory may be locked' 'LimitMEMLOCK' gateway.toml unlocked
-expect 'management datagrams are not for everybody' 'give the user access to /dev/infiniband/umad*' gateway.toml nobody
+expect 'the limit of locked memory is too low' 'LimitMEMLOCK' gateway.toml unlocked
+expect 'no access to management datagrams' 'give the user access to /dev/infiniband/umad*' gateway.toml nobody
 chmod 600 /dev/infiniband/uverbs*
-expect 'nor is the device' 'give the user access to /dev/infiniband/uverbs*' gateway.toml nobody
+expect 'no access to the device' 'give the user access to /dev/infiniband/uverbs*' gateway.toml nobody
 
-# A port that is down, then one without subnet administration, are waited for, and it is said what is waited for.
+# The gateway waits for a port that is down, and for subnet administration, and reports what it waits for.
 rdma link add ibx0 type rxe netdev v0
 event ibx1 10
 echo 99 >/sys/module/ibll/parameters/sm_lid
 start_gateway connected 1500
 waits() { ctl links | grep -F "$1"; }
-check 'a port that is down is waited for' await 60 waits 'the port is down'
+check 'the gateway waits for a port that is down' await 60 waits 'the port is down'
 event ibx1 9
-check 'subnet administration that does not answer is waited for' await 60 waits 'does not answer'
+check 'the gateway waits for subnet administration without an answer' await 60 waits 'does not answer'
 check 'it is in the log' await 10 grep 'no InfiniBand link: subnet administration does not answer' $log
-check 'requests without an answer are counted' await 10 sh -c "./ipoib-fwd ctl links --socket $socket | grep -E 'sa timeouts +[1-9]'"
+check 'the gateway counts requests without an answer' await 10 sh -c "./ipoib-fwd ctl links --socket $socket | grep -E 'sa timeouts +[1-9]'"
 echo 1 >/sys/module/ibll/parameters/sm_lid
-check 'one that refuses, too' await 60 waits 'refuses'
+check 'the gateway waits for subnet administration that refuses' await 60 waits 'refuses'
 start_sa ibx0 5
-check 'the link comes up once there is one' await 60 sh -c "./ipoib-fwd ctl links --socket $socket | grep -E 'link +up'"
+check 'the link comes up with subnet administration' await 60 sh -c "./ipoib-fwd ctl links --socket $socket | grep -E 'link +up'"
 # Another gateway on the same port.
-expect 'another program has the class' 'is taken by another program' gateway.toml
-check 'the gateway ends' stop_gateway
+expect 'another program owns the management class' 'is taken by another program' gateway.toml
+check 'the gateway exits' stop_gateway
 [ $failures = 0 ] || cat $log
 note "$failures check(s) failed"
 exit $((failures > 0))

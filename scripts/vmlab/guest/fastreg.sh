@@ -1,6 +1,6 @@
 #!/bin/bash
-# In the guest: fast registration beside registration by command, in one process: software ConnectX within it, and soft-RoCE devices. Arguments are
-# those of scripts/bench (--runs 3 --seconds 30).
+# In the guest: compares fast registration with registration by command in one process, on software ConnectX
+# within it and on soft-RoCE devices. Takes the arguments of scripts/bench (--runs 3 --seconds 30).
 set -u
 cd /mnt || exit 2
 # shellcheck source-path=SCRIPTDIR source=ports.sh

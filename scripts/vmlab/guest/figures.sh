@@ -1,6 +1,7 @@
 #!/bin/bash
-# In guest a: figures of the software ConnectX (mlx5_0, ib0) and of soft-RoCE with an InfiniBand link layer (ibx0, ib1), between it and guest b, in turn;
-# lines `figure NAME DEVICE VALUE UNIT`. Argument: rounds (3); or, in any guest, `up NUMBER`, which sets it up.
+# In guest a: measures the software ConnectX (mlx5_0, ib0) and soft-RoCE with an InfiniBand link layer (ibx0,
+# ib1) between guests a and b, alternately. Prints lines `figure NAME DEVICE VALUE UNIT`. Argument: number of
+# rounds (3); or, in any guest, `up NUMBER` to set it up.
 # shellcheck disable=SC2317  # functions are called through `check`
 set -u
 cd /mnt || exit 2
@@ -14,11 +15,11 @@ carrier() {
     await 30 test -e "/sys/class/net/$1" && ip addr add "$2/24" dev "$1" && ip link set "$1" up &&
         await 60 sh -c "ip link show $1 | grep -q LOWER_UP"
 }
-# up NUMBER: this machine's, 1 or 2. The first one has subnet administration of the soft-RoCE ports.
+# up NUMBER: sets up this machine, 1 or 2. The first one runs subnet administration for the soft-RoCE ports.
 up() {
     modprobe -a mlx5_core mlx5_ib ib_umad ib_uverbs ib_ipoib virtio_net && carrier ib0 "10.77.0.1$1" || return 1
     insmod ./ibll.ko && modprobe rdma_rxe || return 1
-    # The GID is the interface's link-local address, which must be there at once.
+    # The GID is the interface's link-local address, which must exist immediately.
     sysctl -qw net.ipv6.conf.eth0.accept_dad=0 net.ipv6.conf.eth0.addr_gen_mode=0
     ip link set eth0 mtu 5000 up && await 20 sh -c 'ip -6 addr show dev eth0 | grep -q fe80' && rdma link add ibx0 type rxe netdev eth0 || return 1
     if [ "$1" = 1 ]; then SA_ELSEWHERE=1 SA_MTU=5 ./sa ibx0 >/tmp/sa.log 2>&1 & fi
@@ -31,8 +32,8 @@ case ${1:-} in
         ;;
 esac
 rounds=${1:-3}
-# figure NAME VALUE UNIT, of `kind`
-figure() { if [ -n "$2" ]; then echo "figure $1 $kind $2 $3"; else echo "no figure: $1 $kind"; fi; }
+# figure NAME VALUE UNIT: prints a measurement of `kind`.
+figure() { if [ -n "$2" ]; then echo "figure $1 $kind $2 $3"; else echo "no measurement: $1 $kind"; fi; }
 
 mode() {
     local mtu=65520
@@ -51,7 +52,7 @@ round_trips() {
 }
 tcp() { figure "iperf3-tcp,$way" "$(iperf3 -c "$address" -t 4 -f m | awk '/receiver/ {for (i = 2; i <= NF; i++) if ($i == "Mbits/sec") print $(i - 1)}')" Mbit/s; }
 listening() { ss -Hltn 'sport = :18515' | grep -q .; }
-# game FIELD PROGRAM [OPTION...]: of the client's last line.
+# game FIELD PROGRAM [OPTION...]: runs both ends; prints a field of the client's last line.
 game() {
     local field=$1 server
     shift
@@ -67,7 +68,7 @@ perftest() {
     figure ib_send_lat-2B-median "$(game 5 ib_send_lat -s 2 -n 300)" us
     figure ib_write_lat-2B-median "$(game 5 ib_write_lat -s 2 -n 300)" us
 }
-# Commands and processor time of the device are those of all calls together.
+# The device's commands and processor time are totals of all calls.
 calls() {
     local commands work now name rate before
     read -r commands work now < <({ on host counted 0 device.commands && on host wear 0; } | xargs)
@@ -78,7 +79,7 @@ calls() {
     figure firmware-commands "$(((commands - before[0]) * 1000 / (now - before[2])))" commands/s
     figure firmware-command-work "$(((work - before[1]) * 1000 / (commands - before[0] + 1)))" us
 }
-# Of the device, while its guest has nothing to do.
+# Measures the device while its guest is idle.
 idle() {
     local work now before
     sleep 3

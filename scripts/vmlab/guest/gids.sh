@@ -1,8 +1,8 @@
 #!/bin/bash
-# In the guest: GID tables beside the kernel's own, of soft-RoCE devices over real interfaces.
+# In the guest: compares GID tables with the kernel's own, on soft-RoCE devices over real interfaces.
 #
 #   gids.sh [FIRST-LAST [STEPS]]   scenarios and random sequences, by their seeds
-#   gids.sh bench                  the whole table of a device in one call, and from sysfs, file by file
+#   gids.sh bench                  reads the whole table of a device in one call, and file by file from sysfs
 set -u
 cd /mnt || exit 2
 # shellcheck source-path=SCRIPTDIR source=checks.sh
@@ -13,7 +13,7 @@ if [ "${1:-}" = bench ]; then
     ip link add d0 type dummy
     ip link set d0 up
     rdma link add rxd type rxe netdev d0
-    # The port's own GID is one of them.
+    # The port's own GID is one of the entries.
     for entries in 16 256 1024; do
         for ((i = 1; i < entries; i++)); do echo "addr replace 10.0.$((i / 250)).$((i % 250 + 1))/16 dev d0"; done | ip -batch -
         await 20 sh -c "[ \$(cat /sys/class/infiniband/rxd/ports/1/gids/* | grep -vc '^[0:]*\$') = $entries ]"
@@ -21,7 +21,7 @@ if [ "${1:-}" = bench ]; then
     done
     exit
 fi
-# run PROGRAM TEST: what the test prints; one check.
+# run PROGRAM TEST: runs a test as one check and prints its output.
 run() {
     "./gids-$1" --exact "$2" --nocapture --test-threads 1 2>&1 | grep --line-buffered -v '^$\|^running\|^test result'
     check "$2" test "${PIPESTATUS[0]}" = 0

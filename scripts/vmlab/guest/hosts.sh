@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# To be sourced in the guest after checks.sh and ports.sh: an Ethernet host, the kernel's ib_ipoib on ibx0 as another, the gateway
-# between on ibx1, and what asks of them.
+# Sourced in the guest after checks.sh and ports.sh: an Ethernet host, the kernel's
+# ib_ipoib on ibx0 as another host, the gateway between them on ibx1, and functions that test them.
 eth_ip=10.77.0.1 ib_ip=10.77.0.2
 log=/tmp/gateway.log
 socket=/run/gateway.sock
@@ -9,7 +9,7 @@ eth() { ip netns exec eth "$@"; }
 ib() { ip netns exec ib "$@"; }
 ctl() { ./ipoib-fwd ctl "$@" --socket $socket; }
 
-# make_hosts: the namespaces, and the wire between the Ethernet host and the gateway.
+# make_hosts: creates the namespaces and the wire between the Ethernet host and the gateway.
 make_hosts() {
     ip netns add eth
     ip netns add ib
@@ -30,7 +30,7 @@ eth_mtu() {
     eth ip link set e0 mtu "$1"
 }
 
-# start_sa DEVICE MTU_CODE: subnet administration there, in place of the one that was.
+# start_sa DEVICE MTU_CODE: starts subnet administration on the device and stops the previous one.
 start_sa() {
     if [ -n "${sa:-}" ]; then
         kill "$sa"
@@ -40,26 +40,26 @@ start_sa() {
     sa=$!
 }
 
-# start_gateway MODE ETHERNET_MTU [OPTION...]; `lcores` says on which processors, if not on 0 and 1; `config` is its configuration,
-# if not gateway.toml.
+# start_gateway MODE ETHERNET_MTU [OPTION...]: uses the processors in `lcores` (0 and 1) and the configuration
+# in `config` (gateway.toml).
 start_gateway() {
-    # The driver of its Ethernet port uses one buffer a frame.
+    # The driver of the Ethernet port uses one buffer per frame.
     sed "s/^mtu = .*/mtu = $2/; s/^data-room = .*/data-room = $(($2 < 4000 ? 4096 : $2 + 216))/" "${config:-gateway.toml}" >/tmp/gateway.toml
     IPOIB_FWD_LOG=${LAB_LOG:-info} ./ipoib-fwd --lcores "${lcores:-0-1}" --no-huge --no-shconf --no-pci -m 256 \
         --vdev net_pcap0,rx_iface_in=gw0,tx_iface=gw0 -- \
         --config /tmp/gateway.toml --mode "$1" --report /tmp/report.json "${@:3}" >>$log 2>&1 &
     gateway=$!
 }
-# confined: a system call that is not on the lists of its threads would end it.
+# confined: succeeds if a system call that is not on a thread's list would kill the gateway.
 confined() { grep -q 'is not on a thread.s list ends the gateway' "$log" && grep '^Seccomp:.*2' "/proc/$gateway/status"; }
 stop_gateway() {
     kill -TERM "$gateway"
     await 60 sh -c "! kill -0 $gateway" || return 1
-    # `check` runs it in a process of its own, whose child the gateway is not.
+    # `check` runs this in another process, of which the gateway is not a child.
     grep -q '"traffic"' /tmp/report.json
 }
 
-# The kernel's own: it leaves ibx1 to the gateway, which has it already.
+# Starts the kernel's ib_ipoib; it leaves ibx1 to the gateway, which already uses it.
 start_ib0() {
     modprobe ib_ipoib 2>/dev/null
     ip link set ib0 netns ib
@@ -81,14 +81,14 @@ forget_routes() {
 pings() {
     "$1" ping -c "${4:-4}" -i 0.2 -w 30 -M "${5:-dont}" -s "$3" "$2" | first_answered "${4:-4}"
 }
-# too_big FROM ADDRESS SIZE MTU: the answer to a packet of that size says this MTU.
+# too_big FROM ADDRESS SIZE MTU: succeeds if the reply to a packet of this size has this MTU.
 too_big() { "$1" ping -c 1 -W 20 -M 'do' -s "$3" "$2" 2>&1 | grep -iE "frag needed.*mtu = $4\)"; }
 # transfer FROM TO ADDRESS BYTES SEED [SECONDS]
 transfer() {
     local received sent port=$((5000 + $5))
     "$2" python3 transfer.py receive $port >/tmp/received.$port &
     local receiver=$!
-    # The first interpreter takes seconds to load, many where the machine that emulates this one is busy.
+    # The first interpreter takes seconds to load, and longer on a busy host.
     await 60 "$2" sh -c "ss -Hltn 'sport = :$port' | grep -q ." || {
         kill $receiver
         echo 'the receiver does not listen'
@@ -103,15 +103,16 @@ transfer() {
     }
     echo "$4 bytes, SHA-256 ${sent:0:16}"
 }
-# neighbour FROM ADDRESS LINK_LAYER_ADDRESS: a packet gets there, and FROM has that address for it.
+# neighbour FROM ADDRESS LINK_LAYER_ADDRESS: succeeds if a packet is answered and FROM has this link-layer
+# address for it.
 neighbour() { "$1" ping -c 1 -W 3 "$2" >/dev/null && "$1" ip neigh show "$2" | grep -E "lladdr $3 "; }
 connections() { rdma resource show qp | grep -c 'type RC'; }
-# Packets both ways, by connections both ways.
+# both_ways: succeeds if packets pass in both directions by connections in both directions.
 both_ways() {
     eth ping -c 1 -W 1 $ib_ip && ib ping -c 1 -W 1 $eth_ip && ctl connections | grep -E 'established both ways +true'
 }
 
-# Traffic comes back by itself: prints the seconds until the first packet each way.
+# back: waits for traffic to recover; prints the seconds until the first packet in each direction.
 back() {
     local begin end
     begin=$(uptime_ms)

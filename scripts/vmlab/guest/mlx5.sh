@@ -1,7 +1,8 @@
 #!/bin/bash
-# In the guest: the kernel's own mlx5 drivers on two software ConnectX that are PCI devices; ib_ipoib on them, and a host of
-# the fabric at the other end. One line for each check. Before them the machine is reset, twice, in the middle of
-# it all. Arguments: `rounds N`, for so many times all drivers out and in (5); `brief`, for a choice of the checks; or what to run instead of them.
+# In the guest: the kernel's own mlx5 drivers on two software ConnectX that are PCI devices, ib_ipoib on them,
+# and a host of the fabric at the other end. Prints a line for each check. The machine resets twice during its
+# setup, before the checks. Arguments: `rounds N` to unload and load all drivers N times (5); `brief` for some
+# of the checks; or a command that replaces them.
 # shellcheck disable=SC2317  # functions are called through `check`
 set -u
 cd /mnt || exit 2
@@ -28,9 +29,9 @@ active() { ! grep -vq ACTIVE /sys/class/infiniband/mlx5_*/ports/1/state; }
 address() { ip link set ib0 up && ip addr replace 10.77.0.1/24 dev ib0; }
 joined() { ip link show ib0 | grep -q LOWER_UP; }
 pings() { ping -c "$1" -i "$2" -s "$3" -w 30 "$peer" | first_answered "$1"; }
-# Where the games and perftest wait for their other end.
+# Succeeds if a pingpong or perftest server listens.
 listens() { netstat -ltn | grep -q ':18515 '; }
-# A pair of programs: a server on mlx5_0, a client on DEVICE.
+# game PROGRAM DEVICE [OPTION...]: runs a server on mlx5_0 and a client on DEVICE.
 game() {
     local program=$1 device=$2
     shift 2
@@ -44,8 +45,8 @@ game() {
     }
     wait "$server" && tail -n 1 /tmp/client.log
 }
-# shared_game DEVICE: a server on mlx5_0 and two clients on DEVICE, in one XRC domain: what the server has for one of them goes also by the
-# connection of the other.
+# shared_game DEVICE: runs a server on mlx5_0 and two clients on DEVICE in one XRC domain. The server also
+# uses the connection of the other client for messages to a client.
 shared_game() {
     local device=$1 n failed=''
     local clients=()
@@ -64,13 +65,14 @@ shared_game() {
     fi
     wait "$server" && tail -n 1 /tmp/server.log
 }
-# interrupts N [CPU]: what completion vector N of each device has told, of one processor or all.
+# interrupts N [CPU]: prints the interrupts of completion vector N of each device, on one processor or on all.
 interrupts() {
     awk -v name="^mlx5_comp$1@" -v cpu="${2:-}" 'NR == 1 {cpus = NF}
-        $NF ~ name {told = 0; for (i = 0; i < cpus; i++) if (cpu == "" || cpu == i) told += $(i + 2); printf "%d ", told}' /proc/interrupts
+        $NF ~ name {sum = 0; for (i = 0; i < cpus; i++) if (cpu == "" || cpu == i) sum += $(i + 2); printf "%d ", sum}' /proc/interrupts
 }
-# vector N: work that waits for each event of completion vector N is told by that one, on processor N, at both devices, and by no other. The end that
-# receives has one event for all that came while it stood still: of so many messages that is not all.
+# vector N: checks that a program that waits for each event of completion vector N gets interrupts of this
+# vector, on processor N, at both devices, and of no other. The receiving end gets one event for all messages
+# that arrived while it did not run, so fewer than messages.
 vector() {
     local own other i
     local -a before after
@@ -83,7 +85,8 @@ vector() {
         [ "$own" -ge 50 ] && [ "$other" -lt 50 ] || return 1
     done
 }
-# no_more OBJECTS MEMORY: device 0 has as many objects as then, and no more memory of its own, but for 1 MiB.
+# no_more OBJECTS MEMORY: succeeds if device 0 has the same objects as before, and at most 1 MiB more
+# anonymous memory.
 objects() { on host counted 0 objects memory.regions | xargs; }
 no_more() {
     local now memory
@@ -91,8 +94,8 @@ no_more() {
     echo "objects and regions: $now, before: $1; memory: $memory KiB, before: $2"
     [ -n "$now" ] && [ "$now" = "$1" ] && [ "$memory" -le $(($2 + 1024)) ]
 }
-# reset N: the machine begins anew with traffic, memory registered and a queue pair that waits, and so does this script. By then the device has
-# nothing left of that: as much as the first time.
+# reset N: resets the machine, and with it this script, during traffic, with registered memory and a waiting
+# queue pair. After the reset, the device must have the same objects as the first time.
 read -r resets had < <(cat resets 2>/dev/null || echo 0)
 boots=$(($(cat boots 2>/dev/null || echo 0) + 1))
 echo $boots >boots
@@ -111,7 +114,7 @@ reset() {
     echo b >/proc/sysrq-trigger
     sleep 60
 }
-# What any kernel says about the processor that is emulated, and the like, is not ours.
+# Messages of the kernel about the emulated processor are irrelevant.
 dmesg -C
 check 'the drivers load' drivers
 if [ $# -gt 0 ]; then
@@ -119,7 +122,7 @@ if [ $# -gt 0 ]; then
     address
     exec "$@"
 fi
-check 'no reset but those' test $boots = $((resets + 1))
+check 'no unexpected reset' test $boots = $((resets + 1))
 check 'a device: mlx5_0' test -e /sys/class/infiniband/mlx5_0
 check 'an interface: ib0' await 60 test -e /sys/class/net/ib0
 check 'the ports are active' await 60 active
@@ -130,7 +133,7 @@ check 'ibstat' sh -c 'ibstat mlx5_0 1 | grep -x "State: Active"'
 check 'ib0 comes up' address
 check 'it joins the broadcast group' await 60 joined
 check 'first ping' await 60 ping -c 1 -W 2 $peer
-check "a device as new, after $resets resets" begins
+check "the device is as new after $resets resets" begins
 had=${had:-$(objects)}
 [ "$resets" -ge 2 ] || reset $((resets + 1))
 check 'ping of 56 octets' pings 20 0.2 56
@@ -138,8 +141,8 @@ if [ -z "$brief" ]; then
     check 'ping of 2016 octets' pings 5 0.2 2016
     check 'ping of 60000 octets, in pieces' pings 5 0.2 60000
     check 'events of completions are moderated' ethtool -C ib0 rx-usecs 500 rx-frames 16
-    check 'ping of 56 octets, so' pings 20 0.2 56
-    check 'and no more' ethtool -C ib0 rx-usecs 0 rx-frames 0
+    check 'ping of 56 octets with moderation' pings 20 0.2 56
+    check 'moderation is off again' ethtool -C ib0 rx-usecs 0 rx-frames 0
     for n in 0 1; do check "completion vector $n on its processor" vector $n; done
 fi
 for device in mlx5_0 mlx5_1; do
@@ -153,18 +156,18 @@ for device in mlx5_0 mlx5_1; do
     check "ibv_xsrq_pingpong with events, mlx5_0 and $device" game ibv_xsrq_pingpong $device -e -n 50
     check "ibv_xsrq_pingpong, a server and two clients, mlx5_0 and $device" shared_game $device
 done
-check 'memory windows by libibverbs alone' ./memory_windows mlx5_0 mlx5_1
+check 'memory windows with libibverbs only' ./memory_windows mlx5_0 mlx5_1
 for ((round = 1; round <= rounds; round++)); do
-    check "round $round: the drivers go" away
-    check "round $round: and come again" drivers
+    check "round $round: the drivers unload" away
+    check "round $round: the drivers load again" drivers
     check "round $round: ib0 comes up" await 60 address
     check "round $round: ping" await 60 ping -c 1 -W 2 $peer
-    # The first rounds may find out how much memory it takes.
+    # The first rounds may still grow the memory.
     if [ $round = $((rounds > 5 ? 5 : 2)) ]; then had=$(objects) memory=$(on host heap 0); fi
 done
-check 'the device has grown by none of it' no_more "$had" "$memory"
-check 'the kernel has nothing to say about it' kernel_is_quiet
-check 'nor does a driver warn' no_warning
+check 'the device has not grown' no_more "$had" "$memory"
+check 'the kernel logs no problem' kernel_is_quiet
+check 'no driver warns' no_warning
 if [ $failures -gt 0 ] || [ -n "${LAB_VERBOSE:-}" ]; then
     echo '--- kernel'
     dmesg | tail -n 60

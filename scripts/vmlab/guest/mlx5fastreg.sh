@@ -1,6 +1,6 @@
 #!/bin/bash
-# In the guest: fast registration beside registration by command of the kernel's mlx5 drivers on a software ConnectX that is a PCI device.
-# Arguments are those of scripts/bench (--runs 3 --seconds 30).
+# In the guest: compares fast registration with registration by command of the kernel's mlx5 drivers, on a
+# software ConnectX that is a PCI device. Takes the arguments of scripts/bench (--runs 3 --seconds 30).
 # shellcheck disable=SC2317  # functions are called through `check`
 set -u
 cd /mnt || exit 2

@@ -1,7 +1,8 @@
 #!/bin/bash
-# In guest G: what befalls H, a machine with two software ConnectX: a cable that loses, doubles, overtakes and damages packets, one that is pulled,
-# a kernel that dies with memory registered and requests in flight, devices that are taken away. All the while G and the host of the fabric, whom none of it
-# concerns, lose nothing. What the devices count is as it happened. One line for each check.
+# In guest G: disturbs H, a machine with two software ConnectX. One cable loses, duplicates, reorders and
+# corrupts packets, the other one is unplugged. The kernel of H dies with registered memory and requests in
+# flight, and its devices are removed. Meanwhile, G and the host of the fabric lose nothing. The counters of
+# the devices match the events. Prints a line for each check.
 # shellcheck disable=SC2317  # functions are called through `check`
 set -u
 cd /mnt || exit 2
@@ -24,7 +25,7 @@ drivers() {
         [ ! -e "/sys/class/net/$1" ] || break
         sleep 0.1
     done
-    # Patience of the one packet that is sent from cold.
+    # ARP retries for the one packet that is sent from cold.
     sysctl -qw net.ipv4.neigh.ib0.mcast_solicit=60
 }
 start_h() {
@@ -53,34 +54,34 @@ unhurt() {
     ! grep -iE 'WARNING|BUG:|Oops|call trace|hung task|blocked for more' <<<"$said"
 }
 
-# -- those whom it does not concern
+# -- uninvolved hosts
 
 others() {
-    check "$1: the others lose nothing" train_ends
+    check "$1: uninvolved hosts lose nothing" train_ends
     train_begins ping -i 0.2 -W 10 "$fabric_ip"
 }
 
-# -- what the devices say
+# -- reports of the devices
 
-# counted N PATH...: the host's answer, numbers on one line.
+# counted N PATH...: prints values of the device's report on one line.
 counted() { on host counted "$@" | xargs; }
-# shows N PATH: it is more than 0.
+# shows N PATH: succeeds if the value is greater than 0.
 shows() {
     local n
     n=$(counted "$@")
     echo "$n"
     [ "$n" -gt 0 ]
 }
-# Every damaged packet that came was noticed; one that was doubled, too, twice.
+# Each corrupted packet was detected; one that was also duplicated, twice.
 damage_is_noticed() {
     local damaged malformed vcrc icrc noticed
     read -r damaged malformed vcrc icrc < <(counted 2 ports.0.received_faults.corrupted drops.malformed drops.vcrc drops.icrc)
     noticed=$((malformed + vcrc + icrc))
-    echo "$damaged damaged, $noticed noticed"
+    echo "$damaged corrupted, $noticed detected"
     [ "$damaged" -gt 0 ] && [ "$noticed" -ge "$damaged" ] && [ "$noticed" -le $((2 * damaged)) ]
 }
 empty() { [ "$(counted "$1" objects memory.pieces memory.regions)" = '0 0 0' ]; }
-# registered QUEUE_PAIRS KIB: those and four more, and memory that it has worked on.
+# registered QUEUE_PAIRS KIB: succeeds if the device has four more queue pairs, and uses more memory.
 registered() { [ "$(counted 1 objects.queue_pairs)" -ge $(($1 + 4)) ] && [ "$(on host resident 1)" -gt $(($2 + 2000)) ]; }
 has_let_go() {
     local now
@@ -91,11 +92,12 @@ has_let_go() {
 
 # -- a cable with faults
 
-# Where perftest and ibv_rc_pingpong wait for their other end.
+# Succeeds if a perftest or pingpong server listens.
 listens() { ss -Hltn 'sport = :18515' | grep -q .; }
-# Both ends of a connection that tries again, contents compared. Whoever is done first goes, and with it goes its queue pair: the last
-# acknowledgement that it sent may be the one that the cable lost, and then the other end asks again without an answer. So one end
-# must have its 200 (all of the other's messages came, and its own were acknowledged), and the other that or this one complaint.
+# Runs both ends of a connection with retries, and compares contents. The end that finishes first exits and
+# destroys its queue pair. If the cable lost its last acknowledgement, the other end retries without an
+# answer. So one end must report 200 iterations (it received all messages, and its own were acknowledged), and
+# the other one either the same or exactly this error.
 pingpong() {
     ibv_rc_pingpong -d mlx5_0 -c -n 200 >/tmp/server.log 2>&1 &
     local server=$!
@@ -104,38 +106,39 @@ pingpong() {
     cat /tmp/client.log /tmp/server.log
     done_first /tmp/server.log /tmp/client.log || done_first /tmp/client.log /tmp/server.log
 }
-# done_first DONE OTHER: it has its 200, and all that the other lacks is the answer to its last message.
+# done_first DONE OTHER: succeeds if DONE has 200 iterations, and OTHER lacks at most the acknowledgement of
+# its last message.
 done_first() {
     grep -q '^200 iters' "$1" && ! grep -q invalid "$1" || return 1
     grep -q '^200 iters' "$2" || [ "$(grep -E '[Ff]ailed|invalid' "$2")" = "$(printf '%s\n' 'Failed status transport retry counter exceeded (12) for wr_id 2' 'parse WC failed 2')" ]
 }
 faults() {
-    local way
-    for way in datagram connected; do
-        for whom in g:ib0 faulty:ib1; do
-            ${whom%:*} sh -c "ip link set ${whom#*:} type ipoib mode $way; ip link set ${whom#*:} mtu $([ $way = datagram ] && echo 2044 || echo 65520)"
+    local mode
+    for mode in datagram connected; do
+        for port in g:ib0 faulty:ib1; do
+            ${port%:*} sh -c "ip link set ${port#*:} type ipoib mode $mode; ip link set ${port#*:} mtu $([ $mode = datagram ] && echo 2044 || echo 65520)"
         done
-        check "faulty cable, $way: an answer" await 90 ping -c 1 -W 2 $faulty_ip
-        check "faulty cable, $way: TCP to H" transfer g faulty $faulty_ip 200000 1
-        check "faulty cable, $way: TCP from H" transfer faulty g $g_ip 200000 2
+        check "faulty cable, $mode: an answer" await 90 ping -c 1 -W 2 $faulty_ip
+        check "faulty cable, $mode: TCP to H" transfer g faulty $faulty_ip 200000 1
+        check "faulty cable, $mode: TCP from H" transfer faulty g $g_ip 200000 2
     done
     check 'faulty cable: ibv_rc_pingpong, contents compared' pingpong
     for what in lost duplicated reordered corrupted; do
         check "faulty cable: packets $what, sent" shows 2 ports.0.sent_faults.$what
         check "faulty cable: packets $what, received" shows 2 ports.0.received_faults.$what
     done
-    check 'faulty cable: damage is noticed' damage_is_noticed
-    check 'faulty cable: what was missing was sent again' shows 2 activity.retransmitted
+    check 'faulty cable: corruption is detected' damage_is_noticed
+    check 'faulty cable: lost packets were retransmitted' shows 2 activity.retransmitted
     others 'faulty cable'
 }
 
-# -- a cable that is pulled
+# -- an unplugged cable
 
 state() { h grep -q "$1" /sys/class/infiniband/mlx5_0/ports/1/state; }
 link_downed() { h perfquery -C mlx5_0 -P 1 | tr -d . | awk -F : '/^LinkDowned/ {print $2}'; }
-# The kernel's events, the port's counter and the device's are of one mind. A busy machine may have taken the cable for dead once more; an event tells of a port that
-# was active.
-downs_are_told() {
+# The kernel's events, the port's counter and the device's counter agree. On a busy host, the device may have
+# taken the cable for dead once more; events only report ports that were active.
+downs_agree() {
     local downs downed errors
     downs=$(($(counted 1 ports.0.cable.downs) - $1)) downed=$(($(link_downed) - $2))
     errors=$(h grep -c EVENT_PORT_ERR /tmp/events)
@@ -149,21 +152,21 @@ cable() {
     await 60 h test -s /tmp/events
     downs=$(counted 1 ports.0.cable.downs) downed=$(link_downed)
     for round in 1 2; do
-        check "cable pulled, $round" on host pull 1
-        check "cable pulled, $round: H notices" await 90 state DOWN
-        check "cable pulled, $round: its other port goes on" await 60 ping -c 1 -W 2 $faulty_ip
-        check "cable put back, $round" on host plug 1
-        check "cable put back, $round: H has its port again" await 90 state ACTIVE
-        check "cable put back, $round: to H" await 90 ping -c 1 -W 2 $h_ip
-        check "cable put back, $round: from H" await 90 h ping -c 1 -W 2 $g_ip
+        check "cable unplugged, $round" on host pull 1
+        check "cable unplugged, $round: H detects it" await 90 state DOWN
+        check "cable unplugged, $round: its other port works" await 60 ping -c 1 -W 2 $faulty_ip
+        check "cable plugged in, $round" on host plug 1
+        check "cable plugged in, $round: the port of H is active" await 90 state ACTIVE
+        check "cable plugged in, $round: to H" await 90 ping -c 1 -W 2 $h_ip
+        check "cable plugged in, $round: from H" await 90 h ping -c 1 -W 2 $g_ip
     done
-    # They are read one after another.
-    await 20 downs_are_told "$downs" "$downed"
-    check 'cable: counted by device, port and kernel' downs_are_told "$downs" "$downed"
-    others 'cable pulled'
+    # The counters are read one after another.
+    await 20 downs_agree "$downs" "$downed"
+    check 'cable: counted by device, port and kernel' downs_agree "$downs" "$downed"
+    others 'cable unplugged'
 }
 
-# -- a machine that dies
+# -- a machine that is killed
 
 death() {
     local before size
@@ -181,15 +184,15 @@ death() {
     kill $server 2>/dev/null
     wait $server 2>/dev/null
     others 'H killed'
-    # Linux 6.1 hangs when ib_ipoib is to go and has a connection that somebody made to it on a device that is gone ("RX drain timing
-    # out", then nothing, without a look at the device): from here on nobody makes any.
+    # Linux 6.1 hangs when ib_ipoib is unloaded with an accepted connection on a removed device ("RX drain
+    # timing out", then nothing, without a check of the device). Datagram mode prevents further connections.
     g sh -c 'ip link set ib0 type ipoib mode datagram; ip link set ib0 mtu 2044'
     check 'H boots again' on host boot h
     boots 'the next guest'
     others 'H boots'
 }
 
-# -- devices that are taken away, one in good order, one not
+# -- removed devices, one by SIGTERM, one killed
 
 notices() { h sh -c "dmesg | grep -iE 'mlx5_core.*(error|compromised|removed)' | grep -c $1"; }
 drivers_go() { LAB_PATIENCE=150 h sh -c 'modprobe -r ib_ipoib ib_umad && rmmod mlx5_ib && rmmod mlx5_core && ! ls /sys/class/infiniband/mlx5_* 2>/dev/null'; }
@@ -197,18 +200,18 @@ devices_come() { on host start 1 && on host start 2; }
 ends() {
     local slots
     slots=$(h sh -c "basename -a /sys/bus/pci/drivers/mlx5_core/0*" | xargs)
-    check 'device 1 ends by SIGTERM' on host end 1
-    check 'H notices' await 120 notices "${slots% *}"
-    check 'its other device goes on' await 60 ping -c 1 -W 2 $faulty_ip
+    check 'device 1 exits by SIGTERM' on host end 1
+    check 'H detects it' await 120 notices "${slots% *}"
+    check 'its other device works' await 60 ping -c 1 -W 2 $faulty_ip
     check 'device 2 is killed' on host kill 2
-    check 'H notices that, too' await 120 notices "${slots#* }"
-    check 'H has taken no harm' unhurt h
-    check 'the drivers go' drivers_go
-    # Nobody who does not answer is asked again and again.
-    LAB_PATIENCE=20 check 'H has taken no harm from that either' unhurt h
-    others 'devices taken away'
+    check 'H detects that, too' await 120 notices "${slots#* }"
+    check 'H is unharmed' unhurt h
+    check 'the drivers unload' drivers_go
+    # A shorter timeout, as H may hang.
+    LAB_PATIENCE=20 check 'H is still unharmed' unhurt h
+    others 'devices removed'
     on host kill h
-    check 'devices come again' devices_come
+    check 'new devices start' devices_come
     check 'H boots with them' on host boot h
     boots 'other devices'
 }
@@ -228,9 +231,9 @@ if [ $failures = 0 ]; then
         esac
     done
 fi
-check 'to the end: the others lose nothing' train_ends
-check 'G: the kernel has nothing to say about it' kernel_is_quiet
-check 'H has taken no harm' unhurt h
+check 'until the end: uninvolved hosts lose nothing' train_ends
+check 'G: the kernel logs no problem' kernel_is_quiet
+check 'H is unharmed' unhurt h
 if [ $failures -gt 0 ] || [ -n "${LAB_VERBOSE:-}" ]; then
     echo '--- G'
     dmesg | tail -n 20

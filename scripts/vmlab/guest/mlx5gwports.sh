@@ -1,7 +1,8 @@
 #!/bin/bash
-# In the guest: a gateway with two segments on the two ports of one software ConnectX, mlx5_0, each port on a cable of its own and in a partition of
-# its own, in which there is a host of the fabric; and an Ethernet host, in both segments by a VLAN. By each of the gateway's drivers for the
-# device. One line for each check. Arguments: drivers (verbs mlx5); "brief" is the latter and one cable of the two.
+# In the guest: a gateway with two segments on the two ports of one software ConnectX, mlx5_0. Each port has
+# its own cable and partition with a host of the fabric. An Ethernet host is in both segments by a VLAN.
+# Prints a line for each check. Arguments: drivers of the gateway (verbs mlx5); "brief" is mlx5 with one of
+# the two cables.
 # shellcheck disable=SC2317  # functions are called through `check`
 set -u
 cd /mnt || exit 2
@@ -11,7 +12,7 @@ cd /mnt || exit 2
 . ./hosts.sh
 # shellcheck source-path=SCRIPTDIR source=machines.sh
 . ./machines.sh
-# By port.
+# Indexed by port.
 segments=('' first second) nets=('' 10.77.0 10.78.0) devices=('' e0 e0.100) cables=('' 0 100)
 
 finish() {
@@ -43,10 +44,11 @@ places() {
     done
 }
 starts() { await 60 ctl links && await 60 is_up 1 && await 60 is_up 2; }
-# One packet, and no second one: to the fabric's host of a port from Ethernet, and from it to the address HERE.
+# Sends exactly one packet: from Ethernet to the fabric's host of a port, or from that host to the Ethernet
+# host.
 from_ethernet() { eth ping -c 1 -W 60 "${nets[$1]}.2"; }
 from_infiniband() { on host ping "${nets[$1]}.$here"; }
-# One port's cable goes and comes again, and traffic by it.
+# pull PORT OTHER: unplugs and replugs the cable of a port, and checks its traffic.
 pull() {
     local port=$1 other=$2
     on host pull "${cables[$port]}" && await 60 is "$port" DOWN && await 60 is_down "$port" && is_up "$other" &&
@@ -54,7 +56,7 @@ pull() {
         on host plug "${cables[$port]}" && await 60 is_up "$port" && await 60 eth ping -c 1 -W 2 "${nets[$port]}.2" &&
         from_infiniband "$port"
 }
-# So, while the other port's host is pinged, which loses nothing.
+# cable PORT OTHER: does so during pings of the other port's host, none of which may be lost.
 cable() {
     local code=0
     train_begins ip netns exec eth ping -i 0.1 -W 5 "${nets[$2]}.2"
@@ -87,7 +89,7 @@ config=/tmp/two.toml
 [ $failures = 0 ] || finish
 here=10
 for driver; do
-    # Addresses that the fabric's hosts have never heard of.
+    # Addresses that the fabric's hosts do not know.
     here=$((here + 1))
     for port in 1 2; do
         eth ip addr flush dev "${devices[$port]}"
@@ -98,16 +100,16 @@ for driver; do
     [ $failures = 0 ] || finish
     check "$driver: each segment is on its port" places
     for port in 1 2; do check "$driver, port $port: one packet from cold, from InfiniBand" from_infiniband $port; done
-    check "$driver: the gateway ends" stop_gateway
+    check "$driver: the gateway exits" stop_gateway
     eth ip neigh flush all
     start_gateway datagram 1500 --hca-driver "$driver"
-    check "$driver: another one starts" starts
+    check "$driver: the gateway starts again" starts
     for port in 1 2; do check "$driver, port $port: one packet from cold, from Ethernet" from_ethernet $port; done
-    for port in 1 2; do check "$driver, port $port: 60000 octets, in pieces" pings eth "${nets[$port]}.2" 60000; done
-    check "$driver: the cable of port 2 is pulled and put back, port 1 goes on" cable 2 1
-    [ $extent = brief ] || check "$driver: the cable of port 1 is pulled and put back, port 2 goes on" cable 1 2
-    check "$driver: the gateway ends" stop_gateway
+    for port in 1 2; do check "$driver, port $port: 60000 octets, fragmented" pings eth "${nets[$port]}.2" 60000; done
+    check "$driver: port 1 works while the cable of port 2 is unplugged and replugged" cable 2 1
+    [ $extent = brief ] || check "$driver: port 2 works while the cable of port 1 is unplugged and replugged" cable 1 2
+    check "$driver: the gateway exits" stop_gateway
     check "$driver: no buffer is lost" grep -q '"buffers_outstanding": 0' /tmp/report.json
 done
-check 'the kernel has nothing to say about it' kernel_is_quiet
+check 'the kernel logs no problem' kernel_is_quiet
 finish

@@ -1,6 +1,7 @@
 #!/bin/bash
-# In guest G: ib_ipoib to ib_ipoib of guest H, each on a software ConnectX that is a PCI device; datagram and connected. One line for each
-# check. Argument: how many packets go to H in both modes together (1,000,000).
+# In guest G: ib_ipoib to ib_ipoib of guest H, each on a software ConnectX that is a PCI device, in datagram
+# and connected mode. Prints a line for each check. Argument: number of packets to H in both modes together
+# (1,000,000).
 # shellcheck disable=SC2317  # functions are called through `check`
 set -u
 cd /mnt || exit 2
@@ -15,7 +16,7 @@ g_ip=10.77.0.1 h_ip=10.77.0.3
 g() { "$@"; }
 h() { on h "$@"; }
 
-# start ADDRESS: ib0, with the patience of one packet that is sent from cold.
+# start ADDRESS: sets up ib0, with ARP retries for one packet that is sent from cold.
 start() {
     modprobe -a mlx5_core mlx5_ib ib_umad ib_uverbs ib_ipoib || return 1
     for _ in {1..600}; do
@@ -25,18 +26,19 @@ start() {
     sysctl -qw net.ipv4.neigh.ib0.mcast_solicit=60
     ip addr add "$1/24" dev ib0 && ip link set ib0 up
 }
-# counter WHOM NAME
+# counter GUEST NAME
 counter() { "$1" cat "/sys/class/net/ib0/statistics/$2"; }
-# Packets for which H's kernel had posted no receive, as its adapter counts them.
+# Prints the packets for which H's kernel had posted no receive, by the counter of its adapter.
 without_buffer() { h cat /sys/class/infiniband/mlx5_0/ports/1/hw_counters/out_of_buffer; }
-# Of the datagrams that were sent each was received or had no buffer, but for a few to and from groups that not both are in.
+# accounted SENT RECEIVED WITHOUT: succeeds if each datagram was received or had no buffer, except for a few
+# of groups that only one is in.
 accounted() {
     local sent=$(($(counter g tx_packets) - $1)) received=$(($(counter h rx_packets) - $2)) without=$(($(without_buffer) - $3)) others
     others=$((sent - received - without))
     [ "${others#-}" -le 20 ]
 }
-# flood COUNT WAY: small datagrams as fast as they go, until that many have been sent. Who receives drops what it has no buffers for; a connection,
-# which has no retries, ends then and comes anew.
+# flood COUNT MODE: sends COUNT small datagrams at full speed. The receiver drops packets without a buffer. A
+# connection, which has no retries, then breaks and is opened again.
 flood() {
     local sent received without sender missing=0
     sent=$(counter g tx_packets) received=$(counter h rx_packets) without=$(without_buffer)
@@ -46,10 +48,10 @@ flood() {
     await 600 reached $((sent + $1))
     kill "$sender" || cat /tmp/flood.log
     wait "$sender"
-    # What is under way comes. Connections that end take with them what they had.
+    # Packets in flight arrive. A connection that breaks loses its packets.
     [ "$2" = connected ] || await 60 accounted "${before[@]}" || missing=1
     sent=$(($(counter g tx_packets) - sent)) received=$(($(counter h rx_packets) - received)) without=$(($(without_buffer) - without))
-    echo "$sent packets sent, $received received, $without without a buffer of the receiver's"
+    echo "$sent packets sent, $received received, $without without a buffer of the receiver"
     [ "$missing" = 0 ] && [ "$sent" -ge "$1" ] && [ "$received" -gt $(($1 / 100)) ]
 }
 reached() { [ "$(</sys/class/net/ib0/statistics/tx_packets)" -ge "$1" ]; }
@@ -80,12 +82,12 @@ for way in datagram connected; do
     check "$way: TCP to H" transfer g h $h_ip 4000000 1
     check "$way: TCP from H" transfer h g $g_ip 4000000 2
     check "$way: $packets packets" flood $packets $way
-    # A connection may have ended by the last of them; whoever has sent by it goes on with that until its end is known.
-    check "$way: and then, an answer" await 60 ping -c 1 -W 2 $h_ip
-    check "$way: and then, ping to H" pings g $h_ip 60000 10
-    check "$way: and then, TCP from H" transfer h g $g_ip 1000000 3
+    # The last packets may have broken a connection; its sender uses it until it is notified.
+    check "$way: then, an answer" await 60 ping -c 1 -W 2 $h_ip
+    check "$way: then, ping to H" pings g $h_ip 60000 10
+    check "$way: then, TCP from H" transfer h g $g_ip 1000000 3
 done
-for guest in g h; do check "$guest: the kernel has nothing to say about it" quiet $guest; done
+for guest in g h; do check "$guest: the kernel logs no problem" quiet $guest; done
 if [ $failures -gt 0 ] || [ -n "${LAB_VERBOSE:-}" ]; then
     for guest in g h; do
         echo "--- $guest"

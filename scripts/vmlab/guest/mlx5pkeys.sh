@@ -1,7 +1,8 @@
 #!/bin/bash
-# In the guest: a gateway with two segments on mlx5_1, of the default P_Key and, with a VLAN, of 0x8001; on mlx5_0 the kernel's ib_ipoib with
-# an interface and a child interface, both on software ConnectX that are PCI devices; a host of the fabric in each partition. One line
-# for each check. Argument: the gateway's driver (mlx5).
+# In the guest: a gateway on mlx5_1 with two segments, of the default P_Key and, with a VLAN, of 0x8001. On
+# mlx5_0, the kernel's ib_ipoib has an interface and a child interface. Both devices are software ConnectX as
+# PCI devices. Each partition has a host of the fabric. Prints a line for each check. Argument: the driver of
+# the gateway (mlx5).
 # shellcheck disable=SC2317  # functions are called through `check`
 set -u
 cd /mnt || exit 2
@@ -31,7 +32,7 @@ finish() {
 active() { ! grep -vq ACTIVE /sys/class/infiniband/mlx5_*/ports/1/state; }
 pkeys() { cat "/sys/class/infiniband/$1/ports/1/pkeys/"* | grep -v '^0x0000$' | sort | tr '\n' ' '; }
 has_both() { [ "$(pkeys "$1")" = '0x8001 0xffff ' ]; }
-# `ctl links` says so of the segment. Its keys are in the order of the alphabet.
+# is_up SEGMENT: succeeds if `ctl links` reports the segment as up. Its keys are in alphabetical order.
 is_up() { ctl links --json | tr -d ' \n' | grep -oE "\"link\":\"up\"[^{}]*\"segment\":\"$1\""; }
 carrier() { ib sh -c "ip link show $1 | grep -q LOWER_UP"; }
 
@@ -56,13 +57,13 @@ start_ib0
 ib ip link add link ib0 name ib0.8001 type ipoib pkey 0x8001
 ib ip addr add $second_ib/24 dev ib0.8001
 ib ip link set ib0.8001 up
-# Patience of the one packet that is sent from cold.
+# ARP retries for the one packet that is sent from cold.
 ib sysctl -qw net.ipv4.neigh.ib0.mcast_solicit=60 net.ipv4.neigh.ib0/8001.mcast_solicit=60
 for name in ib0 ib0.8001; do check "$name has joined" await 60 carrier $name; done
 for way in datagram connected; do
     ctl mode $way >/dev/null
     for name in ib0 ib0.8001; do
-        # A child interface has no file for it.
+        # A child interface has no sysfs file for the mode.
         ib ip link set $name type ipoib mode $way
         [ $way = datagram ] || ib ip link set $name mtu 65520
     done
@@ -76,19 +77,19 @@ for way in datagram connected; do
         check "$way, $segment: first ping of the fabric's host" await 60 eth ping -c 1 -W 2 "$fabric"
         check "$way, $segment: ping of 60000 octets from Ethernet" pings eth "$there" 60000
         check "$way, $segment: ping of 60000 octets from InfiniBand" pings ib "$here" 60000
-        # While ib_ipoib asks for a path it keeps three packets.
+        # ib_ipoib queues three packets while it queries a path.
         check "$way, $segment: one packet of the kernel's from cold to the fabric's host" ib ping -c 1 -W 60 "$fabric"
         check "$way, $segment: the kernel reaches the fabric's host" pings ib "$fabric" 1000
         check "$way, $segment: TCP from Ethernet" transfer eth ib "$there" 500000 1
         check "$way, $segment: TCP from InfiniBand" transfer ib eth "$here" 500000 2
     done
 done
-# An address of one partition, asked for in the other.
-check 'nobody answers across partitions' sh -c "! ip netns exec ib ping -c 2 -W 1 -I ib0 10.78.0.2"
+# Query an address of one partition in the other.
+check 'no answer across partitions' sh -c "! ip netns exec ib ping -c 2 -W 1 -I ib0 10.78.0.2"
 ib ip link del ib0.8001
-check 'without the child interface the first segment goes on' pings eth $ib_ip 1000
-check 'the gateway ends' stop_gateway
+check 'without the child interface the first segment works' pings eth $ib_ip 1000
+check 'the gateway exits' stop_gateway
 check 'no buffer is lost' grep -q '"buffers_outstanding": 0' /tmp/report.json
-check 'the kernel has nothing to say about it' \
+check 'the kernel logs no problem' \
     sh -c "! dmesg | grep -iE 'WARNING|BUG:|Oops|call trace|mlx5.*(error|fail)'"
 finish

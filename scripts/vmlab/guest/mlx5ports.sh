@@ -1,7 +1,7 @@
 #!/bin/bash
-# In the guest: the kernel's own mlx5 drivers on a software ConnectX of two ports, each on a cable of its own; ib0 and ib1 on them, and a
-# host of the fabric for each. One line for each check. Arguments: "brief", for the half of the checks that takes seconds; or what to run
-# instead of them.
+# In the guest: the kernel's own mlx5 drivers on a software ConnectX with two ports, each with its own cable;
+# ib0 and ib1 on them, and a host of the fabric for each. Prints a line for each check. Arguments: "brief" for
+# the half of the checks that takes seconds, or a command that replaces the checks.
 # shellcheck disable=SC2317  # functions are called through `check`
 set -u
 cd /mnt || exit 2
@@ -16,25 +16,25 @@ away() { modprobe -r ib_ipoib ib_umad mlx5_ib mlx5_core; }
 state() { cat "/sys/class/infiniband/mlx5_0/ports/$1/state"; }
 is() { state "$1" | grep -q "$2"; }
 active() { is 1 ACTIVE && is 2 ACTIVE; }
-# Port 1's is ib0.
+# ib0 is the interface of port 1.
 addresses() {
     ip link set ib0 up && ip addr replace 10.77.0.1/24 dev ib0 && ip link set ib1 up && ip addr replace 10.78.0.1/24 dev ib1 &&
-        # Patience of the one packet that is sent from cold.
+        # ARP retries for the one packet that is sent from cold.
         sysctl -qw net.ipv4.neigh.ib0.mcast_solicit=60 net.ipv4.neigh.ib1.mcast_solicit=60
 }
 carrier() { ip link show "ib$(($1 - 1))" | grep -q LOWER_UP; }
 ping_port() { ping -c "$2" -i 0.2 -w 30 "${hosts[$1]}" | first_answered "$2"; }
-# One packet, and no second one.
+# Sends exactly one packet.
 one_packet() { ping -c 1 -W 60 "${hosts[$1]}"; }
-# Where the games wait for their other end.
+# Succeeds if a pingpong server listens.
 listens() { netstat -ltn | grep -q ':18515 '; }
-# The ports have GUIDs and LIDs of their own, and their interfaces say which is whose.
+# Succeeds if the ports have different GUIDs and LIDs, and their interfaces name their ports.
 distinct() {
     local ports=/sys/class/infiniband/mlx5_0/ports
     ! cmp -s "$ports"/{1,2}/lid && ! cmp -s "$ports"/{1,2}/gids/0 &&
         [ "$(cat /sys/class/net/ib0/dev_port /sys/class/net/ib1/dev_port)" = $'0\n1' ]
 }
-# A pair of programs: a server at port 1, a client at PORT.
+# game PROGRAM PORT [OPTION...]: runs a server at port 1 and a client at PORT.
 game() {
     local program=$1 port=$2
     shift 2
@@ -49,7 +49,7 @@ game() {
     wait "$server" && tail -n 1 /tmp/client.log
 }
 sent() { cat "/sys/class/infiniband/mlx5_0/ports/$1/counters/port_xmit_packets"; }
-# What goes out by PORT is counted there, and not at the OTHER.
+# counted PORT OTHER: succeeds if packets sent by PORT are counted there, and not at OTHER.
 counted() {
     local port=$1 other=$2 before=() after=()
     before=("$(sent "$port")" "$(sent "$other")")
@@ -58,10 +58,10 @@ counted() {
     echo "port $port: $((after[0] - before[0])), port $other: $((after[1] - before[1]))"
     [ $((after[0] - before[0])) -ge 20 ] && [ $((after[1] - before[1])) -lt 20 ]
 }
-# Events of the device, as programs see them.
+# heard EVENT PORT: prints the number of device events that a program received.
 heard() { grep -c "$1.*port $2\$" /tmp/events.log; }
 more() { [ "$(heard "$1" "$2")" -gt "$3" ]; }
-# One port's cable goes and comes again.
+# pull PORT OTHER NUMBER: unplugs and replugs the cable of a port.
 pull() {
     local port=$1 other=$2 number=$3 errors actives
     errors=$(heard PORT_ERR "$port") actives=$(heard PORT_ACTIVE "$port")
@@ -70,7 +70,7 @@ pull() {
         on host plug "$number" && await 60 is "$port" ACTIVE && await 30 more PORT_ACTIVE "$port" "$actives" &&
         await 60 ping -c 1 -W 2 "${hosts[$port]}"
 }
-# So, while the other port's host is pinged, which loses nothing.
+# cable PORT OTHER NUMBER: does so during pings of the other port's host, none of which may be lost.
 cable() {
     local code=0
     train_begins ping -i 0.1 -W 5 "${hosts[$2]}"
@@ -110,18 +110,18 @@ done
 [ $extent = brief ] || check 'what port 2 sends is counted at port 2' counted 2 1
 stdbuf -oL ibv_asyncwatch -d mlx5_0 >/tmp/events.log 2>&1 &
 watch=$!
-# That it listens is its first line.
+# Its first line means that it listens.
 await 60 test -s /tmp/events.log
-check 'the cable of port 2 is pulled and put back, port 1 goes on' cable 2 1 100
-[ $extent = brief ] || check 'the cable of port 1 is pulled and put back, port 2 goes on' cable 1 2 0
+check 'port 1 works while the cable of port 2 is unplugged and replugged' cable 2 1 100
+[ $extent = brief ] || check 'port 2 works while the cable of port 1 is unplugged and replugged' cable 1 2 0
 kill $watch
 if [ $extent = full ]; then
-    check 'the drivers go' away
-    check 'and come again' drivers
+    check 'the drivers unload' away
+    check 'the drivers load again' drivers
     check 'ib0 and ib1 come up' await 60 addresses
     for port in 1 2; do check "port $port: ping" await 60 ping -c 1 -W 2 "${hosts[$port]}"; done
 fi
-check 'the kernel has nothing to say about it' kernel_is_quiet
+check 'the kernel logs no problem' kernel_is_quiet
 if [ $failures -gt 0 ] || [ -n "${LAB_VERBOSE:-}" ]; then
     echo '--- kernel'
     dmesg | tail -n 60

@@ -1,14 +1,15 @@
 #!/bin/bash
-# In guest a: NVMe over RDMA to guest b, whose memory is the disk: the kernel's nvme-rdma registers memory for each request, and its nvmet-rdma
-# invalidates it with each answer. One line for each check. Argument: how often b's cable is pulled under load; or, in any guest,
-# `load MODULE...`, `serve ADDRESS`, `sums`.
+# In guest a: NVMe over RDMA to guest b, whose memory is the disk. The kernel's nvme-rdma registers memory for
+# each request, and its nvmet-rdma invalidates the registration with each reply. Prints a line for each check.
+# Argument: how often the cable of b is unplugged under load; or, in any guest, `load MODULE...` or `serve
+# ADDRESS`.
 # shellcheck disable=SC2317  # functions are called through `check`
 set -u
 cd /mnt || exit 2
 # shellcheck source-path=SCRIPTDIR source=storage.sh
 . ./storage.sh
 
-# Modules that are beside the machine's root; what they need of it first.
+# Loads modules that the machine's root lacks, after their dependencies from the root.
 load() {
     local module
     modprobe -a crc-t10dif crc64-rocksoft configfs rdma_cm ib_cm
@@ -28,7 +29,7 @@ connect() {
     echo "$how,hostid=11111111-2222-3333-4444-555555555555,nr_io_queues=1,queue_size=32,reconnect_delay=1,keep_alive_tmo=15" >/dev/nvme-fabrics &&
         await 60 test -b /dev/nvme0n1 && cat /sys/class/nvme/nvme0/state
 }
-# What the disk holds is what was written, read from the disk again.
+# The disk has the written files, read from the disk again.
 written() {
     mount /dev/nvme0n1 /disk && write_files && umount /disk && forget && mount /dev/nvme0n1 /disk && compare_files && umount /disk &&
         rm /tmp/content && echo '16 MB and 50 small files'
@@ -41,7 +42,7 @@ case ${1:-} in
 esac
 begin
 check 'b: a target' on b ./nvme.sh serve $b
-check 'a: the host of it' load t10-pi nvme-core nvme-fabrics nvme-rdma
+check 'a: its host' load t10-pi nvme-core nvme-fabrics nvme-rdma
 check 'a: connected' connect
 check 'a: a file system made' mkfs.ext4 -q -E lazy_itable_init=0 /dev/nvme0n1
 check 'a: files written and read back' written

@@ -1,7 +1,8 @@
 #!/bin/bash
-# In guest a: RDMA between it and guest b by programs of perftest and rdma_cm's rping, each guest on its own software ConnectX under its
-# kernel's own mlx5 drivers. One line for each check. Arguments: how often each size of each verb goes, too; or command lines for a and, once
-# that one listens, for b, instead of the checks; or, in any guest, `up ADDRESS`, which sets it up, and `quiet`.
+# In guest a: RDMA to guest b with programs of perftest and rdma_cm's rping. Each guest has a software
+# ConnectX under its kernel's own mlx5 drivers. Prints a line for each check. Arguments: number of iterations
+# for all sizes of each verb; or command lines that replace the checks, for a and, once that one listens, for
+# b; or, in any guest, `up ADDRESS` to set it up, and `quiet`.
 # shellcheck disable=SC2317  # functions are called through `check`
 set -u
 cd /mnt || exit 2
@@ -16,11 +17,12 @@ joined() { ip link show ib0 | grep -q LOWER_UP; }
 up() {
     dmesg -C
     modprobe -a mlx5_core mlx5_ib ib_umad ib_uverbs rdma_ucm ib_ipoib && await 60 active && await 60 ip link set ib0 up &&
-        # Patience of the one packet that is sent from cold.
+        # ARP retries for the one packet that is sent from cold.
         sysctl -qw net.ipv4.neigh.ib0.mcast_solicit=60 && ip addr replace "$1/24" dev ib0 && await 60 joined
 }
 listening() { [ "$(netstat -ltn | wc -l)" -gt "$before" ]; }
-# game PROGRAM [OPTION...]: its server here, its client in b, which finds it by ib0's address. The client's last line of figures.
+# game PROGRAM [OPTION...]: runs its server here and its client in b, which connects to ib0's address. Prints
+# the client's last result.
 game() {
     local out server before
     before=$(netstat -ltn | wc -l)
@@ -34,11 +36,11 @@ game() {
     fi
     grep -E '^ *[0-9]+ +[0-9]+ ' <<<"$out" | tail -n 1 | tr -s ' '
 }
-# upto SIZE PROGRAM [OPTION...]: each power of two from 2 octets to that, of which the last line of figures is.
+# upto SIZE PROGRAM [OPTION...]: runs each power of two from 2 octets to SIZE; prints the result of SIZE.
 upto() { patience=200 game "${@:2}" -F -a | grep "^ $1 "; }
 waits() { rdma resource show cm_id | grep -q LISTEN; }
-# reads OPTION...: rping's server here, its client in b. It asks for what the other one has by RDMA READ, gives it back by RDMA WRITE, and
-# compares.
+# reads OPTION...: runs rping's server here and its client in b. rping reads data by RDMA READ, returns it by
+# RDMA WRITE, and compares.
 reads() {
     local out server
     timeout 100 rping -s -a "$a" -V "$@" >/tmp/server.log 2>&1 &
@@ -63,7 +65,7 @@ case ${1:-} in
         ;;
 esac
 if [ $# = 1 ] && ! [ "$1" -ge 5 ] || [ $# -gt 2 ]; then
-    echo 'a number, or two command lines: for machine a, which is 10.77.0.11, and for b, 10.77.0.12'
+    echo 'usage: rdma [ROUNDS | SERVER CLIENT]: at least 5 rounds, or command lines for a (10.77.0.11) and b (10.77.0.12)'
     exit 2
 elif [ $# = 2 ]; then
     up $a && on b ./rdma.sh up $b || exit
@@ -80,7 +82,7 @@ elif [ $# = 2 ]; then
     exit $code
 fi
 check 'a: the drivers load, ib0 is up' up $a
-check 'b: the same' on b ./rdma.sh up $b
+check 'b: the drivers load, ib0 is up' on b ./rdma.sh up $b
 check 'first ping' ping -c 1 -W 60 $b
 check 'ping of 2016 octets' pings 2016
 check 'ibv_devinfo: atomic operations' sh -c "ibv_devinfo -v -d mlx5_0 | grep 'atomic_cap:.*ATOMIC_HCA '"
@@ -95,12 +97,12 @@ for verb in send write read; do
 done
 check 'ib_send_bw, UC, 64 KiB' game ib_send_bw -F -c UC -s 65536 -n 200
 check 'ib_write_bw, UC, 1 MiB' game ib_write_bw -F -c UC -s 1048576 -n 20
-# Around the MTU, and between; or all, also there and back.
-sizes='8 4095 4097 65536' figures=bw
-if [ $# = 1 ]; then sizes=$(for ((n = 1; n <= 20; n++)); do echo $((1 << n)); done) figures='bw lat'; fi
+# Sizes around the MTU and others; or all sizes, and latencies, too.
+sizes='8 4095 4097 65536' kinds=bw
+if [ $# = 1 ]; then sizes=$(for ((n = 1; n <= 20; n++)); do echo $((1 << n)); done) kinds='bw lat'; fi
 for size in $sizes; do
     for verb in send write read; do
-        for what in $figures; do check "ib_${verb}_$what, RC, $size octets" game "ib_${verb}_$what" -F -s "$size" -n "${1:-5}"; done
+        for what in $kinds; do check "ib_${verb}_$what, RC, $size octets" game "ib_${verb}_$what" -F -s "$size" -n "${1:-5}"; done
     done
 done
 if [ $# = 1 ]; then
@@ -111,9 +113,9 @@ if [ $# = 1 ]; then
 fi
 check 'ib_send_bw, UD, 2 KiB' game ib_send_bw -F -c UD -s 2048 -n 200
 check 'ib_send_lat, UD, 2 octets' game ib_send_lat -F -c UD -s 2 -n 200
-check 'a: the kernel has nothing to say about it' kernel_is_quiet
-check 'a: nor does a driver warn' no_warning
-check 'b: nor has the other' on b ./rdma.sh quiet
+check 'a: the kernel logs no problem' kernel_is_quiet
+check 'a: no driver warns' no_warning
+check 'b: the kernel logs no problem' on b ./rdma.sh quiet
 if [ $failures -gt 0 ]; then dmesg | tail -n 30; fi
 note "$failures check(s) failed"
 exit $((failures > 0))

@@ -1,7 +1,8 @@
 #!/bin/bash
-# In the guest: the programs ibv_rc_pingpong, ibv_srq_pingpong and ibv_ud_pingpong on soft-RoCE against ibpingpong on a software
-# ConnectX, over a pair of Ethernet interfaces. Each side is server and client; every byte that comes back is compared; on a
-# good wire and on one that loses packets. The kernel may not complain, and no queue pair may be left.
+# In the guest: ibv_rc_pingpong, ibv_srq_pingpong and ibv_ud_pingpong on soft-RoCE against ibpingpong on a
+# software ConnectX, over a pair of Ethernet interfaces, on a good wire and on one that loses packets. Each
+# side is server and client, and compares every byte that returns. The kernel must log no problem, and no
+# queue pair may be left.
 #
 #   rocev2.sh [ROUNDS]
 # shellcheck disable=SC2317  # functions are called through `check`
@@ -13,7 +14,7 @@ iterations=${1:-1000}
 
 modprobe -a veth ib_core ib_uverbs rdma_rxe
 ip link add v0 type veth peer name v1
-# v1 is the software device's alone: the kernel has no address there.
+# Only the software device uses v1: the kernel has no address on it.
 sysctl -qw net.ipv6.conf.v0.accept_dad=0 net.ipv6.conf.v0.addr_gen_mode=0 net.ipv6.conf.v1.disable_ipv6=1
 ip link set v0 address 02:00:00:00:00:01
 ip link set v1 address 02:00:00:00:00:02
@@ -30,12 +31,13 @@ lose() {
     for i in 0 1; do tc qdisc replace dev "v$i" root netem loss "$1"; done
 }
 
-# game KIND ROLE GID OPTIONS [LINK-OPTIONS]: ROLE is ours, GID the index at both ends, OPTIONS for both programs.
+# game KIND ROLE GID OPTIONS [LINK-OPTIONS]: ROLE is that of ibpingpong, GID the index at both ends, OPTIONS
+# are for both programs.
 game() {
     local kind=$1 role=$2 gid=$3 options=$4 link=roce:v1${5:-}
     local theirs=("ibv_${kind}_pingpong" -d rxe0 -g "$gid" -n "$iterations")
     local ours=(./ibpingpong "$kind" --link "$link" --address 10.0.0.2 -g "$gid" -n "$iterations")
-    # shellcheck disable=SC2206  # words
+    # shellcheck disable=SC2206  # several arguments
     theirs+=($options) ours+=(${options//-e/})
     local server client code=0 their_log=/tmp/theirs our_log=/tmp/ours
     if [ "$role" = client ]; then
@@ -44,7 +46,7 @@ game() {
         timeout 120 "${ours[@]}" >"$our_log" 2>&1 &
     fi
     server=$!
-    await 60 listening || echo 'nobody listens'
+    await 60 listening || echo 'no server listens'
     if [ "$role" = client ]; then
         timeout 120 "${ours[@]}" 127.0.0.1 >"$our_log" 2>&1
     else
@@ -52,7 +54,7 @@ game() {
     fi
     client=$?
     if [ "$client" != 0 ]; then
-        # Whoever is left would wait for ever.
+        # The other program would wait forever.
         sleep 1
         kill "$server" 2>/dev/null
     fi
@@ -82,7 +84,7 @@ for role in client server; do
     check "ud  1024 B, IPv6, $role" game ud "$role" 0 '-e -s 1024'
     check "ud  4096 B, IPv4, $role" game ud "$role" 1 '-e -s 4096'
 done
-# What the wire loses is sent again, by either side: requests, answers and acknowledges.
+# Both sides retransmit lost packets: requests, responses and acknowledgements.
 for role in client server; do
     lose 1%
     check "rc  4096 B, 1 % lost by the network, $role" game rc "$role" 1 '-e -s 4096'

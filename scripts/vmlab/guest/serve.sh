@@ -1,11 +1,11 @@
 #!/bin/bash
-# In a guest that others command: whatever appears in /mnt/DIRECTORY as NAME.command runs, beside what runs already, and leaves
-# NAME.output and NAME.code. Does not end by itself.
+# In a guest that executes commands of others: runs each /mnt/DIRECTORY/NAME.command, in parallel with earlier
+# ones, and writes NAME.output and NAME.code. Never exits.
 #
 #   serve.sh DIRECTORY
 set -u
 cd "/mnt/$1" || exit 2
-# A nap without a process of its own.
+# For a sleep without a process.
 exec {never}<> <(:)
 run() {
     cd /mnt || exit 2

@@ -1,13 +1,13 @@
 #!/bin/bash
-# In the guest: `ipoib-fwd gids` on real devices (soft RoCE with addresses of all sorts, and a port with an InfiniBand link layer)
-# against sysfs, entry for entry; and the changes that it tells, against what was done.
+# In the guest: compares `ipoib-fwd gids` on real devices (soft-RoCE with all kinds of addresses, and a port
+# with an InfiniBand link layer) with sysfs, entry for entry, and its reported changes with the actual ones.
 # shellcheck disable=SC2317  # functions are called through `check`
 set -u
 cd /mnt || exit 2
 # shellcheck source-path=SCRIPTDIR source=checks.sh
 . ./checks.sh
 
-# DEV PORT INDEX GID TYPE NETDEV of every entry, as sysfs has it file by file.
+# Prints DEV PORT INDEX GID TYPE NETDEV of every entry, read from the files of sysfs.
 in_sysfs() {
     local file gid dir index netdev
     grep -rv "^0000:0000:0000:0000:0000:0000:0000:0000$" /sys/class/infiniband/*/ports/*/gids/ | while IFS=: read -r file gid; do
@@ -27,8 +27,8 @@ same() {
 }
 same_served() { diff <(in_sysfs) <(listed --from /run/gids) && ./ipoib-fwd gids --from /run/gids >/dev/null; }
 same_as_json() { diff <(./ipoib-fwd gids --json) <(./ipoib-fwd gids --json --from /run/gids); }
-# told LINE: of all that the watch has told, this is the last line.
-told() { tail -n 1 /tmp/watch | sed -E 's/0000:0000:0000:0000:0000:ffff/v4/; s/ +/ /g' | grep -qxF -- "$1"; }
+# reported LINE: succeeds if this is the last line of the watch.
+reported() { tail -n 1 /tmp/watch | sed -E 's/0000:0000:0000:0000:0000:ffff/v4/; s/ +/ /g' | grep -qxF -- "$1"; }
 says() {
     local text=$1 out
     shift
@@ -40,7 +40,7 @@ says() {
 }
 
 modprobe -a veth 8021q ib_core ib_uverbs
-# The device comes while one watches. (It stays there as long as that: soft RoCE lets nobody be cut off.)
+# A device appears during a watch. (It stays that long: soft-RoCE does not disconnect users.)
 modprobe rdma_rxe
 ip link add v8 type veth peer name v9
 ip link set v8 up
@@ -52,7 +52,7 @@ await 30 grep -q rxe8 /tmp/watch
 ip link add v7 type veth peer name v6
 ip link set v7 up
 rdma link add rxe7 type rxe netdev v7
-check 'a device that came is told' await 30 grep -q '^+ rxe7 ' /tmp/watch
+check 'a new device is reported' await 30 grep -q '^+ rxe7 ' /tmp/watch
 kill $watch
 wait $watch
 rdma link delete rxe7
@@ -80,26 +80,26 @@ await 30 same
 check 'two devices, IPv4, IPv6 and a VLAN' same
 check 'the VLAN has its number' sh -c './ipoib-fwd gids --json | grep -q "\"vlan\": 100"'
 check 'one device' sh -c "./ipoib-fwd gids --device rxe1 | tail -n +2 | cut -d' ' -f1 | sort -u | grep -qx rxe1"
-check 'a device that is not there' says 'no device rxe7: there are rxe0, rxe1' ./ipoib-fwd gids --device rxe7
+check 'an unknown device' says 'no device rxe7: there are rxe0, rxe1' ./ipoib-fwd gids --device rxe7
 
 ./ipoib-fwd gids --watch --device rxe1 >/tmp/watch 2>/tmp/watch.err &
 watch=$!
 await 30 grep -q rxe1 /tmp/watch
 ip addr add 10.9.7.7/24 dev v1
-check 'an address that came is told' await 30 told '+ rxe1 1 2 v4:0a09:0707 10.9.7.7 RoCE v2 v1'
+check 'a new address is reported' await 30 reported '+ rxe1 1 2 v4:0a09:0707 10.9.7.7 RoCE v2 v1'
 ip addr del 10.9.0.2/24 dev v1
-check 'an address that went is told' await 30 told '- rxe1 1 1 v4:0a09:0002 10.9.0.2 RoCE v2 v1'
+check 'a removed address is reported' await 30 reported '- rxe1 1 1 v4:0a09:0002 10.9.0.2 RoCE v2 v1'
 ip link set v1 down
 ip addr del 10.9.7.7/24 dev v1
-check 'also while the interface is down' await 30 told '- rxe1 1 2 v4:0a09:0707 10.9.7.7 RoCE v2 v1'
-# What the kernel's own table lags behind is its work queue.
+check 'also while the interface is down' await 30 reported '- rxe1 1 2 v4:0a09:0707 10.9.7.7 RoCE v2 v1'
+# The kernel updates its own table in a work queue.
 await 30 same
-check 'and sysfs says the same' same
-check 'nothing else was told' test "$(grep -c '^[+-]' /tmp/watch)" = 3
+check 'sysfs has the same entries' same
+check 'nothing else was reported' test "$(grep -c '^[+-]' /tmp/watch)" = 3
 kill $watch
 wait $watch
-check 'a signal ends the watch' test $? = 143
-check 'in silence' test ! -s /tmp/watch.err
+check 'a signal stops the watch' test $? = 143
+check 'without a message' test ! -s /tmp/watch.err
 
 serve() {
     ./ipoib-fwd gids --serve --dir /run/gids >/tmp/serve 2>&1 &
@@ -113,20 +113,20 @@ check 'with their VLANs' same_as_json
 reader=$!
 await 30 grep -q rxe1 /tmp/from
 ip addr add 10.9.5.5/24 dev v1
-check 'a reader sees an address that came' await 30 grep -q '^+ rxe1 .*10\.9\.5\.5 ' /tmp/from
+check 'a reader sees a new address' await 30 grep -q '^+ rxe1 .*10\.9\.5\.5 ' /tmp/from
 kill -9 $serve
 wait $serve
-check 'a reader is told that the service was killed' await 30 grep -q '^! .*stale' /tmp/from
+check 'a reader reports that the service was killed' await 30 grep -q '^! .*stale' /tmp/from
 ip addr add 10.9.6.6/24 dev v1
 ip addr del 10.9.5.5/24 dev v1
 serve
 check 'the next service has the tables' same_served
-check 'and the reader goes on' await 30 grep -q '^- rxe1 .*10\.9\.5\.5 ' /tmp/from
+check 'the reader continues' await 30 grep -q '^- rxe1 .*10\.9\.5\.5 ' /tmp/from
 kill $reader
 wait $reader
 kill $serve
 wait $serve
-check 'a signal ends the service in order' test $? = 0
+check 'a signal stops the service in order' test $? = 0
 
 rdma link delete rxe1
 rdma link delete rxe0

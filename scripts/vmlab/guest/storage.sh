@@ -1,5 +1,5 @@
-# What nvme.sh and nfs.sh share: guest a is the client of a server in b.
-# shellcheck shell=bash disable=SC2034,SC2317  # for those who read it; functions are called through `check`
+# Shared by nvme.sh and nfs.sh: guest a is the client of a server in b.
+# shellcheck shell=bash disable=SC2034,SC2317  # for sourcing scripts; functions are called through `check`
 # shellcheck source-path=SCRIPTDIR source=checks.sh
 . ./checks.sh
 # shellcheck source-path=SCRIPTDIR source=machines.sh
@@ -11,7 +11,7 @@ begin() {
     check 'a: the drivers load, ib0 is up' ./rdma.sh up $a
     check 'b: the same' on b ./rdma.sh up $b
 }
-# Two files of 8 MB and small ones, from what /tmp/content gets.
+# Writes two files of 8 MB and small ones; /tmp/content gets their random content.
 write_files() {
     head -c 8000000 /dev/urandom >/tmp/content && cp /tmp/content /disk/one && cp /tmp/content /disk/two &&
         for n in {1..50}; do head -c $((n * 97)) /tmp/content >"/disk/small$n" || return; done
@@ -21,7 +21,7 @@ compare_files() {
         for n in {1..50}; do cmp -n $((n * 97)) /tmp/content "/disk/small$n" || return; done
 }
 forget() { echo 3 >/proc/sys/vm/drop_caches; }
-# survive TARGET: the cable of b is pulled while TARGET is written from /tmp/content, and put back.
+# survive TARGET: unplugs and replugs the cable of b while TARGET is written from /tmp/content.
 survive() {
     local writer
     head -c 48000000 /dev/urandom >/tmp/content
@@ -29,21 +29,21 @@ survive() {
     writer=$!
     sleep 1
     on host pull 1 || return
-    kill -0 "$writer" || { on host plug 1; echo 'it was written before'; return 1; }
+    kill -0 "$writer" || { on host plug 1; echo 'the write finished before the cut'; return 1; }
     sleep 3
     on host plug 1 && wait "$writer" && forget && cmp -n 48000000 /tmp/content "$1"
 }
 # cuts COUNT FUNCTION
 cuts() {
     for ((round = 1; round <= $1; round++)); do
-        check "b: its cable pulled under load and put back, round $round" "$2"
+        check "b: its cable unplugged and replugged under load, round $round" "$2"
     done
 }
 # finish CUTS
 finish() {
     if [ "$1" = 0 ]; then
-        check 'a: the kernel has nothing to say about it' kernel_is_quiet
-        check 'b: nor has the other' on b ./rdma.sh quiet
+        check 'a: the kernel logs no problem' kernel_is_quiet
+        check 'b: the kernel logs no problem' on b ./rdma.sh quiet
     fi
     if [ $failures -gt 0 ]; then
         dmesg | tail -n 30

@@ -1,5 +1,10 @@
-"""One TCP transfer with a checksum: `transfer.py receive PORT`, then `transfer.py send ADDRESS PORT BYTES SEED [SECONDS]`. Both
-print the SHA-256 of what went by. With SECONDS the sender spreads its bytes over that time."""
+"""Transfers data by TCP with a checksum.
+
+    transfer.py receive PORT
+    transfer.py send ADDRESS PORT BYTES SEED [SECONDS]
+
+Both ends print the SHA-256 of the data. With SECONDS the sender spreads its bytes over that time.
+"""
 
 import hashlib
 import random

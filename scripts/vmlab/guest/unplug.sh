@@ -1,7 +1,8 @@
 #!/bin/bash
-# In the guest: the gateway's device is taken away (rdma link delete) while traffic runs both ways. The gateway ends by itself and
-# says why, with its buffers accounted for; the kernel does not complain, and on a new device the gateway starts again. Its shared
-# receive queue is as small as can be, so that its alarm sounds, too.
+# In the guest: the gateway's device is removed (rdma link delete) during traffic in both directions. The
+# gateway exits with the reason and accounts for its buffers, the kernel logs no problem, and the gateway
+# starts again on a new device. Its shared receive queue has the minimum size, so that it raises its alarm,
+# too.
 # shellcheck disable=SC2317  # functions are called through `check`
 set -u
 cd /mnt || exit 2
@@ -20,9 +21,9 @@ start_gateway connected 1500
 check 'the gateway starts' await 60 ctl links
 start_ib0
 kernel_mode connected
-check 'connections both ways' await 60 both_ways
+check 'connections in both directions' await 60 both_ways
 
-# load FROM TO ADDRESS PORT: as much as goes.
+# load FROM TO ADDRESS PORT: sends at full speed.
 load() {
     "$2" nc -l -p "$4" >/dev/null &
     await 60 "$2" sh -c "ss -Hltn 'sport = :$4' | grep -q ."
@@ -32,7 +33,7 @@ load eth ib $ib_ip 5001
 load ib eth $eth_ip 5002
 ib ping -q -i 0.002 -s 1400 $eth_ip >/dev/null 2>&1 &
 sleep 2
-check 'a shared receive queue that runs low is counted' await 60 \
+check 'the gateway counts a shared receive queue that runs low' await 60 \
     sh -c './ipoib-fwd ctl stats --json --socket /run/gateway.sock | tr -d " \n" | grep "srq_low\":[1-9]"'
 begin=$(date +%s%N)
 rdma link delete ibx1 &
@@ -41,22 +42,23 @@ if await 30 sh -c "! kill -0 $gateway"; then
     wait $gateway
     code=$?
     note "the gateway took $((($(date +%s%N) - begin) / 1000000)) ms"
-    check 'it ends with an error, not by a signal' test $code = 1
+    check 'it exits with an error, not by a signal' test $code = 1
 else
-    check 'the gateway ends by itself' false
+    check 'the gateway exits' false
     kill -9 $gateway
 fi
 check 'the error names the device' grep -q '^ipoib-fwd: ibx1 was taken away' $log
 check 'no panic' sh -c "! grep -i panic $log"
 check 'no buffer is lost' grep -q '"buffers_outstanding": 0' /tmp/report.json
-check 'the device can go' await 30 sh -c "! kill -0 $delete"
-check 'it is gone' sh -c '! rdma link show ibx1/1'
+check 'the device can be removed' await 30 sh -c "! kill -0 $delete"
+check 'the device is gone' sh -c '! rdma link show ibx1/1'
 warnings() { dmesg | grep -E 'WARNING|BUG:|Oops|refcount'; }
 quiet() { ! warnings; }
 check 'no kernel warning' quiet
 
-# The kernel's own lets go, so that the gateway finds communication management free on the next device. It is not always good at
-# that so soon after its peer is gone: soft-RoCE of Linux 6.1 may keep references to ib_ipoib's queues, and warn of it.
+# The kernel's ib_ipoib releases communication management, so that it is free for the gateway on the next
+# device. Right after the loss of its peer, this may fail: soft-RoCE of Linux 6.1 may keep references to
+# ib_ipoib's queues, and warn about it.
 pkill nc
 pkill ping
 ib ip link set ib0 down
@@ -66,19 +68,19 @@ dmesg -C
 rdma link add ibx1 type rxe netdev v1
 mv $log /tmp/before.log
 start_gateway connected 1500
-check 'on a new device it starts again' await 60 ctl links
-check 'and ends well' stop_gateway
+check 'the gateway starts again on a new device' await 60 ctl links
+check 'it exits in order' stop_gateway
 
-# The suite, whose checks open and close devices all the time.
+# The suite's checks keep opening and closing devices.
 ./conformance --verbs ibx0 ibx1 >/tmp/suite.log 2>&1 &
 suite=$!
-# Its first check is done, others follow.
+# The first check has passed; others follow.
 await 60 grep -q '^ok' /tmp/suite.log
 rdma link delete ibx1
-check 'the suite ends' await 120 sh -c "! kill -0 $suite"
+check 'the suite exits' await 120 sh -c "! kill -0 $suite"
 wait $suite
 check 'with failed checks, not by a signal' test $? = 1
-check 'whose reason is that the device is not there' grep -q 'RDMA device ibx1' /tmp/suite.log
+check 'their reason is the missing device' grep -q 'RDMA device ibx1' /tmp/suite.log
 check 'no queue pair is left' sh -c '! rdma resource show qp | grep -q ipoib-fwd\|conformance'
 check 'no kernel warning since' quiet
 if [ $failures -gt 0 ] || [ -n "${LAB_VERBOSE:-}" ]; then

@@ -1,6 +1,7 @@
 #!/bin/bash
-# In the guest: the device conformance suite on soft-RoCE, first with InfiniBand ports, then with Ethernet ones, and memory windows by
-# libibverbs alone. Arguments go to the suite. Nothing may be left, and the kernel may not have complained.
+# In the guest: runs the device conformance suite on soft-RoCE, first with InfiniBand ports, then with
+# Ethernet ports, and tests memory windows with libibverbs only. Arguments go to the suite. Nothing may be
+# left, and the kernel must log no problem.
 set -u
 cd /mnt || exit 2
 # shellcheck source-path=SCRIPTDIR source=ports.sh
