@@ -38,7 +38,7 @@ def test_check_that_fails_once_is_flaky(outputs, tmp_path, capsys):
     assert (result, checks, check.result) == ("flaky", 1, "flaky")
     assert [(step.ROOT / path).is_file() for path in check.outputs] == [True] * (1 + full.RERUNS)
     assert "for the first time" in (step.ROOT / check.outputs[0]).read_text()
-    assert "run 3 of it, by itself" in capsys.readouterr().out
+    assert "run 3 of it, alone" in capsys.readouterr().out
 
 
 def test_check_that_always_fails_is_failed(outputs):

@@ -136,30 +136,30 @@ class Everything:
         if self.user.answers_again(time.monotonic(), RECOVERED) is None:
             raise TestbedError(f"the guest with the device is unreachable: {self.user.why}: {self.device.process.text()[-2000:]}")
 
-    def kill(self, who):
-        if who == "gids":
+    def kill(self, name):
+        if name == "gids":
             self.tables.kill()
         else:
-            self.lab.kill(getattr(self, who).process if who in ("exporter", "device") else getattr(self.lab, who))
+            self.lab.kill(getattr(self, name).process if name in ("exporter", "device") else getattr(self.lab, name))
 
-    def start(self, who):
-        if who == "gids":
+    def start(self, name):
+        if name == "gids":
             self.tables.start()
-        elif who == "exporter":
+        elif name == "exporter":
             self.exporter = Exporter(self.lab, port=self.exporter.port)
             self.lab.processes.append(self.exporter.process)
-        elif who == "device":
+        elif name == "device":
             self.device = device.Device(self.lab)
             self.lab.processes.append(self.device.process)
         else:
-            getattr(self.lab, f"start_{who}")()
+            getattr(self.lab, f"start_{name}")()
 
-    def recovery(self, who, begin):
+    def recovery(self, name, begin):
         """Returns the seconds until each function has recovered, or None after a timeout."""
-        size = 0 if who == "fabric" else len(self.lab.fabric.text())
+        size = 0 if name == "fabric" else len(self.lab.fabric.text())
         again = {"packets": recovery(self.lab, begin, RECOVERED), "exporter": answers_again(self.exporter, begin, RECOVERED),
                  "GID reader": self.tables.known_again(begin, RECOVERED), "guest": self.user.answers_again(begin, RECOVERED)}
-        if who in ("fabric", "device"):
+        if name in ("fabric", "device"):
             again["port"] = device.fabric_sees(self.lab, begin, size, RECOVERED)
         return again
 
@@ -167,7 +167,7 @@ class Everything:
 def kills(args):
     """Kills `args.number` processes, one at a time, and checks that everything recovers."""
     chance, wrong = random.Random(args.seed), []
-    took = {who: [] for who in Everything.names}
+    took = {name: [] for name in Everything.names}
     shm = set(os.listdir("/dev/shm"))
     lab, tables, everything = KillTopology(args), None, None
     try:
@@ -179,21 +179,21 @@ def kills(args):
                    for number, (netns, target) in enumerate(((ETH, IB_IP), (IB, ETH_IP), (ETH, device.IP)))]
         for n in range(1, args.number + 1):
             time.sleep(chance.uniform(0.0, 1.5))
-            who = chance.choice(list(took))
-            everything.kill(who)
-            wrong += [f"kill {n} ({who}): {what}" for what in tables.wrong(maintained=False)]
+            name = chance.choice(list(took))
+            everything.kill(name)
+            wrong += [f"kill {n} ({name}): {what}" for what in tables.wrong(maintained=False)]
             tables.change()
             time.sleep(0.1)
             begin = time.monotonic()
-            everything.start(who)
-            again = everything.recovery(who, begin)
+            everything.start(name)
+            again = everything.recovery(name, begin)
             if None in again.values():
                 what = ", ".join(name for name, seconds in again.items() if seconds is None)
-                wrong.append(f"kill {n} ({who}): {what} not recovered within {RECOVERED} s ({everything.user.why})")
+                wrong.append(f"kill {n} ({name}): {what} not recovered within {RECOVERED} s ({everything.user.why})")
                 lab.print_diagnostics()
                 break
-            took[who].append(max(again.values()))
-            wrong += [f"kill {n} ({who}): {what}" for what in (*on_disk(lab, wholes), *tables.wrong(maintained=True))]
+            took[name].append(max(again.values()))
+            wrong += [f"kill {n} ({name}): {what}" for what in (*on_disk(lab, wholes), *tables.wrong(maintained=True))]
             # The captures of earlier lives are checked.
             for path in (path for life, paths in lab.captures().items() if life < lab.number for path in paths):
                 path.unlink()
@@ -210,8 +210,8 @@ def kills(args):
             tables.close()
         lab.close()
     left = sorted(set(os.listdir("/dev/shm")) - shm)
-    of_each = {who: {"kills": len(all_of), "median": round(sorted(all_of)[len(all_of) // 2], 2), "longest": round(max(all_of), 2)}
-               for who, all_of in took.items() if all_of}
+    of_each = {name: {"kills": len(all_of), "median": round(sorted(all_of)[len(all_of) // 2], 2), "longest": round(max(all_of), 2)}
+               for name, all_of in took.items() if all_of}
     recovered = sum(map(len, took.values()))
     ok = not wrong and not left and recovered == args.number
     return report("kills", ok, seed=args.seed, recovered=recovered, recovered_seconds=of_each, within=RECOVERED, wrong=wrong[:10],
