@@ -10,7 +10,7 @@ from runner.step import Step
 pytestmark = pytest.mark.core
 
 FAILS_ONCE = "test -e {0} && exit; touch {0}; echo 'error: for the first time'; exit 1"
-# What nextest and pytest report of one failed check among others.
+# Reports of nextest and pytest with one failed check among others.
 NEXTEST_LOG = """\
         PASS [   0.012s] (1/3) cm table::tests::one
         FAIL [   0.034s] (2/3) cm table::tests::timing::two
