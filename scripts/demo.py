@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Carries packets between an Ethernet host and an InfiniBand host through the gateway, on this machine.
 
-One network namespace holds an Ethernet host (veth, MTU 1500), one an InfiniBand host (a TUN interface of the software fabric,
-IP MTU 65520), one the gateway. Both hosts are in one IP subnet, and everything between them goes through the gateway. The demo fails
-only if a check fails; no check has a limit on rate or time.
+One network namespace holds an Ethernet host (veth, MTU 1500), one an InfiniBand host (a TUN interface of the
+software fabric, IP MTU 65520), one the gateway. Both hosts are in one IP subnet, and everything between them
+goes through the gateway. The demo fails only if a check fails; no check has a limit on rate or time.
 """
 
 import argparse
@@ -30,7 +30,7 @@ PROGRESS = 15
 
 
 class DemoTopology(Topology):
-    """The plain topology, with captures if they are asked for and hugepages that the supervisor has reserved."""
+    """The plain topology, with optional captures and with hugepages that the supervisor has reserved."""
 
     hugepages_reserved = False
 
@@ -42,16 +42,16 @@ class DemoTopology(Topology):
 
 
 class Demo:
-    """The checks, a line each as they are made, and the figures for the table at the end."""
+    """The checks, which print a line each, and the measurements for the table at the end."""
 
     def __init__(self, topology, args):
         self.topology, self.args = topology, args
-        self.checks, self.figures = [], []
+        self.checks, self.measurements = [], []
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         self.ok, self.bad = ("\033[32mok\033[0m", "\033[31mFAILED\033[0m") if colour else ("ok", "FAILED")
 
     def check(self, name, title, body):
-        """Runs a check, which returns whether all is well, a short text, and values for the JSON document."""
+        """Runs a check, which returns whether it passed, a short text, and values for the JSON document."""
         self.topology.check_alive()
         try:
             ok, text, values = body()
@@ -61,8 +61,8 @@ class Demo:
         print(f"  {self.ok if ok else self.bad}  {title:<38} {text}", flush=True)
         return ok
 
-    def figure(self, title, value):
-        self.figures.append((title, value))
+    def measured(self, title, value):
+        self.measurements.append((title, value))
 
     # -- the checks
 
@@ -79,11 +79,11 @@ class Demo:
 
         self.topology.wait_for("the first packet through the gateway", through)
         seconds = round(time.monotonic() - self.topology.started_at, 1)
-        self.figure("start to first packet", f"{seconds} s")
+        self.measured("start to first packet", f"{seconds} s")
         return True, f"{seconds} s after the start", {"seconds": seconds}
 
     def addresses(self):
-        """Both sides have each other's address in the other's form, through the gateway's translation."""
+        """Each side has the translated address of the other side's host."""
         t = self.topology
         run("ip", "neigh", "flush", "all", netns=t.eth)
         ping(t.eth, IB_IP, 56, count=2)
@@ -106,7 +106,7 @@ class Demo:
         return small["ok"] and large["ok"], text, {"small": small, "large": large}
 
     def fragments(self):
-        """One packet each way that takes several frames; the Ethernet port's kernel or the host reassembles it."""
+        """Sends a packet of several frames in each direction."""
         t = self.topology
         got = {}
         for direction, netns, target in (("to_infiniband", t.eth, IB_IP), ("to_ethernet", t.ib, ETH_IP)):
@@ -117,18 +117,18 @@ class Demo:
         sent = send_file(self.topology, from_ns, to_ns, target)
         gigabits = sent["bytes"] * 8e-9 / max(sent["seconds"], 1e-3)
         same = "equal" if sent["sha256_sent"] == sent["sha256_received"] else "DIFFERENT"
-        self.figure(f"file, {direction}", f"{gigabits:.2f} Gbit/s")
+        self.measured(f"file, {direction}", f"{gigabits:.2f} Gbit/s")
         return sent["ok"], f"{FILE_BYTES >> 20} MiB, SHA-256 {same}", sent
 
     def throughput(self, direction, from_ns, to_ns, target):
         got = iperf(self.topology, from_ns, to_ns, target, self.args.seconds)
         retransmitted = 100 * got["retransmits"] / max(1, got["segments"])
         gigabits = f"{got['bits_per_second'] * 1e-9:.2f} Gbit/s"
-        self.figure(f"TCP, {direction}", f"{gigabits}, {retransmitted:.2f} % of the segments retransmitted")
+        self.measured(f"TCP, {direction}", f"{gigabits}, {retransmitted:.2f} % of the segments retransmitted")
         return got["bits_per_second"] > 0, gigabits, got
 
     def connected_mode(self, before):
-        """Traffic since `before` went over connections; a busy machine may lose one for a while, and packets then go by UD."""
+        """Traffic since `before` used connections, or UD while a busy machine lost one."""
         after = traffic(self.topology)
         rc, ud = ("ib_rc_transmit", "ib_rc_receive"), ("ib_ud_unicast_transmit", "ib_ud_unicast_receive")
         moved = {k: packets(after, k) - packets(before, k) for k in rc + ud}
@@ -151,16 +151,16 @@ class Demo:
         before, begin = cpu_seconds(pid), time.monotonic()
         time.sleep(3)
         share = (cpu_seconds(pid) - before) / (time.monotonic() - begin)
-        self.figure("CPU of the idle gateway", f"{100 * share:.1f} % of a core")
+        self.measured("CPU of the idle gateway", f"{100 * share:.1f} % of a core")
 
     def run(self):
         t, args = self.topology, self.args
         self.check("start_to_first_packet", "first packet", self.first_packet)
-        self.check("arp", "address resolution, both ways", self.addresses)
+        self.check("arp", "address resolution, both directions", self.addresses)
         self.check("ping_eth_to_ib", f"ping, {TO_IB}", lambda: self.pings(t.eth, IB_IP))
         self.check("ping_ib_to_eth", f"ping, {TO_ETH}", lambda: self.pings(t.ib, ETH_IP))
         if t.data_room:
-            self.check("ping_fragments", "fragments, both ways", self.fragments)
+            self.check("ping_fragments", "fragments, both directions", self.fragments)
         t.wait_connected()
         before = traffic(t)
         self.check("file_eth_to_ib", f"file, {TO_IB}", lambda: self.file(TO_IB, t.eth, t.ib, IB_IP))
@@ -177,14 +177,14 @@ class Demo:
             self.check("no_leak", "stop", self.stopped)
 
     def shell(self):
-        """A shell in which the hosts are up, until it exits."""
+        """Runs a shell while the hosts are up."""
         t = self.topology
         ctl = f"--socket {t.socket}"
         print(f"""
-The network is up. Leave this shell to remove it.
+The network is up. Exit this shell to remove it.
 
   ip netns exec {t.eth} ping {IB_IP}                  from the Ethernet host to the InfiniBand host
-  ip netns exec {t.ib} ping {ETH_IP}                  and back
+  ip netns exec {t.ib} ping {ETH_IP}                  from the InfiniBand host to the Ethernet host
   ip netns exec {t.eth} tcpdump -ni eth0 -c 10 arp or icmp   capture on the Ethernet wire (start a ping with &)
   ipoib-fwd ctl {ctl} stats        counters; also: links, neighbours, connections, help
   ipoib-fwd top {ctl}              live view
@@ -230,7 +230,7 @@ def build():
 def arguments():
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", metavar="FILE", help="write the checks and their values to FILE")
-    parser.add_argument("--seconds", metavar="N", type=int, default=5, help="seconds of iperf3 each way (default 5)")
+    parser.add_argument("--seconds", metavar="N", type=int, default=5, help="seconds of iperf3 in each direction (default 5)")
     parser.add_argument("--shell", action="store_true", help="keep the network up after the checks and open a shell in it")
     parser.add_argument("--workers", metavar="N", type=int, default=1, help="worker lcores, which share the processors (default 1)")
     ethport.add_option(parser, ethport.AF_PACKET.kind)
@@ -245,23 +245,23 @@ def arguments():
     if args.workers > 1 and args.port == ethport.AF_XDP.kind:
         parser.error("--port af-xdp takes one worker: an AF_XDP socket owns a queue of the interface, and veth has one here")
     args.keep |= args.capture
-    # Paths are relative to where the user is, and not to the tree.
+    # Paths are relative to the directory of the user, not to the tree.
     called_from = Path(os.environ.get("CALLED_FROM", "."))
     args.json, args.bin = (path and str((called_from / path).resolve()) for path in (args.json, args.bin))
     if args.json and not Path(args.json).parent.is_dir():
-        parser.error(f"--json: there is no directory {Path(args.json).parent}")
+        parser.error(f"--json: no such directory: {Path(args.json).parent}")
     return args
 
 
 def demonstrate(args, hugepages):
-    """The demo itself, in namespaces of its own; returns the exit code."""
+    """Runs the demo in its own namespaces; returns the exit code."""
     interruptible()
-    # Files end with the namespaces, too: this /dev/shm is private.
+    # This /dev/shm is private, so files disappear with the namespaces.
     tempfile.tempdir = None if args.keep else "/dev/shm"
     port = ethport.choose(args.port, ethport.AF_PACKET.kind, lambda text: print(f"  note  {text}"))
     topology = DemoTopology(args.bin or ROOT / "target/release", tag="demo", keep=args.keep)
     topology.hugepages_reserved, topology.captured, topology.workers = hugepages, args.capture, args.workers
-    # Buffers for more workers would not fit the memory that is asked for.
+    # Buffers for more workers would not fit the reserved memory.
     topology.data_room = 8192 if args.workers <= 2 else None
     topology.use(port)
     demo, error = Demo(topology, args), None
@@ -287,7 +287,7 @@ def demonstrate(args, hugepages):
     if failed:
         print(f"demo: failed: {', '.join(failed)}", file=sys.stderr)
         return 1
-    print("\n" + "\n".join(f"  {title:<30} {value}" for title, value in demo.figures))
+    print("\n" + "\n".join(f"  {title:<30} {value}" for title, value in demo.measurements))
     print(f"""
 It works: all {len(demo.checks)} checks passed.
 
@@ -301,7 +301,7 @@ It works: all {len(demo.checks)} checks passed.
 def main():
     args = arguments()
     if os.geteuid() != 0:
-        sys.exit("demo: it creates network namespaces, which needs root. Run: sudo scripts/demo")
+        sys.exit("demo: network namespaces need root. Run: sudo scripts/demo")
     try:
         interruptible()
         if not args.bin:

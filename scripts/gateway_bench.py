@@ -1,19 +1,25 @@
 #!/usr/bin/env python3
-"""The whole gateway beside its peers: iperf3 between two hosts, through what stands between them.
+"""Benchmarks of the whole gateway and its peers: iperf3 between two hosts, through a device under test.
 
-gateway-tcp   TCP, one and eight streams, both ways
+gateway-tcp   TCP, one and eight streams, in both directions
 gateway-udp   datagrams of 1,400 bytes, as fast as iperf3 sends them
 gateway-pps   datagrams of 18 bytes
-gateway-idle  what it takes of a processor while nothing comes, and pings twenty times a second after that; its workers rest (sleep)
+gateway-idle  processor time without traffic, then 20 pings a second; the workers sleep when idle
 gateway-connections
-              connections that the gateway makes and accepts, a second: 1,000 hosts on one port of the fabric (ibcrowd)
+              connections that the gateway opens and accepts per second: 1,000 hosts on one port of the fabric
+              (ibcrowd)
 
-What stands between is the gateway (the demo's topology: net_af_packet on a veth, ibfab), dpdk-testpmd in mode io between two ports of that
-kind, and Linux routing, all with the same offloads, none. They take turns, there and back again. Beside each rate stand the processor
-time of each process for a packet, all of it, its own (user) and what the kernel took for it, iperf3's at both ends, how busy the machine
-was, and where packets were lost: in the kernel's rings of af_packet or AF_XDP, in the gateway, at the interfaces. Connections and idleness
-have no peer. With --port both, gateway and dpdk-testpmd run with either kind of port, all in turn. With --older, the gateway of another
-build takes turns with all of them, to see what an upgrade does to one's traffic: figures have the ratio to it.
+The devices under test are the gateway (the demo's topology: net_af_packet on a veth, ibfab), dpdk-testpmd in
+mode io between two ports of the same kind, and Linux routing. None of them uses offloads. They alternate, in
+forward and then in reverse order.
+
+Each rate comes with the processor time per packet of each process (total, user, kernel) and of iperf3 at both
+ends, and with the load of the machine. Lost packets are counted in the kernel's rings of AF_PACKET or AF_XDP,
+in the gateway, and at the interfaces.
+
+The connection and idle benchmarks have no peer. With --port both, the gateway and dpdk-testpmd alternate
+between both kinds of ports. With --older, the gateway of another build alternates with all of them, and the
+results have the ratio to it: this shows the effect of an upgrade.
 """
 
 import argparse
@@ -37,20 +43,20 @@ from testbed.rings import Rings
 from testbed.topology import ETH_IP, GW_IP, IB_IP, PREFIX, Topology
 from testbed.traffic import ping
 
-# The network namespaces of the topologies: a run is alone in a mount namespace, so their names are always the same.
+# Network namespaces of the topologies. A run has its own mount namespace, so fixed names do not collide.
 TAG = "bench"
 ETH, GW, IB = f"{TAG}-eth", f"{TAG}-gw", f"{TAG}-ib"
-# The kind of Ethernet port: docs/dev/optimization-log.md has the reasons.
+# The kind of Ethernet port; docs/dev/optimization-log.md gives the reasons.
 PORT = ethport.AF_PACKET.kind
 STREAMS = ("gateway-tcp", "gateway-udp", "gateway-pps")
 NAMES = (*STREAMS, "gateway-idle", "gateway-connections")
-# Of gateway-idle: pings of a run, and seconds between them.
+# Pings of a gateway-idle run, and seconds between them.
 PINGS, BETWEEN = 100, 0.05
-# Of --port: gateway and dpdk-testpmd with each kind of ports, in turn.
+# Value of --port: the gateway and dpdk-testpmd with each kind of ports, alternately.
 BOTH = "both"
-# What --older must have.
+# Programs that the directory of --older must contain.
 PROGRAMS = ("ipoib-fwd", "ibfab")
-# Units of figures that have no ratio: they count what should be none.
+# Units of results without a ratio: counts that should be zero.
 COUNTS = ("packets", "segments")
 ROUTED_IP = "10.78.0.2"
 # The processor of the only worker lcore.
@@ -58,12 +64,12 @@ WORKER = 1
 
 
 def thread_seconds(task):
-    """Processor time of a thread: the kernel's nanoseconds, as its ticks are coarse."""
+    """Returns the processor time of a thread, by the kernel's nanoseconds: its ticks are coarse."""
     return int((task / "schedstat").read_text().split()[0]) / 1e9
 
 
 class BenchTopology(Topology):
-    """A topology with the programs of a build, and an Ethernet port of a kind."""
+    """A topology with the programs of one build and one kind of Ethernet port."""
 
     def __init__(self, args):
         super().__init__(args.bin, tag=TAG)
@@ -71,13 +77,17 @@ class BenchTopology(Topology):
 
 
 class GatewayTopology(BenchTopology):
-    """The demo's, with the host's send queue as long as a TCP sender's window: what a shorter one drops has been paid for until there."""
+    """The topology of the demo, with a send queue of the host as long as a TCP sender's window.
+
+    A shorter queue would drop packets that have already cost processor time.
+    """
 
     name, target = "gateway", IB_IP
     data_room = 8192
-    # Send queues of 2,048 entries take memory, so that there are fewer connections.
+    # Send queues of 2,048 entries need memory, so the maximum of connections is lower.
     more_of_infiniband = "max-connections = 256\nconnection-send-depth = 2048\n"
-    # ibfab stands for a fabric and a host, which take nothing of the worker's processor: on it both have half of what they have beside it.
+    # ibfab represents a fabric and a host, which do not use the worker's processor. On the same processor,
+    # both would get half of it.
     is_apart = True
 
     def __init__(self, args):
@@ -102,18 +112,18 @@ class GatewayTopology(BenchTopology):
 
 
 class ConnectionsTopology(GatewayTopology):
-    """The demo's, and hosts on a port of the fabric of their own, each of which has a connection from the gateway and one to it."""
+    """The topology of the demo, with a port of hosts that each have a connection in each direction."""
 
     hosts = 1000
-    # Half of the places are for connections that hosts open, and one port may have a quarter of those.
+    # Half of the connections are for those that hosts open, and one port may have a quarter of these.
     more_of_infiniband = f"max-connections = {8 * hosts + 60}\n"
-    # Who works here is the control lcore, on another processor than the worker's.
+    # The load is on the control lcore, which has another processor than the worker.
     is_apart = False
 
     def use(self, port):
         super().use(port)
         if port is ethport.AF_PACKET:
-            # Frames to all of them at once.
+            # Room for a burst of frames to all hosts.
             self.vdev += ",framecnt=4096"
 
     def fabric_config(self):
@@ -138,24 +148,24 @@ class ConnectionsTopology(GatewayTopology):
             self.wait_for("connections", lambda: min(self.live_connections().values()) >= self.hosts)
 
     def live_connections(self):
-        """The number of live connections by direction."""
+        """Returns the number of live connections by direction."""
         live = [c for c in self.ctl("connections")["connections"] if c["state"] == "live"]
         return {"passive": sum(c["passive"] for c in live), "active": sum(not c["passive"] for c in live)}
 
     def control_seconds(self):
-        """Processor time of the control lcore, which is the program's first thread."""
+        """Returns the processor time of the control lcore, which is the first thread of the program."""
         pid = self.gateway.pid
         return thread_seconds(Path(f"/proc/{pid}/task/{pid}"))
 
 
 class OlderTopology(GatewayTopology):
-    """The demo's, with programs of another build."""
+    """The gateway's topology with the programs of another build."""
 
     name = "older"
 
 
 class OlderConnectionsTopology(ConnectionsTopology):
-    """The same."""
+    """The connections topology with the programs of another build."""
 
     name = "older"
 
@@ -164,7 +174,7 @@ OLDER = (OlderTopology, OlderConnectionsTopology)
 
 
 class PeerTopology(BenchTopology):
-    """Two veths, and something between them."""
+    """Two veth pairs with a peer between them."""
 
     def namespaces_up(self):
         super().namespaces_up()
@@ -185,7 +195,7 @@ class PeerTopology(BenchTopology):
 
 
 class TestpmdTopology(PeerTopology):
-    """dpdk-testpmd, mode io."""
+    """dpdk-testpmd in mode io."""
 
     name, target = "testpmd", IB_IP
 
@@ -203,7 +213,7 @@ class TestpmdTopology(PeerTopology):
 
 
 class RoutingTopology(PeerTopology):
-    """The kernel, which works in whoever sends."""
+    """Linux routing; it runs in the context of the sender."""
 
     name, target = "routing", ROUTED_IP
 
@@ -217,7 +227,7 @@ class RoutingTopology(PeerTopology):
 
 
 def interface_drops():
-    """Frames that interfaces of the three namespaces dropped."""
+    """Returns the frames that interfaces of the three namespaces dropped."""
     drops = {}
     for netns in (ETH, GW, IB):
         for link in json.loads(run("ip", "-j", "-s", "link", netns=netns).stdout):
@@ -227,49 +237,50 @@ def interface_drops():
     return drops
 
 
-def iperf(lab, words, seconds, back):
+def iperf(lab, options, seconds, back):
     server = Process("iperf3", ["iperf3", "-s", "-1"], IB, lab.dir / "iperf3.log")
     try:
         lab.wait_for("iperf3's server", lambda: run("ss", "-Hltn", "sport", "=", ":5201", netns=IB).stdout.strip())
-        done = run("iperf3", "-J", "-c", lab.target, "-t", seconds, *words, *(["-R"] if back else []), netns=ETH, timeout=seconds + 40)
+        done = run("iperf3", "-J", "-c", lab.target, "-t", seconds, *options, *(["-R"] if back else []), netns=ETH, timeout=seconds + 40)
         return json.loads(done.stdout)["end"]
     finally:
         server.stop(2)
 
 
 def arrived(netns, dev):
-    """Packets that an interface has handed to its host."""
+    """Returns the packets that an interface has delivered to its host."""
     return json.loads(run("ip", "-j", "-s", "link", "show", dev, netns=netns).stdout)[0]["stats64"]["rx"]["packets"]
 
 
 def machine_seconds():
-    """Processor time of the whole machine, and of that what it had nothing to do in (idle, iowait)."""
+    """Returns the processor time of the machine, and its idle part (idle, iowait)."""
     ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return sum(ticks), ticks[3] + ticks[4]
 
 
 def measure(lab, name, seconds, add):
-    """One benchmark through one lab; `add` takes part, unit and value."""
+    """Runs a benchmark through a lab; `add` takes part, unit and value."""
     for streams in (1, 8):
-        for way, back in (("eth-ib", False), ("ib-eth", True)):
-            words = ["-P", streams]
+        for direction, back in (("eth-ib", False), ("ib-eth", True)):
+            options = ["-P", streams]
             if name != "gateway-tcp":
-                words += ["-u", "-b", 0, "-l", 1400 if name == "gateway-udp" else 18]
+                options += ["-u", "-b", 0, "-l", 1400 if name == "gateway-udp" else 18]
             far = (ETH, "eth0") if back else (IB, "ib0")
             processes = lab.busy()
             rings = {k: Rings(pid) for k, pid in processes.items()}
             before, came = {k: cpu_split(pid) for k, pid in processes.items()}, arrived(*far)
             lost = collections.Counter(lab.lost()) + collections.Counter(interface_drops())
             all_before, idle_before = machine_seconds()
-            end = iperf(lab, words, seconds, back)
+            end = iperf(lab, options, seconds, back)
             all_after, idle_after = machine_seconds()
-            part = f"{way}-{streams}"
+            part = f"{direction}-{streams}"
             if name == "gateway-tcp":
                 packets = end["sum_received"]["bytes"] / 1448
                 add(part, "Gbit/s", end["sum_received"]["bits_per_second"] / 1e9)
                 add(f"{part}.retransmits", "segments", end["sum_sent"].get("retransmits", 0))
             else:
-                # Those that came out at the far host's interface: what its program was too slow for has been carried, too.
+                # Packets at the far host's interface: the gateway also carried those that iperf3 was too slow
+                # for.
                 packets = arrived(*far) - came
                 add(part, "kpps", packets / end["sum"]["seconds"] / 1e3)
                 add(f"{part}.lost", "percent", end["sum"]["lost_percent"])
@@ -277,7 +288,7 @@ def measure(lab, name, seconds, add):
                 user, kernel = (now - then for now, then in zip(cpu_split(pid), before[k]))
                 add_cpu(add, f"{part}.cpu.{k}", user, kernel, packets)
                 add(f"{part}.ring-drops.{k}", "packets", rings[k].losses())
-            # In percent of the time that iperf3 itself measured; the far end's are the remote ones.
+            # In percent of the time that iperf3 measured; "remote" is the far end.
             for k, end_of in (("iperf3-sends", "remote" if back else "host"), ("iperf3-receives", "host" if back else "remote")):
                 user, kernel = (end["cpu_utilization_percent"][f"{end_of}_{kind}"] / 100 * seconds for kind in ("user", "system"))
                 add_cpu(add, f"{part}.cpu.{k}", user, kernel, packets)
@@ -292,18 +303,18 @@ def add_cpu(add, part, user, kernel, packets):
 
 
 def idle(lab, seconds, add):
-    """What programs take while nothing comes, and how long an answer takes after that."""
+    """Measures processor time without traffic, then the round-trip time of pings."""
     def used():
         return {name: sum(thread_seconds(task) for task in Path(f"/proc/{pid}/task").iterdir()) for name, pid in lab.busy().items()}
 
-    # Questions of the start, and what answers them, are over.
+    # Queries of the start and their answers have passed.
     time.sleep(2)
     before, begin = used(), time.monotonic()
     time.sleep(seconds)
     took = time.monotonic() - begin
     for name, cpu in used().items():
         add(f"cpu.{name}", "percent", 100 * (cpu - before[name]) / took)
-    # Each finds the gateway at rest. An answer that is not there is as late as ping waits for it.
+    # Each ping wakes an idle gateway. A missing answer counts as the timeout of ping.
     text = run("ping", "-n", "-c", PINGS, "-i", BETWEEN, "-W", 1, lab.target, netns=ETH, check=False, timeout=60).stdout
     times = sorted(float(ms) for ms in re.findall(r"time=([0-9.]+) ms", text))
     times += [1000.0] * (PINGS - len(times))
@@ -317,28 +328,28 @@ def machine():
 
 
 def peer_of(lab):
-    """Who takes turns with a gateway: dpdk-testpmd with the same kind of ports."""
+    """Returns the peer of a gateway: dpdk-testpmd with the same kind of ports."""
     return lab.replace("gateway", "testpmd", 1) if lab.startswith("gateway") else None
 
 
 def older_of(lab):
-    """The same with --older's programs."""
+    """Returns the lab with the programs of --older."""
     return lab.replace("gateway", OlderTopology.name, 1) if lab.startswith("gateway") else None
 
 
 def report(values):
-    """Rows as the other benchmarks have them; the peer of the gateway's rates is testpmd, and beside it stands the older gateway."""
+    """Returns rows like those of the other benchmarks, with testpmd and the older gateway as peers."""
     rows = []
     for (name, lab, part, unit), got in values.items():
         peer = values.get((name, peer_of(lab), part, unit)) if unit in ("Gbit/s", "kpps") else None
         middle = statistics.median(got)
-        beside = statistics.median(peer) if peer else None
+        peer_middle = statistics.median(peer) if peer else None
         older = values.get((name, older_of(lab), part, unit))
         before = statistics.median(older) if older else None
         rows.append({"name": f"{name}.{lab}.{part}", "unit": unit, "min": min(got), "median": middle, "max": max(got), "runs": len(got),
                      "peer": "dpdk-testpmd io, the same ports" if peer else None, "peer_min": min(peer) if peer else None,
-                     "peer_median": beside, "peer_max": max(peer) if peer else None, "peer_runs": len(peer) if peer else None,
-                     "ratio": middle / beside if beside else None,
+                     "peer_median": peer_middle, "peer_max": max(peer) if peer else None, "peer_runs": len(peer) if peer else None,
+                     "ratio": middle / peer_middle if peer_middle else None,
                      "older_min": min(older) if older else None, "older_median": before, "older_max": max(older) if older else None,
                      "older_runs": len(older) if older else None,
                      "older_ratio": middle / before if before and unit not in COUNTS else None})
@@ -353,33 +364,32 @@ def one_run(args, topology_class, port, values):
     programs = args.older if topology_class in OLDER else args.bin
     lab = topology_class(argparse.Namespace(bin=programs, hosts=args.bin, port=port))
     both = args.port == BOTH and topology_class in (GatewayTopology, OlderTopology, TestpmdTopology)
-    who = f"{lab.name}-{port.kind}" if both else lab.name
+    name_of_lab = f"{lab.name}-{port.kind}" if both else lab.name
     try:
         lab.start()
         lab.ready()
         if isinstance(lab, ConnectionsTopology):
-            lab.measure(lambda part, unit, value: values["gateway-connections", who, part, unit].append(round(value, 4)))
+            lab.measure(lambda part, unit, value: values["gateway-connections", name_of_lab, part, unit].append(round(value, 4)))
             return
-        # First: with traffic behind it, it would be looked at while connections and answers of that are done with.
+        # Idle comes first: after traffic, the gateway would still be closing connections.
         if "gateway-idle" in args.names:
-            idle(lab, args.seconds, lambda part, unit, value: values["gateway-idle", who, part, unit].append(round(value, 4)))
+            idle(lab, args.seconds, lambda part, unit, value: values["gateway-idle", name_of_lab, part, unit].append(round(value, 4)))
         for name in streams(args.names):
             measure(lab, name, args.seconds,
-                    lambda part, unit, value, name=name: values[name, who, part, unit].append(round(value, 4)))
+                    lambda part, unit, value, name=name: values[name, name_of_lab, part, unit].append(round(value, 4)))
     except (TestbedError, KeyError) as error:
         if not isinstance(lab, OLDER):
             raise
-        what = f"no {error} in what it tells" if isinstance(error, KeyError) else error
+        what = f"its answers lack {error}" if isinstance(error, KeyError) else error
         raise TestbedError(f"--older {programs} cannot be compared: {what}\n"
-                           "bench: it is started and asked as this version's demo (scripts/demo) is, with the same configuration and "
-                           "options: a version that does not know them is too old; name the programs of a later one, or leave "
-                           "--older out") from None
+                           "bench: it runs with the configuration and the options of this version's demo (scripts/demo). A version "
+                           "that does not know them is too old: name the programs of a later one, or omit --older") from None
     finally:
         lab.close()
 
 
-def turns(args, ports):
-    """Who runs in each round, with which ports."""
+def labs_of_round(args, ports):
+    """Returns the labs of each round with their ports."""
     labs = []
     if streams(args.names) or "gateway-idle" in args.names:
         gateways = (GatewayTopology, OlderTopology) if args.older else (GatewayTopology,)
@@ -403,20 +413,20 @@ def ports_of(args):
 
 def main():
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES) + "; all if none is named")
-    parser.add_argument("--json", metavar="FILE", help="write the results to FILE, too")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES) + " (default: all)")
+    parser.add_argument("--json", metavar="FILE", help="also write the results to FILE")
     parser.add_argument("--plots", metavar="DIR", help="write a plot of each benchmark as SVG into DIR")
-    parser.add_argument("--quick", action="store_true", help="two runs of a second each, which tell nothing but that it works")
+    parser.add_argument("--quick", action="store_true", help="two runs of one second each, which only show that the benchmark works")
     parser.add_argument("--port", choices=[*sorted(ethport.KINDS), BOTH],
-                        help=f"kind of the Ethernet ports of gateway and dpdk-testpmd, or both in turn (default {PORT})")
-    parser.add_argument("--runs", type=int, help="runs of each, in turn (default 10)")
-    parser.add_argument("--seconds", type=int, help="seconds of each iperf3 (default 3)")
-    parser.add_argument("--bin", metavar="DIR", default="target/release", help="where the programs are")
-    parser.add_argument("--older", metavar="DIR", help="where another build's programs are, whose gateway takes turns with the others")
+                        help=f"kind of the Ethernet ports of gateway and dpdk-testpmd, or both alternately (default {PORT})")
+    parser.add_argument("--runs", type=int, help="number of alternating runs of each (default 10)")
+    parser.add_argument("--seconds", type=int, help="seconds of each run of iperf3 (default 3)")
+    parser.add_argument("--bin", metavar="DIR", default="target/release", help="directory of the programs (default target/release)")
+    parser.add_argument("--older", metavar="DIR", help="directory of another build, whose gateway alternates with the others")
     args = parser.parse_args()
     unknown = [name for name in args.names if name not in NAMES]
     if unknown:
-        parser.error(f"no benchmark is called {', '.join(unknown)}: there are {', '.join(NAMES)}")
+        parser.error(f"unknown benchmark {', '.join(unknown)}; the benchmarks are {', '.join(NAMES)}")
     args.names = args.names or list(NAMES)
     missing = [program for program in PROGRAMS if not (Path(args.older) / program).is_file()] if args.older else None
     if missing:
@@ -428,13 +438,13 @@ def main():
         parser.error("--runs takes 1 to 1000, --seconds 1 to 600")
     interruptible()
     values = collections.defaultdict(list)
-    # Of others: later it is this program's own.
+    # Load of other programs: from here on the benchmark adds its own.
     load = os.getloadavg()[0]
     try:
         isolate()
     except TestbedError as error:
         sys.exit(f"bench: {error}")
-    labs = turns(args, ports_of(args))
+    labs = labs_of_round(args, ports_of(args))
     print(machine(), flush=True)
     try:
         for number in range(1, runs + 1):
@@ -449,14 +459,14 @@ def main():
     rows = report(values)
     print(f"{'name':58} {'runs':>4} {'min':>10} {'median':>10} {'max':>10}  unit")
     for row in rows:
-        beside = f"  ratio {row['ratio']:.3f}" if row["ratio"] else ""
+        ratios = f"  ratio {row['ratio']:.3f}" if row["ratio"] else ""
         if row["older_ratio"]:
-            beside += f"  older {row['older_min']:.3f} / {row['older_median']:.3f} / {row['older_max']:.3f}, ratio {row['older_ratio']:.3f}"
-        print(f"{row['name']:58} {row['runs']:>4} {row['min']:>10.3f} {row['median']:>10.3f} {row['max']:>10.3f}  {row['unit']}{beside}")
+            ratios += f"  older {row['older_min']:.3f} / {row['older_median']:.3f} / {row['older_max']:.3f}, ratio {row['older_ratio']:.3f}"
+        print(f"{row['name']:58} {row['runs']:>4} {row['min']:>10.3f} {row['median']:>10.3f} {row['max']:>10.3f}  {row['unit']}{ratios}")
     if args.quick:
-        print("quick: too few and too short runs to tell anybody of; they show that it works")
+        print("quick: the runs are too few and too short for results; they only show that the benchmark works")
     if load > 0.5:
-        print(f"warning: load average {load:.2f} at the beginning: the figures are disturbed; ratios less so, as runs take turns")
+        print(f"warning: load average {load:.2f} at the start disturbs the values, and the ratios less so, as the runs alternate")
     about = f"{'quick, ' if args.quick else ''}{runs} runs of {args.seconds} s, {machine()}, load average {load:.1f}"
     results = {"machine": machine(), "seconds": args.seconds, "quick": args.quick, "load": load, "results": rows}
     results = json.dumps({**results, "about": about}, indent=2) + "\n"

@@ -1,8 +1,8 @@
 """Fixtures of the end-to-end tests.
 
-A test asks for a topology: `gateway` for the plain one, or `start(CLASS)` for one of its own. Each has network namespaces, a
-directory and names of its own. After the test the gateway is stopped, must account for all its buffers, and nothing may be left on
-the machine.
+A test requests a topology: the plain one by `gateway`, or another one by `start(CLASS)`. Each has
+network namespaces, a directory and names of its own. After the test the gateway is stopped, must account for
+all its buffers, and nothing may be left on the machine.
 """
 
 import json
@@ -85,7 +85,7 @@ def older(request):
 
 @pytest.fixture
 def figures(record_property):
-    """`figures(name=value, ...)` records figures of a test in the JUnit report."""
+    """`figures(name=value, ...)` records measured values of a test in the JUnit report."""
     def record(**values):
         for name, value in values.items():
             record_property(name, value if isinstance(value, (int, float, str)) else json.dumps(value, default=str))
@@ -128,7 +128,7 @@ def start(request, tidy, programs):
 
 @pytest.fixture
 def gateway(start):
-    """The plain topology, with connections both ways."""
+    """The plain topology, with connections in both directions."""
     return start(Topology)
 
 

@@ -1,4 +1,4 @@
-"""Who owns an address: claims that its owner refuses, and addresses that move to another host."""
+"""Address ownership: claims that the owner refuses, and addresses that move to another host."""
 
 import socket
 import threading
@@ -19,12 +19,13 @@ pytestmark = pytest.mark.netns
 STRANGER = b"\x02\x13\x13\x13\x13\x13"
 TO_ETHERNET, TO_INFINIBAND, BOTH_CARDS = "10.77.0.70", "10.77.0.80", "10.77.0.85"
 ASKER, BEHIND_ETHERNET = "10.77.0.90", "10.77.0.92"
-# Hosts that are asked for, one an attempt.
+# Queried hosts, one per attempt.
 ASKED = [f"10.77.0.{n}" for n in range(100, 120)]
 ETHERTYPE_ARP = 0x0806
 # Within these times an address is reachable at its new host, or Ethernet hosts are notified of it.
 MOVE, NOTIFIED = 3, 2
-# For how long the gateway waits for an answer from InfiniBand before it believes one from Ethernet, less a margin.
+# For how long the gateway waits for an answer from InfiniBand before it believes one from Ethernet, less a
+# margin.
 OWN_SIDE_FIRST = 0.2
 
 
@@ -65,7 +66,7 @@ def of_address(events, what, ip):
 # -- claims that are refused
 
 def claim_until_refused(topology, claim):
-    """A claim that comes while the owner is being asked because of one before is not counted: so it is sent again."""
+    """Repeats a claim until it counts: one during a query of the owner for an earlier claim does not."""
     before = judged(topology)
 
     def refused():
@@ -115,7 +116,7 @@ def test_claim_from_infiniband_is_refused(owners):
 
 @pytest.mark.core
 def test_claim_within_infiniband_is_refused(owners):
-    """A stranger on InfiniBand claims the address of a host there, which answers when it is asked."""
+    """A stranger on InfiniBand claims the address of a host there, which answers a query."""
     assert ping(owners.eth, IB_IP, 56, count=2)["ok"]
     before, stolen = hardware_address(owners, IB_IP), []
     with FabricHosts(owners, [IB_IP], mute=[0]) as stranger:
@@ -130,7 +131,10 @@ def test_claim_within_infiniband_is_refused(owners):
 # -- addresses that move
 
 def move_to_ethernet(topology):
-    """An address whose InfiniBand host is silent is claimed on Ethernet. Returns the seconds until it answers there."""
+    """An address whose InfiniBand host is silent is claimed on Ethernet.
+
+    Returns the seconds until it answers there.
+    """
     raw, _, own = ethernet_socket(topology)
     with raw, FabricHosts(topology, [TO_ETHERNET], mute=[0]) as old:
         old.ask(0, ETH_IP)
@@ -147,7 +151,10 @@ def move_to_ethernet(topology):
 
 
 def move_to_infiniband(topology):
-    """An address whose Ethernet host is gone is claimed on InfiniBand. Returns the seconds until Ethernet hosts are notified."""
+    """An address whose Ethernet host is gone is claimed on InfiniBand.
+
+    Returns the seconds until Ethernet hosts are notified.
+    """
     raw, gateway, _ = ethernet_socket(topology)
     raw.close()
     receiver, new = socket_in(topology.eth, socket.AF_PACKET, socket.SOCK_RAW), FabricHosts(topology, [TO_INFINIBAND], mute=[0])
@@ -173,7 +180,10 @@ def move_to_infiniband(topology):
 
 
 def move_within_infiniband(topology):
-    """An address moves from a card that is silent from then on to another one. Returns the seconds until packets go there."""
+    """An address moves from a card that is silent from then on to another one.
+
+    Returns the seconds until packets go there.
+    """
     raw, gateway, own = ethernet_socket(topology)
     frame = gateway + own + b"\x08\x00" + ipv4(bytes(20), dst=BOTH_CARDS)
     with raw, FabricHosts(topology, [BOTH_CARDS, BOTH_CARDS], mute=[1]) as cards:
@@ -225,7 +235,7 @@ def test_move_takes_seconds(owners, figures, move, limit):
     assert seconds < limit
 
 
-# -- an InfiniBand host that asks for another one
+# -- an InfiniBand host that queries another one
 
 class Liar(threading.Thread):
     """A host on Ethernet that answers for every address in `victims`."""
@@ -246,7 +256,7 @@ class Liar(threading.Thread):
                 continue
             wanted = socket.inet_ntoa(frame[38:42])
             if frame[20:22] == b"\0\1" and wanted in self.victims:
-                # An ARP answer to the one that asked.
+                # An ARP reply to the host that sent the query.
                 self.raw.send(frame[22:28] + self.mac + b"\x08\x06\0\1\x08\0\6\4\0\2" + self.mac + frame[38:42] + frame[22:32])
                 self.lies.append(wanted)
 
@@ -262,7 +272,10 @@ class Liar(threading.Thread):
 
 
 class LateHosts(FabricHosts):
-    """Host 0 asks; the others are asked, and answer after the liar has. `answered` has for each how long that took, and whether it did."""
+    """Host 0 queries the others, which answer after the liar has.
+
+    `answered` has for each how long that took, and whether it did.
+    """
 
     def __init__(self, topology, liar):
         super().__init__(topology, [ASKER, *ASKED])
@@ -274,7 +287,7 @@ class LateHosts(FabricHosts):
             begin = time.monotonic()
             while address not in self.liar.lies and time.monotonic() - begin < OWN_SIDE_FIRST * 3 / 4:
                 time.sleep(0.002)
-            # The lie is on its way when it is in the list.
+            # The list contains lies that are sent.
             time.sleep(0.02)
             super().take_datagram(host, source, payload)
             self.late[address] = address in self.liar.lies and time.monotonic() - begin < OWN_SIDE_FIRST
@@ -283,7 +296,9 @@ class LateHosts(FabricHosts):
 
 
 def test_answer_from_the_other_side_is_withdrawn(owners, figures):
-    """An InfiniBand host asks for another one. A host on Ethernet answers for all addresses, and first: the gateway believes neither side.
+    """An InfiniBand host queries another one.
+
+    A host on Ethernet answers for all addresses, and first: the gateway believes neither side.
 
     For an address that nobody on InfiniBand has it believes Ethernet.
     """
@@ -305,6 +320,6 @@ def test_answer_from_the_other_side_is_withdrawn(owners, figures):
         owners.wait_for("the answer from Ethernet", lambda: any(
             ip == BEHIND_ETHERNET and at[4:] == hosts.gateway[4:] for ip, at in hosts.answers[0]))
         assert asked in liar.lies
-        assert asked not in {ip for ip, _ in hosts.answers[0]}, "the asker was given the lie"
+        assert asked not in {ip for ip, _ in hosts.answers[0]}, "the gateway passed on the lie"
         assert counters(owners)["answers_withdrawn"] == withdrawn + 1
     figures(attempts=attempts)

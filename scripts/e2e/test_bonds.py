@@ -1,4 +1,5 @@
-"""A bond as the gateway's Ethernet port: traffic goes on while one member's cable is unplugged, and the port is down without any."""
+"""A bond as the gateway's Ethernet port: traffic goes on while one member's cable is unplugged, and the port
+is down without any."""
 
 import os
 import shutil
@@ -14,9 +15,11 @@ from testbed.traffic import first_ping, ping
 
 pytestmark = pytest.mark.netns
 
-# Seconds for which a cable is unplugged: longer than the gateway takes to notice, shorter than LACP does without a driver's help.
+# Seconds for which a cable is unplugged: longer than the gateway takes to notice, shorter than LACP does
+# without a driver's help.
 UNPLUGGED = 2
-# Seconds without traffic that a member's loss may cause: half a second until the gateway looks at its ports, and as long again.
+# Seconds without traffic that a member's loss may cause: half a second until the gateway looks at its ports,
+# and as long again.
 OUTAGE = 2
 FLOWS, FIRST_PORT = 64, 7100
 
@@ -36,7 +39,8 @@ def lacp(start):
 
 def first_packets(bond):
     """One packet in each direction, without a neighbour known."""
-    # Requests that the hosts sent before the port was up stay unanswered, and packets that wait for them are lost.
+    # Requests that the hosts sent before the port was up stay unanswered, and packets that wait for them are
+    # lost.
     bond.flush_neighbours()
     assert first_ping(bond.eth, IB_IP)
     assert first_ping(bond.ib, ETH_IP)

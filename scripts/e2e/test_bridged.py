@@ -1,4 +1,5 @@
-"""Two segments of one gateway whose networks are joined by mistake: by a kernel bridge on Ethernet, and by one partition on InfiniBand.
+"""Two segments of one gateway whose networks are joined by mistake: by a kernel bridge on Ethernet, and by
+one partition on InfiniBand.
 
     eth0 ── bridge ──┬── gw0 ─ one ─ soft0/1 ──┬── fabric ── ib0
                      └── gw1 ─ two ─ soft0/2 ──┘
@@ -76,7 +77,8 @@ class OneSubnet(Bridged):
 
 
 def broadcasts_pass_once(topology):
-    """Each broadcast arrives once at the other network and does not come back, and the hosts reach each other."""
+    """Each broadcast arrives once at the other network and does not come back, and the hosts reach each
+    other."""
     at_ib, at_eth, came_back = exchange(topology, COUNT)
     assert at_ib == [1] * COUNT
     assert at_eth == [1] * COUNT
@@ -96,7 +98,8 @@ def test_different_subnets(start):
 
 
 def test_separated_again(start):
-    """Without the bridge both segments forward, though they are still on the same InfiniBand network, which the gateway reports."""
+    """Without the bridge both segments forward, though they are still on the same InfiniBand network, which
+    the gateway reports."""
     topology = start(Bridged)
     run("ip", "link", "set", "to-gw1", "nomaster", netns=topology.bridge)
     topology.wait_for("both segments to forward", lambda: topology.roles() == ["forwarding", "forwarding"])

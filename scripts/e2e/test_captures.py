@@ -32,7 +32,8 @@ class Captured(Topology):
         return super().gateway_config().replace("[infiniband]\n", retries, 1)
 
     def exchange(self):
-        """Everything that a capture should have: both modes, packets of more than the path MTU, and handshakes, none of them cut off."""
+        """Everything that a capture should have: both modes, packets of more than the path MTU, and
+        handshakes, none of them cut off."""
         for netns, target in ((self.eth, IB_IP), (self.ib, ETH_IP)):
             ping(netns, target, 1400)
         # First, middle and last packets of a message.
@@ -149,7 +150,8 @@ def test_handshakes(recorded, figures):
         assert fields[CM + "rep.srq"] == "0x01"
         check_private_data(body[140:148], recorded.qpns)
         check_private_data(reply[36:44], recorded.qpns)
-        # The starting PSN in the REP is where the opener begins to send (IBA 12.7.31). Two ports may have a queue pair of one number.
+        # The starting PSN in the REP is where the opener begins to send (IBA 12.7.31). Two ports may have a
+        # queue pair of one number.
         qpn, psn = number(fields[CM + "rep.localqpn"]), number(fields[CM + "rep.startpsn"])
         first = next((p for p in data if p[2:4] == reply_packet[6:8] and struct.unpack_from(">I", p, 12)[0] & 0xFFFFFF == qpn), None)
         assert first is not None, f"no data to QP {qpn:#x}"
@@ -164,7 +166,8 @@ def test_captured_data(recorded, figures):
     """IP by connections, ARP and IP by datagrams, and the gateway leaves its groups at its end."""
     path = recorded.dir / "gateway.pcap"
     opcodes = collections.Counter(number(line) for line in tshark(path, "-T", "fields", "-e", "infiniband.bth.opcode"))
-    # From the bytes: LRH, BTH, encapsulation header, IPv4. tshark takes some connections' data for SDP's, by their numbers.
+    # From the bytes: LRH, BTH, encapsulation header, IPv4. tshark takes some connections' data for SDP's, by
+    # their numbers.
     by_connection = sum(packet[1] & 3 == 2 and packet[8] == SEND_ONLY and packet[20:24] == b"\x08\0\0\0" and packet[24] >> 4 == 4
                         for _, packet in ibwire.read_erf(path) if len(packet) > 24)
     figures(by_connection=by_connection, acknowledges=opcodes[ACKNOWLEDGE])
@@ -260,14 +263,15 @@ class Bounded(Captured):
         return sizes if before == set(self.dir.glob(f"{name}*")) else {}
 
     def complete(self):
-        """The gateway's files once there are as many as its limit: while one follows another there is one less."""
+        """The gateway's files once their number is at its limit; a rotation temporarily has one less."""
         files = self.ctl("capture")["files"]
         return files if len(files) == 2 * self.FILES else None
 
 
 @contextlib.contextmanager
 def watched(topology):
-    """Looks at the gateway's captures all the time; the largest sum of their sizes is in the list when it is over."""
+    """Looks at the gateway's captures all the time; the largest sum of their sizes is in the list when it is
+    over."""
     highest, over = [0], threading.Event()
 
     def watch():
@@ -295,7 +299,7 @@ def test_size_of_captures_is_bounded(start, figures):
         topology.wait_for("a ping after the restart", lambda: ping(topology.eth, IB_IP, 56, count=1)["ok"])
         fresh = topology.on_disk("gateway.pcap")
         assert send_file(topology, topology.ib, topology.eth, ETH_IP, 2 << 20)["ok"]
-        topology.wait_for("as many files as the limit", topology.complete)
+        topology.wait_for("the maximum number of files", topology.complete)
         topology.stop()
     figures(highest=highest[0])
     # InfiniBand and Ethernet packets.

@@ -1,4 +1,5 @@
-"""An Ethernet host leaves TCP and UDP checksums to its interface: the gateway samples, and names the host and the remedy."""
+"""An Ethernet host leaves TCP and UDP checksums to its interface: the gateway samples, and names the host and
+the remedy."""
 
 import socket
 
@@ -27,7 +28,8 @@ def send_until(gateway, what, ready):
 
 @pytest.mark.core
 def test_offload_left_on(gateway):
-    """With TX checksum offload at the end of a veth ping works; an event, the log, `links` and a metric report that TCP and UDP fail."""
+    """With TX checksum offload at the end of a veth ping works; an event, the log, `links` and a metric
+    report that TCP and UDP fail."""
     port = gateway.ctl("links")["ethernet"]
     assert (port["partial_checksums"], port["warning"]) == (0, None)
     run("ethtool", "-K", "eth0", "tx", "on", netns=gateway.eth)

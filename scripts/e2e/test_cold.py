@@ -41,7 +41,8 @@ class Cold(Topology):
             return False
 
     def skip_arp(self):
-        """The Ethernet host sends to the gateway without an ARP request: its first packet reaches a gateway that knows no host."""
+        """The Ethernet host sends to the gateway without an ARP request: its first packet reaches a gateway
+        that knows no host."""
         mac = self.ctl("links")["ethernet"]["mac"]
         run("ip", "neigh", "replace", IB_IP, "lladdr", mac, "dev", "eth0", "nud", "permanent", netns=self.eth)
 
@@ -99,7 +100,8 @@ def test_packet_larger_than_a_datagram(start):
 
 
 def test_fragments(start):
-    """One packet each way that takes several frames; the Ethernet port's kernel or the host reassembles the fragments."""
+    """One packet each way that takes several frames; the Ethernet port's kernel or the host reassembles the
+    fragments."""
     topology = start(LongBuffers)
     for netns, target in ((topology.eth, IB_IP), (topology.ib, ETH_IP)):
         out = run("ping", "-n", "-q", "-c", 1, "-W", LATE, "-M", "dont", "-s", 8000, target, netns=netns, check=False).stdout
@@ -107,7 +109,8 @@ def test_fragments(start):
 
 
 def test_group_packet_larger_than_a_datagram(start):
-    """The gateway cuts a packet to all hosts that fits no datagram, or drops and counts it if it must not be cut."""
+    """The gateway cuts a packet to all hosts that fits no datagram, or drops and counts it if it must not be
+    cut."""
     topology = start(SmallDatagrams)
     large = bytes(range(200)) * 7
     with socket_in(topology.ib, socket.AF_INET, socket.SOCK_DGRAM) as receiver, \

@@ -29,8 +29,11 @@ PT_LOAD = 1
 
 @contextlib.contextmanager
 def cores_in_working_directory():
-    """A core dump is a file in the working directory of the process. Where it is elsewhere (a collector, another directory), this changes
-    the host's setting until the end; false if it cannot be changed."""
+    """A core dump is a file in the working directory of the process.
+
+    Where it is elsewhere (a collector, another directory), this changes the host's setting until the end;
+    false if it cannot be changed.
+    """
     os.makedirs(os.path.dirname(LOCK), exist_ok=True)
     with open(LOCK, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -63,8 +66,11 @@ def cores():
 
 
 class Dumping(Topology):
-    """The gateway may dump core, into a directory of its own. Its buffers are in ordinary pages: a core dump has shared hugepages only
-    where the system is configured so."""
+    """The gateway may dump core, into a directory of its own.
+
+    Its buffers are in ordinary pages: a core dump has shared hugepages only where the system is configured
+    so.
+    """
 
     cores = None
 
@@ -126,8 +132,9 @@ def loaded(core):
 
 
 def dump(topology):
-    """The signal that ended an aborted gateway, its core dumps, and what the first one contains: bytes of packet buffers, the mark of
-    carried packets and that of dropped ones."""
+    """The signal that ended an aborted gateway, its core dumps, and what the first one contains: bytes of
+    packet buffers, the mark of carried packets and that of dropped ones.
+    """
     carried, dropped = os.urandom(16), os.urandom(16)
     topology.carry(carried)
     topology.drop(dropped)

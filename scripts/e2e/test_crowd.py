@@ -1,4 +1,5 @@
-"""Promises about size: storms of senders, peers that receive nothing, and thousands of connections in both directions."""
+"""Promises about size: storms of senders, peers that receive nothing, and thousands of connections in both
+directions."""
 
 import contextlib
 import socket
@@ -64,7 +65,7 @@ def storm(crowd, send, received):
 
 
 def storm_from_ethernet(crowd, ethernet):
-    """Each of many hosts asks for one InfiniBand host."""
+    """Each of many hosts queries one InfiniBand host."""
     raw, _, _ = ethernet
 
     def frame(n):
@@ -93,8 +94,8 @@ def survived(result):
 
 def went_unnoticed(result):
     """The storm is processed, at little expense, and hosts with traffic lose next to nothing."""
-    # On a busy machine the gateway sometimes does not run for longer than the ring of its port lasts. Three of 260 pings may be lost,
-    # and twice the share of the storm's frames that the port has missed.
+    # On a busy machine the gateway sometimes does not run for longer than the ring of its port lasts. Three
+    # of 260 pings may be lost, and twice the share of the storm's frames that the port has missed.
     assert result["lost"] <= 3 + 2 * 260 * result["missed"] // SENDERS, result
     assert result["received"] > SENDERS * 0.5, result
     assert result["received"] + result["missed"] > SENDERS * 0.9, result
@@ -137,7 +138,8 @@ def test_storm_from_infiniband_goes_unnoticed(crowd, figures):
 
 
 def stall(crowd, ethernet, manners):
-    """Hosts accept a connection and post no receives on it, while more is sent to them than the gateway may keep for them."""
+    """Hosts accept a connection and post no receives on it, while more is sent to them than the gateway may
+    keep for them."""
     others = {c["qpn"] for c in crowd.live_connections()}
     assert len(others) == 2, others
     addresses = [address(n + 257, net=77) for n in range(STALLED)]
@@ -214,7 +216,8 @@ class Thousands:
             return n in hosts.known and hosts.addresses[n] in learned
 
         def ask():
-            # A host that asks is learned when Ethernet has stayed silent, at a bounded rate; the others ask again.
+            # A host that asks is learned when Ethernet has stayed silent, at a bounded rate; the others ask
+            # again.
             learned.update(row["address"] for row in self.crowd.ctl("neighbours")["infiniband"])
             self.paced(lambda hosts, n: hosts.ask(n, ETH_IP), is_known)
 
@@ -249,11 +252,13 @@ class Thousands:
             hosts.took = answer(hosts)
 
     def round_trips(self, receiver):
-        """Sends every host a packet; returns the answers that are missing or wrong, and how many frames the port has missed."""
+        """Sends every host a packet; returns the answers that are missing or wrong, and how many frames the
+        port has missed."""
         _, gateway, _ = self.ethernet
         wanted = {socket.inet_aton(ip) + struct.pack(">I", n): n for n, ip in enumerate(self.addresses)}
         answers, left, missed = set(), list(wanted.values()), 0
-        # Frames that the port has missed are sent again; the gateway may lose none of those that it has received.
+        # Frames that the port has missed are sent again; the gateway may lose none of those that it has
+        # received.
         for _ in range(5):
             before = self.crowd.missed()
             send_to_hosts(self.ethernet, self.addresses, left, pause=0.016)
@@ -272,7 +277,7 @@ class Thousands:
 
 @pytest.mark.slow
 def test_thousands_of_connections(crowd, ethernet, figures):
-    """As many connections in each direction as the configuration promises: packets to all hosts by the one, answers by the other."""
+    """The maximum of connections in each direction: packets to all hosts by one, answers by the other."""
     with socket_in(crowd.eth, socket.AF_PACKET, socket.SOCK_RAW) as receiver:
         receiver.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
         receiver.bind(("eth0", 0x0800))

@@ -55,7 +55,8 @@ def test_refused_captures(topology):
 
 
 def test_thread_that_writes_captures(topology):
-    """A thread of its own writes, with a filter of its own, without capabilities, and on no worker's processor."""
+    """A thread of its own writes, with a filter of its own, without capabilities, and on no worker's
+    processor."""
     found = list(threads(topology.gateway.pid).values())
     [own] = [t for t in found if t["Name"] == "captures"]
     assert with_capabilities({0: own}) == {}
@@ -65,7 +66,8 @@ def test_thread_that_writes_captures(topology):
 
 @pytest.mark.core
 def test_filtered_capture(topology):
-    """Only the packets that the filter selects, whole, in a file of one's own; one capture at a time; existing files are kept."""
+    """Only the packets that the filter selects, whole, in a file of one's own; one capture at a time;
+    existing files are kept."""
     topology.ctl("capture", "start", "icmp", "proto=icmp", f"host={IB_IP}")
     refused, out = topology.refuses("start", "second")
     assert refused, out
@@ -91,7 +93,7 @@ def test_filtered_capture(topology):
 
 
 def test_number_of_packets(topology):
-    """A capture of one direction ends by itself after the requested number of packets."""
+    """A capture of one direction stops after the requested number of packets."""
     topology.ctl("capture", "start", "few", "direction=in", "packets=5")
     assert ping(topology.eth, IB_IP, 56, count=8)["ok"]
     topology.wait_for("the end of the capture", lambda: topology.ctl("capture")["state"] == "has what was ordered")
@@ -99,7 +101,7 @@ def test_number_of_packets(topology):
 
 
 def test_bounded_files(topology, figures):
-    """The oldest file is removed when there are as many as allowed, and no file is larger than allowed."""
+    """The oldest file is removed at the limit, and no file is larger than its limit."""
     topology.ctl("capture", "start", "many", "files=2", "size=65536")
     run("ping", "-n", "-q", "-c", 200, "-i", 0.005, "-s", 1400, IB_IP, netns=topology.eth)
     topology.wait_captured(400)

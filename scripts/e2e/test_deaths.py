@@ -34,7 +34,7 @@ def gateway_dies(topology):
 
 
 def recover(topology):
-    """Waits for packets both ways; returns the seconds that it took."""
+    """Waits for packets in both directions; returns the seconds that it took."""
     begin = time.monotonic()
     for direction, netns, target in (("to InfiniBand", topology.eth, IB_IP), ("to Ethernet", topology.ib, ETH_IP)):
         topology.wait_for(f"a packet {direction}", lambda: ping(netns, target, 56, count=1, wait=1)["ok"])
@@ -42,7 +42,8 @@ def recover(topology):
 
 
 def reconnect(topology):
-    """Waits for connections both ways, with packets that need them; returns the seconds that it took."""
+    """Waits for connections in both directions, with packets that need them; returns the seconds that it
+    took."""
     begin = time.monotonic()
 
     def connected():
@@ -50,7 +51,7 @@ def reconnect(topology):
             ping(netns, target, 56, count=2, wait=1)
         return topology.ctl("connections").get("established_both_ways")
 
-    topology.wait_for("connections both ways", connected)
+    topology.wait_for("connections in both directions", connected)
     return time.monotonic() - begin
 
 

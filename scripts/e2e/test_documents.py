@@ -105,7 +105,8 @@ def plain(text):
 
 
 def sentences(page):
-    """The sentences of a page, and the rows of its tables below their headings; not its headings and its blocks of code."""
+    """The sentences of a page, and the rows of its tables below their headings; not its headings and its
+    blocks of code."""
     page = re.sub(r"^```.*?^```$", "", page, flags=re.M | re.S)
     page = re.sub(r"^#.*$", "", page, flags=re.M)
     page = re.sub(r"^\|.*\n\|[-| ]+\|$", "", page, flags=re.M)
@@ -127,7 +128,8 @@ def test_sentences():
 
 
 def test_statements_on_several_gateways(collected):
-    """docs/dev/pairs.md has a statement for each sentence of the manual's page, and tests that exist for each statement."""
+    """docs/dev/pairs.md has a statement for each sentence of the manual's page, and tests that exist for each
+    statement."""
     found = sentences((ROOT / "docs/manual/pairs.md").read_text())
     statements = dict(table(ROOT / "docs/dev/pairs.md", "statement", "tests"))
     without = dict(table(ROOT / "docs/dev/pairs.md", "sentence", "kind"))

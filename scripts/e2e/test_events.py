@@ -20,7 +20,8 @@ FOLLOWERS = 8
 
 @pytest.mark.core
 def test_events(gateway):
-    """Link, role, connection, address and reload, for several clients at once, each with the kinds that it requested."""
+    """Link, role, connection, address and reload, for several clients at once, each with the kinds that it
+    requested."""
     wanted = {("address", "learnt"), ("reload", "done"), ("connection", "down"), ("connection", "up"), ("link", "down"),
               ("link", "up"), ("role", "forwarding")}
     with Follower(gateway, "--json") as everything, Follower(gateway) as lines, Follower(gateway, "link,reload", "--json") as some:
@@ -76,7 +77,8 @@ def test_slow_reader(gateway, figures):
 
 
 def test_hostile_followers(gateway):
-    """Words that are no kinds are refused; the number of followers is bounded; one that follows may still send requests."""
+    """Words that are no kinds are refused; the number of followers is bounded; one that follows may still
+    send requests."""
     for request in (b"/events,storm", b"/events,link,", b"/events," + b"link," * 190, b"/events,\xff"):
         with control_client(gateway.socket, request) as client:
             assert "error" in json.loads(client.recv(1 << 20)), request

@@ -1,4 +1,5 @@
-"""What somebody who has just started a gateway tries first: ARP by hand, and a second subnet of hosts with strict settings."""
+"""First trials after the start of a gateway: ARP by hand, and a second subnet of hosts with
+strict settings."""
 
 import pytest
 from testbed.programs import DEADLINE, run
@@ -12,7 +13,8 @@ SECOND_ETH, SECOND_IB = "10.78.0.1", "10.78.0.2"
 
 
 def arping(topology, *arguments):
-    """`arping` of the Ethernet host; one question, whose answer may take as long as it does on a busy machine."""
+    """`arping` of the Ethernet host; one question, whose answer may take as long as it does on a busy
+    machine."""
     return run("arping", "-c", 1, "-w", DEADLINE // 2, "-I", "eth0", *arguments, netns=topology.eth, check=False)
 
 
@@ -26,7 +28,7 @@ class Cold(Topology):
 
 
 def test_arping(start):
-    """An InfiniBand host that nobody has asked for before, and the gateway itself: both are at the gateway's address."""
+    """A new InfiniBand host and the gateway itself are both at the gateway's address."""
     topology = start(Cold)
     mac = topology.ctl("links")["ethernet"]["mac"].upper()
     for address in (IB_IP, GW_IP):
@@ -45,7 +47,10 @@ def test_arping_for_duplicates(start, address, taken):
 
 
 class SecondSubnet(Cold):
-    """Hosts of a subnet in which the gateway has no address. The Ethernet host drops what does not come from its own subnet."""
+    """Hosts of a subnet in which the gateway has no address.
+
+    The Ethernet host drops what does not come from its own subnet.
+    """
 
     def namespaces_up(self):
         super().namespaces_up()

@@ -14,9 +14,9 @@ from testbed.traffic import first_ping
 pytestmark = pytest.mark.netns
 
 SEGMENTS = 8
-# Seconds within which another host is connected, both ways.
+# Seconds within which another host is connected in both directions.
 PROMISE = 1.0
-# Requests of a burst, and seconds after it: some 900 a second, and about three times as many.
+# Requests of a burst, and seconds after it: some 900 a second, and about three times this rate.
 BURSTS, PAUSE = [10, 40], 0.01
 # Numbers of queue pairs at the flooding host, each of which requests a connection of its own.
 QUEUE_PAIRS = 0x80000
@@ -27,7 +27,10 @@ def pkey(number):
 
 
 class FloodedSegments(Topology):
-    """Segments on one port of each side. The flooding host is in all partitions, the other one in the default one."""
+    """Segments on one port of each side.
+
+    The flooding host is in all partitions, the other one in the default one.
+    """
 
     intruder = True
 
@@ -61,13 +64,14 @@ class FloodedSegments(Topology):
                 for number in range(SEGMENTS)]
 
     def connected(self):
-        """Whether the honest host has connections both ways."""
+        """Whether the honest host has connections in both directions."""
         live = {row["passive"] for row in self.ctl("connections")["connections"] if row["ip"] == IB_IP and row["state"] == "live"}
         return live == {False, True}
 
 
 class Flood(threading.Thread):
-    """A host that requests connections in all segments and answers each response, so that they are established."""
+    """A host that requests connections in all segments and answers each response, so that they are
+    established."""
 
     def __init__(self, topology, burst):
         super().__init__(daemon=True)

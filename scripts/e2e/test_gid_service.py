@@ -1,4 +1,5 @@
-"""The service of GID tables: readers see addresses come and go, outlive the service, and read whole tables only."""
+"""The service of GID tables: readers see addresses come and go, outlive the service, and read whole tables
+only."""
 
 import os
 import shutil
@@ -26,7 +27,8 @@ def service(start):
 
 @pytest.mark.core
 def test_follow(service):
-    """A reader sees addresses come and go, of interfaces on top of the ports, too; only the service may write the tables."""
+    """A reader sees addresses come and go, of interfaces on top of the ports, too; only the service may write
+    the tables."""
     service.address("add", "10.91.0.1/24")
     process = service.serve()
     reader = service.follow("follow")
@@ -75,8 +77,9 @@ def test_idle_cpu(service, figures):
 
 @pytest.mark.core
 def test_restart(service):
-    """Readers of a killed service are notified and continue with the next one: entries keep their indices, and what has changed
-    meanwhile is reported as a change."""
+    """Readers of a killed service are notified and continue with the next one: entries keep their indices,
+    and what has changed meanwhile is reported as a change.
+    """
     for address in ("10.92.1.1/24", "10.92.2.1/24", "10.92.3.1/24"):
         service.address("add", address)
     first = service.serve()
@@ -115,7 +118,8 @@ def test_restart(service):
 
 
 def test_directory_removed(service):
-    """The tables are removed with the service, as `systemctl stop` does it: readers continue with the files of the next one."""
+    """The tables are removed with the service, as `systemctl stop` does it: readers continue with the files
+    of the next one."""
     service.address("add", "10.96.1.1/24")
     first = service.serve()
     reader = service.follow("away")
@@ -158,7 +162,8 @@ def test_killed_again_and_again(service):
 
 
 def test_second_service(service):
-    """There is one service for a directory: the second one is refused with the first one's process ID, and readers notice nothing."""
+    """There is one service for a directory: the second one is refused with the first one's process ID, and
+    readers notice nothing."""
     first = service.serve()
     second = run(*service.command(), netns=service.gw, check=False)
     assert second.returncode == 1
@@ -207,7 +212,7 @@ def test_hostile_names(service):
 
 
 def test_hostile_files(service):
-    """A process of the same user has left files in the place of a table.
+    """A process of the same user has left files at the path of a table.
 
     The service replaces invalid files, follows no link, and removes the table of a device that is gone."""
     service.stop(service.serve())
@@ -234,7 +239,10 @@ def test_hostile_files(service):
 
 
 def test_full_table(service):
-    """Addresses for which a table has no room wait until there is some. Without its directory the service exits."""
+    """Addresses for which a table has no room wait until there is some.
+
+    Without its directory the service exits.
+    """
     for first in (0, 70):
         # The kernel answers a batch of them at once.
         lines = "".join(f"addr add 10.95.{n}.1/24 dev gs0\n" for n in range(first, first + 70))
@@ -248,7 +256,8 @@ def test_full_table(service):
     wanted = {f"10.95.{n}.1" for n in range(100, 140)}
     service.wait_for("the addresses that waited", lambda: set(service.addresses().values()) == wanted)
     service.check_alive()
-    # Readers do not find the tables of a directory that is gone: the service exits, so that its manager starts it again.
+    # Readers do not find the tables of a directory that is gone: the service exits, so that its manager
+    # starts it again.
     service.forget(process)
     shutil.rmtree(service.tables)
     assert process.wait() == 1

@@ -1,4 +1,5 @@
-"""GID tables of a gateway: listed, shared and followed; and a subnet that gets another prefix under traffic."""
+"""GID tables of a gateway: listed, shared and followed; and a subnet that gets another prefix under
+traffic."""
 
 import contextlib
 import ipaddress
@@ -58,7 +59,7 @@ class Gids(Topology):
         self.fabric.popen.send_signal(signal.SIGHUP)
 
     def wait_recovered(self):
-        """Packets go both ways again, by connections."""
+        """Connections carry packets in both directions again."""
         back_within(self.eth, IB_IP)
         back_within(self.ib, ETH_IP)
 
@@ -67,11 +68,12 @@ class Gids(Topology):
             ping(self.ib, ETH_IP, 56, count=2, wait=1)
             return self.ctl("connections").get("established_both_ways")
 
-        self.wait_for("connections both ways", connected)
+        self.wait_for("connections in both directions", connected)
         assert ping(self.eth, IB_IP, 56)["ok"]
 
     def uses(self, prefix):
-        """Whether the InfiniBand host or a connection has a GID of that prefix; None while the host or any connection is missing."""
+        """Whether the InfiniBand host or a connection has a GID of that prefix; None while the host or any
+        connection is missing."""
         neighbours = {n["address"]: n["hardware_address"] for n in self.ctl("neighbours")["infiniband"]}
         peers = {c["peer"] for c in self.ctl("connections")["connections"] if c["state"] == "live"}
         text = " ".join([neighbours.get(IB_IP) or "", *peers])
@@ -85,7 +87,8 @@ def topology(start):
 
 @pytest.mark.core
 def test_list(topology):
-    """The gateway's device is listed by the control socket and by the shared table, for people and for programs."""
+    """The gateway's device is listed by the control socket and by the shared table, for people and for
+    programs."""
     rows = topology.rows()
     assert rows
     first = rows[0]
@@ -126,7 +129,10 @@ def test_watch_ends(topology, how):
 
 
 def change_prefix(topology, old, new):
-    """Changes the prefix while packets flow: everything that named the old GIDs moves. Returns the pings that were lost meanwhile."""
+    """Changes the prefix while packets flow: everything that named the old GIDs moves.
+
+    Returns the pings that were lost meanwhile.
+    """
     pings = Pings(topology.eth, IB_IP, INTERVAL, topology.dir / f"pings-{new[:4]}.log")
     watch = topology.background("watch", [topology.bin / "ipoib-fwd", "gids", "--socket", topology.socket, "--watch", "--json"])
     try:
@@ -169,7 +175,8 @@ def test_subnet_prefix_changes_within_time(topology, figures):
 
 
 def test_dead_maintainer(topology):
-    """The shared table of a gateway that was killed stays, and is reported as stale; the next gateway continues it."""
+    """The shared table of a gateway that was killed stays, and is reported as stale; the next gateway
+    continues it."""
     pid = topology.gateway.pid
     with topology.watch(*topology.table) as watch:
         topology.kill(topology.gateway)

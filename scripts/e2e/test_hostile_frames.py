@@ -102,13 +102,15 @@ def test_hostile_frames(gateway, figures):
     assert alive["ok"], alive
 
 
-# What may be under way between two readings of the counters.
+# Packets that may be in flight between two readings of the counters.
 UNDER_WAY = 100
 
 
 @pytest.mark.core
 def test_refused_hellos_count_once(gateway, figures):
-    """Messages that look like hellos and have no room on the way to the control lcore are dropped, and do not count as handed over, too."""
+    """Messages that look like hellos and have no room in the queue to the control lcore are dropped, and do
+    not count as handed over, too.
+    """
     raw, _, own = ethernet_socket(gateway)
     frame = b"\x03IPGW\x01" + own + struct.pack(">H", HELLO) + bytes(100)
     before, before_drops = traffic(gateway), gateway.drops()

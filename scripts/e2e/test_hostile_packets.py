@@ -19,7 +19,7 @@ pytestmark = pytest.mark.netns
 QKEY = 0x0B1B
 NO_SUCH_QPN = 0x7FFFFF
 CM_MESSAGES = {"mra": 0x11, "rej": 0x12, "rep": 0x13, "rtu": 0x14, "dreq": 0x15, "drep": 0x16, "lap": 0x19, "unknown": 0x77}
-# What the gateway's device drops, and the reasons of the gateway itself of which each must have been seen.
+# Drop reasons of the gateway's device, and those of the gateway, each of which must occur.
 BY_DEVICE = {"bad_icrc": "icrc", "wrong_qkey": "qkey", "no_such_qp": "no_queue_pair"}
 BY_GATEWAY = ("truncated", "bad-arp", "hostile-arp", "martian")
 
@@ -39,7 +39,10 @@ def with_vcrc(body):
 
 
 class Attacks:
-    """Makers of hostile packets. `gateway`, `host` and `me` are LIDs, `address` is the gateway's link-layer address."""
+    """Makers of hostile packets.
+
+    `gateway`, `host` and `me` are LIDs, `address` is the gateway's link-layer address.
+    """
 
     def __init__(self, intruder, gateway, host, address, seed=2):
         self.chance = random.Random(seed)
@@ -89,7 +92,8 @@ class Attacks:
         return self.cm(0x10, bytes(body))
 
     def all(self):
-        """(name, maker) of each kind; the ones to the subnet manager, to subnet administration and to the host are the last."""
+        """(name, maker) of each kind; the ones to the subnet manager, to subnet administration and to the
+        host are the last."""
         chance, good, datagram = self.chance, self.good, self.datagram
         yield "random", lambda: bytes([chance.getrandbits(4) << 4]) + chance.randbytes(chance.randrange(0, 4200))
         yield "random_small", lambda: chance.randbytes(chance.randrange(1, 40))
@@ -124,7 +128,8 @@ def device_drops(topology):
 
 
 def send_until_counted(topology, intruder, make, reason, times):
-    """Sends packets until the gateway's device has dropped `times` of them for a reason: the UDP link may lose some."""
+    """Sends packets until the gateway's device has dropped `times` of them for a reason: the UDP link may
+    lose some."""
     before, end = device_drops(topology).get(reason, 0), time.monotonic() + DEADLINE
     while (missing := times - (device_drops(topology).get(reason, 0) - before)) > 0:
         topology.check_alive()
@@ -136,7 +141,8 @@ def send_until_counted(topology, intruder, make, reason, times):
 
 
 def attack(topology, intruder, attacks):
-    """Sends OFTEN packets of each kind, and waits after each kind until the gateway has taken all of them; returns the kinds."""
+    """Sends OFTEN packets of each kind, and waits after each kind until the gateway has taken all of them;
+    returns the kinds."""
     kinds = []
     # A port is reachable a moment after it is active.
     send_until_counted(topology, intruder, attacks.marker, "no_queue_pair", 1)

@@ -1,4 +1,4 @@
-"""What programs log as services: entries of the journal with fields, in systemd's own and in a socket in its place."""
+"""Logs of services: journal entries with fields, in systemd's journal and in a mock socket."""
 
 import contextlib
 import ctypes
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.netns
 
 DAEMON = "/usr/lib/systemd/systemd-journald"
 IN_CLOSE_NOWRITE = 0x10
-# In mount namespaces of its own: a journal, and standard error as its stream, as far as the environment says. In fact that is a file, so
-# that the test sees what bypasses the journal.
+# In mount namespaces of its own: a journal, and standard error as its stream, as far as the environment says.
+# In fact that is a file, so that the test sees what bypasses the journal.
 WITH_JOURNAL = """set -e
 dir=$1; exec 7< "/run/netns/$2"; shift 2
 mount -t tmpfs none /run
@@ -85,8 +85,10 @@ class WithJournal(Topology):
 
 
 def test_entries_of_gateway(start, figures):
-    """Entries have text, priority and source; those of a segment have its name and the name of the event. Nothing bypasses the journal.
-    When that is gone the gateway continues, with lines on standard error."""
+    """Entries have text, priority and source; those of a segment have its name and the name of the event.
+
+    Nothing bypasses the journal. When that is gone the gateway continues, with lines on standard error.
+    """
     if not pathlib.Path(DAEMON).exists() or not shutil.which("journalctl"):
         if os.environ.get("CI"):
             pytest.fail(f"there is no {DAEMON}, or no journalctl")
@@ -184,7 +186,8 @@ def read_by_another(path):
 
 @pytest.mark.core
 def test_entries_of_fabric(logged, tmp_path):
-    """ibfab: entries with priority, source and fields of its own; the level of the configuration is taken again by SIGHUP."""
+    """ibfab: entries with priority, source and fields of its own; the level of the configuration is taken
+    again by SIGHUP."""
     config = tmp_path / "fabric.toml"
     config.write_text('[fabric]\nlog = "info"\n')
     ibfab = logged("ibfab", "--config", config)

@@ -1,4 +1,5 @@
-"""keepalived decides which gateway of a pair forwards, by the example configuration that comes with the packages."""
+"""keepalived decides which gateway of a pair forwards, by the example configuration that comes with the
+packages."""
 
 import os
 import re
@@ -23,7 +24,8 @@ def pair(start):
 
 
 def move_by_keepalived(pair):
-    """keepalived's master forwards: at the start, after a keepalived is stopped, after it is back, and while a gateway is drained.
+    """keepalived's master forwards: at the start, after a keepalived is stopped, after it is back, and while
+    a gateway is drained.
 
     Returns what traffic noticed of the second and the third change.
     """
@@ -70,7 +72,8 @@ def test_change_of_master_loses_nothing(pair, figures):
 
 
 def test_notify_script(pair):
-    """While the gateway does not answer the script tries again; a later notification ends an earlier one, and the last one holds."""
+    """While the gateway does not answer the script tries again; a later notification ends an earlier one, and
+    the last one holds."""
     assert os.access(NOTIFY, os.X_OK)
     pair.wait_settled()
     path, aside = pair.control_socket("a"), pair.dir / "a-aside.sock"

@@ -1,7 +1,7 @@
 """A gateway keeps the hosts that it knows over a restart, in a segment that has no subnets to query.
 
-The hosts are silent: none of them sends a packet between the exit of the gateway and the ping. The InfiniBand host has the Ethernet
-host at a queue pair that is gone.
+The hosts are silent: none of them sends a packet between the exit of the gateway and the ping. The InfiniBand
+host has the Ethernet host at a queue pair that is gone.
 """
 
 import socket
@@ -16,7 +16,7 @@ from testbed.traffic import first_ping
 
 pytestmark = pytest.mark.netns
 
-# What the gateway promises: seconds until silent hosts are reached.
+# Promised by the gateway: seconds until silent hosts are reached.
 PROMISE = 3.0
 # A neighbor entry of the Ethernet host is not verified for so long that no test waits for it.
 AGELESS_MS = 24 * 3600 * 1000
@@ -90,7 +90,8 @@ def test_silent_hosts_are_reached_after_a_restart(start, how):
         topology.end_gateway(how)
         with Announcements(topology, IB_IP) as announcements:
             topology.start_gateway()
-            # Each host is announced twice on the other side, a second apart. The proof of the Ethernet host takes no longer.
+            # Each host is announced twice on the other side, a second apart. The proof of the Ethernet host
+            # takes no longer.
             topology.wait_for("two announcements of the InfiniBand host", lambda a=announcements: a.heard() >= 2)
         assert first_ping(netns, target)
 

@@ -1,7 +1,8 @@
 """Messages in more buffers than a send may name: jumbo frames in small buffers, sends of two pieces at most.
 
-They go by memory keys of their own or as copies, whole, and nothing of it is left. The Ethernet port is one that takes frames of
-any length in as many buffers as they need, net_pcap; those that the gateway sends are as long as ethernet.mtu.
+They go by memory keys of their own or as copies, whole, and nothing of it is left. The Ethernet port is one
+that receives frames of any length in several buffers, net_pcap; those that the gateway sends are as
+long as ethernet.mtu.
 """
 
 import os
@@ -18,7 +19,8 @@ pytestmark = pytest.mark.netns
 
 # The MTU of the wire; the gateway's own frames are as long as one buffer has room for.
 MTU, OWN_MTU, PIECES = 9_000, 2_000, 2
-# Nearly 60 KiB, with the headers of IP and UDP, in seven frames of which all but the last are in five buffers.
+# Nearly 60 KiB, with the headers of IP and UDP, in seven frames of which all but the last are in five
+# buffers.
 PACKET, FRAMES = 61_400, 6
 PACKETS, PORT = 20, 7030
 IP_MTU_DISCOVER, IP_PMTUDISC_DONT = 10, 0
@@ -26,7 +28,10 @@ METHODS = pytest.mark.parametrize("method", ["key", "copy"])
 
 
 class LongMessages(Topology):
-    """To the gateway, the device is one that takes few pieces in a send. `method` says how it sends long messages."""
+    """To the gateway, the device is one that takes few pieces in a send.
+
+    `method` says how it sends long messages.
+    """
 
     vdev = "net_pcap0,rx_iface_in=gw0,tx_iface=gw0"
     data_room = 2048
@@ -49,7 +54,8 @@ class LongMessages(Topology):
 
 
 def send_whole(from_ns, to_ns, source, target):
-    """Sends packets of random bytes, one after the other; returns how many arrived unchanged before the first that did not arrive."""
+    """Sends packets of random bytes, one after the other; returns how many arrived unchanged before the first
+    that did not arrive."""
     receiver, sender = (socket_in(ns, socket.AF_INET, socket.SOCK_DGRAM) for ns in (to_ns, from_ns))
     arrived = 0
     with receiver, sender:
@@ -68,7 +74,8 @@ def send_whole(from_ns, to_ns, source, target):
 
 
 def make_keys(topology):
-    """Sends until there are as many keys as a round of packets takes: the control lcore makes them one at a time, on demand."""
+    """Sends until there are enough keys for a round of packets: the control lcore makes them one at a
+    time."""
     copied = lambda: topology.long_messages()["copied"]
 
     def enough():
@@ -79,7 +86,7 @@ def make_keys(topology):
 
 
 def exchange_packets(topology, figures):
-    """60 KiB both ways; those to InfiniBand are in more buffers than a send names."""
+    """60 KiB in both directions; those to InfiniBand are in more buffers than a send names."""
     if topology.method == "key":
         make_keys(topology)
     before, drops = topology.long_messages(), topology.drops()
@@ -107,7 +114,7 @@ def test_packets(start, figures, method):
 
 @METHODS
 def test_files(start, figures, method):
-    """Files arrive unchanged both ways, and all keys return."""
+    """Files arrive unchanged in both directions, and all keys return."""
     topology = start(LongMessages, method=method)
     before = topology.long_messages()
     to_infiniband = send_file(topology, topology.eth, topology.ib, IB_IP, 16 << 20)
@@ -131,7 +138,8 @@ def test_files(start, figures, method):
 
 @METHODS
 def test_fabric_dies_with_messages_in_flight(start, figures, method):
-    """The InfiniBand host goes with messages in flight to it, and comes back; the gateway renews the keys that are in doubt."""
+    """The InfiniBand host goes with messages in flight to it, and comes back; the gateway renews the keys
+    that are in doubt."""
     topology = start(LongMessages, method=method)
     if method == "key":
         make_keys(topology)

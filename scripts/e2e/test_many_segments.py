@@ -62,5 +62,5 @@ def test_first_packet_in_the_last_segment(start, direction):
     topology = start(ManySegments)
     netns, target = {"to_infiniband": (topology.last, IB_IP), "to_ethernet": (topology.ib, ETH_IP)}[direction]
     assert first_ping(netns, target)
-    # Of each segment the broadcast group and all link-local groups are joined.
+    # The gateway joins the broadcast group and all link-local groups of each segment.
     topology.wait_for("all groups", lambda: len([g for g in topology.ctl("groups")["groups"] if g["state"] == "joined"]) == 13 * SEGMENTS)

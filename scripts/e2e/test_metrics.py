@@ -1,4 +1,4 @@
-"""What monitoring systems see of a gateway: its metrics over HTTP, judged by promtool and scraped by Prometheus; rules and dashboard."""
+"""Metrics of a gateway over HTTP, judged by promtool and scraped by Prometheus; rules and dashboard."""
 
 import json
 import os
@@ -39,7 +39,8 @@ def tool(name):
 
 @pytest.mark.core
 def test_values(gateway, figures):
-    """The exporter serves both formats, and its values are those of the control socket: a ping counts in both."""
+    """The exporter serves both formats, and its values are those of the control socket: a ping counts in
+    both."""
     with Exporter(gateway) as exporter:
         status, kind, text = get(exporter.port, accept=ACCEPT_OPEN_METRICS)
         before = samples(text)
@@ -60,7 +61,7 @@ def test_values(gateway, figures):
         for direction in ("receive", "transmit"):
             assert growth("ipoib_fwd_ethernet_port_packets_total", f'direction="{direction}"') >= 20, direction
             assert growth("ipoib_fwd_ethernet_port_bytes_total", f'direction="{direction}"') >= 20 * 98, direction
-        # What was scraped first is at most what the control socket said later.
+        # Values scraped first are at most those that the control socket reports later.
         for path, counted in stats["traffic"].items():
             assert total(after, "ipoib_fwd_worker_packets_total", f'path="{path}"') <= counted["packets"], path
         links, last = gateway.ctl("links"), exporter.values()
@@ -156,7 +157,8 @@ def test_prometheus_scrapes_and_alerts(start, figures):
 
 
 def test_silent_subnet_administration(gateway):
-    """Where subnet administration does not answer while the link is up, the metrics say so; an alert is made from them."""
+    """Where subnet administration does not answer while the link is up, the metrics say so; an alert is made
+    from them."""
     with Exporter(gateway) as exporter:
         def value(name):
             return total(exporter.values(), name, 'segment="default"')

@@ -1,4 +1,4 @@
-"""What an operator sees of a running gateway: the control socket, statistics, processors and memory, and its end."""
+"""Operation of a gateway: control socket, statistics, processors and memory, and exit."""
 
 import collections
 import contextlib
@@ -154,7 +154,8 @@ class IntoPipe(Topology):
 
 
 def test_nobody_reads_the_log(start):
-    """A pipe that takes no more bytes holds neither the control lcore nor the gateway's end up; what is lost is reported later."""
+    """A pipe that takes no more bytes holds neither the control lcore nor the gateway's end up; what is lost
+    is reported later."""
     topology = start(IntoPipe, more=("--stats", "1"))
     topology.fill()
     for mode in ("datagram", "connected") * 3:

@@ -1,4 +1,5 @@
-"""Two gateways: one forwards, the other takes over when that one dies, resigns or loses a side, and connections survive."""
+"""Two gateways: one forwards, the other takes over when that one dies, resigns or loses a side, and
+connections survive."""
 
 import re
 import time
@@ -37,7 +38,10 @@ def test_one_forwards_and_each_answers_for_itself(start):
 # -- takeover: what happens to the forwarder
 
 def kill_both_in_turn(pair):
-    """The forwarder is killed and comes back; then the other one is killed. Returns what traffic noticed, each time."""
+    """The forwarder is killed and comes back; then the other one is killed.
+
+    Returns what traffic noticed, each time.
+    """
     results = []
     for _ in range(2):
         forwarder, other = pair.wait_warm()
@@ -61,7 +65,10 @@ def stop_forwarder(pair):
 
 
 def pull_cable(pair):
-    """The forwarder's Ethernet cable is pulled: it resigns. To the metrics of the other one it is half a pair, until the cable is back."""
+    """The forwarder's Ethernet cable is pulled: it resigns.
+
+    To the metrics of the other one it is half a pair, until the cable is back.
+    """
     forwarder, other = pair.wait_warm()
     cable = f"to-gw{NAMES.index(forwarder)}"
 
@@ -106,9 +113,12 @@ def test_takeover_time(pair, figures, act):
 
 
 def kill_after_a_first_packet(pair, known):
-    """The forwarder is killed after a host's first packet, once `known` returns. Returns the seconds until that host is reached.
+    """The forwarder is killed after a host's first packet, once `known` returns.
 
-    The InfiniBand host does not ask for half a minute and sends to where the new host was: the other gateway notifies it.
+    Returns the seconds until that host is reached.
+
+    The InfiniBand host sends no query for half a minute, and sends to where the new host was: the other
+    gateway notifies it.
     """
     forwarder, other = pair.wait_warm()
     run("ip", "addr", "add", f"{NEW_HOST}/{PREFIX}", "dev", "eth0", netns=pair.eth)
@@ -141,7 +151,10 @@ def test_host_of_a_first_packet_is_known_at_once(pair, figures):
 # -- changed while traffic runs
 
 def swap_priorities(pair):
-    """The standby gateway is given the higher priority and takes over, then the lower one. Returns the pings sent and lost."""
+    """The standby gateway is given the higher priority and takes over, then the lower one.
+
+    Returns the pings sent and lost.
+    """
     forwarder, other = pair.wait_settled()
     config = pair.config(other)
     before = config.read_text()

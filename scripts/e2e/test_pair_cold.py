@@ -1,4 +1,5 @@
-"""A gateway that starts to forward without knowing any host: hosts whose neighbor entries name another gateway are reached again.
+"""A gateway that starts to forward without knowing any host: hosts whose neighbor entries name another
+gateway are reached again.
 
 The hosts are silent: none of them sends a packet between the old gateway's end and the ping.
 """
@@ -17,7 +18,7 @@ from testbed.traffic import ping
 
 pytestmark = pytest.mark.netns
 
-# What the gateway promises: seconds until silent hosts are reached.
+# Promised by the gateway: seconds until silent hosts are reached.
 PROMISE = 3.0
 # A neighbor entry of the Ethernet host is not verified for so long that no test waits for it.
 AGELESS_MS = 24 * 3600 * 1000
@@ -49,9 +50,10 @@ class ColdPair(PatientPair):
         return self.role(name) == "forwarding"
 
     def take_over_cold(self, in_order=False):
-        """Both gateways end, and the one that stood by starts again and forwards. Returns the neighbor entries of before.
+        """Both gateways exit, and the standby starts again and forwards.
 
-        The one that stood by is killed. The other one, too, or it is stopped after that.
+        The standby is killed. The other gateway is killed or, with `in_order`, stopped after that. Returns
+        the neighbor entries of before.
         """
         forwarder, other = self.wait_settled()
         before = self.neighbors()
@@ -92,7 +94,10 @@ class SecondSubnet(ColdPair):
 
 
 class SpreadSegments(ColdPair):
-    """Two segments, one of them a VLAN, with hosts of the same addresses. Each gateway is the preferred one of another segment."""
+    """Two segments, one of them a VLAN, with hosts of the same addresses.
+
+    Each gateway is the preferred one of another segment.
+    """
 
     # Name, P_Key, VLAN, and the preferred gateway.
     rows = (("office", 0xFFFF, 0, "a"), ("storage", 0x8064, 100, "b"))
@@ -163,7 +168,7 @@ def test_silent_hosts_are_reached(start, kind):
 
 @pytest.mark.core
 def test_silent_hosts_are_reached_after_a_stop(start):
-    """The only gateway is stopped in order, and another one is started in its place."""
+    """The only gateway is stopped in order, and another one is started."""
     reach_silent_hosts(start(ColdPair), in_order=True)
 
 
@@ -195,7 +200,8 @@ def test_silent_hosts_are_reached_soon(start, figures, kind, side, in_order):
 
 @pytest.mark.timing
 def test_cached_hosts_are_reached_soon_after_a_restart(start, figures):
-    """A single gateway is restarted: the InfiniBand host has the Ethernet host at a queue pair that is gone."""
+    """A single gateway is restarted: the InfiniBand host has the Ethernet host at a queue pair that is
+    gone."""
     pair = start(ColdPair)
     forwarder, other = pair.wait_settled()
     pair.kill(pair.gateways[other])

@@ -1,4 +1,5 @@
-"""One gateway of two is taken out of service, stopped, replaced and put back, and what runs through them does not notice."""
+"""One gateway of two is taken out of service, stopped, replaced and put back, and what runs through them does
+not notice."""
 
 import json
 import os
@@ -13,12 +14,13 @@ from testbed.traffic import ping
 
 pytestmark = pytest.mark.netns
 
-# A longer gap between datagrams, without the time for which the machine kept processes waiting, means that one was lost.
+# A longer gap between datagrams, without the time for which the machine kept processes waiting, means that
+# one was lost.
 LONGEST_GAP_MS = 500
 # The address that a gateway has after the reload.
 NEW_OWN = "10.77.0.252"
 EVENTS = ("drained", "handed-over", "undrained")
-# What `ipoib-fwd ctl health` exits with for a gateway that does not forward and could not.
+# Exit code of `ipoib-fwd ctl health` for a gateway that does not forward and could not.
 NOT_HEALTHY = 5
 
 
@@ -34,7 +36,10 @@ def assert_nothing_lost(result):
 
 
 def drain_and_undo(pair):
-    """The forwarder is drained while traffic runs, reports it everywhere, and is put back. Returns what traffic noticed."""
+    """The forwarder is drained while traffic runs, reports it everywhere, and is put back.
+
+    Returns what traffic noticed.
+    """
     forwarder, other = pair.wait_warm()
     changes = pair.state(forwarder)["resignations"], pair.state(other)["takeovers"]
 
@@ -109,7 +114,10 @@ def test_reload_of_a_drained_gateway_loses_nothing(pair, figures):
 
 
 def test_drain_of_the_last_gateway(pair):
-    """It is refused with the reason. With --alone the gateway drains; nobody forwards until it is put back."""
+    """It is refused with the reason.
+
+    With --alone the gateway drains; nobody forwards until it is put back.
+    """
     forwarder, other = pair.wait_settled()
     pair.kill(pair.gateways[other])
     pair.wait_for("the other gateway to be missed", lambda: not any(p["alive"] for p in pair.state(forwarder)["peers"]))
@@ -140,7 +148,8 @@ def test_drain_while_a_port_is_down(gateway):
 
 
 def upgrade(pair):
-    """Both gateways are replaced under one connection, one after the other: drained, stopped, started from another file.
+    """Both gateways are replaced under one connection, one after the other: drained, stopped, started from
+    another file.
 
     With `--older` they are of another version before. Returns what traffic noticed.
     """

@@ -1,4 +1,5 @@
-"""Two gateways without a key: their logs say what they cannot promise, and forged hellos block neither of them."""
+"""Two gateways without a key: their logs say what they cannot promise, and forged hellos block neither of
+them."""
 
 import contextlib
 import socket
@@ -16,7 +17,8 @@ from testbed.traffic import first_ping
 pytestmark = [pytest.mark.netns, pytest.mark.core]
 
 ETHERTYPE_HELLO, PAIR_GROUP = 0x88B5, bytes.fromhex("034950475701")
-# Offsets in a message between gateways: its kind, the identity of its sender, and the side on which it was sent.
+# Offsets in a message between gateways: its kind, the identity of its sender, and the side on which it was
+# sent.
 MAGIC, KIND, LENGTH, SENDER, SIDE = b"IPGW", 5, 6, slice(16, 32), 40
 HELLO = 1
 # Headers in front of the message: LRH, GRH, BTH, DETH and IPoIB header.
@@ -107,8 +109,11 @@ def check_warnings(pair):
 
 @pytest.mark.parametrize("liar_of", [EthernetLiar, InfiniBandLiar], ids=["ethernet", "infiniband"])
 def test_pair_without_a_key(start, liar_of):
-    """They are a pair and warn. A host of one side repeats hellos of both as if they had been sent on the other side: they probe, find no
-    loop, and go on."""
+    """They are a pair and warn.
+
+    A host of one side repeats hellos of both as if they had been sent on the other side: they probe, find no
+    loop, and go on.
+    """
     pair = start(KeylessPair)
     forwarder, other = pair.wait_settled()
     check_warnings(pair)

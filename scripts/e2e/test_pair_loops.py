@@ -1,4 +1,5 @@
-"""Two gateways between the same two networks: no broadcast arrives twice or comes back, whatever else joins the networks."""
+"""Two gateways between the same two networks: no broadcast arrives twice or comes back, whatever else joins
+the networks."""
 
 import contextlib
 import re
@@ -69,7 +70,9 @@ def test_broadcasts_arrive_once_while_a_gateway_starts(pair, hosts, figures):
 
 
 def block(pair, hosts):
-    """Something else joins both networks: the gateways block, report it and stay blocked. When it is gone they forward again.
+    """Something else joins both networks: the gateways block, report it and stay blocked.
+
+    When it is gone they forward again.
 
     Returns how often a broadcast arrived before they had noticed.
     """
@@ -122,8 +125,11 @@ def test_foreign_bridge_is_noticed_in_time(pair, hosts, figures):
 
 @pytest.mark.core
 def test_other_key(pair, hosts):
-    """Gateways with different keys do not believe each other: one forwards, the other one is blocked, and both report it. Hosts reach each
-    other, and a broadcast passes once. When the forwarder dies, the other one takes over."""
+    """Gateways with different keys do not believe each other: one forwards, the other one is blocked, and
+    both report it.
+
+    Hosts reach each other, and a broadcast passes once. When the forwarder dies, the other one takes over.
+    """
     eth, ib = hosts
     first, other = pair.wait_settled()
     pair.kill(pair.gateways[other])

@@ -13,7 +13,7 @@ OFFICE, STORAGE, _ = SEGMENTS
 
 
 def test_partition_taken_away_and_given_back(start):
-    """The segment waits and names its P_Key; other segments forward; the segment comes back by itself."""
+    """The segment waits and names its P_Key; other segments forward; the segment recovers automatically."""
     topology = start(Segments)
     path = topology.dir / "fabric.toml"
     complete = path.read_text()

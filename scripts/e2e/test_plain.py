@@ -1,4 +1,4 @@
-"""What hosts of both sides send each other."""
+"""Traffic between hosts of both sides."""
 
 import random
 import socket
@@ -27,7 +27,10 @@ def test_ping_to_ethernet(gateway):
 
 @pytest.mark.parametrize("direction", ["to_infiniband", "to_ethernet"])
 def test_every_datagram_arrives(gateway, direction):
-    """Thousands of datagrams arrive once each, with their bytes. A round is sent when the one before it has arrived."""
+    """Thousands of datagrams arrive once each, with their bytes.
+
+    A round is sent when the one before it has arrived.
+    """
     ends = (gateway.eth, ETH_IP), (gateway.ib, IB_IP)
     (from_ns, source), (to_ns, target) = ends if direction == "to_infiniband" else reversed(ends)
     with socket_in(from_ns, socket.AF_INET, socket.SOCK_DGRAM) as sender, socket_in(to_ns, socket.AF_INET, socket.SOCK_DGRAM) as receiver:

@@ -1,4 +1,5 @@
-"""Answers of a gateway with several ports and devices: every row has its own port's state, and every segment its own."""
+"""Answers of a gateway with several ports and devices: every row has its own port's state, and every segment
+its own."""
 
 import ipaddress
 import json
@@ -92,7 +93,8 @@ def request(intruder, row, number):
 
 
 def intrude(ports, row):
-    """Sends one port packets that its device drops and connection requests that are rejected; returns `links` before and after."""
+    """Sends one port packets that its device drops and connection requests that are rejected; returns `links`
+    before and after."""
     intruder = ibwire.Intruder(ports.far, ports.near)
     intruder.start()
     try:
@@ -123,7 +125,8 @@ def intrude(ports, row):
 
 @pytest.mark.parametrize("ports", [pytest.param(Ports, marks=pytest.mark.core), PortsOfTwoWorkers], indirect=True)
 def test_counters_of_the_second_port(ports, figures):
-    """Rejects of one port count in its row and once in the sum; its device's drops count once, however many ports it has."""
+    """Rejects of one port count in its row and once in the sum; its device's drops count once, however many
+    ports it has."""
     target = "soft0/2"
     before, after = intrude(ports, ports.rows()[target])
     by_port = [{f"{p['device']}/{p['port']}": p["rejects_sent"] for p in links["infiniband_ports"]} for links in (before, after)]
@@ -150,7 +153,7 @@ def test_stats_of_a_segment(ports):
         assert more[s.name] >= PINGS, f"{s.name}: {more}"
         assert own - own_before >= PINGS, s.name
         assert sum(r["to_infiniband_packets"] for r in stats["workers"]) >= own, s.name
-        # Hosts ask for each other now and then.
+        # Hosts query each other now and then.
         assert all(n < PINGS for name, n in more.items() if name != s.name), f"{s.name}: {more}"
 
 
@@ -158,7 +161,8 @@ LISTS = (("connections", "connections"), ("neighbours", "infiniband"), ("neighbo
 
 
 def test_lists(ports):
-    """A list has the entries of all segments, or of one; every connection has a queue pair of its own on its device."""
+    """A list has the entries of all segments, or of one; every connection has a queue pair of its own on its
+    device."""
     ports.connect()
     names = {s.name for s in ports.segments}
     for command, key in LISTS:

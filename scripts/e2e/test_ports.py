@@ -1,4 +1,5 @@
-"""Several Ethernet ports and InfiniBand devices: nothing of a segment is seen in another, and trouble with a port stays there."""
+"""Several Ethernet ports and InfiniBand devices: nothing of a segment is seen in another, and trouble with a
+port stays there."""
 
 import json
 import socket
@@ -24,7 +25,8 @@ def ports(request, start):
 
 
 class Monitor:
-    """All packets that a host's interface sees, counted by segment: the payload of each segment's pings is a pattern of its own."""
+    """All packets that a host's interface sees, counted by segment: the payload of each segment's pings is a
+    pattern of its own."""
 
     def __init__(self, netns, dev, segments):
         self.segments = segments
@@ -60,7 +62,8 @@ def ping_with_pattern(topology, number):
 
 @pytest.mark.parametrize("ports", [pytest.param(Ports, marks=pytest.mark.core), PortsOfTwoWorkers], indirect=True)
 def test_first_packets_stay_in_their_segment(ports):
-    """The first packets of all, one in each direction in each segment, are seen on the interfaces of their segment and on no other."""
+    """The first packets of all, one in each direction in each segment, are seen on the interfaces of their
+    segment and on no other."""
     segments = ports.segments
     monitors = {f"wire {n}": (Monitor(ports.wire(n), "eth0", segments), {s.name for s in segments if s.ethernet == n}) for n in ETHERNETS}
     monitors |= {s.ib: (Monitor(s.ib, "ib0", segments), {s.name}) for s in segments}
@@ -99,7 +102,8 @@ def test_own_addresses(ports):
 
 
 def test_unplugged_port(ports):
-    """Without the cable of one Ethernet port the segments of the other one go on; with it its own segments come back."""
+    """Without the cable of one Ethernet port the segments of the other one go on; with it its own segments
+    come back."""
     office, others = ports.segments[0], [s for s in ports.segments if s.ethernet == 1]
     ports.connect()
     run("ip", "link", "set", "eth0", "down", netns=ports.wire(0))
@@ -130,7 +134,8 @@ def ethernet_links(ports):
 
 @pytest.mark.core
 def test_deleted_interfaces(start):
-    """Segments of an Ethernet port whose interface was deleted say so and what to do, also when one of its name exists again; others go on.
+    """Segments of an Ethernet port whose interface was deleted say so and what to do, also when one of its
+    name exists again; others go on.
 
     The gateway ends with its last interface, for the service manager to start it again."""
     ports = start(Ports)
@@ -170,7 +175,8 @@ BAD_RELOADS = {
 
 
 def test_bad_reloads(ports):
-    """A reload that names ports that do not exist, or a port's VLAN twice, is refused with the line of the file, and changes nothing."""
+    """A reload that names ports that do not exist, or a port's VLAN twice, is refused with the line of the
+    file, and changes nothing."""
     path = ports.dir / "gateway.toml"
     good = path.read_text()
     for name, (old, new, words) in BAD_RELOADS.items():

@@ -1,4 +1,7 @@
-"""`--check`: what it says of good and bad configurations. And a gateway that starts from what `init` wrote."""
+"""`--check`: what it says of good and bad configurations.
+
+And a gateway that starts from what `init` wrote.
+"""
 
 import contextlib
 import json
@@ -37,8 +40,8 @@ ports = [{ link = "tcp:1" }]
 
 EAL = ("-l", "0-1", "--no-pci", "--no-huge", "-m", "2048", "--vdev", "net_null0")
 
-# A gateway with networks, /run and processes of its own: the Ethernet host is on the interface that it makes, the InfiniBand host is
-# ibfab's.
+# A gateway with networks, /run and processes of its own: the Ethernet host is on the interface that it makes,
+# the InfiniBand host is ibfab's.
 FIRST = """
 set -e
 mount -t tmpfs none /run
@@ -97,7 +100,8 @@ def check(program, *arguments, eal=EAL):
 
 @pytest.mark.core
 def test_good_configuration(program, good):
-    """Hugepages that are not used are a warning; nothing keeps the gateway from starting, and the check leaves no files."""
+    """Hugepages that are not used are a warning; nothing keeps the gateway from starting, and the check
+    leaves no files."""
     before = sorted(good.parent.iterdir())
     out = check(program, "--config", good)
     assert out.returncode == 3, out.stdout
@@ -163,7 +167,8 @@ def test_colours_on_terminal(program, good):
 
 
 def test_priorities_for_journal(program, bad):
-    """Where standard error is the journal's stream each line starts with the priority of its finding; nothing else changes."""
+    """Where standard error is the journal's stream each line starts with the priority of its finding; nothing
+    else changes."""
     results = {}
     for name, offset in (("plain", None), ("journal", 0), ("other", 1)):
         path = bad.parent / f"{name}.out"
@@ -199,7 +204,8 @@ def test_fifo_as_configuration(program, tmp_path):
 
 
 def test_gateway_from_init(program, tmp_path):
-    """The files that `init` writes start a gateway that carries packets; while it runs the check finds its control socket."""
+    """The files that `init` writes start a gateway that carries packets; while it runs the check finds its
+    control socket."""
     script = f"export PATH={program.parent}:$PATH\n" + FIRST.format(directory=tmp_path, fabric=FABRIC, prefix=tmp_path.name)
     done = run("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", script,
                check=False, timeout=4 * DEADLINE)

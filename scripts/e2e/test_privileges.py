@@ -28,7 +28,8 @@ def services(start):
 
 @pytest.mark.core
 def test_threads_without_capabilities(gateway):
-    """With a kernel interface and the software device no thread needs a capability, and none has one, DPDK's neither."""
+    """With a kernel interface and the software device no thread needs a capability, and none has one, DPDK's
+    neither."""
     found = threads(gateway.gateway.pid)
     assert len(found) >= 3
     assert with_capabilities(found) == {}
@@ -42,7 +43,8 @@ def test_threads_without_capabilities(gateway):
 
 
 def bounded():
-    """A command line that starts a program with the unit's capabilities under the example that sets a user."""
+    """A command line that starts a program with the unit's capabilities under the example that sets a
+    user."""
     units = (PACKAGING / "systemd/ipoib-fwd.service", PACKAGING / "examples/user.conf")
     lines = [line.partition("=") for unit in units for line in unit.read_text().splitlines()]
     names = [name for key, _, value in lines if key == "CapabilityBoundingSet" for name in value.split()]
@@ -52,7 +54,9 @@ def bounded():
 def test_user(services):
     """With the capabilities of the unit and the example, all threads of the gateway change to its own user.
 
-    The control socket belongs to the group. Reload and stop still work. The gateway replaces a socket that a killed gateway has left."""
+    The control socket belongs to the group. Reload and stop still work. The gateway replaces a socket that a
+    killed gateway has left.
+    """
     nobody = pwd.getpwnam("nobody")
     group = grp.getgrgid(nobody.pw_gid)
     own = services.dir / "own"
@@ -97,7 +101,8 @@ def test_privileges_kept(services):
 
 
 def test_filters_with_many_workers(services):
-    """Nine workers start under their filters: glibc's allocator asks for the number of processors when threads outnumber its arenas."""
+    """Nine workers start under their filters: glibc's allocator queries the number of processors when
+    threads outnumber its arenas."""
     # Queues small enough for nine workers' in the memory there is.
     services.write_gateway_config(ethernet="rx-descriptors = 64\ntx-descriptors = 64\n",
                                   infiniband="ud-send-depth = 64\nud-receive-depth = 64\nsrq-depth = 64\nmax-connections = 32\n"

@@ -26,7 +26,8 @@ def commands():
 
 
 def typed(line, programs):
-    """A command as this test types it: without the installation and the build, and with an end for what would run for ever."""
+    """A command as this test types it: without the installation and the build, and with an end for what would
+    run for ever."""
     if line.startswith("scripts/setup && cargo build --release"):
         return f"export PATH={programs}:$PATH"
     if " ping " in line:

@@ -57,7 +57,7 @@ def add_and_remove(topology):
 
 
 def all_there_may_be(topology):
-    """As many segments as there may be, by one reload; all but two are exchanged by the next one; one more is refused."""
+    """One reload adds the maximum of segments, the next one exchanges all but two; one more is refused."""
     def many(name, first):
         numbers = range(first, first + MORE_SEGMENTS)
         return "".join(f'\n[[segment]]\nname = "{name}{n - first}"\nvlan = {n}\npkey = {0x8000 + n:#x}\n' for n in numbers)
@@ -70,7 +70,8 @@ def all_there_may_be(topology):
     def act():
         for prefix, first in (("a", 1000), ("b", 2000)):
             topology.reload(*BOTH, many(prefix, first))
-            # They wait for partitions that the fabric does not have. Those before have to give their slots back first.
+            # They wait for partitions that the fabric does not have. Those before have to give their slots
+            # back first.
             topology.wait_for("all segments", lambda prefix=prefix: complete(prefix))
         topology.write(*BOTH, many("b", 2000), '\n[[segment]]\nvlan = 9\npkey = 0x8009\n')
         refused = topology.ctl_text("reload", check=False)
@@ -105,7 +106,8 @@ def test_other_segments_notice_nothing(topology, figures, change):
 
 
 def test_segment_moves(topology):
-    """The same name, in one reload, with another VLAN, then with another partition: nobody hears the segment of before."""
+    """The same name, in one reload, with another VLAN, then with another partition: nobody hears the segment
+    of before."""
     # The hosts of VLAN 200 are joined to those of the first partition, which has to be given back before.
     assert topology.reload(segment(OFFICE), segment(STORAGE, vlan=200))["removed"] == [STORAGE]
     topology.wait_ready(OFFICE, STORAGE)
@@ -156,12 +158,14 @@ def test_reloads_while_segments_drain(topology):
 
 
 def test_segment_that_waits_for_its_place(topology):
-    """Commands and metrics name what a segment waits for whose partition a removed one still has; the removed one has its row, too."""
+    """Commands and metrics name what a segment waits for whose partition a removed one still has; the removed
+    one has its row, too."""
     topology.reload(*ALL)
     topology.wait_ready(OFFICE, STORAGE, BACKUP)
     topology.write(segment(OFFICE), segment(STORAGE, pkey=SEGMENTS[2].pkey))
     queries = [f"/links,{STORAGE}", f"/links,{BACKUP}", f"/stats,{STORAGE}", "/metrics", "/health"]
-    # A fabric that stands still closes no link. All queries are there before the gateway answers the first one.
+    # A fabric that stands still closes no link. All queries are there before the gateway answers the first
+    # one.
     topology.fabric.popen.send_signal(signal.SIGSTOP)
     try:
         with control_client(topology.socket, *(query.encode() for query in ("/reload", *queries))) as client:
@@ -183,12 +187,14 @@ def test_segment_that_waits_for_its_place(topology):
     topology.wait_ready(OFFICE, STORAGE)
 
 
-# Pings by which a segment's counters are known, and packets a second that are the gateway's own, at most: hellos, probes, ARP.
+# Pings by which a segment's counters are known, and packets a second that are the gateway's own, at most:
+# hellos, probes, ARP.
 COUNTED, OWN_RATE, OWN = 300, 10, 20
 
 
 def test_counters_of_segments(topology, figures):
-    """Each segment's packets, bytes and drops are its own; a new segment under an old number starts at zero."""
+    """Each segment's packets, bytes and drops are its own; a new segment under an old number starts at
+    zero."""
     def counted(name):
         stats = topology.ctl("stats", name)
         return {**{k: v["packets"] for k, v in stats["traffic"].items()}, "bytes": stats["traffic"]["to_infiniband"]["bytes"],

@@ -1,4 +1,5 @@
-"""The configuration changes while the gateway runs: routes, modes and other keys; what may not change is refused and changes nothing."""
+"""The configuration changes while the gateway runs: routes, modes and other keys; what may not change is
+refused and changes nothing."""
 
 import re
 
@@ -61,7 +62,8 @@ def test_routes(topology):
 # -- keys that may change
 
 def test_mode_that_was_set_is_given_up_for_all_segments(topology):
-    """The file changes the mode of one segment after `ctl mode`: then all segments have the modes of the file."""
+    """The file changes the mode of one segment after `ctl mode`: then all segments have the modes of the
+    file."""
     def modes():
         return {name: mode for name, (_, _, mode) in topology.identities().items()}
 
@@ -131,8 +133,8 @@ def test_idle_policy_by_reload(topology, figures):
 ENOUGH = (segment(OFFICE), segment(STORAGE))
 OTHER_PORT = 'ethernet = "net_null7"\npkey'
 HERE, THERE = 'idle = "sleep"', "[infiniband]\n"
-# The segments; a replacement in the rest of the file, or None; what is in the line that the answer names (the last one that has it); and
-# what else the answer has.
+# The segments; a replacement in the rest of the file, or None; what is in the line that the answer names (the
+# last one that has it); and what else the answer has.
 REFUSED = {
     "segment_twice": ((*ENOUGH, segment(STORAGE).replace("100", "101").replace("0x8064", "0x8065")), None, 'name = "storage"',
                       ("two segments are called `storage`", "another name")),
@@ -198,7 +200,8 @@ class Narrow(Topology):
 
 
 def test_mtu_warning(start):
-    """A segment whose Ethernet side may send more than a datagram takes is warned of, at the start and by a reload."""
+    """A segment whose Ethernet side may send more than a datagram takes is warned of, at the start and by a
+    reload."""
     topology = start(Narrow)
 
     def warned():

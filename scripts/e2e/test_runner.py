@@ -10,7 +10,7 @@ from runner.step import Step
 pytestmark = pytest.mark.core
 
 FAILS_ONCE = "test -e {0} && exit; touch {0}; echo 'error: for the first time'; exit 1"
-# What nextest and pytest report of one failed check among others.
+# Reports of nextest and pytest with one failed check among others.
 NEXTEST_LOG = """\
         PASS [   0.012s] (1/3) cm table::tests::one
         FAIL [   0.034s] (2/3) cm table::tests::timing::two
@@ -38,7 +38,7 @@ def test_check_that_fails_once_is_flaky(outputs, tmp_path, capsys):
     assert (result, checks, check.result) == ("flaky", 1, "flaky")
     assert [(step.ROOT / path).is_file() for path in check.outputs] == [True] * (1 + full.RERUNS)
     assert "for the first time" in (step.ROOT / check.outputs[0]).read_text()
-    assert "run 3 of it, by itself" in capsys.readouterr().out
+    assert "run 3 of it, alone" in capsys.readouterr().out
 
 
 def test_check_that_always_fails_is_failed(outputs):

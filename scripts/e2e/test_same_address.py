@@ -1,4 +1,5 @@
-"""One address on hosts of both sides: its owner keeps its traffic across the gateway, and the gateway names both."""
+"""One address on hosts of both sides: its owner keeps its traffic across the gateway, and the gateway names
+both."""
 
 import json
 
@@ -13,7 +14,8 @@ pytestmark = [pytest.mark.netns, pytest.mark.core]
 
 
 class Newcomer(Topology):
-    """A second Ethernet host, without an address, at a switch with the first one and the gateway; InfiniBand hosts of the test's own."""
+    """A second Ethernet host, without an address, at a switch with the first one and the gateway; InfiniBand
+    hosts of the test's own."""
 
     intruder = True
 
@@ -36,7 +38,8 @@ def owner(topology, side, address):
 
 
 def check_dispute(topology, event, address, sides, hardware_addresses):
-    """The event, the journal and the counters name the address, its owner and the claimant, with their sides."""
+    """The event, the journal and the counters name the address, its owner and the claimant, with their
+    sides."""
     assert event["address"] == address
     said = [(event["side"], event["hardware_address"]), (event["claimant"]["side"], event["claimant"]["hardware_address"])]
     for (side, found), wanted_side, wanted in zip(said, sides, hardware_addresses):

@@ -1,4 +1,5 @@
-"""The recipe for a second gateway in docs/manual/pairs.md, as an operator follows it from `ipoib-fwd init` on."""
+"""The recipe for a second gateway in docs/manual/pairs.md, as an operator follows it from `ipoib-fwd init`
+on."""
 
 import pathlib
 import re
@@ -14,7 +15,7 @@ from testbed.traffic import first_ping
 pytestmark = pytest.mark.netns
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/manual/pairs.md"
-# What the recipe's steps ask for. A step that changes needs a change here.
+# Requirements of the recipe's steps. A change of a step needs a change here.
 STEPS = (
     ("same `[[segment]]` entries", "same subnets", "`gateway.pair-key`", "`ipoib-fwd init`", "`gateway.address`, or none"),
     ("`gateway.priority`",),
@@ -25,7 +26,8 @@ STEPS = (
 
 
 class Recipe(PatientPair):
-    """The first gateway's file is that of `init`, with what only the operator knows; the second one's is a copy."""
+    """The first gateway's file is that of `init`, with what only the operator knows; the second one's is a
+    copy."""
 
     # The line that the second gateway's file has for its own address.
     second_address = f'address = "{OWN["b"]}/{PREFIX}"'
@@ -53,7 +55,7 @@ class Recipe(PatientPair):
         return self.with_ports(text, "b")
 
     def with_ports(self, text, name):
-        """What differs between two machines: sockets, and the fabric's link."""
+        """Differences between two machines: sockets, and the fabric's link."""
         text = re.sub(r"^(control-socket|hello-ms|idle) = .*\n", "", text, flags=re.M)
         text = text.replace("[gateway]\n", f'[gateway]\ncontrol-socket = "{self.control_socket(name)}"\nhello-ms = {self.hello_ms}\n'
                                            'idle = "sleep"\n', 1)

@@ -1,4 +1,5 @@
-"""Three segments on one gateway: VLANs joined to partitions, with the same addresses in all of them, and nothing of one in another."""
+"""Three segments on one gateway: VLANs joined to partitions, with the same addresses in all of them, and
+nothing of one in another."""
 
 import pathlib
 import re
@@ -81,7 +82,7 @@ def test_tags_of_no_segment(start):
 
 
 def test_number_of_time_series(start, figures):
-    """There are as many metrics as the manual promises at most: for segments, workers and ports, and none for a host."""
+    """The number of metrics is the maximum in the manual: for segments, workers and ports, none for hosts."""
     of_worker, of_segment, of_port, of_gateway = map(int, BOUNDS.search(" ".join(MONITORING.read_text().split())).groups())
     topology = start(Segments)
     topology.exchange()
@@ -99,7 +100,8 @@ def test_number_of_time_series(start, figures):
 
 
 def check_fabric_packets(path):
-    """Every captured InfiniBand packet has the payload of its own partition's segment or of none; returns the packets by segment."""
+    """Every captured InfiniBand packet has the payload of its own partition's segment or of none; returns the
+    packets by segment."""
     by_pkey, seen = {segment.pkey & 0x7FFF: segment.name for segment in SEGMENTS}, dict.fromkeys((s.name for s in SEGMENTS), 0)
     for _, packet in ibwire.read_erf(path):
         bth = 8 if len(packet) > 1 and packet[1] & 3 == 2 else 48

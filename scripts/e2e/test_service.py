@@ -1,4 +1,4 @@
-"""What programs report to the service manager that starts them, and the systemd units that start them."""
+"""Reports of programs to the service manager, and the systemd units."""
 
 import json
 import os
@@ -33,12 +33,14 @@ def services(start):
 
 @pytest.mark.core
 def test_readiness_and_status(services):
-    """Ready without a fabric, and the status says so; drained; forwarding once the fabric is there; reloaded; stopped."""
+    """Ready without a fabric, and the status says so; drained; forwarding once the fabric is there; reloaded;
+    stopped."""
     gateway, manager = services.managed_gateway()
     manager.wait("READY=1")
     waiting = [m for m in manager.messages[:manager.taken] if m.startswith("STATUS=")][-1]
     assert "waiting" in waiting
-    # It has nothing to hand over, so no other gateway has to take it. It stays drained until `--undo`, with a fabric and without.
+    # It has nothing to hand over, so no other gateway has to take it. It stays drained until `--undo`, with a
+    # fabric and without.
     assert services.ctl_text("drain", check=False).returncode == 0
     assert services.ctl_text("health", check=False).returncode == 5
     fabric, fabric_manager = services.managed_fabric()
@@ -58,7 +60,8 @@ def test_readiness_and_status(services):
 
 
 def test_watchdog_of_stalled_worker(services):
-    """While one worker is stalled the gateway sends no watchdog messages, and its status says why; then it forwards again."""
+    """While one worker is stalled the gateway sends no watchdog messages, and its status says why; then it
+    forwards again."""
     gateway, manager = services.managed_gateway()
     _, fabric_manager = services.managed_fabric()
     fabric_manager.wait("READY=1")
@@ -77,12 +80,14 @@ def test_watchdog_of_stalled_worker(services):
 
 
 def unexplained(analyze, unit, text):
-    """Settings that systemd recommends, that the unit does not have, and of which no comment of the unit says why."""
+    """Settings that systemd recommends, that the unit does not have, and of which no comment of the unit says
+    why."""
     judged = json.loads(run(analyze, "security", "--offline=true", "--json=short", unit).stdout)
     missing = []
     for name in (row["name"] for row in judged if row["set"] is False):
         setting, _, value = name.partition("=")
-        # A group of system calls, a capability or an address family by its own name, or that of one of several; else the setting's.
+        # A group of system calls, a capability or an address family by its own name, or that of one of
+        # several; else the setting's.
         own = re.match(r"~(@\w+|(?:CAP|AF)_\w*)(?:\((.*)\))?", value)
         words = [own[1] + one for one in (own[2] or "").split("|")] if own else ["AF_XDP" if value == "~\u2026" else setting]
         if not re.search(rf"^#.*(?:{'|'.join(map(re.escape, words))})", text, re.M):
@@ -103,7 +108,8 @@ def test_number_of_units():
 
 @pytest.mark.parametrize("unit", unit_files("*.service"), ids=lambda unit: unit.name)
 def test_unit(unit, tmp_path):
-    """systemd finds nothing wrong with a unit and its exposure is low; what it could still restrict has a reason."""
+    """systemd finds nothing wrong with a unit and its exposure is low; what it could still restrict has a
+    reason."""
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         if os.environ.get("CI"):
@@ -124,7 +130,8 @@ def test_unit(unit, tmp_path):
 
 
 def test_exporter_has_no_path_to_the_pair_key():
-    """The package's configuration, readable by the exporter's group, is below a path that the exporter's unit makes inaccessible."""
+    """The package's configuration, readable by the exporter's group, is below a path that the exporter's unit
+    makes inaccessible."""
     postinst = (UNITS.parent / "debian/ipoib-fwd.postinst").read_text()
     [configuration] = re.findall(r"^configuration=(/.*)$", postinst, re.M)
     unit = (UNITS / "ipoib-metrics.service").read_text()
@@ -136,7 +143,7 @@ def test_exporter_has_no_path_to_the_pair_key():
 
 
 def command_of(unit, key, replaced, environment):
-    """The arguments of a unit's command as systemd splits them: a variable that is an argument of its own becomes as many as it has."""
+    """The arguments of a unit's command as systemd splits them; a variable may become several arguments."""
     [line] = [line.split("=", 1)[1] for line in unit.read_text().splitlines() if line.startswith(f"{key}=")]
     line = line.replace("%i", "two")
     for old, new in replaced:
@@ -149,7 +156,10 @@ def command_of(unit, key, replaced, environment):
 
 @pytest.mark.parametrize("unit", unit_files("ipoib-fwd*.service"), ids=lambda unit: unit.name)
 def test_check_before_start(services, unit):
-    """The unit's check takes the arguments of the start. Errors keep the gateway from starting and name a fix; warnings do not."""
+    """The unit's check takes the arguments of the start.
+
+    Errors keep the gateway from starting and name a fix; warnings do not.
+    """
     environment = {"EAL": f"-l 0-1 --no-pci --no-huge -m 256 --file-prefix {services.tag} --vdev net_null0",
                    "OPTIONS": "--stats 5 --mode datagram"}
     config, good = services.dir / "gateway.toml", services.write_gateway_config()

@@ -1,4 +1,5 @@
-"""Settings of a running gateway, its counters since they were cleared, its port's losses, and DPDK's telemetry script."""
+"""Settings of a running gateway, its counters since they were cleared, its port's losses, and DPDK's
+telemetry script."""
 
 import json
 import os
@@ -35,7 +36,7 @@ def test_settings(gateway):
     # New connections are made with the receive MTU.
     gateway.ctl("set", "mode", "datagram")
     gateway.ctl("set", "mode", "connected")
-    gateway.wait_for("pings and connections both ways", lambda: ping(gateway.eth, IB_IP, 56, count=1)["ok"]
+    gateway.wait_for("pings and connections in both directions", lambda: ping(gateway.eth, IB_IP, 56, count=1)["ok"]
                      and ping(gateway.ib, ETH_IP, 56, count=1)["ok"] and gateway.ctl("connections").get("established_both_ways"))
 
 
@@ -68,7 +69,8 @@ def test_log_filter(gateway):
 
 
 def test_settings_and_reload(gateway):
-    """Settings survive a reload of the same file, and a reload of another one replaces those that the file changes."""
+    """Settings survive a reload of the same file, and a reload of another one replaces those that the file
+    changes."""
     for key, value in (("idle", "pause"), ("log", "debug"), ("log-filter", "endpoint=debug"), ("receive-mtu", 2044)):
         gateway.ctl("set", key, value)
     gateway.ctl("reload")
@@ -95,7 +97,7 @@ def test_clear(gateway):
     stats, metric_before = received(gateway.ctl("stats")), metric()
     assert stats >= 5
     assert gateway.ctl("clear") == {"counters": True, "latency": True}
-    # Packets that a host sends by itself at that moment.
+    # Packets that a host happens to send at that moment.
     assert received(gateway.ctl("since")) <= 2
     assert ping(gateway.eth, IB_IP, 56, count=5)["ok"]
     since, after = gateway.ctl("since"), received(gateway.ctl("stats"))
@@ -115,7 +117,8 @@ def test_clear(gateway):
 
 
 def test_losses_of_port(gateway, figures):
-    """While the gateway is stopped the ring of its port fills up: what the kernel drops is counted, once, and the gateway continues."""
+    """While the gateway is stopped the ring of its port fills up: what the kernel drops is counted, once, and
+    the gateway continues."""
     def missed():
         return gateway.ctl("links")["ethernet"]["losses"]["missed"]
 
@@ -128,7 +131,7 @@ def test_losses_of_port(gateway, figures):
         gateway.gateway.popen.send_signal(signal.SIGCONT)
     sent = int(re.search(r"(\d+) packets transmitted", out)[1])
     assert sent > RING + 500, out
-    # What the ring had room for has arrived.
+    # The packets that fit into the ring have arrived.
     gateway.wait_for("the ring's frames", lambda: traffic(gateway)["eth_receive"]["packets"] >= received + RING - 100)
     lost = missed() - before
     figures(sent=sent, lost=lost)

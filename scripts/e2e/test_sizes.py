@@ -83,7 +83,8 @@ def switch(topology, mode):
 
 
 def switch_under_traffic(topology):
-    """Switches to datagram mode and back while pings run, and counts them in each mode; returns `Pings.end`."""
+    """Switches to datagram mode and back while pings run, and counts them in each mode; returns
+    `Pings.end`."""
     pings = Pings(topology.eth, IB_IP, 0.01, topology.dir / "steady.log")
     twenty = lambda: ping(topology.eth, IB_IP, 56)
     try:

@@ -1,4 +1,4 @@
-"""Other users than root at the control socket: one that may not use it reads who may, and those that may do not keep root out."""
+"""Other users than root at the control socket: a refused one reads the reason, and none keeps root out."""
 
 import os
 import shutil
@@ -15,7 +15,8 @@ pytestmark = pytest.mark.netns
 USER, GROUP = 4242, 4243
 # Places for clients, besides the one that is kept for root.
 PLACES = 16
-# Clients that follow events: prints a line when all are served, and for each line of input how many are still connected.
+# Clients that follow events: prints a line when all are served, and for each line of input how many are still
+# connected.
 CLIENTS = """
 import select, socket, sys
 clients = []
@@ -63,7 +64,8 @@ def test_user_outside_the_group(start):
 
 
 def test_place_that_is_kept_for_root(start):
-    """The group's clients have all places and are being answered: root is served at once, and none of them is closed."""
+    """The group's clients have all places and are being answered: root is served at once, and none of them is
+    closed."""
     topology = start(Shared)
     line = [*topology.as_user(GROUP), sys.executable, "-c", CLIENTS, topology.socket, PLACES]
     clients = subprocess.Popen([str(word) for word in line], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -115,7 +115,8 @@ CASES = {
 
 
 def refused(argv, *expressions, program=None, netns=None):
-    """Runs a program that must exit with code 1 and one line of its own which matches all expressions, without a panic."""
+    """Runs a program that must exit with code 1 and one line of its own which matches all expressions,
+    without a panic."""
     done = run(*argv, netns=netns, check=False)
     text, program = done.stdout + done.stderr, program or Path(argv[0]).name
     assert "panicked" not in text

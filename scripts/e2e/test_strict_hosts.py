@@ -1,6 +1,8 @@
-"""Hosts that answer only some ARP requests, as Linux does with rp_filter and arp_ignore: each is reached from the other side.
+"""Hosts that answer only some ARP requests, as Linux does with rp_filter and arp_ignore: each is reached from
+the other side.
 
-The hosts have no route but that of their own subnet. In one case the gateway has an address there, in the other one it has none.
+The hosts have no route but that of their own subnet. In one case the gateway has an address there, in the
+other one it has none.
 """
 
 import itertools
@@ -17,7 +19,7 @@ from testbed.traffic import first_ping
 
 pytestmark = pytest.mark.netns
 
-# What hosts verify about the sender of a request, and about its target.
+# Checks of hosts about the sender of a request, and about its target.
 RP_FILTERS, ARP_IGNORES = (1, 2), (0, 1, 2, 3)
 SUBNETS = ("10.77.0", "10.78.0")
 IB_HOST, SIMULATED = 2, 50
@@ -28,7 +30,10 @@ GAP = 3
 
 
 class Strict(Topology):
-    """An Ethernet host for each pair of settings, at one switch, and an InfiniBand host. No packet has been sent when the test begins."""
+    """An Ethernet host for each pair of settings, at one switch, and an InfiniBand host.
+
+    No packet has been sent when the test begins.
+    """
 
     subnet, intruder = SUBNETS[1], True
 

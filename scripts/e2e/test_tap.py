@@ -1,4 +1,5 @@
-"""The gateway's Ethernet port wakes it by receive interrupts, and idle workers leave the processor to others: net_tap with idle = "sleep".
+"""The gateway's Ethernet port wakes it by receive interrupts, and idle workers leave the processor to others:
+net_tap with idle = "sleep".
 
     eth0 ─ w0 ─ wire ─ dtap0 ─ net_tap0 ─ gateway
 """

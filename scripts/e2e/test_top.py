@@ -1,4 +1,5 @@
-"""`ipoib-fwd top` on terminals of two sizes: keys, signals, a gateway in trouble, a terminal that goes away; and one page as text."""
+"""`ipoib-fwd top` on terminals of two sizes: keys, signals, a gateway in trouble, a terminal that goes away;
+and one page as text."""
 
 import contextlib
 import json
@@ -17,7 +18,7 @@ from testbed.traffic import traffic
 
 pytestmark = pytest.mark.netns
 
-# What `Terminal.left` returns of a program that left in order.
+# Result of `Terminal.left` after an orderly exit.
 IN_ORDER = {"code": 0, "left": True, "cursor": True, "modes": True}
 # Pings while the view is paused, of 50 a second.
 WHILE_PAUSED = 100
@@ -62,7 +63,7 @@ def test_views_and_keys(busy):
 
 
 def test_pause(busy):
-    """What is paused does not move, and goes on at the next key."""
+    """A paused view does not move, and continues at the next key."""
     def forwarded():
         return traffic(busy)["eth_receive"]["packets"]
 
@@ -73,7 +74,7 @@ def test_pause(busy):
         # Several intervals' worth of packets.
         before = forwarded()
         busy.wait_for("packets", lambda: forwarded() >= before + WHILE_PAUSED)
-        # What has been drawn in the meantime comes before the help.
+        # Output of the meantime comes before the help.
         view.press("?")
         view.wait("help", "pause, and go on")
         view.press("x")
@@ -93,7 +94,8 @@ def test_signal_restores_terminal(no_gateway, number):
 
 
 def test_large_terminal(gateway, figures):
-    """On a large terminal a view has more than a small one has room for, and nothing is drawn outside of it."""
+    """On a large terminal a view has more than a small one has room for, and nothing is drawn outside of
+    it."""
     with top(gateway, "--interval", "0.2", size=LARGE) as view:
         for key, name, *wanted in (("1", "overview", "from Ethernet", "Workers"), ("2", "segments", "P_Key 0xffff", "Drops"),
                                    ("3", "workers", "turns/s", "Buffers"), ("4", "connections", "live", "peer")):
@@ -127,7 +129,8 @@ def test_one_page_as_text(gateway):
     (("--width", "100"), "--once"),
 ], ids=("no-terminal", "no-gateway", "interval", "width"))
 def test_refusals(no_gateway, arguments, message):
-    """Without a terminal, without a gateway and with wrong arguments it exits, and the message says what to do."""
+    """Without a terminal, without a gateway and with wrong arguments it exits, and the message says what to
+    do."""
     done = run(no_gateway.bin / "ipoib-fwd", "top", "--socket", no_gateway.socket, *arguments, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode != 0
     assert message in done.stderr
@@ -135,7 +138,7 @@ def test_refusals(no_gateway, arguments, message):
 
 @contextlib.contextmanager
 def listening(path):
-    """A socket in the place of a gateway's that does not answer."""
+    """A mock of a gateway's socket that does not answer."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(str(path))
         # Clients that have given up stay in the backlog.
@@ -158,8 +161,11 @@ def answer_nonsense(server):
 
 
 def test_gateway_in_trouble(gateway, tmp_path):
-    """A gateway that is not there, one that does not answer, one that answers nonsense: the view says so, and goes on when the real one is
-    there. Control characters of an answer do not reach the terminal."""
+    """A gateway that is not there, one that does not answer, one that answers nonsense: the view says so, and
+    goes on when the real one is there.
+
+    Control characters of an answer do not reach the terminal.
+    """
     # A short path: a small terminal has room for three lines of a message.
     path = tmp_path / "top.sock"
     with top(gateway, "--interval", "0.2", path=path) as view:
@@ -190,7 +196,8 @@ def test_keys_while_gateway_does_not_answer(no_gateway):
                 view.wait("another view", name)
                 client.setblocking(False)
                 try:
-                    # A client that has given up has hung up: then the machine was too slow, and the test tries again.
+                    # A client that has given up has hung up: then the machine was too slow, and the test
+                    # tries again.
                     client.recv(4096)
                 except BlockingIOError:
                     break

@@ -43,7 +43,8 @@ def infiniband_host(topology):
 
 @pytest.mark.core
 def test_packets_over_connections(gateway):
-    """Two rows for each ping, with ports, segment and what the lookup found; the trace ends by the number of rows."""
+    """Two rows for each ping, with ports, segment and what the lookup found; the trace ends by the number of
+    rows."""
     mac = json.loads(run("ip", "-j", "link", "show", "eth0", netns=gateway.eth).stdout)[0]["address"]
     with Trace(gateway, "--json", "proto=icmp", f"host={IB_IP}", f"mac={mac}", "--count", "4") as trace:
         ping_one_by_one(gateway, 5)
@@ -92,7 +93,10 @@ def test_end_by_time(gateway):
 
 
 def test_unresolved_address(gateway):
-    """A packet to an address that no host has: handed over, pending, and dropped when there is no answer. Other packets have no rows."""
+    """A packet to an address that no host has: handed over, pending, and dropped when there is no answer.
+
+    Other packets have no rows.
+    """
     mac = gateway.ctl("links")["ethernet"]["mac"]
     with Trace(gateway, "--json", f"host={NOBODY_IP}", "proto=icmp") as trace:
         run("ip", "neigh", "replace", NOBODY_IP, "lladdr", mac, "dev", "eth0", "nud", "permanent", netns=gateway.eth)

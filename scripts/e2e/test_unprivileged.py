@@ -1,4 +1,5 @@
-"""A gateway that root does not start: another user does, with the capabilities that its ports need and no others."""
+"""A gateway that root does not start: another user does, with the capabilities that its ports need and no
+others."""
 
 import os
 import re
@@ -14,21 +15,25 @@ pytestmark = pytest.mark.netns
 
 # No account has these numbers.
 USER = GROUP = 4242
-# What net_af_packet needs: its socket, the interface's modes, rings in locked memory.
+# Requirements of net_af_packet: its socket, the interface's modes, rings in locked memory.
 CAPABILITIES = ("net_raw", "net_admin", "ipc_lock")
 FILE_BYTES = 8 << 20
 
 
 def as_user(*capabilities):
-    """The prefix of a command line that runs as that user, with these capabilities in all sets and no others to gain, and hardly any
-    memory to lock."""
+    """The prefix of a command line that runs as that user, with these capabilities in all sets and no others
+    to gain, and hardly any memory to lock.
+    """
     words = ",".join(["-all", *(f"+{name}" for name in capabilities)])
     return ["prlimit", "--memlock=65536:65536", "--", "setpriv", f"--reuid={USER}", f"--regid={GROUP}", "--clear-groups",
             f"--inh-caps={words}", f"--ambient-caps={words}", f"--bounding-set={words}", "--no-new-privs", "--"]
 
 
 class Unprivileged(Topology):
-    """The gateway is another user's, with a directory of its own for what it writes. The fabric is root's, and gives its socket away."""
+    """The gateway is another user's, with a directory of its own for what it writes.
+
+    The fabric is root's, and gives its socket away.
+    """
 
     gids = True
 
@@ -101,7 +106,8 @@ def test_forwards_and_stops(start):
 
 @pytest.mark.parametrize("missing, word", [("net_raw", "CAP_NET_RAW"), ("net_admin", "CAP_NET_ADMIN"), ("ipc_lock", "CAP_IPC_LOCK")])
 def test_missing_capability(start, missing, word):
-    """Without one of them `--check` names it with a fix, and the start fails with a message that names it or `--check`."""
+    """Without one of them `--check` names it with a fix, and the start fails with a message that names it or
+    `--check`."""
     topology = start(NotStarted)
     command = topology.command(*(name for name in CAPABILITIES if name != missing))
     checked = run(*command, "--check", netns=topology.gw, check=False)

@@ -1,4 +1,5 @@
-"""One validation: what `--check` refuses the start refuses in the same words, before EAL starts; what is within the bounds starts."""
+"""One validation: what `--check` refuses the start refuses in the same words, before EAL starts; what is
+within the bounds starts."""
 
 import os
 import pwd
@@ -33,7 +34,8 @@ def line(program, path, vdev=NULL, eal=(), own=()):
             "--", *own, "--config", path]
 
 
-# name -> (the wrong configuration, the port, more arguments of EAL, the place, what is said, the configuration at the bound)
+# name -> (the wrong configuration, the port, more arguments of EAL, the location, the message, the
+# configuration at the bound)
 BOUNDS = {
     "max-connections": (config(infiniband="max-connections = 65535\n"), NULL, (), "4:1",
                         "room for 8064 connections with 1 worker, and max-connections = 65535",
@@ -81,7 +83,7 @@ def refused(argv, place, said):
 
 
 def starts(argv, **environment):
-    """What the gateway says until it forwards; it is ended then."""
+    """Returns the messages of the gateway until it forwards, and stops it."""
     argv, env = [str(a) for a in argv], {**os.environ, **environment}
     gateway = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
     lines = []
@@ -137,7 +139,8 @@ def test_keys_without_effect(program, tmp_path):
 
 
 def test_empty_values(program, tmp_path):
-    """An empty control socket is none; a filter of the log that says nothing is named, and the log goes on."""
+    """An empty control socket is none; a filter of the log that says nothing is named, and the log goes
+    on."""
     path = tmp_path / "gateway.toml"
     path.write_text(BASE.replace('""', '"/proc/version"'))
     checked = run(*line(program, path, own=("--check", "--control-socket", "")), check=False)

@@ -1,4 +1,5 @@
-"""The gateway and a host on virtual ports, as functions of SR-IOV have them: nothing is sent or taken without a GRH."""
+"""The gateway and a host on virtual ports, as functions of SR-IOV have them: nothing is sent or taken without
+a GRH."""
 
 import pytest
 from testbed.topology import ETH_IP, IB_IP, Topology
@@ -8,7 +9,8 @@ pytestmark = pytest.mark.netns
 
 
 class VirtualPorts(Topology):
-    """Both ends of the fabric are virtual ports; its paths have a hop limit, as those of a subnet manager that knows virtual ports."""
+    """Both ends of the fabric are virtual ports; its paths have a hop limit, as those of a subnet manager
+    that knows virtual ports."""
 
     def fabric_config(self):
         text = super().fabric_config().replace("[fabric]\n", "[fabric]\nhop_limit = 1\n")

@@ -1,4 +1,5 @@
-"""Two workers, each with its own queues, IPoIB address and connections, on processors that they may have to share."""
+"""Two workers, each with its own queues, IPoIB address and connections, on processors that they may have to
+share."""
 
 import socket
 

@@ -24,7 +24,10 @@ class XdpTopology(Topology):
 
 
 def test_traffic_both_ways(start, figures):
-    """Pings, packets of several fragments and files. The socket wakes a sleeping worker, and after the stop only the driver has buffers."""
+    """Pings, packets of several fragments and files.
+
+    The socket wakes a sleeping worker, and after the stop only the driver has buffers.
+    """
     if why := ethport.missing(ethport.AF_XDP):
         assert not os.environ.get("CI"), why
         pytest.skip(why)

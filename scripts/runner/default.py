@@ -1,7 +1,8 @@
 """`scripts/test`: the steps that continuous integration runs, in two lanes.
 
-One lane builds, checks and runs cargo's tests; the other one, which mostly waits for packets, runs the programs when they are built.
-Steps go on after a failure; the table at the end has all of them.
+One lane builds, checks and runs cargo's tests. The other one, which mostly waits for packets, runs the
+programs once they are built. The remaining steps run after a failure, and the table at the end has all of
+them.
 """
 
 import os
@@ -10,6 +11,7 @@ import time
 
 from runner.step import LOGS, ROOT, Step, say, stop_running, table
 
+PROSE = ["scripts/prose"]
 PYTEST = ["/usr/bin/python3", "-m", "pytest", "-q", "scripts/e2e"]
 SHELL_SCRIPTS = ("scripts/setup", "scripts/demo", "scripts/test", "scripts/bench", "scripts/package", "scripts/platforms", "scripts/lab",
                  ".ci/run")
@@ -17,19 +19,20 @@ BUILD = ["cargo", "build", "--release", "--locked", "-p", "ipoib-fwd", "-p", "ib
 
 
 def shellcheck():
-    lab = ROOT / "scripts/lab.d"
+    lab = ROOT / "scripts/vmlab"
     files = [*SHELL_SCRIPTS, *(ROOT / "packaging").glob("*.sh"), *(lab / name for name in ("apt.sh", "image", "kernel", "qemu", "vm")),
              *(lab / "guest").glob("*.sh"), lab / "guest/init"]
-    # Some of those on the host are Python.
+    # Some scripts of the host are Python.
     files += [path for path in (lab / "host").iterdir() if "python" not in path.read_text().splitlines()[0]]
     return ["shellcheck", "-x", *sorted(str(path) for path in files)]
 
 
 def steps():
-    """The two lanes: builds and cargo's tests; programs that run."""
+    """Returns the two lanes: builds and cargo's tests, and steps that run the programs."""
     builds = [
         Step("format", [["cargo", "fmt", "--all", "--check", "--", "--color", "never"]]),
         Step("shell and Python scripts", [shellcheck(), ["flake8", "scripts"]]),
+        Step("prose", [PROSE]),
         Step("build", [BUILD]),
         Step("unit, property and integration tests", [["cargo", "nextest", "run", "--workspace", "--locked", "--no-fail-fast"]],
              low_priority=True),
@@ -40,14 +43,14 @@ def steps():
         Step("examples in the documentation", [["cargo", "test", "--workspace", "--doc", "--locked", "--quiet"]], low_priority=True),
         Step("documentation", [["cargo", "doc", "--workspace", "--no-deps", "--locked"]], {"RUSTDOCFLAGS": "-D warnings"},
              low_priority=True),
-        # Publication of GID tables, in all the orders that loom finds.
+        # Publication of GID tables, in all interleavings that loom finds.
         Step("loom", [["cargo", "test", "--locked", "-p", "gidcache", "--lib", "--release", "--target-dir", "target/loom", "loom"]],
              {"RUSTFLAGS": "--cfg loom"}, low_priority=True),
     ]
     runs = [
         Step("demo", [["scripts/demo", "--bin", "target/release", "--seconds", "2", "--json", "target/test/demo.json"]], needs=("build",)),
         Step("end to end, core", [[*PYTEST, "-m", "core", "-n", "2", "--junitxml", "target/test/core.xml"]], needs=("build",)),
-        Step("instructions per packet", [["scripts/instructions.py", "--bin", "target/release/bench"]], needs=("build",)),
+        Step("instructions per packet", [["scripts/instruction_budget.py", "--bin", "target/release/bench"]], needs=("build",)),
         Step("kernel ib_ipoib, short form", [["scripts/lab", "core"]], {"IPOIB_FWD_BIN": str(ROOT / "target/release/ipoib-fwd")},
              needs=("build",)),
     ]
@@ -55,12 +58,12 @@ def steps():
 
 
 def run(setup_seconds):
-    """Runs both lanes; the exit code."""
+    """Runs both lanes; returns the exit code."""
     os.environ.setdefault("CARGO_TERM_COLOR", "never")
     for log in LOGS.glob("*.log"):
         log.unlink()
     if os.environ.get("CI"):
-        # In a tree that is built once incremental compilation only costs.
+        # Incremental compilation has no use in a tree that is built once.
         os.environ["CARGO_INCREMENTAL"] = "0"
     builds, runs = steps()
     begin, built = time.monotonic(), threading.Event()
@@ -93,7 +96,7 @@ def run(setup_seconds):
     say("\n" + table(rows, ("step", "time", "result")))
     failed = [step for step in every if step.result != "ok"]
     for step in failed:
-        say(f"\n{step.name}: {step.result}; the whole output is in {step.log.relative_to(ROOT)}")
+        say(f"\n{step.name}: {step.result}; its output is in {step.log.relative_to(ROOT)}")
         say("\n".join(f"   | {line}" for line in step.failure()))
     say(f"\ntook {time.monotonic() - begin + setup_seconds:.0f} s\n{len(every) + 1 - len(failed)} passed, {len(failed)} failed")
     return 1 if failed else 0

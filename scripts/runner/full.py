@@ -1,7 +1,7 @@
 """`scripts/test --full`: slow tests and measurements, by parts.
 
-A check that failed runs twice more by itself, the second time with packets captured. It is `flaky` if it passes then, and `failed` if
-it never does; the outputs of all runs are kept in target/test/full.
+A failed check runs alone two more times, the second time with packet captures. It is `flaky` if it passes one
+of them, and `failed` otherwise. The outputs of all runs are kept in target/test/full.
 """
 
 import json
@@ -34,20 +34,20 @@ class Check:
 
 @dataclass
 class Part:
-    """A part: how it runs, and how a failed check of it runs by itself."""
+    """A part: how it runs, and how a failed check of it runs alone."""
 
     name: str
-    # How long it usually takes, or at most, for --list.
+    # The usual or maximum duration, for --list.
     minutes: str
     shows: str
     command: list
-    # None, "pytest" or "nextest": how checks are found in the output.
+    # The format of the output: None, "pytest" or "nextest".
     runner: str | None = None
     # An environment variable without which the part is skipped.
     needs: str | None = None
 
     def run(self):
-        """(result, number of checks, those that were not simply passed)"""
+        """Returns the result, the number of checks, and the checks that failed at least once."""
         if self.needs and self.needs not in os.environ:
             say(f"   {self.name}: skipped, {self.needs} is not set")
             return "skipped", 0, []
@@ -56,7 +56,7 @@ class Part:
         junit = folder / "junit.xml"
         junit.unlink(missing_ok=True)
         command = [*self.command, "--junitxml", str(junit)] if self.runner == "pytest" else self.command
-        # The tests run what is built now, and not what an earlier tree has left.
+        # The tests run new builds, not those of an earlier tree.
         if self.runner == "pytest" and execute(BUILD, folder / "build.log"):
             return "failed", 0, [Check("build", "failed", [str((folder / "build.log").relative_to(ROOT))])]
         code = execute(command, folder / "run-1.log")
@@ -64,25 +64,25 @@ class Part:
         if code == 0:
             return "passed", total, []
         if not failed:
-            # The part did not come as far as its checks, or is one itself.
+            # The part failed before its checks, or is a check itself.
             failed, total = {self.name: self.command}, max(total, 1)
         checks = [self.rerun(name, command, folder) for name, command in failed.items()]
         worst = "failed" if any(check.result == "failed" for check in checks) else "flaky"
         return worst, total, checks
 
     def rerun(self, name, command, folder):
-        """Runs a failed check by itself."""
+        """Runs a failed check alone."""
         base = re.sub(r"[^\w.-]+", "-", name)
         outputs, passed = [folder / "run-1.log"], 0
         for number in range(RERUNS):
-            say(f"   {self.name}: {name} failed; run {number + 2} of it, by itself")
+            say(f"   {self.name}: {name} failed; run {number + 2} of it, alone")
             outputs.append(folder / f"{base}-run-{number + 2}.log")
             captured = ["--captured"] if self.runner == "pytest" and number == RERUNS - 1 else []
             passed += execute([*command, *captured], outputs[-1]) == 0
         return Check(name, "flaky" if passed else "failed", [str(path.relative_to(ROOT)) for path in outputs])
 
     def failed_checks(self, log, junit):
-        """Failed checks with the command for each, and the number of all."""
+        """Returns the failed checks with their commands, and the number of all checks."""
         if self.runner == "pytest" and junit.exists():
             cases = list(ElementTree.parse(junit).iter("testcase"))
             names = [f"{case.get('classname')}.py::{case.get('name')}" for case in cases
@@ -106,7 +106,7 @@ def execute(command, log):
 
 
 def virtual_machine_parts():
-    """The parts of scripts/lab, by their own table."""
+    """Returns the parts of scripts/lab, from its own table."""
     lines = subprocess.run(["scripts/lab", "parts"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     for line in lines:
         name, minutes, shows = line.split(maxsplit=2)
@@ -114,21 +114,21 @@ def virtual_machine_parts():
 
 
 def parts():
-    """All parts, in the order in which they run."""
+    """Returns all parts in their order."""
     return [
         Part("e2e", "25 min", "all end-to-end tests but those marked timing or vm",
              [*PYTEST, "-m", "not timing and not vm", "-n", "2"], "pytest"),
-        Part("timing", "10 min", "promises about times, rates and CPU share, end to end; wants an idle machine",
+        Part("timing", "10 min", "limits of times, rates and CPU share, end to end; needs an idle machine",
              [*PYTEST, "-m", "timing"], "pytest"),
-        Part("cargo-timing", "3 min", "cargo's tests that measure time; wants an idle machine",
+        Part("cargo-timing", "3 min", "cargo's tests that measure time; needs an idle machine",
              [*NEXTEST, "--no-tests", "pass", "-E", "test(/(^|::)timing::/)"], "nextest"),
-        Part("cargo-slow", "12 min", "models of gateways in all configurations, and deeper than in the default command",
+        Part("cargo-slow", "12 min", "models of gateways in all configurations, with more steps than in the default command",
              [*NEXTEST, "--no-tests", "pass", "-E", "test(/(^|::)slow::/)"], "nextest"),
-        Part("captures", "1 min", "a public recording of InfiniBand packets is decoded; IB_CAPTURES=DIRECTORY says where it is",
+        Part("captures", "1 min", "decodes a public recording of InfiniBand packets in IB_CAPTURES=DIRECTORY",
              ["cargo", "nextest", "run", "-p", "ib-wire", "--locked", "--run-ignored", "only"], needs="IB_CAPTURES"),
-        Part("packages", "12 min", "packages are built, installed, run as services, upgraded and removed in a bare root",
+        Part("packages", "12 min", "builds, installs, runs, upgrades and removes packages in a bare root",
              ["scripts/package", "check"]),
-        Part("platforms", "12 min", "the programs are built in a bare root of Debian 13", ["scripts/platforms", "--build", "debian13"]),
+        Part("platforms", "12 min", "builds the programs in a bare root of Debian 13", ["scripts/platforms", "--build", "debian13"]),
         Part("demo-bare", "6 min", "scripts/demo from a clean clone in a bare root of Debian 12",
              ["scripts/platforms", "--demo", "debian12"]),
         *virtual_machine_parts(),
@@ -137,7 +137,7 @@ def parts():
 
 def list_parts():
     rows = [(part.name, part.minutes, part.shows) for part in parts()]
-    print(table(rows, ("part", "time", "what it shows")))
+    print(table(rows, ("part", "time", "description")))
     return 0
 
 
@@ -145,9 +145,9 @@ def run(named, json_file):
     every = {part.name: part for part in parts()}
     unknown = [name for name in named if name not in every]
     if unknown:
-        sys.exit(f"test: there is no part {unknown[0]}; scripts/test --list has them all")
+        sys.exit(f"test: unknown part {unknown[0]}; scripts/test --list shows all")
     if json_file and not json_file.parent.is_dir():
-        sys.exit(f"test: --json: there is no directory {json_file.parent}")
+        sys.exit(f"test: --json: no such directory: {json_file.parent}")
     rows, document = [], []
     for part in [every[name] for name in named] if named else every.values():
         say(f"== {part.name}: {part.shows} ({part.minutes})")

@@ -1,11 +1,11 @@
-"""`scripts/test --quick`: format, lints and tests of the crates that changed, or of those that are named."""
+"""`scripts/test --quick`: format, prose, lints and tests of the changed or the named crates."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
 
-from runner.default import shellcheck
+from runner.default import PROSE, shellcheck
 from runner.step import ROOT, Step, say
 
 
@@ -14,31 +14,31 @@ def output(*command):
 
 
 def crates():
-    """Directory of each crate of the workspace by its name."""
+    """Returns the directory of each crate of the workspace by name."""
     packages = json.loads(output("cargo", "metadata", "--format-version", "1", "--no-deps", "--locked"))["packages"]
     return {package["name"]: Path(package["manifest_path"]).parent for package in packages}
 
 
 def base():
-    """The commit from which this branch began: where it left its upstream branch or main; without either, the commit before the last."""
+    """Returns the commit where this branch left its upstream branch or main, else the last but one."""
     head = output("git", "rev-parse", "HEAD").strip()
     for branch in ("@{upstream}", "origin/main", "main", "HEAD~1"):
         found = subprocess.run(["git", "merge-base", "HEAD", branch], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-        # A branch is its own beginning where it is the one that is worked on.
+        # The branch itself is no base, except as its own upstream.
         if found and (found != head or branch == "@{upstream}"):
             return found
     return head
 
 
 def changed_files():
-    """Files that differ from where this branch began."""
+    """Returns the files that differ from the base."""
     files = output("git", "diff", "--name-only", base()).splitlines()
     files += output("git", "ls-files", "--others", "--exclude-standard").splitlines()
     return [ROOT / file for file in files]
 
 
 def owner(path, directories):
-    """The crate in whose directory a file is, the innermost one."""
+    """Returns the innermost crate that contains a file."""
     inside = [(len(str(directory)), name) for name, directory in directories.items() if path.is_relative_to(directory)]
     return max(inside)[1] if inside else None
 
@@ -47,13 +47,13 @@ def run(named):
     directories = crates()
     unknown = [name for name in named if name not in directories]
     if unknown:
-        sys.exit(f"test: there is no crate {unknown[0]}; the crates are {', '.join(sorted(directories))}")
+        sys.exit(f"test: unknown crate {unknown[0]}; the crates are {', '.join(sorted(directories))}")
     changed = [] if named else changed_files()
     chosen = sorted(named or {name for name in (owner(file, directories) for file in changed) if name})
     if not chosen:
-        say("test: no crate has changed; name one: scripts/test --quick CRATE")
-    packages = [word for name in chosen for word in ("-p", name)]
-    steps = [Step("format", [["cargo", "fmt", "--all", "--check", "--", "--color", "never"]])]
+        say("test: no crate has changed. To test one, run: scripts/test --quick CRATE")
+    packages = [argument for name in chosen for argument in ("-p", name)]
+    steps = [Step("format", [["cargo", "fmt", "--all", "--check", "--", "--color", "never"]]), Step("prose", [PROSE])]
     if any(file.is_relative_to(ROOT / "scripts") for file in changed):
         steps.append(Step("shell and Python scripts", [shellcheck(), ["flake8", "scripts"]]))
     if chosen:

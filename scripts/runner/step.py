@@ -1,4 +1,4 @@
-"""One step: commands with their output in a log, what became of them, and the first lines of a failure."""
+"""A step: commands with their output in a log, their result, and the first lines of a failure."""
 
 import contextlib
 import os
@@ -15,13 +15,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "target/test"
-# Seconds between two signs of life of a step.
+# Seconds between two lines of progress of a step.
 HEARTBEAT = 60
 # Seconds for a command to clean up after an interrupt.
 CLEANUP = 60
 # Lines of a failure that the summary shows.
 LINES = 40
-# Where the output of cargo, rustc, nextest, pytest and our own scripts says what is wrong.
+# Lines of cargo, rustc, nextest, pytest and our own scripts that report a failure.
 FAILURES = re.compile(r"^error(\[|:| )|^\s*(TRY \d+ )?(FAIL|SIGABRT|SIGSEGV|TIMEOUT|ABORT) |panicked at|^E  |^ERROR |FAILED|: failed"
                       r"|^Diff in|\.py:\d+:\d+: ")
 PRINTING = threading.Lock()
@@ -39,9 +39,9 @@ class Step:
     name: str
     commands: list
     environment: dict = field(default_factory=dict)
-    # Runs on what the other lane leaves of the processors.
+    # Yields the processors to the other lane.
     low_priority: bool = False
-    # Steps without which this one is pointless.
+    # Steps that must pass before this one.
     needs: tuple = ()
     result: str = "not run"
     seconds: float = 0.0
@@ -51,7 +51,7 @@ class Step:
         return LOGS / (re.sub(r"\W+", "-", self.name) + ".log")
 
     def run(self):
-        """Runs the commands; `result` is then `ok` or `FAILED`."""
+        """Runs the commands and sets `result` to `ok` or `FAILED`."""
         LOGS.mkdir(parents=True, exist_ok=True)
         say(f"== {self.name}")
         begin = time.monotonic()
@@ -63,7 +63,7 @@ class Step:
             say("\n".join(f"   | {line}" for line in self.failure()))
 
     def command(self, command, log, begin):
-        command = [str(word) for word in command]
+        command = [str(argument) for argument in command]
         log.write(f"$ {' '.join(command)}\n".encode())
         log.flush()
         if self.low_priority:
@@ -89,11 +89,11 @@ class Step:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def failure(self):
-        """The lines that say what is wrong, with what follows each; the end of the log if none does."""
+        """Returns the lines that report a failure with those after each, or the end of the log."""
         return first_failures(self.text()) if self.result == "FAILED" else []
 
 
-# Commands that are under way.
+# Running commands.
 RUNNING = set()
 
 
@@ -107,19 +107,19 @@ def first_failures(text, limit=LINES):
 
 
 def table(rows, headings):
-    """Rows of text in columns."""
+    """Formats rows of text in columns."""
     rows = [headings, *rows]
     widths = [max(len(str(row[column])) for row in rows) for column in range(len(headings))]
     return "\n".join("  ".join(str(cell).ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
 
 
 def start(command, log, environment=None):
-    """Starts a command in a process group of its own, which `stop_running` stops as a whole.
+    """Starts a command in its own process group, which `stop_running` stops as a whole.
 
-    Should this process be killed, the kernel interrupts the command: programs in Python and cargo then clean up and end, and a shell
-    script ends with the command that it waits for.
+    If this process is killed, the kernel interrupts the command: Python programs and cargo then clean up and
+    exit, and a shell script exits with the command that it waits for.
     """
-    command = [str(word) for word in command]
+    command = [str(argument) for argument in command]
     if not shutil.which(command[0], path=f"{os.environ['PATH']}:{ROOT}"):
         raise FileNotFoundError(command[0])
     process = subprocess.Popen(["setpriv", "--pdeathsig", "INT", *command], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -129,7 +129,7 @@ def start(command, log, environment=None):
 
 
 def stop_running():
-    """Interrupts all commands that are under way, with their children, and gives them time to clean up."""
+    """Interrupts all running commands with their children, and gives them time to clean up."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     for number, seconds in ((signal.SIGINT, CLEANUP), (signal.SIGTERM, CLEANUP), (signal.SIGKILL, None)):
@@ -144,4 +144,4 @@ def stop_running():
 
 def need_root(arguments):
     if os.geteuid() != 0:
-        sys.exit(f"test: this needs root (network namespaces, packages). Run: {shlex.join(['sudo', 'scripts/test', *arguments])}")
+        sys.exit(f"test: network namespaces and packages need root. Run: {shlex.join(['sudo', 'scripts/test', *arguments])}")

@@ -1,5 +1,6 @@
-"""The gateway's Ethernet port is a bond of two kernel interfaces, of which one carries the traffic. The drivers do not report to a bond
-of DPDK 22.11 that a link is down; the gateway does it for them.
+"""The gateway's Ethernet port is a bond of two kernel interfaces, of which one carries the traffic.
+
+The drivers do not report to a bond of DPDK 22.11 that a link is down; the gateway does it for them.
 
     eth0 (bridge) ──┬── w0 ─ wire ─ dtap0 ──┬── net_bonding0 ─ gateway
                     └── w1 ─ wire ─ dtap1 ──┘
@@ -22,7 +23,7 @@ from testbed.traffic import ping
 MEMBERS = (0, 1)
 # The EtherType of slow protocols, and their packet socket's protocol.
 SLOW, ETH_P_SLOW = 0x8809, socket.htons(0x8809)
-# Of the state in a LACPDU (IEEE 802.1AX 6.4.2.3): aggregation, synchronization, collecting, distributing.
+# State bits of a LACPDU (IEEE 802.1AX 6.4.2.3): aggregation, synchronization, collecting, distributing.
 AGGREGATED = 0x3C
 
 
@@ -155,7 +156,8 @@ class BondByLacp(Bond):
         run("ip", "link", "set", f"p{n}", state, netns=self.switch)
 
     def aggregated(self):
-        """Whether the gateway's LACPDUs say on both cables that it and one and the same partner collect and distribute."""
+        """Whether the gateway's LACPDUs say on both cables that it and one and the same partner collect and
+        distribute."""
         # testpmd sends its bond's LACPDUs only when it forwards packets.
         ping(self.eth, IB_IP, 56, count=3, interval=0.1, wait=1)
         seen = [lacp.look() for lacp in self.lacp]

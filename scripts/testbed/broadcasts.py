@@ -1,4 +1,5 @@
-"""Numbered broadcasts between the hosts of both networks: how often each arrives, and whether any comes back."""
+"""Numbered broadcasts between the hosts of both networks: how often each arrives, and whether any comes
+back."""
 
 import contextlib
 import select
@@ -12,7 +13,8 @@ from testbed.sockets import socket_in
 
 ETH_P_IP, ETH_P_ALL, PACKET_OUTGOING = 0x0800, 0x0003, 4
 PORT, MARK = 67, b"testbed-broadcast"
-# Numbers of the broadcasts that follow those which are counted, and how many of them go there and back one after the other.
+# Numbers of the broadcasts that follow those which are counted, and how many of them go there and back one
+# after the other.
 FLUSH_FROM, FLUSHES = 1 << 20, 3
 
 
@@ -23,7 +25,8 @@ def numbered(number):
 
 
 class Broadcasts:
-    """A raw socket on a host's interface that sends broadcasts with numbers and counts those that arrive, by number."""
+    """A raw socket on a host's interface that sends broadcasts with numbers and counts those that arrive, by
+    number."""
 
     def __init__(self, netns, dev, ethernet):
         self.dev, self.counts = dev, {}
@@ -72,9 +75,11 @@ class Broadcasts:
 
 
 def exchange(topology, count=40, interval=0.02):
-    """Sends `count` broadcasts from each host, waits for them at the other one, and then for later ones, so that copies have arrived, too.
+    """Sends `count` broadcasts from each host, waits for them at the other one, and then for later ones, so
+    that copies have arrived, too.
 
-    Returns how often each arrived at the InfiniBand host and at the Ethernet host, and the numbers of those that came back to their sender.
+    Returns how often each arrived at the InfiniBand host and at the Ethernet host, and the numbers of those
+    that came back to their sender.
     """
     with contextlib.closing(Broadcasts(topology.eth, "eth0", True)) as eth, contextlib.closing(Broadcasts(topology.ib, "ib0", False)) as ib:
         from_eth, from_ib = range(0, 2 * count, 2), range(1, 2 * count, 2)

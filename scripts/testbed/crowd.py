@@ -1,4 +1,5 @@
-"""A topology with more ports of the fabric, on each of which there are any number of InfiniBand hosts in this process (`ibhosts`)."""
+"""A topology with more ports of the fabric, on each of which there are any number of InfiniBand hosts in this
+process (`ibhosts`)."""
 
 import socket
 import struct
@@ -13,7 +14,7 @@ from testbed.topology import ETH_IP, GW_IP, Topology
 
 # Ports of the fabric with many hosts; no port may have more than a quarter of the connections.
 PORTS = 8
-# Of each direction.
+# Connections in each direction.
 CONNECTIONS = 4000
 # The joined subnet has room for all hosts: 10.64.0.0 to 10.79.255.255.
 PREFIX = 12
@@ -27,7 +28,7 @@ def address(number, net):
 
 
 class Crowd(Topology):
-    """Connections never give up by themselves."""
+    """Connections never time out."""
 
     def __init__(self, *args, **more):
         super().__init__(*args, **more)
@@ -44,7 +45,10 @@ class Crowd(Topology):
         return text.replace("[infiniband]\n", "[infiniband]\n" + more, 1)
 
     def hosts(self, port, addresses, manners="take"):
-        """Hosts on a port, of which the first is known to the gateway when this returns. `close` stops them."""
+        """Hosts on a port, of which the first is known to the gateway when this returns.
+
+        `close` stops them.
+        """
         links = self.ctl("links")["infiniband"]
         gateway = links["lid"], bytes.fromhex(links["addresses"].split(" ")[0].replace(":", ""))
         hosts = Hosts(*self.ends[port], 0x0200_0000_00C0_0000 + 16 * port, addresses, gateway, manners)
@@ -88,7 +92,8 @@ class Crowd(Topology):
         return cpu_seconds(f"{self.gateway.pid}/task/{self.gateway.pid}")
 
     def missed(self):
-        """Frames for which the port's ring had no room while the gateway did not run: it has never seen them."""
+        """Frames for which the port's ring had no room while the gateway did not run: it has never seen
+        them."""
         return self.ctl("links")["ethernet"]["losses"]["missed"]
 
     def table_rows(self):

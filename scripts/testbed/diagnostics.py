@@ -29,7 +29,10 @@ def last_packets(path):
 
 
 def sections(topology, keep_in=None):
-    """(title, text) of everything that says why. Captures and logs are copied to the directory `keep_in`, if one is given."""
+    """(title, text) of everything that says why.
+
+    Captures and logs are copied to the directory `keep_in`, if one is given.
+    """
     found = [(f"{p.name}: end of its log", p.text()[-LOG_BYTES:]) for p in topology.processes]
     if topology.gateway and topology.gateway not in topology.processes:
         found.append(("gateway (exited): end of its log", topology.gateway.text()[-LOG_BYTES:]))

@@ -6,7 +6,7 @@
   echo.py udp-server                  sends back each datagram
   echo.py udp-client HOST SECONDS     prints how many datagrams are lost, and the longest gap
 
-A client stops sending after SECONDS, or at SIGTERM, and then waits for what is on its way.
+A client stops sending after SECONDS, or at SIGTERM, and then waits for numbers in flight.
 """
 
 import json
@@ -20,7 +20,7 @@ import time
 TCP_PORT, UDP_PORT = 7002, 7003
 # Seconds without a byte after which a TCP client gives up.
 SILENCE = 120
-# Numbers on their way, at most.
+# Maximum of numbers in flight.
 WINDOW = 2000
 # Seconds between two datagrams, and for the last ones to come back.
 INTERVAL, LAST = 0.002, 1

@@ -1,4 +1,5 @@
-"""Kinds of Ethernet ports that the testbed uses on kernel interfaces: DPDK's drivers net_af_packet and net_af_xdp."""
+"""Kinds of Ethernet ports that the testbed uses on kernel interfaces: DPDK's drivers net_af_packet and
+net_af_xdp."""
 
 import errno
 import socket
@@ -21,7 +22,8 @@ class EthPort:
     testpmd: str
     # Bytes of a packet buffer, at most. Those of net_af_xdp lie within a page, headers and all.
     data_room: int
-    # Buffers that the driver of DPDK 22.11 has still when it is closed: its fill queue, and what was sent last.
+    # Buffers that the driver of DPDK 22.11 has still when it is closed: its fill queue, and what was sent
+    # last.
     keeps: int = 0
 
     def vdev(self, number, iface):
@@ -58,7 +60,8 @@ def xdp_missing():
 
 
 def driver_missing():
-    """Whether the driver starts on a veth, and if not, what it says: it may be missing, or kept from loading its program."""
+    """Whether the driver starts on a veth, and if not, what it says: it may be missing, or kept from loading
+    its program."""
     steps = (["ip", "netns", "add", PLACE],
              ["ip", "-n", PLACE, "link", "add", NEAR, "type", "veth", "peer", "name", FAR],
              ["ip", "-n", PLACE, "link", "set", NEAR, "up"])
@@ -86,18 +89,19 @@ def driver_missing():
 
 
 class NoPort(Exception):
-    """This machine has no ports of the kind that was asked for."""
+    """This machine has no ports of the requested kind."""
 
 
-def choose(asked, usual, say):
-    """The port that is asked for; or the usual one, and where the machine has no such another one, with a word on why."""
-    port = KINDS[asked or usual]
+def choose(requested, usual, say):
+    """Returns the requested port, or else the usual one, or another one with a note if the machine has
+    none."""
+    port = KINDS[requested or usual]
     why = missing(port)
     if why is None:
         return port
-    if asked:
-        raise NoPort(f"--port {asked}: {why}; --port {AF_PACKET.kind} does without")
-    say(f"port {port.kind}: {why}; {AF_PACKET.kind} in its place")
+    if requested:
+        raise NoPort(f"--port {requested}: {why}; --port {AF_PACKET.kind} does without")
+    say(f"port {port.kind}: {why}; {AF_PACKET.kind} instead")
     return AF_PACKET
 
 

@@ -1,4 +1,5 @@
-"""Clients that stay connected to a gateway's control socket: `ipoib-fwd ctl events` and `ctl trace` in the background, and raw ones."""
+"""Clients that stay connected to a gateway's control socket: `ipoib-fwd ctl events` and `ctl trace` in the
+background, and raw ones."""
 
 import json
 import signal
@@ -11,7 +12,8 @@ from testbed.programs import DEADLINE, TestbedError, run
 
 
 def connections(path):
-    """The clients of a control socket, as inode numbers: each accepted connection has the socket's path in the kernel's table."""
+    """The clients of a control socket, as inode numbers: each accepted connection has the socket's path in
+    the kernel's table."""
     lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines() if line.endswith(f" {path}")]
     return {fields[6] for fields in lines if fields[5] == "03"}
 
@@ -43,7 +45,8 @@ class Follower:
             self.popen = subprocess.Popen([str(a) for a in line], stdout=out, stderr=subprocess.PIPE, text=True)
         try:
             topology.wait_for(f"ctl {self.command} to be connected", lambda: connections(path) - before or self.exited())
-            # Greeting, request and first answer: the gateway has served this client's before it serves that of `links`.
+            # Greeting, request and first answer: the gateway has served this client's before it serves that
+            # of `links`.
             for _ in range(3):
                 topology.wait_for(f"ctl {self.command} to wait", self.waits)
                 run(*ctl, "links", check=False)
@@ -89,12 +92,16 @@ class Follower:
         self.topology.wait_for(f"the event {kind} {name}", lambda: any((e["kind"], e["what"]) == (kind, name) for e in self.events()))
 
     def events_until(self, *names):
-        """With `--json`: waits until it has printed events of all of these names, stops it, and returns all events."""
+        """With `--json`: waits until it has printed events of all of these names, stops it, and returns all
+        events."""
         self.wait(*(f'"{name}"' for name in names))
         return [json.loads(line) for line in self.end()[0]]
 
     def end(self, how=signal.SIGTERM):
-        """The lines that it has printed, its exit code and its standard error. `how` is a signal, or None if it exits by itself."""
+        """The lines that it has printed, its exit code and its standard error.
+
+        `how` is a signal, or None if it exits without one.
+        """
         if how:
             self.popen.send_signal(how)
         try:

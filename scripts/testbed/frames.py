@@ -42,7 +42,8 @@ def send_paced(send, frames, burst=64, pause=0.003):
 
 
 def ethernet_socket(topology):
-    """A raw socket on the Ethernet host's interface, with the hardware addresses of the gateway and of the host."""
+    """A raw socket on the Ethernet host's interface, with the hardware addresses of the gateway and of the
+    host."""
     raw = socket_in(topology.eth, socket.AF_PACKET, socket.SOCK_RAW)
     raw.bind(("eth0", 0))
     gateway = bytes.fromhex(topology.ctl("links")["ethernet"]["mac"].replace(":", ""))

@@ -1,5 +1,8 @@
-"""The service of GID tables (`ipoib-fwd gids --serve`) on two interfaces of a network namespace, and readers of its tables. There is no
-gateway, fabric or RDMA device: the tables are those of software RoCE ports."""
+"""The service of GID tables (`ipoib-fwd gids --serve`) on two interfaces of a network namespace, and readers
+of its tables.
+
+There is no gateway, fabric or RDMA device: the tables are those of software RoCE ports.
+"""
 
 import json
 

@@ -1,12 +1,13 @@
-"""Hostile packets in numbers: how they are sent so that none is lost on its path, and that they cost no buffer."""
+"""Hostile packets in numbers: how they are sent so that none is lost on its path, and that they cost no
+buffer."""
 
 import time
 
 from testbed.programs import DEADLINE, TestbedError
 from testbed.traffic import packets, traffic
 
-# Most buffers that a worker keeps between pool and receive queues (`STASH`): it takes that many at a time, so the number in
-# use goes up and down by them without a leak. What must not leak is sent more often than that.
+# Most buffers that a worker keeps between pool and receive queues (`STASH`): it takes that number at a time,
+# so the number in use varies by it without a leak. Tests send more packets than that to detect a leak.
 IN_HAND = 64
 OFTEN = 100
 
@@ -27,7 +28,7 @@ def wait_for_buffers(topology, before):
 
 
 def send_watched(topology, send, frames, burst=256):
-    """Sends as many frames at a time as the port's ring holds, and the next ones when the gateway has taken those."""
+    """Sends bursts of frames that fit into the port's ring, each when the gateway has taken the last one."""
     received = lambda: packets(traffic(topology), "eth_receive")
     before, sent = received(), 0
     for frame in frames:

@@ -10,7 +10,8 @@ from pathlib import Path
 LOCK = "/run/lock/ipoib-fwd-hugepages.lock"
 HUGEPAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
 SCRIPTS = Path(__file__).resolve().parents[1]
-# Reserves hugepages, and releases them when its standard input ends: when every process that could still use them has exited.
+# Reserves hugepages, and releases them when its standard input ends: when every process that could still use
+# them has exited.
 JANITOR = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -27,7 +28,10 @@ finally:
 
 
 def reserve(number):
-    """Reserves `number` more hugepages of 2 MiB, or releases them if it is negative. False, and no change, if there is no room for all."""
+    """Reserves `number` more hugepages of 2 MiB, or releases them if it is negative.
+
+    False, and no change, if there is no room for all.
+    """
     os.makedirs(os.path.dirname(LOCK), exist_ok=True)
     with open(LOCK, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -40,7 +44,10 @@ def reserve(number):
 
 
 class HugepageReservation:
-    """Hugepages that are released by `release`, or when this process exits, even by SIGKILL. `number` is 0 if there is no room for them."""
+    """Hugepages that are released by `release`, or when this process exits, even by SIGKILL.
+
+    `number` is 0 if there is no room for them.
+    """
 
     def __init__(self, number):
         # Neither a signal to the process group nor the end of the terminal reaches the janitor.

@@ -1,4 +1,5 @@
-"""Runs the program ibcrowd, which simulates many InfiniBand hosts on a port of a topology's fabric, and reads its reports."""
+"""Runs the program ibcrowd, which simulates many InfiniBand hosts on a port of a topology's fabric, and reads
+its reports."""
 
 import contextlib
 import json
@@ -15,7 +16,8 @@ def link(lab):
 class Crowd:
     """A running ibcrowd.
 
-    `first` is the address of the first host. All hosts query the gateway for `target`. `programs` is the directory of ibcrowd, if it is
+    `first` is the address of the first host. All hosts query the gateway for `target`. `programs` is the
+    directory of ibcrowd, if it is
     not that of the topology's programs."""
 
     def __init__(self, lab, hosts, first, target, *more, programs=None):

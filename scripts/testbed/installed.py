@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
-"""The demo's traffic through an installed gateway that a service manager has started; the hosts' network namespaces are gwdemo-eth and
-gwdemo-ib. The last line is a summary."""
+"""The demo's traffic through an installed gateway that a service manager has started; the hosts' network
+namespaces are gwdemo-eth and gwdemo-ib.
+
+The last line is a summary.
+"""
 
 import argparse
 import json
@@ -42,10 +45,10 @@ def flows(topology, from_ns, to_ns, target):
 def carry(demo):
     """All checks of the demo's that do not start or stop anything."""
     t = demo.topology
-    demo.check("arp", "address resolution, both ways", demo.addresses)
+    demo.check("arp", "address resolution, both directions", demo.addresses)
     demo.check("ping_eth_to_ib", f"ping, {TO_IB}", lambda: demo.pings(t.eth, IB_IP))
     demo.check("ping_ib_to_eth", f"ping, {TO_ETH}", lambda: demo.pings(t.ib, ETH_IP))
-    demo.check("ping_fragments", "fragments, both ways", demo.fragments)
+    demo.check("ping_fragments", "fragments, both directions", demo.fragments)
     t.wait_connected()
     before = traffic(t)
     demo.check("file_eth_to_ib", f"file, {TO_IB}", lambda: demo.file(TO_IB, t.eth, t.ib, IB_IP))

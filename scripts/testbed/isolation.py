@@ -17,8 +17,8 @@ SHARED_MEMORY = 256 << 20
 def isolate():
     """Moves this process into mount and network namespaces of its own.
 
-    Names of network namespaces, interfaces, shared memory and EAL's directories are private from here on and disappear with the
-    process, so that several runs can go on at once.
+    Names of network namespaces, interfaces, shared memory and EAL's directories are private from here on and
+    disappear with the process, so that several runs can go on at once.
     """
     if os.geteuid() != 0:
         raise TestbedError("network namespaces need root: run this command with sudo")

@@ -38,7 +38,8 @@ class KeepalivedPair(Pair):
                          ("eno1", INTERFACES[name]), ("priority 110", f"priority {VRRP_PRIORITIES[name]}"),
                          ("/run/ipoib-fwd.sock", str(self.control_socket(name))), ("/usr/bin/ipoib-fwd", str(self.bin / "ipoib-fwd")),
                          ("/etc/keepalived/ipoib-fwd-notify", str(NOTIFY)),
-                         # The programs of a working tree are in directories that others than root may write to.
+                         # The programs of a working tree are in directories that others than root may write
+                         # to.
                          ("    enable_script_security\n", "")):
             if old not in text:
                 raise TestbedError(f"the example has no {old}")
@@ -63,7 +64,10 @@ class KeepalivedPair(Pair):
         self.keepalived[name].stop()
 
     def notify(self, name, state):
-        """Starts the notify script as keepalived does. The process is the script's own: `env` replaces itself by it."""
+        """Starts the notify script as keepalived does.
+
+        The process is the script's own: `env` replaces itself by it.
+        """
         line = [*self.script_environment(name), NOTIFY, self.control_socket(name), "INSTANCE", "test", state, 100]
         process = self.background(f"notify {state}", line)
         # It may exit.

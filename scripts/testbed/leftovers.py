@@ -1,4 +1,4 @@
-"""What a test leaves on the machine, which must be nothing."""
+"""Leftovers of a test on the machine, of which there must be none."""
 
 import json
 import os
@@ -41,7 +41,10 @@ def processes():
 
 
 def inventory():
-    """Everything of the kinds that tests make, by kind. Processes that are started from now on belong to this one."""
+    """Everything of the kinds that tests make, by kind.
+
+    Processes that are started from now on belong to this one.
+    """
     os.environ[MARK] = str(os.getpid())
     found = {
         "process": processes(),
@@ -54,7 +57,7 @@ def inventory():
 
 
 def left_behind(before, seconds=DEADLINE):
-    """What has appeared since the inventory `before` and does not go away."""
+    """Returns everything that has appeared since the inventory `before` and does not disappear."""
     end = time.monotonic() + seconds
     while True:
         left = [f"{kind} {name}" for kind, now in inventory().items() for key, name in sorted(now.items()) if key not in before[kind]]

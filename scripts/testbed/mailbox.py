@@ -1,4 +1,5 @@
-"""A datagram socket with a path, whose messages a thread receives: in place of a service manager's or a journal's."""
+"""A datagram socket with a path, whose messages a thread receives: in place of a service manager's or a
+journal's."""
 
 import contextlib
 import socket
@@ -11,7 +12,10 @@ LARGEST = 1 << 17
 
 
 class Mailbox:
-    """Messages in the order in which they arrived, without empty ones. A socket that nobody reads would soon be full and take no more."""
+    """Messages in the order in which they arrived, without empty ones.
+
+    A socket that nobody reads would soon be full and take no more.
+    """
 
     def __init__(self, path):
         # All messages, and how many of them the test has taken.

@@ -41,7 +41,7 @@ class Echo:
         """Whether the client was content, and what it printed last."""
         if self.client.alive():
             self.client.popen.terminate()
-        # It gives up by itself if nothing comes any more.
+        # The client gives up without further input.
         code = self.client.wait(echo.SILENCE + DEADLINE)
         lines = self.client.text().strip().splitlines()
         return code == 0, json.loads(lines[-1]) if code == 0 else "\n".join(lines[-5:])
@@ -52,10 +52,11 @@ class Echo:
 
 
 def meanwhile(topology, act, seconds=4):
-    """Runs `act` in the middle of TCP and pings in both directions, which go on for `seconds` at least and until `act` has returned.
+    """Runs `act` in the middle of TCP and pings in both directions, which go on for `seconds` at least and
+    until `act` has returned.
 
-    `ok`: no byte of the TCP connection was lost; pings are answered afterwards, or this raises TestbedError. `lost` is the number of
-    pings without an answer in the worse direction, `outage` the time that they cover.
+    `ok`: no byte of the TCP connection was lost; pings are answered afterwards, or this raises TestbedError.
+    `lost` is the number of pings without an answer in the worse direction, `outage` the time that they cover.
     """
     with contextlib.ExitStack() as stack:
         tcp = stack.enter_context(stopping(Echo(topology, "tcp")))
@@ -78,7 +79,8 @@ def meanwhile(topology, act, seconds=4):
 def under_datagrams(topology, act, seconds=4):
     """As `meanwhile`, with a stream of datagrams as well: `datagrams` is what it noticed.
 
-    `run_delay_ms` in it is for how long, at most, its processes waited for a processor within a second and a half.
+    `run_delay_ms` in it is for how long, at most, its processes waited for a processor within a second and a
+    half.
     """
     with stopping(Echo(topology, "udp")) as udp:
         delay = RunDelay(lambda: [p.pid for p in (*topology.processes, udp.server, udp.client)])

@@ -3,7 +3,8 @@
     eth0 ── bridge ──┬── gw0 [gateway a] ──┬── fabric ── ib0
                      └── gw1 [gateway b] ──┘
 
-Something else can join the networks: `foreign0` is a port of the bridge and `ibf0` a host of the fabric, in one network namespace.
+Something else can join the networks: `foreign0` is a port of the bridge and `ibf0` a host of the fabric, in
+one network namespace.
 """
 
 import json
@@ -18,7 +19,7 @@ NAMES = ("a", "b")
 OWN = {"a": "10.77.0.254", "b": "10.77.0.253"}
 FOREIGN_IP = "10.77.0.66"
 PAIR_KEY, OTHER_KEY = "0f1e2d3c4b5a69788796a5b4c3d2e1f0", "f0e1d2c3b4a5968778695a4b3c2d1e0f"
-# What the gateways promise: seconds until the other one forwards.
+# Promised by the gateways: seconds until the other one forwards.
 TAKEOVER = 3.0
 # Seconds for which roles must stay as they are: longer than an election takes.
 STABLE = 1.5
@@ -26,7 +27,10 @@ BOTH_SIDES = "Ethernet InfiniBand"
 
 
 class Pair(Topology):
-    """Two gateways on one bridge and one fabric. Each has a namespace of its own: fan-out groups of net_af_packet may meet in one."""
+    """Two gateways on one bridge and one fabric.
+
+    Each has a namespace of its own: fan-out groups of net_af_packet may meet in one.
+    """
 
     single_gateway = False
     # Milliseconds between two hellos; a gateway that is silent for three of them is taken for dead.
@@ -130,7 +134,7 @@ ports = [{{ link = "shm:{self.dir}/{name}.sock", mtu = 4096 }}]
         return json.loads(self.ctl_of(name, *arguments, "--json", check=True).stdout)
 
     def state(self, name):
-        """What a gateway reports of itself; {"role": None} while it does not answer."""
+        """Returns a gateway's report on its role; {"role": None} while it does not answer."""
         try:
             answer = self.answer_of(name, "stats")
             return {**answer["gateway"], "drops": answer["drops"]}
@@ -141,7 +145,8 @@ ports = [{{ link = "shm:{self.dir}/{name}.sock", mtu = 4096 }}]
         return self.state(name)["role"]
 
     def settled(self):
-        """(forwarding, standby), once there is one of each and they hear each other on both sides; else None."""
+        """(forwarding, standby), once there is one of each and they hear each other on both sides; else
+        None."""
         states = {name: self.state(name) for name in NAMES}
         forwarding = [name for name, state in states.items() if state["role"] == "forwarding"]
         standby = [name for name, state in states.items() if state["role"] == "standby"]
@@ -149,7 +154,10 @@ ports = [{{ link = "shm:{self.dir}/{name}.sock", mtu = 4096 }}]
         return (forwarding[0], standby[0]) if len(forwarding) == len(standby) == 1 and both else None
 
     def wait_settled(self, forwarder=None):
-        """Waits until the roles stay as they are, with this forwarder if one is named. Returns (forwarding, standby)."""
+        """Waits until the roles stay as they are, with this forwarder if one is named.
+
+        Returns (forwarding, standby).
+        """
         seen, since = None, 0
 
         def stays():
@@ -166,7 +174,8 @@ ports = [{{ link = "shm:{self.dir}/{name}.sock", mtu = 4096 }}]
         self.wait_for(f"gateway {name} to be {role}", lambda: self.role(name) == role)
 
     def knows_hosts(self, name):
-        """Whether a gateway knows the hosts of both sides: one that stands by hears of them from the forwarder."""
+        """Whether a gateway knows the hosts of both sides: one that stands by hears of them from the
+        forwarder."""
         neighbours = self.answer_of(name, "neighbours")
         return all(any(n["address"] == ip and n["hardware_address"] for n in neighbours[side])
                    for side, ip in (("infiniband", IB_IP), ("ethernet", ETH_IP)))
@@ -217,6 +226,7 @@ ports = [{{ link = "shm:{self.dir}/{name}.sock", mtu = 4096 }}]
 
 
 class PatientPair(Pair):
-    """Gateways that do not take each other for dead where a busy machine keeps one from running for a second."""
+    """Gateways that do not take each other for dead where a busy machine keeps one from running for a
+    second."""
 
     hello_ms = 1000

@@ -6,7 +6,7 @@ import time
 from testbed.programs import DEADLINE, Process, TestbedError, run, wait_for
 from testbed.traffic import LATE, answered
 
-# Answers by which a path is known to work: more than the one that was on its way.
+# Answers by which a path is known to work: more than one that was in flight.
 ENOUGH = 3
 
 
@@ -35,10 +35,11 @@ class Pings:
             raise TestbedError(f"{error}\n{self.process.text()[-500:]}") from None
 
     def end(self):
-        """Ends ping once answers come; returns the requests up to the last answered one, and how many of those were not answered.
+        """Ends ping once answers come; returns the requests up to the last answered one, and how many of
+        those were not answered.
 
-        `ping` does not wait for answers after it is interrupted, so what follows the last answer does not count. Without any
-        answer this raises TestbedError: nothing is lost where nothing is sent.
+        `ping` does not wait for answers after it is interrupted, so what follows the last answer does not
+        count. Without any answer this raises TestbedError: nothing is lost where nothing is sent.
         """
         self.wait_answers()
         self.process.popen.send_signal(signal.SIGINT)

@@ -1,5 +1,8 @@
-"""One gateway with two Ethernet ports and three InfiniBand ports: two of one device, one of another, on two fabrics with the same LIDs.
-Each of four segments joins one Ethernet port to one InfiniBand port. All have the same addresses, and nothing passes between them.
+"""One gateway with two Ethernet ports and three InfiniBand ports: two of one device, one of another, on two
+fabrics with the same LIDs.
+
+Each of four segments joins one Ethernet port to one InfiniBand port. All have the same addresses, and nothing
+passes between them.
 
     eth0 of eth0 ── gw0 ─┬─ office ─ soft0/1 ─┬─ fabric 0
                          └─ annex ── soft1/1 ─│─┬─ fabric 1

@@ -1,4 +1,5 @@
-"""Programs: run to their end, or in the background with their output in a file; CPU time; signals that interrupt a run."""
+"""Programs: run to their end, or in the background with their output in a file; CPU time; signals that
+interrupt a run."""
 
 import os
 import signal
@@ -71,7 +72,7 @@ class Process:
         return Path(self.log).read_text(errors="replace")
 
     def wait(self, seconds=DEADLINE):
-        """Waits for the program to exit by itself; returns its exit code."""
+        """Waits for the program to exit; returns its exit code."""
         try:
             return self.popen.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -109,7 +110,8 @@ def cpu_seconds(pid):
 
 
 def interruptible():
-    """The first SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt, so that everything is taken down; later ones do not disturb that."""
+    """The first SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt, so that everything is taken down; later
+    ones do not disturb that."""
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def interrupted(signum, _frame):

@@ -1,4 +1,5 @@
-"""A bridge that does not belong to the gateways: carries each IPv4 broadcast from an Ethernet interface to an InfiniBand one, and back.
+"""A bridge that does not belong to the gateways: carries each IPv4 broadcast from an Ethernet interface to an
+InfiniBand one, and back.
 
   relay.py ETHERNET TUN
 """

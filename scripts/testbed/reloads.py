@@ -1,4 +1,5 @@
-"""A gateway whose configuration changes while it runs: it has two segments at first, and hosts of a third one are there."""
+"""A gateway whose configuration changes while it runs: it has two segments at first, and hosts of a third one
+are there."""
 
 from testbed.programs import TestbedError, run
 from testbed.segments import SEGMENTS, Segments
@@ -10,7 +11,8 @@ BY_NAME = {s.name: s for s in SEGMENTS}
 
 
 def segment(name, vlan=None, pkey=None, more=""):
-    """A segment for the configuration, as `SEGMENTS` has it or with another VLAN or partition; `more` lines follow."""
+    """A segment for the configuration, as `SEGMENTS` has it or with another VLAN or partition; `more` lines
+    follow."""
     vlan, pkey = vlan or BY_NAME[name].vlan, pkey or BY_NAME[name].pkey
     return (f'\n[[segment]]\nname = "{name}"\npkey = {pkey:#x}\naddress = "{GW_IP}/{PREFIX}"\n'
             + (f"vlan = {vlan}\n" if vlan else "") + more)
@@ -51,7 +53,7 @@ class Reloads(Segments):
         self.config.write_text((base or self.base()) + "".join(segments))
 
     def reload(self, *segments, base=None):
-        """Changes the configuration and has the gateway read it; returns its answer."""
+        """Changes the configuration and reloads the gateway; returns its answer."""
         self.write(*segments, base=base)
         return self.ctl("reload")
 

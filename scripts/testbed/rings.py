@@ -1,4 +1,4 @@
-"""What the kernel drops in the rings of a process's packet sockets, which DPDK does not count."""
+"""Drops of the kernel in the rings of a process's packet sockets, which DPDK does not count."""
 
 import ctypes
 import os
@@ -11,7 +11,8 @@ SOL_PACKET, PACKET_STATISTICS, SOL_XDP, XDP_STATISTICS, PIDFD_OPEN, PIDFD_GETFD 
 
 
 def socket_statistics(fd):
-    """Packets that the kernel dropped in a socket's ring: since the last call, of af_packet; since it was opened, of AF_XDP."""
+    """Packets that the kernel dropped in a socket's ring: since the last call, of af_packet; since it was
+    opened, of AF_XDP."""
     counters, length = (ctypes.c_uint32 * 4)(), ctypes.c_uint32(16)
     if LIBC.getsockopt(fd, SOL_PACKET, PACKET_STATISTICS, counters, ctypes.byref(length)) == 0:
         return counters[1], 0

@@ -7,7 +7,8 @@ from pathlib import Path
 
 
 class RunDelay(threading.Thread):
-    """Samples for how long threads wait for a processor, as the kernel counts it, and by how much a sleep of our own is too long.
+    """Samples for how long threads wait for a processor, as the kernel counts it, and by how much a sleep of
+    our own is too long.
 
     `pids` returns the processes that count.
     """

@@ -11,7 +11,10 @@ from testbed.traffic import ping
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-    """A segment of the topology. `pattern` is the byte that the payload of its pings is made of; namespaces end with `suffix`."""
+    """A segment of the topology.
+
+    `pattern` is the byte that the payload of its pings is made of; namespaces end with `suffix`.
+    """
 
     name: str
     pkey: int
@@ -86,7 +89,8 @@ mode = "connected"
         return len(rows) == len(SEGMENTS) and all(row["link"] == "up" and row["role"] == "forwarding" for row in rows)
 
     def exchange(self):
-        """Pings between every pair of hosts, both ways, with a payload of its own; all are answered."""
+        """Pings between all pairs of hosts in both directions, each with its own payload; all are
+        answered."""
         for segment in SEGMENTS:
             eth, ib = self.hosts(segment)
             for netns, target in ((eth, IB_IP), (ib, ETH_IP)):

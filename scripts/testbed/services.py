@@ -1,4 +1,5 @@
-"""A service manager in systemd's place: what programs report to it (sd_notify), and a fabric and a gateway that have one each."""
+"""A service manager in systemd's place: what programs report to it (sd_notify), and a fabric and a gateway
+that have one each."""
 
 from testbed.mailbox import Mailbox
 from testbed.programs import DEADLINE
@@ -21,7 +22,7 @@ class Manager(Mailbox):
 class Services(Topology):
     """A fabric without hosts and a gateway without a network, each with a service manager of its own.
 
-    Without `no-rx` net_null returns as many frames as the gateway takes, and the worker is never idle.
+    Without `no-rx` net_null always returns frames, and the worker is never idle.
     """
 
     single_gateway = False

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""stuck.py PID: stops one worker thread of that gateway until the service manager has killed the gateway for it."""
+"""stuck.py PID: stops one worker thread of that gateway until the service manager has killed the gateway for
+it."""
 
 import contextlib
 import ctypes
@@ -40,8 +41,9 @@ def wait_traced(thread):
 def stalled(pid, thread):
     """Stops one thread of a process, as a deadlock or an endless loop would.
 
-    It stops where it goes to sleep. In the middle of an iteration it would hold the software device's lock, and the control lcore would
-    stall, too. It always continues at the end: a process that is killed while one of its threads is traced does not exit.
+    It stops where it goes to sleep. In the middle of an iteration it would hold the software device's lock,
+    and the control lcore would stall, too. It always continues at the end: a process that is killed while one
+    of its threads is traced does not exit.
     """
     ptrace(PTRACE_SEIZE, thread)
     ptrace(PTRACE_INTERRUPT, thread)

@@ -1,7 +1,8 @@
-"""A run that leaves nothing behind, however it ends: a supervisor outside, the run itself in a PID namespace of its own.
+"""A run that leaves nothing behind, however it ends: a supervisor outside, the run itself in a PID namespace
+of its own.
 
-If either process dies, the kernel ends all programs of the run, and with them their network namespaces, mounts and files. Hugepages
-are released by a process that outlives both (`testbed.hugepages`).
+If either process dies, the kernel ends all programs of the run, and with them their network namespaces,
+mounts and files. Hugepages are released by a process that outlives both (`testbed.hugepages`).
 """
 
 import contextlib
@@ -19,7 +20,8 @@ PR_SET_PDEATHSIG = 1
 
 
 def supervised(body):
-    """Runs `body` in a child process with PID, mount and network namespaces of its own, and returns its exit code.
+    """Runs `body` in a child process with PID, mount and network namespaces of its own, and returns its exit
+    code.
 
     SIGINT, SIGTERM and SIGHUP reach the child once, wherever they were sent.
     """

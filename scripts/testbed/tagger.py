@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A VLAN interface in user space, for kernels without them: a TAP device whose frames carry a tag on another interface.
+"""A VLAN interface in user space, for kernels without them: a TAP device whose frames carry a tag on another
+interface.
 
     tagger.py INTERFACE VLAN NETNS ADDRESS/LENGTH    (the TAP is eth0 of NETNS)
 """

@@ -1,4 +1,5 @@
-"""A program behind a pseudo-terminal: what it draws, keys, signals, and whether it leaves the terminal as it found it."""
+"""A program behind a pseudo-terminal: what it draws, keys, signals, and whether it leaves the terminal as it
+found it."""
 
 import fcntl
 import os
@@ -15,7 +16,7 @@ from testbed.programs import DEADLINE, TestbedError
 
 # Columns and lines.
 SMALL, LARGE = (80, 24), (200, 60)
-# What crossterm writes: positions of the cursor, modes, attributes, and characters.
+# Output of crossterm: positions of the cursor, modes, attributes, and characters.
 SEQUENCES = re.compile(r"\x1b\[(\??)([\d;]*)([A-Za-z])|\x1b([()].|.)|([^\x1b])", re.S)
 # An escape sequence that has not ended yet.
 UNFINISHED = re.compile(r"\x1b(\[\??[\d;]*|[()])?\Z")
@@ -93,13 +94,14 @@ class Terminal:
         self.hang_up()
 
     def read(self, seconds=0.1):
-        """Draws what the program has written, or writes in that time; false if the program has closed the terminal."""
+        """Draws what the program has written, or writes in that time; false if the program has closed the
+        terminal."""
         ready, _, _ = select.select([self.fd], [], [], seconds)
         try:
             self.bytes += os.read(self.fd, 65536) if ready else b""
         except OSError:
             return False
-        # What ends within a character is drawn with the rest of it.
+        # An incomplete character is drawn with its rest.
         text = self.output()
         self.screen.feed(text[self.drawn:])
         self.drawn = len(text)
@@ -173,8 +175,9 @@ class Terminal:
         return self.code
 
     def left(self):
-        """Waits for the program to exit; returns its exit code, and whether it left the alternate screen, showed the cursor and
-        restored the terminal's modes."""
+        """Waits for the program to exit; returns its exit code, and whether it left the alternate screen,
+        showed the cursor and restored the terminal's modes.
+        """
         self.exited()
         while self.read(0) and select.select([self.fd], [], [], 0)[0]:
             pass

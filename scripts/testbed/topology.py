@@ -1,4 +1,5 @@
-"""An Ethernet host, an InfiniBand host and the gateway between them, each in a network namespace of its own."""
+"""An Ethernet host, an InfiniBand host and the gateway between them, each in a network namespace of its
+own."""
 
 import itertools
 import json
@@ -24,8 +25,8 @@ NUMBERS = itertools.count(1)
 class Topology:
     """Three network namespaces, the software fabric and the gateway. `close` removes all of it.
 
-    Subclasses change the class attributes, the configurations and `namespaces_up`. Every instance has names of its own: `eth`, `gw`
-    and `ib` are its network namespaces, `dir` is its directory.
+    Subclasses change the class attributes, the configurations and `namespaces_up`. Every instance has names
+    of its own: `eth`, `gw` and `ib` are its network namespaces, `dir` is its directory.
     """
 
     # The gateway's Ethernet port, further ones, and more options of both programs.
@@ -43,15 +44,17 @@ class Topology:
     intruder = False
     # Whether the gateway writes GID tables.
     gids = False
-    # Whether both programs capture their packets from the start to explain a failure; None: if the tests run with --captured.
+    # Whether both programs capture their packets from the start to explain a failure; None: if the tests run
+    # with --captured.
     captured = None
     # Buffers in hugepages if there is room for them; False: in ordinary pages.
     hugepages_wanted = True
-    # Whether the gateway of this topology can be asked to stop and to account for its buffers.
+    # Whether the gateway of this topology can be stopped and must account for its buffers.
     single_gateway = True
 
     def __init__(self, programs, *, tag=None, keep=False, report=print):
-        """`programs` is the directory with the programs; `tag` begins all names, unique by default; `report` takes a line of progress."""
+        """`programs` is the directory with the programs; `tag` begins all names, unique by default; `report`
+        takes a line of progress."""
         self.bin, self.keep, self.report = Path(programs).resolve(), keep, report
         tag = tag or f"t{os.getpid()}-{next(NUMBERS)}"
         self.tag, self.eth, self.gw, self.ib = tag, f"{tag}-eth", f"{tag}-gw", f"{tag}-ib"
@@ -87,7 +90,8 @@ class Topology:
             run("ip", "link", "set", end, "mtu", "1500", "up", netns=netns)
 
     def switch(self, *ends):
-        """A switch in the gateway's namespace, with a wire to an interface (network namespace, name) at each end."""
+        """A switch in the gateway's namespace, with a wire to an interface (network namespace, name) at each
+        end."""
         run("ip", "link", "add", "br0", "type", "bridge", "stp_state", "0", "forward_delay", "0", netns=self.gw)
         run("ip", "link", "set", "br0", "up", netns=self.gw)
         for number, (netns, dev) in enumerate(ends):
@@ -95,7 +99,8 @@ class Topology:
             run("ip", "link", "set", f"port{number}", "master", "br0", netns=self.gw)
 
     def memory_options(self):
-        """Reserves hugepages for the run; without enough memory for them the buffers are in ordinary pages."""
+        """Reserves hugepages for the run; without enough memory for them the buffers are in ordinary
+        pages."""
         if self.hugepages_wanted:
             self.hugepages = HugepageReservation(HUGEPAGES_WANTED)
             if self.hugepages.number:
@@ -120,7 +125,7 @@ class Topology:
         self.start_gateway()
 
     def up(self):
-        """Starts it, and waits for a packet and for connections both ways."""
+        """Starts it, and waits for a packet and for connections in both directions."""
         self.start()
         self.wait_for("the first packet through the gateway", lambda: ping(self.eth, IB_IP, 56, count=1)["ok"])
         self.wait_connected()
@@ -185,7 +190,8 @@ ports = [{{ link = "shm:{self.link}", mtu = {self.fabric_mtu} }}]
                                                 *self.capture("fabric.pcap"), *self.more_of_fabric])
 
     def lcores(self):
-        """Lcore 0 is the control lcore, each other one a worker, on a processor of its own as far as there are any."""
+        """Lcore 0 is the control lcore, each other one a worker, on a processor of its own as far as there
+        are any."""
         if self.workers == 1:
             return ["-l", "0-1"]
         processors = sorted(os.sched_getaffinity(0))
@@ -209,7 +215,7 @@ ports = [{{ link = "shm:{self.link}", mtu = {self.fabric_mtu} }}]
     # -- looking at it
 
     def ctl_text(self, *arguments, check=True):
-        """What `ipoib-fwd ctl` prints."""
+        """Returns the output of `ipoib-fwd ctl`."""
         return run(self.bin / "ipoib-fwd", "ctl", "--socket", self.socket, *arguments, check=check)
 
     def ctl(self, *arguments):
@@ -245,8 +251,8 @@ ports = [{{ link = "shm:{self.link}", mtu = {self.fabric_mtu} }}]
         return wait_for(what, ready_and_alive, seconds)
 
     def wait_connected(self):
-        """Waits for connections both ways between the gateway and the InfiniBand host."""
-        self.wait_for("connections both ways", lambda: self.ctl("connections").get("established_both_ways"))
+        """Waits for connections in both directions between the gateway and the InfiniBand host."""
+        self.wait_for("connections in both directions", lambda: self.ctl("connections").get("established_both_ways"))
 
     def wait_hosts(self, count=1):
         """Waits until the fabric's hosts can answer a first packet."""
@@ -260,7 +266,7 @@ ports = [{{ link = "shm:{self.link}", mtu = {self.fabric_mtu} }}]
     # -- taking down
 
     def forget(self, process):
-        """From now on the topology does not mind that this program ends."""
+        """From now on this program may exit."""
         if process in self.processes:
             self.processes.remove(process)
 
@@ -283,7 +289,8 @@ ports = [{{ link = "shm:{self.link}", mtu = {self.fabric_mtu} }}]
         return outstanding
 
     def close(self):
-        """Ends all programs and removes all namespaces and files; the first program that cannot be stopped is raised at the end."""
+        """Ends all programs and removes all namespaces and files; the first program that cannot be stopped is
+        raised at the end."""
         error = None
         for p in reversed(self.processes):
             try:

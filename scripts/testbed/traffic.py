@@ -16,7 +16,8 @@ LATE = 60
 
 
 def answered(text, first=None):
-    """The sequence numbers for which ping's output has an answer; with `first` only those up to that number."""
+    """The sequence numbers for which ping's output has an answer; with `first` only those up to that
+    number."""
     numbers = {int(n) for n in re.findall(r"bytes from .* icmp_seq=(\d+) ", text)}
     return {n for n in numbers if first is None or n <= first}
 
@@ -24,8 +25,9 @@ def answered(text, first=None):
 def ping(netns, target, size, count=20, interval=0.02, wait=None, more=()):
     """How many of `count` echo requests were answered.
 
-    With `wait` no more requests are sent than those, and each answer has that many seconds. Without it ping sends until that many
-    answers have come, so that a late answer does not count as lost; `sent` can then exceed `count`.
+    With `wait` no more requests are sent than those, and each answer has that many seconds. Without it ping
+    sends until that many answers have come, so that a late answer does not count as lost; `sent` can then
+    exceed `count`.
     """
     limit = ("-W", wait or 2) if wait or count == 1 else ("-w", math.ceil(count * interval) + LATE)
     out = run("ping", "-n", "-c", count, "-i", interval, *limit, "-s", size, *more, target, netns=netns, check=False).stdout
@@ -44,7 +46,8 @@ def first_ping(netns, target, size=56):
 
 
 def send_file(topology, from_ns, to_ns, target, size=FILE_BYTES):
-    """Sends a file of random bytes over TCP; returns both digests, and how many bytes arrived in which time."""
+    """Sends a file of random bytes over TCP; returns both digests, and how many bytes arrived in which
+    time."""
     path = topology.dir / "random"
     digest = hashlib.sha256()
     with open(path, "wb") as f:

@@ -14,7 +14,8 @@ def tshark(path, *options):
 
 
 def table(path, condition, *fields):
-    """Fields of the packets that a display filter selects: a dictionary a packet, with the first occurrence of each field."""
+    """Fields of the packets that a display filter selects: a dictionary a packet, with the first occurrence
+    of each field."""
     options = [option for field in fields for option in ("-e", field)]
     return [dict(zip(fields, line.split("\t"))) for line in
             tshark(path, "-Y", condition, "-T", "fields", "-E", "occurrence=f", *options)]

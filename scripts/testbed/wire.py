@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""A wire between two interfaces of one network namespace: it copies every frame that arrives at one to the other. A bridge cannot be used
-where an interface has the address of the host behind it, as those of net_tap have.
+"""A wire between two interfaces of one network namespace: it copies every frame that arrives at one to the
+other.
+
+A bridge cannot be used where an interface has the address of the host behind it, as those of net_tap have.
 
     wire.py INTERFACE INTERFACE
 """

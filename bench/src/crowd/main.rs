@@ -1,6 +1,6 @@
 //! Many IPoIB hosts on one port of a fabric, as far as communication management and ARP can tell: they accept a connection each, and open
 //! one each, and it is told how long that takes (`scripts/bench gateway-connections`). On request they end them, come again with other
-//! addresses, and answer what comes by connections (`scripts/harden crowd`).
+//! addresses, and answer what comes by connections (`scripts/soak crowd`).
 #![forbid(unsafe_code)]
 
 mod connections;

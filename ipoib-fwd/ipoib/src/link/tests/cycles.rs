@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::fabric::{Fabric, ms, secs};
 use crate::link::{Mode, WorkerNote};
 
-/// Connections, if `CONNECTION_CYCLES` does not ask for more (`scripts/harden connections`).
+/// Connections, if `CONNECTION_CYCLES` does not ask for more (`scripts/soak connections`).
 const FEW: u64 = 2000;
 /// What memory may grow by once the first tenth is done, KiB: tables have their size by then, and the rest is the allocator's noise.
 pub(super) const NOISE: u64 = 2048;

@@ -11,7 +11,7 @@ use super::fabric::{Fabric, Setup, ms, secs};
 use super::node::BESIDE;
 use crate::link::{ArpResponder, LinkSettings, MAX_MESSAGE, Mode, PortEvent, WorkerIndex, WorkerNote};
 
-/// Hours, if `SIMULATED_HOURS` does not ask for more (`scripts/harden day`).
+/// Hours, if `SIMULATED_HOURS` does not ask for more (`scripts/soak simulated`).
 const FEW: u64 = 1;
 const NODES: u64 = 10;
 /// Longest time between one upset and the next, seconds.

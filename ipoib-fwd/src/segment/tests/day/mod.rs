@@ -22,7 +22,7 @@ use crate::segment::pair::sync::ROUND;
 use crate::segment::parked::PATIENCE;
 use crate::segment::pending::OWN_SIDE_ANSWER;
 
-/// Hours, if `SIMULATED_HOURS` does not ask for more (`scripts/harden day`), of so many seeds if `SIMULATED_SEED` names none.
+/// Hours, if `SIMULATED_HOURS` does not ask for more (`scripts/soak simulated`), of so many seeds if `SIMULATED_SEED` names none.
 const FEW: u64 = 1;
 const SEEDS: u64 = 2;
 /// Longest time between one upset and the next, seconds.

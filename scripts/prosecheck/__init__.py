@@ -1,0 +1,1 @@
+"""The prose checker behind `scripts/prose`: rules, parsers and budget."""
