@@ -1,8 +1,8 @@
-//! What a worker may wait on: descriptors that belong to drivers.
+//! File descriptors that belong to drivers and that a worker may wait on.
 
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 
-/// A descriptor of a driver, which has it open as long as the port is not closed.
+/// A driver's file descriptor. The driver keeps it open until the port is closed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Descriptor(pub(super) RawFd);
 
