@@ -55,6 +55,6 @@ fn work_runs_on_workers_and_eal_ends_after_them() {
     kept.data_mut()[0] = b'S';
     assert_eq!(kept.data(), b"Still here");
     assert!(pool.alloc().is_some(), "a handle keeps working");
-    assert!(Pool::create("too late", &config).unwrap_err().to_string().contains("EAL does not run"));
+    assert!(Pool::create("too late", &config).unwrap_err().to_string().contains("EAL is not running"));
     assert!(matches!(Eal::init(["x", "--no-huge"].map(str::to_owned)), Err(EalError::Twice)));
 }

@@ -95,9 +95,9 @@ pub fn roce_table(interface: &str) -> String {
 /// table's helper files ([`shm`](crate::shm)).
 #[must_use]
 pub fn is_table_name(name: &str) -> bool {
-    let beside = name.rsplit('.').next().is_none_or(|end| matches!(end, "" | "lock" | "new"));
+    let reserved = name.rsplit('.').next().is_none_or(|end| matches!(end, "" | "lock" | "new"));
     let plain = |c: char| !matches!(c, '/') && !c.is_control() && !c.is_whitespace();
-    !beside && !name.starts_with('.') && name.len() <= LONGEST_NAME && name.chars().all(plain)
+    !reserved && !name.starts_with('.') && name.len() <= LONGEST_NAME && name.chars().all(plain)
 }
 
 /// Returns the directory's metadata if only its owner can create files in it.

@@ -1,4 +1,4 @@
-//! The cold face.
+//! The control path.
 
 use std::sync::Arc;
 
@@ -26,13 +26,13 @@ impl<P: DataPath> Adapter<P> {
 
 impl<P: DataPath> Control for Adapter<P> {
     fn device(&self) -> DeviceAttributes {
-        let told = self.context.tells_invalidated();
+        let reports = self.context.reports_invalidated();
         let fast = P::fast_registration(self.context.has_windows(), self.indirect.most_pieces());
-        let fast =
-            fast.map(|fast| FastRegistration { remote_invalidate: fast.remote_invalidate && told, ..fast });
-        let told = self.context.attributes();
-        let max_send_segments = P::send_segments(told.max_send_segments);
-        DeviceAttributes { max_send_segments, fast_registration: fast, ..told }
+        let fast = fast
+            .map(|fast| FastRegistration { remote_invalidate: fast.remote_invalidate && reports, ..fast });
+        let known = self.context.attributes();
+        let max_send_segments = P::send_segments(known.max_send_segments);
+        DeviceAttributes { max_send_segments, fast_registration: fast, ..known }
     }
 
     fn port(&self, port: PortNumber) -> Result<PortAttributes, HcaError> {
@@ -73,7 +73,7 @@ impl<P: DataPath> Control for Adapter<P> {
 
     fn modify_qp(&mut self, qpn: Qpn, to: &QpTransition) -> Result<(), HcaError> {
         let (qp, record) = self.qp(qpn)?;
-        // Not every provider looks at it.
+        // Some providers do not check it.
         if let QpTransition::UdToInit { pkey_index, .. } | QpTransition::RcToInit { pkey_index } = *to {
             self.context.pkey(record.port, pkey_index)?;
         }

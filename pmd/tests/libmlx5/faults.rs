@@ -444,7 +444,7 @@ fn datagram_queue_pairs_have_no_more_receives_of_their_own_than_there_are_buffer
         queues.insert_ud(place(n), hca.create_ud(&ud).unwrap()).unwrap();
     }
     let text = hca.create_ud(&ud).map(drop).unwrap_err().to_string();
-    let said = "64 for one more beside 2 of a worker are more than the 150 that there are packet buffers for";
+    let said = "another queue pair needs 64 in addition to 2 of a worker, which exceeds the 150 for which there are packet buffers";
     assert!(text.contains(said) && text.contains("restart"), "{text}");
     // Who goes makes room.
     hca.destroy_ud(queues.remove_ud(place(0)).unwrap()).unwrap();

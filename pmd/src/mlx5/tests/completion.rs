@@ -10,10 +10,7 @@ use prm::{Cqe, SendOpcode};
 
 /// Vectors that are not run, with reasons.
 const SKIPPED: &[(&str, &str)] = &[
-    (
-        "rc_srq_inline_scatter_32",
-        "inline payload: queue pairs do not use it (see Arrival::inline)",
-    ),
+    ("rc_srq_inline_scatter_32", "inline payload: queue pairs do not use it (see Arrival::inline)"),
     ("rc_rq_inline_scatter_32", "as rc_srq_inline_scatter_32"),
     ("req_read_inline_scatter", "as rc_srq_inline_scatter_32"),
     ("unknown_index", "the library's own table; the driver uses the queue pair number"),
