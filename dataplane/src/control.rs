@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_at_the_end_is_answered() {
+    fn pending_requests_are_answered_at_the_end() {
         let path = std::env::temp_dir().join(format!("control-end-{}", std::process::id()));
         let mut control = ControlLoop::new().unwrap();
         control.listen(&path, Access::default()).unwrap();

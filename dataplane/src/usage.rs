@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gets_a_number_does_not_get_its_marks() {
+    fn a_reused_number_has_no_marks() {
         let mut usage = Usage::new(2, 1);
         let marks = usage.marks()[0].clone();
         let (one, two) = (usage.add('a').unwrap(), usage.add('b').unwrap());
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn who_marks_by_an_older_table_marks_nobody_else() {
+    fn marks_by_an_older_table_do_not_count_for_others() {
         const MOST: usize = 64;
         let mut usage = Usage::new(MOST, 1);
         let marks = usage.marks()[0].clone();

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn work_takes_what_was_asked_for_with_it() {
+    fn work_disarms_the_wakeup() {
         let look = 3 + SPINS as usize + 1;
         for busy in [look, look + 1] {
             let handle = Handle::new();

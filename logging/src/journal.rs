@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_takes_nothing_holds_nobody_up_and_is_told_what_it_lost() {
+    fn a_blocked_journal_delays_nobody_and_later_receives_the_number_of_lost_entries() {
         let stand = Stand::new("full");
         let mut taken = 0;
         logged(&stand, || {
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_at_the_end_is_told_or_given_up_soon() {
+    fn losses_at_the_end_are_reported_or_soon_given_up() {
         let stand = Stand::new("end");
         let journal = Journal::at(&stand.path, PROGRAM).unwrap();
         stand.entry().unwrap();
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn each_loss_is_told_once_however_many_threads_log() {
+    fn each_loss_is_reported_once_for_any_number_of_threads() {
         const EACH: u64 = 4000;
         let stand = Stand::new("threads");
         let (mut taken, mut told) = (0, 0);
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_is_started_anew_has_the_next_entry() {
+    fn a_restarted_journal_receives_the_next_entry() {
         let old = Stand::new("anew");
         logged(&old, || {
             let new = Stand::new("anew");

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cause_of_an_end_is_told_once() {
+    fn each_cause_of_an_exit_is_reported_once() {
         use std::io;
 
         #[derive(Debug)]

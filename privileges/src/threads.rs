@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_of_threads_has_who_reads_it() {
+    fn a_list_of_threads_includes_the_reader() {
         let names = |names: &[&str]| names.iter().map(OsString::from).collect::<Vec<_>>();
         assert_eq!(list(names(&["7", "12"]), 12).unwrap(), [7, 12]);
         for bad in [&["7"] as &[_], &[], &["7", "12", "self"]] {
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_has_ended_is_told_from_one_that_runs() {
+    fn an_ended_thread_is_distinguished_from_a_running_one() {
         assert!(is_sent(own(), 0).unwrap());
         let ended = std::thread::spawn(own).join().unwrap();
         // Its number goes after it has been joined.

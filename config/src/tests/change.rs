@@ -89,7 +89,7 @@ fn live_keys_are_named() {
 }
 
 #[test]
-fn what_takes_a_restart_is_refused_as_a_whole() {
+fn changes_that_need_a_restart_are_rejected_as_a_whole() {
     let soft = |device: &str| format!("{OLD}[infiniband.soft]\n{device}");
     let (one, two) = ("ports = [{ link = \"shm:/a\" }]\n", "ports = [{ link = \"shm:/b\" }]\n");
     let queues = "what the gateway is made of depends on it";

@@ -151,7 +151,7 @@ fn af_packet_ports_have_frames_as_long_as_a_buffer_and_rings_of_8_mib_unless_the
 }
 
 #[test]
-fn processors_and_devices_that_eal_is_told_of() {
+fn cpus_and_devices_in_eal_arguments() {
     let eal = |text: &str| command_line(text).unwrap().eal;
     let map = eal(
         "p --lcores 0@4,(1-2)@(5,6),3,(7-8) -a 3B:00.0,rx=1 --allow=0000:81:00.1 -b 01:00.0 -m512 --no-huge",

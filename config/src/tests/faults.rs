@@ -14,7 +14,7 @@ pub(super) fn complaints(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_mistake_is_told_in_the_order_of_the_file_and_the_rest_is_read() {
+fn every_mistake_is_reported_in_file_order_and_the_rest_is_read() {
     let text = r#"
 [gateway]
 adress = "10.77.0.254/24"
@@ -84,14 +84,14 @@ fn segments_without_errors_of_their_own_are_held_against_each_other() {
 }
 
 #[test]
-fn errors_of_syntax_are_told_alone() {
+fn syntax_errors_are_reported_alone() {
     let all = complaints("[gateway]\nidle = \nhello-ms = 7\nlog = = 3\n");
     assert_eq!(all.len(), 2, "{all:#?}");
     assert!(all[0].starts_with("gateway.toml:2:") && all[1].starts_with("gateway.toml:4:"), "{all:#?}");
 }
 
 #[test]
-fn all_promises_are_told_when_nothing_else_is_wrong() {
+fn all_broken_promises_are_reported_if_nothing_else_is_wrong() {
     let text = "[infiniband]\nmax-connections = 2\n[buffers]\ncount = 30000\n";
     assert_eq!(complaints(text), [""; 0]);
     let (_, all) = examine(text, Some(4));

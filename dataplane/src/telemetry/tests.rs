@@ -196,7 +196,7 @@ fn a_client_that_does_not_read_loses_and_holds_nobody_up() {
 }
 
 #[test]
-fn followers_leave_places_for_who_asks() {
+fn followers_leave_slots_for_other_clients() {
     echo_server(&scratch("places"), |path| {
         let followers: Vec<Client> = (0..MAX_FOLLOWERS).map(|_| follower(path, "/follow")).collect();
         let mut one_more = Client::open(path, DEADLINE).unwrap();

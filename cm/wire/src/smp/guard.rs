@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn protection_says_who_reads_and_who_sees_the_key() {
+    fn protection_controls_access_and_key_visibility() {
         for (protect, reads, sees) in
             [(0, true, true), (1, true, false), (2, false, false), (3, false, false)]
         {

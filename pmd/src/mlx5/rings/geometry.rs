@@ -62,10 +62,10 @@ pub struct QpGeometry {
 impl QpGeometry {
     /// Computes the geometry. Returns `None` if it exceeds 2^31 bytes.
     #[must_use]
-    pub fn new(asked: &QpRequest) -> Option<Self> {
+    pub fn new(request: &QpRequest) -> Option<Self> {
         let unit = size_of::<DataSegment>() as u32;
         let overhead = size_of::<ControlSegment>() as u32
-            + match (asked.transport, asked.operations) {
+            + match (request.transport, request.operations) {
                 (Transport::Ud, _) => size_of::<DatagramAddress>() as u32,
                 (Transport::Rc, SendOperations::SendOnly) => 0,
                 // The longest head is that of a UMR with the smallest list, 64 bytes.
@@ -76,20 +76,20 @@ impl QpGeometry {
                 }
             };
         let header = size_of::<InlineHeader>() as u32;
-        let inline = if asked.inline_data == 0 {
+        let inline = if request.inline_data == 0 {
             0
         } else {
-            asked.inline_data.checked_add(header)?.checked_next_multiple_of(unit)?
+            request.inline_data.checked_add(header)?.checked_next_multiple_of(unit)?
         };
-        let data = asked.send_sge.checked_mul(unit)?.max(inline);
+        let data = request.send_sge.checked_mul(unit)?.max(inline);
         let send_size = overhead.checked_add(data)?.checked_next_multiple_of(WQEBB as u32)?;
-        let sq_bytes = asked.send_wr.checked_mul(send_size)?.checked_next_power_of_two()?.max(WQEBB as u32);
+        let sq_bytes = request.send_wr.checked_mul(send_size)?.checked_next_power_of_two()?.max(WQEBB as u32);
 
-        let (rq_slots, rq_stride) = if asked.recv_wr == 0 {
+        let (rq_slots, rq_stride) = if request.recv_wr == 0 {
             (0, 1)
         } else {
-            let stride = asked.recv_sge.max(1).checked_mul(unit)?.checked_next_power_of_two()?;
-            let bytes = asked.recv_wr.checked_next_power_of_two()?.checked_mul(stride)?.max(WQEBB as u32);
+            let stride = request.recv_sge.max(1).checked_mul(unit)?.checked_next_power_of_two()?;
+            let bytes = request.recv_wr.checked_next_power_of_two()?.checked_mul(stride)?.max(WQEBB as u32);
             (bytes / stride, stride)
         };
         Some(Self {

@@ -532,7 +532,7 @@ fn peers_that_take_nothing_stop_neither_datagrams_nor_other_connections() {
 }
 
 #[test]
-fn who_asks_for_completions_of_stalled_peers_leaves_room_to_datagrams() {
+fn completion_requests_for_stalled_peers_leave_room_for_datagrams() {
     let depths = Depths { send: 512, signal_every: 1000, sends: 32, ..DEPTHS };
     let (mut device, mut queues) = Device::new(&depths);
     for n in 0..8_u16 {

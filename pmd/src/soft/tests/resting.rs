@@ -119,7 +119,7 @@ fn a_packet_ends_a_rest_on_an_idle_device() {
 }
 
 #[test]
-fn what_comes_in_anothers_turn_wakes_whose_it_is() {
+fn a_message_taken_by_another_worker_wakes_its_receiver() {
     let mut rig = Rig::new(2);
     for round in 0..3 {
         for (worker, _) in &mut rig.workers {
@@ -199,7 +199,7 @@ fn a_rest_ends_when_it_is_time_for_what_the_device_waits_for() {
 }
 
 #[test]
-fn who_gives_the_device_work_without_giving_it_turns_wakes_a_worker() {
+fn work_from_a_thread_that_does_not_advance_the_device_wakes_a_worker() {
     let mut rig = Rig::new(2);
     for (worker, _) in &mut rig.workers {
         come_to_rest(worker);

@@ -42,7 +42,7 @@ fn ipv4_where_both_gids_stand_for_it() {
 }
 
 #[test]
-fn the_room_ahead_of_a_datagram_tells_who_sent_it() {
+fn the_area_in_front_of_a_datagram_identifies_its_sender() {
     let six = Gid(std::net::Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1).octets());
     for (a, b) in [(v4(1), v4(2)), (six, six)] {
         let network = RoceNetwork::between(a, b, 7, 0, 64);
