@@ -1,4 +1,4 @@
-//! The default configuration as a file that explains every key. Writing to a string does not fail.
+//! The annotated default configuration. Writing to a string cannot fail.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use crate::segment::{RawRoute, RawSegment};
 use crate::settings::{Config, RawBuffers, RawEthernet, RawGateway, RawInfiniBand, RawSoft, RawSoftPort};
 
 impl Config {
-    /// The default configuration as a file that explains every key.
+    /// Returns the default configuration as a file with a description of every key.
     #[must_use]
     pub fn annotated_default() -> String {
         let mut out = String::from(
@@ -46,7 +46,7 @@ impl Config {
     }
 }
 
-/// Writes a section; with a prefix of `# ` all of it is an example.
+/// Writes a section. With the prefix `# ` all of it is an example.
 fn section(out: &mut String, prefix: &str, head: &str, keys: &[Key]) {
     if prefix.is_empty() {
         out.push('\n');
@@ -67,11 +67,11 @@ fn section(out: &mut String, prefix: &str, head: &str, keys: &[Key]) {
     }
 }
 
-/// The legal values of a key, and whether it changes while the gateway runs.
+/// Describes the valid values of a key, and whether it changes while the gateway runs.
 fn range(key: &Key) -> String {
     let range = key.range.as_ref().map(|range| format!(" [{range}]")).unwrap_or_default();
     let reload = match key.reload {
-        // The name of a segment is how it is known again.
+        // The name identifies a segment across reloads.
         Reload::Live if key.name != "name" => " (reload)",
         Reload::Shrink => " (reload, smaller only)",
         Reload::Segment => " (as in [[segment]])",

@@ -190,7 +190,7 @@ impl SoftHca {
 
     fn make_queues(&mut self, config: &QueuesConfig, room: usize) -> Result<&WorkerRings, HcaError> {
         if self.workers.contains_key(&config.id) {
-            return Err(HcaError::Exhausted("queues of this number: they exist"));
+            return Err(HcaError::Exhausted("queues with this number: they already exist"));
         }
         let rings = WorkerRings::create(&mut self.engine.lock(), &self.arena, config, room)?;
         Ok(self.workers.entry(config.id).or_insert(rings))
