@@ -1,4 +1,5 @@
-//! Header of the reliable multi-packet protocol (IBA 13.6.2), bytes 24 to 35 of datagrams of classes that use it.
+//! Header of the reliable multi-packet protocol (IBA 13.6.2), bytes 24 to 35 of datagrams of the classes that
+//! use it.
 
 use crate::layout::{layout, open_enum};
 use crate::{TimeoutCode, layout};
@@ -45,9 +46,9 @@ open_enum! {
         Data = 1,
         /// Acknowledgement.
         Ack = 2,
-        /// End: out of resources.
+        /// Terminates the transfer: out of resources.
         Stop = 3,
-        /// End: an error.
+        /// Terminates the transfer: an error.
         Abort = 4,
     }
 }
