@@ -93,9 +93,9 @@ impl Marks {
 /// Numbers are chosen by [`Usage::add`], or by the caller of [`Usage::set`], but not by both.
 ///
 /// A worker marks numbers of an older table until it has the newest one. There are therefore twice as many
-/// numbers as objects, and the number that has been free longest is reused first. By then as many objects as
-/// the limit allows have been added and removed, and the worker has a newer table. Its marks thus never count
-/// for the next owner of a number.
+/// numbers as objects, and the number that has been free longest is reused first. By then the limit's number
+/// of objects has been added and removed, and the worker has a newer table. Its marks thus never count for
+/// the next owner of a number.
 #[derive(Debug)]
 pub struct Usage<T> {
     most: usize,

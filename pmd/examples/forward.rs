@@ -1,8 +1,9 @@
 //! A layer-2 forwarder: a frame received on one of two Ethernet ports is sent on the other one, unchanged.
 //!
-//! It shows the parts of a DPDK application: the environment abstraction layer (EAL) with its arguments, a pool of packet
-//! buffers, ports with one queue pair for each worker lcore, and workers that poll in bursts. Frames are not copied: an [`Mbuf`]
-//! moves from the receive burst to the transmit burst, and the driver frees it when it is sent.
+//! It shows the parts of a DPDK application: the environment abstraction layer (EAL) with its arguments, a
+//! pool of packet buffers, ports with one queue pair for each worker lcore, and workers that poll in bursts.
+//! Frames are not copied: an [`Mbuf`] moves from the receive burst to the transmit burst, and the driver
+//! frees it when it is sent.
 //!
 //! ```text
 //! cargo run --release -p pmd --example forward -- EAL-ARGUMENTS -- PORT PORT [FRAMES]

@@ -168,7 +168,8 @@ impl Eal {
         argv.push(std::ptr::null_mut());
         let argv = argv.leak().as_mut_ptr();
         ARGUMENTS.store(argv, Ordering::Relaxed);
-        // SAFETY: `argv` is a NULL-terminated list of C strings that live as long as the process; EAL starts once.
+        // SAFETY: `argv` is a NULL-terminated list of C strings that live as long as the process; EAL starts
+        // only once.
         let rc = unsafe { sys::shim_eal_init(argc, argv) };
         if rc < 0 {
             return Err(EalError::Refused { reason: last_error(), cpus: check::online_cpus() });

@@ -96,7 +96,7 @@ struct Map {
 
 // SAFETY: the mapping belongs to no thread, and its words are atomic.
 unsafe impl Send for Map {}
-// SAFETY: as above; whoever has a `&Map` only loads and stores atomically.
+// SAFETY: as above; a holder of a `&Map` only loads and stores atomically.
 unsafe impl Sync for Map {}
 
 impl Map {
@@ -112,8 +112,9 @@ impl Map {
 
     /// Returns the words. On a read-only map only relaxed loads are allowed.
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping is page aligned, `words` words long and lives until `self` is dropped; all bytes are valid for an
-        // AtomicU64, and all processes reach them by atomic accesses only. The file is never made shorter by us.
+        // SAFETY: the mapping is page aligned, `words` words long and lives until `self` is dropped. All
+        // bytes are valid for an AtomicU64, and all processes access them only by atomic operations. This
+        // code never shortens the file.
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.words) }
     }
 }

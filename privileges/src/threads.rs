@@ -26,7 +26,8 @@ static FAILED: AtomicI32 = AtomicI32::new(0);
 static BUSY: Mutex<()> = Mutex::new(());
 
 extern "C" fn handle(_: c_int) {
-    // SAFETY: set to a `Work` that lives, and is only read, until every thread that got the signal has counted itself in DONE.
+    // SAFETY: `WORK` is set to a live `Work`. It is only read until every signaled thread has counted itself
+    // in DONE.
     if let Some(work) = unsafe { WORK.load(Ordering::Acquire).as_ref() } {
         // Only system calls, as required in a signal handler.
         let outcome = work.carry_out();

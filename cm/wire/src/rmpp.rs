@@ -5,7 +5,8 @@ use crate::layout::{layout, open_enum};
 use crate::{TimeoutCode, layout};
 
 layout! {
-    /// The RMPP header. Types DATA and ACK use the two words as (segment number, payload length or new window last).
+    /// The RMPP header. In DATA and ACK the two words are the segment number, and the payload length or the
+    /// new window last.
     pub struct RmppHeader[12] {
         /// Version; 1 where RMPP is in use.
         version: u8 = 0 @ 0, 8;

@@ -51,7 +51,8 @@ impl Credit {
 
     /// True if any connection may post one more unsignaled send.
     ///
-    /// One comparison implies [`Credit::has_room`] and [`Credit::admits`], and excludes [`Credit::is_scarce`].
+    /// One comparison. It implies [`Credit::has_room`] and [`Credit::admits`], and excludes
+    /// [`Credit::is_scarce`].
     #[inline]
     pub(crate) const fn is_plentiful(&self) -> bool {
         self.outstanding < self.plenty

@@ -5,7 +5,7 @@
 /// After a queue pair is closed, all completions in the queue at that time have been read when either
 /// condition holds:
 ///
-/// - As many entries as the queue holds have been consumed since.
+/// - A number of entries equal to the queue's size has been consumed since.
 /// - The queue was found empty. Under load this never happens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Progress {

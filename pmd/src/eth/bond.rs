@@ -126,8 +126,9 @@ impl Members {
     }
 
     fn activate(&self, member: u16) -> bool {
-        // SAFETY: a bond that runs, and a member of it. Workers read the number of the active one with each burst: the old one or the
-        // new one, both of which run. Frames are for the bond's address, which is not the member's, so it is to take all.
+        // SAFETY: a running bond and one of its members. Workers read the number of the active member with
+        // each burst: they see the old or the new one, and both run. The frames are for the bond's address,
+        // not the member's, so the member must accept all addresses.
         unsafe {
             sys::shim_bond_activate(self.bond, member);
             sys::rte_eth_promiscuous_enable(member);

@@ -8,7 +8,8 @@ pub(super) struct Descriptor(pub(super) RawFd);
 
 impl AsFd for Descriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the driver keeps it open until the port is closed, which who has this descriptor prevents (`Running`).
+        // SAFETY: the driver keeps the descriptor open until the port is closed, which the holder of this
+        // value prevents (`Running`).
         unsafe { BorrowedFd::borrow_raw(self.0) }
     }
 }

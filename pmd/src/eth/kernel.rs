@@ -153,8 +153,8 @@ impl RingLosses {
 fn lost_since_last(socket: &Descriptor) -> Option<u32> {
     let mut counts = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
     let mut len = size_of_val(&counts) as libc::socklen_t;
-    // SAFETY: the driver has the descriptor open (see `Descriptor`); place and length of the answer belong together, and the kernel writes
-    // no more than that.
+    // SAFETY: the driver has the descriptor open (see `Descriptor`). Address and length of the answer match,
+    // and the kernel writes no more than the length.
     let rc = unsafe {
         libc::getsockopt(
             socket.0,

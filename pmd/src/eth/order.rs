@@ -34,12 +34,13 @@ pub fn group<Frame>(burst: &mut ArrayVec<Frame, BURST>, kinds: &[u8; BURST]) -> 
     }
     let mut grouped = [const { MaybeUninit::<Frame>::uninit() }; BURST];
     for (frame, at) in burst.iter().zip(kinds.iter().map(kind)) {
-        // SAFETY: the frame is valid. There are as many places as frames, each frame has one of its own, since the same kinds were counted
-        // above, and from here on only the copy is used.
+        // SAFETY: the frame is valid. There are as many slots as frames, and each frame has a slot of its
+        // own, because the same kinds were counted above. From here on only the copy is used.
         grouped[usize::from(next[at]) % BURST].write(unsafe { std::ptr::read(frame) });
         next[at] += 1;
     }
-    // SAFETY: the first `length` places are written, see above; the burst has that many frames, which are not dropped but replaced.
+    // SAFETY: the first `length` slots are written, see above. The burst has `length` frames, which are not
+    // dropped but replaced.
     unsafe { std::ptr::copy_nonoverlapping(grouped.as_ptr().cast::<Frame>(), burst.as_mut_ptr(), length) };
     true
 }

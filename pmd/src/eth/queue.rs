@@ -68,8 +68,9 @@ impl EthQueue {
     /// Receives frames and appends them to `burst`. Returns their number.
     pub fn rx_burst(&mut self, burst: &mut Burst) -> usize {
         let (length, room) = (burst.len(), burst.remaining_capacity());
-        // SAFETY: an `Mbuf` is a pointer to a chain, and there is room for `room` of them behind the burst's last; the queue
-        // is set up and used by this worker only, and the driver gives `count` chains away, at most `room`.
+        // SAFETY: an `Mbuf` is a pointer to a chain, and there is room for `room` of them after the burst's
+        // last. The queue is set up and used by this worker only, and the driver hands over `count` chains,
+        // at most `room`.
         let count = unsafe {
             let behind = burst.as_mut_ptr().add(length).cast::<*mut sys::rte_mbuf>();
             let count = sys::shim_eth_rx_burst(self.port, self.queue, behind, room as u16);
@@ -89,8 +90,9 @@ impl EthQueue {
         let ready = if self.one_segment { self.make_single(burst) } else { burst.len() };
         let length = burst.len();
         let raw = burst.as_mut_ptr().cast::<*mut sys::rte_mbuf>();
-        // SAFETY: an `Mbuf` is a pointer to a chain, and these are ours to give; the queue is set up and used by this worker
-        // only. The driver has taken the first `sent` of `ready`, which are `length` at most; the others move up.
+        // SAFETY: an `Mbuf` is a pointer to a chain, and these are owned here and may be given away. The
+        // queue is set up and used by this worker only. The driver has taken the first `sent` of `ready`, at
+        // most `length`; the others move up.
         let sent = unsafe {
             burst.set_len(0);
             let sent = sys::shim_eth_tx_burst(self.port, self.queue, raw, ready as u16);
@@ -109,7 +111,8 @@ impl EthQueue {
     #[inline]
     pub fn keep_up(&mut self) {
         if self.speaks_lacp {
-            // SAFETY: an array without elements is not looked into; the queue is set up and used by this worker only.
+            // SAFETY: an array without elements is not read; the queue is set up and used by this worker
+            // only.
             unsafe { sys::shim_eth_tx_burst(self.port, self.queue, std::ptr::null_mut(), 0) };
         }
     }

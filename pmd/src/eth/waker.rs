@@ -105,7 +105,7 @@ impl Interrupt {
             _ => return None,
         };
         if switch == Switch::Off {
-            // SAFETY: as above. It may complain that there was nothing to tell.
+            // SAFETY: as above. The driver may fail because there is nothing to disable.
             unsafe { sys::rte_eth_dev_rx_intr_disable(port, queue) };
         }
         // SAFETY: as above.

@@ -86,8 +86,8 @@ pub trait Queues: Send + std::fmt::Debug + 'static {
         self.send_rc(slot, message.into())
     }
 
-    /// True if there are so many connections that a sending one is not in a near cache, so that prefetching
-    /// pays off.
+    /// True if the number of connections is so large that a sending one is not in a near cache, and
+    /// prefetching pays off.
     fn are_many(&self) -> bool {
         false
     }

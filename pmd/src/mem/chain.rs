@@ -64,8 +64,8 @@ impl Mbuf {
         let chain = std::iter::successors(NonNull::new(head), |m| NonNull::new(raw::next(m.as_ptr())));
         chain.map(|m| {
             let m = m.as_ptr();
-            // SAFETY: the data lies within the segment's buffer; the packet is borrowed exclusively as long as the slices live,
-            // and the segments of a chain do not overlap.
+            // SAFETY: the data lies within the segment's buffer. The packet is borrowed exclusively as long
+            // as the slices live, and the segments of a chain do not overlap.
             let bytes = unsafe {
                 std::slice::from_raw_parts_mut(raw::buf_addr(m).add(raw::data_off(m)), raw::data_len(m))
             };

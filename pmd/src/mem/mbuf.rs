@@ -34,7 +34,8 @@ impl fmt::Debug for Mbuf {
 macro_rules! field {
     ($raw:expr, $offset:ident, $ty:ty) => {{
         let at: *mut sys::rte_mbuf = $raw;
-        // SAFETY: the segment is valid and ours; the offset is of a field of this type (offsets come from DPDK's headers).
+        // SAFETY: the segment is valid and owned; the offset is that of a field of this type (offsets come
+        // from DPDK's headers).
         unsafe { at.byte_add(sys::$offset as usize).cast::<$ty>().read() }
     }};
 }
@@ -201,7 +202,7 @@ impl Mbuf {
         if raw::nb_segs(m) != 1 {
             return Err(self);
         }
-        // SAFETY: the data lies within the segment's buffer, which is initialised memory that we own.
+        // SAFETY: the data lies within the segment's buffer, which is initialized memory that is owned here.
         let data = unsafe { NonNull::new_unchecked(raw::buf_addr(m).add(raw::data_off(m))) };
         let len = raw::data_len(m) as u32;
         Ok(Single { buf: self, data, len })
@@ -211,7 +212,8 @@ impl Mbuf {
     ///
     /// # Safety
     ///
-    /// `raw` is the head of a valid chain that nobody else owns, and every segment is direct, with a reference count of 1.
+    /// `raw` is the head of a valid chain without another owner. Every segment is direct and has a reference
+    /// count of 1.
     pub(crate) const unsafe fn from_raw(raw: NonNull<sys::rte_mbuf>) -> Self {
         Self(raw)
     }
@@ -232,7 +234,8 @@ impl Mbuf {
     pub fn free_bulk<const N: usize>(batch: &mut arrayvec::ArrayVec<Self, N>) {
         let count = batch.len();
         let first = batch.as_mut_ptr().cast::<*mut sys::rte_mbuf>();
-        // SAFETY: an `Mbuf` is a pointer to a chain; all are ours, and with the length at 0 nobody else uses them after this.
+        // SAFETY: an `Mbuf` is a pointer to a chain. All are owned, and because the length is 0, nobody else
+        // uses them after this.
         let mut left = unsafe {
             batch.set_len(0);
             std::slice::from_raw_parts(first, count)
@@ -250,8 +253,9 @@ impl Mbuf {
                         && raw::refcnt(m) == 1
                 };
                 debug_assert!(now.iter().all(is_whole));
-                // SAFETY: of this pool, and of one segment each. They are direct and have one reference, as drivers give them and
-                // `Mbuf::from_raw` demands of whoever makes one, and nothing here attaches a buffer to another or adds a reference.
+                // SAFETY: the buffers belong to this pool and have one segment each. They are direct and have
+                // one reference: drivers deliver them so, `Mbuf::from_raw` requires it, and nothing here
+                // attaches a buffer to another or adds a reference.
                 unsafe { sys::shim_mbuf_raw_free_bulk(pool, now.as_ptr(), run as u32) };
             } else {
                 // SAFETY: a chain that was ours.
@@ -282,7 +286,7 @@ impl Mbuf {
     #[must_use]
     pub fn data(&self) -> &[u8] {
         let m = self.head();
-        // SAFETY: the data lies within the segment's buffer, which is initialised memory that we own.
+        // SAFETY: the data lies within the segment's buffer, which is initialized memory that is owned here.
         unsafe { std::slice::from_raw_parts(raw::buf_addr(m).add(raw::data_off(m)), raw::data_len(m)) }
     }
 
@@ -358,8 +362,9 @@ impl Mbuf {
         raw::set_data_off(m, start);
         raw::set_data_len(m, N + length);
         raw::set_pkt_len(m, N + length);
-        // SAFETY: the packet ends no further back in its buffer than before, and begins with these `N` bytes; we own the buffer, which is
-        // initialised memory, and the borrow is exclusive. No buffer lies at 0: a caller that looks at the result need not ask.
+        // SAFETY: the packet ends no later in its buffer than before and begins with these `N` bytes. The
+        // buffer is owned and is initialized memory, and the borrow is exclusive. No buffer is at address 0,
+        // so that callers need not check the result.
         unsafe {
             let at = raw::buf_addr(m).add(start);
             std::hint::assert_unchecked(!at.is_null());

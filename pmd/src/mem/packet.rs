@@ -95,7 +95,8 @@ pub(crate) fn stow<const STEP: usize, T, P>(
             len += 1;
         }
     }
-    // SAFETY: so many are written. Were there a panic before, buffers would be lost, not given back twice.
+    // SAFETY: `len` elements are written. A panic before this line would leak buffers, but never free them
+    // twice.
     unsafe { stash.set_len(len) };
 }
 

@@ -80,8 +80,8 @@ struct Mempool {
     _hold: Arc<Hold>,
 }
 
-// SAFETY: a mempool with the default (multi-producer, multi-consumer) ring may be used from any thread; its per-lcore
-// caches are indexed by the calling thread's own lcore id.
+// SAFETY: a mempool with the default (multi-producer, multi-consumer) ring may be used from any thread. Its
+// per-lcore caches are indexed by the calling thread's own lcore id.
 unsafe impl Send for Mempool {}
 // SAFETY: as above.
 unsafe impl Sync for Mempool {}
@@ -190,8 +190,8 @@ impl Pool {
     pub fn alloc_bulk<const N: usize>(&self, count: usize, into: &mut ArrayVec<Mbuf, N>) -> bool {
         let count = count.min(into.remaining_capacity());
         let behind = into.len();
-        // SAFETY: an `Mbuf` is a pointer to a chain, and there is room for `count` of them. The pool, which is valid, gives all of
-        // them or none, and what it gave is ours alone.
+        // SAFETY: an `Mbuf` is a pointer to a chain, and there is room for `count` of them. The pool is
+        // valid. It gives all of them or none, and what it gave is owned here.
         unsafe {
             let place = into.as_mut_ptr().add(behind).cast::<*mut sys::rte_mbuf>();
             let given = sys::shim_mbuf_alloc_bulk(self.pool.as_ptr(), place, count as u32) == 0;
@@ -209,8 +209,8 @@ impl Pool {
     pub(super) fn take_bulk<const N: usize>(&self, count: usize, into: &mut ArrayVec<Mbuf, N>) -> bool {
         let count = count.min(into.remaining_capacity());
         let behind = into.len();
-        // SAFETY: as in `alloc_bulk`. What lies in a pool has one segment, is direct and has one reference. Of its data nobody reads before he
-        // has said where they lie and how long they are, as the caller must.
+        // SAFETY: as in `alloc_bulk`. A buffer in a pool has one segment, is direct and has one reference.
+        // Nobody reads its data before the caller has set their offset and length, as the caller must.
         unsafe {
             let place = into.as_mut_ptr().add(behind).cast::<*mut sys::rte_mbuf>();
             let given = sys::shim_mbuf_raw_alloc_bulk(self.pool.as_ptr(), place, count as u32) == 0;
@@ -286,7 +286,7 @@ impl Pool {
             zones.push(Zone { address: header.addr as u64, length: header.len as u64 });
         }
         let mut zones: Vec<Zone> = Vec::new();
-        // SAFETY: the pool is valid, and the vector outlives the call, which is the only time that it is used.
+        // SAFETY: the pool is valid, and the vector outlives the call; it is used only during the call.
         unsafe {
             sys::rte_mempool_mem_iter(
                 self.pool.as_ptr(),

@@ -54,10 +54,10 @@ impl PciBus {
     ///
     /// # Safety
     ///
-    /// Each [`Register`] that queues on this bus use has the address of a mapped doorbell register (`bf.reg` and `bf.size` of
-    /// `mlx5dv_init_obj`), which stays mapped as long as they live and which no other thread writes to if it is
-    /// write-combining. `arm_register` is the address of the register that arms completion queues, which also stays mapped; it is
-    /// all threads' in common.
+    /// Each [`Register`] of a queue on this bus has the address of a mapped doorbell register (`bf.reg` and
+    /// `bf.size` of `mlx5dv_init_obj`). The register stays mapped as long as the queue lives. If it is
+    /// write-combining, no other thread writes to it. `arm_register` is the address of the register that arms
+    /// completion queues. It also stays mapped, and all threads share it.
     #[must_use]
     pub const unsafe fn new(arm_register: u64, events: Box<dyn EventSource>) -> Self {
         Self { arm_register, events }
@@ -82,8 +82,8 @@ impl Bus for PciBus {
     fn arm(&mut self, doorbell: [u8; 8]) -> bool {
         let at = self.arm_register as usize as *mut u64;
         barrier::mmio_wc_start();
-        // SAFETY: a mapped register by the contract of `new`, aligned to eight bytes; one store of eight bytes is whole, whoever
-        // else stores there.
+        // SAFETY: a mapped register by the contract of `new`, aligned to eight bytes. One store of eight
+        // bytes is atomic, even if other threads store there.
         unsafe { at.write_volatile(u64::from_ne_bytes(doorbell)) };
         barrier::mmio_flush_writes();
         true

@@ -83,7 +83,7 @@ impl Control for SoftHca {
         self.engine.lock().keep(pool.clone());
         for zone in pool.zones() {
             let Some(base) = NonNull::new(zone.address as *mut u8) else { continue };
-            // SAFETY: the device keeps the pool, so that its zones stay; buffers that are posted belong to the queues,
+            // SAFETY: the device keeps the pool, so that its zones stay. Posted buffers belong to the queues,
             // which give them back when they complete.
             unsafe { self.register_memory(base, zone.length as usize)? };
         }

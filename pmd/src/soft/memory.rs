@@ -81,8 +81,8 @@ impl Block {
     /// Returns the driver's view of a range.
     pub(super) fn ring(&self, at: usize, len: usize) -> RingMemory {
         debug_assert!(at + len <= self.len);
-        // SAFETY: inside the block, which stays until `Arena::free`, whose callers answer for it; driver and device
-        // hand entries over by records and owner bits.
+        // SAFETY: inside the block, which stays until `Arena::free`; its callers guarantee that nobody uses
+        // the block then. Driver and device hand entries over by records and owner bits.
         unsafe { RingMemory::new(self.base.add(at), len) }
     }
 
@@ -96,8 +96,8 @@ impl Block {
     /// Returns the device's view of a range.
     pub(super) fn host(&self, at: usize, len: usize) -> HostMemory {
         debug_assert!(at + len <= self.len);
-        // SAFETY: as in `ring`: the device's objects are destroyed before their memory is freed, and the device keeps
-        // the arena.
+        // SAFETY: as in `ring`. The device's objects are destroyed before their memory is freed, and the
+        // device keeps the arena.
         unsafe { HostMemory::new(self.base.add(at), len) }
     }
 }

@@ -174,8 +174,8 @@ impl SoftHca {
     /// Registers memory that contains packet buffers.
     ///
     /// # Safety
-    /// The memory stays readable and writable until the device is gone, and what is posted of it is the device's until it
-    /// completes.
+    /// The memory stays readable and writable until the device is gone. Posted parts of it belong to the
+    /// device until they complete.
     pub unsafe fn register_memory(&mut self, base: NonNull<u8>, len: usize) -> Result<(), HcaError> {
         let start = base.as_ptr().addr() as u64;
         if self.regions.regions().iter().any(|r| r.start == start && r.len == len as u64) {

@@ -246,7 +246,8 @@ impl WorkerRings {
             blocks.push(srq.block);
         }
         for block in blocks {
-            // SAFETY: the device's objects are gone, as just done, and the driver's by the contract of this function.
+            // SAFETY: the device's objects have just been destroyed; the contract of this function covers the
+            // driver's objects.
             unsafe { arena.free(block) };
         }
         Ok(())

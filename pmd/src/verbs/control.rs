@@ -61,8 +61,9 @@ impl<P: DataPath> Control for Adapter<P> {
             if self.regions.regions().iter().any(known) {
                 continue;
             }
-            // SAFETY: a pool's memory stays while it is held, which is done below until after the region is gone; buffers
-            // that are posted belong to the queues, which give them back when they complete.
+            // SAFETY: a pool's memory stays while the pool is held, and the code below holds it until after
+            // the region is gone. Posted buffers belong to the queues, which give them back when they
+            // complete.
             let region = unsafe { MemoryRegion::new(&self.domain, &zone, self.context.has_windows())? };
             let entry = Region { start: zone.address, len: zone.length, lkey: region.lkey() };
             self.regions.add(entry).map_err(|_| HcaError::Exhausted("memory regions of one device"))?;

@@ -29,8 +29,8 @@ fn complain(what: &str, rc: c_int) {
 
 macro_rules! threads {
     ($($object:ident)*) => { $(
-        // SAFETY: the library locks what its objects share; posting to and polling one object from several threads is the
-        // caller's to avoid, and the queues, which alone do it, are not `Sync`.
+        // SAFETY: the library locks what its objects share. The caller must not post to or poll one object
+        // from several threads; only the queues do so, and they are not `Sync`.
         unsafe impl Send for $object {}
         // SAFETY: as above.
         unsafe impl Sync for $object {}

@@ -191,7 +191,7 @@ impl ManagementPort {
         for _ in 0..STRAYS {
             let mut buffer = Buffer { head: sys::ib_user_mad::default(), bytes: [0; MAD_LEN] };
             let mut len = MAD_LEN as c_int;
-            // SAFETY: the port is open and does not block; the buffer has room for `len` bytes behind its head.
+            // SAFETY: the port is open and nonblocking; the buffer has room for `len` bytes after its head.
             let agent =
                 unsafe { sys::umad_recv(self.port, std::ptr::from_mut(&mut buffer).cast(), &mut len, 0) };
             if agent < 0 {

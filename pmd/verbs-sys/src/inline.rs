@@ -81,7 +81,7 @@ pub unsafe fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: &mut *mut ib
 ///
 /// # Safety
 ///
-/// `srq` is a live shared receive queue that no other thread posts to; the list and what it points to are valid.
+/// `srq` is a live shared receive queue that no other thread posts to; the list and its targets are valid.
 #[inline]
 pub unsafe fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad: &mut *mut ibv_recv_wr) -> c_int {
     // SAFETY: a live shared receive queue has a live context; the rest is the caller's.
@@ -99,8 +99,8 @@ pub unsafe fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad: &mut *
 ///
 /// `context` is open.
 unsafe fn extended<'a>(context: *mut ibv_context, offset: usize) -> Option<&'a verbs_context> {
-    // SAFETY: the context is open; one whose `abi_compat` is all ones is the last member of a `verbs_context`, which tells
-    // how many of its members, counted from the end, are there.
+    // SAFETY: the context is open. A context whose `abi_compat` is all ones is the last member of a
+    // `verbs_context`, whose `sz` gives the number of valid bytes, counted from the end.
     unsafe {
         if (*context).abi_compat.addr() != usize::MAX {
             return None;
@@ -119,7 +119,8 @@ unsafe fn extended<'a>(context: *mut ibv_context, offset: usize) -> Option<&'a v
 ///
 /// `pd` is live.
 pub unsafe fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
-    // SAFETY: a live domain has a live context; the provider's function wants its three first members filled in by the caller.
+    // SAFETY: a live domain has a live context. The provider's function requires that the caller fills in the
+    // first three members.
     unsafe {
         let context = (*pd).context;
         let Some(alloc) = (*context).ops.alloc_mw else { return std::ptr::null_mut() };

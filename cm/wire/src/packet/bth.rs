@@ -45,7 +45,8 @@ impl Bth {
         [a, b, c, d, e, f, g, h, i, j, k, l]
     }
 
-    /// Reads the header. The second result is the pad count, the third the transport version, which must be 0.
+    /// Reads the header. The second result is the pad count; the third is the transport version, which must
+    /// be 0.
     #[must_use]
     #[inline(always)]
     pub const fn from_bytes(b: &[u8; BTH_LEN]) -> (Self, u8, u8) {

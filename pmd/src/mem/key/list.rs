@@ -83,7 +83,7 @@ impl<P: Packet> PageList<P> {
         Self { pieces: Vec::with_capacity(room), room, outside: None, len: 0 }
     }
 
-    /// Creates an empty list in `buffer`, with room for as many pieces of 16 bytes as fit. The device reads
+    /// Creates an empty list in `buffer`, with room for all pieces of 16 bytes that fit. The device reads
     /// them there.
     ///
     /// The buffer must be fresh from its pool, and the pool must be registered with the device. The list

@@ -104,8 +104,8 @@ impl KeyPool {
         Ok(())
     }
 
-    /// Takes a key from the smallest class with room for `pieces` pieces, or from the next one. Returns `None`
-    /// if both are empty.
+    /// Takes a key from the smallest class with room for `pieces` pieces, or from the next one. Returns
+    /// `None` if both are empty.
     pub fn take(&mut self, pieces: u32) -> Option<FreeKey> {
         let first = class_of(pieces)?;
         let near = self.classes.iter_mut().skip(first).take(2);

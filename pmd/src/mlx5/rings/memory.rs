@@ -24,10 +24,10 @@ impl RingMemory {
     ///
     /// # Safety
     ///
-    /// The bytes are readable and writable for as long as any copy of the result is used, and no Rust reference to them
-    /// exists. Two threads touch the same byte only as the protocol of the queue orders it: an entry is written before
-    /// the doorbell record or owner bit that gives it away (with release ordering), and read after that was seen (with
-    /// acquire ordering).
+    /// The bytes are readable and writable for as long as any copy of the result is used, and no Rust
+    /// reference to them exists. Two threads touch the same byte only in the order of the queue's protocol.
+    /// An entry is written before the doorbell record or owner bit that hands it over (with release
+    /// ordering). It is read after that record or bit was seen (with acquire ordering).
     #[must_use]
     pub const unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
         Self { base, len }
@@ -91,8 +91,8 @@ impl RingMemory {
         let bytes = value.as_bytes();
         let inside = self.holds(offset, bytes.len());
         if inside {
-            // SAFETY: inside, as just checked; writable and unshared at this moment by the contract of `new`; a value
-            // that the caller holds by reference does not overlap memory that has no references.
+            // SAFETY: inside, as just checked; writable and unshared at this moment by the contract of `new`.
+            // A value that the caller holds by reference does not overlap memory that has no references.
             unsafe { self.base.add(offset).as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         }
         inside
@@ -117,8 +117,8 @@ impl RingMemory {
     #[must_use]
     pub fn read<T: FromBytes>(&self, offset: usize) -> T {
         if self.holds(offset, size_of::<T>()) {
-            // SAFETY: inside, as just checked; readable and unshared at this moment by the contract of `new`; any bytes
-            // make a `T`.
+            // SAFETY: inside, as just checked; readable and unshared at this moment by the contract of `new`.
+            // Any bytes are a valid `T`.
             unsafe { self.base.add(offset).cast::<T>().as_ptr().read_unaligned() }
         } else {
             T::new_zeroed()
@@ -130,7 +130,8 @@ impl RingMemory {
     #[must_use]
     pub fn load_acquire(&self, offset: usize) -> u8 {
         if self.holds(offset, 1) {
-            // SAFETY: inside, as just checked; an `AtomicU8` has no alignment, and the other side writes it as one.
+            // SAFETY: inside, as just checked. An `AtomicU8` has no alignment, and the other side writes the
+            // byte atomically.
             unsafe { std::sync::atomic::AtomicU8::from_ptr(self.base.add(offset).as_ptr()) }
                 .load(Ordering::Acquire)
         } else {
@@ -154,8 +155,9 @@ impl<T: IntoBytes + Immutable> Slots<T> {
     pub fn write(&self, slot: usize, value: T) -> bool {
         let inside = slot < self.count;
         if inside {
-            // SAFETY: `count` slots of `stride` bytes, each at least as long as a `T`, lie in the memory that the caller of
-            // `RingMemory::new` described; writable and unshared at this moment by that contract.
+            // SAFETY: `count` slots of `stride` bytes, each at least as long as a `T`, lie in the memory that
+            // the caller of `RingMemory::new` described. They are writable and unshared at this moment by
+            // that contract.
             unsafe { self.base.add(slot * self.stride).cast::<T>().as_ptr().write_unaligned(value) };
         }
         inside
@@ -177,8 +179,8 @@ impl DoorbellRecord {
     ///
     /// # Safety
     ///
-    /// The words are readable and writable for as long as any copy of the result is used, and are touched by atomic
-    /// operations only.
+    /// The words are readable and writable for as long as any copy of the result is used. They are accessed
+    /// only by atomic operations.
     #[must_use]
     pub const unsafe fn new(words: NonNull<AtomicU32>, count: usize) -> Self {
         Self { words, count }

@@ -37,7 +37,8 @@ pub(super) struct Store {
     out: Mutex<Vec<bool>>,
 }
 
-// SAFETY: the arena is only kept alive by it; memory is reached by copies, each buffer by its one owner at a time.
+// SAFETY: this value only keeps the arena alive. Memory is accessed by copies, each buffer by its one owner
+// at a time.
 unsafe impl Send for Store {}
 // SAFETY: as above.
 unsafe impl Sync for Store {}

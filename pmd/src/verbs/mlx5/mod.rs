@@ -92,7 +92,7 @@ impl DataPath for Rings {
 impl Anchor for Arc<QueuePair> {
     fn release(self: Box<Self>) -> Result<(), HcaError> {
         let pair = Self::into_inner(*self).ok_or_else(|| remedy::in_use("queue pair"))?;
-        // SAFETY: the last holder, who drops it.
+        // SAFETY: the last holder, which drops it.
         unsafe { pair.end() }
     }
 }
@@ -101,7 +101,7 @@ impl Anchor for Arc<SharedReceiveQueue> {
     fn release(self: Box<Self>) -> Result<(), HcaError> {
         // Existing queue pairs hold a reference and may fill its entries.
         let queue = Self::into_inner(*self).ok_or_else(|| remedy::in_use("shared receive queue"))?;
-        // SAFETY: the last holder, who drops it.
+        // SAFETY: the last holder, which drops it.
         unsafe { queue.end() }
     }
 }

@@ -22,14 +22,16 @@ fn init(obj: &mut sys::mlx5dv_obj, kind: sys::mlx5dv_obj_type, what: &str) -> Re
 
 fn memory<T>(start: *mut T, bytes: usize, what: &str) -> Result<RingMemory, HcaError> {
     let start = NonNull::new(start.cast()).ok_or_else(|| no_ring(what))?;
-    // SAFETY: the library's ring, which is as long as it says and lives as long as its object, which the queues on the ring
-    // outlive by their anchor; from now on the library leaves it alone, and the driver keeps to the protocol.
+    // SAFETY: the library's ring. It has the given length and lives as long as its object, which the anchor
+    // keeps until after the queues on the ring. From now on the library does not touch it, and the driver
+    // follows the protocol.
     Ok(unsafe { RingMemory::new(start, bytes) })
 }
 
 fn record(words: *mut sys::__be32, count: usize, what: &str) -> Result<DoorbellRecord, HcaError> {
     let words = NonNull::new(words.cast::<AtomicU32>()).filter(|w| w.is_aligned());
-    // SAFETY: the library's record, as `memory`; the library writes to it only while it moves the queue pair to RESET.
+    // SAFETY: the library's record, as for `memory`. The library writes to it only while it moves the queue
+    // pair to RESET.
     words.map(|words| unsafe { DoorbellRecord::new(words, count) }).ok_or_else(|| no_ring(what))
 }
 

@@ -173,9 +173,9 @@ impl Backend for Mlx5Hca {
         };
         self.keep_queues(config.id, worker)?;
         let own = Own { recv_cq, _send_cq: send_cq, _domain: domain };
-        // SAFETY: the queue pairs' registers are mapped by the library for as long as its context is open, which the queue
-        // pairs hold and the queues hold them; no other worker has this one, or it is not write-combining, as is checked for
-        // each. The one that arms is the context's, too.
+        // SAFETY: the library maps the queue pairs' registers for as long as its context is open. The queue
+        // pairs hold the context, and the queues hold them. Either no other worker has this register, or it
+        // is not write-combining; this is checked for each. The arm register belongs to the context, too.
         let bus = unsafe { PciBus::new(arm_register, Box::new(own)) };
         Ok(MlxQueues::new(Parts {
             id: config.id,

@@ -82,7 +82,8 @@ impl MemoryRegion {
     ///
     /// # Safety
     ///
-    /// The zone stays mapped while the region lives, and what is posted of it is the device's until it completes.
+    /// The zone stays mapped while the region lives. Posted parts of it belong to the device until they
+    /// complete.
     pub(in crate::verbs) unsafe fn new(
         domain: &Arc<ProtectionDomain>,
         zone: &Zone,

@@ -29,7 +29,8 @@ fn post_list(
 ) -> usize {
     let first = requests.as_mut_ptr();
     for at in 1..requests.len() {
-        // SAFETY: both lie within the array, which is borrowed exclusively and used through `first` alone from here on.
+        // SAFETY: both lie within the array, which is borrowed exclusively and used only through `first` from
+        // here on.
         unsafe { (*first.add(at - 1)).next = first.add(at) };
     }
     let mut bad = std::ptr::null_mut();
@@ -169,7 +170,7 @@ fn end(queue: &Arc<SharedReceiveQueue>) -> Result<(), HcaError> {
     if Arc::strong_count(queue) > 1 {
         return Err(remedy::in_use("shared receive queue"));
     }
-    // SAFETY: the only holder, who ends.
+    // SAFETY: the only holder, which ends here.
     unsafe { queue.end() }
 }
 
@@ -276,8 +277,8 @@ impl SharedReceives {
                 ..Default::default()
             }];
             let taken = post_list(&mut request, |first, bad| {
-                // SAFETY: the queue lives and only its one owner posts to it; the list and the buffers, which are kept in
-                // `self.buffers` until they complete, are valid.
+                // SAFETY: the queue lives and only its one owner posts to it. The list is valid, and so are
+                // the buffers, which `self.buffers` keeps until they complete.
                 unsafe { sys::inline::post_srq_recv(self.queue.raw(), first, bad) }
             });
             if taken == 0 {

@@ -20,7 +20,7 @@ use crate::hca::{
 use crate::mem::Mbuf;
 use crate::verbs::address::VerbsDestination;
 
-/// Number of send completion polls in one iteration, so that it can reap as many sends as it may post.
+/// Number of send completion polls in one iteration. It can thus reap all the sends that it may post.
 const SEND_ROUNDS: usize = 8;
 
 impl Queues for VerbsQueues {

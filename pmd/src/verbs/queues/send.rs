@@ -118,7 +118,7 @@ impl SendSide {
         let result = if Arc::strong_count(&self.qp) > 1 {
             Err(remedy::in_use("queue pair"))
         } else {
-            // SAFETY: the only holder, who ends.
+            // SAFETY: the only holder, which ends here.
             unsafe { self.qp.end() }
         };
         let slots = std::mem::take(&mut self.slots);
@@ -150,8 +150,8 @@ impl SendSide {
 
     /// Posts receives to the queue pair's own receive queue; see `ibv_post_recv`.
     pub(super) fn post_receives(&self, first: *mut sys::ibv_recv_wr, bad: &mut *mut sys::ibv_recv_wr) -> i32 {
-        // SAFETY: the queue pair lives and only its one owner posts to it; the callers' lists and buffers are valid until they
-        // complete.
+        // SAFETY: the queue pair lives and only its one owner posts to it. The callers' lists and buffers are
+        // valid until they complete.
         unsafe { sys::inline::post_recv(self.qp.raw(), first, bad) }
     }
 
@@ -249,7 +249,7 @@ impl SendSide {
         true
     }
 
-    /// Builds as many work requests for queued entries as one call accepts. Returns their number. The last
+    /// Builds work requests for queued entries, up to the maximum of one call. Returns their number. The last
     /// one is signaled, so that no buffer waits for a later send.
     fn build(&mut self, lists: &mut Lists, regions: &mut MrTable) -> usize {
         let (mut count, mut used) = (0, 0);
@@ -363,15 +363,16 @@ impl SendSide {
 fn post(qp: &QueuePair, requests: &mut [sys::ibv_send_wr]) -> usize {
     let first = requests.as_mut_ptr();
     for at in 1..requests.len() {
-        // SAFETY: both lie within the array, which is borrowed exclusively and used through `first` alone from here on.
+        // SAFETY: both lie within the array, which is borrowed exclusively and used only through `first` from
+        // here on.
         unsafe { (*first.add(at - 1)).next = first.add(at) };
     }
     if requests.is_empty() {
         return 0;
     }
     let mut bad = std::ptr::null_mut();
-    // SAFETY: the queue pair lives and only its one owner posts to it; the list was chained above, its segments and handles
-    // live during the call.
+    // SAFETY: the queue pair lives and only its one owner posts to it. The list was chained above; its
+    // segments and handles live during the call.
     let rc = unsafe { sys::inline::post_send(qp.raw(), first, &mut bad) };
     if rc == 0 {
         return requests.len();

@@ -97,7 +97,8 @@ unsafe extern "C" fn post_srq_recv(
 }
 
 unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, room: c_int, wc: *mut sys::ibv_wc) -> c_int {
-    // SAFETY: the test's completion queues have the provider as their context; `cqe` says which of the two it is.
+    // SAFETY: the test's completion queues have the provider as their context; `cqe` selects one of the two
+    // types.
     unsafe {
         let provider = &mut *(*cq).cq_context.cast::<Provider>();
         let queue =

@@ -57,7 +57,7 @@ impl WorkRequest {
         match self {
             Self::Bind(bind) => {
                 let mw = bind.window.raw();
-                // SAFETY: live: the work request holds it. Who posts it tells the library how the key is now.
+                // SAFETY: live: the work request holds it. The poster reports the current key to the library.
                 unsafe { (*mw).rkey = bind.old.get() };
                 request.opcode = code::IBV_WR_BIND_MW;
                 request.__bindgen_anon_2.bind_mw = sys::ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {

@@ -28,7 +28,7 @@ pub(super) fn errno(error: &HcaError) -> i32 {
 ///
 /// # Safety
 ///
-/// `header` is a request of the verbs interface: a header and as many attributes as it says.
+/// `header` is a request of the verbs interface: a header and the number of attributes in it.
 pub(super) unsafe fn request(device: &mut Device, header: *mut abi::ib_uverbs_ioctl_hdr) -> Outcome {
     // SAFETY: as promised; the attributes lie behind the header.
     let (object, method, attributes) = unsafe {

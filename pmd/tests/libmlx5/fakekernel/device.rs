@@ -343,6 +343,7 @@ impl Drop for Device {
 /// Returns the program's memory at an address that it passed.
 pub(super) fn host(address: u64, len: usize) -> HostMemory {
     let base = NonNull::new(address as *mut u8).expect("an address");
-    // SAFETY: the library keeps what it names until the object is destroyed, as with the real kernel, which pins it.
+    // SAFETY: the library keeps this memory until the object is destroyed, as with the real kernel, which
+    // pins it.
     unsafe { HostMemory::new(base, len) }
 }

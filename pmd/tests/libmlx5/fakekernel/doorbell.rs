@@ -105,7 +105,7 @@ pub(super) fn catch() {
         (libc::SIGSEGV, on_fault as extern "C" fn(c_int, *mut siginfo_t, *mut c_void)),
         (libc::SIGTRAP, on_step),
     ] {
-        // SAFETY: all zeros is an empty set of signals and no flags; the handlers call nothing but system calls.
+        // SAFETY: all zeros is an empty set of signals and no flags; the handlers only make system calls.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handler as usize;

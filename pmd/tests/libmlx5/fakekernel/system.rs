@@ -47,7 +47,7 @@ pub(super) fn pipe() -> (c_int, c_int) {
 /// Drains a nonblocking pipe. Returns the number of 8-byte words.
 pub(super) fn drain(fd: c_int) -> u32 {
     let mut word = [0_u8; 8];
-    // SAFETY: room for as many bytes.
+    // SAFETY: the word has room for `word.len()` bytes.
     let take = || unsafe { libc::syscall(libc::SYS_read, fd, word.as_mut_ptr(), word.len()) };
     std::iter::repeat_with(take).take_while(|n| *n == 8).count() as u32
 }

@@ -16,7 +16,8 @@ const LOG_MAX_LIST: u64 = 12;
 /// Returns the memory that the library passed for a command.
 fn place(attributes: &mut [abi::ib_uverbs_attr], id: u32) -> Result<&mut [u8], i32> {
     let attribute = find(attributes, id).ok_or(libc::EINVAL)?;
-    // SAFETY: the library named this memory with this length, which is more than what travels within the attribute.
+    // SAFETY: the library gave this memory with this length, which is longer than data that fits into the
+    // attribute.
     Ok(unsafe { std::slice::from_raw_parts_mut(data(attribute) as *mut u8, attribute.len.into()) })
 }
 
