@@ -1,5 +1,5 @@
-//! Transactions with another node's agent: a request is sent again until its response comes or the tries are used up
-//! (IBA 13.4.6.3).
+//! MAD transactions: retransmits a request until its response arrives or all tries are used up (IBA
+//! 13.4.6.3).
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -10,37 +10,37 @@ use ib_wire::{Lid, Tid};
 use crate::random::Random;
 use crate::timers::Timers;
 
-/// Names an outstanding request: the lower half of its transaction id. The upper half belongs to the kernel, which
-/// replaces it on the way.
+/// Identifies an outstanding request: the lower half of its transaction ID. The kernel replaces the upper
+/// half in transit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestId(u32);
 
-/// How long to wait and how often to ask.
+/// Timeout and maximum number of transmissions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attempts {
-    /// Time for one answer.
+    /// Time limit of one response.
     pub timeout: Duration,
-    /// Datagrams sent at most, the first included; 0 counts as 1.
+    /// Maximum number of datagrams sent, including the first; 0 counts as 1.
     pub tries: u8,
 }
 
-/// What became of a datagram that was handed to [`Agent::handle_mad`].
+/// Result of [`Agent::handle_mad`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Handled {
-    /// It answers this request, which is no longer outstanding.
+    /// The response to this request, which is no longer outstanding.
     Response(RequestId),
-    /// It is a request or a report of somebody else.
+    /// A request or report from another node.
     Unsolicited,
-    /// It answers nothing that is outstanding: late, repeated, or not meant for us.
+    /// A late, repeated or foreign response that matches no outstanding request.
     Stray,
-    /// The responder is busy; the request will be sent again.
+    /// The responder is busy. The request will be sent again.
     Busy,
 }
 
-/// Why a request was not taken.
+/// Reason why a request was rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AgentError {
-    /// As many requests outstanding as allowed.
+    /// The maximum number of requests is outstanding.
     #[error("{0} requests are outstanding")]
     Full(usize),
 }
@@ -55,7 +55,7 @@ struct Transaction {
     deadline: Option<Instant>,
 }
 
-/// The requests that a port has outstanding.
+/// The outstanding requests of a port.
 #[derive(Debug)]
 pub struct Agent {
     max_outstanding: usize,
@@ -68,7 +68,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// An agent with no request outstanding. Transaction ids begin where `seed` says.
+    /// Creates an agent without outstanding requests. `seed` determines the first transaction ID.
     #[must_use]
     pub fn new(seed: u64, max_outstanding: usize) -> Self {
         let mut random = Random::new(seed);
@@ -83,7 +83,7 @@ impl Agent {
         }
     }
 
-    /// Sends a request under a new transaction id.
+    /// Sends a request with a new transaction ID.
     pub fn request(
         &mut self,
         now: Instant,
@@ -120,7 +120,7 @@ impl Agent {
         Ok(id)
     }
 
-    /// Looks whether a datagram answers a request.
+    /// Matches a datagram with the outstanding requests.
     pub fn handle_mad(&mut self, mad: &Mad) -> Handled {
         let header = mad.header();
         if !header.method.is_response() {
@@ -128,11 +128,11 @@ impl Agent {
         }
         let id = RequestId(header.tid.0 as u32);
         let Some(t) = self.outstanding.get(&id) else { return Handled::Stray };
-        let asked = MadHeader::of(&t.mad.bytes);
+        let request = MadHeader::of(&t.mad.bytes);
         if t.class != header.class
             || t.lid != mad.peer.lid
-            || asked.method.response() != Some(header.method)
-            || asked.attribute != header.attribute
+            || request.method.response() != Some(header.method)
+            || request.attribute != header.attribute
         {
             return Handled::Stray;
         }
@@ -143,30 +143,30 @@ impl Agent {
         Handled::Response(id)
     }
 
-    /// Forgets a request; its answer, if it comes, is stray.
+    /// Cancels a request. A later response is stray.
     pub fn cancel(&mut self, id: RequestId) {
         if let Some(mut t) = self.outstanding.remove(&id) {
             self.timers.set(id, &mut t.deadline, None);
         }
     }
 
-    /// The next datagram to send.
+    /// Returns the next datagram to send.
     pub fn poll_transmit(&mut self) -> Option<Mad> {
         self.transmit.pop_front()
     }
 
-    /// The next request that nobody answered.
+    /// Returns the next request without a response.
     pub fn poll_expired(&mut self) -> Option<RequestId> {
         self.expired.pop_front()
     }
 
-    /// When [`Agent::handle_timeout`] wants to be called.
+    /// Returns the time at which [`Agent::handle_timeout`] must be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.next()
     }
 
-    /// Sends again what is due, or gives it up.
+    /// Retransmits requests that are due, or gives them up.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(id) = self.timers.pop_due(now) {
             let Some(t) = self.outstanding.get_mut(&id) else { continue };
@@ -182,7 +182,7 @@ impl Agent {
         }
     }
 
-    /// Requests outstanding.
+    /// Number of outstanding requests.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.outstanding.len()

@@ -1,9 +1,9 @@
-//! Communication management without I/O: a MAD agent with retransmission, the CM's connection state machine, and the port that
-//! has one of each for all its links.
+//! Communication management without I/O: a MAD agent with retransmission, the CM connection state machine,
+//! and a port that contains one of each for all its links.
 //!
-//! Every machine here takes datagrams, calls and `now`, and gives datagrams ([`poll_transmit`]), events
-//! (`poll_event`) and the time at which it wants to be called again (`poll_timeout`, then `handle_timeout`). The
-//! owner calls `poll_*` until they are empty after every input.
+//! All state machines have the same interface. Inputs are datagrams, calls and `now`. Outputs are datagrams
+//! ([`poll_transmit`]), events (`poll_event`) and the time of the next call (`poll_timeout`, then
+//! `handle_timeout`). After every input the owner calls the `poll_*` functions until they return nothing.
 //!
 //! [`poll_transmit`]: connection::ConnectionTable::poll_transmit
 #![forbid(unsafe_code)]

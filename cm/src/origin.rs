@@ -1,26 +1,27 @@
-//! Which host of the fabric a management datagram comes from.
+//! Source port of a management datagram.
 
 use ib_wire::mad::MadAddress;
 use ib_wire::{Gid, Lid};
 
 use crate::Path;
 
-/// A port of the fabric. It is known by the headers of its packets, never by what a message says. A LID is the adapter's; a GID is one of
-/// those that the sender's adapter has, or says that it has.
+/// A port of the fabric. It is identified by the headers of its packets, never by the contents of a message.
+/// A LID is assigned to the adapter. A GID is one that the sender's adapter has or claims.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Origin {
-    /// A port of our subnet, by its base LID.
+    /// A port of the local subnet, by its base LID.
     Lid(Lid),
-    /// A port behind a router, whose LID says nothing about the port, or on a device that reports no LIDs.
+    /// A port behind a router, whose LID does not identify it, or a port on a device that reports no LIDs.
     Gid(Gid),
 }
 
-/// What identifies a port in our subnet.
+/// Parameters that identify a port in the local subnet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Subnet {
     /// GID prefix of the subnet.
     pub prefix: u64,
-    /// LID mask control: a port has 2^lmc LIDs. A subnet manager gives all ports of a subnet the same, so ours is the peers'.
+    /// LID mask control: a port has 2^lmc LIDs. A subnet manager sets the same value for all ports of a
+    /// subnet.
     pub lmc: u8,
 }
 
@@ -31,19 +32,19 @@ impl Default for Subnet {
 }
 
 impl Subnet {
-    /// The base LID of the port that has this LID (IBA 4.1.3).
+    /// Returns the base LID of the port with this LID (IBA 4.1.3).
     #[must_use]
     pub fn base_lid(&self, lid: Lid) -> Lid {
         Lid(lid.0 & (u16::MAX << self.lmc.min(7)))
     }
 
-    /// True if both are LIDs of one port.
+    /// True if both LIDs belong to one port.
     #[must_use]
     pub fn is_same_port(&self, a: Lid, b: Lid) -> bool {
         self.base_lid(a) == self.base_lid(b)
     }
 
-    /// The port that a datagram comes from.
+    /// Returns the source port of a datagram.
     #[must_use]
     pub fn origin(&self, from: &MadAddress) -> Origin {
         match from.route.map(|route| route.gid) {
@@ -52,7 +53,8 @@ impl Subnet {
         }
     }
 
-    /// The port at the end of a path. After a change of our prefix a path within the subnet still names the old one.
+    /// Returns the port at the end of a path. After a change of the local prefix, a path within the subnet
+    /// still contains the old one.
     pub(crate) fn destination(&self, path: &Path) -> Origin {
         if path.hop_limit > 1 { Origin::Gid(path.dgid) } else { Origin::Lid(self.base_lid(path.dlid)) }
     }

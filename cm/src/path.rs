@@ -1,20 +1,20 @@
-//! A path between two ports, as the rest of the gateway wants it.
+//! A path between two ports, as used by the rest of the gateway.
 
 use ib_wire::cm::{FlowLabel, PathInfo};
 use ib_wire::mad::{MadAddress, Route};
 use ib_wire::sa::{LifeTime, PathRecord};
 use ib_wire::{Gid, Lid, Mtu, PKey, QKey, Qpn, Rate, ServiceLevel, TimeoutCode};
 
-/// The way from one of our ports to another port.
+/// A path from a local port to another port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Path {
-    /// Our GID.
+    /// Local GID.
     pub sgid: Gid,
-    /// The other port's GID.
+    /// Remote GID.
     pub dgid: Gid,
-    /// Our LID.
+    /// Local LID.
     pub slid: Lid,
-    /// The other port's LID.
+    /// Remote LID.
     pub dlid: Lid,
     /// Partition.
     pub pkey: PKey,
@@ -28,14 +28,14 @@ pub struct Path {
     pub life_time: LifeTime,
     /// Flow label, for a GRH.
     pub flow_label: FlowLabel,
-    /// Hop limit: 0 or 1 within the subnet; above 0 packets carry a GRH.
+    /// Hop limit: 0 or 1 within the subnet. Above 0, packets carry a GRH.
     pub hop_limit: u8,
     /// Traffic class, for a GRH.
     pub traffic_class: u8,
 }
 
 impl Path {
-    /// From an SA record; `None` if its MTU is none or its LID is not that of a port.
+    /// Converts an SA record. Returns `None` if its MTU is invalid or its LID is not a unicast LID.
     #[must_use]
     pub fn from_record(r: &PathRecord) -> Option<Self> {
         if r.dlid == Lid(0) || r.dlid.is_multicast() || r.dlid == Lid::PERMISSIVE {
@@ -57,20 +57,22 @@ impl Path {
         })
     }
 
-    /// True if packets cross a router: LIDs of this subnet mean nothing at the other end (`subnet local` of a REQ, inverted).
+    /// True if packets cross a router. Local LIDs then have no meaning at the remote end (`subnet local` of a
+    /// REQ, inverted).
     #[must_use]
     pub fn leaves_subnet(&self) -> bool {
         self.hop_limit > 1 || self.sgid.prefix() != self.dgid.prefix()
     }
 
-    /// True if packets on this path need a GRH (IBA 12.7.19). Within the subnet too: virtual ports share a LID, and only
-    /// the GID distinguishes them.
+    /// True if packets on this path need a GRH (IBA 12.7.19). This is possible within the subnet too: virtual
+    /// ports share a LID and differ only in the GID.
     #[must_use]
     pub fn needs_grh(&self) -> bool {
         self.hop_limit > 0 || self.leaves_subnet()
     }
 
-    /// QP1 at the other end. `grh_required`: our port sends nothing without a GRH, whatever the path says.
+    /// Returns the address of the remote QP1. `grh_required` is true if the local port requires a GRH on
+    /// every path.
     #[must_use]
     pub fn gsi(&self, pkey_index: u16, sgid_index: u8, grh_required: bool) -> MadAddress {
         MadAddress {
@@ -90,7 +92,8 @@ impl Path {
         }
     }
 
-    /// As a REQ carries it. LIDs of this subnet mean nothing in the other one, so as Linux does it carries permissive ones then.
+    /// Converts the path to REQ format. If it leaves the subnet, it contains permissive LIDs, as in Linux,
+    /// because local LIDs have no meaning there.
     pub(crate) fn to_request(self, ack_timeout: TimeoutCode) -> PathInfo {
         let lid = |lid| if self.leaves_subnet() { Lid::PERMISSIVE } else { lid };
         PathInfo {
@@ -108,7 +111,7 @@ impl Path {
         }
     }
 
-    /// The way back to the sender of a REQ that came from `peer_lid`.
+    /// Returns the path to the sender of a REQ that came from `peer_lid`.
     pub(crate) fn of_request(p: &PathInfo, pkey: PKey, mtu: Mtu, peer_lid: Lid) -> Self {
         let dlid = if p.local_lid == Lid::PERMISSIVE || !p.subnet_local { peer_lid } else { p.local_lid };
         Self {
@@ -120,7 +123,7 @@ impl Path {
             sl: p.sl,
             mtu,
             rate: p.rate,
-            // The sender added one for the way back.
+            // The sender added one for the return path.
             life_time: LifeTime::new(p.ack_timeout.code().saturating_sub(1)),
             flow_label: p.flow_label,
             hop_limit: p.hop_limit,
@@ -148,7 +151,7 @@ mod tests {
         Path::from_record(&record).unwrap()
     }
 
-    /// A path with a hop limit of 1 stays in the subnet and carries a GRH all the same: these are two questions.
+    /// A path with a hop limit of 1 stays in the subnet but carries a GRH: these are independent properties.
     #[test]
     fn a_hop_limit_above_0_needs_a_grh() {
         for (prefix, hop_limit, grh, leaves_subnet) in [
@@ -188,7 +191,8 @@ mod tests {
         let back = Path::of_request(&info, PKey::DEFAULT, Mtu::B2048, Lid(1));
         assert_eq!((back.sgid, back.dgid, back.slid, back.dlid), (there.dgid, there.sgid, Lid(2), Lid(1)));
         assert_eq!(back.life_time.get(), 18);
-        // From another subnet the datagram's LID is that of our router; the request's is not ours to use.
+        // From another subnet, the datagram's LID is that of the local router. The request's LID is not valid
+        // here.
         let routed = PathInfo { subnet_local: false, local_lid: Lid(44), ..info };
         assert_eq!(Path::of_request(&routed, PKey::DEFAULT, Mtu::B2048, Lid(3)).dlid, Lid(3));
     }

@@ -1,8 +1,8 @@
-//! Numbers that differ from run to run, or do not, as the owner's seed has it.
+//! Pseudorandom numbers that differ from run to run, or are repeatable, depending on the owner's seed.
 
 use std::hash::{DefaultHasher, Hasher as _};
 
-/// SplitMix64: enough for identifiers that must not repeat after a restart; not for secrets.
+/// SplitMix64: suitable for identifiers that must not repeat after a restart, but not for secrets.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -24,20 +24,23 @@ impl Random {
     }
 }
 
-/// Rounds of [`Identifiers`]: eight, where four already make a pseudorandom permutation (Luby and Rackoff).
+/// Number of rounds of [`Identifiers`]: eight, where four already make a pseudorandom permutation (Luby and
+/// Rackoff).
 const ROUNDS: u8 = 8;
 
-/// What a secret is for that [`Identifiers::derive`] makes.
+/// Purpose of a secret from [`Identifiers::derive`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Label {
-    /// The upper half of transaction ids of connection management.
+    /// The upper half of connection management's transaction IDs.
     Connections,
-    /// Transaction ids of subnet administration.
+    /// Transaction IDs of subnet administration.
     Administration,
 }
 
-/// Identifiers that cannot be predicted from one another: a counter, encrypted by a Feistel network whose round function is SipHash
-/// under a secret key. Each of the 2^32 comes once before any comes again.
+/// Identifiers that cannot be predicted from one another.
+///
+/// They are a counter encrypted by a Feistel network, whose round function is SipHash with a secret key. Each
+/// of the 2^32 values occurs once before any repeats.
 #[derive(Clone, Debug)]
 pub(crate) struct Identifiers {
     key: [u64; 2],
@@ -58,7 +61,7 @@ impl Identifiers {
         u32::from(left) << 16 | u32::from(right)
     }
 
-    /// Another secret of the same key, which neither the identifiers nor the other secrets disclose.
+    /// Derives another secret from the same key. Neither the identifiers nor the other secrets disclose it.
     pub(crate) fn derive(&self, label: Label) -> u64 {
         self.hash(ROUNDS + label as u8, 0)
     }
@@ -101,7 +104,7 @@ mod tests {
         let ids: Vec<u32> = (0..100_000).map(|_| identifiers.next()).collect();
         assert_eq!(ids.iter().collect::<HashSet<_>>().len(), ids.len());
         let differences: HashSet<u32> = ids.windows(2).map(|pair| pair[0] ^ pair[1]).collect();
-        // Of random numbers, about one pair in 43,000 has the same difference as another pair.
+        // With random numbers, about one pair in 43,000 has the same difference as another pair.
         assert!(differences.len() > 99_900, "{}", differences.len());
         let again: Vec<u32> = {
             let mut same = Identifiers::new(&mut Random::new(3));

@@ -1,4 +1,4 @@
-//! Deadlines of many things at once, the earliest first.
+//! Deadlines of many objects, the earliest first.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use ib_wire::TimeoutCode;
 use ib_wire::sa::LifeTime;
 
-/// At most one deadline for each key; the owner keeps the deadline with the thing, so that it can be taken back.
+/// A set with at most one deadline per key. The owner stores each deadline with its object, so that it can be
+/// cancelled.
 #[derive(Debug)]
 pub(crate) struct Timers<K>(BTreeSet<(Instant, K)>);
 
@@ -26,12 +27,12 @@ impl<K: Ord + Copy> Timers<K> {
         *slot = at;
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.0.first().map(|(at, _)| *at)
     }
 
-    /// Takes the earliest key that is due. The owner clears its own copy of the deadline.
+    /// Removes and returns the earliest key that is due. The owner clears its own copy of the deadline.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<K> {
         if self.next()? > now {
             return None;
@@ -45,13 +46,13 @@ impl<K: Ord + Copy> Timers<K> {
     }
 }
 
-/// The time of a code as Linux's CM reckons it: whole milliseconds, a power of two.
+/// Converts a timeout code as Linux's CM does: to a power of two in milliseconds.
 pub(crate) const fn response_time(code: TimeoutCode) -> Duration {
     Duration::from_millis(1 << code.code().saturating_sub(8))
 }
 
-/// Code of the local ACK timeout: the way there and back (one more than the life time), together with the delay that
-/// the other adapter adds: the larger of the two, one more where they are within one of each other.
+/// Computes the code of the local ACK timeout from the round trip (one more than the lifetime) and the remote
+/// adapter's delay. It is the larger of the two, or one more if they differ by at most one.
 pub(crate) fn ack_timeout(ack_delay: TimeoutCode, life_time: LifeTime) -> TimeoutCode {
     let delay = ack_delay.code();
     let way = life_time.timeout().code() + 1;
@@ -70,14 +71,14 @@ mod tests {
 
     #[test]
     fn ack_timeout_adds_one_only_where_both_matter() {
-        assert_eq!(ack(0, 18), 19, "no delay: the way there and back");
-        assert_eq!(ack(15, 18), 19, "the delay is small beside the way");
+        assert_eq!(ack(0, 18), 19, "no delay: the round trip");
+        assert_eq!(ack(15, 18), 19, "the delay is small compared with the round trip");
         assert_eq!(ack(18, 18), 20);
         assert_eq!(ack(19, 18), 20);
         assert_eq!(ack(20, 18), 21);
         assert_eq!(ack(21, 18), 21);
         assert_eq!(ack(31, 31), 31, "five bits");
-        assert_eq!(ack(0, 0), 2, "a delay within one of the way");
+        assert_eq!(ack(0, 0), 2, "a delay within one of the round trip");
     }
 
     #[test]

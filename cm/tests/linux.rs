@@ -1,4 +1,4 @@
-//! Against what two Linux kernels said to each other: our messages in the same place, byte for byte.
+//! Comparison with a capture of two Linux kernels: our messages in the same situation, byte for byte.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
@@ -13,7 +13,7 @@ use ib_wire::{Lid, TimeoutCode};
 
 const CAPTURE: &[u8] = include_bytes!("../wire/tests/data/linux-ipoib-cm-rocev2.pcap");
 
-/// The MADs of the capture: Ethernet, IPv6, UDP, BTH, DETH, MAD.
+/// Returns the MADs of the capture: Ethernet, IPv6, UDP, BTH, DETH, MAD.
 fn mads() -> Vec<[u8; MAD_LEN]> {
     let mut rest = &CAPTURE[24..];
     let mut out = Vec::new();
@@ -32,7 +32,7 @@ fn mads() -> Vec<[u8; MAD_LEN]> {
     out
 }
 
-/// A REQ and the REP that answers it.
+/// Returns a REQ and its REP.
 fn handshake() -> ([u8; MAD_LEN], Request, [u8; MAD_LEN], Reply) {
     let messages: Vec<_> = mads().into_iter().filter_map(|b| Some((b, Message::parse(&b).ok()?.1))).collect();
     let (req_bytes, req) = messages
@@ -67,11 +67,12 @@ fn path_of(req: &Request) -> Path {
 }
 
 fn table(seed: u64, ca_guid: ib_wire::Guid) -> ConnectionTable {
-    // The virtual device of the capture has an ACK delay that does not show beside the path's life time.
+    // The virtual device of the capture has an ACK delay that is negligible compared with the path's
+    // lifetime.
     ConnectionTable::new(Config { ack_delay: TimeoutCode::new(0), ..Config::new(seed, ca_guid) })
 }
 
-/// Bytes at which two datagrams differ, transaction id aside.
+/// Returns the offsets at which two datagrams differ, except for the transaction ID.
 fn differences(a: &[u8; MAD_LEN], b: &[u8; MAD_LEN]) -> Vec<usize> {
     (0..MAD_LEN).filter(|i| !(8..16).contains(i) && a[*i] != b[*i]).collect()
 }

@@ -15,7 +15,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// `None` if `len` is above 32 or `address` has bits behind the prefix.
+    /// Returns `None` if `len` is above 32 or `address` has host bits.
     #[must_use]
     pub const fn new(address: Ipv4Addr, len: u8) -> Option<Self> {
         if len > 32 || address.to_bits() & host_bits(len) != 0 {
@@ -24,7 +24,7 @@ impl Prefix {
         Some(Self { address, len })
     }
 
-    /// The network's address.
+    /// Returns the network address.
     #[must_use]
     pub const fn address(self) -> Ipv4Addr {
         self.address
@@ -36,20 +36,20 @@ impl Prefix {
         self.len
     }
 
-    /// True if the address lies in it.
+    /// True if the network contains the address.
     #[must_use]
     pub const fn contains(self, address: Ipv4Addr) -> bool {
         address.to_bits() & !host_bits(self.len) == self.address.to_bits()
     }
 
-    /// True if all of `other` lies in it.
+    /// True if the network contains all of `other`.
     #[must_use]
     pub const fn covers(self, other: Self) -> bool {
         self.len <= other.len && self.contains(other.address)
     }
 
-    /// True if one host can have this address: with 31 or 32 bits there is neither a network's nor a broadcast address
-    /// (RFC 3021).
+    /// True if a single host can have this address. Prefixes of 31 or 32 bits have neither a network nor a
+    /// broadcast address (RFC 3021).
     #[must_use]
     pub const fn has_host(self, address: Ipv4Addr) -> bool {
         let host = address.to_bits() & host_bits(self.len);
@@ -57,12 +57,12 @@ impl Prefix {
     }
 }
 
-/// The bits behind a prefix of `len` bits, at most 32.
+/// Returns the mask of host bits for a prefix of `len` bits, at most 32.
 const fn host_bits(len: u8) -> u32 {
     if len >= 32 { 0 } else { u32::MAX >> len }
 }
 
-/// The network of `len` bits in which an address lies.
+/// Returns the network of `len` bits that contains an address.
 const fn network(address: Ipv4Addr, len: u8) -> Prefix {
     Prefix { address: Ipv4Addr::from_bits(address.to_bits() & !host_bits(len)), len }
 }
@@ -73,17 +73,17 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// An address of the gateway's own with the length of its network's prefix.
+/// A gateway address with the prefix length of its network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Interface {
-    /// A host's address within the prefix.
+    /// Host address within the prefix.
     pub address: Ipv4Addr,
-    /// 1 to 31.
+    /// Prefix length, 1 to 31.
     pub prefix_len: u8,
 }
 
 impl Interface {
-    /// Its network.
+    /// Returns the network.
     #[must_use]
     pub const fn prefix(self) -> Prefix {
         network(self.address, self.prefix_len)
@@ -96,22 +96,22 @@ impl fmt::Display for Interface {
     }
 }
 
-/// Where packets go that are for another network.
+/// A route to another network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Route {
-    /// The other network; `0.0.0.0/0` is every one.
+    /// Destination network; `0.0.0.0/0` is the default route.
     pub to: Prefix,
-    /// The next hop, a host of the segment's own subnets.
+    /// Next hop, a host of the segment's own subnets.
     pub via: Ipv4Addr,
 }
 
-/// True for addresses that are a host's somewhere, as far as one can see without its network.
+/// True if the address can belong to a host, as far as that is known without its network.
 const fn is_unicast(address: Ipv4Addr) -> bool {
     let [first, ..] = address.octets();
     first != 0 && first != 127 && first < 224
 }
 
-/// `ADDRESS/LENGTH`.
+/// Parses `ADDRESS/LENGTH`.
 fn split(text: &str, remedy: &str, longest: u8) -> Result<(Ipv4Addr, u8), Fault> {
     let bad = |what: String| Fault::new(what, remedy);
     let (address, len) = text.split_once('/').ok_or_else(|| bad(format!("`{text}` has no prefix length")))?;
@@ -133,7 +133,7 @@ impl Value for Interface {
 
     fn read(_: &str, text: String, _: Option<()>) -> Result<Self, Fault> {
         let remedy = "write an address of the gateway's own with the length of the subnet's prefix, \
-                      for instance \"10.77.0.254/24\"";
+                      for example \"10.77.0.254/24\"";
         let (address, prefix_len) = split(&text, remedy, 31)?;
         if !is_unicast(address) || !network(address, prefix_len).has_host(address) {
             return Err(Fault::new(format!("`{text}` is not the address of one host"), remedy));
@@ -146,22 +146,21 @@ impl Value for Interface {
     }
 }
 
-/// What a route leads to: any network of unicast addresses, or all of them.
+/// Destination of a route: any unicast network, or the default route.
 impl Value for Prefix {
     type Raw = String;
     type Legal = ();
 
     fn read(key: &str, text: String, _: Option<()>) -> Result<Self, Fault> {
-        let remedy =
-            "write the network's address with the length of its prefix, for instance \"10.78.0.0/16\"";
+        let remedy = "write the network address with its prefix length, for example \"10.78.0.0/16\"";
         let (address, len) = split(&text, remedy, 32)?;
         let right = network(address, len);
         if right.address != address {
-            let what = format!("{key} = \"{text}\" has bits of a host behind its prefix");
+            let what = format!("{key} = \"{text}\" has host bits after its prefix");
             return Err(Fault::new(what, format!("write \"{right}\"")));
         }
         if len != 0 && !is_unicast(address) {
-            return Err(Fault::new(format!("{key} = \"{text}\" is no network of hosts"), remedy));
+            return Err(Fault::new(format!("{key} = \"{text}\" is not a unicast network"), remedy));
         }
         Ok(right)
     }
@@ -171,10 +170,10 @@ impl Value for Prefix {
     }
 }
 
-/// Subnets: networks, each once, not the network of everything.
+/// Subnets: distinct networks other than the default route.
 impl Value for Vec<Prefix> {
     type Raw = Vec<Spanned<String>>;
-    /// Most of them.
+    /// Maximum number of subnets.
     type Legal = usize;
 
     fn read(key: &str, raw: Self::Raw, most: Option<usize>) -> Result<Self, Fault> {
@@ -188,15 +187,15 @@ impl Value for Vec<Prefix> {
             let prefix = Prefix::read(key, text.into_inner(), None)
                 .map_err(|fault| Fault { span: span.clone(), ..fault })?;
             if prefix.len == 0 {
-                let what = format!("{key} holds {prefix}: not everything is on the link");
+                let what = format!("{key} contains {prefix}: not every network is on the link");
                 let remedy =
-                    "name the link's networks, and add a [[segment.route]] to 0.0.0.0/0 for all others";
+                    "list the link's networks, and add a [[segment.route]] to 0.0.0.0/0 for all others";
                 return Err(Fault { span, ..Fault::new(what, remedy) });
             }
             if all.contains(&prefix) {
                 return Err(Fault {
                     span,
-                    ..Fault::new(format!("{key} holds {prefix} twice"), "write it once")
+                    ..Fault::new(format!("{key} contains {prefix} twice"), "write it once")
                 });
             }
             all.push(prefix);
@@ -214,13 +213,13 @@ impl Value for Vec<Prefix> {
     }
 }
 
-/// The next hop of a route.
+/// Next hop of a route.
 impl Value for Ipv4Addr {
     type Raw = String;
     type Legal = ();
 
     fn read(key: &str, text: String, _: Option<()>) -> Result<Self, Fault> {
-        let remedy = "write the address of a router of the segment, for instance \"10.77.0.1\"";
+        let remedy = "write the address of a router of the segment, for example \"10.77.0.1\"";
         match text.parse() {
             Ok(address) if is_unicast(address) => Ok(address),
             Ok(_) => Err(Fault::new(format!("{key} = \"{text}\" is not the address of one host"), remedy)),

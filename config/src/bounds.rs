@@ -5,17 +5,17 @@ use crate::error::ConfigError;
 use crate::settings::Config;
 
 const MAX_CONNECTIONS: &str = "infiniband.max-connections";
-/// Queue pairs of a software device.
+/// Number of queue pairs of a software device.
 const QUEUE_PAIRS: u32 = 8192;
-/// Datagram queue pairs of a worker on each port: one for each segment that a reload may add.
+/// Number of datagram queue pairs of a worker on each port: one for each segment that a reload may add.
 const DATAGRAM_PAIRS: u32 = 128;
-/// Most send requests of a datagram queue pair: each takes two blocks of a ring of 32,768.
+/// Maximum number of send requests of a datagram queue pair: each takes two WQEBBs of a ring of 32,768.
 const DATAGRAM_SENDS: u32 = 16_384;
-/// Most receive requests of a shared receive queue.
+/// Maximum number of receive requests of a shared receive queue.
 const SHARED_RECEIVES: u32 = 32_767;
 
 impl Config {
-    /// All that software devices cannot give, whatever the number of workers.
+    /// Returns all errors about limits of software devices that do not depend on the number of workers.
     pub(crate) fn beyond_devices(&self) -> Vec<ConfigError> {
         let ib = &self.infiniband;
         if !ib.is_soft() {
@@ -30,13 +30,14 @@ impl Config {
         beyond
             .map(|(key, depth, most)| ConfigError::Promise {
                 key,
-                what: format!("{depth} are more than the {most} of a software ConnectX"),
+                what: format!("{depth} exceeds the limit of {most} of a software ConnectX"),
                 remedy: format!("write at most {most}"),
             })
             .collect()
     }
 
-    /// Connections of one worker on one port that its software device refuses to make queues for.
+    /// Returns an error if one worker has more connections on one port than a software device's queues
+    /// support.
     pub(crate) fn beyond_queue_pairs(&self, workers: u32) -> Option<ConfigError> {
         let each = QUEUE_PAIRS - DATAGRAM_PAIRS;
         if !self.infiniband.is_soft() || self.connection_share(workers).both() <= each {
@@ -47,8 +48,8 @@ impl Config {
         Some(ConfigError::Promise { key: MAX_CONNECTIONS, what, remedy })
     }
 
-    /// What to report, and its remedy, if `workers` workers may have more connections than their software device has queue pairs. Each worker's queues
-    /// fit the device.
+    /// Returns a problem with its remedy if `workers` workers may together have more connections than their
+    /// software device has queue pairs, although each worker's queues fit.
     #[must_use]
     pub fn overcommitted_connections(&self, workers: u32) -> Option<(String, String)> {
         let most = self.most_connections(workers);
@@ -65,13 +66,14 @@ impl Config {
             self.infiniband.max_connections
         );
         let remedy = match most {
-            0..2 => "take fewer workers: their datagram queue pairs leave none for connections".to_owned(),
+            0..2 => "use fewer workers: their datagram queue pairs leave none for connections".to_owned(),
             most => format!("write at most {most}"),
         };
         (what, remedy)
     }
 
-    /// The largest `max-connections` for which each software device has the queue pairs of all `workers` workers.
+    /// Returns the maximum `max-connections` for which each software device has enough queue pairs for all
+    /// workers.
     fn most_connections(&self, workers: u32) -> u32 {
         let ports: Vec<_> = self.infiniband_ports().collect();
         let of_worker = QUEUE_PAIRS / workers.max(1);
@@ -83,7 +85,8 @@ impl Config {
         self.most_with_share(each.min().unwrap_or(of_worker), workers)
     }
 
-    /// The largest `max-connections` of which a worker has at most `each` on a port ([`Config::connection_share`]).
+    /// Returns the maximum `max-connections` that gives a worker at most `each` on a port
+    /// ([`Config::connection_share`]).
     fn most_with_share(&self, each: u32, workers: u32) -> u32 {
         let shares = workers.max(1).saturating_mul(count(self.infiniband_ports()).max(1));
         (each - each % 2).saturating_mul(shares).saturating_add(each % 2)

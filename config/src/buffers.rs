@@ -1,47 +1,47 @@
-//! How many packet buffers the configured queues can hold at once, and whether they can hold what is promised.
+//! Number of packet buffers that the configured queues can hold at once, compared with the configured number.
 
 use crate::error::ConfigError;
 use crate::segment::Segment;
 use crate::settings::{Config, MAX_BUFFERS, OpenPorts};
 
-/// Send requests of all connections of a worker that are counted as outstanding at the same time. The queues refuse what more
-/// stalled hosts would hold.
+/// Maximum number of outstanding send requests of all connections of a worker for this calculation. The
+/// queues reject further requests for stalled hosts.
 const FULL_SENDS: u32 = 8192;
-/// Packets that wait for an address or a connection, of all segments together.
+/// Number of packets that wait for an address or a connection, over all segments.
 pub const PARKED_PACKETS: u32 = 256;
-/// Packets that wait for a full queue of a worker on an InfiniBand port.
+/// Number of packets that wait for a full queue of a worker on an InfiniBand port.
 pub const HELD_MESSAGES: u32 = 512;
-/// Frames that wait for an Ethernet port of a worker that takes none.
+/// Number of frames that wait for an Ethernet port of a worker that accepts none.
 pub const WAITING_FRAMES: u32 = 320;
-/// Announcements and answers of the control lcore on their way to a worker.
+/// Number of announcements and responses of the control lcore in transit to a worker.
 const MESSAGES: u32 = 512;
-/// Send requests for which the rings of all connections of a worker have room. They are never all full at once: the queues
-/// refuse what there are no completions or buffers for.
+/// Number of send requests for which the rings of all connections of a worker have room. The rings are never
+/// all full at once: the queues reject requests without completions or buffers.
 const PROMISED: u32 = 1 << 20;
-/// Deepest send queue of a connection that nobody asked for. TCP to one host fills what is there, and what a full queue
-/// refuses is lost: with 256 that were 10 % of the demo's frames.
+/// Maximum default send queue depth of a connection. TCP to one host fills the queue, and rejected packets
+/// are lost: a depth of 256 loses 10 % of the demo's frames.
 const SEND_DEPTH: u32 = 1024;
 
-/// Packet buffers by what may hold them, all workers together.
+/// Packet buffers by their holder, for all workers together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Budget {
-    /// Receive queues, all of them full.
+    /// Full receive queues.
     pub receives: u32,
-    /// Send queues: Ethernet and datagram all full, and what all connections of each worker on each InfiniBand port may have
-    /// outstanding, with what waits for full ones.
+    /// Send queues: Ethernet and datagram queues all full, the maximum outstanding sends of all connections
+    /// of each worker on each InfiniBand port, and packets that wait for full queues.
     pub sends: u32,
     /// Packets that wait for an address or a connection.
     pub parked: u32,
-    /// Messages of the control lcore: announcements and answers.
+    /// Messages of the control lcore: announcements and responses.
     pub messages: u32,
-    /// What workers keep at hand.
+    /// Caches of the workers.
     pub caches: u32,
-    /// What is left for receive queues to be filled again from.
+    /// Reserve for refilling receive queues.
     pub reserve: u32,
 }
 
 impl Budget {
-    /// All of it.
+    /// Returns the total.
     #[must_use]
     pub const fn total(&self) -> u32 {
         self.receives
@@ -53,17 +53,17 @@ impl Budget {
     }
 }
 
-/// What a worker gets of the gateway's connections on each InfiniBand port.
+/// A worker's share of the gateway's connections on each InfiniBand port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectionShare {
-    /// Connections that the worker opens, at most.
+    /// Maximum number of connections that the worker opens.
     pub active: u32,
-    /// Connections that hosts open to the worker, at most.
+    /// Maximum number of connections that hosts open to the worker.
     pub passive: u32,
 }
 
 impl ConnectionShare {
-    /// Both together.
+    /// Returns the sum of both.
     #[must_use]
     pub const fn both(&self) -> u32 {
         self.active + self.passive
@@ -71,20 +71,20 @@ impl ConnectionShare {
 }
 
 impl Config {
-    /// Buffers that one message on a connection takes at most.
+    /// Maximum number of buffers of a message on a connection.
     #[must_use]
     pub fn segments_per_message(&self) -> u32 {
-        // The encapsulation header's 4 bytes come on top of the packet.
+        // The packet is preceded by the 4-byte encapsulation header.
         (u32::from(self.infiniband.receive_mtu) + 4).div_ceil(self.buffers.data_room.into())
     }
 
-    /// Buffers that one Ethernet frame takes at most.
+    /// Maximum number of buffers of an Ethernet frame.
     #[must_use]
     pub fn segments_per_frame(&self) -> u32 {
         (u32::from(self.ethernet.mtu) + 22).div_ceil(self.buffers.data_room.into())
     }
 
-    /// What a worker of `workers` gets of `max-connections` on each InfiniBand port.
+    /// Returns one worker's share of `max-connections` on each InfiniBand port.
     #[must_use]
     pub fn connection_share(&self, workers: u32) -> ConnectionShare {
         let most = self.infiniband.max_connections;
@@ -93,23 +93,23 @@ impl Config {
         ConnectionShare { active: each(most / 2), passive: each(most - most / 2) }
     }
 
-    /// Send requests of a connection that one of `workers` workers opens.
+    /// Returns the number of send requests of a connection that one of `workers` workers opens.
     #[must_use]
     pub fn connection_send_depth(&self, workers: u32) -> u32 {
         self.infiniband.connection_send_depth.unwrap_or_else(|| {
             let room = PROMISED / self.connection_share(workers).active;
-            // A ring has a power of two of entries.
+            // The number of ring entries is a power of two.
             1 << room.clamp(1, SEND_DEPTH).ilog2()
         })
     }
 
-    /// What may hold buffers with `workers` workers.
+    /// Returns the maximum number of buffers in each place with `workers` workers.
     #[must_use]
     pub fn budget(&self, workers: u32) -> Budget {
         let ib = &self.infiniband;
         let segments = u32::try_from(self.segments.len()).unwrap_or(u32::MAX);
         let (ethernet, ports) = (count(self.ethernet_ports()), self.infiniband_port_count());
-        // A frame in buffers: an Ethernet receive takes one after the other.
+        // An Ethernet receive takes several buffers one after another.
         let frame = self.segments_per_frame();
         let message = self.segments_per_message();
         let receives = ethernet * u32::from(self.ethernet.rx_descriptors)
@@ -126,11 +126,11 @@ impl Config {
             sends: sends.saturating_mul(workers),
             parked: PARKED_PACKETS * (frame + message),
             messages: MESSAGES.saturating_mul(workers),
-            // A cache holds up to half as much again before it gives back.
+            // A cache holds up to 50 % more before it returns buffers.
             caches: (u32::from(self.buffers.cache) * 3 / 2).saturating_mul(workers + 1),
             reserve: 0,
         };
-        // So that the reserve is its share of the sum.
+        // The reserve is its percentage of the total.
         let percent = u32::from(self.buffers.receive_reserve);
         let others = u64::from(budget.total());
         let reserve = others * u64::from(percent) / u64::from(100 - percent.min(99));
@@ -138,18 +138,19 @@ impl Config {
         budget
     }
 
-    /// Buffers that `workers` workers need, so that every queue can be full ([`Config::budget`]).
+    /// Returns the number of buffers that `workers` workers need for all queues to be full
+    /// ([`Config::budget`]).
     #[must_use]
     pub fn buffers_needed(&self, workers: u32) -> u32 {
         self.budget(workers).total()
     }
 
-    /// Checks what is promised against what `workers` workers can hold.
+    /// Checks that `workers` workers have enough buffers and connections.
     pub fn check(&self, workers: u32) -> Result<(), ConfigError> {
         self.promises(workers).into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// All that is promised beyond what `workers` workers can hold.
+    /// Returns all errors about limits that `workers` workers exceed.
     pub(crate) fn promises(&self, workers: u32) -> Vec<ConfigError> {
         let mut all = self.beyond_devices();
         all.extend(self.beyond_queue_pairs(workers));
@@ -157,17 +158,16 @@ impl Config {
         let needed = self.buffers_needed(workers);
         if needed > MAX_BUFFERS {
             let what = format!(
-                "the queues of {workers} worker(s) need {needed} buffers, and there are at most {MAX_BUFFERS}"
+                "the queues of {workers} worker(s) need {needed} buffers, but the limit is {MAX_BUFFERS}"
             );
-            let remedy =
-                "make it smaller, and receive-mtu and the other queues' depths; or take fewer workers";
+            let remedy = "reduce it, receive-mtu and the other queues' depths; or use fewer workers";
             promise("infiniband.srq-depth", what, remedy.to_owned());
         }
         if let Some(count) = self.buffers.count
             && count.get() < needed
         {
             let what = format!("{count} are too few for {workers} worker(s), whose queues need {needed}");
-            let remedy = "write 0 to have them counted, or make srq-depth smaller";
+            let remedy = "write 0 for the required number, or reduce srq-depth";
             promise("buffers.count", what, remedy.to_owned());
         }
         let ib = &self.infiniband;
@@ -185,7 +185,7 @@ impl Config {
                 share.active
             );
             let remedy = format!(
-                "write at most {}, make max-connections smaller, or give the gateway more workers",
+                "write at most {}, reduce max-connections, or use more workers",
                 1 << (PROMISED / share.active).max(4).ilog2()
             );
             promise("infiniband.connection-send-depth", what, remedy);
@@ -193,21 +193,21 @@ impl Config {
         all
     }
 
-    /// The Ethernet ports, in the order in which segments name them, then those that are open and that no
-    /// segment names any more; `None` = the only one that there is.
+    /// Returns the Ethernet ports in the order in which segments name them, followed by open ports that no
+    /// segment names any more. `None` is the only existing port.
     pub fn ethernet_ports(&self) -> impl Iterator<Item = Option<&str>> {
         let open = self.open.ethernets.iter().map(Option::as_deref);
         first_of_each(self.segments.iter().map(|s| s.ethernet.as_deref()).chain(open))
     }
 
-    /// The InfiniBand ports, each with its device, in the same order; `None` =
-    /// the first device that there is.
+    /// Returns the InfiniBand ports with their devices, in the same order. `None` is the first existing
+    /// device.
     pub fn infiniband_ports(&self) -> impl Iterator<Item = (Option<&str>, u8)> {
         let open = self.open.infinibands.iter().map(|(device, port)| (device.as_deref(), *port));
         first_of_each(self.segments.iter().map(|segment| (self.device_of(segment), segment.port)).chain(open))
     }
 
-    /// The names of these ports, for a configuration that takes this one's place while they stay open.
+    /// Returns the names of these ports, for a new configuration while they stay open.
     pub(crate) fn open_ports(&self) -> OpenPorts {
         OpenPorts {
             ethernets: self.ethernet_ports().map(|name| name.map(str::to_owned)).collect(),
@@ -218,7 +218,7 @@ impl Config {
         }
     }
 
-    /// A segment's InfiniBand device; `None` = the first one that there is.
+    /// Returns a segment's InfiniBand device. `None` is the first existing device.
     #[must_use]
     pub fn device_of<'s>(&'s self, segment: &'s Segment) -> Option<&'s str> {
         segment.device.as_deref().or_else(|| self.first_soft())
@@ -228,7 +228,7 @@ impl Config {
         count(self.infiniband_ports())
     }
 
-    /// The name of the software device that segments without a device are on.
+    /// Returns the software device of segments without a device.
     fn first_soft(&self) -> Option<&str> {
         let soft = self.infiniband.soft.first().filter(|_| self.infiniband.is_soft());
         soft.map(|soft| soft.name.as_str())
@@ -239,7 +239,7 @@ pub(crate) fn count<T>(things: impl Iterator<Item = T>) -> u32 {
     u32::try_from(things.count()).unwrap_or(u32::MAX)
 }
 
-/// Each thing once, in the order in which they come first.
+/// Returns each item once, in order of first occurrence.
 pub(crate) fn first_of_each<T: PartialEq + Clone>(
     things: impl Iterator<Item = T>,
 ) -> impl Iterator<Item = T> {

@@ -1,4 +1,4 @@
-//! What a reload changes: the difference of two configurations, all or nothing.
+//! Changes of a reload: the difference between two configurations, applied completely or not at all.
 
 use std::path::Path;
 
@@ -10,45 +10,47 @@ use crate::segment::{Segment, SegmentName};
 use crate::settings::{Config, Overrides, RawBuffers, RawEthernet, RawGateway, RawInfiniBand};
 use crate::source::Source;
 
-/// What is to be done so that a running gateway is as a new configuration says.
+/// Steps that make a running gateway match a new configuration.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Change {
-    /// Segments to take away, before any is added. One that is in `added` too was joined to something else, under the
-    /// same name.
+    /// Segments to remove before any is added. A segment that is also in `added` has the same name but joins
+    /// different networks.
     pub removed: Vec<SegmentName>,
     /// Segments to add.
     pub added: Vec<Segment>,
-    /// Segments that stay what they join, with new routes, subnets, address, mode, MTU or priority: as they are to be.
+    /// Segments that join the same networks, with new routes, subnets, address, mode, MTU or priority. They
+    /// have their new values.
     pub changed: Vec<Segment>,
-    /// Keys outside of segments that differ, for instance "gateway.idle". All of them can change while the gateway runs.
+    /// Changed keys outside of segments, such as "gateway.idle". All of them can change while the gateway
+    /// runs.
     pub keys: Vec<String>,
 }
 
 impl Change {
-    /// True if there is nothing to do.
+    /// True if there are no changes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.removed.is_empty() && self.added.is_empty() && self.changed.is_empty() && self.keys.is_empty()
     }
 
-    /// True if the key, as in "gateway.idle", differs.
+    /// True if the key, such as "gateway.idle", changes.
     #[must_use]
     pub fn has(&self, key: &str) -> bool {
         self.keys.iter().any(|k| k == key)
     }
 }
 
-/// Why a running gateway cannot become what a new configuration says.
+/// Reason why a running gateway cannot apply a new configuration.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{key} cannot change while the gateway runs: {why}; {remedy}")]
 pub struct Refused {
     /// The key, or the first of several.
     pub key: String,
-    /// Which of several it is of: segments, or software devices, counted from 0 in the order of the file.
+    /// Index of the segment or software device, counted from 0 in file order.
     pub entry: Option<usize>,
-    /// What it would take.
+    /// Reason.
     pub why: String,
-    /// What to do about it.
+    /// Remedy.
     pub remedy: String,
 }
 
@@ -60,8 +62,12 @@ impl Refused {
 }
 
 impl Config {
-    /// Reads a running gateway's file anew: what it says now, with the command line's overrides on top, and what has to change so
-    /// that a gateway with `workers` workers is as it says. An error names the file and the line, and nothing is to be changed then.
+    /// Reads a running gateway's file again. Returns the new configuration with command line overrides, and
+    /// the changes for a gateway with `workers` workers.
+    ///
+    /// # Errors
+    ///
+    /// An error contains the file and the line. Nothing must be changed then.
     pub fn reload(
         &self,
         file: &Path,
@@ -72,7 +78,7 @@ impl Config {
         self.reload_text(file, &text, overrides, workers)
     }
 
-    /// [`Config::reload`] with the file's text.
+    /// Like [`Config::reload`], with the file's text.
     pub(crate) fn reload_text(
         &self,
         file: &Path,
@@ -82,7 +88,7 @@ impl Config {
     ) -> Result<(Self, Change), ConfigError> {
         let source = Source { file, text, faults: None };
         let mut new = Self::parse_with(file, text, overrides)?;
-        // Before the check: connections and buffers are shared out among all ports that are open.
+        // Before the check: connections and buffers are divided among all open ports.
         new.open = self.open_ports();
         new.check(workers).map_err(|error| source.located(error))?;
         let change = self.difference(&new).map_err(|refused| {
@@ -94,8 +100,8 @@ impl Config {
         Ok((new, change))
     }
 
-    /// What has to change so that a gateway that runs with this configuration is as `new` says; refused as a whole if
-    /// anything of it takes a restart.
+    /// Returns the changes from this running configuration to `new`. Fails as a whole if any change requires
+    /// a restart.
     pub fn difference(&self, new: &Self) -> Result<Change, Refused> {
         let mut change = Change::default();
         for (section, keys) in [
@@ -110,9 +116,9 @@ impl Config {
                     Reload::Live => change.keys.push(key),
                     Reload::Segment => {}
                     Reload::Restart => {
-                        return Err(Refused::restart(key, "what the gateway is made of depends on it"));
+                        return Err(Refused::restart(key, "it is only applied at startup"));
                     }
-                    Reload::Shrink => return Err(Refused::restart(key, "it can become smaller only")),
+                    Reload::Shrink => return Err(Refused::restart(key, "it can only be reduced")),
                 }
             }
         }
@@ -122,7 +128,8 @@ impl Config {
         Ok(change)
     }
 
-    /// All keys outside of segments that may change while the gateway runs, as [`Change::keys`] has them.
+    /// Returns all keys outside of segments that may change while the gateway runs, in the format of
+    /// [`Change::keys`].
     #[must_use]
     pub fn live_keys() -> Vec<String> {
         let sections = [
@@ -140,7 +147,7 @@ impl Config {
         sections.into_iter().flat_map(of).collect()
     }
 
-    /// That no segment is on a port that is not open. One that no segment uses any more stays open.
+    /// Checks that no segment uses a port that is not open. A port that no segment uses any more stays open.
     fn same_ports(&self, new: &Self) -> Result<(), Refused> {
         let quoted = |name: Option<&str>| name.map_or("the only one".to_owned(), |name| format!("`{name}`"));
         let port = |(device, port): (Option<&str>, u8)| format!("port {port} of {}", quoted(device));
@@ -170,7 +177,7 @@ impl Config {
     fn same_soft_devices(&self, new: &Self) -> Result<(), Refused> {
         let (old, new) = (&self.infiniband.soft, &new.infiniband.soft);
         if old.len() != new.len() {
-            return Err(Refused::restart("infiniband.soft-device", "devices are made at the start"));
+            return Err(Refused::restart("infiniband.soft-device", "devices are created at startup"));
         }
         for (index, (old, new)) in old.iter().zip(new).enumerate() {
             let key = match old.differing(new).first() {
@@ -178,7 +185,8 @@ impl Config {
                 None if old.ports != new.ports => "ports".to_owned(),
                 None => continue,
             };
-            let refused = Refused::restart(format!("infiniband.soft.{key}"), "devices are made at the start");
+            let refused =
+                Refused::restart(format!("infiniband.soft.{key}"), "devices are created at startup");
             return Err(Refused { entry: Some(index), ..refused });
         }
         Ok(())
@@ -202,7 +210,7 @@ impl Config {
 }
 
 impl Segment {
-    /// True if both join the same: what differs can change while they run.
+    /// True if both join the same networks. All other keys can change at run time.
     #[must_use]
     pub fn joins_as(&self, other: &Self) -> bool {
         self.differing(other).iter().all(|(_, reload)| *reload == Reload::Live)

@@ -5,39 +5,39 @@ use std::fmt;
 use crate::error::ConfigError;
 use crate::lcore::{self, LcoreSet};
 
-/// A command line, split.
+/// A command line split into its parts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CommandLine {
     /// The program's name.
     pub program: String,
-    /// EAL's part.
+    /// Arguments for EAL.
     pub eal: EalArguments,
-    /// Our part: what follows `--`.
+    /// Own arguments, after `--`.
     pub own: Vec<String>,
 }
 
-/// EAL's part of the command line, and what we read in it.
+/// Arguments for EAL, and the information read from them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct EalArguments {
-    /// The arguments as given, without the program's name: what EAL gets.
+    /// The unchanged arguments for EAL, without the program name.
     pub arguments: Vec<String>,
-    /// Lcores named by `-l`, `-c` or `--lcores`; `None` if EAL is to take every one that it may.
+    /// Lcores of `-l`, `-c` or `--lcores`; `None` if EAL uses all available ones.
     pub lcores: Option<LcoreSet>,
-    /// Lcore named by `--main-lcore`.
+    /// Lcore of `--main-lcore`.
     pub main_lcore: Option<u16>,
-    /// True if `-a` or `--no-pci` says which PCI devices EAL may take: those and no others.
+    /// True if `-a` or `--no-pci` restricts the PCI devices that EAL uses.
     pub pci_restricted: bool,
-    /// Devices named by `-a`, without their bus and options.
+    /// Devices of `-a`, without bus and options.
     pub allowed: Vec<String>,
-    /// Devices named by `-b`: EAL may take all others.
+    /// Devices of `-b`; EAL may use all others.
     pub blocked: Vec<String>,
-    /// Devices named by `--vdev`.
+    /// Devices of `--vdev`.
     pub vdevs: Vec<String>,
-    /// Processors that `--lcores` gives to lcores; of others it is the one of the lcore's number.
+    /// CPUs that `--lcores` assigns to lcores. Other lcores run on the CPU with the same number.
     placed: Vec<(LcoreSet, LcoreSet)>,
 }
 
-/// Who does what.
+/// Roles of the lcores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lcores {
     /// The control lcore.
@@ -46,12 +46,12 @@ pub struct Lcores {
     pub workers: LcoreSet,
 }
 
-/// Something that will work, though perhaps not as meant.
+/// A configuration that works but may not be intended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Warning {
     /// Neither an allow-list nor `--no-pci` is given.
     EveryPciDevice,
-    /// The same with a list of devices that EAL is not to take.
+    /// The same, with a list of devices that EAL does not use.
     EveryOtherPciDevice,
 }
 
@@ -71,7 +71,8 @@ impl fmt::Display for Warning {
 }
 
 impl CommandLine {
-    /// Splits a command line, program name first, at the first `--`. Without one, all arguments are EAL's.
+    /// Splits a command line, program name first, at the first `--`. Without one, all arguments belong to
+    /// EAL.
     pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Self, ConfigError> {
         let mut arguments = arguments.into_iter();
         let program = arguments.next().unwrap_or_default();
@@ -83,7 +84,7 @@ impl CommandLine {
             let option = argument.split_once('=').map_or(argument.as_str(), |(name, _)| name);
             if let "--config" | "--check" = option {
                 return Err(ConfigError::command_line(
-                    format!("{option} stands among EAL's arguments"),
+                    format!("{option} is among EAL's arguments"),
                     "put `--` before the gateway's own: PROGRAM -l 0-1 --no-pci -- --config FILE",
                 ));
             }
@@ -93,7 +94,7 @@ impl CommandLine {
     }
 }
 
-/// Options of EAL without a value, or whose value stands behind `=` only.
+/// EAL options without a value, or with a value only after `=`.
 const WITHOUT_VALUE: [&str; 17] = [
     "--create-uio-dev",
     "--help",
@@ -114,18 +115,20 @@ const WITHOUT_VALUE: [&str; 17] = [
     "-v",
 ];
 
-/// Takes the next word if it can be a value.
+/// Skips the next word if it can be a value.
 fn skip_value(rest: &mut std::slice::Iter<'_, String>) {
     if rest.as_slice().first().is_some_and(|word| !word.starts_with('-')) {
         rest.next();
     }
 }
 
-/// How names of AF_PACKET ports begin: with that of the driver, or with its alias, the name that it had before.
+/// Prefixes of AF_PACKET port names: the driver's name, and its alias, which was its former name.
 const AF_PACKET: [&str; 2] = ["net_af_packet", "eth_af_packet"];
-/// Bytes of an AF_PACKET port's blocks, each of which the kernel has in one piece: pages, and whole frames.
+/// Length of an AF_PACKET port's blocks in bytes. Each is contiguous in the kernel and consists of whole
+/// pages and whole frames.
 const AF_PACKET_BLOCK: u32 = 1 << 16;
-/// Bytes of each of its rings. The driver's own have 512 frames: what comes while a worker does not run for a few milliseconds is lost then.
+/// Length of each of its rings in bytes. The driver's own rings have 512 frames, which loses frames when a
+/// worker does not run for a few milliseconds.
 const AF_PACKET_RING: u32 = 8 << 20;
 
 /// True for the `--vdev` of an AF_PACKET port.
@@ -133,7 +136,7 @@ pub(crate) fn is_af_packet(vdev: &str) -> bool {
     AF_PACKET.iter().any(|driver| vdev.starts_with(driver))
 }
 
-/// One way to name lcores.
+/// Format of a list of lcores.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LcoreOption {
     List,
@@ -142,7 +145,7 @@ enum LcoreOption {
 }
 
 impl EalArguments {
-    /// Reads EAL's arguments, program name left out.
+    /// Parses EAL's arguments, without the program name.
     pub fn parse(arguments: Vec<String>) -> Result<Self, ConfigError> {
         let mut this = Self::default();
         let mut named_by: Option<&'static str> = None;
@@ -169,7 +172,7 @@ impl EalArguments {
                     None => rest.next().cloned().ok_or_else(|| {
                         ConfigError::command_line(
                             format!("{name} has no value"),
-                            "give the value behind it, and `--` after that",
+                            "write the value after it, and then `--`",
                         )
                     }),
                 }
@@ -181,7 +184,7 @@ impl EalArguments {
                     let id = lcore::id(&value("--main-lcore")?).map_err(|what| {
                         ConfigError::command_line(
                             format!("--main-lcore: {what}"),
-                            "name one of the lcores of -l",
+                            "use one of the lcores of -l",
                         )
                     })?;
                     this.main_lcore = Some(id);
@@ -212,8 +215,8 @@ impl EalArguments {
                 // EAL would ignore it.
                 word => {
                     return Err(ConfigError::command_line(
-                        format!("`{word}` is no option, nor the value of one"),
-                        "remove it, or see `ipoib-fwd --help` for the commands; the gateway's own options stand behind `--`",
+                        format!("`{word}` is neither an option nor the value of one"),
+                        "remove it, or see `ipoib-fwd --help` for the commands; the gateway's own options come after `--`",
                     ));
                 }
             }
@@ -224,18 +227,18 @@ impl EalArguments {
         {
             return Err(ConfigError::command_line(
                 format!("--main-lcore {main} is not among the lcores {lcores}"),
-                format!("add {main} to them or name one of them"),
+                format!("add {main} to them or use one of them"),
             ));
         }
         Ok(this)
     }
 
-    /// Takes note of a device of `-a` or `-b`.
+    /// Records a device of `-a` or `-b`.
     fn list(&mut self, is_allowed: bool, option: &str, device: &str) -> Result<(), ConfigError> {
         if !names_device(device) {
             return Err(ConfigError::command_line(
-                format!("{option} {device} names no device"),
-                "write a PCI address, for instance 0000:81:00.0, or the name of a port of --vdev",
+                format!("{option} {device} is not a device"),
+                "write a PCI address, for example 0000:81:00.0, or the name of a port of --vdev",
             ));
         }
         let list = if is_allowed { &mut self.allowed } else { &mut self.blocked };
@@ -244,7 +247,8 @@ impl EalArguments {
         Ok(())
     }
 
-    /// Bytes of the rings of AF_PACKET ports, which their driver has the kernel lock: one each way for each queue.
+    /// Number of bytes that the driver of AF_PACKET ports makes the kernel lock: the rings of each queue, one
+    /// per direction.
     #[must_use]
     pub fn locked_rings(&self) -> u64 {
         let ports = self.vdevs.iter().filter(|vdev| is_af_packet(vdev));
@@ -255,7 +259,7 @@ impl EalArguments {
             };
             let ring = match (option("framesz="), option("blocksz="), option("framecnt=")) {
                 (None, None, None) => AF_PACKET_RING.into(),
-                // Those of the driver's own.
+                // The driver's own sizes.
                 (size, _, count) => size.unwrap_or(2048).saturating_mul(count.unwrap_or(512)),
             };
             ring.saturating_mul(2).saturating_mul(option("qpairs=").unwrap_or(1))
@@ -263,12 +267,15 @@ impl EalArguments {
         rings.fold(0, u64::saturating_add)
     }
 
-    /// The arguments, in which AF_PACKET ports have frames as long as a packet buffer of `data_room` bytes, and rings with room for a burst, unless
-    /// theirs are given. Their driver has the kernel join fragments, and loses what is longer than a frame, by itself one of 2,048 bytes.
+    /// Returns the arguments with ring sizes for AF_PACKET ports, unless they have their own.
+    ///
+    /// Frames get the length of a packet buffer of `data_room` bytes, and the rings have room for a burst.
+    /// The driver makes the kernel join fragments and loses packets longer than a frame. Its default frame
+    /// length is 2,048 bytes.
     #[must_use]
     pub fn with_rings(&self, data_room: u16) -> Vec<String> {
-        // The driver takes no frame that does not fit a buffer; the kernel takes blocks of pages that hold whole frames, and as many frames as are in
-        // all blocks.
+        // The driver rejects frames that do not fit a buffer. The kernel requires blocks of whole pages with
+        // whole frames, and a number of frames that fills all blocks.
         let frame = 1_u32 << data_room.max(1).ilog2();
         let long = |vdev: &str| {
             let (name, options) = vdev.split_once(',').unwrap_or((vdev, ""));
@@ -291,8 +298,8 @@ impl EalArguments {
         words.collect()
     }
 
-    /// Which lcore controls and which work, as EAL will deal them out: the main lcore is the one that `--main-lcore`
-    /// names, else the lowest. `None` if no argument names lcores: then only EAL knows.
+    /// Returns the roles of the lcores as EAL assigns them: the main lcore is that of `--main-lcore`, or the
+    /// lowest one. Returns `None` if no argument lists lcores; then only EAL knows them.
     pub fn roles(&self) -> Result<Option<Lcores>, ConfigError> {
         let Some(mut workers) = self.lcores else { return Ok(None) };
         let Some(main) = self.main_lcore.or(workers.first()) else { return Ok(None) };
@@ -300,13 +307,13 @@ impl EalArguments {
         if workers.is_empty() {
             return Err(ConfigError::command_line(
                 format!("lcore {main} is the control lcore and none is left to forward packets"),
-                format!("name at least two lcores, for instance -l {main},{}", if main == 0 { 1 } else { 0 }),
+                format!("use at least two lcores, for example -l {main},{}", if main == 0 { 1 } else { 0 }),
             ));
         }
         Ok(Some(Lcores { main, workers }))
     }
 
-    /// The processors that an lcore runs on.
+    /// Returns the CPUs of an lcore.
     #[must_use]
     pub fn processors_of(&self, lcore: u16) -> LcoreSet {
         let placed = self.placed.iter().rfind(|(lcores, _)| lcores.contains(lcore));
@@ -320,13 +327,14 @@ impl EalArguments {
         )
     }
 
-    /// True if an option without a value is given, such as `--no-huge`.
+    /// True if an option without a value, such as `--no-huge`, is given.
     #[must_use]
     pub fn has(&self, option: &str) -> bool {
         self.arguments.iter().any(|word| word == option)
     }
 
-    /// The value of an option, `-m 512`, `-m512`, `--huge-dir DIR` or `--huge-dir=DIR`; the last one counts.
+    /// Returns the value of an option in any form: `-m 512`, `-m512`, `--huge-dir DIR` or `--huge-dir=DIR`.
+    /// The last one takes effect.
     #[must_use]
     pub fn value_of(&self, option: &str) -> Option<&str> {
         let mut found = None;
@@ -344,7 +352,7 @@ impl EalArguments {
         found
     }
 
-    /// What should be told to the operator before EAL starts.
+    /// Returns warnings for the operator before EAL starts.
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
         match (self.pci_restricted, self.blocked.as_slice()) {
@@ -355,12 +363,14 @@ impl EalArguments {
     }
 }
 
-/// True for what EAL may take for a device: an address or a name of some bus, a driver's name such as `net_null0`, or `bus=…,…`.
+/// True for a device in EAL's sense: an address or name on some bus, a driver name such as `net_null0`, or
+/// `bus=…,…`.
 fn names_device(device: &str) -> bool {
     device.split(',').next().is_some_and(|name| name.contains([':', '_', '.', '=', '-']))
 }
 
-/// A device's name without its bus and options; a PCI address as the kernel writes it, of `3b:00.0,option=1` for instance.
+/// Returns a device name without bus and options, and a PCI address in the kernel's format, for example for
+/// `3b:00.0,option=1`.
 fn device_name(device: &str) -> String {
     let name = device.split(',').next().unwrap_or_default();
     let name = match name {
@@ -374,7 +384,7 @@ fn device_name(device: &str) -> String {
     format!("{domain}{}", name.to_ascii_lowercase())
 }
 
-/// True for a name of the form of PCI addresses: hexadecimal digits, colons and dots.
+/// True for a name in the format of PCI addresses: hexadecimal digits, colons and dots.
 #[must_use]
 pub fn is_pci_address(name: &str) -> bool {
     name.contains(':') && name.bytes().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.'))
@@ -392,14 +402,15 @@ fn parse_lcores(
         LcoreOption::Map => (parse_map(value, placed), "--lcores 0@1,1@1"),
     };
     let error =
-        |what| ConfigError::command_line(format!("{name}: {what}"), format!("write for instance {example}"));
+        |what| ConfigError::command_line(format!("{name}: {what}"), format!("write for example {example}"));
     match set {
-        Ok(set) if set.is_empty() => Err(error("no lcore is named".to_owned())),
+        Ok(set) if set.is_empty() => Err(error("it contains no lcore".to_owned())),
         other => other.map_err(error),
     }
 }
 
-/// `LCORES[@CPUS]` separated by commas, where each side is an id, a range, or a parenthesised list of these.
+/// Parses `LCORES[@CPUS]` separated by commas. Each side is a number, a range, or a list of these in
+/// parentheses.
 fn parse_map(text: &str, placed: &mut Vec<(LcoreSet, LcoreSet)>) -> Result<LcoreSet, String> {
     let mut set = LcoreSet::EMPTY;
     let mut depth = 0;
@@ -419,7 +430,7 @@ fn parse_map(text: &str, placed: &mut Vec<(LcoreSet, LcoreSet)>) -> Result<Lcore
         }
         match cpus {
             Some(cpus) => placed.push((group, parse_group(cpus)?)),
-            // A list in parentheses shares its processors.
+            // The lcores of a list in parentheses share its CPUs.
             None if lcores.trim_start().starts_with('(') => placed.push((group, group)),
             None => {}
         }

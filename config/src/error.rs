@@ -1,14 +1,14 @@
-//! What can be wrong with a configuration, and the remedy in words.
+//! Configuration errors with remedies.
 
 use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Most characters of what is said to be wrong.
+/// Maximum length of a problem description in characters.
 const LONGEST: usize = 400;
 
-/// A place in a configuration file.
+/// A location in a configuration file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Place {
     /// The file.
@@ -17,12 +17,12 @@ pub struct Place {
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// Bytes of the file that are meant.
+    /// Byte range in the file.
     pub span: Range<usize>,
 }
 
 impl Place {
-    /// The place of `span` in `text`.
+    /// Returns the location of `span` in `text`.
     pub(crate) fn new(file: &Path, text: &str, span: Range<usize>) -> Self {
         let before = text.get(..span.start.min(text.len())).unwrap_or_default();
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
@@ -41,54 +41,54 @@ impl fmt::Display for Place {
     }
 }
 
-/// Why the gateway cannot start with this configuration.
+/// Reason why the gateway cannot start with this configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("{}: cannot be read: {source}; name a readable file after --config", .file.display())]
+    #[error("{}: cannot be read: {source}; specify a readable file after --config", .file.display())]
     Read {
         /// The file.
         file: PathBuf,
-        /// The system's answer.
+        /// The system error.
         source: io::Error,
     },
-    /// Something in the file.
+    /// An error in the file.
     #[error("{place}: {what}; {remedy}")]
     File {
-        /// Where.
+        /// Location.
         place: Place,
-        /// What is wrong.
+        /// Problem.
         what: String,
-        /// What to do about it.
+        /// Remedy.
         remedy: String,
     },
-    /// Something on the command line.
+    /// An error on the command line.
     #[error("command line: {what}; {remedy}")]
     CommandLine {
-        /// What is wrong.
+        /// Problem.
         what: String,
-        /// What to do about it.
+        /// Remedy.
         remedy: String,
     },
-    /// What is promised is more than there can be.
+    /// A limit is exceeded.
     #[error("{key}: {what}; {remedy}")]
     Promise {
-        /// The key, for instance "buffers.count".
+        /// The key, such as "buffers.count".
         key: &'static str,
-        /// What is wrong.
+        /// Problem.
         what: String,
-        /// What to do about it.
+        /// Remedy.
         remedy: String,
     },
 }
 
 impl ConfigError {
-    /// An error of the command line.
+    /// Returns an error of the command line.
     pub(crate) fn command_line(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self::CommandLine { what: what.into(), remedy: remedy.into() }
     }
 
-    /// An error in the file. What is quoted of a file that is none may be long, and is cut.
+    /// Returns an error in the file. Long quotations from an invalid file are truncated.
     pub(crate) fn in_file(place: Place, what: &str, remedy: impl Into<String>) -> Self {
         let what = match what.char_indices().nth(LONGEST) {
             Some((end, _)) => format!("{}...", what.get(..end).unwrap_or_default()),
@@ -97,7 +97,7 @@ impl ConfigError {
         Self::File { place, what, remedy: remedy.into() }
     }
 
-    /// What TOML or serde found, with a remedy.
+    /// Converts an error of TOML or serde and adds a remedy.
     pub(crate) fn toml(file: &Path, text: &str, error: &toml::de::Error) -> Self {
         let place = Place::new(file, text, error.span().unwrap_or(0..0));
         let message = error.message();
@@ -112,7 +112,7 @@ impl ConfigError {
             return Self::in_file(place, &format!("unknown key `{unknown}`"), remedy);
         }
         let remedy = if message.contains("unknown variant") {
-            "use one of the listed words"
+            "use one of the listed values"
         } else if message.contains("duplicate key") {
             "keep one of the two"
         } else if message.contains("expected i64") {
@@ -122,22 +122,22 @@ impl ConfigError {
         } else if message.contains("expected a string") {
             "write the value in double quotes"
         } else if message.contains("map, expected a sequence") {
-            "write the section's name in two brackets, [[so]]: there can be several"
+            "write the section name in double brackets, [[name]]: there can be several"
         } else if message.contains("expected a sequence") {
-            "write a list in brackets, for instance [\"10.78.0.0/16\"]"
+            "write a list in brackets, for example [\"10.78.0.0/16\"]"
         } else if message.contains("missing field") {
             "add it"
         } else {
-            "write one `key = value` a line under a `[section]`, as the annotated default configuration does"
+            "write one `key = value` per line under a `[section]`, as the annotated default configuration does"
         };
         Self::in_file(place, &message.trim_end().replace('\n', ", "), remedy)
     }
 }
 
-/// The known word that is nearest to `word`, if it is near enough to be meant.
+/// Returns the known word nearest to `word`, if it is similar enough.
 #[must_use]
 pub fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
-    // Who writes so much does not mean a key.
+    // A word of this length is not a misspelled key.
     if word.len() > LONGEST {
         return None;
     }
@@ -149,7 +149,7 @@ pub fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
         .map(|(_, k)| k)
 }
 
-/// Levenshtein's edit distance, blind to case and to `_` in place of `-`.
+/// Levenshtein distance, ignoring case and the difference between `_` and `-`.
 fn distance(a: &str, b: &str) -> usize {
     let plain = |c: char| if c == '_' { '-' } else { c.to_ascii_lowercase() };
     let b: Vec<char> = b.chars().map(plain).collect();

@@ -1,5 +1,5 @@
-//! All errors of a configuration file at once. Reading goes on behind an error with the value that the key would have if it were not
-//! given; what only follows from an error is not told.
+//! Collects all errors of a configuration file. After an error, reading continues with the default value of
+//! the key. Consequential errors are not reported.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -14,9 +14,9 @@ use crate::raw::Raw;
 use crate::settings::{Config, Overrides};
 use crate::source::Source;
 
-/// Most errors that are told.
+/// Maximum number of reported errors.
 const MOST: usize = 50;
-/// Most bytes that are looked at: each error of some kinds takes another look at the file.
+/// Maximum number of bytes examined: some kinds of errors require another pass over the file.
 const LOOKS: usize = 8 << 20;
 
 /// The errors so far.
@@ -37,8 +37,10 @@ impl Faults {
 }
 
 impl ConfigFile {
-    /// What the file says as far as it is right, and everything that is wrong with it: up to 50 errors in the order of the file, that of
-    /// [`ConfigFile::config`] among them. With a number of workers, what they can hold is checked too ([`ConfigFile::check`]).
+    /// Returns the valid part of the file, and up to 50 errors in file order.
+    ///
+    /// The error of [`ConfigFile::config`] is among them. If the number of workers is given, their limits are
+    /// checked too ([`ConfigFile::check`]).
     #[must_use]
     pub fn examine(&self, overrides: &Overrides, workers: Option<u32>) -> (Config, Vec<ConfigError>) {
         let faults = Faults::default();
@@ -56,7 +58,7 @@ impl ConfigFile {
             promises.into_iter().for_each(|promise| faults.push(source.located(promise)));
         }
         let mut errors = faults.0.into_inner();
-        // As one reads.
+        // In file order.
         errors.sort_by_key(|error| match error {
             ConfigError::File { place, .. } => (place.line, place.column),
             _ => (0, 0),
@@ -65,13 +67,13 @@ impl ConfigFile {
     }
 }
 
-/// The file as TOML has it, without the keys that are unknown or of another type. `None` if it is no TOML.
+/// Parses the file without unknown keys and keys of a wrong type. Returns `None` if it is not TOML.
 fn raw(source: &Source<'_>, faults: &Faults) -> Option<Raw> {
     let (mut root, errors) = DeTable::parse_recoverable(source.text);
     if !errors.is_empty() {
         let mut last = 0;
         for error in errors.iter().take(MOST) {
-            // What the parser stumbles over behind an error in a line is most often the same error.
+            // Later parser errors in the same line are usually consequences of the first one.
             let line = source.line(&error.span().unwrap_or(0..0));
             if std::mem::replace(&mut last, line) != line {
                 faults.push(ConfigError::toml(source.file, source.text, error));
@@ -93,7 +95,7 @@ fn raw(source: &Source<'_>, faults: &Faults) -> Option<Raw> {
     None
 }
 
-/// Takes the innermost key out that an error is about; false if there is none.
+/// Removes the innermost key at an error. Returns false if there is none.
 fn remove(table: &mut DeTable<'_>, at: &Range<usize>) -> bool {
     let covers = |span: Range<usize>| span.start <= at.start && at.end <= span.end;
     let within = |value: &mut Spanned<DeValue<'_>>| match value.get_mut() {

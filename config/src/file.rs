@@ -1,4 +1,4 @@
-//! The configuration file with its text: what is found to be wrong later than it is read points into it all the same.
+//! The configuration file with its text, so that later errors can refer to it too.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use crate::resolve::read;
 use crate::settings::{Config, Overrides};
 use crate::source::Source;
 
-/// A configuration file as it was when it was read.
+/// A configuration file as read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConfigFile {
     path: PathBuf,
@@ -20,19 +20,19 @@ impl ConfigFile {
         Ok(Self { path: path.to_owned(), text: read(path)? })
     }
 
-    /// What was read, for tests.
+    /// Wraps a text, for tests.
     #[cfg(test)]
     pub(crate) fn of(text: &str) -> Self {
         Self { path: "gateway.toml".into(), text: text.to_owned() }
     }
 
-    /// Where it is.
+    /// Returns the path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it says, as text.
+    /// Returns the text.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
@@ -42,20 +42,22 @@ impl ConfigFile {
         Source { file: &self.path, text: &self.text, faults: None }
     }
 
-    /// What the file says, with the command line's overrides on top.
+    /// Parses the file and applies the command line overrides.
     pub fn config(&self, overrides: &Overrides) -> Result<Config, ConfigError> {
         Config::parse_with(&self.path, &self.text, overrides)
     }
 
-    /// [`Config::check`], with the place of the key that promises too much.
+    /// Like [`Config::check`], with the location of the key that exceeds a limit.
     pub fn check(&self, config: &Config, workers: u32) -> Result<(), ConfigError> {
         let source = self.source();
         config.check(workers).map_err(|error| source.located(error))
     }
 
-    /// Where the value comes from that is in force for a key such as "gateway.gids", for a segment's such as "segment.port", or for a
-    /// software device's such as "infiniband.soft.ports", by its number in the order of the file. If it is not given, that is its
-    /// section or the file's begin.
+    /// Returns the location of the value in force for a key: for example "gateway.gids", "segment.port" of a
+    /// segment, or "infiniband.soft.ports" of a software device.
+    ///
+    /// `entry` is the index of the segment or device in file order. If the value is not given, the location
+    /// is its section or the start of the file.
     #[must_use]
     pub fn place(&self, key: &str, entry: Option<usize>) -> Place {
         let (_, span, _) = self.source().place_in_force(key, entry);
@@ -64,7 +66,7 @@ impl ConfigFile {
 }
 
 impl Config {
-    /// Reads a file and puts the command line's overrides on top.
+    /// Reads a file and applies the command line overrides.
     pub fn load(file: &Path, overrides: &Overrides) -> Result<Self, ConfigError> {
         ConfigFile::read(file)?.config(overrides)
     }
@@ -102,7 +104,7 @@ device = \"b\"
         let line = |key: &str, segment| file(TEXT).place(key, segment).line;
         assert_eq!(line("segment.ethernet", Some(0)), 2, "the default");
         assert_eq!(line("segment.ethernet", Some(1)), 18);
-        assert_eq!(line("segment.port", Some(1)), 16, "neither says it");
+        assert_eq!(line("segment.port", Some(1)), 16, "neither contains it");
         assert_eq!(line("segment.name", Some(1)), 16);
         assert_eq!(file(TEXT).place("segment.device", Some(1)).to_string(), "gateway.toml:19:1");
         assert_eq!([0, 1].map(|device| line("infiniband.soft.ports", Some(device))), [6, 10]);

@@ -1,4 +1,4 @@
-//! GUIDs, as a number or as text.
+//! GUIDs, as a number or a string.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ impl Value for Guid {
     }
 }
 
-/// A number, or hexadecimal digits with `0x` or colons.
+/// Parses a number, or hexadecimal digits with `0x` or colons.
 impl<'de> Deserialize<'de> for Guid {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct GuidVisitor;
@@ -42,12 +42,12 @@ impl<'de> Deserialize<'de> for Guid {
                     .ok()
                     .filter(|v| *v != 0)
                     .map(Guid)
-                    .ok_or_else(|| E::custom("a GUID is neither zero nor negative"))
+                    .ok_or_else(|| E::custom("a GUID must be positive"))
             }
 
             fn visit_u64<E: Error>(self, value: u64) -> Result<Guid, E> {
                 match value {
-                    0 => Err(E::custom("a GUID is not zero")),
+                    0 => Err(E::custom("a GUID must not be zero")),
                     value => Ok(Guid(value)),
                 }
             }

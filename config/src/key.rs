@@ -1,28 +1,30 @@
-//! A configuration key is written down once: its name, type, default, legal range, what a reload does with it, and the
-//! words that explain it. From that come the type that serde fills, the typed settings, the checks, the annotated
-//! default configuration, and the list of what a running gateway can change.
+//! Definition of configuration keys.
+//!
+//! Each key is defined once: its name, type, default, valid range, behavior on reload, and description. The
+//! definition generates the serde type, the typed settings, the checks, the annotated default configuration,
+//! and the list of keys that can change at run time.
 
-/// What a reload does with a key.
+/// Behavior of a key on reload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reload {
-    /// Changes while the gateway runs.
+    /// Can change while the gateway runs.
     Live,
-    /// Is settled when the gateway starts.
+    /// Fixed at startup.
     Restart,
-    /// May become smaller while the gateway runs: what was made for the larger value holds the smaller one.
+    /// Can be reduced while the gateway runs: objects created for the larger value also suit the smaller one.
     Shrink,
-    /// Is a default of segments, which are compared themselves.
+    /// A default of segments, which are compared separately.
     Segment,
 }
 
-/// One key of a section, for the annotated default configuration.
+/// A key of a section, for the annotated default configuration.
 pub(crate) struct Key {
-    /// With `_` in place of `-`.
+    /// Name with `_` instead of `-`.
     pub(crate) name: &'static str,
     pub(crate) doc: &'static [&'static str],
-    /// "576 to 9700", or nothing.
+    /// Range such as "576 to 9700", or nothing.
     pub(crate) range: Option<String>,
-    /// As TOML; `None` if leaving the key out means something that cannot be written.
+    /// Default in TOML; `None` if an omitted key means a value that cannot be written.
     pub(crate) default: Option<String>,
     pub(crate) example: Option<&'static str>,
     pub(crate) reload: Reload,
@@ -48,9 +50,10 @@ macro_rules! example {
 }
 pub(crate) use example;
 
-/// Defines a section: the settings, the type that serde fills, and the list of keys. A key is
-/// `name: type = default [=> legal], what a reload does [, an example as TOML];`. `tables` are read by hand, from the
-/// type behind `from`; `made` are fields of the settings that no key has.
+/// Defines a section: the settings, the serde type, and the list of keys.
+///
+/// A key is `name: type = default [=> legal], behavior on reload [, an example as TOML];`. `tables` are
+/// parsed by hand, from the type after `from`. `made` are fields of the settings without a key.
 macro_rules! section {
     (
         $(#[doc = $section:literal])*
@@ -97,7 +100,7 @@ macro_rules! section {
                 },)*]
             }
 
-            /// The settings; a key that is not given is as in `base`.
+            /// Reads the settings. Omitted keys have their values in `base`.
             pub(crate) fn read(
                 &self,
                 file: &$crate::source::Source<'_>,
@@ -112,8 +115,8 @@ macro_rules! section {
 
         impl $name {
             #[allow(dead_code, reason = "routes are compared by their segment")]
-            /// The keys that are not as in `other`, with what a reload to `other` does. A key that may shrink, and does, is
-            /// live.
+            /// Returns the keys that differ from `other`, with their behavior on a reload to `other`. A
+            /// reducible key with a smaller value counts as live.
             pub(crate) fn differing(&self, other: &Self) -> Vec<(&'static str, $crate::key::Reload)> {
                 let mut keys = Vec::new();
                 $(if self.$field != other.$field {

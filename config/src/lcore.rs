@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// Lcore ids are smaller than this.
+/// Upper limit of lcore IDs (exclusive).
 pub const MAX_LCORE: u16 = 1024;
 
 const WORDS: usize = MAX_LCORE as usize / 64;
 
-/// A set of lcore ids below [`MAX_LCORE`].
+/// A set of lcore IDs below [`MAX_LCORE`].
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct LcoreSet([u64; WORDS]);
 
@@ -15,7 +15,7 @@ impl LcoreSet {
     /// The empty set.
     pub const EMPTY: Self = Self([0; WORDS]);
 
-    /// Adds an id. Answers false if there can be no such id.
+    /// Adds an ID. Returns false if it is not valid.
     pub fn insert(&mut self, id: u16) -> bool {
         match self.0.get_mut(usize::from(id) / 64) {
             Some(word) => {
@@ -26,43 +26,43 @@ impl LcoreSet {
         }
     }
 
-    /// Takes an id out.
+    /// Removes an ID.
     pub fn remove(&mut self, id: u16) {
         if let Some(word) = self.0.get_mut(usize::from(id) / 64) {
             *word &= !(1 << (id % 64));
         }
     }
 
-    /// True if the id is in the set.
+    /// True if the set contains the ID.
     #[must_use]
     pub fn contains(&self, id: u16) -> bool {
         self.0.get(usize::from(id) / 64).is_some_and(|word| word & (1 << (id % 64)) != 0)
     }
 
-    /// How many ids are in the set.
+    /// Number of IDs in the set.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.iter().map(|w| w.count_ones() as usize).sum()
     }
 
-    /// True if no id is in the set.
+    /// True if the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|w| *w == 0)
     }
 
-    /// The ids, lowest first.
+    /// Iterates over the IDs, lowest first.
     pub fn iter(&self) -> impl Iterator<Item = u16> + '_ {
         (0..MAX_LCORE).filter(|id| self.contains(*id))
     }
 
-    /// The lowest id.
+    /// Returns the lowest ID.
     #[must_use]
     pub fn first(&self) -> Option<u16> {
         self.iter().next()
     }
 
-    /// From a list of ids and ranges: `0-3,8`.
+    /// Parses a list of IDs and ranges: `0-3,8`.
     pub fn from_list(list: &str) -> Result<Self, String> {
         let mut set = Self::EMPTY;
         for item in list.split(',') {
@@ -80,7 +80,7 @@ impl LcoreSet {
         Ok(set)
     }
 
-    /// From a hexadecimal mask, with or without `0x`: bit n is lcore n.
+    /// Parses a hexadecimal mask, with or without `0x`: bit n is lcore n.
     pub fn from_mask(mask: &str) -> Result<Self, String> {
         let digits = mask.trim();
         let digits = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")).unwrap_or(digits);
@@ -98,7 +98,7 @@ impl LcoreSet {
         Ok(set)
     }
 
-    /// As a hexadecimal mask with `0x`.
+    /// Formats the set as a hexadecimal mask with `0x`.
     #[must_use]
     pub fn to_mask(&self) -> String {
         let mut digits = String::new();
@@ -113,7 +113,7 @@ impl LcoreSet {
     }
 }
 
-/// One lcore id.
+/// Parses an lcore ID.
 pub(crate) fn id(text: &str) -> Result<u16, String> {
     let text = text.trim();
     if text.is_empty() || !text.chars().all(|c| c.is_ascii_digit()) {
@@ -126,7 +126,7 @@ pub(crate) fn id(text: &str) -> Result<u16, String> {
 }
 
 impl fmt::Display for LcoreSet {
-    /// As a list with ranges.
+    /// Formats the set as a list with ranges.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut ids = self.iter().peekable();
         let mut separator = "";
@@ -152,7 +152,7 @@ impl fmt::Debug for LcoreSet {
 }
 
 impl FromIterator<u16> for LcoreSet {
-    /// Ids that cannot be are left out.
+    /// Invalid IDs are omitted.
     fn from_iter<I: IntoIterator<Item = u16>>(ids: I) -> Self {
         let mut set = Self::EMPTY;
         for id in ids {

@@ -1,11 +1,15 @@
 //! Configuration of the gateway: EAL command line and TOML file, validated.
 //!
-//! The command line is that of any DPDK program, `PROGRAM [EAL arguments] -- [own arguments]`: [`CommandLine`] splits it
-//! and reads from EAL's part what we need to know, without changing it. The file is TOML: [`Config::load`] reads it into
-//! types that hold legal values only; [`ConfigFile`] keeps its text, so that errors of the start point into it too. Every error says where, what is wrong, and what to do about it.
+//! The command line has the form of any DPDK program, `PROGRAM [EAL arguments] -- [own arguments]`.
+//! [`CommandLine`] splits it, and reads the required information from EAL's part without changing it.
 //!
-//! [`Config::segments`] says what is joined to what. [`Config::difference`] says what a reload changes,
-//! [`Config::budget`] what may hold packet buffers.
+//! [`Config::load`] reads the TOML file into types that only hold valid values. [`ConfigFile`] keeps the
+//! text, so that errors during startup can refer to it too. Every error contains the location, the problem
+//! and a remedy.
+//!
+//! - [`Config::segments`] lists the joined networks.
+//! - [`Config::difference`] computes the changes of a reload.
+//! - [`Config::budget`] computes the required packet buffers.
 #![forbid(unsafe_code)]
 
 mod address;

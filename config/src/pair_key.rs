@@ -1,22 +1,22 @@
-//! The secret that the gateways of a segment share.
+//! The shared secret of the gateways of a segment.
 
 use std::fmt;
 
 use crate::value::{Fault, MayLack, Value};
 
-/// 128 bits with which gateways know each other's messages from forged ones.
+/// A 128-bit key with which gateways authenticate each other's messages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PairKey([u8; 16]);
 
 impl PairKey {
-    /// The bits.
+    /// Returns the bytes.
     #[must_use]
     pub const fn bytes(self) -> [u8; 16] {
         self.0
     }
 }
 
-// A key is no text for logs.
+// Keep the key out of logs.
 impl fmt::Debug for PairKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("PairKey(…)")
@@ -33,7 +33,7 @@ impl Value for PairKey {
         let digits = raw.len() == 32 && raw.bytes().all(|digit| digit.is_ascii_hexdigit());
         let bits = u128::from_str_radix(&raw, 16).ok().filter(|_| digits);
         bits.map(|bits| Self(bits.to_be_bytes())).ok_or_else(|| {
-            // What is wrong with it is not for a log, either.
+            // Keep an invalid key out of logs too.
             Fault::new(
                 format!("{key} is not a key"),
                 "write 32 hexadecimal digits, the same on all gateways of a segment: openssl rand -hex 16",

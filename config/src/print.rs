@@ -1,4 +1,4 @@
-//! The default configuration as a file that explains every key. Writing to a string does not fail.
+//! The annotated default configuration. Writing to a string cannot fail.
 
 use std::fmt::Write as _;
 
@@ -7,20 +7,21 @@ use crate::segment::{RawRoute, RawSegment};
 use crate::settings::{Config, RawBuffers, RawEthernet, RawGateway, RawInfiniBand, RawSoft, RawSoftPort};
 
 impl Config {
-    /// The default configuration as a file that explains every key.
+    /// Returns the default configuration as a file with a description of every key.
     #[must_use]
     pub fn annotated_default() -> String {
         let mut out = String::from(
-            "# Configuration of ipoib-fwd. Every key is shown with its default; a key without a default is shown as a\n\
-             # comment with an example. Those marked (reload) change while the gateway runs, by SIGHUP or `ipoib-fwd ctl reload`;\n\
-             # others take a restart. A segment of which another key changes begins anew; others are not touched.\n",
+            "# Configuration of ipoib-fwd. Every key is shown with its default. A key without a default is shown as a\n\
+             # comment with an example. Keys marked (reload) can change while the gateway runs, by SIGHUP or\n\
+             # `ipoib-fwd ctl reload`; other keys need a restart. A segment restarts if another of its keys changes.\n\
+             # Other segments are not affected.\n",
         );
         section(&mut out, "", "[gateway]", &RawGateway::keys());
         section(&mut out, "", "[ethernet]", &RawEthernet::keys());
         section(&mut out, "", "[infiniband]", &RawInfiniBand::keys());
         out.push_str(
-            "\n# The software ConnectX: InfiniBand ports without hardware, on a fabric made by ibfab. More of them, each with\n\
-             # the same keys, go into [[infiniband.soft-device]].\n",
+            "\n# The software ConnectX: InfiniBand ports without hardware, on a fabric made by ibfab. Add more devices, with\n\
+             # the same keys, as [[infiniband.soft-device]].\n",
         );
         section(&mut out, "# ", "[infiniband.soft]", &RawSoft::keys());
         out.push_str("## One or two ports, each with these keys:\n");
@@ -33,20 +34,18 @@ impl Config {
         let _ = writeln!(out, "# ports = [{{ {} }}]", port.join(", "));
         section(&mut out, "", "[buffers]", &RawBuffers::keys());
         out.push_str(
-            "\n# Segments: each joins a VLAN of an Ethernet port to a partition of an InfiniBand port, with neighbours of its own.\n\
-             # Up to 128, no two with the same VLAN or the same partition of a port. Without any, the keys above make one that\n\
-             # is called \"default\": frames without a tag, and the partition of [infiniband].\n",
+            "\n# Segments: each joins a VLAN of an Ethernet port to a partition of an InfiniBand port, with its own neighbors.\n\
+             # Up to 128; no two may have the same VLAN or the same partition of a port. Without a segment, the keys above\n\
+             # define one with the name \"default\": untagged frames, and the partition of [infiniband].\n",
         );
         section(&mut out, "# ", "[[segment]]", &RawSegment::keys());
-        out.push_str(
-            "\n# Networks that lie behind a router on the segment, on either side; up to 256 routes.\n",
-        );
+        out.push_str("\n# Networks behind a router on the segment, on either side; up to 256 routes.\n");
         section(&mut out, "# ", "[[segment.route]]", &RawRoute::keys());
         out
     }
 }
 
-/// Writes a section; with a prefix of `# ` all of it is an example.
+/// Writes a section. With the prefix `# ` all of it is an example.
 fn section(out: &mut String, prefix: &str, head: &str, keys: &[Key]) {
     if prefix.is_empty() {
         out.push('\n');
@@ -67,11 +66,11 @@ fn section(out: &mut String, prefix: &str, head: &str, keys: &[Key]) {
     }
 }
 
-/// The legal values of a key, and whether it changes while the gateway runs.
+/// Describes the valid values of a key, and whether it changes while the gateway runs.
 fn range(key: &Key) -> String {
     let range = key.range.as_ref().map(|range| format!(" [{range}]")).unwrap_or_default();
     let reload = match key.reload {
-        // The name of a segment is how it is known again.
+        // The name identifies a segment across reloads.
         Reload::Live if key.name != "name" => " (reload)",
         Reload::Shrink => " (reload, smaller only)",
         Reload::Segment => " (as in [[segment]])",

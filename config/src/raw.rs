@@ -1,4 +1,4 @@
-//! The file as TOML has it: every key optional, each value with its place.
+//! The file in TOML form: every key is optional, and each value has its location.
 
 use toml::Spanned;
 

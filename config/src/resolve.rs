@@ -1,4 +1,4 @@
-//! From the file to the typed configuration.
+//! Conversion of the file to the typed configuration.
 
 use std::path::Path;
 
@@ -10,16 +10,16 @@ use crate::soft;
 use crate::source::Source;
 use crate::word::{Driver, Privileges};
 
-/// Longest file that is read, bytes: a hundred times what all segments with all their routes need.
+/// Maximum file length in bytes: a hundred times the length of all segments with all their routes.
 const MAX_FILE: usize = 4 << 20;
 
 impl Config {
-    /// Reads `text`, the content of `file`, whose name only serves errors.
+    /// Parses `text`, the contents of `file`. The name is only used in errors.
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
         Self::parse_with(file, text, &Overrides::default())
     }
 
-    /// What the command line alone makes of the default.
+    /// Returns the default configuration with the command line overrides.
     #[must_use]
     pub fn from_overrides(overrides: &Overrides) -> Self {
         let mut config = Self::default();
@@ -38,8 +38,8 @@ impl Config {
     }
 }
 
-/// The text of a file, or enough of it to tell that it is too long. Whoever reads waits for it: a pipe that nobody writes to would stop
-/// the gateway.
+/// Reads a file, limited to slightly more than the maximum length. Rejects other file types, because reading
+/// a pipe without a writer would block the gateway.
 pub(crate) fn read(file: &Path) -> Result<String, ConfigError> {
     use std::io::{Error, Read as _};
     let mut text = String::new();
@@ -73,7 +73,7 @@ impl Overrides {
 }
 
 impl InfiniBand {
-    /// True if the software ConnectX is what drives the ports.
+    /// True if the software ConnectX drives the ports.
     #[must_use]
     pub fn is_soft(&self) -> bool {
         match self.driver {
@@ -83,13 +83,14 @@ impl InfiniBand {
         }
     }
 
-    /// The software device of that name; without a name, the first one.
+    /// Returns the software device with this name, or the first one.
     #[must_use]
     pub fn soft_device(&self, name: Option<&str>) -> Option<&Soft> {
         self.soft.iter().find(|d| name.is_none_or(|name| d.name == name))
     }
 
-    /// The alarm is raised when fewer receives are posted; less than `srq_depth`, 0 = never.
+    /// Returns the number of posted receives below which the alarm is raised; less than `srq_depth`, 0 for
+    /// never.
     #[must_use]
     pub fn srq_alarm(&self) -> u32 {
         self.srq_low.unwrap_or(self.srq_depth / 4)
@@ -97,11 +98,11 @@ impl InfiniBand {
 }
 
 impl Source<'_> {
-    /// Fails if the file is longer than configurations are.
+    /// Fails if the file exceeds the maximum length.
     pub(crate) fn long_enough(&self) -> Result<(), ConfigError> {
         if self.text.len() > MAX_FILE {
             let what = format!("the file is longer than {MAX_FILE} bytes");
-            return Err(self.error(0..0, what, "name the gateway's configuration file after --config"));
+            return Err(self.error(0..0, what, "specify the gateway's configuration file after --config"));
         }
         Ok(())
     }
@@ -120,7 +121,7 @@ impl Source<'_> {
                 let what = format!(
                     "{count} buffers are too few for these queues, which need {needed} for one worker"
                 );
-                let remedy = "write 0 to have them counted, or make srq-depth smaller";
+                let remedy = "write 0 for the required number, or reduce srq-depth";
                 return self.keep(Err(self.error(value.span(), what, remedy)), config);
             }
         }
@@ -130,16 +131,16 @@ impl Source<'_> {
     fn gateway(&self, raw: &Raw) -> Result<Gateway, ConfigError> {
         let gateway = raw.gateway.read(self, <_>::default())?;
         if let Some(path) = &raw.gateway.control_socket
-            // A UNIX socket's address holds 107 bytes and a zero.
+            // The address of a UNIX socket has 107 bytes and a null byte.
             && path.get_ref().len() > 107
         {
             let what = "the path of the control socket is longer than 107 bytes";
-            return Err(self.error(path.span(), what, "choose a shorter one"));
+            return Err(self.error(path.span(), what, "choose a shorter path"));
         }
         if gateway.privileges == Privileges::Keep {
             for (key, value) in [("user", &raw.gateway.user), ("group", &raw.gateway.group)] {
                 if let Some(value) = value.as_ref().filter(|value| !value.get_ref().is_empty()) {
-                    let what = format!("a gateway that keeps its privileges does not change its {key}");
+                    let what = format!("a gateway that keeps its privileges cannot change its {key}");
                     let remedy = format!("leave {key} out, or write privileges = \"drop\"");
                     return Err(self.error(value.span(), what, remedy));
                 }
@@ -159,7 +160,7 @@ impl Source<'_> {
             self.keep(Err(self.error(value.span(), what, remedy)), ())?;
         }
         infiniband.soft = soft::read(self, raw, infiniband.device.as_deref())?;
-        // Devices with errors of their own are none, but there.
+        // Devices with errors do not count here.
         let is_bare = infiniband.soft.is_empty() && raw.soft.is_none() && raw.soft_device.is_none();
         if let (Driver::Soft, true, Some(word)) = (infiniband.driver, is_bare, &raw.driver) {
             let error = self.error(

@@ -1,4 +1,5 @@
-//! Segments: each joins a VLAN of an Ethernet port to a partition of an InfiniBand port, as one broadcast domain.
+//! Segments. Each joins a VLAN of an Ethernet port with a partition of an InfiniBand port as one broadcast
+//! domain.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -8,32 +9,32 @@ use crate::key::section;
 use crate::value::{Fault, MayLack, Value};
 use crate::word::Mode;
 
-/// Most segments of a gateway.
+/// Maximum number of segments of a gateway.
 pub const MAX_SEGMENTS: usize = 128;
-/// Most routes of a segment.
+/// Maximum number of routes of a segment.
 pub const MAX_ROUTES: usize = 256;
-/// Most subnets of a segment, beside its own address's.
+/// Maximum number of subnets of a segment, in addition to its own address's.
 pub const MAX_SUBNETS: usize = 64;
 
-/// What a segment is called: 1 to 32 of `A-Z a-z 0-9 _ -`.
+/// Name of a segment: 1 to 32 of `A-Z a-z 0-9 _ -`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct SegmentName(Box<str>);
 
 impl SegmentName {
-    /// `None` if a segment cannot be called so.
+    /// Returns `None` if the name is not valid.
     #[must_use]
     pub fn new(name: &str) -> Option<Self> {
         let legal = |c: u8| c.is_ascii_alphanumeric() || c == b'_' || c == b'-';
         ((1..=32).contains(&name.len()) && name.bytes().all(legal)).then(|| Self(name.into()))
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The name of a segment that was given none.
+    /// Returns the name of a segment without one.
     pub(crate) fn implied(vlan: Option<VlanId>, pkey: PKey) -> Self {
         Self(match vlan {
             Some(vlan) => format!("vlan{vlan}").into(),
@@ -43,7 +44,7 @@ impl SegmentName {
 }
 
 impl Default for SegmentName {
-    /// The one segment of a configuration without `[[segment]]`.
+    /// The only segment of a configuration without `[[segment]]`.
     fn default() -> Self {
         Self("default".into())
     }
@@ -63,7 +64,7 @@ impl Value for SegmentName {
         Self::new(&text).ok_or_else(|| {
             let shown: String = text.chars().take(40).collect();
             Fault::new(
-                format!("`{shown}` cannot name a segment"),
+                format!("`{shown}` is not a valid segment name"),
                 "write 1 to 32 letters, digits, `_` and `-`",
             )
         })
@@ -74,18 +75,18 @@ impl Value for SegmentName {
     }
 }
 
-/// A VLAN's number, 1 to 4094 (IEEE 802.1Q).
+/// A VLAN ID, 1 to 4094 (IEEE 802.1Q).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct VlanId(u16);
 
 impl VlanId {
-    /// `None` for 0 (a priority tag), 4095 (reserved) and what has more than 12 bits.
+    /// Returns `None` for 0 (a priority tag), 4095 (reserved) and numbers with more than 12 bits.
     #[must_use]
     pub const fn new(id: u16) -> Option<Self> {
         if id >= 1 && id <= 4094 { Some(Self(id)) } else { None }
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn value(self) -> u16 {
         self.0
@@ -116,7 +117,7 @@ impl Value for VlanId {
     }
 }
 
-/// A partition key with full membership: bit 15, and 15 bits that name the partition, not all of them zero.
+/// A partition key with full membership: bit 15, and 15 nonzero bits that identify the partition.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct PKey(u16);
 
@@ -124,13 +125,13 @@ impl PKey {
     /// The default partition.
     pub const DEFAULT: Self = Self(0xffff);
 
-    /// `None` without full membership, and for 0x8000.
+    /// Returns `None` without full membership, and for 0x8000.
     #[must_use]
     pub const fn new(value: u16) -> Option<Self> {
         if value > 0x8000 { Some(Self(value)) } else { None }
     }
 
-    /// With the membership bit.
+    /// Returns the key with the membership bit.
     #[must_use]
     pub const fn value(self) -> u16 {
         self.0
@@ -153,7 +154,7 @@ impl Value for PKey {
         })?;
         Self::new(value).ok_or_else(|| match value & 0x7fff {
             0 => Fault::new(
-                format!("P_Key {value:#06x} names no partition"),
+                format!("P_Key {value:#06x} is not a valid partition"),
                 "write 0xffff for the default partition",
             ),
             base => Fault::new(
@@ -161,7 +162,7 @@ impl Value for PKey {
                     "P_Key {value:#06x} is limited membership: its members hear full members only, so that half \
                      of the partition's hosts would be out of reach"
                 ),
-                format!("write {:#06x}, and have the subnet manager make the port a full member", base | 0x8000),
+                format!("write {:#06x}, and configure the port as a full member in the subnet manager", base | 0x8000),
             ),
         })
     }
@@ -172,48 +173,51 @@ impl Value for PKey {
 }
 
 section! {
-    /// `[[segment]]`: a VLAN joined to a partition.
+    /// `[[segment]]`: a VLAN joined with a partition.
     pub Segment from RawSegment {
-        /// What it is called by `ipoib-fwd ctl` and in the log: 1 to 32 letters, digits, _ and -. Without a name,
-        /// "vlan100" by its VLAN or "pkey8001" by its P_Key.
+        /// Name in `ipoib-fwd ctl` and in the log: 1 to 32 letters, digits, _ and -. The default is
+        /// "vlan100", from its VLAN, or "pkey8001", from its P_Key.
         pub name: SegmentName = SegmentName::default(), Live, "\"storage\"";
-        /// Name of its DPDK port, as in [ethernet]; that of [ethernet] if not given. The ports' sizes are those of [ethernet].
+        /// Name of its DPDK port, as in [ethernet]; the default is that of [ethernet]. The port sizes are
+        /// those of [ethernet].
         pub ethernet: Option<String> = None, Restart, "\"net_pcap0\"";
-        /// Its VLAN, from 1 to 4094. Without it, the frames without a tag.
+        /// VLAN ID, from 1 to 4094. Without it, the segment has the untagged frames.
         pub vlan: Option<VlanId> = None, Restart, "100";
-        /// Name of its InfiniBand device; that of [infiniband] if not given.
+        /// Name of its InfiniBand device; the default is that of [infiniband].
         pub device: Option<String> = None, Restart, "\"mlx5_0\"";
-        /// Port of the device; that of [infiniband] if not given.
+        /// Port of the device; the default is that of [infiniband].
         pub port: u8 = 1 => 1..=254, Restart, "1";
-        /// Its partition, with full membership (0x8000 added); that of [infiniband] if not given. If the port does not have
-        /// it yet, the segment waits for it.
+        /// Partition key with full membership (0x8000 added); the default is that of [infiniband]. If the
+        /// port does not have it yet, the segment waits for it.
         pub pkey: PKey = PKey::DEFAULT, Restart, "0x8001";
-        /// Scope of its multicast groups; that of [infiniband] if not given.
+        /// Scope of its multicast groups; the default is that of [infiniband].
         pub scope: u8 = 2 => 1..=14, Restart, "2";
-        /// "connected" or "datagram"; that of [infiniband] if not given.
+        /// "connected" or "datagram"; the default is that of [infiniband].
         pub mode: Mode = Mode::Connected, Live, "\"connected\"";
-        /// Largest IPv4 packet on its Ethernet side, bytes, no more than the mtu of [ethernet], which it is if not given.
+        /// Maximum length of an IPv4 packet on its Ethernet side in bytes, at most the mtu of [ethernet],
+        /// which is also the default.
         pub mtu: u16 = 1500 => 576..=9700, Live, "1500";
-        /// The gateway's own IPv4 address in it and the length of its subnet's prefix, as in [gateway].
+        /// The gateway's own IPv4 address in it with the prefix length of its subnet, as in [gateway].
         pub address: Option<Interface> = None, Live, "\"10.77.0.254/24\"";
-        /// Other subnets whose hosts are on the segment.
+        /// Other subnets with hosts on the segment.
         pub subnets: Vec<Prefix> = Vec::new() => MAX_SUBNETS, Live, "[\"10.78.0.0/16\"]";
-        /// Election between two gateways; that of [gateway] if not given.
+        /// Election priority between two gateways; the default is that of [gateway].
         pub priority: u8 = 100 => 0..=255, Live, "100";
     }
     tables { route: Vec<toml::Spanned<RawRoute>>, }
     made {
-        /// Routes to other networks, in the order of the file. The longest prefix counts.
+        /// Routes to other networks in file order. The longest prefix takes precedence.
         pub routes: Vec<Route>,
     }
 }
 
 section! {
-    /// `[[segment.route]]` as its keys stand.
+    /// `[[segment.route]]` with its keys.
     pub(crate) RouteKeys from RawRoute {
-        /// A network that is not on the segment; "0.0.0.0/0" for all others. The longest prefix counts.
+        /// A network that is not on the segment; "0.0.0.0/0" for all others. The longest prefix takes
+        /// precedence.
         pub to: Option<Prefix> = None, Live, "\"0.0.0.0/0\"";
-        /// The router that packets for it are sent to: a host of the segment's own subnets, on either side.
+        /// Router for packets to this network: a host of the segment's own subnets, on either side.
         pub via: Option<Ipv4Addr> = None, Live, "\"10.77.0.1\"";
     }
 }
@@ -222,7 +226,8 @@ impl MayLack for Prefix {}
 impl MayLack for Ipv4Addr {}
 
 impl Segment {
-    /// The networks whose hosts are on it: that of its own address, then the others. None given: every host is taken to be.
+    /// Returns the networks on the segment: that of its own address, then the others. If there are none,
+    /// every host is assumed to be on the segment.
     pub fn on_link(&self) -> impl Iterator<Item = Prefix> + '_ {
         self.address.map(Interface::prefix).into_iter().chain(self.subnets.iter().copied())
     }

@@ -1,4 +1,4 @@
-//! Segments, as the file describes them, and what they must be to each other.
+//! Reads the segments of the file and checks them against each other.
 
 use std::ops::Range;
 
@@ -11,12 +11,12 @@ use crate::segment::{MAX_ROUTES, MAX_SEGMENTS, RawRoute, RawSegment, RouteKeys, 
 use crate::settings::{Ethernet, Gateway, InfiniBand, Overrides, RawInfiniBand};
 use crate::source::Source;
 
-/// A segment with the place where the file speaks of it.
+/// A segment with its location in the file.
 struct Placed<'r> {
     segment: Segment,
-    /// `None` for the one that no section describes.
+    /// `None` for the implicit segment, which has no section.
     raw: Option<&'r Spanned<RawSegment>>,
-    /// It has errors of its own, so that nothing is said of it beside others.
+    /// True if it has errors of its own. It is then not compared with other segments.
     is_faulty: bool,
 }
 
@@ -26,7 +26,7 @@ impl Placed<'_> {
     }
 }
 
-/// Reads all segments; what they leave out is as in the other sections.
+/// Reads all segments. Omitted keys are taken from the other sections.
 pub(crate) fn read(
     source: &Source<'_>,
     raw: &Raw,
@@ -53,8 +53,8 @@ pub(crate) fn read(
         }
         Some(given) => {
             if let Some(address) = &raw.gateway.address {
-                let what = "the address of [gateway] is that of a configuration without [[segment]]";
-                let remedy = "move it into the [[segment]] that it is for";
+                let what = "the address of [gateway] only applies without [[segment]]";
+                let remedy = "move it into its [[segment]]";
                 source.keep(Err(source.error(address.span(), what, remedy)), ())?;
             }
             if let Some(more) = given.get(MAX_SEGMENTS) {
@@ -102,7 +102,7 @@ fn one(source: &Source<'_>, raw: &Spanned<RawSegment>, base: &Segment) -> Result
         return Err(source.error(more.span(), what, remedy));
     }
     for raw in routes {
-        // Whether it leads anywhere is known if the segment's subnets are.
+        // The next hop can only be checked if the segment's subnets are valid.
         let route = match source.kept() == before {
             true => route(source, raw, &segment),
             false => raw.get_ref().read(source, RouteKeys::default()).map(|_| None),
@@ -122,39 +122,41 @@ fn route(
     let (to_at, via_at) = (at(keys.to.as_ref().map(Spanned::span)), at(keys.via.as_ref().map(Spanned::span)));
     let (to, via) = match keys.read(source, RouteKeys::default())? {
         RouteKeys { to: Some(to), via: Some(via) } => (to, via),
-        // It is given, and wrong, which has been reported.
+        // The key is given but invalid, which has been reported.
         RouteKeys { to: None, .. } if keys.to.is_some() => return Ok(None),
         RouteKeys { via: None, .. } if keys.via.is_some() => return Ok(None),
         RouteKeys { to: None, .. } => {
-            let remedy = "add the network that it is for, for instance to = \"0.0.0.0/0\"";
+            let remedy = "add the destination network, for example to = \"0.0.0.0/0\"";
             return Err(source.error(to_at, "the route has no `to`", remedy));
         }
         RouteKeys { via: None, .. } => {
-            let remedy = "add the router's address, for instance via = \"10.77.0.1\"";
+            let remedy = "add the router's address, for example via = \"10.77.0.1\"";
             return Err(source.error(via_at, "the route has no `via`", remedy));
         }
     };
     let Some(link) = segment.on_link().filter(|p| p.contains(via)).max_by_key(|p| p.prefix_len()) else {
-        let what =
-            format!("the route to {to} leads nowhere: {via} is in no subnet of segment `{}`", segment.name);
+        let what = format!(
+            "the route to {to} has an unreachable router: {via} is in no subnet of segment `{}`",
+            segment.name
+        );
         let subnets: Vec<String> = segment.on_link().map(|p| p.to_string()).collect();
         let remedy = match subnets.as_slice() {
-            [] => "give the segment an address or subnets, one of them with the router's".to_owned(),
-            known => format!("name a router in {}, or add its network to subnets", known.join(", ")),
+            [] => "give the segment an address or subnets that contain the router".to_owned(),
+            known => format!("use a router in {}, or add its network to subnets", known.join(", ")),
         };
         return Err(source.error(via_at, what, remedy));
     };
     if segment.address.is_some_and(|own| own.address == via) {
-        let what = format!("the route to {to} leads to the gateway's own address {via}");
-        return Err(source.error(via_at, what, "name the router that knows the way"));
+        let what = format!("the route to {to} uses the gateway's own address {via}");
+        return Err(source.error(via_at, what, "use the address of the router"));
     }
     if !link.has_host(via) {
-        let what = format!("the route to {to} leads to {via}, which is no host's address in {link}");
-        return Err(source.error(via_at, what, "name the router that knows the way"));
+        let what = format!("the route to {to} uses {via}, which is not a host address in {link}");
+        return Err(source.error(via_at, what, "use the address of the router"));
     }
     if let Some(link) = segment.on_link().find(|p| p.covers(to)) {
-        let what = format!("the route to {to} is never taken: hosts of {link} are on the segment itself");
-        return Err(source.error(to_at, what, "take the route out, or the subnet"));
+        let what = format!("the route to {to} is never used: hosts of {link} are on the segment itself");
+        return Err(source.error(to_at, what, "remove the route or the subnet"));
     }
     if segment.routes.iter().any(|r| r.to == to) {
         let what = format!("segment `{}` has two routes to {to}", segment.name);
@@ -163,7 +165,7 @@ fn route(
     Ok(Some(Route { to, via }))
 }
 
-/// What a segment must be to the devices, and to other segments.
+/// Checks of segments against the devices and against each other.
 struct Check<'c> {
     source: &'c Source<'c>,
     infiniband: &'c RawInfiniBand,
@@ -171,7 +173,7 @@ struct Check<'c> {
 }
 
 impl Check<'_> {
-    /// The place of a segment's key; that of the default in [infiniband]; else the segment's.
+    /// Returns the location of a segment's key, of its default in [infiniband], or of the segment.
     fn place<T>(
         &self,
         segment: &Placed<'_>,
@@ -182,11 +184,11 @@ impl Check<'_> {
         own.or(default).map_or_else(|| segment.span(), Spanned::span)
     }
 
-    /// That the software ConnectX has the port.
+    /// Checks that the software ConnectX has the port.
     fn device(&self, one: &Placed<'_>) -> Result<(), ConfigError> {
         let written = usize::from(self.infiniband.soft.is_some())
             + self.infiniband.soft_device.as_ref().map_or(0, Vec::len);
-        // Of devices with errors nobody knows what they are to be.
+        // Devices with errors are not complete.
         if !self.settings.is_soft() || self.settings.soft.is_empty() || self.settings.soft.len() != written {
             return Ok(());
         }
@@ -196,7 +198,7 @@ impl Check<'_> {
             let what = format!("there is no software ConnectX `{name}`");
             let known: Vec<&str> = self.settings.soft.iter().map(|d| d.name.as_str()).collect();
             let remedy =
-                format!("known are {}; others are made by [[infiniband.soft-device]]", known.join(", "));
+                format!("the devices are {}; add others with [[infiniband.soft-device]]", known.join(", "));
             return Err(self.source.error(at, what, remedy));
         };
         if usize::from(one.segment.port) > device.ports.len() {
@@ -211,9 +213,9 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// That two segments do not claim the same.
+    /// Checks that two segments do not use the same resources.
     fn pair(&self, first: &Placed<'_>, second: &Placed<'_>) -> Result<(), ConfigError> {
-        // Names made from the same VLAN say less than what they were made from.
+        // Names derived from equal VLANs are less helpful than the error about the VLANs.
         if second.raw.is_some_and(|raw| raw.get_ref().name.is_some()) {
             self.names(first, second)?;
         }
@@ -270,7 +272,7 @@ impl Check<'_> {
             let remedy = "add device = \"NAME\" to it, or to [infiniband]";
             return Err(self.source.error(unnamed.span(), what, remedy));
         }
-        // All of them are full members, so that equal keys are equal partitions.
+        // All of them are full members, so equal keys are equal partitions.
         if on_a != on_b || a.port != b.port || a.pkey != b.pkey {
             return Ok(());
         }
@@ -286,12 +288,12 @@ impl Check<'_> {
         Err(self.source.error(at, what, "give one of them another pkey, or another port"))
     }
 
-    /// A segment's name with the line that it begins at.
+    /// Returns a segment's name with its line.
     fn named(&self, segment: &Placed<'_>) -> String {
         format!("`{}` (line {})", segment.segment.name, self.source.line(&segment.span()))
     }
 
-    /// The device by name; `None` if that is the first one of the machine.
+    /// Returns the device name; `None` is the first device of the host.
     fn device_name<'s>(&'s self, segment: &'s Segment) -> Option<&'s str> {
         match segment.device.as_deref() {
             None if self.settings.is_soft() => self.settings.soft.first().map(|d| d.name.as_str()),

@@ -1,4 +1,4 @@
-//! Software devices, as the file describes them.
+//! Reads the software devices of the file.
 
 use std::collections::HashSet;
 
@@ -9,12 +9,13 @@ use crate::guid::Guid;
 use crate::settings::{RawInfiniBand, RawSoft, RawSoftPort, Soft, SoftPort};
 use crate::source::Source;
 
-/// Most software devices.
+/// Maximum number of software devices.
 const MAX_DEVICES: usize = 16;
 
 const PORTS: &str = "ports = [{ link = \"shm:/run/ibfab.sock\" }]";
 
-/// The devices of `[infiniband.soft]` and `[[infiniband.soft-device]]`; `device` is the one that `[infiniband]` names.
+/// Reads the devices of `[infiniband.soft]` and `[[infiniband.soft-device]]`. `device` is the one in
+/// `[infiniband]`.
 pub(crate) fn read(
     source: &Source<'_>,
     raw: &RawInfiniBand,
@@ -40,7 +41,7 @@ pub(crate) fn read(
     for more in raw.soft_device.iter().flatten() {
         if devices.len() == MAX_DEVICES {
             let what = format!("more than {MAX_DEVICES} software devices");
-            return source.keep(Err(source.error(more.span(), what, "take this one out")), devices);
+            return source.keep(Err(source.error(more.span(), what, "remove this one")), devices);
         }
         let soft = named(source, more, devices.len(), &mut names);
         let soft = soft.and_then(|soft| distinct(source, more, &devices, soft)).map(Some);
@@ -49,7 +50,7 @@ pub(crate) fn read(
     Ok(devices)
 }
 
-/// That no GUID which the file gives a device is another device's: a fabric knows nodes and ports by them.
+/// Checks that the file does not assign a GUID to two devices: a fabric identifies nodes and ports by GUIDs.
 fn distinct(
     source: &Source<'_>,
     raw: &Spanned<RawSoft>,
@@ -72,13 +73,13 @@ fn distinct(
                 "the software devices `{}` and `{}` both have GUID {:#018x}",
                 other.name, soft.name, same.0
             );
-            return Err(source.error(at, what, "give one of them another, or leave it out to have it drawn"));
+            return Err(source.error(at, what, "give one of them another, or omit it for a random one"));
         }
     }
     Ok(soft)
 }
 
-/// A device of `[[infiniband.soft-device]]`, the `number`th, with a name of its own.
+/// Reads a device of `[[infiniband.soft-device]]`, the `number`th, which must have a name.
 fn named(
     source: &Source<'_>,
     raw: &Spanned<RawSoft>,
@@ -99,31 +100,28 @@ fn named(
     Ok(soft)
 }
 
-/// Names become parts of names of files, beside which others end in these words.
+/// Reserved names: device names become parts of file names, next to which other files have these suffixes.
 const TAKEN: [&str; 2] = ["lock", "new"];
-/// Bytes of the longest name, that of the kernel's devices (IB_DEVICE_NAME_MAX).
+/// Maximum name length in bytes, that of the kernel's devices (IB_DEVICE_NAME_MAX).
 const LONGEST: usize = 63;
 
 fn check_name(source: &Source<'_>, name: &str, at: std::ops::Range<usize>) -> Result<(), ConfigError> {
-    let remedy = "write for instance name = \"soft0\"";
+    let remedy = "write for example name = \"soft0\"";
     if TAKEN.contains(&name) {
-        let what =
-            format!("no software device can be called `{name}`, as a file beside that of gateway.gids is");
+        let what = format!(
+            "a software device cannot be named `{name}`: a file next to that of gateway.gids has this name"
+        );
         return Err(source.error(at, what, remedy));
     }
     if name.len() > LONGEST {
         let what = format!("the name of a software device has {} bytes", name.len());
-        return Err(source.error(
-            at,
-            what,
-            format!("write at most {LONGEST}, for instance name = \"soft0\""),
-        ));
+        return Err(source.error(at, what, format!("write at most {LONGEST}, for example name = \"soft0\"")));
     }
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if let Some(odd) = name.chars().find(|c| !is_plain(*c)) {
         let what =
-            format!("{odd:?} cannot be in the name of a software device, which becomes that of a file");
-        let remedy = "write letters, digits, `_` and `-`, for instance name = \"soft0\"";
+            format!("{odd:?} is not allowed in the name of a software device, which becomes a file name");
+        let remedy = "write letters, digits, `_` and `-`, for example name = \"soft0\"";
         return Err(source.error(at, what, remedy));
     }
     Ok(())
@@ -160,7 +158,7 @@ fn port(source: &Source<'_>, raw: &Spanned<RawSoftPort>) -> Result<SoftPort, Con
         let at = keys.link.as_ref().map_or_else(|| raw.span(), Spanned::span);
         let what = format!("`{link}` is not the URL of a link");
         let remedy =
-            "write for instance link = \"shm:/run/ibfab.sock\" or \"udp:10.0.0.1:4800-10.0.0.2:4800\"";
+            "write for example link = \"shm:/run/ibfab.sock\" or \"udp:10.0.0.1:4800-10.0.0.2:4800\"";
         return Err(source.error(at, what, remedy));
     }
     if let (false, Some(value)) = (port.mtu.is_power_of_two(), &keys.mtu) {

@@ -1,4 +1,4 @@
-//! The file that is read: values out of it, and errors that point into it.
+//! Access to values of the file, and errors with their location in it.
 
 use std::ops::Range;
 use std::path::Path;
@@ -15,12 +15,12 @@ use crate::value::{Fault, Value};
 pub(crate) struct Source<'f> {
     pub(crate) file: &'f Path,
     pub(crate) text: &'f str,
-    /// Where errors are kept if reading goes on behind them; without it the first one ends it.
+    /// Collects errors so that reading continues; without it the first error ends it.
     pub(crate) faults: Option<&'f Faults>,
 }
 
 impl Source<'_> {
-    /// A key's value; `base` if it is not given.
+    /// Returns a key's value, or `base` if it is not given.
     pub(crate) fn value<T: Value>(
         &self,
         key: &str,
@@ -37,7 +37,7 @@ impl Source<'_> {
         }
     }
 
-    /// Goes on with `base` in place of an error, if errors are kept.
+    /// If errors are collected, replaces an error with `base`.
     pub(crate) fn keep<T>(&self, result: Result<T, ConfigError>, base: T) -> Result<T, ConfigError> {
         match (result, self.faults) {
             (Err(error), Some(faults)) => {
@@ -48,7 +48,7 @@ impl Source<'_> {
         }
     }
 
-    /// How many errors were kept. What follows from an error need not be told, too.
+    /// Number of collected errors, used to skip consequential errors.
     pub(crate) fn kept(&self) -> usize {
         self.faults.map_or(0, Faults::len)
     }
@@ -62,8 +62,10 @@ impl Source<'_> {
         ConfigError::in_file(Place::new(self.file, self.text, span), &what.into(), remedy)
     }
 
-    /// The key that a value comes from, where it stands, and true; if none is given, as [`Source::place_of`] has it. What a segment
-    /// leaves out is that of another section, and software devices are in two places.
+    /// Returns the key that provides a value, its location, and true.
+    ///
+    /// If no key is given, the location is that of [`Source::place_of`]. Defaults of segments are in other
+    /// sections, and software devices are in two places.
     pub(crate) fn place_in_force(&self, key: &str, entry: Option<usize>) -> (String, Range<usize>, bool) {
         let listed = entry.filter(|_| key.starts_with("infiniband.soft."));
         if let Some(n) = listed {
@@ -88,8 +90,8 @@ impl Source<'_> {
         }
     }
 
-    /// Where a key such as "gateway.idle" stands, or "segment.port" of a segment by its number, and true; if it is not given, its
-    /// section or the file's begin.
+    /// Returns the location of a key such as "gateway.idle", or "segment.port" of a segment by index, and
+    /// true. If it is not given, returns its section or the start of the file, and false.
     pub(crate) fn place_of(&self, key: &str, entry: Option<usize>) -> (Range<usize>, bool) {
         let mut at = (0..0, false);
         let Ok(root) = DeTable::parse(self.text) else { return at };
@@ -112,7 +114,7 @@ impl Source<'_> {
         at
     }
 
-    /// An error of a key, with the key's place.
+    /// Adds the location of a key to its error.
     pub(crate) fn located(&self, error: ConfigError) -> ConfigError {
         match error {
             ConfigError::Promise { key, what, remedy } => {
@@ -122,7 +124,7 @@ impl Source<'_> {
         }
     }
 
-    /// The line, from 1, of a place in the file.
+    /// Returns the line of a location, from 1.
     pub(crate) fn line(&self, span: &Range<usize>) -> usize {
         Place::new(self.file, self.text, span.clone()).line
     }

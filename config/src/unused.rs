@@ -1,4 +1,4 @@
-//! Keys that a file gives and that change nothing in its configuration.
+//! Keys of a file that have no effect on its configuration.
 
 use crate::error::Place;
 use crate::file::ConfigFile;
@@ -9,21 +9,21 @@ use crate::word::Mode;
 /// A key without effect.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnusedKey {
-    /// The key, for instance "infiniband.pkey".
+    /// The key, for example "infiniband.pkey".
     pub key: &'static str,
-    /// Where it is.
+    /// Location.
     pub place: Place,
-    /// That it has no effect, and why.
+    /// Problem and reason.
     pub what: String,
-    /// What to do about it.
+    /// Remedy.
     pub remedy: &'static str,
 }
 
-/// Keys that matter to connections alone. Those that [`Config::budget`] counts in every mode are not among them.
+/// Keys that only apply to connections. Keys that [`Config::budget`] uses in every mode are not included.
 const OF_CONNECTIONS: [&str; 3] =
     ["infiniband.retry-count", "infiniband.rnr-retry", "infiniband.connection-idle-seconds"];
 
-/// Defaults of segments, with the key by which a segment has its own.
+/// Defaults of segments, with the corresponding key of a segment.
 const DEFAULTS: [(&str, &str); 7] = [
     ("gateway.priority", "priority"),
     ("ethernet.port", "ethernet"),
@@ -34,13 +34,14 @@ const DEFAULTS: [(&str, &str); 7] = [
     ("infiniband.mode", "mode"),
 ];
 
-/// Buffers that any device takes in one send, if `send-segments` does not say fewer.
+/// Number of buffers that any device supports in one send, unless `send-segments` is smaller.
 const MOST_PIECES: u32 = 36;
 
-const TAKE_OUT: &str = "take it out";
+const TAKE_OUT: &str = "remove it";
 
 impl ConfigFile {
-    /// The keys of this file that have no effect in `config`, which was made from it, in the order of the file.
+    /// Returns the keys of this file that have no effect in `config`, which was created from it, in file
+    /// order.
     #[must_use]
     pub fn unused_keys(&self, config: &Config) -> Vec<UnusedKey> {
         let source = self.source();
@@ -55,7 +56,7 @@ impl ConfigFile {
     }
 }
 
-/// The keys that are not as in the default configuration. Repeated defaults are not reported.
+/// Returns the keys that differ from the default configuration. Explicit default values are not reported.
 fn differing(config: &Config) -> Vec<String> {
     let default = Config::default();
     let sections = [
@@ -75,7 +76,7 @@ struct Found<'s> {
 }
 
 impl Found<'_> {
-    /// Adds a key if the file gives it another value than its default.
+    /// Adds a key if the file sets it to a value other than its default.
     fn given(&mut self, key: &'static str, why: impl Into<String>, remedy: &'static str) {
         if self.differs(key) {
             self.section(key, why, remedy);
@@ -86,7 +87,7 @@ impl Found<'_> {
         self.differing.iter().any(|differing| differing == key)
     }
 
-    /// Adds a key or a section if the file has it.
+    /// Adds a key or a section if the file contains it.
     fn section(&mut self, key: &'static str, why: impl Into<String>, remedy: &'static str) {
         self.add(key, format!("{key} has no effect: {}", why.into()), remedy);
     }
@@ -105,7 +106,7 @@ impl Found<'_> {
                 let what = format!(
                     "{key} has no effect until `ctl mode connected`: every segment is in datagram mode"
                 );
-                self.add(key, what, "take it out, or write mode = \"connected\"");
+                self.add(key, what, "remove it, or write mode = \"connected\"");
             }
         }
     }
@@ -115,8 +116,9 @@ impl Found<'_> {
         let most = config.infiniband.send_segments.unwrap_or(MOST_PIECES);
         if pieces <= most {
             let mtu = config.ethernet.mtu;
-            let why =
-                format!("a packet of ethernet.mtu = {mtu} is in {pieces} buffer(s), and a send names {most}");
+            let why = format!(
+                "a packet of ethernet.mtu = {mtu} needs {pieces} buffer(s), and a send supports {most}"
+            );
             self.given("infiniband.long-messages", why.clone(), TAKE_OUT);
             self.given("infiniband.send-segments", why, TAKE_OUT);
         }
@@ -130,15 +132,15 @@ impl Found<'_> {
         if !infiniband.is_soft() {
             let driver = infiniband.driver;
             for key in ["infiniband.soft", "infiniband.soft-device"] {
-                let why = format!("driver = \"{driver}\" takes no software ConnectX");
-                self.section(key, why, "take it out, or write driver = \"soft\"");
+                let why = format!("driver = \"{driver}\" does not use a software ConnectX");
+                self.section(key, why, "remove it, or write driver = \"soft\"");
             }
             return;
         }
         let (_, named) = self.source.place_of("infiniband.soft.name", None);
         let (_, soft) = self.source.place_of("infiniband.soft", None);
         if soft && !named {
-            let why = "the software ConnectX of [infiniband.soft] is used, which it only gives a name";
+            let why = "the software ConnectX of [infiniband.soft] is used, and this key only sets its name";
             self.given(
                 "infiniband.device",
                 why,
@@ -147,7 +149,7 @@ impl Found<'_> {
         }
     }
 
-    /// A default that every segment replaces by a key of its own.
+    /// Adds a default that every segment overrides.
     fn of_segments(&mut self, config: &Config) {
         let (_, sections) = self.source.place_of("segment", None);
         if !sections {

@@ -1,10 +1,10 @@
-//! The types that a key of the configuration can have: how TOML has them, what is legal, how they are written.
+//! Types of configuration keys: their TOML form, valid values, and formatting.
 
 use std::num::NonZeroU32;
 use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 
-/// What is wrong with a value, and where if that is a part of it.
+/// An invalid value, with the location if only a part is invalid.
 pub(crate) struct Fault {
     pub(crate) what: String,
     pub(crate) remedy: String,
@@ -17,25 +17,25 @@ impl Fault {
     }
 }
 
-/// A type that a key can have.
+/// A type of a key.
 pub(crate) trait Value: Sized {
-    /// As TOML has it.
+    /// TOML form.
     type Raw: Clone;
-    /// A bound of legal values, where the type itself is not enough.
+    /// Limit of valid values, in addition to those of the type.
     type Legal;
 
-    /// Takes what is legal.
+    /// Parses a valid value.
     fn read(key: &str, raw: Self::Raw, legal: Option<Self::Legal>) -> Result<Self, Fault>;
 
-    /// As TOML; `None` where only leaving the key out means this.
+    /// Formats the value in TOML, or returns `None` if only an omitted key has this meaning.
     fn toml(&self) -> Option<String>;
 
-    /// True if what was made for this value serves `other` too.
+    /// True if objects created for this value also suit `other`.
     fn holds(&self, _other: &Self) -> bool {
         false
     }
 
-    /// The bound in words.
+    /// Describes the limit.
     fn range(_legal: Option<Self::Legal>) -> Option<String> {
         None
     }
@@ -86,7 +86,7 @@ impl Value for bool {
     }
 }
 
-/// A type of which none may be given, which is said by leaving the key out.
+/// A type whose value may be absent, expressed by omitting the key.
 pub(crate) trait MayLack: Value {}
 
 impl MayLack for u32 {}
@@ -109,7 +109,7 @@ impl<T: MayLack> Value for Option<T> {
     }
 }
 
-/// Zero is none.
+/// Zero means none.
 impl Value for Option<NonZeroU32> {
     type Raw = i64;
     type Legal = RangeInclusive<u32>;
@@ -136,7 +136,7 @@ impl Value for String {
     }
 }
 
-/// The empty text is none.
+/// An empty string means none.
 impl Value for Option<String> {
     type Raw = String;
     type Legal = ();
@@ -150,7 +150,7 @@ impl Value for Option<String> {
     }
 }
 
-/// The empty text is none.
+/// An empty string means none.
 impl Value for Option<PathBuf> {
     type Raw = String;
     type Legal = ();

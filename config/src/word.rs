@@ -1,4 +1,4 @@
-//! Choices: one word each, in the file and on the command line.
+//! Choices with one word each, in the file and on the command line.
 
 use std::str::FromStr;
 
@@ -14,10 +14,10 @@ macro_rules! word {
         }
 
         impl $name {
-            /// The words that it can be.
+            /// All words.
             pub const WORDS: &[&str] = &[$($word),*];
 
-            /// The word.
+            /// Returns the word.
             #[must_use]
             pub const fn word(self) -> &'static str {
                 match self {
@@ -59,97 +59,98 @@ macro_rules! word {
 }
 
 word!(
-    /// What a worker does in a turn that found nothing to do.
+    /// Behavior of a worker after an iteration without work.
     Idle {
-        /// Asks again at once.
+        /// Poll again immediately.
         Poll = "poll",
-        /// Asks again after a pause instruction.
+        /// Poll again after a pause instruction.
         Pause = "pause",
-        /// Sleeps for a moment, longer and longer, or until a port tells of a packet.
+        /// Sleep for increasing times, or until a port reports a packet.
         Sleep = "sleep",
     }
 );
 
 word!(
-    /// How much is logged.
+    /// Log level.
     LogLevel {
-        /// What failed.
+        /// Failures.
         Error = "error",
-        /// What will work, though perhaps not as meant, too.
+        /// Also conditions that work but may not be intended.
         Warn = "warn",
-        /// What changes, too.
+        /// Also changes.
         Info = "info",
-        /// What is needed to find faults, too.
+        /// Also information for debugging.
         Debug = "debug",
     }
 );
 
 word!(
-    /// How unicast packets travel through the fabric.
+    /// Transport of unicast packets through the fabric.
     Mode {
-        /// By UD only (RFC 4391).
+        /// Only UD (RFC 4391).
         Datagram = "datagram",
-        /// By RC connections to hosts that accept them, else by UD (RFC 4755).
+        /// RC connections to hosts that accept them, otherwise UD (RFC 4755).
         Connected = "connected",
     }
 );
 
 word!(
-    /// What becomes of the privileges that the gateway was started with.
+    /// Handling of the gateway's initial privileges.
     Privileges {
-        /// Threads keep what they need, once ports and devices are open.
+        /// Threads keep what they need once ports and devices are open.
         Drop = "drop",
-        /// All threads keep all.
+        /// All threads keep all privileges.
         Keep = "keep",
     }
 );
 
 word!(
-    /// What becomes of a thread that makes a system call which is not on its list.
+    /// Action for a system call that is not in the thread's list.
     Seccomp {
-        /// The gateway ends where it was run under the lists with the same drivers, else the kernel's log says so.
+        /// Kill the gateway if the lists were tested with its drivers; otherwise log the call.
         Auto = "auto",
-        /// The gateway ends.
+        /// Kill the gateway.
         Kill = "kill",
-        /// The kernel's log says so.
+        /// Log the call in the kernel log.
         Log = "log",
-        /// There are no lists.
+        /// No lists.
         Off = "off",
     }
 );
 
 word!(
-    /// What a core dump holds.
+    /// Contents of a core dump.
     Cores {
-        /// There is none.
+        /// No core dump.
         None = "none",
-        /// Stacks and the heap, no packet buffers and no memory that is shared.
+        /// Stacks and the heap, without packet buffers and shared memory.
         Lean = "lean",
-        /// As the system has it.
+        /// The system default.
         Full = "full",
     }
 );
 
 word!(
-    /// What drives the InfiniBand ports.
+    /// Driver of the InfiniBand ports.
     Driver {
-        /// The software device if one is configured, else mlx5 for a device of that kind, verbs for others.
+        /// The software device if one is configured, otherwise mlx5 for a supported device and verbs for
+        /// others.
         Auto = "auto",
         /// The software ConnectX.
         Soft = "soft",
         /// The gateway's own driver on the rings of a ConnectX-4 or later.
         Mlx5 = "mlx5",
-        /// Any RDMA device, by the calls of libibverbs.
+        /// Any RDMA device, through library calls of libibverbs.
         Verbs = "verbs",
     }
 );
 
 word!(
-    /// How messages are sent that are in more buffers than a send can name.
+    /// Method for sending messages in more buffers than a send supports.
     LongMessages {
-        /// Copied into one large buffer.
+        /// Copy them into one large buffer.
         Copy = "copy",
-        /// Under a memory key of their own, where the device can; copied elsewhere.
+        /// Register a memory key for each, if the device supports it; otherwise copy.
         Key = "key",
     }
 );

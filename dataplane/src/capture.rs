@@ -1,8 +1,12 @@
-//! Capture files: what taps copied, as pcap.
+//! Capture files: packets copied by taps, in pcap format.
 //!
-//! InfiniBand packets go to the file that was named, as ERF records (link type 197), which common tools open as they
-//! are; Ethernet packets go to a second file with the suffix `.eth.pcap`. The Ethernet file is made with its first packet. A file
-//! that is full is followed by one with a number (`FILE.1`, `FILE.1.eth.pcap`), and the newest are kept.
+//! - InfiniBand packets go to the named file, as ERF records (link type 197), which common tools open
+//!   directly.
+//! - Ethernet packets go to a second file with the suffix `.eth.pcap`, which is created with the first
+//!   packet.
+//!
+//! When a file is full, the capture continues in a numbered one (`FILE.1`, `FILE.1.eth.pcap`) and keeps the
+//! newest.
 
 mod files;
 mod filter;
@@ -21,39 +25,39 @@ use files::{Files, Names};
 pub use filter::Order;
 use first::First;
 pub use progress::Progress;
-use progress::Told;
+use progress::SharedProgress;
 pub use recording::{Recording, State};
 use tap::{DEFAULT_TAP_BYTES, FrameKind, Tap, TapReader, tap};
 
-/// Link types of pcap.
+/// pcap link types.
 const LINKTYPE_ETHERNET: u32 = 1;
 const LINKTYPE_ERF: u32 = 197;
 /// ERF record type of an InfiniBand packet.
 const ERF_INFINIBAND: u8 = 21;
-/// ERF flags: records vary in length.
+/// ERF flag for records of varying length.
 const ERF_VARYING: u8 = 4;
 const ERF_HEADER: usize = 16;
-/// What the names of files of Ethernet packets end with.
+/// Suffix of the files with Ethernet packets.
 const ETHERNET_ENDING: &str = ".eth.pcap";
-/// pcap with times in nanoseconds.
+/// Magic number of pcap with nanosecond timestamps.
 const MAGIC: u32 = 0xa1b2_3c4d;
 const SNAP_LEN: u32 = 0x4_0000;
-/// Bytes of a file's header, and of what stands before a packet.
+/// Length of the file header, and of the header before each packet, in bytes.
 const PCAP_HEADER: u64 = 24;
 const PCAP_RECORD: u64 = 16;
-/// Most records that one call writes, and longest that it does, so that the control loop gets on.
+/// Limits of one call to `drain`, in records and time, so that the control loop makes progress.
 const MAX_DRAIN: usize = 65_536;
 const SPELL: Duration = Duration::from_millis(2);
-/// Records between two looks at the clock.
+/// Number of records between two readings of the clock.
 const RECORDS: usize = 32;
 
-/// A failure to write a capture. The capture is over then.
+/// A capture file could not be written. The capture ends.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write the capture file {path}")]
 pub struct CaptureError {
     /// The file.
     pub path: PathBuf,
-    /// The system's answer.
+    /// The system error.
     #[source]
     pub source: io::Error,
 }
@@ -66,9 +70,9 @@ struct Pcap {
 }
 
 impl Pcap {
-    /// In a file that is empty; the same file, for who is to keep it open.
+    /// Starts a pcap stream in an empty file. Also returns the file, for a caller that keeps it open.
     fn begin(path: &Path, mut file: File, link_type: u32) -> Result<(Self, Arc<File>), CaptureError> {
-        // At once: a file without a packet is one of pcap, too.
+        // Write the header immediately: a file without packets is valid pcap too.
         file.write_all(&header(link_type))
             .map_err(|source| CaptureError { path: path.to_owned(), source })?;
         let file = Arc::new(file);
@@ -98,7 +102,7 @@ impl Pcap {
     }
 }
 
-/// What a file begins with.
+/// Returns the pcap file header.
 fn header(link_type: u32) -> Vec<u8> {
     let mut header = Vec::with_capacity(PCAP_HEADER as usize);
     header.extend(MAGIC.to_ne_bytes());
@@ -121,11 +125,11 @@ fn erf_header(time: u64, len: usize) -> [u8; ERF_HEADER] {
     [t0, t1, t2, t3, t4, t5, t6, t7, ERF_INFINIBAND, ERF_VARYING, r0, r1, 0, 0, w0, w1]
 }
 
-/// The files of a kind of packets.
+/// Files of one kind of packets.
 #[derive(Debug)]
 struct Kind {
     first: First,
-    /// None before they begin.
+    /// `None` before the files are created.
     files: Option<Files>,
 }
 
@@ -135,71 +139,76 @@ impl Kind {
         Ok(Self { first: First::look(names, link_type, bounds, ending.is_empty())?, files: None })
     }
 
-    /// They begin, if they have not.
-    fn files(&mut self, told: &Arc<Told>) -> Result<&mut Files, CaptureError> {
+    /// Returns the files and creates them if necessary.
+    fn files(&mut self, shared: &Arc<SharedProgress>) -> Result<&mut Files, CaptureError> {
         match &mut self.files {
             Some(files) => Ok(files),
-            none => Ok(none.insert(Files::over(&mut self.first, told)?)),
+            none => Ok(none.insert(Files::over(&mut self.first, shared)?)),
         }
     }
 }
 
-/// A running capture: its taps and its files. It lives on the control side, or on a thread of its own.
+/// A running capture: its taps and its files. It is owned by the control side or by a separate thread.
 #[derive(Debug)]
 pub struct Capture {
     infiniband: Kind,
-    /// Its files begin with the first packet.
+    /// Its files are created with the first packet.
     ethernet: Kind,
     taps: Vec<TapReader>,
-    /// Overflows of taps that are gone.
+    /// Overflows of removed taps.
     dropped_before: u64,
-    told: Arc<Told>,
+    shared: Arc<SharedProgress>,
     packet: Vec<u8>,
 }
 
 impl Capture {
-    /// A capture into `path` (and `path.eth.pcap`), of each as many files as the bounds say. Those of an earlier one will be written over or
-    /// taken away when it [begins](Self::begin); an error if there is something else of their names, or another capture writes them.
-    /// Nothing is touched yet, so that who fails to start leaves what there is.
+    /// Prepares a capture to `path` and `path.eth.pcap`, each with the bounded number of files.
+    ///
+    /// It checks existing files but changes nothing, so a failed start leaves them untouched.
+    /// [`begin`](Self::begin) overwrites or removes the files of an earlier capture.
+    ///
+    /// # Errors
+    ///
+    /// Fails if other files have these names, or another capture is writing them.
     pub fn prepare(path: &Path, bounds: Bounds) -> Result<Self, CaptureError> {
-        // First, since for `path` who reads a pipe may be waited for.
+        // First, because opening `path` may wait for the reader of a pipe.
         let ethernet = Kind::look(path, ETHERNET_ENDING, LINKTYPE_ETHERNET, bounds)?;
         Ok(Self {
             infiniband: Kind::look(path, "", LINKTYPE_ERF, bounds)?,
             ethernet,
             taps: Vec::new(),
             dropped_before: 0,
-            told: Told::new(),
+            shared: SharedProgress::new(),
             packet: Vec::new(),
         })
     }
 
-    /// What an earlier capture has left goes, and files are made.
+    /// Removes the files of an earlier capture and creates new ones.
     pub fn begin(&mut self) -> Result<(), CaptureError> {
         self.infiniband.first.clear()?;
         self.ethernet.first.clear()?;
-        self.infiniband.files(&self.told)?;
+        self.infiniband.files(&self.shared)?;
         if self.ethernet.first.is_open() {
-            self.ethernet.files(&self.told)?;
+            self.ethernet.files(&self.shared)?;
         }
         Ok(())
     }
 
-    /// One that begins at once.
+    /// Prepares a capture and starts it immediately.
     pub fn create(path: &Path, bounds: Bounds) -> Result<Self, CaptureError> {
         let mut capture = Self::prepare(path, bounds)?;
         capture.begin()?;
         Ok(capture)
     }
 
-    /// A new tap that writes into this capture.
+    /// Creates a new tap of this capture.
     pub fn tap(&mut self) -> Tap {
         let (tap, reader) = tap(DEFAULT_TAP_BYTES);
         self.taps.push(reader);
         tap
     }
 
-    /// Writes what the taps have, in order of time, and returns how many packets that were. Call it a few times a
+    /// Writes the packets of all taps in chronological order. Returns their number. Call it a few times per
     /// second, and once more after the last packet.
     pub fn drain(&mut self) -> Result<usize, CaptureError> {
         let written = self.spell().inspect_err(|_| {
@@ -211,7 +220,7 @@ impl Capture {
         written
     }
 
-    /// Writes for a moment, and counts what it takes.
+    /// Writes for a limited time. Returns the number of packets.
     fn spell(&mut self) -> Result<usize, CaptureError> {
         let (begin, mut n) = (Instant::now(), 0);
         while n < MAX_DRAIN {
@@ -225,7 +234,7 @@ impl Capture {
                 .min_by_key(|(time, _)| *time);
             let Some(header) = oldest.and_then(|(_, tap)| tap.pop(&mut self.packet)) else { break };
             n += 1;
-            self.told.seen(1);
+            self.shared.seen(1);
             let erf;
             let (kind, head): (_, &[u8]) = match header.kind {
                 FrameKind::InfiniBand => {
@@ -234,7 +243,7 @@ impl Capture {
                 }
                 FrameKind::Ethernet => (&mut self.ethernet, &[]),
             };
-            let files = kind.files(&self.told).inspect_err(|_| self.told.left(1))?;
+            let files = kind.files(&self.shared).inspect_err(|_| self.shared.left(1))?;
             files.write(header.time, head, &self.packet)?;
         }
         if n > 0 {
@@ -245,8 +254,9 @@ impl Capture {
         Ok(n)
     }
 
-    /// It ends here: what the taps have is counted as missing, a ring's length of each at most. Whoever still has a tap keeps its ring, which is
-    /// not freed any more: a worker is to free nothing.
+    /// Ends the capture and counts the packets in the taps as missing, at most one ring length per tap.
+    ///
+    /// Rings of taps that are still in use are leaked, because a worker must not free memory.
     pub fn leave_rest(mut self) {
         let mut missing = 0;
         for tap in &mut self.taps {
@@ -256,28 +266,28 @@ impl Capture {
                 missing += 1;
             }
         }
-        self.told.seen(missing);
-        self.told.left(missing);
-        self.told.over(self.dropped());
+        self.shared.seen(missing);
+        self.shared.left(missing);
+        self.shared.over(self.dropped());
         let (gone, kept): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.taps).into_iter().partition(TapReader::is_abandoned);
         drop(gone);
         std::mem::forget(kept);
     }
 
-    /// Packets written.
+    /// Number of packets written.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.progress().counts()[0]
     }
 
-    /// How it stands, for others than who drains it. It knows the losses of the taps that there are now.
+    /// Returns a handle to the progress, for other threads. It includes the losses of the current taps.
     #[must_use]
     pub fn progress(&self) -> Progress {
-        Progress::new(&self.told, &self.taps)
+        Progress::new(&self.shared, &self.taps)
     }
 
-    /// Packets that are missing because a tap's ring was full.
+    /// Number of packets missing because a tap's ring was full.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped_before + self.taps.iter().map(TapReader::dropped).sum::<u64>()

@@ -10,68 +10,71 @@ use tokio::time::MissedTickBehavior;
 
 use crate::telemetry::{self, Access, Request, Server, TelemetryError};
 
-/// How often a controller is called when nothing else happens. A connection's handshake takes a few of these.
+/// Interval between calls of a busy controller. A connection handshake takes a few of these.
 pub const TICK: Duration = Duration::from_millis(1);
 
-/// How often an idle one is.
+/// Interval between calls of an idle controller.
 pub const IDLE_TICK: Duration = Duration::from_millis(4);
 
-/// Most requests that wait for an answer; a client that sends more waits in the socket.
+/// Maximum number of requests that wait for a response. Further ones wait in the socket.
 const REQUESTS: usize = 64;
 
-/// What goes on after a call.
+/// State of the controller after a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flow {
-    /// There is work in hand: call again soon.
+    /// Work is pending: call again soon.
     Busy,
-    /// Nothing in hand.
+    /// No work is pending.
     Idle,
-    /// The controller has wound everything up.
+    /// The controller has shut down.
     Done,
 }
 
-/// The slow path of an application.
+/// The control path of an application.
 pub trait Controller {
-    /// Does what is due. Called at least every [`IDLE_TICK`].
+    /// Does pending work. Called at least every [`IDLE_TICK`].
     fn tick(&mut self, now: Instant) -> Flow;
 
     /// Answers a request from the control socket.
     fn request(&mut self, now: Instant, request: &telemetry::Command) -> Result<telemetry::Reply, String>;
 
-    /// Someone asked by SIGHUP for the configuration to be read again. What does not work is the controller's to tell.
+    /// Reloads the configuration, after SIGHUP. The controller reports errors itself.
     fn reload(&mut self, now: Instant);
 
-    /// Someone asked us to end; [`Controller::tick`] says [`Flow::Done`] when all is wound up.
+    /// Starts the shutdown. [`Controller::tick`] returns [`Flow::Done`] when it is complete.
     fn stop(&mut self, now: Instant);
 
-    /// The last call, whatever ended the loop: all was wound up, or somebody would not wait for that. Clients are told for a moment longer: who is
-    /// to be answered later has to be answered now, or learns only that the program stops.
+    /// The last call, for any end of the loop: after a complete shutdown, or after a second signal.
+    ///
+    /// Clients are served a moment longer. Pending requests must be answered now; otherwise their clients
+    /// only learn that the program stops.
     fn end(&mut self) {}
 }
 
-/// What can go wrong with the loop itself.
+/// Errors of the loop itself.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The event loop could not be made.
+    /// The event loop could not be created.
     #[error("cannot start the control loop")]
     Runtime(#[source] std::io::Error),
-    /// The control socket could not be made.
+    /// The control socket could not be created.
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
 }
 
-/// The loop before it runs. From here on SIGHUP ends nobody: one that comes before [`ControlLoop::run`] is answered by it.
+/// A loop that is not running yet. It handles SIGHUP from now on; [`ControlLoop::run`] processes an earlier
+/// signal.
 #[derive(Debug)]
 pub struct ControlLoop {
     runtime: Runtime,
     hangup: Signal,
-    /// Where requests come from, and where they are taken.
+    /// Channel for requests.
     requests: (mpsc::Sender<Request>, mpsc::Receiver<Request>),
     server: Option<Server>,
 }
 
 impl ControlLoop {
-    /// Makes it.
+    /// Creates the loop.
     pub fn new() -> Result<Self, ControlError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -84,15 +87,15 @@ impl ControlLoop {
         Ok(Self { runtime, hangup, requests: mpsc::channel(REQUESTS), server: None })
     }
 
-    /// Makes the control socket. Who asks from here on is answered when the loop runs.
+    /// Creates the control socket. Requests are answered when the loop runs.
     pub fn listen(&mut self, path: &Path, access: Access) -> Result<(), ControlError> {
         let _entered = self.runtime.enter();
         self.server = Some(Server::start(path, access, self.requests.0.clone())?);
         Ok(())
     }
 
-    /// Runs a controller until it is done. SIGINT and SIGTERM stop it; a second one ends the wait for a clean stop.
-    /// SIGHUP has it read its configuration again.
+    /// Runs a controller until it has finished. SIGINT and SIGTERM stop it; a second signal ends the loop
+    /// without a complete shutdown. SIGHUP reloads the configuration.
     pub fn run<C: Controller>(self, controller: &mut C) -> Result<(), ControlError> {
         let Self { runtime, hangup, requests: (_sender, inbox), server } = self;
         runtime.block_on(async {
@@ -115,7 +118,7 @@ async fn serve<C: Controller>(
     let mut terminate = signal(SignalKind::terminate()).map_err(ControlError::Runtime)?;
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut asked_to_stop = false;
+    let mut stop_requested = false;
     loop {
         let stop = tokio::select! {
             biased;
@@ -127,7 +130,7 @@ async fn serve<C: Controller>(
             }
             Some(request) = inbox.recv() => {
                 let answer = controller.request(Instant::now(), &request.command);
-                // The client may have gone; then nobody wants the answer.
+                // The client may have disconnected. The response is then discarded.
                 let _ = request.answer.send(answer);
                 false
             }
@@ -135,10 +138,10 @@ async fn serve<C: Controller>(
         };
         let now = Instant::now();
         if stop {
-            if asked_to_stop {
+            if stop_requested {
                 return Ok(());
             }
-            asked_to_stop = true;
+            stop_requested = true;
             controller.stop(now);
         }
         match controller.tick(now) {
@@ -154,18 +157,19 @@ mod tests {
     use super::*;
     use rustix::process::{Signal, getpid, kill_process};
 
-    /// It asks to be stopped in its first turn, and, when it is and is not done, again: signals that come together are one.
+    /// Sends SIGTERM in its first iteration, and again after the first one was handled: simultaneous signals
+    /// are merged.
     #[derive(Default)]
     struct Stubborn {
-        asked: u32,
+        signals: u32,
         stops: u32,
         ends: u32,
     }
 
     impl Controller for Stubborn {
         fn tick(&mut self, _: Instant) -> Flow {
-            if self.asked == self.stops {
-                self.asked += 1;
+            if self.signals == self.stops {
+                self.signals += 1;
                 kill_process(getpid(), Signal::TERM).unwrap();
             }
             Flow::Busy
@@ -186,21 +190,21 @@ mod tests {
         }
     }
 
-    /// Says nothing to anybody before the end, and ends when it has been asked three things.
+    /// Answers no requests before the end, and finishes after three requests.
     #[derive(Default)]
     struct Silent {
-        asked: Vec<(String, tokio::sync::oneshot::Sender<telemetry::Answer>)>,
+        pending: Vec<(String, tokio::sync::oneshot::Sender<telemetry::Answer>)>,
     }
 
     impl Controller for Silent {
         fn tick(&mut self, _: Instant) -> Flow {
-            if self.asked.len() == 3 { Flow::Done } else { Flow::Busy }
+            if self.pending.len() == 3 { Flow::Done } else { Flow::Busy }
         }
 
         fn request(&mut self, _: Instant, asks: &telemetry::Command) -> Result<telemetry::Reply, String> {
-            let (answer, told) = tokio::sync::oneshot::channel();
-            self.asked.push((asks.name.clone(), answer));
-            Ok(telemetry::Reply::Later(told))
+            let (answer, receiver) = tokio::sync::oneshot::channel();
+            self.pending.push((asks.name.clone(), answer));
+            Ok(telemetry::Reply::Later(receiver))
         }
 
         fn reload(&mut self, _: Instant) {}
@@ -208,7 +212,7 @@ mod tests {
         fn stop(&mut self, _: Instant) {}
 
         fn end(&mut self) {
-            for (name, answer) in self.asked.drain(..) {
+            for (name, answer) in self.pending.drain(..) {
                 let _ = match name.as_str() {
                     "/yes" => answer.send(Ok("written".into())),
                     "/no" => answer.send(Err("the end came first".to_owned())),
@@ -220,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_at_the_end_is_answered() {
+    fn pending_requests_are_answered_at_the_end() {
         let path = std::env::temp_dir().join(format!("control-end-{}", std::process::id()));
         let mut control = ControlLoop::new().unwrap();
         control.listen(&path, Access::default()).unwrap();
@@ -228,16 +232,16 @@ mod tests {
             let path = path.clone();
             std::thread::spawn(move || telemetry::ask(&path, what, Duration::from_secs(120)))
         };
-        let asked = ["/yes", "/no", "/forgotten"].map(ask);
+        let clients = ["/yes", "/no", "/forgotten"].map(ask);
         control.run(&mut Silent::default()).unwrap();
-        let [yes, no, forgotten] = asked.map(|asked| asked.join().unwrap());
+        let [yes, no, forgotten] = clients.map(|client| client.join().unwrap());
         assert_eq!(yes.unwrap(), "written");
         assert_eq!(no.unwrap_err().to_string(), "the end came first");
         assert!(forgotten.unwrap_err().to_string().contains("the program is stopping"));
     }
 
     #[test]
-    fn a_second_signal_ends_the_wait_and_the_end_is_told() {
+    fn a_second_signal_ends_the_wait_and_calls_end() {
         let mut controller = Stubborn::default();
         ControlLoop::new().unwrap().run(&mut controller).unwrap();
         assert_eq!((controller.stops, controller.ends), (1, 1));

@@ -3,19 +3,20 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The writer's end: one worker's block of `N` counters. An addition is a plain load and store; nothing is locked.
+/// The writer's side: one worker's block of `N` counters. An addition is a plain load and store without a
+/// lock.
 #[derive(Debug)]
 pub struct Counters<const N: usize> {
     cells: Arc<Block<N>>,
 }
 
-/// A reader's end.
+/// A reader's side.
 #[derive(Debug)]
 pub struct CounterReader<const N: usize> {
     cells: Arc<Block<N>>,
 }
 
-/// The cells, on cache lines of their own.
+/// The counters, on separate cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Block<const N: usize>([AtomicU64; N]);
@@ -35,7 +36,7 @@ impl<const N: usize> Counters<N> {
         }
     }
 
-    /// Another reader.
+    /// Creates a reader.
     #[must_use]
     pub fn reader(&self) -> CounterReader<N> {
         CounterReader { cells: Arc::clone(&self.cells) }
@@ -43,20 +44,21 @@ impl<const N: usize> Counters<N> {
 }
 
 impl<const N: usize> CounterReader<N> {
-    /// The values at this moment; each is exact, together they are no snapshot.
+    /// Returns the current values. Each is exact, but together they are not a snapshot.
     #[must_use]
     pub fn read(&self) -> [u64; N] {
         std::array::from_fn(|i| self.cells.0[i].load(Ordering::Relaxed))
     }
 }
 
-/// The writer's end of a table: rows of `N` counters each. A row begins on a cache line, so that its first eight are on one.
+/// The writer's side of a table with rows of `N` counters. Each row starts on a cache line, so that its first
+/// eight counters share one.
 #[derive(Debug)]
 pub struct CounterRows<const N: usize> {
     rows: Arc<[Row<N>]>,
 }
 
-/// A reader's end of a table.
+/// A reader's side of a table.
 #[derive(Debug)]
 pub struct CounterRowsReader<const N: usize> {
     rows: Arc<[Row<N>]>,
@@ -67,13 +69,13 @@ pub struct CounterRowsReader<const N: usize> {
 struct Row<const N: usize>([AtomicU64; N]);
 
 impl<const N: usize> CounterRows<N> {
-    /// A table with so many rows.
+    /// Creates a table with `rows` rows.
     #[must_use]
     pub fn new(rows: usize) -> Self {
         Self { rows: (0..rows).map(|_| Row(std::array::from_fn(|_| AtomicU64::new(0)))).collect() }
     }
 
-    /// Adds `n` to a counter of a row; what is outside of the table is ignored.
+    /// Adds `n` to a counter of a row. Indices outside of the table are ignored.
     #[inline]
     pub fn add(&mut self, row: usize, index: usize, n: u64) {
         if let Some(cell) = self.rows.get(row).and_then(|row| row.0.get(index)) {
@@ -82,7 +84,7 @@ impl<const N: usize> CounterRows<N> {
         }
     }
 
-    /// Adds to a counter of a row and to the next.
+    /// Adds to two adjacent counters of a row.
     #[inline]
     pub fn add_both(&mut self, row: usize, index: usize, n: [u64; 2]) {
         let cells = self.rows.get(row).and_then(|row| row.0.get(index..)?.first_chunk::<2>());
@@ -92,7 +94,7 @@ impl<const N: usize> CounterRows<N> {
         }
     }
 
-    /// Another reader.
+    /// Creates a reader.
     #[must_use]
     pub fn reader(&self) -> CounterRowsReader<N> {
         CounterRowsReader { rows: Arc::clone(&self.rows) }
@@ -100,7 +102,8 @@ impl<const N: usize> CounterRows<N> {
 }
 
 impl<const N: usize> CounterRowsReader<N> {
-    /// A row's values at this moment; each is exact, together they are no snapshot. Zeros for a row that is not there.
+    /// Returns the current values of a row. Each is exact, but together they are not a snapshot. A missing
+    /// row reads as zeros.
     #[must_use]
     pub fn read(&self, row: usize) -> [u64; N] {
         let row = self.rows.get(row);

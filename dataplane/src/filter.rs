@@ -1,4 +1,4 @@
-//! Which packets somebody wants to see, in words that a control socket's client sends: for captures and for traces.
+//! Packet filters for captures and traces, parsed from control socket requests.
 
 use std::net::Ipv4Addr;
 
@@ -7,11 +7,11 @@ use tap::TapDirection;
 const ETHERTYPE_ARP: u16 = 0x0806;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_VLAN: u16 = 0x8100;
-/// Protocols with ports.
+/// Protocol numbers with ports.
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// What a packet carries.
+/// Protocol of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Protocol {
     Arp,
@@ -19,7 +19,7 @@ enum Protocol {
     Ip(u8),
 }
 
-/// What a packet has to be to be wanted; nothing at first.
+/// Conditions that a packet must meet. The default accepts all packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Filter {
     host: Option<Ipv4Addr>,
@@ -30,18 +30,18 @@ pub struct Filter {
     direction: Option<TapDirection>,
 }
 
-/// A packet of either side as a filter sees it.
+/// Filter view of a packet from either side.
 #[derive(Clone, Copy, Debug)]
 pub struct Look<'p> {
-    /// From Ethernet, or to it.
+    /// From Ethernet, or to Ethernet.
     pub direction: TapDirection,
-    /// The Ethernet addresses that it has or will have, as far as they are known.
+    /// Its current or future Ethernet addresses, if known.
     pub macs: [Option<[u8; 6]>; 2],
-    /// VLAN identifier; 0 without a tag.
+    /// VLAN ID; 0 without a tag.
     pub vlan: u16,
-    /// What follows.
+    /// EtherType of the payload.
     pub ethertype: u16,
-    /// The packet behind the headers of its link, as much of it as there is.
+    /// The packet after its link-layer headers, possibly truncated.
     pub packet: &'p [u8],
 }
 
@@ -55,7 +55,7 @@ fn address(bytes: &[u8], at: usize) -> Option<Ipv4Addr> {
 }
 
 impl<'p> Look<'p> {
-    /// At a frame.
+    /// Creates the view of a frame.
     #[must_use]
     pub fn at_frame(direction: TapDirection, frame: &'p [u8]) -> Self {
         let mac = |at: usize| frame.get(at..at + 6).and_then(|bytes| bytes.try_into().ok());
@@ -68,12 +68,13 @@ impl<'p> Look<'p> {
         Self { direction, macs: [mac(0), mac(6)], vlan, ethertype, packet }
     }
 
-    /// What it carries, and the hosts that it is about.
+    /// Returns the protocol and the hosts that the packet refers to.
     fn protocol(&self) -> (Option<Protocol>, [Option<Ipv4Addr>; 2]) {
         let packet = self.packet;
         match self.ethertype {
             ETHERTYPE_ARP => {
-                // Behind the sender's hardware address, whose length differs by side, and behind the target's.
+                // The addresses follow the sender's hardware address, whose length depends on the side, and
+                // the target's.
                 let length = packet.get(4).map_or(0, |length| usize::from(*length));
                 (Some(Protocol::Arp), [address(packet, 8 + length), address(packet, 12 + 2 * length)])
             }
@@ -85,7 +86,7 @@ impl<'p> Look<'p> {
         }
     }
 
-    /// The ports of a packet that has them: its first fragment, if it is in pieces.
+    /// Returns the ports of a packet that has them. Of a fragmented packet only the first fragment does.
     #[must_use]
     pub fn ports(&self) -> Option<[u16; 2]> {
         let has_ports = self.ethertype == ETHERTYPE_IPV4
@@ -107,11 +108,11 @@ fn mac(text: &str) -> Option<[u8; 6]> {
 }
 
 impl Filter {
-    /// Its words, and what they may be.
+    /// Parameters of a filter, with their valid values.
     pub const WORDS: &str = "host=ADDRESS, mac=ADDRESS, proto=arp|icmp|tcp|udp|0..255, port=1..65535 (of TCP or UDP), \
                              vlan=0..4094 (0: no tag), direction=in|out (from or to Ethernet)";
 
-    /// Takes a word of its own; `None` if it is none, or may not be that.
+    /// Applies a parameter. Returns `None` if it is unknown or invalid.
     pub fn take(&mut self, key: &str, value: &str) -> Option<()> {
         let number = |range: std::ops::RangeInclusive<u16>| value.parse().ok().filter(|n| range.contains(n));
         match key {
@@ -140,7 +141,7 @@ impl Filter {
         Some(())
     }
 
-    /// True for a packet that is all of what was asked for.
+    /// True if a packet meets all conditions.
     #[must_use]
     pub fn wants(&self, packet: &Look<'_>) -> bool {
         let (protocol, hosts) = packet.protocol();
@@ -220,7 +221,7 @@ mod tests {
             let wants = frames.each_ref().map(|f| filter.wants(&Look::at_frame(TapDirection::Received, f)));
             assert_eq!(wants, wanted, "{words}");
         }
-        // Cut short at every byte: no panic, and no address that is not whole.
+        // Truncated at every byte: no panic, and no incomplete address.
         let (whole, icmp) = (&frames[1], filter("host=10.0.0.1,proto=icmp").unwrap());
         let ports = filter("port=80").unwrap();
         for n in 0..whole.len() {
@@ -247,7 +248,7 @@ mod tests {
         for host in ["10.0.0.1", "10.0.0.2"] {
             assert!(filter(&format!("host={host}")).unwrap().wants(&look));
         }
-        assert!(!filter("mac=00:00:00:00:00:00").unwrap().wants(&look), "it has none");
+        assert!(!filter("mac=00:00:00:00:00:00").unwrap().wants(&look), "it has no MAC address");
         let mut later = ip(17, A, B);
         later[7] = 1;
         (look.ethertype, look.packet) = (ETHERTYPE_IPV4, &later);

@@ -1,15 +1,15 @@
-//! HDR histograms of times, recorded by workers and read by the control lcore.
+//! HDR histograms of durations, recorded by workers and read by the control lcore.
 //!
-//! A worker records into its own histogram, without a lock or an allocation. To read, the control lcore lends an empty
-//! one and gets the full one back over the rings; [`Recorder::swap`] is the worker's part of it.
+//! A worker records into its own histogram without locks or allocations. To read it, the control lcore sends
+//! an empty histogram and receives the full one over the rings. [`Recorder::swap`] is the worker's part.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// Longest time that is told apart, in nanoseconds; longer ones count as this.
+/// Maximum distinguishable duration in nanoseconds. Longer ones count as this.
 const HIGHEST_NS: u64 = 10_000_000_000;
 
-/// Two significant digits: 1 % is enough for a latency and keeps the table within 15 KiB.
+/// Two significant digits: a resolution of 1 % is enough for latencies and limits the table to 15 KiB.
 const DIGITS: u8 = 2;
 
 /// A worker's histogram of nanoseconds.
@@ -18,11 +18,10 @@ pub struct Recorder {
     histogram: Box<Histogram<u32>>,
 }
 
-/// An empty histogram, to be lent to a [`Recorder`].
+/// Creates an empty histogram, to be passed to a [`Recorder`].
 #[must_use]
 pub fn empty() -> Box<Histogram<u32>> {
-    // The bounds are constants within the crate's limits, so the constructor cannot fail; the fallback keeps the
-    // signature honest without a panic.
+    // The bounds are valid constants, so the constructor cannot fail. The fallback avoids a panic.
     Box::new(
         Histogram::new_with_bounds(1, HIGHEST_NS, DIGITS)
             .unwrap_or_else(|_| Histogram::new(1).unwrap_or_else(|_| std::process::abort())),
@@ -36,38 +35,38 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Records a time in nanoseconds.
+    /// Records a duration in nanoseconds.
     pub fn record(&mut self, ns: u64) {
         self.histogram.saturating_record(ns.max(1));
     }
 
-    /// Goes on recording into `next` and hands back what was recorded so far.
+    /// Continues with `next` and returns the histogram recorded so far.
     pub fn swap(&mut self, next: Box<Histogram<u32>>) -> Box<Histogram<u32>> {
         std::mem::replace(&mut self.histogram, next)
     }
 }
 
-/// What operators look at in a histogram; times in nanoseconds.
+/// Summary of a histogram for operators, in nanoseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Summary {
-    /// Number of times recorded.
+    /// Number of recorded durations.
     pub count: u64,
-    /// Shortest.
+    /// Minimum.
     pub min: u64,
-    /// Half are shorter.
+    /// Median.
     pub p50: u64,
-    /// 90 % are shorter.
+    /// 90th percentile.
     pub p90: u64,
-    /// 99 % are shorter.
+    /// 99th percentile.
     pub p99: u64,
-    /// 99.9 % are shorter.
+    /// 99.9th percentile.
     pub p999: u64,
-    /// Longest.
+    /// Maximum.
     pub max: u64,
 }
 
 impl Summary {
-    /// The summary of a histogram.
+    /// Summarizes a histogram.
     #[must_use]
     pub fn of<C: hdrhistogram::Counter>(h: &Histogram<C>) -> Self {
         Self {

@@ -1,19 +1,19 @@
 //! Bounded single-producer single-consumer rings between a worker and the control lcore.
 
-/// The sending end.
+/// The sending side.
 #[derive(Debug)]
 pub struct Sender<T> {
     ring: rtrb::Producer<T>,
     refused: u64,
 }
 
-/// The receiving end.
+/// The receiving side.
 #[derive(Debug)]
 pub struct Receiver<T> {
     ring: rtrb::Consumer<T>,
 }
 
-/// A ring for `capacity` items.
+/// Creates a ring for `capacity` items.
 #[must_use]
 pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     let (producer, consumer) = rtrb::RingBuffer::new(capacity);
@@ -21,7 +21,7 @@ pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
 }
 
 impl<T> Sender<T> {
-    /// Sends one item; a full ring hands it back and counts it.
+    /// Sends one item. A full ring returns it and counts the rejection.
     pub fn send(&mut self, item: T) -> Result<(), T> {
         self.ring.push(item).map_err(|rtrb::PushError::Full(item)| {
             self.refused += 1;
@@ -29,19 +29,19 @@ impl<T> Sender<T> {
         })
     }
 
-    /// Items that fit at this moment; more once the other end has taken some.
+    /// Number of items that fit now, and more after the other side has received some.
     #[must_use]
     pub fn room(&self) -> usize {
         self.ring.slots()
     }
 
-    /// Items that found the ring full.
+    /// Number of items rejected because the ring was full.
     #[must_use]
     pub const fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// True if the other end is gone.
+    /// True if the other side was dropped.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
         self.ring.is_abandoned()
@@ -49,18 +49,18 @@ impl<T> Sender<T> {
 }
 
 impl<T> Receiver<T> {
-    /// The oldest item, if any. Never waits.
+    /// Returns the oldest item, if any. Never waits.
     pub fn receive(&mut self) -> Option<T> {
         self.ring.pop().ok()
     }
 
-    /// True if the other end is gone; what waits can still be received.
+    /// True if the other side was dropped. Remaining items can still be received.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
         self.ring.is_abandoned()
     }
 
-    /// True if nothing waits.
+    /// True if the ring is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ring.is_empty()

@@ -1,6 +1,7 @@
-//! The service manager that started the process, and what it is told: datagrams of sd_notify(3), lines `NAME=value`.
+//! Notifications to the service manager that started the process: sd_notify(3) datagrams with `NAME=value`
+//! lines.
 //!
-//! Nothing here waits: a manager that takes nothing misses a message and never holds up who tells it.
+//! Sending never blocks. A manager that does not read misses messages.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,15 +13,15 @@ use std::time::{Duration, Instant};
 use crate::quiescence::Grace;
 use crate::table::Publisher;
 
-/// Names of the environment by which a manager says that it wants to be told (sd_notify(3), sd_watchdog_enabled(3)).
+/// Environment variables by which a manager requests notifications (sd_notify(3), sd_watchdog_enabled(3)).
 const SOCKET: &str = "NOTIFY_SOCKET";
 const WATCHDOG: &str = "WATCHDOG_USEC";
 const WATCHDOG_OF: &str = "WATCHDOG_PID";
 
-/// Signs of life in one period of the watchdog: one may be late or lost.
+/// Number of watchdog notifications per period, so that one may be late or lost.
 const SIGNS: u32 = 4;
 
-/// The manager's end.
+/// Connection to the service manager.
 #[derive(Debug)]
 pub struct ServiceManager {
     socket: UnixDatagram,
@@ -29,17 +30,22 @@ pub struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// The one that the environment names; `None` if it names none, an error if that one cannot be told anything.
+    /// Connects to the manager that the environment names, or returns `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the named socket cannot be used.
     pub fn of_environment() -> io::Result<Option<Self>> {
         let Some(address) = std::env::var_os(SOCKET) else { return Ok(None) };
         let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-        // The watchdog may be another process's of the service.
+        // The watchdog may be meant for another process of the service.
         let ours = number(WATCHDOG_OF).is_none_or(|pid| pid == u64::from(std::process::id()));
         let watchdog = number(WATCHDOG).filter(|usec| ours && *usec > 0).map(Duration::from_micros);
         Self::at(&address, watchdog).map(Some)
     }
 
-    /// The one at an address: a path, or a name of the abstract kind behind an `@`. `watchdog` is how long it waits for a sign of life.
+    /// Connects to a manager at an address: a path, or an abstract name after `@`. `watchdog` is the period
+    /// of its watchdog.
     pub fn at(address: &OsStr, watchdog: Option<Duration>) -> io::Result<Self> {
         let address = match address.as_bytes() {
             [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
@@ -51,63 +57,64 @@ impl ServiceManager {
         Ok(Self { socket, watchdog, status: String::new() })
     }
 
-    /// How often it wants a sign of life at least.
+    /// Returns the period of the watchdog.
     #[must_use]
     pub const fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }
 
-    /// True if it took the message.
-    fn tell(&self, message: &str) -> bool {
+    /// Sends a message. Returns true if the manager accepted it.
+    fn send(&self, message: &str) -> bool {
         self.socket.send(message.as_bytes()).is_ok()
     }
 
-    /// The service does its work, or does it again after [`Self::reloading`]. False if the manager took no message: say it again.
+    /// Reports that the service is ready, initially or after [`Self::reloading`]. Returns false if the
+    /// manager did not accept the message; the caller must then repeat it.
     pub fn ready(&self) -> bool {
-        self.tell("READY=1")
+        self.send("READY=1")
     }
 
-    /// The service reads its configuration again; [`Self::ready`] ends that.
+    /// Reports that the service reloads its configuration, until [`Self::ready`].
     pub fn reloading(&self) {
-        self.tell("RELOADING=1");
+        self.send("RELOADING=1");
     }
 
-    /// The service winds up.
+    /// Reports that the service is shutting down.
     pub fn stopping(&self) {
-        self.tell("STOPPING=1");
+        self.send("STOPPING=1");
     }
 
-    /// How the service is, on one line. Sent if it is news.
+    /// Reports the status of the service in one line, if it has changed.
     pub fn status(&mut self, status: &str) {
-        if self.status != status && self.tell(&format!("STATUS={}", status.replace('\n', " "))) {
+        if self.status != status && self.send(&format!("STATUS={}", status.replace('\n', " "))) {
             status.clone_into(&mut self.status);
         }
     }
 
-    /// A sign of life.
+    /// Sends a watchdog notification.
     fn alive(&self) {
-        self.tell("WATCHDOG=1");
+        self.send("WATCHDOG=1");
     }
 }
 
-/// The watchdog of a service: gives signs of life as long as all that do its work turn.
+/// The watchdog of a service: notifies the manager as long as all working threads make progress.
 #[derive(Debug)]
 pub struct Watchdog {
     every: Duration,
     next: Instant,
-    /// What all workers are to pass before the next sign, and since when.
-    asked: Option<(Grace, Instant)>,
+    /// Grace period that all workers must pass before the next notification, with its start time.
+    pending: Option<(Grace, Instant)>,
 }
 
 impl Watchdog {
-    /// `None` for a manager that has none.
+    /// Returns `None` if the manager has no watchdog.
     #[must_use]
     pub fn new(manager: &ServiceManager, now: Instant) -> Option<Self> {
         let every = manager.watchdog()? / SIGNS;
-        Some(Self { every, next: now, asked: None })
+        Some(Self { every, next: now, pending: None })
     }
 
-    /// Who asks is the only one that does the work: a sign of life if one is due.
+    /// Sends a notification if it is due, for a caller that does all the work itself.
     pub fn turned(&mut self, now: Instant, manager: &ServiceManager) {
         if now >= self.next {
             self.next = now + self.every;
@@ -115,8 +122,10 @@ impl Watchdog {
         }
     }
 
-    /// A sign of life if one is due and all workers, who read these tables, have turned since the last one. Else what they have not passed,
-    /// and since when that is waited for.
+    /// Sends a notification if it is due and all workers, which read these tables, have made progress since
+    /// the last one.
+    ///
+    /// Otherwise returns the grace period that they have not passed, and its start time.
     pub fn workers_turned(
         &mut self,
         now: Instant,
@@ -126,13 +135,13 @@ impl Watchdog {
         if now < self.next {
             return None;
         }
-        if let Some((grace, since)) = self.asked
+        if let Some((grace, since)) = self.pending
             && !tables.passed(grace)
         {
             return Some((grace, since));
         }
         manager.alive();
-        self.asked = Some((tables.ask(), now));
+        self.pending = Some((tables.ask(), now));
         self.next = now + self.every;
         None
     }
@@ -142,14 +151,14 @@ impl Watchdog {
 mod tests {
     use super::*;
 
-    /// A manager, and what it is told.
-    struct Told {
+    /// A manager, and the messages that it receives.
+    struct FakeManager {
         socket: UnixDatagram,
         manager: ServiceManager,
     }
 
-    impl Told {
-        /// At an abstract name of its own.
+    impl FakeManager {
+        /// Binds a unique abstract name.
         fn new(name: &str, watchdog: Option<Duration>) -> Self {
             let name = format!("service-test-{}-{name}", std::process::id());
             let address = SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
@@ -161,53 +170,53 @@ mod tests {
 
         fn take(&self) -> Vec<String> {
             let mut bytes = [0; 256];
-            let mut told = Vec::new();
+            let mut messages = Vec::new();
             while let Ok(length) = self.socket.recv(&mut bytes) {
-                told.push(String::from_utf8(bytes[..length].to_vec()).unwrap());
+                messages.push(String::from_utf8(bytes[..length].to_vec()).unwrap());
             }
-            told
+            messages
         }
     }
 
     #[test]
-    fn what_is_told_is_told_once() {
-        let mut told = Told::new("once", None);
-        told.manager.status("waits\nfor a cable");
-        told.manager.status("waits\nfor a cable");
-        assert!(told.manager.ready());
-        told.manager.status("up");
-        told.manager.reloading();
-        assert!(told.manager.ready());
-        told.manager.stopping();
+    fn an_unchanged_status_is_sent_once() {
+        let mut fake = FakeManager::new("once", None);
+        fake.manager.status("waits\nfor a cable");
+        fake.manager.status("waits\nfor a cable");
+        assert!(fake.manager.ready());
+        fake.manager.status("up");
+        fake.manager.reloading();
+        assert!(fake.manager.ready());
+        fake.manager.stopping();
         let wanted =
             ["STATUS=waits for a cable", "READY=1", "STATUS=up", "RELOADING=1", "READY=1", "STOPPING=1"];
-        assert_eq!(told.take(), wanted);
-        assert!(Watchdog::new(&told.manager, Instant::now()).is_none());
+        assert_eq!(fake.take(), wanted);
+        assert!(Watchdog::new(&fake.manager, Instant::now()).is_none());
     }
 
     #[test]
     fn a_manager_that_takes_nothing_holds_nobody_up() {
-        let told = Told::new("full", None);
-        let taken = std::iter::repeat_with(|| told.manager.ready()).take_while(|taken| *taken).count();
+        let fake = FakeManager::new("full", None);
+        let taken = std::iter::repeat_with(|| fake.manager.ready()).take_while(|taken| *taken).count();
         assert!(taken > 0);
-        assert_eq!(told.take().len(), taken);
-        assert!(told.manager.ready(), "it has room again");
+        assert_eq!(fake.take().len(), taken);
+        assert!(fake.manager.ready(), "it has room again");
     }
 
     #[test]
     fn there_is_no_sign_of_life_while_a_worker_stands_still() {
-        let told = Told::new("workers", Some(Duration::from_secs(4)));
+        let fake = FakeManager::new("workers", Some(Duration::from_secs(4)));
         let begin = Instant::now();
         let at = |ms| begin + Duration::from_millis(ms);
-        let mut watchdog = Watchdog::new(&told.manager, begin).unwrap();
+        let mut watchdog = Watchdog::new(&fake.manager, begin).unwrap();
         let mut board = Publisher::new(());
         let (mut first, mut second) = (board.reader(), board.reader());
         let mut signs = |board: &mut Publisher<()>, now| {
-            let behind = watchdog.workers_turned(now, &told.manager, board);
-            (told.take().len(), behind.map(|(_, since)| since))
+            let behind = watchdog.workers_turned(now, &fake.manager, board);
+            (fake.take().len(), behind.map(|(_, since)| since))
         };
         assert_eq!(signs(&mut board, at(0)), (1, None));
-        // Nothing is due yet; both turn, then the first alone.
+        // Nothing is due yet. Then both make progress, then only the first.
         assert_eq!(signs(&mut board, at(999)), (0, None));
         first.refresh();
         second.refresh();
@@ -217,11 +226,11 @@ mod tests {
             assert_eq!(signs(&mut board, at(ms)), (0, Some(at(1000))));
         }
         assert_eq!(board.behind(board.newest()).collect::<Vec<_>>(), [1]);
-        // It goes on.
+        // It continues.
         second.refresh();
         assert_eq!(signs(&mut board, at(60_001)), (1, None));
         assert_eq!(board.behind(board.newest()).collect::<Vec<_>>(), [0, 1]);
-        // One that has ended is not waited for.
+        // An ended worker is not waited for.
         drop(second);
         first.refresh();
         assert_eq!(signs(&mut board, at(61_001)), (1, None));
@@ -229,12 +238,12 @@ mod tests {
 
     #[test]
     fn one_that_works_alone_is_alive_while_it_turns() {
-        let told = Told::new("alone", Some(Duration::from_secs(4)));
+        let fake = FakeManager::new("alone", Some(Duration::from_secs(4)));
         let begin = Instant::now();
-        let mut watchdog = Watchdog::new(&told.manager, begin).unwrap();
+        let mut watchdog = Watchdog::new(&fake.manager, begin).unwrap();
         for ms in [0, 500, 999, 1000, 1001, 1999, 2500] {
-            watchdog.turned(begin + Duration::from_millis(ms), &told.manager);
+            watchdog.turned(begin + Duration::from_millis(ms), &fake.manager);
         }
-        assert_eq!(told.take(), ["WATCHDOG=1"; 3]);
+        assert_eq!(fake.take(), ["WATCHDOG=1"; 3]);
     }
 }

@@ -1,8 +1,9 @@
 //! Publication of immutable tables from the control lcore to workers.
 //!
-//! A worker refreshes its [`Reader`] several times per loop: one atomic load and a compare when nothing changed. That is its
-//! quiescent point ([`crate::quiescence`]). The publisher keeps every old version until the workers have passed its publication, so
-//! that memory is freed on the control lcore and never in the middle of a burst.
+//! A worker refreshes its [`Reader`] several times per iteration, which costs one atomic load and a compare
+//! if nothing has changed. The refresh is its quiescent state ([`crate::quiescence`]). The publisher keeps
+//! every old version for a grace period. Memory is therefore freed on the control lcore and never in the
+//! middle of a burst.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,20 +12,20 @@ use arc_swap::ArcSwap;
 
 use crate::quiescence::{Grace, Quiescence, Quiescent};
 
-/// The control lcore's end.
+/// The control lcore's side.
 #[derive(Debug)]
 pub struct Publisher<T> {
     shared: Arc<ArcSwap<T>>,
     quiescence: Quiescence,
-    /// Old versions, oldest first, each until its grace has passed.
+    /// Old versions, oldest first, until their grace periods have passed.
     retired: VecDeque<(Grace, Arc<T>)>,
 }
 
-/// A worker's end.
+/// A worker's side.
 #[derive(Debug)]
 pub struct Reader<T> {
     shared: Arc<ArcSwap<T>>,
-    // Let go of before the worker is known to have ended.
+    // Dropped before the worker counts as ended.
     table: Arc<T>,
     quiescent: Quiescent,
 }
@@ -40,15 +41,15 @@ impl<T> Publisher<T> {
         }
     }
 
-    /// Another reader.
+    /// Creates a reader.
     #[must_use]
     pub fn reader(&mut self) -> Reader<T> {
         let shared = Arc::clone(&self.shared);
         Reader { table: shared.load_full(), shared, quiescent: self.quiescence.join() }
     }
 
-    /// Replaces the table and frees the versions that no reader holds any more. When the grace has passed, no reader has a table
-    /// older than this one.
+    /// Replaces the table and frees versions that no reader holds any more. When the returned grace period
+    /// has passed, no reader has an older table than this one.
     pub fn publish(&mut self, next: T) -> Grace {
         let old = self.shared.swap(Arc::new(next));
         let grace = self.quiescence.begin();
@@ -57,7 +58,8 @@ impl<T> Publisher<T> {
         grace
     }
 
-    /// That of the last publication: when it has passed, all readers have the newest table.
+    /// Returns the grace period of the last publication. When it has passed, all readers have the newest
+    /// table.
     #[must_use]
     pub const fn newest(&self) -> Grace {
         self.quiescence.newest()
@@ -69,17 +71,17 @@ impl<T> Publisher<T> {
         self.quiescence.passed(grace)
     }
 
-    /// Asks all readers to refresh, with nothing new for them: when it has passed, each has taken a turn.
+    /// Starts a grace period without a new table. When it has passed, each reader has completed an iteration.
     pub fn ask(&mut self) -> Grace {
         self.quiescence.begin()
     }
 
-    /// The readers that a grace waits for, by the order in which they were made.
+    /// Returns the readers that delay a grace period, by their creation order.
     pub fn behind(&self, grace: Grace) -> impl Iterator<Item = usize> + '_ {
         self.quiescence.behind(grace)
     }
 
-    /// Frees retired versions that no reader holds; returns how many are still held.
+    /// Frees retired versions that no reader holds. Returns the number of those still held.
     pub fn collect(&mut self) -> usize {
         while self.retired.front().is_some_and(|(grace, _)| self.quiescence.passed(*grace)) {
             self.retired.pop_front();
@@ -89,7 +91,7 @@ impl<T> Publisher<T> {
 }
 
 impl<T> Reader<T> {
-    /// The newest version: the worker's quiescent point. Call at least once per loop.
+    /// Returns the newest version and reports a quiescent state. Call it at least once per iteration.
     #[inline]
     pub fn refresh(&mut self) -> &T {
         let Self { shared, table, quiescent } = self;
@@ -138,11 +140,11 @@ mod tests {
         let (mut first, second) = (publisher.reader(), publisher.reader());
         let grace = publisher.publish(1);
         assert_eq!(*first.refresh(), 1);
-        assert!(!publisher.passed(grace), "the second may look at version 0");
+        assert!(!publisher.passed(grace), "the second may read version 0");
         let mut late = publisher.reader();
         assert_eq!(publisher.collect(), 1);
         drop(second);
-        assert!(publisher.passed(grace), "who came later never saw version 0");
+        assert!(publisher.passed(grace), "a later reader never saw version 0");
         assert_eq!(publisher.collect(), 0);
         assert_eq!((*late.refresh(), publisher.newest()), (1, grace));
     }

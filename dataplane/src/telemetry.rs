@@ -1,11 +1,13 @@
-//! The control socket: JSON over a UNIX seqpacket socket in the shape of DPDK telemetry v2.
+//! The control socket: JSON over a UNIX seqpacket socket in the format of DPDK telemetry v2.
 //!
-//! A client connects and is greeted with `{"version":…,"pid":…,"max_output_len":…}`. It sends `/command` or
-//! `/command,parameters`, one message each, and gets `{"/command": answer}`. What the system's bound of a message
-//! (`net.core.wmem_max`) does not take in one comes in several, of which all but the last have `max_output_len` bytes.
+//! On connection the server sends `{"version":…,"pid":…,"max_output_len":…}`. A client sends `/command` or
+//! `/command,parameters`, one message each, and receives `{"/command": answer}`. An answer longer than the
+//! system's message limit (`net.core.wmem_max`) is split into several messages. All of these except the last
+//! have `max_output_len` bytes.
 //!
-//! A command may be answered again and again ([`Reply::Follow`]), each time in the same shape, until the client asks something else or closes.
-//! If the server ends it, the last answer is `{"/command": null}`, and the server closes.
+//! A command may have repeated answers of the same form ([`Reply::Follow`]), until the client sends another
+//! request or disconnects. If the server ends it, the last answer is `{"/command": null}`, and the server
+//! closes the connection.
 
 mod client;
 mod feed;
@@ -28,33 +30,33 @@ pub use places::MAX_CLIENTS;
 pub use server::MAX_FOLLOWERS;
 pub(crate) use server::Server;
 
-/// Longest answer; a longer one is replaced by an error that says so.
+/// Maximum length of an answer. A longer one is replaced by an error.
 pub const MAX_ANSWER: usize = 16 << 20;
-/// Longest message, as far as the system takes it.
+/// Maximum length of a message, if the system allows it.
 const MAX_MESSAGE: usize = 1 << 20;
-/// Longest request.
+/// Maximum length of a request.
 pub const MAX_REQUEST: usize = 1024;
 
-/// What a client asked.
+/// A client's request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Command {
-    /// The command with its leading slash.
+    /// Command with its leading slash.
     pub name: String,
-    /// What came behind the first comma.
+    /// Parameters after the first comma.
     pub parameters: Option<String>,
 }
 
-/// What it is told once: a value, or why not.
+/// A single answer: a value or an error text.
 pub type Answer = Result<Value, String>;
 
-/// What it is told.
+/// Reply to a request.
 #[derive(Debug)]
 pub enum Reply {
-    /// This.
+    /// A single answer.
     Once(Value),
-    /// What is told later: somebody else has to do it first. Who drops the other end says nothing.
+    /// A single answer that is not available yet. Dropping the sender sends none.
     Later(oneshot::Receiver<Answer>),
-    /// What happens, as it does.
+    /// Repeated answers for each event.
     Follow(Subscription),
 }
 
@@ -64,16 +66,16 @@ impl From<Value> for Reply {
     }
 }
 
-/// A command and the way back.
+/// A request with its reply channel.
 #[derive(Debug)]
 pub struct Request {
     /// The command.
     pub command: Command,
-    /// Where the answer goes.
+    /// Channel for the reply.
     pub answer: oneshot::Sender<Result<Reply, String>>,
 }
 
-/// Why the control socket does not work.
+/// Error of the control socket.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     /// A step failed.
@@ -81,27 +83,27 @@ pub enum TelemetryError {
     Socket {
         /// Its path.
         path: PathBuf,
-        /// The step.
+        /// The failed step.
         what: &'static str,
-        /// The system's answer.
+        /// The system error.
         source: io::Error,
-        /// The remedy, beginning with punctuation; empty where none is known.
+        /// A remedy that starts with punctuation, or an empty text.
         hint: &'static str,
     },
-    /// Somebody answers on it.
+    /// Another process serves the socket.
     #[error(
-        "control socket {0}: another process serves it; stop that one or choose another path with --control-socket"
+        "control socket {0}: another process serves it; stop it or choose another path with --control-socket"
     )]
     InUse(PathBuf),
-    /// What is there was not made by this program.
-    #[error("control socket {0}: {1} is there already and stays; choose another path with --control-socket")]
+    /// The path contains something that this program did not create.
+    #[error("control socket {0}: the path is occupied by {1}; choose another path with --control-socket")]
     Occupied(PathBuf, &'static str),
-    /// The answer was not what this protocol says.
+    /// The answer violates the protocol.
     #[error("control socket {path}: bad answer: {what}")]
     Protocol {
         /// Its path.
         path: PathBuf,
-        /// What was wrong.
+        /// The violation.
         what: String,
     },
     /// The program answered with an error.
@@ -110,12 +112,12 @@ pub enum TelemetryError {
 }
 
 impl Command {
-    /// From a client's bytes.
+    /// Parses a client's message.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let text = std::str::from_utf8(bytes).map_err(|_| "the request is not UTF-8".to_owned())?;
         let text = text.trim_end_matches(['\n', '\0']);
         if !text.starts_with('/') {
-            return Err("a request begins with a slash, as in /stats".to_owned());
+            return Err("a request must start with a slash, as in /stats".to_owned());
         }
         Ok(match text.split_once(',') {
             Some((name, parameters)) => {
@@ -126,17 +128,18 @@ impl Command {
     }
 }
 
-/// Who may use the socket: its user, and a group if there is one.
+/// Users of the socket: its owner, and optionally a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Access {
-    /// Number of the user whose the socket shall be, if not of this process's.
+    /// User ID of the owner, if other than this process's user.
     pub user: Option<u32>,
-    /// Number of the group whose members may use it, too.
+    /// ID of a group whose members may use it too.
     pub group: Option<u32>,
 }
 
 impl Access {
-    /// Applies to the socket at a path, on which nobody listens yet. It is given away last: after that its mode is another user's to say.
+    /// Applies the access rights to a socket that nobody listens on yet. The owner is changed last, because
+    /// only the owner may change the mode.
     fn give(self, path: &Path) -> io::Result<()> {
         let mode = if self.group.is_some() { 0o660 } else { 0o600 };
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;

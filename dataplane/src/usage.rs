@@ -1,24 +1,25 @@
-//! What was used: which of many things workers have used lately, told without looking at those that they have not.
+//! Usage tracking: the objects that workers have used recently. The cost depends only on the number of used
+//! objects.
 //!
 //! ```text
 //!   worker                                  control lcore
-//!     mark(number): one bit, set if it        Usage: which number is whose
-//!     is the first since they were taken ──>  take(worker): the names of what was marked
+//!     mark(number): one bit, set if it        Usage: the owner of each number
+//!     is the first since the last take ──>    take(worker): the names of the marked numbers
 //! ```
 //!
-//! Hosts that packets were sent to, routers among them, and connections that messages came by are numbered within bounds, and are
-//! marked by number. Setting a mark that stands is one load. Taking costs what was marked: a bit of the summary says which words have
-//! marks.
+//! Objects are destination hosts (including routers) and connections with received messages. They have
+//! bounded numbers, which workers mark. Marking a marked number costs one load. Taking the marks costs time
+//! proportional to their number: summary bits show which words have marks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A worker's marks of the things 0 to a number that is fixed when they are made. All clones are of the same.
+/// One worker's access marks for the numbers from 0 to a fixed limit. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Marks {
     words: Arc<[AtomicU64]>,
-    /// Bit `n` tells that word `n` may hold a mark.
+    /// Bit `n` is set if word `n` may contain a mark.
     summary: Arc<[AtomicU64]>,
 }
 
@@ -34,18 +35,19 @@ fn each_bit(mut word: u64, mut each: impl FnMut(usize)) {
 }
 
 impl Marks {
-    /// Marks for `len` things, none set.
+    /// Creates marks for `len` numbers, none set.
     #[must_use]
     pub fn new(len: usize) -> Self {
         let (words, summary) = (words(len), words(len.div_ceil(64)));
         Self { words, summary }
     }
 
-    /// Marks a thing; true for the first time since the marks were taken. What lies beyond all is not marked.
+    /// Marks a number. Returns true the first time since the marks were taken. Numbers beyond the limit are
+    /// ignored.
     #[inline]
     pub fn mark(&self, index: usize) -> bool {
         let Some(word) = self.words.get(index / 64) else { return false };
-        // Read first: a mark that stands costs no write.
+        // Read first: marking a marked number then costs no write.
         word.load(Ordering::Relaxed) >> (index % 64) & 1 == 0 && self.set(index)
     }
 
@@ -53,7 +55,8 @@ impl Marks {
     fn set(&self, index: usize) -> bool {
         let (at, bit) = (index / 64, 1 << (index % 64));
         let Some(word) = self.words.get(at) else { return false };
-        // The word before its summary, and both the other way round in `take`: a mark is seen now or the next time.
+        // `mark` sets the word before its summary, and `take` clears them in reverse order. A mark is thus
+        // found in this or the next `take`.
         let before = word.fetch_or(bit, Ordering::AcqRel);
         if before == 0
             && let Some(summary) = self.summary.get(at / 64)
@@ -63,14 +66,14 @@ impl Marks {
         before & bit == 0
     }
 
-    /// Takes one mark.
+    /// Clears one mark.
     fn forget(&self, index: usize) {
         if let Some(word) = self.words.get(index / 64) {
             word.fetch_and(!(1 << (index % 64)), Ordering::AcqRel);
         }
     }
 
-    /// Takes all marks, in order.
+    /// Takes all marks in numerical order.
     pub fn take(&self, mut each: impl FnMut(usize)) {
         for (group, summary) in self.summary.iter().enumerate() {
             if summary.load(Ordering::Relaxed) == 0 {
@@ -85,43 +88,44 @@ impl Marks {
     }
 }
 
-/// The control lcore's end: things by number, and the marks of all workers.
+/// The control lcore's side: objects by number, and the marks of all workers.
 ///
-/// Numbers are chosen by [`Usage::add`], or by the caller who says [`Usage::set`], not by both.
+/// Numbers are chosen by [`Usage::add`], or by the caller of [`Usage::set`], but not by both.
 ///
-/// A worker marks by the numbers of older tables until it takes the newest. There are twice as many numbers as things, and one that is
-/// free is given again when all others that are free have been: as many things as there can be come and go before, and a worker has
-/// newer tables long since. So its marks are no use of who has the number next.
+/// A worker marks numbers of an older table until it has the newest one. There are therefore twice as many
+/// numbers as objects, and the number that has been free longest is reused first. By then the limit's number
+/// of objects has been added and removed, and the worker has a newer table. Its marks thus never count for
+/// the next owner of a number.
 #[derive(Debug)]
 pub struct Usage<T> {
     most: usize,
     names: Vec<Option<T>>,
-    /// The one that is free for the longest time first.
+    /// Free numbers, longest free first.
     free: VecDeque<u32>,
     marks: Arc<[Marks]>,
 }
 
 impl<T: Copy> Usage<T> {
-    /// Of at most `most` things, used by so many workers.
+    /// Creates the tracker for at most `most` objects and `workers` workers.
     #[must_use]
     pub fn new(most: usize, workers: u8) -> Self {
         let marks = (0..workers).map(|_| Marks::new(2 * most)).collect();
         Self { most, names: Vec::new(), free: VecDeque::new(), marks }
     }
 
-    /// How many things there can be.
+    /// Returns the maximum number of objects.
     #[must_use]
     pub const fn most(&self) -> usize {
         self.most
     }
 
-    /// Each worker's marks.
+    /// Returns each worker's marks.
     #[must_use]
     pub const fn marks(&self) -> &Arc<[Marks]> {
         &self.marks
     }
 
-    /// Gives a thing a number, which it keeps until it is removed; `None` if there are as many as there can be.
+    /// Assigns a number to an object until it is removed. Returns `None` at the limit.
     pub fn add(&mut self, name: T) -> Option<u32> {
         let given = self.names.len();
         if given - self.free.len() >= self.most {
@@ -133,7 +137,8 @@ impl<T: Copy> Usage<T> {
         Some(number)
     }
 
-    /// A number is this thing's from now on; what was marked by it is forgotten. False if it is beyond all.
+    /// Assigns this number to an object and clears its marks. Returns false if the number is beyond the
+    /// limit.
     pub fn set(&mut self, number: u32, name: T) -> bool {
         let is_one = (number as usize) < self.most;
         if is_one {
@@ -153,25 +158,25 @@ impl<T: Copy> Usage<T> {
         }
     }
 
-    /// A number is nobody's from now on.
+    /// Removes the object with this number.
     pub fn remove(&mut self, number: u32) {
         if self.clear(number) {
             self.free.push_back(number);
         }
     }
 
-    /// The same of a number that the caller chose.
+    /// Removes the object with a number that the caller chose.
     pub fn clear(&mut self, number: u32) -> bool {
         self.names.get_mut(number as usize).is_some_and(|name| name.take().is_some())
     }
 
-    /// Whose number it is.
+    /// Returns the object with this number.
     #[must_use]
     pub fn at(&self, number: u32) -> Option<T> {
         self.names.get(number as usize).copied().flatten()
     }
 
-    /// Takes all marks of a worker: what it has used since the last time, in the order of numbers.
+    /// Takes all marks of a worker. Returns the objects it has used since the last call, in numerical order.
     #[must_use]
     pub fn take(&self, worker: u8) -> Vec<T> {
         let mut used = Vec::new();
@@ -223,21 +228,21 @@ mod tests {
     }
 
     #[test]
-    fn who_gets_a_number_does_not_get_its_marks() {
+    fn a_reused_number_has_no_marks() {
         let mut usage = Usage::new(2, 1);
         let marks = usage.marks()[0].clone();
         let (one, two) = (usage.add('a').unwrap(), usage.add('b').unwrap());
-        assert_eq!(usage.add('c'), None, "there are two at most");
+        assert_eq!(usage.add('c'), None, "the limit is two");
         assert!(marks.mark(one as usize) && marks.mark(two as usize));
         usage.remove(one);
         usage.remove(one);
         let three = usage.add('c').unwrap();
-        assert_eq!(usage.add('d'), None, "a is gone once");
+        assert_eq!(usage.add('d'), None, "a is removed once");
         assert!(!marks.mark(one as usize), "by an older table");
-        assert!(marks.mark(three as usize), "its first use is the first");
+        assert!(marks.mark(three as usize), "its first use counts");
         assert_eq!(usage.take(0), ['b', 'c']);
         assert!(usage.take(0).is_empty() && usage.take(7).is_empty());
-        // In the end a number is given again, and what was marked by it is nobody's.
+        // Later a number is reused, and marks of its former owner do not count.
         marks.mark(one as usize);
         usage.remove(two);
         let four = usage.add('d').unwrap();
@@ -245,22 +250,22 @@ mod tests {
         assert_eq!((four, usage.add('e')), (3, Some(one)));
         assert!(marks.mark(one as usize));
         assert_eq!(usage.take(0), ['e']);
-        // Numbers that others choose.
+        // Numbers chosen by the caller.
         let mut slots = Usage::new(8, 1);
         assert!(slots.set(5, 'x') && !slots.set(8, 'y'));
         slots.marks()[0].mark(5);
         assert!(slots.clear(5) && !slots.clear(5));
-        assert!(slots.take(0).is_empty(), "nobody has it");
+        assert!(slots.take(0).is_empty(), "it is not assigned");
     }
 
     #[test]
-    fn who_marks_by_an_older_table_marks_nobody_else() {
+    fn marks_by_an_older_table_do_not_count_for_others() {
         const MOST: usize = 64;
         let mut usage = Usage::new(MOST, 1);
         let marks = usage.marks()[0].clone();
         let mut there: VecDeque<_> = (0..MOST).map(|name| usage.add(name).unwrap()).collect();
         for name in MOST..100 * MOST {
-            // The table is full: each takes the place of another, to which a worker still sends.
+            // The table is full: each object replaces another one, which a worker still uses.
             let old = there.pop_front().unwrap();
             usage.remove(old);
             let new = usage.add(name).unwrap();
@@ -273,7 +278,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_used_since_is_told_once(steps in prop::collection::vec((0u8..4, 0u8..12, 0u8..2), 0..200)) {
+        fn each_use_is_reported_once(steps in prop::collection::vec((0u8..4, 0u8..12, 0u8..2), 0..200)) {
             let mut usage = Usage::new(8, 2);
             let (mut numbers, mut used) = (BTreeMap::new(), [BTreeSet::new(), BTreeSet::new()]);
             for (what, name, worker) in steps {

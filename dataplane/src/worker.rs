@@ -4,73 +4,75 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-/// What a worker does when a turn found nothing to do.
+/// Behavior of a worker after an iteration without work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum IdlePolicy {
-    /// Polls on at once: the lowest latency; takes the whole CPU.
+    /// Poll again immediately: minimum latency, full CPU load.
     Poll,
-    /// Polls on after a CPU pause hint: lets the sibling thread run.
+    /// Poll again after a CPU pause hint, which benefits the sibling hyperthread.
     Pause,
-    /// Rests after a while, longer and longer, and wakes at once for what a port tells of: for CPUs that are shared.
+    /// Sleep after a while, with increasing duration, and wake up immediately for ports with wakeups. For
+    /// shared CPUs.
     #[default]
     Sleep,
 }
 
-/// A burst of useful work, or none.
+/// Result of an iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {
-    /// Something was done.
+    /// There was work.
     Busy,
-    /// Nothing was there.
+    /// There was no work.
     Idle,
 }
 
-/// Who wakes a worker that rests.
+/// Wakeup sources of a sleeping worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wakes {
-    /// Nobody: a rest is a nap.
+    /// None: the worker sleeps for a fixed time.
     Nobody,
-    /// Some of its ports; what comes to others waits for the end of a rest.
+    /// Some of its ports. Traffic on the others waits for the end of the sleep.
     Some,
     /// All of its ports.
     All,
 }
 
-/// One worker's duty.
+/// The work of one worker.
 pub trait Worker {
-    /// Called before each [`Worker::turn`] with the time, which the loop reads anyway.
+    /// Called before each [`Worker::turn`] with the current time, which the loop reads anyway.
     fn begin_turn(&mut self, _now: Instant) {}
 
-    /// Takes one turn over all queues. Never waits.
+    /// Runs one iteration over all queues. Never waits.
     fn turn(&mut self) -> Turn;
 
-    /// Called once in each loop in which [`Worker::turn`] was busy, with how long it took, in nanoseconds.
+    /// Called after each busy [`Worker::turn`] with its duration in nanoseconds.
     fn record_service_time(&mut self, ns: u64);
 
-    /// Called after each [`Worker::rest`], with how long that took, in nanoseconds.
+    /// Called after each [`Worker::rest`] with its duration in nanoseconds.
     fn record_rest(&mut self, _ns: u64) {}
 
-    /// Asks to be woken when something comes. What came before does not wake, so a turn is taken between this and [`Worker::rest`],
-    /// unless nobody will.
+    /// Arms the wakeup sources. Earlier events do not wake the worker, so the loop runs an iteration before
+    /// [`Worker::rest`], unless there are no sources.
     fn arm(&mut self) -> Wakes {
         Wakes::Nobody
     }
 
-    /// Called when it has work again or will rest no more, after it was asked to [`Worker::arm`] or to [`Worker::rest`].
+    /// Called when there is work again or the worker will not sleep any more, after [`Worker::arm`] or
+    /// [`Worker::rest`].
     fn disarm(&mut self) {}
 
-    /// Waits, `at_most` that long. True if something came and has to be asked for again.
+    /// Sleeps up to `at_most`. Returns true if an event occurred and the sources must be armed again.
     fn rest(&mut self, at_most: Duration) -> bool {
         std::thread::sleep(at_most);
         false
     }
 }
 
-/// What a running worker and its supervisor share.
+/// State shared by a running worker and its supervisor.
 #[derive(Debug, Default)]
 pub struct Handle {
     stop: AtomicBool,
-    /// What it does when idle, by [`IdlePolicy::code`].
+    /// Idle policy, as [`IdlePolicy::code`].
     idle: AtomicU8,
 }
 
@@ -93,55 +95,56 @@ impl IdlePolicy {
 }
 
 impl Handle {
-    /// A handle for a worker that has not started.
+    /// Creates a handle for a worker that has not started.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// What the worker does from now on when it is idle.
+    /// Sets the worker's idle policy.
     pub fn set_idle(&self, policy: IdlePolicy) {
         self.idle.store(policy.code(), Ordering::Relaxed);
     }
 
-    /// What the worker does when it is idle: [`IdlePolicy::Sleep`] until it is told otherwise.
+    /// Returns the worker's idle policy. The default is [`IdlePolicy::Sleep`].
     #[must_use]
     pub fn idle(&self) -> IdlePolicy {
         IdlePolicy::from_code(self.idle.load(Ordering::Relaxed))
     }
 
-    /// Asks the worker to return from [`run`] after its present turn.
+    /// Makes the worker return from [`run`] after its current iteration.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
     }
 }
 
-/// Idle turns that are spun through before the first rest: some 15 us. Where a sender or a fabric waits for this very processor it has nothing
-/// to send before it gets it, so longer ones slow it down.
+/// Number of idle iterations before the first sleep, about 15 us. If a sender or a fabric needs this CPU to
+/// produce traffic, longer spinning delays it.
 const SPINS: u32 = 32;
-/// First and longest nap where something may come that wakes nobody: the latter bounds the latency that sleeping adds.
+/// Minimum and maximum sleep if some traffic cannot wake the worker. The maximum limits the latency added by
+/// sleeping.
 const NAPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
-/// The same where all ports wake. Only what the control lcore asks for waits for the end of such a rest, and that gets so long in a worker only
-/// that was asked for nothing for as long.
+/// Minimum and maximum sleep if all ports can wake the worker. Only requests of the control lcore wait for
+/// the end of such a sleep. It reaches the maximum only if there were none for as long.
 const RESTS: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(10));
-/// How long naps stay short after work was seen: a conversation goes on.
+/// Time after work during which sleeps stay short, because more traffic of the same exchange is likely.
 const ATTENTIVE: Duration = Duration::from_millis(2);
 
-/// The idle policy at work: call once per turn.
+/// The idle policy state machine. Call it once per iteration.
 #[derive(Debug)]
 pub struct Idle {
     policy: IdlePolicy,
     idle_turns: u32,
     nap: Duration,
     attentive_until: Instant,
-    /// Who wakes, of those that were asked last.
+    /// Wakeup sources that were armed last.
     wakes: Wakes,
-    /// They have been asked, and nothing has come since.
+    /// True if they are armed and no event has occurred since.
     armed: bool,
 }
 
 impl Idle {
-    /// At the start of a loop.
+    /// Creates the initial state.
     #[must_use]
     pub fn new(policy: IdlePolicy) -> Self {
         Self {
@@ -154,7 +157,7 @@ impl Idle {
         }
     }
 
-    /// From now on it waits as this policy says.
+    /// Switches to a policy.
     fn follow(&mut self, policy: IdlePolicy, worker: &mut impl Worker) {
         if policy != self.policy {
             self.wake(worker);
@@ -162,7 +165,7 @@ impl Idle {
         }
     }
 
-    /// It rests no more: work may be what the device was asked to tell of, and a rest begins with asking.
+    /// Ends sleeping. The work may be the event that was armed, and the next sleep starts with arming.
     fn wake(&mut self, worker: &mut impl Worker) {
         if self.idle_turns >= SPINS {
             worker.disarm();
@@ -171,7 +174,7 @@ impl Idle {
         self.armed = false;
     }
 
-    /// After a turn: waits as the policy says.
+    /// Waits after an iteration as the policy requires.
     pub fn after(&mut self, turn: Turn, worker: &mut impl Worker) {
         match (self.policy, turn) {
             (IdlePolicy::Poll, _) | (IdlePolicy::Pause, Turn::Busy) => {}
@@ -189,7 +192,7 @@ impl Idle {
         }
         let now = Instant::now();
         if self.idle_turns == SPINS {
-            // Work was seen since the last nap.
+            // There was work since the last sleep.
             self.attentive_until = now + ATTENTIVE;
             self.nap = NAPS.0;
         } else if now >= self.attentive_until {
@@ -208,12 +211,12 @@ impl Idle {
     }
 }
 
-/// Runs a worker until its handle says stop, and gives it back.
+/// Runs a worker until its handle requests a stop, and returns it.
 ///
-/// Idle, it does as the handle says at that moment.
+/// The idle policy is read from the handle in each idle iteration.
 pub fn run<W: Worker>(mut worker: W, handle: &Handle) -> W {
     let mut idle = Idle::new(handle.idle());
-    // Reading the clock is no system call (vDSO).
+    // Reading the clock is not a system call (vDSO).
     let mut begin = Instant::now();
     while !handle.stop.load(Ordering::Acquire) {
         worker.begin_turn(begin);
@@ -235,15 +238,15 @@ pub fn run<W: Worker>(mut worker: W, handle: &Handle) -> W {
 mod tests {
     use super::*;
 
-    /// What a loop asks of a worker that has work in some of its turns.
+    /// A worker that has work in some of its iterations and records the loop's calls.
     struct Script<'a> {
         busy: &'a [usize],
         turns: usize,
-        /// The device can tell, and does so at each rest.
-        tells: bool,
-        told: bool,
+        /// True if the device supports wakeups; `signals` is true if it signals in each sleep.
+        can_wake: bool,
+        signals: bool,
         calls: Vec<&'static str>,
-        /// Rests that were told of, each as long as it was.
+        /// Duration of each reported sleep.
         rested: Vec<u64>,
         handle: Arc<Handle>,
     }
@@ -262,7 +265,7 @@ mod tests {
 
         fn arm(&mut self) -> Wakes {
             self.calls.push("arm");
-            if self.tells { Wakes::Some } else { Wakes::Nobody }
+            if self.can_wake { Wakes::Some } else { Wakes::Nobody }
         }
 
         fn disarm(&mut self) {
@@ -273,7 +276,7 @@ mod tests {
             assert!(at_most <= NAPS.1);
             self.calls.push("rest");
             std::thread::sleep(Duration::from_micros(10));
-            self.told
+            self.signals
         }
 
         fn record_rest(&mut self, ns: u64) {
@@ -281,13 +284,13 @@ mod tests {
         }
     }
 
-    fn calls(tells: bool, told: bool) -> Vec<&'static str> {
+    fn calls(can_wake: bool, signals: bool) -> Vec<&'static str> {
         let handle = Handle::new();
         let script = Script {
             busy: &[1, 3],
             turns: 0,
-            tells,
-            told,
+            can_wake,
+            signals,
             calls: Vec::new(),
             rested: Vec::new(),
             handle: Arc::clone(&handle),
@@ -295,7 +298,7 @@ mod tests {
         let Script { calls, rested, .. } = run(script, &handle);
         assert_eq!(rested.len(), calls.iter().filter(|c| **c == "rest").count());
         assert!(rested.iter().all(|ns| *ns >= 10_000), "{rested:?}");
-        // All the turns before the first rest are spun through.
+        // All iterations before the first sleep spin.
         let first = calls.iter().position(|c| *c != "turn").unwrap();
         assert_eq!(first as u32, 3 + SPINS);
         calls[first..first + 9].to_vec()
@@ -306,12 +309,12 @@ mod tests {
         let (turn, arm, rest) = ("turn", "arm", "rest");
         assert_eq!(calls(true, false), [arm, turn, rest, turn, rest, turn, rest, turn, rest]);
         assert_eq!(calls(true, true), [arm, turn, rest, turn, arm, turn, rest, turn, arm]);
-        // Nothing will wake it: it naps, and asks again.
+        // It has no wakeup source: it sleeps for a fixed time and arms again.
         assert_eq!(calls(false, false), [arm, rest, turn, arm, rest, turn, arm, rest, turn]);
     }
 
     #[test]
-    fn work_takes_what_was_asked_for_with_it() {
+    fn work_disarms_the_wakeup() {
         let look = 3 + SPINS as usize + 1;
         for busy in [look, look + 1] {
             let handle = Handle::new();
@@ -319,29 +322,30 @@ mod tests {
             let script = Script {
                 busy: &busy,
                 turns: 0,
-                tells: true,
-                told: false,
+                can_wake: true,
+                signals: false,
                 calls: Vec::new(),
                 rested: Vec::new(),
                 handle,
             };
             let handle = Arc::clone(&script.handle);
             let calls = run(script, &handle).calls;
-            let asked: Vec<_> =
+            let armed: Vec<_> =
                 calls.iter().enumerate().filter(|(_, c)| **c == "arm").map(|(n, _)| n).collect();
-            let &[_, again] = &asked[..] else { panic!("asked at {asked:?}") };
+            let &[_, again] = &armed[..] else { panic!("armed at {armed:?}") };
             assert_eq!(calls[again..again + 3], ["arm", "turn", "rest"]);
-            // It is told once, right after the turn that found work, and never without a rest before it.
-            let told: Vec<_> =
+            // `disarm` is called once, right after the iteration that found work, and never without a sleep
+            // before it.
+            let disarmed: Vec<_> =
                 calls.iter().enumerate().filter(|(_, c)| **c == "disarm").map(|(n, _)| n).collect();
-            assert_eq!(told.len(), 1, "{told:?}");
-            assert_eq!(calls[..=told[0]].iter().filter(|c| **c == "turn").count(), busy[2]);
+            assert_eq!(disarmed.len(), 1, "{disarmed:?}");
+            assert_eq!(calls[..=disarmed[0]].iter().filter(|c| **c == "turn").count(), busy[2]);
         }
     }
 
     #[test]
     fn rests_are_longest_where_all_ports_wake() {
-        /// Finds nothing, and notes how long its rests were to be.
+        /// Finds no work, and records the requested sleep durations.
         struct Resting(Wakes, Vec<Duration>);
 
         impl Worker for Resting {
@@ -371,10 +375,11 @@ mod tests {
             for _ in 0..100 {
                 idle.after(Turn::Idle, &mut worker);
             }
-            // Twice the shortest if the thread had no processor for longer than [`ATTENTIVE`] before its first rest.
+            // Twice the minimum if the thread had no CPU for longer than [`ATTENTIVE`] before its first
+            // sleep.
             assert!((shortest..=2 * shortest).contains(&worker.1[0]), "{:?}", worker.1[0]);
             assert_eq!(worker.1.iter().max(), Some(&longest));
-            // A port that wakes nobody any more waits for no longer rest.
+            // Without wakeups the longer sleep no longer applies.
             worker.0 = Wakes::Nobody;
             idle.armed = false;
             worker.1.clear();
@@ -385,15 +390,15 @@ mod tests {
 
     #[test]
     fn what_an_idle_worker_does_changes_while_it_runs() {
-        /// Rests only after it was told to sleep, in its thousandth turn, and no more after its four thousandth.
-        struct Told {
+        /// Sleeps only after the policy changes in its 1000th iteration, and not after its 4000th.
+        struct Switching {
             turns: u32,
             first_rest: Option<u32>,
             last_rest: u32,
             disarmed: Vec<u32>,
             handle: Arc<Handle>,
         }
-        impl Worker for Told {
+        impl Worker for Switching {
             fn turn(&mut self) -> Turn {
                 self.turns += 1;
                 if self.turns == 1000 {
@@ -422,16 +427,16 @@ mod tests {
         }
         let handle = Handle::new();
         handle.set_idle(IdlePolicy::Poll);
-        let told = Told {
+        let switching = Switching {
             turns: 0,
             first_rest: None,
             last_rest: 0,
             disarmed: Vec::new(),
             handle: Arc::clone(&handle),
         };
-        let told = run(told, &handle);
-        assert!(told.first_rest.is_some_and(|turn| (1000..1000 + 2 * SPINS).contains(&turn)));
-        assert_eq!((told.last_rest, told.disarmed), (3999, vec![4000]));
+        let switching = run(switching, &handle);
+        assert!(switching.first_rest.is_some_and(|turn| (1000..1000 + 2 * SPINS).contains(&turn)));
+        assert_eq!((switching.last_rest, switching.disarmed), (3999, vec![4000]));
         for policy in [IdlePolicy::Poll, IdlePolicy::Pause, IdlePolicy::Sleep] {
             handle.set_idle(policy);
             assert_eq!(handle.idle(), policy);

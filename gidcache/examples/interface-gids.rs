@@ -1,7 +1,8 @@
-//! The GIDs that a RoCE port on an interface of this machine would have, as they change: `interface-gids eth0`.
+//! Prints the GIDs that a RoCE port on an interface of this host would have, and their changes:
+//! `interface-gids eth0`.
 //!
-//! Needs no RDMA device and no privileges. With a device of one's own, a [`Provider`](gidcache::Provider) takes the place of
-//! [`NoProvider`], and readers in other threads look entries up while this loop goes on.
+//! It needs no RDMA device and no privileges. For a real device, replace [`NoProvider`] with a
+//! [`Provider`](gidcache::Provider). Other threads may look up entries while this loop runs.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use gidcache::rules::{Binding, Rules};
 use gidcache::{DeviceTable, Manager, NoProvider, PortKind, PortSetup, RoceTypes, differences, ipv4_of_gid};
 use ib_wire::PortNumber;
 
-/// Slots of the table; more addresses than that are reported and waited for.
+/// Slots of the table. Additional addresses are reported and added when a slot becomes free.
 const SLOTS: u16 = 256;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -28,12 +29,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut before = Vec::new();
     loop {
         while monitor.turn(Instant::now(), manager.rules())? == Turn::More {}
-        // Until the first list is complete nothing is known of what shall not be.
+        // Until the first list is complete, unwanted entries are not known.
         if monitor.is_settled() {
             for (change, error) in manager.apply().failures {
                 eprintln!("{change:?}: {error}");
             }
-            // Any thread could do this, without waiting for this one.
+            // Any thread may do this without waiting for this one.
             let mut entries = Vec::new();
             reader.entries(&mut entries)?;
             for change in differences(&before, &entries) {
@@ -50,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             before = entries;
         }
-        // A program with an event loop waits for the monitor's descriptor and its `poll_timeout` instead.
+        // A program with an event loop waits for the monitor's descriptor and `poll_timeout` instead.
         std::thread::sleep(Duration::from_millis(20));
     }
 }

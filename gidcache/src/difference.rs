@@ -1,18 +1,18 @@
-//! What is different between two states of a table.
+//! Differences between two states of a table.
 
 use crate::entry::Entry;
 
-/// An entry that one state of a table has and the other has not.
+/// An entry that only one of two states contains.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Difference {
-    /// Only the earlier state has it.
+    /// Only the earlier state contains it.
     Removed(Entry),
-    /// Only the later state has it.
+    /// Only the later state contains it.
     Added(Entry),
 }
 
 impl Difference {
-    /// The entry.
+    /// Returns the entry.
     #[must_use]
     pub const fn entry(&self) -> &Entry {
         match self {
@@ -27,7 +27,8 @@ impl Difference {
     }
 }
 
-/// What makes `before` into `after`, by port and index; what leaves a slot comes before what enters it. A changed entry is both.
+/// Returns the changes from `before` to `after`, by port and index. A removal from a slot comes before an
+/// addition to it. A changed entry is both removed and added.
 #[must_use]
 pub fn differences(before: &[Entry], after: &[Entry]) -> Vec<Difference> {
     let sorted = |entries: &[Entry]| {

@@ -5,20 +5,20 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ib_wire::{Gid, Guid, PortNumber};
 
-/// What a GID is for (`enum ib_uverbs_gid_type`).
+/// Type of a GID (`enum ib_uverbs_gid_type`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum GidType {
     /// A port of an InfiniBand fabric.
     Ib = 0,
-    /// Ethernet type 0x8915.
+    /// RoCE v1, EtherType 0x8915.
     RoceV1 = 1,
-    /// UDP port 4791.
+    /// RoCE v2, UDP port 4791.
     RoceV2 = 2,
 }
 
 impl GidType {
-    /// The type of a number.
+    /// Converts a number to a type.
     #[must_use]
     pub const fn from_u8(number: u8) -> Option<Self> {
         match number {
@@ -40,19 +40,19 @@ impl fmt::Display for GidType {
     }
 }
 
-/// The types that a RoCE port speaks. Its table holds every address once for each.
+/// GID types of a RoCE port. Its table contains each address once for each type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RoceTypes {
-    /// RoCE v1 alone.
+    /// Only RoCE v1.
     V1,
-    /// RoCE v2 alone.
+    /// Only RoCE v2.
     V2,
     /// Both.
     Both,
 }
 
 impl RoceTypes {
-    /// The types, in the order of their default slots.
+    /// Returns the types in the order of their default slots.
     #[must_use]
     pub const fn types(self) -> &'static [GidType] {
         match self {
@@ -68,7 +68,7 @@ impl RoceTypes {
 pub struct IfIndex(std::num::NonZeroU32);
 
 impl IfIndex {
-    /// `None` for 0, which is no interface.
+    /// Returns `None` for 0, which is not a valid index.
     #[must_use]
     pub const fn new(index: u32) -> Option<Self> {
         match std::num::NonZeroU32::new(index) {
@@ -77,7 +77,7 @@ impl IfIndex {
         }
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0.get()
@@ -95,31 +95,31 @@ impl fmt::Display for IfIndex {
 pub struct VlanId(u16);
 
 impl VlanId {
-    /// `None` if the number has more than 12 bits.
+    /// Returns `None` if the number has more than 12 bits.
     #[must_use]
     pub const fn new(id: u16) -> Option<Self> {
         if id < 4096 { Some(Self(id)) } else { None }
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn get(self) -> u16 {
         self.0
     }
 }
 
-/// What makes an entry of a port unlike the others: there is one for each address, type and interface.
+/// Identifies an entry of a port: there is one entry for each address, type and interface.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Key {
-    /// Its GID.
+    /// GID.
     pub gid: Gid,
-    /// Its type.
+    /// Type.
     pub gid_type: GidType,
-    /// The interface that holds the address; `None` at InfiniBand ports.
+    /// Interface with the address; `None` for InfiniBand ports.
     pub ifindex: Option<IfIndex>,
 }
 
-/// A GID with its attributes, without its place.
+/// A GID with its attributes, without its index.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Attributes {
     /// GID, type, interface.
@@ -133,7 +133,7 @@ pub struct Attributes {
 pub struct Entry {
     /// The port.
     pub port: PortNumber,
-    /// Its place in the port's table.
+    /// Index in the port's table.
     pub index: u16,
     /// GID, type, interface, VLAN.
     pub attributes: Attributes,
@@ -142,31 +142,31 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The GID.
+    /// Returns the GID.
     #[must_use]
     pub const fn gid(&self) -> Gid {
         self.attributes.key.gid
     }
 
-    /// The type.
+    /// Returns the type.
     #[must_use]
     pub const fn gid_type(&self) -> GidType {
         self.attributes.key.gid_type
     }
 }
 
-/// What a slot of a table holds.
+/// Contents of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Slot {
     /// Nothing.
     Empty,
-    /// An entry that the device is being told of, or told to forget: not for use, ask again.
+    /// An entry that is being added to the device or removed from it. It must not be used; repeat the query.
     Invalid,
-    /// An entry for use.
+    /// A usable entry.
     Valid(Entry),
 }
 
-/// The GID of an IP address: IPv4 mapped into IPv6, IPv6 as it is.
+/// Converts an IP address to a GID. IPv4 addresses are mapped into IPv6.
 #[must_use]
 pub const fn gid_of_address(address: IpAddr) -> Gid {
     match address {
@@ -175,13 +175,13 @@ pub const fn gid_of_address(address: IpAddr) -> Gid {
     }
 }
 
-/// The IPv4 address that a GID stands for.
+/// Returns the IPv4 address of a GID.
 #[must_use]
 pub const fn ipv4_of_gid(gid: Gid) -> Option<Ipv4Addr> {
     std::net::Ipv6Addr::from_octets(gid.0).to_ipv4_mapped()
 }
 
-/// The link-local GID of a MAC address: fe80::/64 and the modified EUI-64 (RFC 4291 appendix A).
+/// Returns the link-local GID of a MAC address: fe80::/64 and the modified EUI-64 (RFC 4291 appendix A).
 #[must_use]
 pub const fn link_local_gid(mac: [u8; 6]) -> Gid {
     let [a, b, c, d, e, f] = mac;

@@ -1,14 +1,16 @@
-//! Where the search for a GID begins: a hash under a secret key.
+//! Keyed hash of GIDs for the index.
 //!
-//! Whoever announces prefixes on a network, or gives out addresses, chooses GIDs, and could otherwise choose them to lie in a row.
-//! The two products are a strongly universal hash of the GID's four 32-bit parts (Lemire and Kaser, "Strongly universal string
-//! hashing is fast", Multilinear-HM): two GIDs that were chosen without the key begin at the same place as seldom as two random ones. What
-//! follows leaves no arithmetic progressions, which linear probing would take ill.
+//! Hosts that announce prefixes or assign addresses choose GIDs. Without a secret key they could choose GIDs
+//! that collide. The two products are a strongly universal hash of the GID's four 32-bit parts (Lemire and
+//! Kaser, "Strongly universal string hashing is fast", Multilinear-HM). GIDs chosen without the key collide
+//! as rarely as random ones. The final steps break up arithmetic progressions, which are bad for linear
+//! probing.
 //!
-//! The key of a table that is shared stands in its file, so that processes agree on it: secret it is to networks, not to users of this machine who
-//! may read the table. One who knows it makes searches as long as the table has such GIDs, and no answer wrong.
+//! The key of a shared table is stored in its file, so that all processes use the same one. It is secret from
+//! the network, but not from local users who may read the table. A user with the key can make searches as
+//! long as the table has such GIDs, but cannot make a result wrong.
 
-/// The key, drawn out of one secret word.
+/// The key, derived from one secret word.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HashKey {
     parts: [u64; 4],
@@ -23,7 +25,7 @@ impl HashKey {
         Self { parts: [draw(), draw(), draw(), draw()], sum: draw(), factor: draw() | 1 }
     }
 
-    /// One of `rows` rows.
+    /// Returns one of `rows` rows.
     #[inline]
     pub(crate) const fn home(&self, (first, second): (u64, u64), rows: usize) -> usize {
         const LOW: u64 = 0xffff_ffff;
@@ -36,7 +38,7 @@ impl HashKey {
     }
 }
 
-/// The next number of a sequence (Steele, Lea and Flood, SplitMix).
+/// Returns the next number of a sequence (Steele, Lea and Flood, SplitMix).
 const fn splitmix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
@@ -58,7 +60,7 @@ mod tests {
     const GIDS: usize = 4096;
     const ROWS: usize = 4 * GIDS;
 
-    /// Rows that the longest search looks at, when the GIDs are put in one after the other.
+    /// Returns the number of rows in the longest search after inserting the GIDs in order.
     fn longest(key: HashKey, gids: &BTreeSet<Gid>) -> usize {
         let mut taken = vec![false; ROWS];
         let mut longest = 0;
@@ -75,8 +77,8 @@ mod tests {
         longest
     }
 
-    /// What those would announce who want searches to be long, and do not know the key: steps of powers of two and of numbers that
-    /// multiplicative hashes are weak with, in either half.
+    /// GIDs of an attacker without the key: steps of powers of two, and of numbers that are weak points of
+    /// multiplicative hashes, in either half.
     #[test]
     fn chosen_gids_lie_no_closer_than_random_ones() {
         let mut steps: Vec<u64> = (0..53).step_by(4).map(|power| 1 << power).collect();
@@ -105,10 +107,10 @@ mod tests {
                 }
             }
         }
-        assert!(worst.0 <= 32 && worst.1 <= 32, "rows looked at: random {}, chosen {}", worst.0, worst.1);
+        assert!(worst.0 <= 32 && worst.1 <= 32, "rows searched: random {}, chosen {}", worst.0, worst.1);
     }
 
-    /// Without the key there is nothing to know: another key has another order.
+    /// Different keys result in different orders.
     #[test]
     fn keys_differ() {
         let homes = |seed| {

@@ -1,10 +1,13 @@
-//! Where a published table lies in its words.
+//! Memory layout of a published table.
 //!
-//! The words are a header and two buffers; publication `n` is in buffer `n & 1`. A buffer is four words a slot, then four words a row
-//! of the index: for each GID a copy of the best record with it, at the first row free from that of its hash on. A quarter of these is
-//! taken at most, so that a lookup mostly reads one cache line, and learns all that there is to know from it. Further records of the
-//! GID are a chain from there, through the slots. Everything that a word may say is checked when it is read, for the memory may be
-//! another process's.
+//! The memory contains a header and two buffers. Publication `n` is in buffer `n & 1`. A buffer contains
+//! records of four words: one for each slot, followed by the rows of the index.
+//!
+//! The index has one row for each GID, with a copy of its best record. It is in the first free row from the
+//! GID's hash on. At most a quarter of the rows is in use, so a lookup usually reads one cache line with the
+//! complete result. Further records of the GID form a chain from there through the slots.
+//!
+//! All words are validated when they are read, because another process may write the memory.
 
 use ib_wire::{Gid, PortNumber};
 
@@ -13,9 +16,9 @@ use crate::sync::{AtomicU64, Ordering, fence};
 
 /// "gidcache" and the version of this layout.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"gidc\0\0\0\x02");
-/// Most ports of a device.
+/// Maximum number of ports of a device.
 pub const MAX_PORTS: usize = 32;
-/// Most slots of a device, over all ports.
+/// Maximum number of slots of a device, over all ports.
 pub const MAX_SLOTS: usize = 1 << 20;
 
 pub(crate) const W_MAGIC: usize = 0;
@@ -25,31 +28,31 @@ pub(crate) const W_SEED: usize = 3;
 pub(crate) const W_EPOCH: usize = 4;
 pub(crate) const W_PROCESS: usize = 5;
 pub(crate) const W_HEARTBEAT: usize = 6;
-// The two words that each lookup reads have a cache line of their own.
+// The two words that each lookup reads have a separate cache line.
 pub(crate) const W_PUBLISHED: usize = 8;
 pub(crate) const W_BEGUN: usize = 9;
 pub(crate) const W_PORT_TABLE: usize = 16;
 const HEADER: usize = W_PORT_TABLE + MAX_PORTS;
 
-/// Words of a record, in its slot and in its row. Records lie at multiples of as many words, so that none is in two cache lines of memory
-/// that begins with one.
+/// Words of a record, in a slot or a row. Records are aligned to their size. In memory that starts on a cache
+/// line, no record spans two cache lines.
 pub(crate) const RECORD: usize = 4;
-/// Rows of the index for each slot, that a search may begin at.
+/// Number of possible home rows of the index per slot.
 pub(crate) const HOMES_PER_SLOT: usize = 4;
 
-/// Words of memory that can be read while another writes them.
+/// Memory that can be read while another thread or process writes it.
 pub trait Words {
-    /// How many there are.
+    /// Number of words.
     fn count(&self) -> usize;
 
-    /// A relaxed load of one; 0 if it does not exist.
+    /// Loads one word with relaxed ordering, or returns 0 if it does not exist.
     fn load(&self, at: usize) -> u64;
 
-    /// Relaxed loads of the four from `4 * quad` on; `None` if one does not exist.
+    /// Loads the four words from `4 * quad` with relaxed ordering, or returns `None` if one does not exist.
     fn load_quad(&self, quad: usize) -> Option<[u64; 4]>;
 }
 
-/// What [`Words::load_quad`] says of words in a slice.
+/// Implements [`Words::load_quad`] for a slice.
 #[inline]
 #[must_use]
 pub fn quad_of(words: &[AtomicU64], quad: usize) -> Option<[u64; 4]> {
@@ -74,32 +77,32 @@ impl<T: AsRef<[AtomicU64]>> Words for T {
     }
 }
 
-/// Why memory does not hold a table.
+/// Reason why memory does not contain a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LayoutError {
-    /// Too few words for the table.
-    #[error("{words} words of memory; the table needs {needed}")]
+    /// The memory is too small for the table.
+    #[error("the table needs {needed} words of memory, but there are {words}")]
     TooSmall {
-        /// Words that are there.
+        /// Available words.
         words: usize,
-        /// Words that are needed.
+        /// Required words.
         needed: usize,
     },
-    /// No table, or one of another version.
+    /// There is no table, or one of another version.
     #[error("no table of this version is published here")]
     NoTable,
-    /// The ports are none, too many, or twice the same, or their tables are too long or empty.
+    /// There are no ports, too many ports or duplicate ports, or their tables are empty or too long.
     #[error("{0}")]
     Ports(&'static str),
-    /// The memory holds another device's table.
-    #[error("the memory holds a table of other ports")]
+    /// The memory contains another device's table.
+    #[error("the memory contains a table of other ports")]
     OtherPorts,
 }
 
-/// Ports of a device and where their slots lie.
+/// Ports of a device and the locations of their slots.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Geometry {
-    /// Number, first slot, slots.
+    /// Port number, first slot, number of slots.
     ports: Vec<(PortNumber, usize, u16)>,
     slots: usize,
     homes: usize,
@@ -131,7 +134,7 @@ impl Geometry {
         Ok(Self { ports: placed, slots, homes: slots * HOMES_PER_SLOT })
     }
 
-    /// What the header of published memory says, checked.
+    /// Reads and validates the header of published memory.
     pub(crate) fn read(words: &impl Words) -> Result<Self, LayoutError> {
         let word = |at: usize| words.load(at);
         if words.count() < HEADER {
@@ -140,7 +143,7 @@ impl Geometry {
         if word(W_MAGIC) != MAGIC {
             return Err(LayoutError::NoTable);
         }
-        // Relaxed and a fence: the only loads that may be done on read-only pages are relaxed ones.
+        // Relaxed loads and a fence: only relaxed loads are allowed on read-only pages.
         fence(Ordering::Acquire);
         let count = word(W_PORTS);
         if count > MAX_PORTS as u64 {
@@ -159,7 +162,7 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// Writes what [`Geometry::read`] reads, the magic number last.
+    /// Writes the header for [`Geometry::read`], with the magic number last.
     pub(crate) fn write(&self, words: &[AtomicU64]) {
         let set = |at: usize, value: u64| {
             if let Some(word) = words.get(at) {
@@ -180,12 +183,12 @@ impl Geometry {
         if words < needed { Err(LayoutError::TooSmall { words, needed }) } else { Ok(()) }
     }
 
-    /// Words of the whole.
+    /// Total number of words.
     pub(crate) const fn words(&self) -> usize {
         HEADER + 2 * self.buffer_words()
     }
 
-    /// Words of one buffer.
+    /// Number of words of a buffer.
     pub(crate) const fn buffer_words(&self) -> usize {
         self.buffer_records() * RECORD
     }
@@ -195,14 +198,14 @@ impl Geometry {
         self.slots.wrapping_add(self.rows())
     }
 
-    /// The record that the buffer of a publication begins with, counted from the first word of all.
+    /// Index of the first record of a publication's buffer.
     #[inline]
     pub(crate) const fn first_record(&self, publication: u64) -> usize {
         const FIRST: usize = HEADER / RECORD;
         if publication & 1 == 0 { FIRST } else { FIRST.wrapping_add(self.buffer_records()) }
     }
 
-    /// The first word of the buffer of a publication.
+    /// Index of the first word of a publication's buffer.
     pub(crate) const fn buffer_start(&self, publication: u64) -> usize {
         self.first_record(publication) * RECORD
     }
@@ -220,33 +223,34 @@ impl Geometry {
         self.ports.iter().map(|&(number, _, len)| (number, len))
     }
 
-    /// Rows that a search may begin at.
+    /// Number of home rows.
     #[inline]
     pub(crate) const fn homes(&self) -> usize {
         self.homes
     }
 
-    /// All rows: behind the last home there is room for as many as there can be, and one that is always empty, so that searches end.
+    /// Number of all rows. After the last home row there is room for all records, and one row that is always
+    /// empty and ends searches.
     #[inline]
     pub(crate) const fn rows(&self) -> usize {
         self.homes.wrapping_add(self.slots).wrapping_add(1)
     }
 
-    /// Which record of a buffer a row is.
+    /// Returns the record number of a row in its buffer.
     #[inline]
     pub(crate) const fn row_record(&self, row: usize) -> usize {
         self.slots.wrapping_add(row)
     }
 }
 
-/// A GID as the two words of its record: its bytes, in the order that they have in memory.
+/// Converts a GID to the two words of its record, in memory order.
 #[inline]
 pub(crate) const fn halves(gid: Gid) -> (u64, u64) {
     let words = u128::from_le_bytes(gid.0);
     (words as u64, (words >> 64) as u64)
 }
 
-/// The GID of its two words.
+/// Converts two words to a GID.
 #[inline]
 pub(crate) const fn gid_of(first: u64, second: u64) -> Gid {
     Gid(((second as u128) << 64 | first as u128).to_le_bytes())
@@ -273,7 +277,7 @@ const INDEX_SHIFT: u32 = 40;
 pub(crate) struct Record {
     pub(crate) first: u64,
     pub(crate) second: u64,
-    /// State, type, default, tagged, VLAN in bits 20 to 31, interface in the upper half.
+    /// State, type, default flag, tagged flag, VLAN in bits 20 to 31, interface in the upper half.
     pub(crate) facts: u64,
     /// Next slot of the chain plus one, port in bits 32 to 39, index in bits 40 to 55.
     pub(crate) place: u64,
@@ -315,13 +319,13 @@ impl Record {
         self.facts & STATE == STATE_INVALID
     }
 
-    /// True if it is of no entry.
+    /// True if it contains no entry.
     #[inline]
     pub(crate) const fn is_empty(&self) -> bool {
         self.facts == 0
     }
 
-    /// The next slot of its chain plus one; 0 at the end.
+    /// Next slot of its chain plus one; 0 at the end.
     #[inline]
     pub(crate) const fn next(&self) -> u32 {
         self.place as u32
@@ -341,13 +345,13 @@ impl Record {
         (self.place >> INDEX_SHIFT) as u16
     }
 
-    /// The entry; `None` if it is not valid.
+    /// Returns the entry, or `None` if it is not valid.
     #[inline]
     pub(crate) const fn entry(&self) -> Option<Entry> {
         if self.is_valid() { self.valid_entry() } else { None }
     }
 
-    /// The entry of a record that is valid.
+    /// Returns the entry of a valid record.
     #[inline]
     pub(crate) const fn valid_entry(&self) -> Option<Entry> {
         let Some(gid_type) = GidType::from_u8((self.facts >> TYPE_SHIFT) as u8) else { return None };

@@ -1,16 +1,17 @@
-//! GID tables of ports: which GIDs a port has, who may use them, and how they are found.
+//! GID tables of ports: their contents, their users, and lookups.
 //!
-//! What the kernel's RoCE GID management does, in user space and for anybody's devices:
+//! The crate does the work of the kernel's RoCE GID management in user space, for any device:
 //!
-//! * [`netlink`] – links and addresses as the kernel tells of them, parsed, listed and followed.
-//! * [`rules`] – which entries a RoCE port shall have, from these events, without I/O.
-//! * [`table`] – the tables of a device; a [`table::Provider`] is told of each entry and may be slow or refuse.
-//! * [`manager`] – rules and tables put together.
-//! * [`query`], [`lookup`] – the whole table in one call, one slot, or the best match for a GID: from any thread, without
-//!   locks or system calls, and from other processes where the table's memory is shared.
+//! * [`netlink`] – parses, lists and follows the kernel's links and addresses.
+//! * [`rules`] – derives the required entries of RoCE ports from these events, without I/O.
+//! * [`table`] – the tables of a device; a [`table::Provider`] is notified of each entry, and may be slow or
+//!   fail.
+//! * [`manager`] – combines rules and tables.
+//! * [`query`], [`lookup`] – read the whole table, one slot, or the best match for a GID, from any thread,
+//!   without locks or system calls. Other processes can do the same if the table's memory is shared.
 //!
-//! A table is published in words of memory ([`layout`]) that are never changed while they are in use, so that nobody
-//! waits, and a maintainer that dies leaves its last table whole.
+//! A table is published in memory ([`layout`]) that is never changed while it is in use. Readers therefore
+//! never wait, and a maintainer that dies leaves its last table intact.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -22,7 +23,7 @@
 //! use ib_wire::PortNumber;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // A port that speaks RoCE v2 over eth0, and a device that needs not be told of its GIDs.
+//! // A port that uses RoCE v2 over eth0, and a device that needs no notification of its GIDs.
 //! let port = PortSetup { number: PortNumber(1), len: 256, kind: PortKind::Roce(RoceTypes::V2) };
 //! let table = Arc::new(DeviceTable::new(&[port], NoProvider, 0)?);
 //! let reader = table.reader()?; // any number of clones, in any threads
@@ -36,7 +37,7 @@
 //!     while monitor.turn(Instant::now(), manager.rules())? == Turn::More {}
 //! }
 //! for (change, error) in manager.apply().failures {
-//!     eprintln!("{change:?}: {error}"); // a full table, or what the device did not take; tried again later
+//!     eprintln!("{change:?}: {error}"); // a full table, or an error of the device; tried again later
 //! }
 //! let own = gid_of_address("192.0.2.1".parse()?);
 //! if let Some(entry) = reader.find(&Query::new(own).gid_type(GidType::RoceV2))? {
@@ -46,8 +47,8 @@
 //! # }
 //! ```
 //!
-//! `examples/interface-gids.rs` is a whole program that follows an interface. Tables that somebody else keeps – the kernel's of a real
-//! device, a subnet manager's – are copied with [`DeviceTable::mirror`].
+//! `examples/interface-gids.rs` is a complete program that follows an interface. [`DeviceTable::mirror`]
+//! copies tables that others maintain, such as the kernel for a real device or a subnet manager.
 #![forbid(unsafe_code)]
 
 mod difference;

@@ -1,4 +1,4 @@
-//! Keeps a device's tables as the rules want them.
+//! Keeps a device's tables in the state that the rules require.
 
 use std::sync::Arc;
 
@@ -6,20 +6,21 @@ use crate::rules::{Change, Rules};
 use crate::sync::AtomicU64;
 use crate::table::{DeviceTable, Memory, TableError};
 
-/// What [`Manager::apply`] did.
+/// Result of [`Manager::apply`].
 #[derive(Default, Debug)]
 pub struct Applied {
     /// Entries added.
     pub added: usize,
     /// Entries deleted.
     pub deleted: usize,
-    /// Slots freed whose entries had been deleted before and were held until now.
+    /// Slots freed whose entries had been deleted earlier and were held until now.
     pub reclaimed: usize,
-    /// Changes that were not made, and why. They are tried again when a slot became free, and on [`Manager::retry`].
+    /// Failed changes with their errors. They are repeated when a slot becomes free, and on
+    /// [`Manager::retry`].
     pub failures: Vec<(Change, TableError)>,
 }
 
-/// Rules, and the tables they rule.
+/// Rules with the tables they control.
 #[derive(Debug)]
 pub struct Manager<M = Memory> {
     rules: Rules,
@@ -27,8 +28,10 @@ pub struct Manager<M = Memory> {
 }
 
 impl<M: AsRef<[AtomicU64]>> Manager<M> {
-    /// The table's RoCE ports must have been bound in the rules, or be bound later. What the table of a port that is bound already holds,
-    /// as from an earlier maintainer, stays as far as the rules want it: they should know all there is before [`Manager::apply`].
+    /// Combines a table with its rules. The table's RoCE ports must be bound in the rules, now or later.
+    ///
+    /// Existing entries of bound ports, for example of an earlier maintainer, stay if the rules require them.
+    /// The rules should therefore be complete before [`Manager::apply`].
     pub fn new(table: Arc<DeviceTable<M>>, mut rules: Rules) -> Self {
         for entry in table.entries() {
             rules.adopt(entry.port, entry.attributes, entry.default);
@@ -36,25 +39,25 @@ impl<M: AsRef<[AtomicU64]>> Manager<M> {
         Self { rules, table }
     }
 
-    /// The rules, to be told of events.
+    /// Returns the rules, which handle events.
     pub const fn rules(&mut self) -> &mut Rules {
         &mut self.rules
     }
 
-    /// The tables.
+    /// Returns the tables.
     pub const fn table(&self) -> &Arc<DeviceTable<M>> {
         &self.table
     }
 
-    /// Makes the changes that the rules ask for. A refused change does not keep the others back.
+    /// Applies the changes that the rules require. A failed change does not prevent the others.
     pub fn apply(&mut self) -> Applied {
         let mut applied = Applied::default();
         let failed_before = self.rules.failed();
-        // What the device will not forget stays, and is tried again next time.
+        // Entries that the device does not remove stay, and are tried again next time.
         applied.reclaimed = self.table.reclaim().freed;
         self.apply_once(&mut applied);
         if applied.deleted + applied.reclaimed > 0 && failed_before > 0 {
-            // There may be room now for what the table had none for.
+            // There may be room now for changes that failed because the table was full.
             applied.failures.clear();
             self.rules.retry();
             self.apply_once(&mut applied);
@@ -62,7 +65,7 @@ impl<M: AsRef<[AtomicU64]>> Manager<M> {
         applied
     }
 
-    /// Tries once more what failed.
+    /// Repeats the failed changes.
     pub fn retry(&mut self) -> Applied {
         self.rules.retry();
         self.apply()

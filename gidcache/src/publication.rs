@@ -1,8 +1,9 @@
-//! The writer's side of a published table.
+//! The writer side of a published table.
 //!
-//! Publication `n` is made in buffer `n & 1` while readers use `n - 1` in the other one: they wait for nobody, and a writer that
-//! dies in the middle leaves the last whole table. Only words that changed since publication `n - 2` are written, so that
-//! a change costs the same in a small and in a large table.
+//! Publication `n` is written to buffer `n & 1` while readers use `n - 1` in the other buffer. Readers never
+//! wait, and a writer that dies during a publication leaves the previous table intact. Only words that
+//! changed since publication `n - 2` are written. A change therefore costs the same in a small and in a large
+//! table.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,19 +16,20 @@ use crate::layout::{self, Geometry, LayoutError, RECORD, Record, halves};
 use crate::query::rank;
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Who publishes.
+/// Publisher of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Maintainer {
-    /// Its process.
+    /// Process ID.
     pub process: u32,
-    /// Counts the maintainers of this memory.
+    /// Sequence number among the maintainers of this memory.
     pub epoch: u64,
-    /// When it last gave a sign of life: nanoseconds of CLOCK_MONOTONIC; 0 if it has not yet, so that the table is its predecessor's.
+    /// Time of its last heartbeat in nanoseconds of CLOCK_MONOTONIC. 0 before the first one: the table is
+    /// still its predecessor's.
     pub heartbeat: u64,
 }
 
 impl Maintainer {
-    /// How old the last sign of life is; `None` if there was none, or it is of a time to come.
+    /// Returns the age of the last heartbeat, or `None` if there was none or it is in the future.
     #[must_use]
     pub fn silence(&self, now: u64) -> Option<Duration> {
         if self.heartbeat == 0 {
@@ -37,7 +39,7 @@ impl Maintainer {
     }
 }
 
-/// The words and a copy of what the next publication will say.
+/// The shared memory, and an image of the next publication.
 pub(crate) struct Publication<M> {
     memory: M,
     geometry: Geometry,
@@ -45,29 +47,29 @@ pub(crate) struct Publication<M> {
     image: Vec<u64>,
     /// Words of `image` changed since the last publication.
     dirty: Vec<u32>,
-    /// Words that the last publication changed: the other buffer still lacks them.
+    /// Words that the last publication changed, which the other buffer still lacks.
     previous: Vec<u32>,
-    /// Publications that are to write every word, for nothing is known of what the buffers hold.
+    /// Number of publications that must write every word, because the buffers' contents are unknown.
     whole: u8,
     published: u64,
 }
 
-/// Where the search for a GID ends.
+/// Result of a search for a GID.
 enum Row {
-    /// In the row that has it, whose record is that of this slot.
+    /// The row of the GID, and the slot whose record it contains.
     Of(usize, usize),
-    /// In a row that is free.
+    /// A free row.
     Free(usize),
-    /// Nowhere, which does not happen: there are more rows than records.
+    /// No row. This does not happen: there are more rows than records.
     None,
 }
 
-/// A slot as a chain names it.
+/// Encodes a slot for a chain.
 const fn chain_word(slot: usize) -> u32 {
     slot as u32 + 1
 }
 
-/// True if the first is the better answer.
+/// True if the first record is the better result.
 fn better(one: &Record, other: &Record) -> bool {
     match (one.entry(), other.entry()) {
         (Some(one), Some(other)) => rank(&one) < rank(&other),
@@ -82,8 +84,8 @@ impl<M> fmt::Debug for Publication<M> {
 }
 
 impl<M: AsRef<[AtomicU64]>> Publication<M> {
-    /// Takes memory over: fresh zeroes, or what an earlier maintainer of the same ports left. Readers of the latter keep its
-    /// table until the first publication.
+    /// Takes over memory: zeroed, or left by an earlier maintainer of the same ports. Readers of the latter
+    /// keep its table until the first publication.
     pub(crate) fn new(memory: M, geometry: Geometry, seed: u64, process: u32) -> Result<Self, LayoutError> {
         let words = memory.as_ref();
         geometry.fits(words.len())?;
@@ -98,7 +100,7 @@ impl<M: AsRef<[AtomicU64]>> Publication<M> {
             }
             Err(error) => return Err(error),
         };
-        // What its predecessor said of the table's age is not said by this one.
+        // The predecessor's heartbeat does not confirm the table for this maintainer.
         store(words, layout::W_HEARTBEAT, 0);
         fence(Ordering::Release);
         store(words, layout::W_EPOCH, load(words, layout::W_EPOCH).wrapping_add(1));
@@ -125,7 +127,7 @@ impl<M: AsRef<[AtomicU64]>> Publication<M> {
         &self.memory
     }
 
-    /// Says what a slot holds from the next publication on.
+    /// Sets the contents of a slot for the next publication.
     pub(crate) fn set(&mut self, slot: usize, entry: Option<(&Entry, bool)>) {
         if slot >= self.geometry.slots() {
             return;
@@ -142,12 +144,12 @@ impl<M: AsRef<[AtomicU64]>> Publication<M> {
         }
     }
 
-    /// What the next publication says of a slot, or of a row by the number of its record.
+    /// Returns the next publication's record of a slot, or of a row by its record number.
     pub(crate) fn record(&self, record: usize) -> Record {
         Record::of_words([0, 1, 2, 3].map(|offset| self.word(record * RECORD + offset)))
     }
 
-    /// Makes the changes visible, all at once.
+    /// Makes all changes visible at once.
     pub(crate) fn publish(&mut self) {
         if self.whole == 0 && self.dirty.is_empty() {
             return;
@@ -155,7 +157,7 @@ impl<M: AsRef<[AtomicU64]>> Publication<M> {
         let words = self.memory.as_ref();
         let number = self.published.wrapping_add(1);
         store(words, layout::W_BEGUN, number);
-        // Whoever reads a word of this publication then also reads its beginning.
+        // A reader that sees a word of this publication then also sees that it has started.
         fence(Ordering::Release);
         let start = self.geometry.buffer_start(number);
         if self.whole > 0 {
@@ -179,14 +181,15 @@ impl<M: AsRef<[AtomicU64]>> Publication<M> {
         self.dirty.clear();
     }
 
-    /// Sign of life.
+    /// Updates the heartbeat.
     pub(crate) fn heartbeat(&self, now: u64) {
-        // Whoever sees it also sees what was published before.
+        // A reader that sees it also sees everything published before.
         fence(Ordering::Release);
         store(self.memory.as_ref(), layout::W_HEARTBEAT, now);
     }
 
-    /// Puts a record in its slot, and in the row of its GID if it is the best, else in the chain behind it.
+    /// Stores a record in its slot. If it is the best of its GID, also stores it in the row; otherwise adds
+    /// it to the chain.
     fn link(&mut self, slot: usize, record: Record) {
         match self.row(record.gid()) {
             Row::Free(row) => {
@@ -209,7 +212,7 @@ impl<M: AsRef<[AtomicU64]>> Publication<M> {
         }
     }
 
-    /// Takes a slot's record out of the row or the chain of its GID.
+    /// Removes a slot's record from the row or the chain of its GID.
     fn unlink(&mut self, slot: usize, old: &Record) {
         let Row::Of(row, best) = self.row(old.gid()) else { return };
         if best != slot {
@@ -226,7 +229,7 @@ impl<M: AsRef<[AtomicU64]>> Publication<M> {
             self.clear_row(row);
             return;
         };
-        // It goes to the front; who was before it is before who is behind it.
+        // Move the successor to the front of the chain and link its neighbors.
         if let Some(at) = rest.iter().position(|&slot| slot == successor)
             && let Some(&before) = at.checked_sub(1).and_then(|at| rest.get(at))
         {
@@ -236,13 +239,13 @@ impl<M: AsRef<[AtomicU64]>> Publication<M> {
         self.write_row(row, self.record(successor));
     }
 
-    /// Slots of a chain, from one of them on.
+    /// Iterates over the slots of a chain, starting with one of them.
     fn chain(&self, first: usize) -> impl Iterator<Item = usize> + '_ {
         std::iter::successors(Some(first), |&slot| (self.record(slot).next() as usize).checked_sub(1))
             .take(self.geometry.slots())
     }
 
-    /// The row of a GID, or where it would be.
+    /// Returns the row of a GID, or the row where it would be inserted.
     fn row(&self, gid: Gid) -> Row {
         for row in self.home(halves(gid))..self.geometry.rows() {
             let record = self.record(self.geometry.row_record(row));
@@ -261,7 +264,7 @@ impl<M: AsRef<[AtomicU64]>> Publication<M> {
         self.key.home(gid, self.geometry.homes())
     }
 
-    /// Empties a row, and closes the gap: whoever looked past it to a later one would now stop there.
+    /// Clears a row and closes the gap, so that searches for later rows do not stop there.
     fn clear_row(&mut self, row: usize) {
         let mut gap = row;
         for row in row + 1..self.geometry.rows() {

@@ -1,4 +1,4 @@
-//! What a lookup asks for, and which of several answers it gets.
+//! Lookup criteria, and the ranking of results.
 
 use ib_wire::{Gid, PortNumber};
 
@@ -8,22 +8,28 @@ use crate::layout::{
     VLAN_SHIFT, gid_of, halves,
 };
 
-/// Which VLANs answer.
+/// VLAN criterion.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum VlanMatch {
-    /// Any, without a tag preferred.
+    /// Any VLAN; untagged entries are preferred.
     #[default]
     Any,
-    /// No tag.
+    /// Untagged only.
     Untagged,
-    /// This one.
+    /// This VLAN only.
     Is(VlanId),
 }
 
-/// A GID and what else is known of it. What is given must match exactly; among entries that match, the best is, in this order:
-/// RoCE v2 before RoCE v1 before IB, untagged before tagged, the lower port, the lower index (default slots come first).
+/// A GID with additional criteria, which must match exactly.
 ///
-/// It is kept as the words of a record and the bits of them that are asked for: a lookup compares four words.
+/// The best of several matching entries is selected by these criteria, in order:
+///
+/// 1. RoCE v2 before RoCE v1 before IB
+/// 2. untagged before tagged
+/// 3. lower port number
+/// 4. lower index (default slots come first)
+///
+/// A query is stored as the words of a record with masks, so that a lookup compares four words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Query {
     first: u64,
@@ -32,7 +38,7 @@ pub struct Query {
     place: Bits,
 }
 
-/// Bits of a word that have to be so.
+/// Required bits of a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Bits {
     which: u64,
@@ -55,7 +61,7 @@ impl Bits {
 }
 
 impl Query {
-    /// Any entry of a GID.
+    /// Matches any entry of a GID.
     #[inline]
     #[must_use]
     pub const fn new(gid: Gid) -> Self {
@@ -64,28 +70,28 @@ impl Query {
         Self { first, second, facts, place: Bits { which: 0, value: 0 } }
     }
 
-    /// Only entries of this type.
+    /// Restricts the query to entries of this type.
     #[inline]
     #[must_use]
     pub const fn gid_type(self, gid_type: GidType) -> Self {
         Self { facts: self.facts.and(TYPE, (gid_type as u64) << TYPE_SHIFT), ..self }
     }
 
-    /// Only entries of this port.
+    /// Restricts the query to entries of this port.
     #[inline]
     #[must_use]
     pub const fn port(self, port: PortNumber) -> Self {
         Self { place: self.place.and(PORT, (port.0 as u64) << PORT_SHIFT), ..self }
     }
 
-    /// Only entries of this interface.
+    /// Restricts the query to entries of this interface.
     #[inline]
     #[must_use]
     pub const fn ifindex(self, ifindex: IfIndex) -> Self {
         Self { facts: self.facts.and(IFINDEX, (ifindex.get() as u64) << IFINDEX_SHIFT), ..self }
     }
 
-    /// Only entries of these VLANs.
+    /// Restricts the query to entries of these VLANs.
     #[inline]
     #[must_use]
     pub const fn vlan(self, vlan: VlanMatch) -> Self {
@@ -98,45 +104,45 @@ impl Query {
         Self { facts, ..self }
     }
 
-    /// The GID asked for.
+    /// Returns the GID.
     #[inline]
     #[must_use]
     pub const fn gid(&self) -> Gid {
         gid_of(self.first, self.second)
     }
 
-    /// True if the entry has all that is asked for.
+    /// True if the entry meets all criteria.
     #[must_use]
     pub fn matches(&self, entry: &Entry) -> bool {
         let record = Record::new(entry, true);
         self.names(&record) && self.admits(&record)
     }
 
-    /// True if a record is of this GID.
+    /// True if a record has this GID.
     #[inline]
     pub(crate) const fn names(&self, record: &Record) -> bool {
         record.first == self.first && record.second == self.second
     }
 
-    /// The words of the GID.
+    /// Returns the words of the GID.
     #[inline]
     pub(crate) const fn halves(&self) -> (u64, u64) {
         (self.first, self.second)
     }
 
-    /// True if a record of this GID has all that is asked for.
+    /// True if a record of this GID meets all criteria.
     #[inline]
     pub(crate) const fn admits(&self, record: &Record) -> bool {
         self.facts.are_in(record.facts) && self.place.are_in(record.place)
     }
 
-    /// The best of some entries.
+    /// Returns the best of several entries.
     pub fn best(&self, entries: impl IntoIterator<Item = Entry>) -> Option<Entry> {
         entries.into_iter().filter(|entry| self.matches(entry)).min_by_key(rank)
     }
 }
 
-/// The less, the better.
+/// Ranks an entry; lower is better.
 pub(crate) fn rank(entry: &Entry) -> (u8, bool, PortNumber, u16) {
     let gid_type = match entry.gid_type() {
         GidType::RoceV2 => 0,

@@ -1,4 +1,4 @@
-//! Atomics, those of loom when it explores the interleavings.
+//! Atomics from the standard library, or from loom for model checking.
 
 #[cfg(loom)]
 pub(crate) use loom::{

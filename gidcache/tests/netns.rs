@@ -1,6 +1,8 @@
-//! In a network namespace with real interfaces driven by `ip`: after each step the table is what `ip -j addr` says it should be.
+//! Tests in a network namespace with real interfaces changed by `ip`. After each step the table must match
+//! `ip -j addr`.
 //!
-//! Needs root, `ip` and `unshare`; kinds of interfaces that the kernel does not have are left out. Says so, where it skips.
+//! They need root, `ip` and `unshare`. Kinds of interfaces that the kernel lacks are skipped. Skipped tests
+//! print a message.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,9 +22,9 @@ mod state;
 use state::{Links, Random, Row, ip, ip_batch, plain_ipv6};
 
 const INSIDE: &str = "GIDCACHE_TEST_INSIDE";
-/// Set where the kernel must have all kinds of interfaces (the laboratory's machine).
+/// Set if the kernel must support all kinds of interfaces (the test VM).
 const ALL_KINDS: &str = "GIDCACHE_ALL_KINDS";
-/// How many sequences, if not 20.
+/// Number of sequences, if not 20.
 const SEQUENCES: &str = "GIDCACHE_SEQUENCES";
 const STEPS: usize = 20;
 const PORTS: [(PortNumber, &str); 3] = [(PortNumber(1), "a0"), (PortNumber(2), "b0"), (PortNumber(3), "d0")];
@@ -34,7 +36,7 @@ fn tables_follow_real_interfaces() {
     }
     let possible = Command::new("unshare").args(["--net", "ip", "link", "show", "lo"]).output();
     if !possible.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: a network namespace cannot be made (root, unshare and ip are needed)");
+        eprintln!("skipped: a network namespace cannot be created (needs root, unshare and ip)");
         return;
     }
     let output = Command::new("unshare")
@@ -86,7 +88,7 @@ impl Host {
         rows.into_keys().collect()
     }
 
-    /// The kernel tells of some things a moment later (addresses of IPv6, carriers).
+    /// The kernel reports some changes with a delay (IPv6 addresses, carriers).
     fn settle(&mut self, what: &str) {
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {
@@ -112,7 +114,7 @@ fn inside() {
         ("bond", "link add probe type bond mode active-backup miimon 10"),
         ("dummy", "link add probe type dummy"),
     ] {
-        assert!(ip("link add pair type veth peer name pair1"), "veth is the least that is needed");
+        assert!(ip("link add pair type veth peer name pair1"), "veth is required");
         if ip(make) {
             have.insert(kind);
         } else {
@@ -136,7 +138,7 @@ fn inside() {
     println!("{count} sequences, {done} steps compared, at most {most} addresses");
 }
 
-/// Thousands of changes that nobody reads meanwhile, in a socket that keeps few of them: what was lost is listed.
+/// Thousands of unread changes, with a small socket buffer: lost events are recovered by a list.
 fn storm() {
     assert!(ip("link add a0 type veth peer name a1"));
     let mut host = Host::new(Monitor::with_socket_buffer(Instant::now(), 4096).unwrap());
@@ -161,7 +163,7 @@ fn storm() {
     ip("link del a0");
 }
 
-/// How many commands of the sequence succeeded and were compared, and how many addresses there were at most.
+/// Returns the number of commands that succeeded and were compared, and the maximum number of addresses.
 fn sequence(seed: u64, have: &BTreeSet<&str>) -> (usize, usize) {
     let mut host = Host::new(Monitor::new(Instant::now()).unwrap());
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
@@ -213,14 +215,14 @@ fn sequence(seed: u64, have: &BTreeSet<&str>) -> (usize, usize) {
             17 => format!("addr add 2001:db8::{}/64 dev {name}", below(4)),
             _ => format!("addr add 10.0.0.{}/24 dev {name}", below(4)),
         };
-        // What the kernel refuses has changed nothing.
+        // A command that the kernel rejects changes nothing.
         if ip(&step) {
             done += 1;
             host.settle(&format!("seed {seed} step {number}: ip {step}"));
         }
         most = most.max(host.rows().len());
         if below(12) == 0 {
-            // Events lost on the way.
+            // Simulate lost events.
             ip(&format!("addr add 10.9.9.{}/32 dev {port}0", below(200)));
             host.monitor.rescan(Instant::now());
             host.settle("a new list");

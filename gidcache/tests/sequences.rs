@@ -1,4 +1,4 @@
-//! Hundreds of random event sequences: the table is what a simple reference makes of the state.
+//! Hundreds of random event sequences. The table must match a simple reference computed from the state.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,7 +50,7 @@ struct World {
 type Row = (PortNumber, Gid, GidType, u32, Option<u16>, bool);
 
 impl World {
-    /// From an interface down to the port's: the VLAN on the way, if there is a way.
+    /// Returns the VLAN of the path from an interface down to the port's, if there is a path.
     fn way(&self, from: u32, to: u32, depth: u32) -> Option<Option<VlanId>> {
         let interface = self.interfaces.get(&from)?;
         let vlan = if let Kind::Vlan(vlan) = interface.kind { Some(vlan) } else { None };
@@ -116,7 +116,7 @@ impl World {
             .collect()
     }
 
-    /// Something happens; the kernel's events of it.
+    /// Runs a random change. Returns the kernel's events for it.
     fn step(&mut self, random: &mut Random) -> Vec<Event> {
         let all = self.of_kind(|_| true);
         match random.below(12) {
@@ -193,7 +193,7 @@ impl World {
         events
     }
 
-    /// A new interface; indices and names are used again at once.
+    /// Creates an interface. Indices and names are reused immediately.
     fn make(&mut self, random: &mut Random) -> Vec<Event> {
         let number = 1 + random.below(9) as u32;
         if self.interfaces.contains_key(&number) {
@@ -232,12 +232,12 @@ impl World {
     }
 }
 
-/// Refuses every so many calls; 0 for none. Keeps what it was told.
+/// A device that fails every `refuse_every` calls (0 for never) and records its entries.
 #[derive(Default)]
 struct Device {
     refuse_every: AtomicU64,
     calls: AtomicU64,
-    told: std::sync::Mutex<BTreeSet<Entry>>,
+    known: std::sync::Mutex<BTreeSet<Entry>>,
 }
 
 impl Device {
@@ -248,23 +248,24 @@ impl Device {
     }
 }
 
-struct Told(Arc<Device>);
+struct SharedDevice(Arc<Device>);
 
-impl Provider for Told {
+impl Provider for SharedDevice {
     fn add_gid(&self, entry: &Entry) -> Result<(), ProviderError> {
         self.0.answer()?;
-        assert!(self.0.told.lock().unwrap().insert(*entry), "told twice");
+        assert!(self.0.known.lock().unwrap().insert(*entry), "added twice");
         Ok(())
     }
 
     fn del_gid(&self, entry: &Entry) -> Result<(), ProviderError> {
         self.0.answer()?;
-        assert!(self.0.told.lock().unwrap().remove(entry), "never told");
+        assert!(self.0.known.lock().unwrap().remove(entry), "never added");
         Ok(())
     }
 }
 
-/// Takes hold of entries and lets go. No index that is held may go over to another entry, and the device keeps it.
+/// Takes and drops holds on entries. A held index must not be reused for another entry, and the device must
+/// keep it.
 struct Holders(Vec<Hold>);
 
 impl Holders {
@@ -275,14 +276,14 @@ impl Holders {
             assert_eq!(*hold.entry(), entry);
             self.0.push(hold);
         }
-        let told = device.told.lock().unwrap();
+        let known = device.known.lock().unwrap();
         for hold in &self.0 {
             let held = hold.entry();
-            assert!(told.contains(held), "the device has forgotten {held:?}");
+            assert!(known.contains(held), "the device has forgotten {held:?}");
             let at = |entry: &&Entry| (entry.port, entry.index) == (held.port, held.index);
             assert!(entries.iter().find(at).is_none_or(|entry| entry == held), "{held:?} is held");
         }
-        drop(told);
+        drop(known);
         if random.below(2) == 0 {
             self.0.clear();
         }
@@ -294,7 +295,7 @@ fn run(seed: u64, slots: u16, with_holds: bool) {
     let mut random = Random(seed);
     let device = Arc::new(Device::default());
     let setups = PORTS.map(|number| PortSetup { number, len: slots, kind: PortKind::Roce(RoceTypes::Both) });
-    let table = DeviceTable::new(&setups, Told(Arc::clone(&device)), seed).unwrap();
+    let table = DeviceTable::new(&setups, SharedDevice(Arc::clone(&device)), seed).unwrap();
     let reader = table.reader().unwrap();
     let mut rules = Rules::new();
     for (port, name) in PORTS.into_iter().zip(NAMES) {
@@ -335,7 +336,7 @@ fn run(seed: u64, slots: u16, with_holds: bool) {
         let mut seen = Vec::new();
         reader.entries(&mut seen).unwrap();
         assert_eq!(seen, entries);
-        assert_eq!(*device.told.lock().unwrap(), entries.iter().copied().collect());
+        assert_eq!(*device.known.lock().unwrap(), entries.iter().copied().collect());
         let rows: Vec<Row> = entries
             .iter()
             .map(|entry| {

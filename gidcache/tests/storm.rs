@@ -1,4 +1,4 @@
-//! Readers under a storm of changes see only tables that were.
+//! Readers during a storm of changes only see tables that existed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,10 +9,10 @@ use ib_wire::{Gid, Guid, PortNumber};
 
 const PORT: PortNumber = PortNumber(1);
 const SLOTS: u16 = 24;
-/// A GID that every table has, each at another index.
+/// A GID that every table contains, at different indices.
 const ALWAYS: Gid = Gid::new(1, Guid(1));
 
-/// Table `n`: its GIDs are of `n`, so many as `n` says, with `ALWAYS` among them.
+/// Table `n`: its GIDs and their number depend on `n`, and `ALWAYS` is one of them.
 fn gids(n: u64) -> Vec<Gid> {
     let len = 2 + n % (u64::from(SLOTS) - 2);
     let at = n % len;

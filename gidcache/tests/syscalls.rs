@@ -1,4 +1,4 @@
-//! Lookups make no system call, as strace sees it. Needs strace; says so, where it skips.
+//! Checks with strace that lookups make no system calls. Prints a message if strace is missing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::process::Command;
@@ -8,7 +8,7 @@ use ib_wire::{Gid, Guid, PortNumber};
 
 const TRACED: &str = "GIDCACHE_TEST_TRACED";
 const PORT: PortNumber = PortNumber(1);
-/// Files that do not exist; that we ask for them shows in the trace.
+/// Files that do not exist. Opening them marks the trace.
 const BEGIN: &str = "/lookups-begin";
 const END: &str = "/lookups-end";
 const ROUNDS: u64 = 20_000;
@@ -34,7 +34,7 @@ fn lookups_make_no_system_call() {
         return;
     }
     assert!(output.status.success());
-    // Each line begins with the thread.
+    // Each line starts with the thread.
     let begin = text.lines().position(|line| line.contains(BEGIN)).expect("the trace has the beginning");
     let thread = text.lines().nth(begin).unwrap().split_whitespace().next();
     let mine: Vec<&str> = text

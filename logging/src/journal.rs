@@ -1,8 +1,9 @@
-//! The journal: where standard error is its stream, lines go to it as entries with fields, in its native protocol (a datagram of lines
-//! `NAME=value`; <https://systemd.io/JOURNAL_NATIVE_PROTOCOL>).
+//! Logging to the journal: if standard error is connected to the journal, entries are sent with fields in its
+//! native protocol (a datagram of lines `NAME=value`; <https://systemd.io/JOURNAL_NATIVE_PROTOCOL>).
 //!
-//! Nothing here waits: a journal that takes nothing loses entries, and the next one that it takes says how many, or one of its own at the end.
-//! Without a journal the entry goes to standard error as a line, if that takes it at once.
+//! Sending never blocks. If the journal does not accept an entry, the entry is lost. The next accepted entry
+//! contains the number of lost ones; at the end there is a separate entry for it. Without a journal the entry
+//! goes to standard error as a line, if that accepts it immediately.
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
@@ -19,27 +20,28 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-use super::{Program, capital, is_beside};
+use super::{Program, capital, is_structured};
 use crate::limit::{self, Note};
 
-/// Where the journal takes entries.
+/// Socket on which the journal receives entries.
 const SOCKET: &str = "/run/systemd/journal/socket";
-/// Which stream it reads standard error from: device and inode, in the environment of a service (systemd.exec(5)).
+/// Environment variable of a service with the stream that the journal reads: device and inode
+/// (systemd.exec(5)).
 const STREAM: &str = "JOURNAL_STREAM";
-/// Bytes of an entry's text: what is longer would need memory that is handed over.
+/// Maximum text length of an entry in bytes. Longer entries would have to be passed in a memory file.
 const LONGEST: usize = 16 << 10;
-/// How often, and after what time, a journal is tried once more at the end that has lost something.
+/// Number of attempts to report losses at the end, and the interval between them.
 const LAST_TRIES: u32 = 25;
 const LAST_PAUSE: Duration = Duration::from_millis(20);
 
-/// Entries for the journal.
+/// The journal as a log destination.
 #[derive(Clone, Debug)]
 pub(super) struct Journal(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     program: Program,
-    /// What goes in front of a field's name of ours.
+    /// Prefix of our own field names.
     prefix: String,
     socket: UnixDatagram,
     path: PathBuf,
@@ -47,7 +49,8 @@ struct Inner {
 }
 
 impl Journal {
-    /// The journal, if standard error is its stream; `None` if not, or if it takes no entries.
+    /// Returns the journal if standard error is connected to it, or `None` if not or if it accepts no
+    /// entries.
     pub(super) fn of_standard_error(program: Program) -> Option<Self> {
         if !reads(io::stderr()) {
             return None;
@@ -55,17 +58,17 @@ impl Journal {
         Self::at(Path::new(SOCKET), program).ok()
     }
 
-    /// A journal whose socket has this path.
+    /// Returns the journal with this socket path.
     fn at(path: &Path, program: Program) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
-        // An empty entry is none: it only tells whether somebody takes them.
+        // An empty entry is ignored. It only checks that the journal receives entries.
         match socket.send_to(b"\n", path) {
-            // Somebody does, who has too many now.
+            // The journal exists, but its queue is full.
             Err(full) if full.kind() == io::ErrorKind::WouldBlock => {}
             sent => drop(sent?),
         }
-        // Each entry is sent by the path: a journal that is started anew has another socket there.
+        // Each entry is sent to the path, because a restarted journal has another socket there.
         let inner = Inner {
             program,
             prefix: program.prefix(),
@@ -76,13 +79,14 @@ impl Journal {
         Ok(Self(Arc::new(inner)))
     }
 
-    /// The end: what was lost since the last entry is told, if the journal takes it within half a second.
+    /// Reports the losses since the last entry at the end, if the journal accepts the report within half a
+    /// second.
     pub(super) fn finish(&self) {
         for n in 0..LAST_TRIES {
             if n > 0 {
                 std::thread::sleep(LAST_PAUSE);
             }
-            if self.tell_losses() {
+            if self.report_losses() {
                 return;
             }
         }
@@ -90,8 +94,8 @@ impl Journal {
         say(Level::WARN, &format!("entries of the log that are lost: {lost}"));
     }
 
-    /// An entry about those that are lost. False if it could not be told.
-    fn tell_losses(&self) -> bool {
+    /// Sends an entry about lost entries. Returns false if it was not accepted.
+    fn report_losses(&self) -> bool {
         let Inner { program, prefix, socket, path, lost } = &*self.0;
         let n = lost.swap(0, Ordering::Relaxed);
         if n == 0 {
@@ -106,16 +110,16 @@ impl Journal {
         ] {
             field(&mut bytes, name, &value);
         }
-        let told = socket.send_to(&bytes, path).is_ok();
-        if !told {
+        let sent = socket.send_to(&bytes, path).is_ok();
+        if !sent {
             lost.fetch_add(n, Ordering::Relaxed);
         }
-        told
+        sent
     }
 
     fn put(&self, level: Level, entry: Entry<'_>) {
         let Inner { prefix, socket, path, lost: all_lost, .. } = &*self.0;
-        // Taken by one who tells of them, and given back if that is lost, too.
+        // Take the count to report it, and return it if this entry is lost too.
         let lost = all_lost.swap(0, Ordering::Relaxed);
         let mut bytes = entry.bytes;
         if lost > 0 {
@@ -134,29 +138,30 @@ impl Journal {
     }
 }
 
-/// A line on standard error, which is the journal's stream, if that takes it without waiting; the other end may be a journal that hangs.
+/// Writes a line to standard error, which is the journal's stream, without blocking: the journal at the other
+/// end may hang.
 fn say(level: Level, text: &str) -> bool {
     let line = line(level, text);
     match rustix::net::send(io::stderr(), line.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-        // A file in the stream's place: that never waits for a reader.
+        // A file instead of the stream. Writing to it never waits for a reader.
         Err(rustix::io::Errno::NOTSOCK) => io::stderr().write_all(line.as_bytes()).is_ok(),
         sent => sent.is_ok(),
     }
 }
 
-/// An entry as the stream has it: its priority in front (sd-daemon(3)), and one line, whatever is in it: the next would be another entry, of any
-/// priority.
+/// Formats an entry for the stream: its priority in front (sd-daemon(3)), and newlines escaped. Another line
+/// would be another entry with any priority.
 fn line(level: Level, text: &str) -> String {
     format!("<{}>{}\n", priority(level), text.replace('\n', "\\n"))
 }
 
-/// True if the journal reads what is written there.
+/// True if the file is the stream that the journal reads.
 pub(super) fn reads(file: impl AsFd) -> bool {
     let Ok(stream) = std::env::var(STREAM) else { return false };
     rustix::fs::fstat(file).is_ok_and(|file| is_stream(&stream, file.st_dev, file.st_ino))
 }
 
-/// True if `JOURNAL_STREAM` names the file of that device and inode.
+/// True if `JOURNAL_STREAM` contains this device and inode.
 fn is_stream(stream: &str, device: u64, inode: u64) -> bool {
     stream.split_once(':').is_some_and(|(dev, ino)| (dev.parse(), ino.parse()) == (Ok(device), Ok(inode)))
 }
@@ -165,7 +170,7 @@ fn is_stream(stream: &str, device: u64, inode: u64) -> bool {
 fn field(bytes: &mut Vec<u8>, name: &str, value: &str) {
     bytes.extend(name.bytes());
     if value.contains('\n') {
-        // Of several lines: its length stands in front.
+        // A multi-line value, preceded by its length.
         bytes.push(b'\n');
         bytes.extend((value.len() as u64).to_le_bytes());
     } else {
@@ -175,7 +180,7 @@ fn field(bytes: &mut Vec<u8>, name: &str, value: &str) {
     bytes.push(b'\n');
 }
 
-/// A field's name as the journal has them: capitals, digits and underscores.
+/// Converts a field name to the journal's format: capitals, digits and underscores.
 fn name_of(prefix: &str, field: &str) -> String {
     prefix.chars().chain(field.chars().map(capital)).take(64).collect()
 }
@@ -187,13 +192,13 @@ fn cut(mut text: String) -> String {
     text
 }
 
-/// An entry, as far as its fields are known.
+/// An entry with the fields visited so far.
 #[derive(Default)]
 struct Entry<'p> {
     prefix: &'p str,
     bytes: Vec<u8>,
     message: String,
-    /// Fields that the text names, behind it.
+    /// Fields appended to the text.
     more: String,
 }
 
@@ -204,12 +209,12 @@ impl Visit for Entry<'_> {
 
     fn record_debug(&mut self, of: &Field, value: &dyn fmt::Debug) {
         if of.name() == "message" {
-            // A string takes all that is written.
+            // Writing to a string cannot fail.
             let _ = write!(self.message, "{value:?}");
             return;
         }
         let value = cut(format!("{value:?}"));
-        if !is_beside(of) {
+        if !is_structured(of) {
             let _ = write!(self.more, " {}={value}", of.name());
         }
         field(&mut self.bytes, &name_of(self.prefix, of.name()), &value);
@@ -264,7 +269,7 @@ mod tests {
 
     const PROGRAM: Program = Program("ipoib-fwd");
 
-    /// A socket in the journal's place.
+    /// A socket that replaces the journal.
     struct Stand {
         socket: UnixDatagram,
         path: PathBuf,
@@ -279,7 +284,7 @@ mod tests {
             Self { socket, path }
         }
 
-        /// The next entry, read as the protocol says.
+        /// Receives the next entry and parses the protocol.
         fn entry(&self) -> Option<BTreeMap<String, String>> {
             let mut bytes = vec![0; 1 << 17];
             let length = self.socket.recv(&mut bytes).ok()?;
@@ -314,7 +319,7 @@ mod tests {
 
     fn logged(stand: &Stand, log: impl FnOnce()) {
         let journal = Journal::at(&stand.path, PROGRAM).unwrap();
-        assert_eq!(stand.entry(), Some(BTreeMap::new()), "whether somebody is there");
+        assert_eq!(stand.entry(), Some(BTreeMap::new()), "the check for a receiver");
         tracing::subscriber::with_default(tracing_subscriber::registry().with(journal), log);
     }
 
@@ -355,11 +360,11 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_takes_nothing_holds_nobody_up_and_is_told_what_it_lost() {
+    fn a_blocked_journal_delays_nobody_and_later_receives_the_number_of_lost_entries() {
         let stand = Stand::new("full");
         let mut taken = 0;
         logged(&stand, || {
-            // More than any socket's queue takes (net.unix.max_dgram_qlen), and no end of it if it waited.
+            // More than any socket queue holds (net.unix.max_dgram_qlen). It would hang if it waited.
             (0..5000).for_each(|n| tracing::info!("{n}"));
             while stand.entry().is_some() {
                 taken += 1;
@@ -377,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_at_the_end_is_told_or_given_up_soon() {
+    fn losses_at_the_end_are_reported_or_soon_given_up() {
         let stand = Stand::new("end");
         let journal = Journal::at(&stand.path, PROGRAM).unwrap();
         stand.entry().unwrap();
@@ -385,11 +390,11 @@ mod tests {
         assert_eq!(stand.entry(), None, "nothing was lost");
         let log = tracing_subscriber::registry().with(journal.clone());
         tracing::subscriber::with_default(log, || (0..5000).for_each(|n| tracing::info!("{n}")));
-        // As long as nobody takes anything, it ends all the same.
+        // While the journal accepts nothing, it still returns.
         journal.finish();
         let last = std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
-                // After the first try, usually.
+                // Usually after the first try.
                 std::thread::sleep(LAST_PAUSE * 3);
                 loop {
                     match stand.entry() {
@@ -399,7 +404,7 @@ mod tests {
                     }
                 }
             });
-            // More than once if the reader had no processor for as long as one takes.
+            // More than once if the reader had no CPU for the duration of one call.
             while !reader.is_finished() {
                 journal.finish();
             }
@@ -427,14 +432,14 @@ mod tests {
     }
 
     #[test]
-    fn each_loss_is_told_once_however_many_threads_log() {
+    fn each_loss_is_reported_once_for_any_number_of_threads() {
         const EACH: u64 = 4000;
         let stand = Stand::new("threads");
-        let (mut taken, mut told) = (0, 0);
+        let (mut taken, mut lost) = (0, 0);
         let mut read = || {
             while let Some(entry) = stand.entry() {
                 taken += u64::from(entry.contains_key("MESSAGE"));
-                told += entry.get("IPOIB_FWD_LOST").map_or(0, |lost| lost.parse::<u64>().unwrap());
+                lost += entry.get("IPOIB_FWD_LOST").map_or(0, |n| n.parse::<u64>().unwrap());
             }
         };
         let journal = Journal::at(&stand.path, PROGRAM).unwrap();
@@ -449,18 +454,18 @@ mod tests {
         read();
         log(0);
         read();
-        assert_eq!(taken + told, 2 * EACH + 1);
+        assert_eq!(taken + lost, 2 * EACH + 1);
     }
 
     #[test]
-    fn a_journal_that_is_started_anew_has_the_next_entry() {
-        let old = Stand::new("anew");
+    fn a_restarted_journal_receives_the_next_entry() {
+        let old = Stand::new("restarted");
         logged(&old, || {
-            let new = Stand::new("anew");
+            let new = Stand::new("restarted");
             tracing::info!("to the new one");
             assert_eq!(new.entry().unwrap()["MESSAGE"], "to the new one");
             drop(new);
-            tracing::info!("to standard error: nobody is there");
+            tracing::info!("to standard error: there is no receiver");
         });
     }
 
@@ -512,14 +517,14 @@ mod tests {
                     take();
                 }
                 tracing::warn!("another");
-                // One segment's flood hides nothing of another's.
+                // The flood of one segment does not hide entries of another.
                 for n in 0..limit::MOST + 2 {
                     for segment in ["one", "two"].iter().take(if n <= limit::MOST { 1 } else { 2 }) {
                         tracing::info!(segment, "{segment}: down");
                     }
                     take();
                 }
-                // What was asked for comes.
+                // Requested debug entries are not limited.
                 for n in 0..2 * limit::MOST {
                     tracing::debug!("debug {n}");
                     take();

@@ -1,5 +1,6 @@
-//! The log of a program: lines on standard error, as many as was asked for; entries with fields, where standard error is the journal's.
-//! Neither a sender that fills it nor a journal or reader that takes nothing holds the program up.
+//! The log of a program: lines on standard error at the configured level, or entries with fields if standard
+//! error is connected to the journal. The program is never blocked by a flood of entries, or by a journal or
+//! reader that does not read.
 #![forbid(unsafe_code)]
 
 mod journal;
@@ -26,18 +27,19 @@ use tracing_subscriber::{EnvFilter, Registry};
 use journal::Journal;
 use limit::Limit;
 
-/// True if the journal reads what is written there: lines may have a priority in front, as sd-daemon(3) has them.
+/// True if the journal reads this file. Lines may then start with a priority, as in sd-daemon(3).
 #[must_use]
 pub fn is_journal(file: impl AsFd) -> bool {
     journal::reads(file)
 }
 
-/// A text for the journal: each of its lines an error.
+/// Formats a text for the journal, with error priority for each line.
 fn with_error_priority(text: &str) -> String {
     text.lines().map(|line| format!("<3>{line}\n")).collect()
 }
 
-/// What a program ends with: the error and its causes, on one line each. Many an error's text has its cause in it, which is not told twice.
+/// Formats the error with which a program exits, and its causes, on one line each. A cause that is already
+/// part of an error's text is not repeated.
 #[must_use]
 pub fn failure(program: &str, error: &dyn Error) -> String {
     let mut said = format!("{program}: {error}\n");
@@ -49,44 +51,49 @@ pub fn failure(program: &str, error: &dyn Error) -> String {
     said
 }
 
-/// Tells on standard error what a program ends with.
+/// Writes the error with which a program exits to standard error.
 pub fn tell_failure(program: &str, error: &dyn Error) {
     let text = failure(program, error);
     let text = if is_journal(std::io::stderr()) { with_error_priority(&text) } else { text };
-    // Nobody reads it: then there is nobody to tell, and the exit code stays the program's.
+    // An error cannot be reported, and the exit code stays the program's.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// What a program calls itself.
+/// Name of a program.
 #[derive(Clone, Copy, Debug)]
 struct Program(&'static str);
 
 impl Program {
-    /// In names of variables and fields: capitals, digits and underscores, and one behind it.
+    /// Returns the prefix of variables and fields: capitals, digits and underscores, with an underscore at
+    /// the end.
     fn prefix(self) -> String {
         self.0.chars().map(capital).chain(['_']).collect()
     }
 
-    /// The environment's filter, which goes before what was configured.
+    /// Returns the environment variable with a filter, which overrides the configured level.
     fn variable(self) -> String {
         self.prefix() + "LOG"
     }
 }
 
-/// As names of variables and the journal's fields have it.
+/// Converts a character for names of variables and journal fields.
 const fn capital(letter: char) -> char {
     if letter.is_ascii_alphanumeric() { letter.to_ascii_uppercase() } else { '_' }
 }
 
-/// Words for how much is logged, in the environment.
+/// Level names in the environment variable.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// The filter that the environment gives. An error says what is wrong with it, and what to write: then the configured level
-/// counts, since a filter that nothing passes would hide that very error.
+/// Parses the filter from the environment.
+///
+/// # Errors
+///
+/// An error describes the problem and the valid format. The configured level then applies, because a filter
+/// that passes nothing would hide that very error.
 fn filter_of(variable: &str, given: &str) -> Result<EnvFilter, String> {
     let wrong = |why: &str| {
         format!(
-            "{variable}=\"{}\" {why}, so that the configured level counts; write LEVEL,MODULE=LEVEL,... with {}, or leave it unset",
+            "{variable}=\"{}\" {why}, so the configured level applies; set it to LEVEL,MODULE=LEVEL,... with {}, or unset it",
             given.escape_debug(),
             LEVELS.join(", ")
         )
@@ -100,10 +107,10 @@ fn filter_of(variable: &str, given: &str) -> Result<EnvFilter, String> {
         match part.rsplit_once('=') {
             Some((_, level)) if is_level(level) => {}
             None if is_level(part) => has_level = true,
-            _ => return Err(wrong(&format!("has `{}`, which gives no level", part.escape_debug()))),
+            _ => return Err(wrong(&format!("has `{}`, which contains no level", part.escape_debug()))),
         }
     }
-    // Modules that are not named log as they do by default.
+    // Other modules log at the default level.
     let all = if has_level { given.to_owned() } else { format!("{},{given}", LogLevel::Info) };
     EnvFilter::try_new(all).map_err(|error| wrong(&format!("cannot be read ({error})")))
 }
@@ -112,31 +119,32 @@ fn filter_of(variable: &str, given: &str) -> Result<EnvFilter, String> {
 #[derive(Clone, Debug)]
 pub struct Log {
     program: Program,
-    /// `None` if the environment says how much is logged.
+    /// `None` if the environment sets the levels.
     filter: Option<Handle<EnvFilter, Registry>>,
     journal: Option<Journal>,
-    /// Where lines go if there is no journal.
+    /// Destination of lines without a journal.
     stream: Option<Stream>,
     limit: Limit,
 }
 
-/// True for a field that stands beside the text, for programs: the text says the same.
-fn is_beside(field: &Field) -> bool {
+/// True for a structured field: it is stored separately for programs, and the text contains the same
+/// information.
+fn is_structured(field: &Field) -> bool {
     matches!(field.name(), "segment" | "event")
 }
 
-/// A field in a line.
+/// Appends a field to a line.
 fn write_field(line: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
     match field.name() {
-        _ if is_beside(field) => Ok(()),
+        _ if is_structured(field) => Ok(()),
         "message" => write!(line, "{value:?}{}", limit::note()),
         name => write!(line, " {name}={value:?}"),
     }
 }
 
 impl Log {
-    /// Starts it, once a process: `PROGRAM_LOG` in the environment (`IPOIB_FWD_LOG`) says how much, or else the default level until one is
-    /// [set](Self::set).
+    /// Starts the log, once per process. The environment variable `PROGRAM_LOG` (`IPOIB_FWD_LOG`) sets the
+    /// levels. Without it the default level applies until one is [set](Self::set).
     #[must_use]
     pub fn start(program: &'static str) -> Self {
         let program = Program(program);
@@ -168,7 +176,7 @@ impl Log {
         Self { program, filter: configurable.then_some(handle), journal, stream, limit }
     }
 
-    /// One that is not the process's: nothing is logged by it.
+    /// Returns a log that is not the process's and logs nothing.
     #[must_use]
     pub fn silent() -> Self {
         Self {
@@ -180,8 +188,8 @@ impl Log {
         }
     }
 
-    /// The program ends: how many entries were held back or lost, of which nothing was said yet; with a
-    /// journal or reader that takes nothing this takes half a second at most.
+    /// Reports the number of suppressed or lost entries that have not been reported, when the program exits.
+    /// It takes at most half a second if the journal or reader does not read.
     pub fn finish(&self) {
         let held_back = self.limit.take_held_back();
         if held_back > 0 {
@@ -197,20 +205,20 @@ impl Log {
         }
     }
 
-    /// Logs as much as `level` from now on, and of single modules as much as these say, unless the environment says how much.
+    /// Sets the log level and the levels of single modules, unless the environment sets them.
     pub fn set(&self, level: LogLevel, modules: &Modules) {
         if self.filter.is_some()
             && let Err(e) = self.try_set(level, modules)
         {
-            tracing::warn!("the log level stays: {e}");
+            tracing::warn!("the log level does not change: {e}");
         }
     }
 
-    /// The same for who wants to know whether it is so. An error says why not.
+    /// Like [`Self::set`], but returns the reason if the levels cannot be set.
     pub fn try_set(&self, level: LogLevel, modules: &Modules) -> Result<(), String> {
         let Some(filter) = &self.filter else {
             return Err(format!(
-                "{} in the environment of {} says what is logged; start it without",
+                "{} in the environment of {} sets the log levels; start it without this variable",
                 self.program.variable(),
                 self.program.0
             ));
@@ -235,7 +243,7 @@ mod tests {
         assert!(tracing::enabled!(tracing::Level::DEBUG));
         log.set(LogLevel::Error, &Modules::default());
         assert!(tracing::enabled!(tracing::Level::ERROR) && !tracing::enabled!(tracing::Level::WARN));
-        // One module says more than the others.
+        // One module logs more than the others.
         set(LogLevel::Warn, "endpoint=debug");
         assert!(tracing::enabled!(target: "endpoint::control", tracing::Level::DEBUG));
         assert!(!tracing::enabled!(target: "ipoib_fwd::gateway", tracing::Level::INFO));
@@ -251,14 +259,14 @@ mod tests {
         {
             assert!(filter_of("P_LOG", good).is_ok(), "{good}");
         }
-        // What is not named is logged as by default.
+        // Other modules log at the default level.
         assert!(filter_of("P_LOG", "endpoint=debug").unwrap().to_string().contains("info"));
         for bad in
             ["", " ", "infoo", "debug,", "endpoint=loud", "info;debug", "1", "endpoint", "=", "\x1b[2J"]
         {
             let why = filter_of("P_LOG", bad).unwrap_err();
             assert!(
-                why.starts_with("P_LOG=\"") && why.contains("the configured level counts; write"),
+                why.starts_with("P_LOG=\"") && why.contains("the configured level applies; set it to"),
                 "{why}"
             );
             assert!(!why.contains('\x1b'), "{why}");
@@ -266,30 +274,30 @@ mod tests {
     }
 
     #[test]
-    fn each_cause_of_an_end_is_told_once() {
+    fn each_cause_of_an_exit_is_reported_once() {
         use std::io;
 
         #[derive(Debug)]
-        struct Told(&'static str, Option<io::Error>);
-        impl fmt::Display for Told {
+        struct Failing(&'static str, Option<io::Error>);
+        impl fmt::Display for Failing {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(self.0)
             }
         }
-        impl Error for Told {
+        impl Error for Failing {
             fn source(&self) -> Option<&(dyn Error + 'static)> {
                 self.1.as_ref().map(|cause| cause as _)
             }
         }
         let cause = || Some(io::Error::other("no disk"));
-        assert_eq!(failure("p", &Told("it fails", cause())), "p: it fails\n  because: no disk\n");
-        assert_eq!(failure("p", &Told("it fails: no disk", cause())), "p: it fails: no disk\n");
-        assert_eq!(failure("p", &Told("it fails", None)), "p: it fails\n");
+        assert_eq!(failure("p", &Failing("it fails", cause())), "p: it fails\n  because: no disk\n");
+        assert_eq!(failure("p", &Failing("it fails: no disk", cause())), "p: it fails: no disk\n");
+        assert_eq!(failure("p", &Failing("it fails", None)), "p: it fails\n");
     }
 
     #[test]
     fn a_log_that_the_environment_rules_says_so() {
         let why = Log::silent().try_set(LogLevel::Info, &Modules::default()).unwrap_err();
-        assert!(why.contains("SILENT_LOG") && why.contains("start it without"), "{why}");
+        assert!(why.contains("SILENT_LOG") && why.contains("start it without this variable"), "{why}");
     }
 }

@@ -1,7 +1,9 @@
-//! How often the same is logged: who can make it happen again and again, a host on a wire for instance, fills neither disk nor journal.
+//! Rate limit of log entries, so that repeated events, for example caused by a host on the network, do not
+//! fill the disk or the journal.
 //!
-//! Of each place in the code, and each segment of which it tells, so many entries are let through in a spell; the last of them says that others
-//! are held back, and the first one after them how many. What is logged at `debug` or `trace` was asked for, and all of it comes.
+//! For each call site, and each segment that it refers to, the limit admits a number of entries per period.
+//! The last one says that others are suppressed, and the first one after the period says how many were.
+//! Entries at `debug` or `trace` were requested and are not limited.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -16,18 +18,18 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Entries of a place that are let through in a spell.
+/// Number of admitted entries of a call site per period.
 pub(super) const MOST: u32 = 200;
 const SPELL: Duration = Duration::from_secs(10);
 
-/// What an entry that is let through says of others of its place.
+/// Note of an admitted entry about others of its call site.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) enum Note {
     #[default]
     Nothing,
-    /// It is the last one of its spell.
+    /// It is the last one of its period.
     Last,
-    /// So many before it were held back.
+    /// Number of suppressed entries before it.
     HeldBack(u64),
 }
 
@@ -42,16 +44,16 @@ impl fmt::Display for Note {
 }
 
 thread_local! {
-    /// Of the entry that this thread has under way: it is let through and written in one call.
+    /// Note for this thread's current entry, which is admitted and written in one call.
     static NOTE: Cell<Note> = const { Cell::new(Note::Nothing) };
 }
 
-/// What the entry under way is to say; once.
+/// Takes the note for the current entry.
 pub(super) fn note() -> Note {
     NOTE.take()
 }
 
-/// A place's spell.
+/// The period of a call site.
 #[derive(Debug)]
 struct Spell {
     since: Instant,
@@ -60,7 +62,7 @@ struct Spell {
 }
 
 impl Spell {
-    /// What the next entry says, if it is let through.
+    /// Returns the note of the next entry, if it is admitted.
     fn next(&mut self, now: Instant) -> Option<Note> {
         if now.saturating_duration_since(self.since) >= SPELL {
             let held_back = std::mem::take(&mut self.held_back);
@@ -76,13 +78,14 @@ impl Spell {
     }
 }
 
-/// Most spells that are kept: more places and segments than there are. What has none shares that of its place.
+/// Maximum number of tracked periods, more than call sites and segments combined. Others share the one of
+/// their call site.
 const MOST_SPELLS: usize = 1 << 14;
 
-/// A place in the code, and what it tells of: a number of the segment's name, 0 for what is of none.
+/// A call site, and a hash of the segment's name; 0 without a segment.
 type Kind = (Identifier, u64);
 
-/// The segment that an entry is of.
+/// Finds the segment of an entry.
 struct About<'h> {
     hasher: &'h RandomState,
     segment: u64,
@@ -102,7 +105,7 @@ impl Visit for About<'_> {
     }
 }
 
-/// Holds back what is too often.
+/// The rate limit.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Limit {
     spells: Arc<Mutex<HashMap<Kind, Spell>>>,
@@ -117,7 +120,7 @@ impl Limit {
         spells.entry(kind).or_insert(Spell { since: now, passed: 0, held_back: 0 }).next(now)
     }
 
-    /// How many are held back of which nothing was said yet; from now on they are.
+    /// Returns the number of suppressed entries that have not been reported, and marks them as reported.
     pub(super) fn take_held_back(&self) -> u64 {
         let mut spells = self.spells.lock().unwrap_or_else(PoisonError::into_inner);
         spells.values_mut().map(|spell| std::mem::take(&mut spell.held_back)).sum()
@@ -154,10 +157,10 @@ mod tests {
         assert!((0..1000).all(|_| spell.next(late).is_none()));
         let next = begin + SPELL;
         assert_eq!(spell.next(next), Some(Note::HeldBack(1000)));
-        // A spell of its own, which says nothing twice, and a clock that stands still or goes back holds nothing up.
+        // A separate period repeats no notes, and a clock that stops or goes backwards suppresses nothing.
         let passed = (0..2 * MOST).filter_map(|_| spell.next(begin)).collect::<Vec<_>>();
         assert_eq!((passed.len() as u32, passed.last()), (MOST - 1, Some(&Note::Last)));
-        // After a quiet spell nothing is said.
+        // After a period without suppression there is no note.
         let mut quiet = Spell { since: begin, passed: 0, held_back: 0 };
         assert_eq!(
             (quiet.next(begin), quiet.next(begin + 2 * SPELL)),

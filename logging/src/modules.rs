@@ -1,25 +1,26 @@
-//! How much single modules log.
+//! Log levels of single modules.
 
 use std::fmt;
 use std::str::FromStr;
 
 use config::LogLevel;
 
-/// Modules that may be named.
+/// Maximum number of modules.
 const MOST: usize = 16;
 
-/// A few modules with a level each, `MODULE=LEVEL,…`, and nothing else of what filters can be told; none: all log as much as the others.
+/// A few modules with a level each, `MODULE=LEVEL,…`. Other filter syntax is not accepted. Without any, all
+/// modules log at the same level.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Modules(String);
 
 impl Modules {
-    /// What it may be, for whoever wrote something else.
+    /// Describes the valid format.
     #[must_use]
     pub fn may_be() -> String {
-        format!("MODULE=LEVEL,... with {}, off or trace; empty: as log says", LogLevel::WORDS.join(", "))
+        format!("MODULE=LEVEL,... with {}, off or trace; empty: the level in log", LogLevel::WORDS.join(", "))
     }
 
-    /// As it is written.
+    /// Returns the text as written.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -47,7 +48,7 @@ impl FromStr for Modules {
         if text.is_empty() || (text.split(',').count() <= MOST && text.split(',').all(one)) {
             Ok(Self(text.to_owned()))
         } else {
-            Err(format!("`{}` is no filter: it may be {}", text.escape_debug(), Self::may_be()))
+            Err(format!("`{}` is not a valid filter: use {}", text.escape_debug(), Self::may_be()))
         }
     }
 }
@@ -63,7 +64,7 @@ mod tests {
         }
         let many = vec!["a=info"; MOST + 1].join(",");
         for bad in ["debug", "[x{y=(a*)*}]=debug", "a:b=debug", "::=debug", "a=debug,", "a=loud", &many] {
-            assert!(bad.parse::<Modules>().unwrap_err().contains("it may be"), "{bad}");
+            assert!(bad.parse::<Modules>().unwrap_err().contains("is not a valid filter"), "{bad}");
         }
         assert!("\x1b[2J".parse::<Modules>().unwrap_err().contains("\\u{1b}"));
     }

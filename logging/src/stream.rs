@@ -1,8 +1,8 @@
-//! A standard stream that is written without waiting.
+//! A standard stream that is written without blocking.
 //!
-//! A pipe that nobody reads, a terminal that is stopped and a socket that is full take no more bytes. A line
-//! that such a stream does not take at once is lost and counted, and the next line that it takes is preceded
-//! by the number. The stream's own flags stay as they are: other processes may share them.
+//! A pipe without a reader, a stopped terminal and a full socket accept no more bytes. A line that such a
+//! stream does not accept immediately is lost and counted. The next accepted line is preceded by the number
+//! of lost ones. The stream's own flags are not changed, because other processes may share them.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write};
@@ -20,7 +20,7 @@ use tracing_subscriber::fmt::MakeWriter;
 /// Attempts to report losses at the end, and the pause between them.
 const LAST_TRIES: u32 = 25;
 const LAST_PAUSE: Duration = Duration::from_millis(20);
-/// Bytes that a pipe takes at once when it reports room (pipe(7)).
+/// Number of bytes that a pipe accepts when it reports room (pipe(7)).
 const PIPE_BUF: usize = 4096;
 
 /// One of the process's standard streams.
@@ -39,16 +39,16 @@ impl Standard {
     }
 }
 
-/// How a stream is written without waiting.
+/// Method of writing a stream without blocking.
 #[derive(Debug)]
 enum Method {
-    /// A file, or a device that takes everything: a write waits for no reader.
+    /// A file, or a device that accepts everything: a write never waits for a reader.
     Direct,
-    /// A socket: each send has its own flag.
+    /// A socket: each send has a flag of its own.
     Socket,
-    /// A pipe or terminal, opened once more with flags of its own.
+    /// A pipe or terminal, opened again with separate flags.
     NonBlocking(File),
-    /// One that could not be opened again: it is asked for room before each write.
+    /// A stream that could not be opened again: it is polled for room before each write.
     Polled,
 }
 
@@ -71,7 +71,7 @@ impl Method {
         again.map_or(Self::Polled, Self::NonBlocking)
     }
 
-    /// Writes the bytes that the stream takes at once, and returns their number.
+    /// Writes the bytes that the stream accepts immediately. Returns their number.
     fn write(&self, stream: BorrowedFd<'_>, bytes: &[u8]) -> usize {
         let mut written = 0;
         while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
@@ -101,11 +101,11 @@ fn has_room(stream: BorrowedFd<'_>) -> bool {
     poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// What a stream has not taken.
+/// Lost output of a stream.
 #[derive(Default, Debug)]
 struct Losses {
     lines: u64,
-    /// The last line was taken in part.
+    /// True if the last line was accepted only in part.
     torn: bool,
 }
 
@@ -117,20 +117,20 @@ pub struct Stream(Arc<Inner>);
 struct Inner {
     stream: Standard,
     method: Method,
-    /// What one line is, for the report of losses.
+    /// Description of a line for the report of losses.
     lines: &'static str,
     losses: Mutex<Losses>,
 }
 
 impl Stream {
-    /// Standard output. `lines` says what is written there, for the report of
-    /// losses: "`lines` that are lost: 3".
+    /// Returns standard output. `lines` describes its lines for the report of losses: "`lines` that are lost:
+    /// 3".
     #[must_use]
     pub fn stdout(lines: &'static str) -> Self {
         Self::new(Standard::Output, lines)
     }
 
-    /// Standard error.
+    /// Returns standard error.
     #[must_use]
     pub fn stderr(lines: &'static str) -> Self {
         Self::new(Standard::Error, lines)
@@ -141,14 +141,14 @@ impl Stream {
         Self(Arc::new(Inner { stream, method, lines, losses: Mutex::default() }))
     }
 
-    /// Writes a line, which ends with a newline. False if the stream does not
-    /// take it at once: then it is lost.
+    /// Writes a line, which ends with a newline. Returns false if the stream does not accept it immediately;
+    /// it is then lost.
     pub fn put(&self, line: &str) -> bool {
         self.0.stream.with(|stream| self.0.put(stream, line.as_bytes()))
     }
 
-    /// The program ends: reports the losses that no line has reported yet, if the stream
-    /// takes that within half a second.
+    /// Reports the remaining losses when the program exits, if the stream accepts the report within half a
+    /// second.
     pub fn finish(&self) {
         for n in 0..LAST_TRIES {
             if n > 0 {
@@ -189,7 +189,7 @@ impl Inner {
 }
 
 impl Write for &Stream {
-    /// Never fails: what is lost is counted.
+    /// Never fails: losses are counted.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.put(&String::from_utf8_lossy(bytes));
         Ok(bytes.len())
@@ -219,7 +219,7 @@ mod tests {
         Inner { stream: Standard::Error, method, lines: "entries", losses: Mutex::default() }
     }
 
-    /// All that can be read now.
+    /// Returns everything that can be read now.
     fn drain(mut from: impl io::Read) -> String {
         let (mut all, mut some) = (Vec::new(), [0; 4096]);
         while let Ok(n @ 1..) = from.read(&mut some) {
@@ -228,8 +228,8 @@ mod tests {
         String::from_utf8(all).unwrap()
     }
 
-    /// Nobody reads for a while: nothing waits, each line is whole or counted, and the
-    /// next one says how many are not.
+    /// Nobody reads for a while: no write blocks, each line is complete or counted, and the next one contains
+    /// the number of lost lines.
     fn nobody_reads(writer: &OwnedFd, reader: impl io::Read + Copy, method: Method) {
         const LINES: usize = 20_000;
         let inner = over(method);
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(drain(reader), "one more\n");
     }
 
-    /// A pipe whose reader does not wait, and whose writer's own description would.
+    /// Returns a pipe with a nonblocking reader, and a writer whose own description would block.
     fn pipe() -> (io::PipeReader, OwnedFd) {
         let (reader, writer) = io::pipe().unwrap();
         rustix::fs::fcntl_setfl(&reader, OFlags::NONBLOCK).unwrap();
@@ -262,12 +262,12 @@ mod tests {
         nobody_reads(&writer, &reader, method);
         let (reader, writer) = pipe();
         nobody_reads(&writer, &reader, Method::Polled);
-        // Other processes share the description that the program was given.
+        // Other processes share the program's description.
         assert!(!rustix::fs::fcntl_getfl(&writer).unwrap().contains(OFlags::NONBLOCK));
     }
 
     #[test]
-    fn a_socket_that_nobody_reads_holds_nobody_up() {
+    fn a_socket_without_a_reader_does_not_block() {
         let (reader, writer) = UnixStream::pair().unwrap();
         reader.set_nonblocking(true).unwrap();
         let writer = OwnedFd::from(writer);

@@ -1,10 +1,12 @@
-//! Binds the system's libdpdk: flags by pkg-config, declarations by bindgen, inline functions through a C shim.
+//! Binds the system's libdpdk: flags from pkg-config, declarations from bindgen, inline functions through a C
+//! shim.
 
 use std::error::Error;
 use std::path::PathBuf;
 
-/// The libraries that the bound functions live in. Drivers (PMDs, buses, mempool handlers) are not among them, but for that of bonds,
-/// which has functions of its own: EAL sees that it is linked dynamically and loads every driver of its plugin directory itself.
+/// Libraries with the bound functions. They exclude drivers (PMDs, buses, mempool handlers), except the
+/// bonding driver, which has functions of its own. EAL sees that it is linked dynamically and loads all
+/// drivers in its plugin directory itself.
 const LIBS: [&str; 7] =
     ["rte_eal", "rte_ethdev", "rte_mbuf", "rte_mempool", "rte_ring", "rte_net", "rte_net_bond"];
 
@@ -21,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 "libdpdk 22.11 or newer was not found: run scripts/setup (as root), which installs it\n{e}"
             )
         })?;
-    // pkg_config sorts flags into fields and drops the ones that it does not know (-include, -march): ask again raw.
+    // The pkg_config crate drops flags that it does not know (-include, -march), so run the program again.
     let program = std::env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
     let cflags = std::process::Command::new(program).args(["--cflags", "libdpdk"]).output()?;
     let cflags = String::from_utf8(cflags.stdout)?;
@@ -37,8 +39,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         shim.flag(flag);
     }
     shim.compile("dpdk_shim");
-    // After the shim: it is the shim that needs them, and the linker reads from left to right.
-    // EAL's log is a library of its own from 23.11 on.
+    // After the shim, which needs these libraries: the linker reads from left to right. EAL's log is a
+    // separate library since 23.11.
     let log = dpdk.libs.iter().any(|lib| lib == "rte_log").then_some("rte_log");
     for lib in LIBS.into_iter().chain(log) {
         println!("cargo:rustc-link-lib=dylib={lib}");

@@ -1,8 +1,9 @@
-//! A layer-2 forwarder: each frame that comes in by one of two Ethernet ports leaves by the other one, unchanged.
+//! A layer-2 forwarder: a frame received on one of two Ethernet ports is sent on the other one, unchanged.
 //!
-//! It shows the parts of a DPDK application: the environment abstraction layer (EAL) with its arguments, a pool of packet
-//! buffers, ports with one queue pair for each worker lcore, and workers that poll in bursts. Frames are not copied: an [`Mbuf`]
-//! moves from the receive burst to the transmit burst, and the driver frees it when it is sent.
+//! It shows the parts of a DPDK application: the environment abstraction layer (EAL) with its arguments, a
+//! pool of packet buffers, ports with one queue pair for each worker lcore, and workers that poll in bursts.
+//! Frames are not copied: an [`Mbuf`] moves from the receive burst to the transmit burst, and the driver
+//! frees it when it is sent.
 //!
 //! ```text
 //! cargo run --release -p pmd --example forward -- EAL-ARGUMENTS -- PORT PORT [FRAMES]
@@ -11,8 +12,8 @@
 //!     -- net_af_packet0 net_af_packet1
 //! ```
 //!
-//! `-l 0,1` is one control lcore and one worker. It ends after FRAMES frames of each worker, if given, or when its input ends
-//! (Ctrl-D), and prints what the ports counted.
+//! `-l 0,1` means one control lcore and one worker. The program exits after FRAMES frames of each worker, if
+//! given, or at the end of its input (Ctrl-D). It then prints the port counters.
 //!
 //! [`Mbuf`]: pmd::mem::Mbuf
 #![allow(clippy::print_stdout, reason = "an example")]
@@ -30,16 +31,16 @@ const USAGE: &str = "usage: forward EAL-ARGUMENTS -- PORT PORT [FRAMES]";
 /// Receive and transmit descriptors of a queue.
 const DESCRIPTORS: u16 = 1024;
 
-/// What a worker has done.
+/// A worker's result.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
-    /// Frames that the other port took.
+    /// Frames that the other port accepted.
     forwarded: u64,
-    /// Frames that it did not take: its queue was full.
+    /// Frames dropped because the other port's queue was full.
     dropped: u64,
 }
 
-/// One queue of each port, which no other thread uses.
+/// One queue of each port, used only by this thread.
 struct Worker {
     queues: [EthQueue; 2],
     bursts: [Burst; 2],
@@ -47,7 +48,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// Forwards until a stop is requested or the wanted number of frames was forwarded.
+    /// Forwards until a stop is requested or the requested number of frames was forwarded.
     fn run(mut self, stop: &AtomicBool, wanted: Option<u64>) -> Tally {
         while !stop.load(Ordering::Relaxed) && wanted.is_none_or(|wanted| self.tally.forwarded < wanted) {
             self.turn();
@@ -55,7 +56,7 @@ impl Worker {
         self.tally
     }
 
-    /// One burst in each direction.
+    /// Forwards one burst in each direction.
     fn turn(&mut self) {
         let [one, other] = &mut self.queues;
         for ((from, to), burst) in [(0, 1), (1, 0)].into_iter().zip(&mut self.bursts) {
@@ -65,14 +66,15 @@ impl Worker {
                 continue;
             }
             self.tally.forwarded += transmit.tx_burst(burst) as u64;
-            // What is left in the burst found no descriptor. It is dropped, as any switch does, and its buffers go back to the pool.
+            // Drop the frames for which there was no descriptor, as a switch would. Their buffers return to
+            // the pool.
             self.tally.dropped += burst.len() as u64;
             burst.clear();
         }
     }
 }
 
-/// The program's own arguments, which stand behind EAL's.
+/// The program's own arguments, after EAL's.
 struct Options {
     ports: [String; 2],
     frames: Option<u64>,
@@ -99,7 +101,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let lcores = eal.worker_lcores();
     let workers = u16::try_from(lcores.len())?;
     if workers == 0 {
-        return Err("no worker lcore: name two at least, as -l 0,1".into());
+        return Err("no worker lcore: specify at least two lcores, such as -l 0,1".into());
     }
     // Both queues of each port and worker may be full at the same time.
     let count = 4 * u32::from(DESCRIPTORS) * u32::from(workers) + 1024;
@@ -125,7 +127,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         jobs.push(eal.launch(lcore, move || worker.run(&stop, options.frames))?);
     }
     if options.frames.is_none() {
-        println!("forwarding between {} and {}; Ctrl-D ends it", one.name(), other.name());
+        println!("forwarding between {} and {}; press Ctrl-D to stop", one.name(), other.name());
         std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
         stop.store(true, Ordering::Relaxed);
     }

@@ -1,8 +1,8 @@
-//! The software ConnectX as a library: two devices in this process, a cable between them, a datagram
-//! queue pair on each, and one send.
+//! The software ConnectX as a library: two devices in this process, a cable between them, a datagram queue
+//! pair on each, and one send.
 //!
-//! Nothing here needs hardware, privileges or a running fabric. With an adapter, [`pmd::verbs`] takes the
-//! place of [`SoftHca`]; the calls of the traits [`Control`], [`Backend`] and [`Queues`] stay the same.
+//! It needs no hardware, privileges or running fabric. For an adapter, replace [`SoftHca`] with
+//! [`pmd::verbs`]; the calls of the traits [`Control`], [`Backend`] and [`Queues`] stay the same.
 //!
 //! ```text
 //! cargo run -p pmd --example send -- "a message"
@@ -27,7 +27,7 @@ const WORKER: QueuesId = QueuesId(0);
 const UD: UdSlot = UdSlot(0);
 const QKEY: QKey = QKey(0x0b1b);
 
-/// A device with the queues of one worker, and in them one datagram queue pair.
+/// A device with the queues of one worker and one datagram queue pair.
 struct Node {
     hca: SoftHca,
     queues: <SoftHca as Backend>::Queues,
@@ -44,11 +44,11 @@ impl Node {
             gid_table: 16,
             seed: number,
         })?;
-        // As a subnet manager would: a LID and an MTU for the port, which is active then.
+        // Done by a subnet manager on a real fabric: assign a LID and an MTU, which makes the port active.
         hca.set_cable(PORT, Some(cable))?;
         hca.engine().lock().activate(PORT, Lid(1 + number as u16), Mtu::B4096)?;
 
-        // Buffers are registered before they are posted.
+        // Buffers must be registered before they are posted.
         hca.register_pool(pool)?;
         let mut queues = hca.create_queues(
             &QueuesConfig {
@@ -82,7 +82,7 @@ impl Node {
         Ok(Self { hca, queues, qpn })
     }
 
-    /// One iteration of a worker's loop; returns a message that has arrived.
+    /// Runs one iteration of a worker's loop. Returns a received message.
     fn turn(&mut self) -> Option<Vec<u8>> {
         self.queues.turn();
         self.queues.ring();

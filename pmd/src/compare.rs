@@ -1,6 +1,6 @@
-//! Comparing several words at once.
+//! Comparison of several integers at once.
 
-/// Which of eight words are equal to `word`: a bit for each, that of the first one lowest.
+/// Compares eight integers with `word`. Bit `i` of the result is set if `words[i]` is equal.
 #[inline(always)]
 #[must_use]
 pub fn equal(words: &[u32; 8], word: u32) -> u32 {

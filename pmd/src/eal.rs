@@ -1,7 +1,8 @@
-//! The safe face of EAL, DPDK's environment: start, lcores, the time-stamp counter.
+//! Safe interface to EAL, DPDK's environment abstraction layer: initialization, lcores and the time-stamp
+//! counter.
 //!
-//! EAL's arguments reach it unchanged. It pins the calling thread to the main lcore's CPU; a program whose main thread shall
-//! roam says `--lcores '0@(0-1)'` with the CPUs that it may use.
+//! Arguments are passed to EAL unchanged. EAL pins the calling thread to the main lcore's CPU. To let the
+//! main thread move between CPUs, pass `--lcores '0@(0-1)'` with the allowed CPUs.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,22 +18,22 @@ mod life;
 
 pub(crate) use life::Hold;
 
-/// Why EAL did not start, or an lcore not work.
+/// Reason why EAL did not start or an lcore could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum EalError {
-    /// EAL runs already; it can be started once in a process.
+    /// EAL was started before. It can start only once per process.
     #[error("EAL can be started once in a process, and has been")]
     Twice,
-    /// An argument has a NUL byte.
+    /// An argument contains a NUL byte.
     #[error("EAL argument {0:?} has a NUL byte")]
     Argument(String),
-    /// No hugepages are free, and no argument asks for ordinary ones.
+    /// No hugepages are free, and the arguments do not request normal pages.
     #[error(
         "no hugepages are free: reserve some with `echo 512 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages` \
          (or `scripts/setup --hugepages 512`), or do without them: --no-huge -m 512"
     )]
     NoHugepages,
-    /// Hugepages are there but no file system to make files in.
+    /// Hugepages are reserved, but no hugetlbfs is mounted.
     #[error(
         "hugepages are reserved but no hugetlbfs is mounted: give EAL --in-memory, or \
          `mkdir -p /dev/hugepages && mount -t hugetlbfs nodev /dev/hugepages`"
@@ -57,37 +58,37 @@ pub enum EalError {
         /// Drivers of software devices that are installed.
         drivers: String,
     },
-    /// `--proc-type` asks for a secondary process, or would make one where a primary runs.
+    /// `--proc-type` requests a secondary process, or would create one because a primary is running.
     #[error(
         "--proc-type {0}: this program cannot run as a secondary EAL process: queues and buffers belong to the process that made them. Leave \
          --proc-type out, and give another running DPDK program another --file-prefix"
     )]
     Secondary(String),
-    /// EAL refused; it has printed why.
+    /// EAL failed to start and has printed the reason.
     #[error(
         "EAL did not start: {reason}. Its own lines above name the cause. Common ones: -l, -c or --lcores name CPUs that \
          this machine does not have ({cpus}); another DPDK process has the same --file-prefix; too few hugepages are free"
     )]
     Refused {
-        /// EAL's word for it.
+        /// EAL's error text.
         reason: String,
         /// The CPUs that are online.
         cpus: String,
     },
-    /// There is no such lcore, or it is at work.
+    /// The lcore does not exist or is busy.
     #[error("lcore {lcore}: {reason}")]
     Launch {
         /// The lcore.
         lcore: LcoreId,
-        /// EAL's word for it.
+        /// EAL's error text.
         reason: String,
     },
-    /// What ran on an lcore panicked.
+    /// The function on an lcore panicked.
     #[error("the worker on lcore {0} panicked")]
     Panicked(LcoreId),
 }
 
-/// Number of an lcore: a thread that EAL made and pinned.
+/// Number of an lcore, a thread that EAL created and pinned.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LcoreId(pub u32);
 
@@ -97,22 +98,24 @@ impl std::fmt::Display for LcoreId {
     }
 }
 
-/// EAL, started. Dropping it ends it, unless a pool, a port or a job still needs its memory: then that stays until the
-/// process ends.
+/// A started EAL. Dropping it cleans EAL up, unless a pool, a port or a job still needs its memory. In that
+/// case the memory stays until the process exits.
 #[derive(Debug)]
 pub struct Eal(());
 
-/// EAL was started for tests by a thread that has ended: nobody is the main lcore.
+/// EAL was started for tests by a thread that has exited, so that no thread is the main lcore.
 static NO_MAIN: AtomicBool = AtomicBool::new(false);
 
-/// EAL's arguments, which it keeps pointers into: here, so that no leak checker takes them for lost.
+/// EAL's arguments. EAL keeps pointers into them; this static keeps leak checkers from reporting them.
 static ARGUMENTS: AtomicPtr<*mut c_char> = AtomicPtr::new(std::ptr::null_mut());
 
-/// EAL checks that an lcore is idle and gives it work in two steps.
+/// Serializes launches: EAL checks that an lcore is idle and assigns work in two steps.
 static LAUNCH: Mutex<()> = Mutex::new(());
 
-/// True if no other thread can be inside a per-lcore cache: no worker is at work, and this is not one of EAL's threads that
-/// is at work itself. Only EAL's lcores have caches.
+/// True if no other thread can be inside a per-lcore cache.
+///
+/// That is the case if no worker is busy and the caller is not a busy EAL thread itself. Only EAL's lcores
+/// have caches.
 pub(crate) fn caches_are_still() -> bool {
     // SAFETY: reads a thread-local number.
     let here = unsafe { sys::shim_lcore_id() };
@@ -132,7 +135,7 @@ pub(crate) fn caches_are_still() -> bool {
     }
 }
 
-/// What `rte_errno` says on this thread.
+/// Returns the text of this thread's `rte_errno`.
 pub(crate) fn last_error() -> String {
     // SAFETY: reads a thread-local number; the text is static or thread-local and copied at once.
     let (number, text) = unsafe {
@@ -143,8 +146,10 @@ pub(crate) fn last_error() -> String {
 }
 
 impl Eal {
-    /// Starts EAL with these arguments, program name first. Its log goes to standard error alone, and SIGHUP, SIGINT and SIGTERM, which are for
-    /// the program, to none of its threads.
+    /// Starts EAL with these arguments, program name first.
+    ///
+    /// EAL logs only to standard error. SIGHUP, SIGINT and SIGTERM are blocked in its threads, so that the
+    /// program receives them.
     pub fn init(arguments: impl IntoIterator<Item = String>) -> Result<Self, EalError> {
         let arguments: Vec<String> = arguments.into_iter().collect();
         check::cpus(&arguments, &check::online_cpus())?;
@@ -164,7 +169,8 @@ impl Eal {
         argv.push(std::ptr::null_mut());
         let argv = argv.leak().as_mut_ptr();
         ARGUMENTS.store(argv, Ordering::Relaxed);
-        // SAFETY: `argv` is a NULL-terminated list of C strings that live as long as the process; EAL starts once.
+        // SAFETY: `argv` is a NULL-terminated list of C strings that live as long as the process; EAL starts
+        // only once.
         let rc = unsafe { sys::shim_eal_init(argc, argv) };
         if rc < 0 {
             return Err(EalError::Refused { reason: last_error(), cpus: check::online_cpus() });
@@ -173,21 +179,21 @@ impl Eal {
         Ok(Self(()))
     }
 
-    /// Leaves the memory that has been taken from EAL by now, packet buffers above all, out of core dumps.
+    /// Excludes the memory that EAL has allocated so far, mainly packet buffers, from core dumps.
     pub fn leave_out_of_cores(&self) -> std::io::Result<()> {
         // SAFETY: EAL is started; an advice to the kernel, which changes no memory.
         let rc = unsafe { sys::shim_leave_out_of_cores() };
         if rc == 0 { Ok(()) } else { Err(std::io::Error::from_raw_os_error(-rc)) }
     }
 
-    /// The lcore of the calling program: it controls.
+    /// Returns the main lcore, which runs the control path.
     #[must_use]
     pub fn main_lcore(&self) -> LcoreId {
         // SAFETY: EAL is started.
         LcoreId(unsafe { sys::rte_get_main_lcore() })
     }
 
-    /// The other lcores: they forward.
+    /// Returns the worker lcores, which forward packets.
     #[must_use]
     pub fn worker_lcores(&self) -> Vec<LcoreId> {
         let mut found = Vec::new();
@@ -227,7 +233,7 @@ impl Eal {
         let (done, result) = mpsc::channel();
         let hold = Hold::take();
         let job: Job = Box::new(move || {
-            // A panic must not unwind into C; whoever joins hears of it by the channel's end.
+            // A panic must not unwind into C. The joining thread detects it because the channel closes.
             let value = catch_unwind(AssertUnwindSafe(body));
             drop(hold);
             if let Ok(value) = value {
@@ -279,7 +285,7 @@ unsafe extern "C" fn run_job(argument: *mut c_void) -> c_int {
     0
 }
 
-/// Something that runs on an lcore.
+/// A job that runs on an lcore.
 #[derive(Debug)]
 pub struct LcoreJob<T> {
     lcore: LcoreId,
@@ -287,13 +293,13 @@ pub struct LcoreJob<T> {
 }
 
 impl<T> LcoreJob<T> {
-    /// The lcore.
+    /// Returns the lcore.
     #[must_use]
     pub const fn lcore(&self) -> LcoreId {
         self.lcore
     }
 
-    /// Waits for its end.
+    /// Waits for the job to finish.
     pub fn join(self) -> Result<T, EalError> {
         let result = self.result.recv();
         // SAFETY: EAL is started as long as anything runs on an lcore of its.
@@ -301,7 +307,7 @@ impl<T> LcoreJob<T> {
         result.map_err(|_| EalError::Panicked(self.lcore))
     }
 
-    /// True if it has ended, well or not.
+    /// True if the job has finished, successfully or not.
     #[must_use]
     pub fn is_over(&self) -> bool {
         // SAFETY: reads the state of an lcore.
@@ -310,7 +316,7 @@ impl<T> LcoreJob<T> {
     }
 }
 
-/// Time-stamp counter.
+/// Reads the time-stamp counter.
 #[must_use]
 #[inline]
 pub fn tsc() -> u64 {
@@ -318,23 +324,25 @@ pub fn tsc() -> u64 {
     unsafe { sys::shim_tsc() }
 }
 
-/// Its frequency; 0 before EAL has started.
+/// Returns the frequency of the time-stamp counter, or 0 before EAL has started.
 #[must_use]
 pub fn tsc_hz() -> u64 {
     // SAFETY: reads a number.
     unsafe { sys::rte_get_tsc_hz() }
 }
 
-/// For tests of all rooms: EAL without hugepages, PCI or files, started once in this process. It stays until exit.
+/// Starts EAL once in this process for tests of all crates, without hugepages, PCI devices or files. It runs
+/// until the process exits.
 #[doc(hidden)]
 pub fn for_tests() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
-        // The lcore is any CPU that this process may use: a test's thread and its children must not be pinned.
+        // The lcore may be any CPU available to this process: a test thread and its children must not be
+        // pinned.
         let words = "test --no-huge --no-shconf --no-pci -m 512 --no-telemetry --log-level=error";
         let lcores = format!("--lcores=0@({})", check::allowed_cpus());
         let words = words.split(' ').map(str::to_owned).chain([lcores]);
-        // On a thread of its own: the one that starts EAL becomes the main lcore, and tests have none.
+        // On a separate thread: the thread that starts EAL becomes the main lcore, and tests have none.
         let outcome = std::thread::spawn(|| Eal::init(words).map(std::mem::forget)).join();
         NO_MAIN.store(true, Ordering::Relaxed);
         if !matches!(outcome, Ok(Ok(()))) {

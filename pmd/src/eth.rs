@@ -1,4 +1,4 @@
-//! Ethernet ports: DPDK's ethdevs, physical ones and `--vdev`s.
+//! Ethernet ports: DPDK ethdevs, both physical devices and `--vdev`s.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -29,49 +29,49 @@ pub use waker::WokenBy;
 use setup::Setup;
 use waker::{Interrupt, Waker};
 
-/// A data room that AF_XDP can use on every machine.
+/// A data room that AF_XDP supports on every machine.
 const AF_XDP_ROOM: usize = 2048;
 
-/// Why a port cannot be used.
+/// Reason why a port cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum EthError {
     /// No port was given or found.
     #[error(
         "there is no Ethernet port: give EAL one, `-a PCI-ADDRESS` or `--vdev net_af_packet0,iface=DEVICE`, or load the \
-         driver that binds it (vfio-pci); of one that EAL was given `ipoib-fwd --check`, with the same arguments, says what is missing"
+         driver that binds it (vfio-pci); for a port that EAL was given, run `ipoib-fwd --check` with the same arguments to see what is missing"
     )]
     None,
-    /// The configuration names none, and there are several.
+    /// No port is configured, and there are several.
     #[error("there are several Ethernet ports ({0}): name one as ethernet.port")]
     Several(String),
-    /// There is no port of this name.
+    /// No port has this name.
     #[error("there is no Ethernet port {name:?}; there are: {known}. Name one of these as ethernet.port")]
     Unknown {
-        /// What was asked for.
+        /// Requested name.
         name: String,
-        /// What there is.
+        /// Existing ports.
         known: String,
     },
-    /// The driver refused.
+    /// The driver returned an error.
     #[error("Ethernet port {port}: cannot {what}: {reason}")]
     Refused {
         /// The port.
         port: String,
-        /// The step.
+        /// The failed step.
         what: &'static str,
-        /// The driver's answer.
+        /// The driver's error text.
         reason: String,
     },
-    /// The port cannot have that many queues.
+    /// The port has too few queues.
     #[error(
-        "Ethernet port {port} has at most {most} queues, and {asked} workers want one each: use fewer lcores"
+        "Ethernet port {port} has at most {most} queues, and {asked} workers need one each: use fewer lcores"
     )]
     Queues {
         /// The port.
         port: String,
-        /// What it has.
+        /// Queues of the port.
         most: u16,
-        /// What was asked for.
+        /// Requested queues.
         asked: u16,
     },
     /// The kernel's interface below the port was deleted, or moved to another network namespace.
@@ -79,85 +79,87 @@ pub enum EthError {
     Gone(String),
 }
 
-/// How to set a port up.
+/// Settings of a port.
 #[derive(Clone, Copy, Debug)]
 pub struct EthConfig {
-    /// Queue pairs: one a worker.
+    /// Number of queue pairs, one per worker.
     pub queues: u16,
-    /// Receive descriptors of a queue; rounded to what the device can do.
+    /// Receive descriptors of a queue, rounded to what the device supports.
     pub rx_descriptors: u16,
     /// Transmit descriptors of a queue.
     pub tx_descriptors: u16,
-    /// Largest payload of a frame, bytes.
+    /// Maximum frame payload in bytes.
     pub mtu: u16,
     /// Receive frames for all addresses.
     pub promiscuous: bool,
-    /// Let the port do what it can of [`EthOffloads`].
+    /// Enable the [`EthOffloads`] that the port supports.
     pub offloads: bool,
 }
 
-/// A 6-byte address.
+/// An Ethernet MAC address.
 pub type Mac = [u8; 6];
 
-/// Packets and bytes that a port counted.
+/// Packet and byte counters of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EthStats {
     /// Frames received.
     pub received: u64,
-    /// Bytes of them.
+    /// Bytes received.
     pub received_bytes: u64,
     /// Frames sent.
     pub sent: u64,
-    /// Bytes of them.
+    /// Bytes sent.
     pub sent_bytes: u64,
-    /// Frames that found no descriptor, or the ring of the driver's AF_PACKET socket full; of a bond, those of its members.
+    /// Frames dropped because no descriptor was free, or because the ring of the driver's AF_PACKET socket
+    /// was full. For a bond, the sum over its members.
     pub missed: u64,
     /// Frames received with an error.
     pub receive_errors: u64,
     /// Frames that failed to be sent.
     pub send_errors: u64,
-    /// Receives that found the pool empty.
+    /// Receive attempts that failed because the pool was empty.
     pub no_buffer: u64,
 }
 
-/// State of a link.
+/// Link state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EthLink {
-    /// True if it is up.
+    /// True if the link is up.
     pub up: bool,
-    /// True if the kernel's interface below the port does not exist any more: the port carries nothing until the program restarts.
+    /// True if the kernel interface below the port no longer exists. The port then carries no traffic until
+    /// the program restarts.
     pub gone: bool,
     /// Speed in Mbit/s, if known.
     pub mbps: Option<u32>,
 }
 
-/// A port that is set up and running. It is stopped and closed when it and all its queues have been dropped, so that no
-/// worker polls a queue that is gone.
+/// A running port. It is stopped and closed when the port and all its queues have been dropped, so that no
+/// worker polls a closed queue.
 pub struct EthPort {
     running: Arc<Running>,
     name: String,
-    /// Its own, and those of its members.
+    /// Its driver, and the drivers of its members.
     drivers: Vec<String>,
     mac: Mac,
     offloads: EthOffloads,
-    /// Below the port, where the driver does not tell of its link.
+    /// The kernel interface below the port, if the driver does not report the link state.
     interface: Option<kernel::Interface>,
-    /// Of a bond whose members' drivers do not tell it of theirs.
+    /// The members of a bond whose drivers do not report the link state to it.
     members: Option<bond::Members>,
     woken_by: WokenBy,
     ring_losses: kernel::RingLosses,
 }
 
-/// A running port, which it is the only one to name.
+/// A running port. Exactly one instance exists for each port.
 #[derive(Debug)]
 struct Running {
     id: u16,
     started: bool,
-    /// Receive queues allocate from it until the port is closed.
+    /// The receive queues allocate from it until the port is closed.
     _pool: Pool,
 }
 
-/// Ports that are in use. Two users of one queue would race.
+/// Ports in use. Two users of one queue would race.
 static IN_USE: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
 impl Running {
@@ -196,40 +198,42 @@ fn name_of(id: u16) -> String {
     unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned()
 }
 
-/// What the driver answered, and what to do about it where that is known. `room` is the bytes of packet data in a buffer.
+/// Returns the driver's error text, with a remedy if one is known. `room` is the data room of a buffer in
+/// bytes.
 fn reason(driver: &str, rc: i32, room: usize) -> String {
     let answer = std::io::Error::from_raw_os_error(rc.abs()).to_string();
-    // AF_XDP has one page at most for a buffer with its headers, and says no more than that something is invalid.
+    // AF_XDP limits a buffer with its headers to one page, and reports only an invalid argument.
     if driver == "net_af_xdp" && rc == -libc::EINVAL && room > AF_XDP_ROOM {
         return format!(
-            "{answer}: {driver} takes no buffers of more than a page, and one has {room} bytes of data beside its headers: set \
+            "{answer}: {driver} requires buffers of at most one page, but a buffer has {room} bytes of data plus headers: set \
              [buffers] data-room = {AF_XDP_ROOM}"
         );
     }
-    // Where the kernel says that it is not permitted, the drivers say that it is invalid.
+    // If the kernel denies permission, these drivers report an invalid argument.
     if ["net_af_packet", "net_af_xdp", "net_tap"].contains(&driver) && !may_administer_networks() {
         return format!(
-            "{answer}: {driver} changes its interface, for which this process lacks CAP_NET_ADMIN: run as root, or give the capability"
+            "{answer}: {driver} configures its interface, which requires CAP_NET_ADMIN: run as root, or grant the capability"
         );
     }
     answer
 }
 
-/// True if nothing is known against it.
+/// True if this process has CAP_NET_ADMIN, or if that is unknown.
 fn may_administer_networks() -> bool {
     let own = rustix::thread::capabilities(None);
     own.map_or(true, |sets| sets.effective.contains(rustix::thread::CapabilitySet::NET_ADMIN))
 }
 
-/// Why frames of so many bytes do not fit buffers that hold `room`, where each has one.
+/// Explains why frames of this length do not fit into buffers with `room` bytes, for drivers that use one
+/// buffer per frame.
 fn no_room(frame: u32, room: usize) -> String {
     let needed = frame.next_multiple_of(64);
     format!(
-        "this driver uses one buffer a frame, and one has {room} bytes: set [buffers] data-room = {needed}"
+        "this driver uses one buffer per frame, and a buffer has {room} bytes: set [buffers] data-room = {needed}"
     )
 }
 
-/// Numbers of the ports that there are.
+/// Returns the numbers of all ports.
 fn ports() -> Vec<u16> {
     let mut found = Vec::new();
     let Some(_hold) = Hold::take() else { return found };
@@ -246,7 +250,7 @@ fn ports() -> Vec<u16> {
     }
 }
 
-/// Names of the ports that there are.
+/// Returns the names of all ports.
 #[must_use]
 pub fn port_names() -> Vec<String> {
     ports().into_iter().map(name_of).collect()
@@ -279,8 +283,8 @@ fn driver_of(info: &sys::rte_eth_dev_info) -> String {
 }
 
 impl EthPort {
-    /// Sets a port up and starts it: the one of this DPDK name or PCI address, or the only one. Each queue's receive
-    /// buffers come from the pool.
+    /// Sets a port up and starts it. `name` is a DPDK name or PCI address; without it the only port is used.
+    /// Each queue's receive buffers come from the pool.
     pub fn start(
         name: Option<&str>,
         config: &EthConfig,
@@ -290,7 +294,7 @@ impl EthPort {
         let name = name_of(id);
         let refused = |what, reason| Err(EthError::Refused { port: name.clone(), what, reason });
         let Some(mut running) = Running::claim(id, pool) else {
-            return refused("be used", "it is in use already".to_owned());
+            return refused("be used", "it is already in use".to_owned());
         };
         let mut info = sys::rte_eth_dev_info::default();
         // SAFETY: the port exists; the structure is DPDK's own.
@@ -303,9 +307,9 @@ impl EthPort {
             let reason = reason(&driver, rc, pool.data_room());
             Err(EthError::Refused { port: name.clone(), what, reason })
         };
-        check("be asked what it is", known)?;
+        check("report its properties", known)?;
         if config.queues == 0 {
-            return refused("be used", "it was given no queue".to_owned());
+            return refused("be used", "the number of queues is 0".to_owned());
         }
         let most = info.max_rx_queues.min(info.max_tx_queues);
         if config.queues > most {
@@ -319,7 +323,8 @@ impl EthPort {
         let offloads =
             if config.offloads { EthOffloads::of(&info, &driver_of(&info)) } else { EthOffloads::default() };
         offloads.ask_for(&mut conf);
-        // As ethdev has it: what a frame is longer than its payload, told by the driver or Ethernet header and CRC.
+        // As in ethdev: frame length minus payload is reported by the driver, or is the Ethernet header and
+        // CRC.
         let overhead = match info.max_mtu {
             u16::MAX => 18,
             mtu => info.max_rx_pktlen.checked_sub(mtu.into()).filter(|&o| o > 0).unwrap_or(18),
@@ -328,8 +333,8 @@ impl EthPort {
         let beyond = u32::from(config.mtu) > most_mtu;
         if beyond {
             kernel::takes_mtu(id, &info, config.mtu, pool.data_room()).map_err(|reason| {
-                let reason = reason.unwrap_or_else(|| format!("with this driver at most {most_mtu}"));
-                EthError::Refused { port: name.clone(), what: "take this ethernet.mtu", reason }
+                let reason = reason.unwrap_or_else(|| format!("this driver supports at most {most_mtu}"));
+                EthError::Refused { port: name.clone(), what: "set this ethernet.mtu", reason }
             })?;
         }
         if u32::from(config.mtu) + overhead > pool.data_room() as u32 {
@@ -356,20 +361,21 @@ impl EthPort {
         let setup = Setup { id, name: &name, driver: &driver, config, pool, settable_mtu: !beyond };
         setup.start(&mut conf)?;
         running.started = true;
-        // Virtual ports know neither; they receive everything anyway.
+        // Virtual ports support neither. They receive everything anyway.
         // SAFETY: the port runs.
         unsafe { sys::rte_eth_allmulticast_enable(id) };
         let speaks_lacp = bond::speaks_lacp(id, &driver);
         // SAFETY: the port runs.
         let hears_groups = unsafe { sys::rte_eth_allmulticast_get(id) } == 1;
-        // Such a bond looks at the addresses itself: it drops broadcasts, too, where no member can be told to receive all groups.
+        // A bond in LACP mode filters addresses itself. If no member can receive all groups, it would drop
+        // broadcasts too.
         if config.promiscuous || speaks_lacp && !hears_groups {
             // SAFETY: the port runs.
             check("receive frames for all addresses", unsafe { sys::rte_eth_promiscuous_enable(id) })?;
         }
         let mut mac = sys::rte_ether_addr::default();
         // SAFETY: a place for six bytes.
-        check("tell its address", unsafe { sys::rte_eth_macaddr_get(id, &raw mut mac) })?;
+        check("report its address", unsafe { sys::rte_eth_macaddr_get(id, &raw mut mac) })?;
         let interface = kernel::Interface::below(id, &info);
         let members = bond::Members::of(id, &info);
         let drivers = bond::drivers(id, &info);
@@ -411,65 +417,74 @@ impl EthPort {
         ))
     }
 
-    /// Its DPDK name.
+    /// Returns its DPDK name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The name of its driver; of a bond, those of its members', too.
+    /// Returns the name of its driver; for a bond, also those of its members.
     pub fn drivers(&self) -> impl Iterator<Item = &str> + Clone {
         self.drivers.iter().map(String::as_str)
     }
 
-    /// Its address.
+    /// Returns its MAC address.
     #[must_use]
     pub const fn mac(&self) -> Mac {
         self.mac
     }
 
-    /// What it does beside moving frames.
+    /// Returns the enabled offloads.
     #[must_use]
     pub const fn offloads(&self) -> EthOffloads {
         self.offloads
     }
 
-    /// What ends the rest of a worker when a frame comes.
+    /// Returns the wakeup source of a worker that sleeps until a frame arrives.
     #[must_use]
     pub const fn woken_by(&self) -> WokenBy {
         self.woken_by
     }
 
-    /// State of its link: that of the kernel's interface below the port where the driver does not look, or (since DPDK 24.11) looks
-    /// by a name that may be another interface's by now; else what the driver tells. A port that nobody knows of counts as up. Makes
-    /// system calls.
+    /// Returns the link state.
+    ///
+    /// - If the driver does not check the link, the state is that of the kernel interface below the port.
+    /// - The same applies to drivers that check it by name (since DPDK 24.11): the name may belong to another
+    ///   interface by now.
+    /// - Otherwise it is the state that the driver reports.
+    /// - A port without any known state counts as up.
+    ///
+    /// Makes system calls.
     #[must_use]
     pub fn link(&self) -> EthLink {
         let (mut mbps, mut up) = (0, 0);
         // SAFETY: two places for the answer.
         let rc = unsafe { sys::shim_eth_link(self.running.id, &raw mut mbps, &raw mut up) };
         let known = rc == 0 && mbps != 0 && mbps != u32::MAX;
-        let told = || rc != 0 || up != 0;
-        let running = self.interface.as_ref().map_or_else(told, kernel::Interface::is_running);
+        let reported = || rc != 0 || up != 0;
+        let running = self.interface.as_ref().map_or_else(reported, kernel::Interface::is_running);
         let up = running && self.members.as_ref().is_none_or(bond::Members::is_running);
         EthLink { up, gone: self.is_gone(), mbps: known.then_some(mbps) }
     }
 
-    /// True once [`Self::link`] found that the kernel's interface below the port does not exist any more; of a bond, none of its
-    /// members' does.
+    /// True if [`Self::link`] found that the kernel interface below the port no longer exists. For a bond,
+    /// true if no member's interface exists.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.interface.as_ref().is_some_and(kernel::Interface::is_gone)
             || self.members.as_ref().is_some_and(bond::Members::is_gone)
     }
 
-    /// Has a bond go over to a member whose link is up where nobody tells it that the active one's is gone: to be called again and
-    /// again. The name of the member that carries the traffic now, if it is another one. Makes system calls.
+    /// Switches a bond to a member whose link is up, if the drivers do not report the loss of the active
+    /// member's link.
+    ///
+    /// Call it periodically. Returns the name of the new active member if it has changed. Makes system calls.
     pub fn mind_members(&self) -> Option<String> {
         self.members.as_ref()?.mind().map(name_of)
     }
 
-    /// What the port counted, and the kernel for it; zeros from a driver that does not count. Makes system calls.
+    /// Returns the counters of the port, and the kernel's counters for it. They are zero if the driver does
+    /// not count. Makes system calls.
     #[must_use]
     pub fn stats(&self) -> EthStats {
         let mut s = sys::rte_eth_stats::default();
@@ -482,7 +497,7 @@ impl EthPort {
             received_bytes: s.ibytes,
             sent: s.opackets,
             sent_bytes: s.obytes,
-            missed: s.imissed + self.ring_losses.ask(),
+            missed: s.imissed + self.ring_losses.total(),
             receive_errors: s.ierrors,
             send_errors: s.oerrors,
             no_buffer: s.rx_nombuf,

@@ -1,15 +1,16 @@
-//! Hints to the processor: what will be touched soon, and lies in no near cache.
+//! Software prefetch of data that is needed soon and is not in a near cache.
 //!
-//! Whoever goes over many packets looks ahead: it asks for what each of them needs first, and then does its work, by which time much has
-//! come. A hint changes nothing but the time, and one that is not followed costs an instruction.
+//! A loop over many packets first prefetches the data that each of them needs and then processes them. By
+//! then most of the data has arrived. A prefetch changes only the timing; an unneeded one costs one
+//! instruction.
 
-/// Has the processor fetch the first cache line of a value.
+/// Prefetches the first cache line of a value.
 #[inline(always)]
 pub fn fetch<T>(value: &T) {
     fetch_at(&raw const *value);
 }
 
-/// Has it fetch the cache line at an address, whatever lies there.
+/// Prefetches the cache line at an address, which may be invalid.
 #[inline(always)]
 pub fn fetch_at<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]

@@ -1,5 +1,8 @@
-//! A device's GID table in [`gidcache`]: copied whole, and again when the device tells of a change; and the tables that a process serves to
-//! others ([`Directory`]), as these see them ([`SharedGids`]).
+//! Copies of a device's GID table in [`gidcache`].
+//!
+//! - [`Mirror`] copies the whole table, and copies it again when the device reports a change.
+//! - [`Directory`] contains the tables that a process serves to others, which read them through
+//!   [`SharedGids`].
 
 mod directory;
 mod shared;
@@ -18,16 +21,16 @@ pub use self::directory::{
 };
 pub use self::shared::{SILENCE, SharedError, SharedGids, Standing};
 
-/// Why there is no copy of a device's table.
+/// Reason why a device's table could not be copied.
 #[derive(Debug, thiserror::Error)]
 pub enum MirrorError {
-    /// The device was asked in vain.
+    /// The query of the device failed.
     #[error(transparent)]
     Device(#[from] HcaError),
-    /// What it said is no table.
+    /// The device returned an invalid table.
     #[error("the device's GID table: {0}")]
     Table(TableError),
-    /// Its ports are more than a table can have.
+    /// The device has more ports than a table supports.
     #[error("the device's ports: {0}")]
     Layout(LayoutError),
     /// The memory could not be shared.
@@ -35,7 +38,7 @@ pub enum MirrorError {
     Shared(ShmError),
 }
 
-// Its text says what its cause says, which is therefore no source that would be told once more.
+// The message contains the cause's text, so the cause is not also a `source`.
 impl From<TableError> for MirrorError {
     fn from(error: TableError) -> Self {
         Self::Table(error)
@@ -54,14 +57,15 @@ impl From<ShmError> for MirrorError {
     }
 }
 
-/// A copy of a device's table, in memory of this process or shared with others.
+/// A copy of a device's table, in private or shared memory.
 #[derive(Debug)]
 pub struct Mirror<M = Memory> {
     table: DeviceTable<M>,
     stale: bool,
 }
 
-/// True if a device's table may be another after this event. Devices raise the last ones beside, or in place of, the first.
+/// True if an event may have changed a device's table. Devices raise the later ones in addition to the first,
+/// or instead of it.
 #[must_use]
 pub const fn concerns_gids(event: &AsyncEvent) -> bool {
     match event {
@@ -80,7 +84,7 @@ pub const fn concerns_gids(event: &AsyncEvent) -> bool {
     }
 }
 
-/// What the table of a port is, which somebody else keeps.
+/// Returns the port kind of a table that another process maintains.
 pub(crate) const fn kind_of(link_layer: LinkLayer) -> PortKind {
     match link_layer {
         LinkLayer::InfiniBand => PortKind::InfiniBand,
@@ -88,7 +92,7 @@ pub(crate) const fn kind_of(link_layer: LinkLayer) -> PortKind {
     }
 }
 
-/// The tables that a device has.
+/// Returns the table layout of a device.
 fn ports(device: &impl Control) -> Result<Vec<PortSetup>, HcaError> {
     (1..=device.device().ports)
         .map(|number| {
@@ -100,7 +104,7 @@ fn ports(device: &impl Control) -> Result<Vec<PortSetup>, HcaError> {
 }
 
 impl Mirror<Memory> {
-    /// For readers within this process. Filled by the first [`Mirror::refresh`].
+    /// Creates a copy for readers within this process. The first [`Mirror::refresh`] fills it.
     pub fn new(device: &impl Control, seed: u64) -> Result<Self, MirrorError> {
         let table = DeviceTable::new(&ports(device)?, NoProvider, seed)?;
         Ok(Self { table, stale: true })
@@ -108,46 +112,47 @@ impl Mirror<Memory> {
 }
 
 impl Mirror<Maintained> {
-    /// For readers in any process: in a file whose maintainer this process becomes.
+    /// Creates a copy for readers in any process, in a file that this process maintains.
     pub fn share(device: &impl Control, file: &Path, seed: u64) -> Result<Self, MirrorError> {
         Ok(Self { table: share(&ports(device)?, file, seed)?, stale: true })
     }
 
-    /// Gives readers a sign of life.
+    /// Updates the heartbeat that readers check.
     pub fn beat(&self) {
         self.table.heartbeat(crate::shm::monotonic_nanoseconds());
     }
 }
 
-/// Tables in a file whose maintainer this process becomes. What a former one left of the same ports stays until it is changed.
+/// Opens or creates tables in a file that this process then maintains. Contents left by a former maintainer
+/// of the same ports stay until they change.
 pub fn share(ports: &[PortSetup], file: &Path, seed: u64) -> Result<DeviceTable<Maintained>, MirrorError> {
     let words = gidcache::table::words_needed(ports)?;
     let memory = Maintained::open(file, words)?;
     let publish = |memory| DeviceTable::publish_in(memory, ports, NoProvider, seed, std::process::id());
     Ok(match publish(memory.clone()) {
-        // As long as ours, but of other ports: begun anew.
+        // Equal length but different ports: replace the file.
         Err(_) => publish(memory.renewed(file, words)?)?,
         Ok(table) => table,
     })
 }
 
 impl<M: AsRef<[std::sync::atomic::AtomicU64]>> Mirror<M> {
-    /// The copy.
+    /// Returns the copy.
     pub const fn table(&self) -> &DeviceTable<M> {
         &self.table
     }
 
-    /// Tells of an event of the device.
+    /// Reports a device event.
     pub const fn handle_event(&mut self, event: &AsyncEvent) {
         self.stale |= concerns_gids(event);
     }
 
-    /// Makes the next [`Mirror::refresh`] look.
+    /// Forces the next [`Mirror::refresh`] to query the device.
     pub const fn invalidate(&mut self) {
         self.stale = true;
     }
 
-    /// Copies the device's table if it may have changed; returns what is different.
+    /// Copies the device's table if it may have changed. Returns the differences.
     pub fn refresh(&mut self, device: &impl Control) -> Result<Vec<Difference>, MirrorError> {
         if !self.stale {
             return Ok(Vec::new());
@@ -188,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_follows_its_device_when_told_of_an_event() {
+    fn a_copy_follows_its_device_after_an_event() {
         let device = soft(2, 16);
         let mut mirror = Mirror::new(&device, 1).unwrap();
         assert_eq!(mirror.refresh(&device).unwrap().len(), 2);
@@ -197,12 +202,12 @@ mod tests {
         block.guids[1] = Guid(0x99);
         device.engine().lock().set_guids(PORT, 1, &block).unwrap();
         mirror.handle_event(&AsyncEvent::PKeyChange(PORT));
-        assert_eq!(mirror.refresh(&device).unwrap(), [], "the event says nothing about GIDs");
+        assert_eq!(mirror.refresh(&device).unwrap(), [], "the event does not concern GIDs");
         mirror.handle_event(&AsyncEvent::GidChange(PORT));
         let changes = mirror.refresh(&device).unwrap();
         assert_eq!(changes, [Difference::Added(device.gid_entry(PORT, 9).unwrap().unwrap())]);
         assert_eq!(mirror.refresh(&device).unwrap(), []);
-        // Another prefix is another GID in every slot.
+        // Another prefix changes the GID in every slot.
         set_prefix(&device, 0xfec0_0000_0000_0001);
         mirror.handle_event(&AsyncEvent::ClientReregister(PORT));
         assert_eq!(mirror.refresh(&device).unwrap().len(), 4);
@@ -210,8 +215,8 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_copy_is_read_beside_and_outlives_its_maintainer() {
-        // With its lock beside it.
+    fn a_shared_copy_is_readable_and_outlives_its_maintainer() {
+        // The directory also contains its lock.
         let place = std::env::temp_dir().join(format!("gid-mirror-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&place);
         std::fs::create_dir(&place).unwrap();
@@ -229,8 +234,8 @@ mod tests {
         ));
         drop(mirror);
         assert!(reader.find(&Query::new(gid)).unwrap().is_some() && !memory.is_maintained().unwrap());
-        // A device with other ports takes the place over, though its table is as long; who reads the old one finds it without a
-        // maintainer.
+        // A device with other ports takes the file over, although its table has the same length. Readers of
+        // the old one see that it has no maintainer.
         let other = soft(2, 16);
         let mut mirror = Mirror::share(&other, &file, 1).unwrap();
         mirror.refresh(&other).unwrap();

@@ -1,15 +1,15 @@
 //! Poll-mode drivers: EAL, packet buffers, Ethernet ports, and host channel adapters.
 //!
-//! * [`compare`] – several words at once.
-//! * [`eal`] – the safe face of DPDK's environment: start, lcores.
+//! * [`compare`] – comparison of several integers at once.
+//! * [`eal`] – safe interface to DPDK's EAL: start, lcores.
 //! * [`mem`] – packet buffers (mbufs) in hugepage pools.
 //! * [`eth`] – Ethernet ports (ethdevs).
-//! * [`fetch`] – hints to the processor of what will be touched soon.
-//! * [`gids`] – copies of devices' GID tables, for this process or shared.
-//! * [`hca`] – the device seam: what a host channel adapter offers, cold and hot.
-//! * [`mlx5`] – the driver of mlx5 rings, generic over the bus that its doorbells cross.
-//! * [`shm`] – words of memory that processes share: published GID tables.
-//! * [`soft`] – the software ConnectX (crate [`connectx`]) as such an adapter.
+//! * [`fetch`] – software prefetch.
+//! * [`gids`] – copies of devices' GID tables, private or shared.
+//! * [`hca`] – the device abstraction: control path and data path of a host channel adapter.
+//! * [`mlx5`] – the driver for mlx5 rings, generic over the bus that carries its doorbells.
+//! * [`shm`] – memory shared by processes, used for published GID tables.
+//! * [`soft`] – the software ConnectX (crate [`connectx`]) as a host channel adapter.
 //! * [`verbs`] – host channel adapters through libibverbs, management datagrams through libibumad.
 
 mod bookkeeping;

@@ -1,9 +1,16 @@
-//! Words of memory that processes share: one maintainer writes a published table, any number of processes read it.
+//! Memory shared by processes: one maintainer writes a published table, and any number of processes read it.
 //!
-//! The file lies in a directory that only the maintainer's user may write (`/run`, not `/dev/shm`), or at least is that user's. The maintainer
-//! holds two locks as long as it lives, and the kernel lets go of both when the process is dead, whatever it died of: one on a file beside it that
-//! only its user may open (`.lock`), so that there is one maintainer, and one for writing on the file itself, which readers look for and cannot
-//! have. No reader can keep a maintainer out, or look like one.
+//! The file belongs to the maintainer's user. It should be in a directory that only this user may write
+//! (`/run`, not `/dev/shm`).
+//!
+//! The maintainer holds two locks for its lifetime. The kernel releases both when the process dies for any
+//! reason:
+//!
+//! - A lock on a separate file (`.lock`) that only its user may open. It ensures that there is one
+//!   maintainer.
+//! - A write lock on the file itself. Readers check for it but cannot take it.
+//!
+//! No reader can block a maintainer or pose as one.
 
 mod lock;
 
@@ -24,52 +31,53 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 pub use self::lock::Lock;
 
 const WORD: usize = size_of::<AtomicU64>();
-/// Most words that a reader maps: 1 GiB.
+/// Maximum number of 64-bit words that a reader maps: 1 GiB.
 const MAX_WORDS: usize = 1 << 27;
 
-/// The clock of signs of life, the same for all processes of a machine: nanoseconds of CLOCK_MONOTONIC.
+/// Returns the clock of heartbeats, which is common to all processes of a host: CLOCK_MONOTONIC in
+/// nanoseconds.
 #[must_use]
 pub fn monotonic_nanoseconds() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
 }
 
-/// Why memory is not shared.
+/// Reason why memory could not be shared.
 #[derive(Debug, thiserror::Error)]
 pub enum ShmError {
-    /// Another process maintains it.
+    /// Another process maintains the file.
     #[error(
-        "{} is maintained by {}: stop that one, or choose another file", path.display(),
+        "{} is maintained by {}: stop it, or choose another file", path.display(),
         process.map_or_else(|| "another process".to_owned(), |process| format!("process {process}"))
     )]
     Maintained {
-        /// What it maintains.
+        /// The file.
         path: PathBuf,
-        /// The process, if that is known.
+        /// The process ID, if known.
         process: Option<u32>,
     },
-    /// The file is another user's, who could write what readers take for ours.
-    #[error("{} belongs to another user: choose another place, for instance in /run", .0.display())]
+    /// The file belongs to another user, who could modify what readers trust.
+    #[error("{} belongs to another user: choose another file, for example in /run", .0.display())]
     Foreign(PathBuf),
-    /// The file is none, empty, or no whole number of words, or too long.
-    #[error("{} does not hold whole words: choose a new file, or one that was written by this program", .0.display())]
+    /// It is not a regular file, is empty or too long, or its length is not a multiple of the word size.
+    #[error("{} is not a whole number of words long: choose a new file, or one written by this program", .0.display())]
     Length(PathBuf),
     /// The file system is full.
-    #[error("no room for the {length} bytes of {}: remove files there, or make the file system larger (findmnt -T names it)", path.display())]
+    #[error("no room for the {length} bytes of {}: remove files there, or enlarge the file system (find it with findmnt -T)", path.display())]
     Full {
         /// The file.
         path: PathBuf,
-        /// What it needs.
+        /// Required length in bytes.
         length: u64,
     },
-    /// A call failed.
-    #[error("cannot {what} {}: {source}; choose a file in a directory of this user's, for instance in /run", path.display())]
+    /// A system call failed.
+    #[error("cannot {what} {}: {source}; choose a file in a directory of this user, for example in /run", path.display())]
     Call {
-        /// What was being done.
+        /// The failed operation.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system error.
         #[source]
         source: io::Error,
     },
@@ -79,7 +87,7 @@ fn call<E: Into<io::Error>>(what: &'static str, path: &Path) -> impl Fn(E) -> Sh
     move |source| ShmError::Call { what, path: path.to_owned(), source: source.into() }
 }
 
-/// A mapping of a file's words.
+/// A shared mapping of a file.
 #[derive(Debug)]
 struct Map {
     address: NonNull<AtomicU64>,
@@ -88,7 +96,7 @@ struct Map {
 
 // SAFETY: the mapping belongs to no thread, and its words are atomic.
 unsafe impl Send for Map {}
-// SAFETY: as above; whoever has a `&Map` only loads and stores atomically.
+// SAFETY: as above; a holder of a `&Map` only loads and stores atomically.
 unsafe impl Sync for Map {}
 
 impl Map {
@@ -102,10 +110,11 @@ impl Map {
         Ok(Self { address, words })
     }
 
-    /// The words. Of a map that is read only nothing but relaxed loads may be done.
+    /// Returns the words. On a read-only map only relaxed loads are allowed.
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping is page aligned, `words` words long and lives until `self` is dropped; all bytes are valid for an
-        // AtomicU64, and all processes reach them by atomic accesses only. The file is never made shorter by us.
+        // SAFETY: the mapping is page aligned, `words` words long and lives until `self` is dropped. All
+        // bytes are valid for an AtomicU64, and all processes access them only by atomic operations. This
+        // code never shortens the file.
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.words) }
     }
 }
@@ -117,19 +126,21 @@ impl Drop for Map {
     }
 }
 
-/// The maintainer's words; its clones are the same words.
+/// The maintainer's mapping. Clones refer to the same memory.
 #[derive(Clone, Debug)]
 pub struct Maintained {
     map: Arc<Map>,
-    /// Holds the mark by which readers see that somebody maintains it.
+    /// Holds the write lock that shows readers that the file has a maintainer.
     _file: Arc<File>,
-    /// Keeps others out.
+    /// Excludes other maintainers.
     lock: Arc<Lock>,
 }
 
 impl Maintained {
-    /// Opens or makes the file and becomes its maintainer. What a former maintainer left is kept if it is as long, so that its readers need
-    /// not notice; else they are left behind with the old file and find themselves without a maintainer.
+    /// Opens or creates the file and becomes its maintainer.
+    ///
+    /// If the file has the requested length, its contents are kept and readers notice nothing. Otherwise
+    /// readers keep the old file, which then has no maintainer.
     pub fn open(path: &Path, words: usize) -> Result<Self, ShmError> {
         Self::with(path, words, Arc::new(lock_of(path)?))
     }
@@ -141,22 +152,22 @@ impl Maintained {
                 allocate(&file, length, path)?;
                 file
             }
-            // A reader can keep us from marking a file, but not from making another one of the same words: we have the lock, so that nobody
-            // writes them.
+            // A reader can prevent the lock on this file, but not a copy of it in a new file. This process
+            // holds `lock`, so nobody else writes the file.
             of_readers => fresh(path, length, of_readers.as_ref())?,
         };
         let map = Map::new(&file, words, ProtFlags::READ | ProtFlags::WRITE, path)?;
         Ok(Self { map: Arc::new(map), _file: Arc::new(file), lock })
     }
 
-    /// Leaves what is in the file to whoever still reads it and begins a new one.
+    /// Leaves the file to its current readers and creates a new one.
     pub fn renewed(self, path: &Path, words: usize) -> Result<Self, ShmError> {
         std::fs::remove_file(path).map_err(call("replace", path))?;
         Self::with(path, words, self.lock)
     }
 
-    /// Removes the files: nobody shall find the words any more. Whoever has them open finds them without a maintainer when this one and
-    /// its clones are dropped.
+    /// Removes the files, so that no new readers find them. Existing readers see that there is no maintainer
+    /// when this value and its clones are dropped.
     pub fn remove(&self, path: &Path) -> Result<(), ShmError> {
         std::fs::remove_file(path).map_err(call("remove", path))?;
         self.lock.remove().map_err(call("remove the lock of", path))
@@ -164,10 +175,11 @@ impl Maintained {
 }
 
 fn lock_of(path: &Path) -> Result<Lock, ShmError> {
-    Lock::take(&beside(path, ".lock"), path)
+    Lock::take(&with_suffix(path, ".lock"), path)
 }
 
-/// Removes what a former maintainer left. False if there is no such file, somebody maintains it, or it is another user's.
+/// Removes the file of a former maintainer. Returns false if there is no such file, it is maintained, or it
+/// belongs to another user.
 pub fn remove_left(path: &Path) -> Result<bool, ShmError> {
     if !std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
         return Ok(false);
@@ -181,10 +193,10 @@ pub fn remove_left(path: &Path) -> Result<bool, ShmError> {
     Ok(true)
 }
 
-/// A file's name with something behind it.
-fn beside(path: &Path, what: &str) -> PathBuf {
+/// Appends a suffix to a file name.
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(what);
+    name.push(suffix);
     name.into()
 }
 
@@ -197,7 +209,7 @@ fn check_owner(file: &File, path: &Path) -> Result<(), ShmError> {
     }
 }
 
-/// What a former maintainer left, if it is of this length.
+/// Opens the file of a former maintainer if it has this length.
 fn left(path: &Path, length: u64) -> Result<Option<File>, ShmError> {
     let flags = libc::O_CLOEXEC | libc::O_NOFOLLOW;
     let file = match OpenOptions::new().read(true).write(true).custom_flags(flags).open(path) {
@@ -210,22 +222,26 @@ fn left(path: &Path, length: u64) -> Result<Option<File>, ShmError> {
     Ok((found == length).then_some(file))
 }
 
-/// Takes room for all words now: a page that there is none for when it is written ends the process.
+/// Allocates storage for all words now. Otherwise a later write to a page without storage would kill the
+/// process.
 fn allocate(file: &File, length: u64, path: &Path) -> Result<(), ShmError> {
     match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length) {
         Ok(()) => Ok(()),
         Err(Errno::NOSPC | Errno::DQUOT) => Err(ShmError::Full { path: path.to_owned(), length }),
-        // Some file systems promise nothing.
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(length).map_err(call("make room in", path)),
-        Err(error) => Err(call("make room in", path)(error)),
+        // Some file systems cannot guarantee space.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(length).map_err(call("allocate", path)),
+        Err(error) => Err(call("allocate", path)(error)),
     }
 }
 
-/// A file of another's words, or of zeros, marked before anybody can see it, in the place of what was there.
+/// Creates a file with a copy of another's words, or zeros, and locks it before it becomes visible. It
+/// replaces an existing file.
 fn fresh(path: &Path, length: u64, words: Option<&File>) -> Result<File, ShmError> {
-    let making = beside(path, ".new");
+    let making = with_suffix(path, ".new");
     match std::fs::remove_file(&making) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(call("make room for", path)(e)),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            return Err(call("remove the old temporary file of", path)(e));
+        }
         _ => {}
     }
     let file = OpenOptions::new()
@@ -236,7 +252,7 @@ fn fresh(path: &Path, length: u64, words: Option<&File>) -> Result<File, ShmErro
         .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
         .open(&making)
         .map_err(call("make", path))?;
-    // Whatever the umask: all may look GIDs up.
+    // Regardless of the umask: all users may look up GIDs.
     file.set_permissions(Permissions::from_mode(0o644)).map_err(call("let others read", path))?;
     allocate(&file, length, path).inspect_err(|_| {
         let _ = std::fs::remove_file(&making);
@@ -245,11 +261,11 @@ fn fresh(path: &Path, length: u64, words: Option<&File>) -> Result<File, ShmErro
         io::copy(&mut words, &mut &file).map_err(call("copy", path))?;
     }
     mark(&file).map_err(call("mark", path))?;
-    std::fs::rename(&making, path).map_err(call("put in its place", path))?;
+    std::fs::rename(&making, path).map_err(call("replace", path))?;
     Ok(file)
 }
 
-/// A lock of an open file description on the whole file (fcntl(2)), of this kind.
+/// Describes an open file description lock of this kind on the whole file (fcntl(2)).
 fn whole_file(kind: libc::c_int) -> libc::flock {
     // SAFETY: numbers only; all zeros is a value, and means from the first byte to the end.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -258,8 +274,8 @@ fn whole_file(kind: libc::c_int) -> libc::flock {
     lock
 }
 
-/// Marks a file as maintained: with a lock for writing, which nobody has who may only read it. The kernel takes it off when the process
-/// is dead.
+/// Takes the write lock that marks a file as maintained. Readers cannot take it, because they may only open
+/// the file for reading. The kernel releases it when the process dies.
 fn mark(file: &File) -> io::Result<()> {
     let lock = whole_file(libc::F_WRLCK);
     // SAFETY: the call reads the structure.
@@ -267,7 +283,7 @@ fn mark(file: &File) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// True if a file is marked. Looks, and takes no lock itself.
+/// True if a file is marked. Queries the lock without taking it.
 fn is_marked(file: &File) -> io::Result<bool> {
     let mut lock = whole_file(libc::F_RDLCK);
     // SAFETY: the call reads the structure and writes to it what stands in the way.
@@ -285,7 +301,7 @@ impl AsRef<[AtomicU64]> for Maintained {
     }
 }
 
-/// A reader's words, mapped read only; clones are the same words.
+/// A reader's mapping, read-only. Clones refer to the same memory.
 #[derive(Clone, Debug)]
 pub struct ReadOnly {
     map: Arc<Map>,
@@ -294,11 +310,11 @@ pub struct ReadOnly {
 }
 
 impl ReadOnly {
-    /// Maps the words of a file.
+    /// Maps a file.
     pub fn open(path: &Path) -> Result<Self, ShmError> {
         let file = OpenOptions::new()
             .read(true)
-            // A pipe in its place is not waited for.
+            // Do not block if the path is a pipe.
             .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(path)
             .map_err(call("open", path))?;
@@ -312,21 +328,23 @@ impl ReadOnly {
         Ok(Self { map: Arc::new(map), file: Arc::new(file), path: path.into() })
     }
 
-    /// The user whose file it is.
+    /// Returns the owner of the file.
     pub fn owner(&self) -> Result<u32, ShmError> {
         Ok(self.file.metadata().map_err(call("look at", &self.path))?.uid())
     }
 
-    /// True if this is the file that is at a path now.
+    /// True if the path still refers to this file.
     #[must_use]
     pub fn is_at(&self, path: &Path) -> bool {
         lock::is_at(&self.file, path)
     }
 
-    /// True if a living process maintains these words. False means that they are stale: open the file again, a successor may have
-    /// made another. Makes system calls.
+    /// True if a running process maintains the file.
+    ///
+    /// Otherwise the contents are stale: open the path again, since a successor may have created a new file.
+    /// Makes system calls.
     pub fn is_maintained(&self) -> Result<bool, ShmError> {
-        is_marked(&self.file).map_err(call("look for the maintainer of", &self.path))
+        is_marked(&self.file).map_err(call("check the maintainer of", &self.path))
     }
 }
 
@@ -336,7 +354,7 @@ impl Words for ReadOnly {
     }
 
     fn load(&self, at: usize) -> u64 {
-        // Relaxed: other loads may not be done on pages that cannot be written.
+        // Relaxed, because stronger orderings may be implemented as writes, and the pages are read-only.
         self.map.words().get(at).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 

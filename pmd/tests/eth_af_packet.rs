@@ -1,4 +1,4 @@
-//! Frames between two AF_PACKET ports over a veth pair, in a network namespace that goes with the process.
+//! Frames between two AF_PACKET ports over a veth pair, in a private network namespace.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ mod veth;
 
 use veth::{CONFIG, DEADLINE, PRIVATE, eal, own_namespace, pool, run, until, veth};
 
-/// A frame of a private EtherType, `length` bytes, in segments of `part`.
+/// Returns a frame of a private EtherType with `length` bytes, in segments of `part` bytes.
 fn frame(pool: &Pool, number: u8, length: usize, part: usize) -> (Mbuf, Vec<u8>) {
     let mut bytes = vec![0xff; 6];
     bytes.extend([2, 0, 0, 0, 0, 9, 0x88, 0xb5, number]);
@@ -28,7 +28,7 @@ fn frame(pool: &Pool, number: u8, length: usize, part: usize) -> (Mbuf, Vec<u8>)
     (chain.unwrap(), bytes)
 }
 
-/// Frames longer than the driver speaks of, where it was given the room.
+/// Frames longer than the driver's reported limit, with enough buffer space.
 fn jumbo_frames() {
     let pool = pool("jumbo", 256, 16_384);
     let config = EthConfig { mtu: 9000, ..CONFIG };
@@ -90,7 +90,7 @@ fn frames_of_several_segments_arrive_whole() {
         expected.push(bytes);
     }
     assert_eq!((out[0].tx_burst(&mut burst), burst.len()), (5, 0));
-    assert_eq!(pool.in_use(), 0, "sent frames are back");
+    assert_eq!(pool.in_use(), 0, "sent frames are freed");
 
     let mut received = Vec::new();
     let end = Instant::now() + DEADLINE;
@@ -110,7 +110,7 @@ fn frames_of_several_segments_arrive_whole() {
     }
     assert_eq!(right.stats().received, 5);
 
-    // Who waits is woken by a frame, and not before.
+    // A waiting thread is woken by a frame, and not before.
     let start = Instant::now();
     assert!(
         wait(inn.iter_mut(), std::iter::empty(), Duration::from_millis(30)) == Woken::default()
@@ -121,7 +121,7 @@ fn frames_of_several_segments_arrive_whole() {
     let later = std::thread::spawn({
         let (pool, is_sent) = (pool.clone(), Arc::clone(&is_sent));
         move || {
-            // Long enough for the other thread to sleep, usually.
+            // Usually long enough for the other thread to fall asleep.
             std::thread::sleep(Duration::from_millis(50));
             is_sent.store(true, Ordering::SeqCst);
             let (one, _) = frame(&pool, 9, 60, 60);
@@ -132,29 +132,29 @@ fn frames_of_several_segments_arrive_whole() {
     });
     let start = Instant::now();
     wait(inn.iter_mut(), std::iter::empty(), 2 * DEADLINE);
-    assert!(is_sent.load(Ordering::SeqCst), "woken by nothing");
+    assert!(is_sent.load(Ordering::SeqCst), "woken without a frame");
     assert!(start.elapsed() < DEADLINE, "not woken by the frame");
     let sender = later.join().unwrap();
     while inn[0].rx_burst(&mut burst) == 0 {}
     burst.clear();
 
-    // A cable that is out: the driver does not notice, the kernel does.
+    // An unplugged cable: the driver does not notice, but the kernel does.
     run("ip link set right down");
-    // The kernel tells of a carrier within a second or so.
+    // The kernel reports a carrier change within about a second.
     until(|| !left.link().up && !right.link().up);
-    // The error that the socket has of it wakes once.
+    // The resulting socket error ends one wait.
     wait(inn.iter_mut(), std::iter::empty(), Duration::from_millis(20));
     let start = Instant::now();
     wait(inn.iter_mut(), std::iter::empty(), Duration::from_millis(20));
     assert!(start.elapsed() >= Duration::from_millis(20));
     run("ip link set right up");
     until(|| left.link().up && right.link().up);
-    // Another name, and another interface with the old one: the port is where it was.
+    // After renaming, another interface takes the old name. The port stays with its interface.
     run("ip link set left name uplink");
     run("ip link add left type veth peer name other");
-    assert!(left.link().up, "an interface that was renamed");
+    assert!(left.link().up, "a renamed interface");
     run("ip link del uplink");
-    assert!(!left.link().up, "an interface that is gone");
+    assert!(!left.link().up, "a deleted interface");
     drop((left, out, sender, right, inn));
     assert_eq!(pool.in_use(), 0);
     drop(pool);

@@ -1,4 +1,5 @@
-//! Who rests is woken by a frame at an AF_XDP port: one end of a veth pair, in a network namespace that goes with the process.
+//! A sleeping worker is woken by a frame on an AF_XDP port: one end of a veth pair, in a private network
+//! namespace.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::time::{Duration, Instant};
@@ -9,9 +10,9 @@ mod veth;
 
 use veth::{CONFIG, PRIVATE, eal, kernel_sends, own_namespace, pool, veth};
 
-/// Longer than [`LOST`]: a wait that only a frame ends in time.
+/// Duration of a wait that only a frame ends in time; longer than [`LOST`].
 const LONG: Duration = Duration::from_secs(300);
-/// A wait of this length was not ended by a frame. Generous: the machine may be busy.
+/// A wait of this duration was not ended by a frame. It is generous because the machine may be busy.
 const LOST: Duration = Duration::from_secs(120);
 const SHORT: Duration = Duration::from_millis(20);
 
@@ -26,7 +27,7 @@ fn a_frame_ends_a_rest_by_the_drivers_socket() {
         eprintln!("skipped: no AF_XDP in this kernel ({})", std::io::Error::last_os_error());
         return;
     }
-    // It stays, and is not taken for the port's.
+    // This socket stays open and must not be mistaken for the port's.
     for ends in [["left", "right"], ["near", "far"]] {
         veth(ends[0], ends[1], 1500);
     }
@@ -38,7 +39,7 @@ fn a_frame_ends_a_rest_by_the_drivers_socket() {
         (port, queues)
     });
     for round in 0..20 {
-        // Each is woken by its own frames only.
+        // Each queue is woken only by its own frames.
         for (n, sender) in ["left", "near"].into_iter().enumerate() {
             let thread = std::thread::spawn(move || {
                 std::thread::sleep(Duration::from_millis(round % 2 * 3));
@@ -50,7 +51,7 @@ fn a_frame_ends_a_rest_by_the_drivers_socket() {
                 let queues = &mut ports[n].1;
                 wait(queues.iter_mut(), std::iter::empty(), LONG);
                 queues[0].rx_burst(&mut burst);
-                assert!(begin.elapsed() < LOST, "round {round}, {sender}: it rested on");
+                assert!(begin.elapsed() < LOST, "round {round}, {sender}: the wakeup was lost");
             }
             thread.join().unwrap();
             assert_eq!((burst.len(), burst[0].data().get(12..14)), (1, Some(&PRIVATE[..])));

@@ -1,4 +1,4 @@
-//! Bonds of AF_PACKET ports over veth pairs, in a network namespace that goes with the process.
+//! Bonds of AF_PACKET ports over veth pairs, in a private network namespace.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ mod veth;
 
 use veth::{CONFIG, DEADLINE, PRIVATE, eal, kernel_sends, own_namespace, pool, until, veth};
 
-/// A frame to all.
+/// Returns a broadcast frame.
 fn frame(pool: &Pool) -> Burst {
     let mut bytes = vec![0xff; 6];
     bytes.extend([2, 0, 0, 0, 0, 9, PRIVATE[0], PRIVATE[1]]);
@@ -18,7 +18,8 @@ fn frame(pool: &Pool) -> Burst {
     Burst::from_iter([pool.copy_from_slice(&bytes).unwrap()])
 }
 
-/// Turns of workers that have nothing to send, until `is` or for so long. Returns whether it was.
+/// Runs iterations of workers without frames to send until `is` holds or the time is over. Returns whether it
+/// held.
 fn turn(
     queues: &mut [&mut EthQueue],
     time: Duration,
@@ -46,7 +47,7 @@ fn bonds_agree_by_lacp_without_traffic_and_count_what_their_rings_lose() {
     for n in 0..2 {
         veth(&format!("left{n}"), &format!("right{n}"), 1500);
     }
-    // The word for a member changed in 23.11.
+    // The argument name for a member changed in 23.11.
     let member = if eal_takes_members() { "member" } else { "slave" };
     let bond = |n: u8| {
         format!("net_bonding{n},mode=4,{member}=net_af_packet{0},{member}=net_af_packet{1}", 2 * n, 2 * n + 1)
@@ -61,7 +62,7 @@ fn bonds_agree_by_lacp_without_traffic_and_count_what_their_rings_lose() {
         &right,
     ]);
     let pool = pool("bonds", 4096, 2048);
-    // What the driver would end the program for is an error.
+    // A condition for which the driver would exit the program is an error.
     let part = PoolConfig { count: 10_000, data_room: 2048, cache: 0, socket: -1 };
     let fillers: Vec<Pool> =
         (0..64).map_while(|n| Pool::create(&format!("filler-{n}"), &part).ok()).collect();
@@ -70,7 +71,8 @@ fn bonds_agree_by_lacp_without_traffic_and_count_what_their_rings_lose() {
     assert!(error.contains("speak LACP") && error.contains("more memory"), "{error}");
     assert!(error.contains("no memory for"), "{error}");
     drop(fillers);
-    // Broadcasts are received though nobody asked for all frames, and no driver here can be asked for those to groups.
+    // Broadcasts are received although promiscuous mode was not requested and the drivers cannot receive all
+    // groups.
     let config = EthConfig { promiscuous: false, ..CONFIG };
     let (one, mut out) = EthPort::start(Some("net_bonding0"), &config, &pool).unwrap();
     let (other, mut inn) = EthPort::start(Some("net_bonding1"), &config, &pool).unwrap();
@@ -81,32 +83,32 @@ fn bonds_agree_by_lacp_without_traffic_and_count_what_their_rings_lose() {
         }
         let came = burst.iter().any(|m| m.data().get(12..14) == Some(&PRIVATE));
         burst.clear();
-        // Whoever has no partner takes nothing.
+        // Without a partner the bond accepts no frames.
         queues[0].tx_burst(&mut frame(&pool));
         came
     };
     assert!(turn(&mut [&mut *out, &mut *inn], DEADLINE, arrives), "the bonds do not agree");
     assert!(one.link().up && other.link().up);
 
-    // Nobody polls, and the rings of the members get full.
+    // Nobody polls, and the members' rings become full.
     let before = other.stats();
     for name in ["left0", "left1"] {
         (0..500).for_each(|_| kernel_sends(name, &PRIVATE));
     }
     let lost = other.stats().missed - before.missed;
     assert!((2 * (500 - 64)..=2 * 500).contains(&lost), "{lost} of 1,000 lost");
-    assert_eq!(other.stats().missed - before.missed, lost, "told once");
+    assert_eq!(other.stats().missed - before.missed, lost, "reported once");
 
-    // All cables out: the drivers say nothing, the kernel does.
+    // All cables unplugged: the drivers report nothing, but the kernel does.
     veth::run("ip link set left0 down");
-    assert!(other.link().up, "one is left");
+    assert!(other.link().up, "one link is left");
     veth::run("ip link set left1 down");
     until(|| !other.link().up && !one.link().up);
     drop((one, other));
     drop(eal);
 }
 
-/// Whether this DPDK calls them members.
+/// True if this DPDK uses the argument name `member`.
 fn eal_takes_members() -> bool {
     let version = std::process::Command::new("pkg-config").args(["--modversion", "libdpdk"]).output();
     let version = version.map(|out| String::from_utf8_lossy(&out.stdout).into_owned()).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Who rests is woken by a port's receive interrupts: a TAP port with two queues, in a network namespace that goes with the process.
+//! A sleeping worker is woken by a port's receive interrupts: a TAP port with two queues, in a private
+//! network namespace.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::time::{Duration, Instant};
@@ -9,14 +10,14 @@ mod veth;
 
 use veth::{CONFIG, PRIVATE, eal, kernel_sends, own_namespace, pool, run};
 
-/// Longer than [`LOST`]: a wait that only a frame ends in time.
+/// Duration of a wait that only a frame ends in time; longer than [`LOST`].
 const LONG: Duration = Duration::from_secs(300);
-/// A wait of this length was not ended by a frame. Generous: the machine may be busy.
+/// A wait of this duration was not ended by a frame. It is generous because the machine may be busy.
 const LOST: Duration = Duration::from_secs(120);
 const SHORT: Duration = Duration::from_millis(20);
 const BY_INTERRUPT: Woken = Woken { interrupt: true, device: false };
 
-/// Rests on all of these, after asking for interrupts and looking once more.
+/// Sleeps on all queues, after enabling interrupts and polling once more.
 fn rest(queues: &mut [EthQueue], at_most: Duration) -> Woken {
     queues.iter_mut().for_each(|queue| _ = queue.arm());
     let woken = wait(queues.iter_mut(), std::iter::empty(), at_most);
@@ -24,7 +25,7 @@ fn rest(queues: &mut [EthQueue], at_most: Duration) -> Woken {
     woken
 }
 
-/// How many frames of ours have come.
+/// Returns the number of received test frames.
 fn take(queues: &mut [EthQueue]) -> usize {
     let mut burst = Burst::new();
     queues.iter_mut().for_each(|queue| _ = queue.rx_burst(&mut burst));
@@ -36,7 +37,7 @@ fn a_frame_ends_a_rest_by_the_ports_interrupt() {
     if !own_namespace() {
         return;
     }
-    // Nothing is sent but by us. Without IPv6 in the kernel there is nothing to be silenced.
+    // Only the test sends frames. Without IPv6 in the kernel there is nothing to disable.
     let _ = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
     std::mem::forget(eal(&["net_tap0,iface=dtap0", "net_null0"]));
     let pool = pool("frames", 1024, 2048);
@@ -46,31 +47,31 @@ fn a_frame_ends_a_rest_by_the_ports_interrupt() {
     let (tap, mut queues) =
         EthPort::start(Some("net_tap0"), &EthConfig { queues: 2, ..CONFIG }, &pool).unwrap();
     assert_eq!(tap.woken_by(), WokenBy::RxInterrupt);
-    // What the kernel may have sent when the interface came up.
+    // Frames that the kernel may have sent when the interface came up.
     let begin = Instant::now();
     while rest(&mut queues, SHORT) == BY_INTERRUPT {
         take(&mut queues);
-        assert!(begin.elapsed() < LOST, "woken for nothing");
+        assert!(begin.elapsed() < LOST, "woken without a frame");
     }
     for round in 0..50 {
-        // One that comes while nobody rests yet, then one that comes while somebody does.
+        // One frame arrives before the sleep, the next one during it.
         let sender = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(round % 2 * 3));
             kernel_sends("dtap0", &PRIVATE);
         });
         let begin = Instant::now();
-        // The driver hears of frames by a signal, which may end a rest as well.
+        // The driver is notified of frames by a signal, which may end a sleep too.
         while rest(&mut queues, LONG) != BY_INTERRUPT {
-            assert!(begin.elapsed() < LOST, "round {round}: it rested on");
+            assert!(begin.elapsed() < LOST, "round {round}: the wakeup was lost");
         }
         while take(&mut queues) == 0 {
-            assert!(begin.elapsed() < LOST, "round {round}: woken for nothing");
+            assert!(begin.elapsed() < LOST, "round {round}: woken without a frame");
         }
         sender.join().unwrap();
-        assert_eq!(rest(&mut queues, SHORT), Woken::default(), "round {round}: it has told");
+        assert_eq!(rest(&mut queues, SHORT), Woken::default(), "round {round}: already reported");
     }
 
-    // An interface that is gone wakes nobody, rather than always.
+    // A deleted interface causes no wakeups, instead of continuous ones.
     run("ip link del dtap0");
     rest(&mut queues, SHORT);
     let begin = Instant::now();

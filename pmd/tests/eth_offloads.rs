@@ -1,5 +1,5 @@
-//! What ports do beside moving frames, for real: AF_PACKET ports on a veth pair and a TAP port, in a network namespace that
-//! goes with the process. A process of its own: EAL starts once.
+//! Real offloads: AF_PACKET ports on a veth pair and a TAP port, in a private network namespace. A separate
+//! process, because EAL starts once.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::time::Instant;
@@ -12,7 +12,7 @@ mod veth;
 
 use veth::{CONFIG, DEADLINE, PRIVATE, eal, kernel_sends, own_namespace, pool, run, veth};
 
-/// A broadcast frame of 60 bytes: what stands behind its addresses.
+/// Returns a broadcast frame of 60 bytes with this content after its addresses.
 fn frame(pool: &Pool, behind: &[u8]) -> Mbuf {
     let mut bytes = vec![0xff; 6];
     bytes.extend([2, 0, 0, 0, 0, 9]);
@@ -21,7 +21,7 @@ fn frame(pool: &Pool, behind: &[u8]) -> Mbuf {
     pool.copy_from_slice(&bytes).unwrap()
 }
 
-/// An IPv4 header of a UDP packet without payload, and its checksum.
+/// Returns an IPv4 header of a UDP packet without payload, with its checksum.
 fn ipv4() -> Vec<u8> {
     let mut packet =
         vec![0x45, 0, 0, 28, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 9, 0, 9, 0, 8, 0, 0];
@@ -37,7 +37,7 @@ fn send(queue: &mut EthQueue, frame: Mbuf) {
     assert_eq!(queue.tx_burst(&mut burst), 1);
 }
 
-/// The next frame of ours that arrives: what the port told, and what stands behind the addresses.
+/// Returns the metadata of the next test frame, and its content after the addresses.
 fn receive(queue: &mut EthQueue) -> (FrameFacts, Vec<u8>) {
     let end = Instant::now() + DEADLINE;
     loop {
@@ -70,7 +70,7 @@ fn ports_do_what_they_say() {
     ]));
     let (pool, config) = (pool("frames", 2048, 2048), CONFIG);
     let (ring, _queues) = EthPort::start(Some("net_ring0"), &config, &pool).unwrap();
-    assert_eq!(ring.offloads(), EthOffloads::default(), "a ring does nothing");
+    assert_eq!(ring.offloads(), EthOffloads::default(), "a ring has no offloads");
 
     let start = |name, offloads| {
         let (port, mut queues) =
@@ -78,12 +78,12 @@ fn ports_do_what_they_say() {
         (port.offloads(), queues.remove(0))
     };
     let both_tags = EthOffloads { strip_tags: true, insert_tags: true, check_ipv4: false };
-    let (told, mut left) = start("net_af_packet0", true);
-    assert_eq!((told, left.inserts_tags()), (both_tags, true));
-    let (told, mut right) = start("net_af_packet1", true);
-    assert_eq!(told, both_tags);
-    let (told, mut plain) = start("net_af_packet3", false);
-    assert_eq!((told, plain.inserts_tags()), (EthOffloads::default(), false));
+    let (enabled, mut left) = start("net_af_packet0", true);
+    assert_eq!((enabled, left.inserts_tags()), (both_tags, true));
+    let (enabled, mut right) = start("net_af_packet1", true);
+    assert_eq!(enabled, both_tags);
+    let (enabled, mut plain) = start("net_af_packet3", false);
+    assert_eq!((enabled, plain.inserts_tags()), (EthOffloads::default(), false));
 
     let (_, mut left2) = start("net_af_packet2", true);
 
@@ -92,7 +92,8 @@ fn ports_do_what_they_say() {
     let inner = [PRIVATE, [7, 8]].concat();
     let tagged = |control: u16, inner: &[u8]| [&[0x81, 0][..], &control.to_be_bytes(), inner].concat();
 
-    // Without a tag, with one that the port puts in, with one in the frame: who strips never sees it, who does not always does.
+    // Without a tag, with a tag inserted by the port, and with a tag in the frame. A port that strips tags
+    // never leaves one in the frame; any other always does.
     for (wish, in_data) in [(None, None), (Some(100), None), (None, Some(0x6064)), (None, Some(0xe000))] {
         for queue in [&mut left, &mut left2] {
             let mut sent = frame(&pool, &in_data.map_or(inner.clone(), |control| tagged(control, &inner)));
@@ -108,14 +109,14 @@ fn ports_do_what_they_say() {
         let whole = control.map_or(inner.clone(), |control| tagged(control, &inner));
         assert_eq!((facts.tag, &bytes[..whole.len()]), (FrameTag::InFrame, &whole[..]));
     }
-    // Two: one is taken off, and the other one still there.
+    // Two tags: one is stripped, and the other one stays.
     let mut twice = frame(&pool, &tagged(200, &inner));
     twice.wish_tag(100);
     send(&mut left, twice);
     let (facts, bytes) = receive(&mut right);
     assert_eq!((facts, &bytes[..8]), (taken(100), &tagged(200, &inner)[..]));
 
-    // A TAP port looks at headers.
+    // A TAP port checks headers.
     let (tap, mut inn) = start("net_tap0", true);
     assert!(tap.check_ipv4, "{tap:?}");
     run("ip link set dtap0 addrgenmode none up");

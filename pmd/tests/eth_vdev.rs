@@ -1,4 +1,4 @@
-//! Ports of DPDK's software drivers, which EAL loads as plugins. A process of its own: EAL starts once.
+//! Ports of DPDK's software drivers, which EAL loads as plugins. A separate process, because EAL starts once.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use pmd::eth::{Burst, EthConfig, EthPort, port_names};
 use pmd::hca::BURST;
 use pmd::mem::{Mbuf, Pool, PoolConfig};
 
-/// One test at a time, on an EAL that stays until exit.
+/// Runs one test at a time, on an EAL that runs until the process exits.
 fn eal() -> MutexGuard<'static, bool> {
     static STARTED: Mutex<bool> = Mutex::new(false);
     let mut started = STARTED.lock().unwrap_or_else(|e| e.into_inner());
@@ -26,12 +26,12 @@ fn eal() -> MutexGuard<'static, bool> {
     started
 }
 
-/// The file that `net_pcap0` writes what it sends to.
+/// Returns the file to which `net_pcap0` writes sent frames.
 fn capture() -> PathBuf {
     std::env::temp_dir().join(format!("eth-vdev-{}.pcap", std::process::id()))
 }
 
-/// A chain with these bytes in each of its segments.
+/// Returns a chain with these bytes in its segments.
 fn chain(pool: &Pool, parts: &[&[u8]]) -> Mbuf {
     let mut frame = pool.copy_from_slice(parts[0]).unwrap();
     for part in &parts[1..] {
@@ -72,7 +72,7 @@ fn a_null_port_gives_frames_and_takes_them_without_leak() {
     let stats = port.stats();
     assert_eq!((stats.received, stats.sent), (BURST as u64, BURST as u64));
 
-    // The port lives as long as its queues do; then its name is gone.
+    // The port exists as long as its queues; then its name is removed.
     drop(port);
     assert_eq!(queue.rx_burst(&mut burst), BURST);
     assert!(port_names().contains(&"net_null0".to_owned()));
@@ -94,7 +94,7 @@ fn a_driver_that_sends_one_segment_gets_copies_of_chains() {
     burst.push(chain(&pool, &parts[1..]));
     assert_eq!((queues[0].tx_burst(&mut burst), burst.len(), pool.in_use()), (3, 0, 0));
     drop((port, queues));
-    // The file's header, and one before each frame.
+    // After the file header, each frame has its own header.
     let mut frames = &std::fs::read(capture()).unwrap()[24..];
     std::fs::remove_file(capture()).unwrap();
     for sent in [&parts[..1], &parts, &parts[1..]] {
@@ -117,14 +117,14 @@ fn a_chain_waits_for_the_buffer_that_its_copy_needs() {
         burst.push(chain(&pool, parts));
     }
     let mut rest: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
-    // The first frame's buffer is free once it is sent.
+    // The first frame's buffer is free after it was sent.
     assert_eq!((queues[0].tx_burst(&mut burst), burst.len()), (1, 2));
     let taken = pool.alloc();
     assert_eq!((queues[0].tx_burst(&mut burst), burst.len()), (0, 2));
     assert_eq!(burst[0].segment_count(), 2);
     drop(taken);
     assert_eq!((queues[0].tx_burst(&mut burst), burst.len()), (2, 0));
-    // No buffer is long enough for this one; the next is sent.
+    // No buffer is long enough for this frame; the next one is sent.
     rest.truncate(8);
     burst.push(chain(&pool, &[&[1; 200], &[2; 200]]));
     burst.push(chain(&pool, &parts));
@@ -153,7 +153,7 @@ fn a_ring_keeps_order_and_hands_back_what_it_cannot_take() {
     let queue = &mut queues[0];
     let mut sent = 0u32;
     let mut burst = Burst::new();
-    // Until the ring is full: the rest stays, in order.
+    // Until the ring is full. The rest stays in order.
     loop {
         while !burst.is_full() {
             let number = sent + burst.len() as u32;
@@ -168,7 +168,7 @@ fn a_ring_keeps_order_and_hands_back_what_it_cannot_take() {
         if taken < BURST {
             break;
         }
-        assert!(sent < 4096, "the ring has an end");
+        assert!(sent < 4096, "the ring becomes full");
     }
     assert!(sent as usize >= BURST && !burst.is_empty());
     burst.clear();
@@ -207,12 +207,12 @@ fn wrong_ports_and_settings_are_named() {
     says(None, &config(), &["several", "net_ring2"]);
     says(Some("net_ring2"), &EthConfig { queues: 60_000, ..config() }, &["at most", "60000", "lcores"]);
     says(Some("net_ring2"), &EthConfig { queues: 0, ..config() }, &["queue"]);
-    // A driver with one buffer a frame, and a frame that is longer.
+    // A driver with one buffer per frame, and a longer frame.
     says(
         Some("net_null2"),
         &EthConfig { mtu: 9000, ..config() },
         &["send", "2048", "[buffers] data-room = 9024"],
     );
-    // A refused port is free for the next.
+    // A rejected port can be started again.
     drop(EthPort::start(Some("net_ring2"), &config(), &pool).unwrap());
 }

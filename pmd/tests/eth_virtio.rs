@@ -1,5 +1,5 @@
-//! Receive interrupts that are switched on and off, and tell by a counter: a virtio port, with a vhost port at its other end, which is
-//! another process: this program once more.
+//! Receive interrupts that can be disabled and that signal through a counter: a virtio port. A vhost port at
+//! the other end runs in another process, which executes this program again.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::os::unix::process::parent_id;
@@ -14,16 +14,17 @@ mod veth;
 
 use veth::{CONFIG, eal, pool, until};
 
-/// The other end's socket, for whoever is to be it.
+/// Path of the other end's socket, for the process that runs it.
 const OTHER_END: &str = "PMD_TEST_VHOST";
-/// Longer than [`LOST`]: a wait that only a frame ends in time.
+/// Duration of a wait that only a frame ends in time; longer than [`LOST`].
 const LONG: Duration = Duration::from_secs(300);
-/// A wait of this length was not ended by a frame. Generous: the machine may be busy.
+/// A wait of this duration was not ended by a frame. It is generous because the machine may be busy.
 const LOST: Duration = Duration::from_secs(120);
 const SHORT: Duration = Duration::from_millis(20);
 const BY_INTERRUPT: Woken = Woken { interrupt: true, device: false };
 
-/// Sends each frame back, after so many milliseconds as its first byte says, until it is killed or has no parent any more.
+/// Returns each frame after the number of milliseconds in its first byte, until the process is killed or its
+/// parent exits.
 fn echo(path: &str) {
     let parent = parent_id();
     std::mem::forget(eal(&[&format!("net_vhost0,iface={path}")]));
@@ -44,7 +45,7 @@ fn echo(path: &str) {
     }
 }
 
-/// The other end, and its socket, which go with this.
+/// The other end's process and socket, removed on drop.
 struct OtherEnd(Child, PathBuf);
 
 impl Drop for OtherEnd {
@@ -62,7 +63,7 @@ fn send(queue: &mut EthQueue, pool: &Pool, milliseconds: u8, number: u8) {
     assert_eq!(queue.tx_burst(&mut burst), 1);
 }
 
-/// The numbers of the frames that have come.
+/// Returns the numbers of the received frames.
 fn take(queue: &mut EthQueue) -> Vec<u8> {
     let mut burst = Burst::new();
     queue.rx_burst(&mut burst);
@@ -74,7 +75,7 @@ fn rest(queue: &mut EthQueue, at_most: Duration) -> Woken {
 }
 
 #[test]
-fn an_interrupt_tells_while_it_is_on_and_of_what_came_since() {
+fn an_enabled_interrupt_signals_later_frames_only() {
     if let Ok(path) = std::env::var(OTHER_END) {
         return echo(&path);
     }
@@ -89,27 +90,27 @@ fn an_interrupt_tells_while_it_is_on_and_of_what_came_since() {
     }
     std::mem::forget(eal(&[&format!("net_virtio_user0,path={}", path.display())]));
     let pool = pool("frames", 2048, 2048);
-    // Its other end does not choose by address, and cannot be asked to let all through.
+    // Its other end does not filter by address and cannot be set to promiscuous mode.
     let config = EthConfig { promiscuous: false, ..CONFIG };
     let (port, mut queues) = EthPort::start(Some("net_virtio_user0"), &config, &pool).unwrap();
     assert_eq!(port.woken_by(), WokenBy::RxInterrupt);
     until(|| port.link().up);
     let queue = &mut queues[0];
     for round in 0..50 {
-        // Off: a frame tells nobody, now or later. Who is awake looks for himself.
+        // Disabled: a frame causes no wakeup, now or later. An awake worker polls.
         let begin = Instant::now();
         send(queue, &pool, 0, round);
         while take(queue) != [round] {
             assert!(begin.elapsed() < LOST, "round {round}: lost");
         }
-        assert!(queue.arm(), "round {round}: it was off");
-        assert!(!queue.arm(), "round {round}: it is on");
-        assert_eq!(take(queue), [], "round {round}: the look before the rest");
-        assert_eq!(rest(queue, SHORT), Woken::default(), "round {round}: nothing came since");
+        assert!(queue.arm(), "round {round}: it was disabled");
+        assert!(!queue.arm(), "round {round}: it is enabled");
+        assert_eq!(take(queue), [], "round {round}: the poll before the sleep");
+        assert_eq!(rest(queue, SHORT), Woken::default(), "round {round}: nothing has arrived since");
         send(queue, &pool, round % 3 * 2, 100 + round);
         assert_eq!(rest(queue, LONG), BY_INTERRUPT, "round {round}");
-        assert!(begin.elapsed() < LOST, "round {round}: it rested on");
-        assert_eq!(rest(queue, Duration::ZERO), Woken::default(), "round {round}: it tells once");
+        assert!(begin.elapsed() < LOST, "round {round}: the wakeup was lost");
+        assert_eq!(rest(queue, Duration::ZERO), Woken::default(), "round {round}: it signals once");
         queue.disarm();
         assert_eq!(take(queue), [100 + round]);
     }

@@ -1,10 +1,10 @@
-//! The examples of this crate run as their descriptions say.
+//! The examples of this crate run as documented.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// An example, which is built with the tests.
+/// Returns the path of an example, which is built with the tests.
 fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.parent().and_then(|deps| deps.parent()).unwrap().join("examples").join(name)
@@ -22,7 +22,7 @@ fn frames_are_forwarded_between_two_ports() {
     let eal = "--no-huge --no-shconf --no-pci -m 64 --no-telemetry --log-level=error --lcores 0@0,1@0 --vdev net_null0 --vdev net_null1";
     let lines = lines_of("forward", &format!("{eal} -- net_null0 net_null1 1000"));
     assert_eq!(lines.len(), 3, "{lines:?}");
-    // A burst may end beyond the wanted number.
+    // A burst may exceed the requested number.
     let words: Vec<&str> = lines[0].split_whitespace().collect();
     let ["lcore", "1:", forwarded, "forwarded,", "0", "dropped"] = words[..] else { panic!("{lines:?}") };
     let forwarded: u64 = forwarded.parse().unwrap();

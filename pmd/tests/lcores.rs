@@ -1,4 +1,4 @@
-//! Worker lcores, and EAL's end. A process of its own: EAL starts once.
+//! Worker lcores, and the cleanup of EAL. A separate process, because EAL starts once.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use pmd::eal::{Eal, EalError};
@@ -18,7 +18,7 @@ fn work_runs_on_workers_and_eal_ends_after_them() {
     let elsewhere = eal.launch(worker, || std::thread::current().id()).unwrap().join().unwrap();
     assert_ne!(here, elsewhere);
 
-    // A busy lcore takes no second job, and the refused job is dropped.
+    // A busy lcore accepts no second job, and the rejected job is dropped.
     let (go, wait) = std::sync::mpsc::channel::<()>();
     let busy = eal.launch(worker, move || wait.recv().is_ok()).unwrap();
     assert!(!busy.is_over());
@@ -30,7 +30,7 @@ fn work_runs_on_workers_and_eal_ends_after_them() {
     go.send(()).unwrap();
     assert!(busy.join().unwrap());
 
-    // A panic ends the job, not the process nor the lcore.
+    // A panic ends the job, but not the process or the lcore.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| ()));
     let outcome = eal.launch(worker, || assert_eq!(1, 2)).unwrap().join();
@@ -38,23 +38,23 @@ fn work_runs_on_workers_and_eal_ends_after_them() {
     assert!(matches!(outcome, Err(EalError::Panicked(l)) if l == worker));
     assert_eq!(eal.launch(worker, || 7).unwrap().join().unwrap(), 7);
 
-    // A pool whose last handle goes on a worker is freed later, by the main lcore.
+    // A pool whose last handle is dropped on a worker is freed later, by the main lcore.
     let config = PoolConfig { count: 128, data_room: 2048, cache: 16, socket: -1 };
     let pool = Pool::create("worker", &config).unwrap();
     let kept = pool.alloc().unwrap();
     eal.launch(worker, move || drop((pool.alloc().unwrap(), pool))).unwrap().join().unwrap();
-    assert_eq!(pools_left(), 1, "a buffer is out");
+    assert_eq!(pools_left(), 1, "a buffer is in use");
     drop(kept);
     drop(Pool::create("another", &config).unwrap());
     assert_eq!(pools_left(), 0);
 
-    // EAL's memory outlives EAL while somebody has a buffer in it.
+    // EAL's memory outlives EAL while a buffer in it is in use.
     let pool = Pool::create("outlives", &config).unwrap();
     let mut kept = pool.copy_from_slice(b"still here").unwrap();
     drop(eal);
     kept.data_mut()[0] = b'S';
     assert_eq!(kept.data(), b"Still here");
     assert!(pool.alloc().is_some(), "a handle keeps working");
-    assert!(Pool::create("too late", &config).unwrap_err().to_string().contains("EAL does not run"));
+    assert!(Pool::create("too late", &config).unwrap_err().to_string().contains("EAL is not running"));
     assert!(matches!(Eal::init(["x", "--no-huge"].map(str::to_owned)), Err(EalError::Twice)));
 }

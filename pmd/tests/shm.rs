@@ -1,4 +1,4 @@
-//! A table shared by two processes, whose maintainer is killed.
+//! A table shared by two processes whose maintainer is killed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::io::{BufRead, BufReader};
@@ -30,7 +30,7 @@ fn maintain(path: &Path, len: u16) -> Result<DeviceTable<Maintained>, ShmError> 
     Ok(DeviceTable::publish_in(memory, &setup(len), NoProvider, 5, std::process::id()).unwrap())
 }
 
-/// Changes the table as fast as it can until it is killed.
+/// Changes the table as fast as possible until the process is killed.
 fn child(path: &Path) -> ! {
     let table = maintain(path, 8).unwrap();
     let mut version = 1;
@@ -85,12 +85,12 @@ fn a_killed_maintainer_leaves_a_whole_table_and_is_noticed() {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!reader.memory().is_maintained().unwrap());
-        // It died in the middle of something; what it had published is whole and stays.
+        // It died in the middle of an operation; its published table is complete and stays.
         let last = whole(&reader).unwrap();
         let found = reader.find(&Query::new(Gid::new(last, Guid(7)))).unwrap().unwrap();
         assert_eq!(found.index, 7);
     }
-    // We take over; a reader of before sees it without opening anything again.
+    // This process takes over. An existing reader sees it without reopening anything.
     let reader = Reader::attach(ReadOnly::open(&path).unwrap()).unwrap();
     let table = maintain(&path, 8).unwrap();
     table.heartbeat(77);
@@ -99,7 +99,7 @@ fn a_killed_maintainer_leaves_a_whole_table_and_is_noticed() {
     assert_eq!(reader.maintainer().process, std::process::id());
     assert_eq!(reader.maintainer().heartbeat, 77);
     assert!(reader.memory().is_maintained().unwrap());
-    // A successor with a longer table makes another file.
+    // A successor with a longer table creates another file.
     drop(table);
     let longer = maintain(&path, 16).unwrap();
     assert!(!reader.memory().is_maintained().unwrap());
@@ -116,12 +116,12 @@ fn remove(path: &Path) {
 }
 
 #[test]
-fn who_may_only_read_cannot_keep_a_maintainer_out_or_look_like_one() {
+fn a_reader_cannot_block_or_pose_as_a_maintainer() {
     let path = file("blocked");
     let first = maintain(&path, 8).unwrap();
     first.set_infiniband(PORT, &gids(2)).unwrap();
     drop(first);
-    // All the locks that can be had on what can be opened.
+    // All locks that are possible on readable files.
     let evil = std::fs::File::open(&path).unwrap();
     flock(&evil, FlockOperation::NonBlockingLockExclusive).unwrap();
     // SAFETY: numbers only; all zeros is the whole file.
@@ -130,17 +130,17 @@ fn who_may_only_read_cannot_keep_a_maintainer_out_or_look_like_one() {
     // SAFETY: the call reads the structure.
     assert_eq!(unsafe { libc::fcntl(evil.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) }, 0);
     let reader = Reader::attach(ReadOnly::open(&path).unwrap()).unwrap();
-    assert!(!reader.memory().is_maintained().unwrap(), "it looks like a maintainer");
+    assert!(!reader.memory().is_maintained().unwrap(), "it poses as a maintainer");
     let table = maintain(&path, 8).unwrap();
-    assert!(!reader.memory().is_at(&path), "the file could be marked");
+    assert!(!reader.memory().is_at(&path), "the file could be locked");
     let left: Vec<_> = table.entries().iter().map(|entry| (entry.index, entry.gid())).collect();
-    assert_eq!(left, (0..).zip(gids(2)).collect::<Vec<_>>(), "it keeps its successor from its table");
+    assert_eq!(left, (0..).zip(gids(2)).collect::<Vec<_>>(), "the successor lost the table");
     table.set_infiniband(PORT, &gids(3)).unwrap();
     let reader = Reader::attach(ReadOnly::open(&path).unwrap()).unwrap();
     assert!(reader.memory().is_maintained().unwrap());
     assert_eq!(whole(&reader), Some(3));
     assert!(matches!(maintain(&path, 8), Err(ShmError::Maintained { .. })), "there is one maintainer");
-    // The other lock is on a file that others may not open.
+    // The other lock is on a file that other users may not open.
     let lock = path.with_added_extension("lock");
     assert_eq!(std::fs::metadata(&lock).unwrap().permissions().mode() & 0o777, 0o600);
     if rustix::process::geteuid().is_root() {
@@ -157,7 +157,7 @@ fn who_may_only_read_cannot_keep_a_maintainer_out_or_look_like_one() {
 fn a_file_of_another_user_is_not_maintained() {
     let path = file("foreign");
     std::fs::write(&path, [0; 64]).unwrap();
-    // Only root can give a file away; nobody else can be given one here.
+    // Only root can change the owner of a file.
     if std::os::unix::fs::chown(&path, Some(12_345), None).is_ok() {
         assert!(matches!(Maintained::open(&path, 8), Err(ShmError::Foreign(_))));
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 64);
@@ -174,12 +174,12 @@ fn all_its_pages_are_there_before_one_is_written() {
         drop(Maintained::open(&path, length / 8).unwrap());
         let found = std::fs::metadata(&path).unwrap();
         assert!(found.len() == length as u64 && found.blocks() * 512 >= found.len(), "{round}: {found:?}");
-        // What a predecessor left may have none.
+        // A predecessor's file may have unallocated pages.
         let file = std::fs::File::options().write(true).open(&path).unwrap();
         file.set_len(0).and_then(|()| file.set_len(length as u64)).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().blocks(), 0);
     }
-    // More than there is: the file system is told, not the process that writes.
+    // More than available: the file system reports an error, instead of killing the process on a write.
     let error = Maintained::open(&path, 1 << 50).unwrap_err();
     assert!(matches!(error, ShmError::Full { .. } | ShmError::Call { .. }), "{error}");
     assert!(!path.with_added_extension("new").exists());
@@ -197,7 +197,7 @@ fn files_that_hold_no_words_are_refused() {
     assert!(matches!(ReadOnly::open(Path::new("/dev")), Err(ShmError::Length(_))));
     let pipe = path.with_added_extension("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    assert!(matches!(ReadOnly::open(&pipe), Err(ShmError::Length(_))), "nobody writes it");
+    assert!(matches!(ReadOnly::open(&pipe), Err(ShmError::Length(_))), "the pipe has no writer");
     std::fs::remove_file(&pipe).unwrap();
     std::fs::write(&path, vec![0xff; 4096]).unwrap();
     assert!(Reader::attach(ReadOnly::open(&path).unwrap()).is_err());

@@ -1,4 +1,4 @@
-//! Binds the kernel's headers of the verbs interface.
+//! Binds the kernel headers of the verbs interface.
 
 use std::error::Error;
 use std::path::PathBuf;

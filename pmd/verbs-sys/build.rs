@@ -1,4 +1,4 @@
-//! Binds the system's rdma-core: flags by pkg-config, declarations by bindgen.
+//! Binds the system's rdma-core: flags from pkg-config, declarations from bindgen.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo:rerun-if-changed={file}");
     }
     let mut include = Vec::new();
-    // libibumad has had a version of its own, 3, since long before rdma-core 44.
+    // libibumad has its own version number, which has been 3 since long before rdma-core 44.
     for (library, version) in [("libibverbs", "1.14.44"), ("libmlx5", "1.24.44"), ("libibumad", "3.2.44")] {
         let found = pkg_config::Config::new().atleast_version(version).probe(library).map_err(|e| {
             format!("{library} of rdma-core 44 or newer was not found: run scripts/setup (as root)\n{e}")
@@ -33,9 +33,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         .allowlist_type("verbs_context|mlx5_(cqe64|err_cqe|wqe_.*)|mlx5dv_.*|ibv_.*|ib_user_mad|ib_mad_addr")
         .allowlist_type("ib_uverbs_query_port_flags")
         .allowlist_var("(IBV|MLX5|MLX5DV|UMAD)_.*")
-        // bindgen drops the two-byte alignment of packed members within it (rust-bindgen issue 2240).
+        // bindgen loses the two-byte alignment of packed members in it (rust-bindgen issue 2240).
         .opaque_type("mlx5_wqe_ctrl_seg")
-        // Not for posting; and C's flexible arrays within unions.
+        // Not needed for posting, and contains C's flexible arrays in unions.
         .opaque_type("mlx5dv_flow_.*|mlx5dv_dr_.*|ibv_flow_.*|mlx5dv_pp|mlx5dv_sched_.*")
         .constified_enum_module("ibv_(wc_opcode|wr_opcode)")
         .derive_default(true)

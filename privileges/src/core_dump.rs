@@ -1,25 +1,26 @@
-//! What a core dump may hold.
+//! Contents of core dumps.
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use crate::PrivilegeError;
 
-/// Bits of `/proc/self/coredump_filter` (core(5)): private anonymous memory, which stacks and the heap are, and the headers of programs. Not
-/// there: memory that processes share, and hugepages of either kind.
+/// Bits of `/proc/self/coredump_filter` (core(5)) for private anonymous memory, which contains stacks and the
+/// heap, and for program headers. It excludes memory shared by processes, and hugepages of either kind.
 const WITHOUT_PACKETS: &str = "0x11";
 
-/// What a core dump holds.
+/// Contents of a core dump.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cores {
-    /// There is none, and no other process of the user's reads this one's memory.
+    /// No core dump, and no other process of the user may read this process's memory.
     None,
-    /// Stacks and the heap, no shared memory and no hugepages.
+    /// Stacks and the heap, without shared memory and hugepages.
     Lean,
-    /// As the system has it.
+    /// The system's default.
     Full,
 }
 
-/// Says what a core dump will hold, if there is one. To be called before the user changes: after that the file is root's.
+/// Sets the contents of a later core dump. Call it before the user changes: afterwards the file belongs to
+/// root.
 pub fn leave_out_of_cores(cores: Cores) -> Result<(), PrivilegeError> {
     if cores != Cores::Lean {
         return Ok(());
@@ -28,11 +29,11 @@ pub fn leave_out_of_cores(cores: Cores) -> Result<(), PrivilegeError> {
         .map_err(|source| PrivilegeError::Step { what: "write /proc/self/coredump_filter", source })
 }
 
-/// From now on there are such core dumps, or none. To be called after the user has changed: that puts it back.
+/// Enables or disables core dumps. Call it after the user has changed, which resets the setting.
 pub fn set_cores(cores: Cores) -> Result<(), PrivilegeError> {
     let behaviour = match cores {
         Cores::None => DumpableBehavior::NotDumpable,
         Cores::Lean | Cores::Full => DumpableBehavior::Dumpable,
     };
-    set_dumpable_behavior(behaviour).map_err(PrivilegeError::step("say whether there is a core dump"))
+    set_dumpable_behavior(behaviour).map_err(PrivilegeError::step("enable or disable core dumps"))
 }

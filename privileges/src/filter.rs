@@ -1,4 +1,4 @@
-//! Filters of system calls (seccomp(2)): who is under one makes the calls of its list and no others.
+//! System call filters (seccomp(2)): a thread with a filter can only make the calls of its lists.
 
 use std::collections::BTreeMap;
 
@@ -6,46 +6,46 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
 
-/// Bit of `prot` in mmap and mprotect: memory that may be executed.
+/// Bit of `prot` in mmap and mprotect for executable memory.
 const PROT_EXEC: u64 = libc::PROT_EXEC as u64;
 
-/// A system call that a thread may make, and why.
+/// A permitted system call with the reason.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
     /// Its name.
     pub name: &'static str,
-    /// Its number on this machine.
+    /// Its number on this architecture.
     pub number: i64,
-    /// What it is for.
+    /// Purpose.
     pub why: &'static str,
 }
 
-/// What becomes of a thread that makes another call.
+/// Action for any other system call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Violation {
-    /// The process ends by SIGSYS, and the kernel's log says why.
+    /// Kill the process with SIGSYS. The kernel log contains the call.
     Kill,
-    /// The kernel's log says so, and the call is made.
+    /// Log the call in the kernel log and execute it.
     Log,
 }
 
-/// Why there is no filter.
+/// Reason why there is no filter.
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
-    /// It cannot be made for this machine.
-    #[error("cannot make a filter of system calls for this machine: {0}")]
+    /// The filter cannot be generated for this architecture.
+    #[error("cannot create a system call filter for this machine: {0}")]
     Make(#[from] seccompiler::BackendError),
-    /// The kernel did not take it.
-    #[error("the kernel does not take a filter of system calls (seccomp): {0}")]
+    /// The kernel rejected the filter.
+    #[error("the kernel does not accept a system call filter (seccomp): {0}")]
     Apply(#[from] seccompiler::Error),
 }
 
-/// A filter, ready for threads.
+/// A filter that can be applied to threads.
 #[derive(Clone, Debug)]
 pub struct Filter(BpfProgram);
 
 impl Filter {
-    /// Allows the calls of these lists. No memory becomes executable, whatever they say.
+    /// Permits the calls of these lists. They never permit executable memory.
     pub fn new(lists: &[&[Call]], violation: Violation) -> Result<Self, FilterError> {
         let mut rules = BTreeMap::new();
         for call in lists.iter().copied().flatten() {
@@ -63,12 +63,12 @@ impl Filter {
         Ok(Self(SeccompFilter::new(rules, beyond, SeccompAction::Allow, machine)?.try_into()?))
     }
 
-    /// The calling thread, and those that it makes, are under it from here on, and for good.
+    /// Applies the filter permanently to the calling thread and the threads that it creates.
     pub fn apply(&self) -> Result<(), FilterError> {
         Ok(seccompiler::apply_filter(&self.0)?)
     }
 
-    /// All threads of this process are.
+    /// Applies the filter to all threads of this process.
     pub fn apply_to_all(&self) -> Result<(), FilterError> {
         Ok(seccompiler::apply_filter_all_threads(&self.0)?)
     }

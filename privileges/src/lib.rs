@@ -1,7 +1,9 @@
-//! What the threads of a process may, once it has what it needs: capabilities, user and groups, system calls, core dumps.
+//! Privileges of a process's threads after initialization: capabilities, user and groups, system calls, core
+//! dumps.
 //!
-//! A program that starts as root opens its devices and then calls [`Keep::in_all_threads`]: each of its threads, those of libraries too,
-//! gives up all that is not on the list, for good. Nothing here knows of gateways or DPDK.
+//! A program that starts as root opens its devices and then calls [`Keep::in_all_threads`]. Each of its
+//! threads, including those of libraries, permanently gives up all privileges that are not listed. This crate
+//! does not depend on gateways or DPDK.
 
 mod core_dump;
 mod filter;
@@ -15,20 +17,22 @@ pub use rustix::thread::CapabilitySet;
 pub use user::{GroupId, User, UserError, UserId, group, user};
 pub use yielding::{Keep, ThreadPrivileges, no_new_privileges, own_threads};
 
-/// Why privileges could not be given up. A process that goes on then has more of them than was meant.
+/// Reason why privileges could not be given up. A process that continues has more privileges than intended.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivilegeError {
     /// A step failed.
     #[error("cannot {what}: {source}")]
     Step {
-        /// The step.
+        /// The failed step.
         what: &'static str,
-        /// The system's answer.
+        /// The system error.
         #[source]
         source: std::io::Error,
     },
-    /// A thread did not do as it was asked.
-    #[error("thread {thread} ({name}) has not given up its privileges: it does not answer signal {signal}")]
+    /// A thread did not respond.
+    #[error(
+        "thread {thread} ({name}) has not given up its privileges: it does not respond to signal {signal}"
+    )]
     Silent {
         /// The thread.
         thread: i32,
@@ -37,17 +41,17 @@ pub enum PrivilegeError {
         /// The signal.
         signal: i32,
     },
-    /// A thread has more than it should.
+    /// A thread has more capabilities than it should.
     #[error("thread {thread} ({name}) still has {left:?} after giving up what it does not need")]
     Left {
         /// The thread.
         thread: i32,
         /// Its name.
         name: String,
-        /// What it still has.
+        /// The remaining capabilities.
         left: CapabilitySet,
     },
-    /// A thread is not who it should be.
+    /// A thread has a wrong user or group.
     #[error("thread {thread} ({name}) has {kind} {ids:?} and not {wanted}")]
     Stranger {
         /// The thread.
@@ -56,15 +60,15 @@ pub enum PrivilegeError {
         name: String,
         /// "user" or "group".
         kind: &'static str,
-        /// Real, effective, saved and that for files.
+        /// Real, effective, saved and file system ID.
         ids: [u32; 4],
-        /// What all of them should be.
+        /// Expected ID.
         wanted: u32,
     },
-    /// The kernel does not tell of this process's threads, so that nobody knows who has given up what.
-    #[error("cannot find out which threads this process has, and what they may: {what}; is /proc mounted?")]
+    /// The kernel does not report this process's threads, so their privileges are unknown.
+    #[error("cannot determine the threads of this process and their privileges: {what}; is /proc mounted?")]
     Unknown {
-        /// What is missing.
+        /// The failed access.
         what: String,
     },
 }

@@ -1,5 +1,7 @@
-//! Something done in every thread of this process: capabilities, users and groups are each thread's own, and libraries have threads that
-//! nobody else can speak for. Each gets a signal and does it in its handler.
+//! Executes work in every thread of this process.
+//!
+//! Capabilities, users and groups are per thread, and libraries have threads that other code does not
+//! control. Each thread gets a signal and does the work in its handler.
 
 use std::ffi::{OsString, c_int};
 use std::sync::Mutex;
@@ -11,34 +13,36 @@ use rustix::io::Errno;
 use crate::PrivilegeError;
 use crate::yielding::Work;
 
-/// How long a thread may take to answer. It may stand in a call that is not interrupted.
+/// Time limit of a thread's response. It may be in an uninterruptible call.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the handler does, as long as somebody waits for it.
+/// Work of the handler, while a caller waits for it.
 static WORK: AtomicPtr<Work> = AtomicPtr::new(std::ptr::null_mut());
-/// Threads that have done it, well or not.
+/// Number of threads that have finished, successfully or not.
 static DONE: AtomicU32 = AtomicU32::new(0);
-/// What the last one failed with; 0 if it did not.
+/// Error number of the last failure; 0 without one.
 static FAILED: AtomicI32 = AtomicI32::new(0);
-/// One user at a time of all of these.
+/// Serializes the users of these variables.
 static BUSY: Mutex<()> = Mutex::new(());
 
 extern "C" fn handle(_: c_int) {
-    // SAFETY: set to a `Work` that lives, and is only read, until every thread that got the signal has counted itself in DONE.
+    // SAFETY: `WORK` is set to a live `Work`. It is only read until every signaled thread has counted itself
+    // in DONE.
     if let Some(work) = unsafe { WORK.load(Ordering::Acquire).as_ref() } {
-        // Calls to the system alone: nothing that a signal's handler may not do.
+        // Only system calls, as required in a signal handler.
         let outcome = work.carry_out();
         FAILED.store(outcome.map_or_else(Errno::raw_os_error, |()| 0), Ordering::Relaxed);
         DONE.fetch_add(1, Ordering::Release);
     }
 }
 
-/// The calling thread.
+/// Returns the calling thread.
 pub(crate) fn own() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// The threads of this process, the calling one among them. One that is left out would keep what it has, so that nothing is passed over.
+/// Returns all threads of this process, including the calling one. Errors are not skipped, because an omitted
+/// thread would keep its privileges.
 pub(crate) fn all() -> Result<Vec<i32>, PrivilegeError> {
     let failed = |error| unknown(format!("/proc/self/task: {error}"));
     let names = std::fs::read_dir("/proc/self/task").map_err(failed)?.map(|entry| Ok(entry?.file_name()));
@@ -62,13 +66,14 @@ pub(crate) const fn unknown(what: String) -> PrivilegeError {
     PrivilegeError::Unknown { what }
 }
 
-/// The name of a thread.
+/// Returns the name of a thread.
 pub(crate) fn name(thread: i32) -> String {
     let name = std::fs::read_to_string(format!("/proc/self/task/{thread}/comm"));
     name.map_or_else(|_| "it has ended".to_owned(), |name| name.trim().to_owned())
 }
 
-/// Has all other threads of this process do the work, one after the other. Threads that they make meanwhile do it, too.
+/// Executes the work in all other threads of this process, one after another, including threads created
+/// meanwhile.
 pub(crate) fn everywhere_else(work: &Work) -> Result<(), PrivilegeError> {
     let _one = BUSY.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let signal = libc::SIGRTMAX() - 1;
@@ -76,7 +81,7 @@ pub(crate) fn everywhere_else(work: &Work) -> Result<(), PrivilegeError> {
     WORK.store(std::ptr::from_ref(work).cast_mut(), Ordering::Release);
     let outcome = each(own(), signal);
     if matches!(outcome, Err(PrivilegeError::Silent { .. })) {
-        // It may still come: the work stays for it.
+        // A late signal may still arrive, so the work must stay allocated.
         WORK.store(Box::into_raw(Box::new(*work)), Ordering::Release);
         before.keep();
     } else {
@@ -86,16 +91,16 @@ pub(crate) fn everywhere_else(work: &Work) -> Result<(), PrivilegeError> {
 }
 
 fn each(own: i32, signal: c_int) -> Result<(), PrivilegeError> {
-    let mut told = vec![own];
-    // A thread that was made before its maker did the work has not done it: look again until there is no new one.
-    while let Some(thread) = all()?.into_iter().find(|thread| !told.contains(thread)) {
-        told.push(thread);
-        tell(thread, signal)?;
+    let mut signaled = vec![own];
+    // A thread created before its creator did the work has not done it. Repeat until there is no new thread.
+    while let Some(thread) = all()?.into_iter().find(|thread| !signaled.contains(thread)) {
+        signaled.push(thread);
+        signal_and_wait(thread, signal)?;
     }
     Ok(())
 }
 
-fn tell(thread: i32, signal: c_int) -> Result<(), PrivilegeError> {
+fn signal_and_wait(thread: i32, signal: c_int) -> Result<(), PrivilegeError> {
     let before = DONE.load(Ordering::Acquire);
     if !is_sent(thread, signal)? {
         return Ok(());
@@ -119,7 +124,7 @@ fn tell(thread: i32, signal: c_int) -> Result<(), PrivilegeError> {
     }
 }
 
-/// Sends a thread a signal, or (0) none; false if it has ended.
+/// Sends a signal to a thread, or (0) none. Returns false if it has ended.
 fn is_sent(thread: i32, signal: c_int) -> Result<bool, PrivilegeError> {
     // SAFETY: sends a signal to a thread of this process that has a handler, or none; numbers alone.
     let rc = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) };
@@ -131,7 +136,7 @@ fn is_sent(thread: i32, signal: c_int) -> Result<bool, PrivilegeError> {
     }
 }
 
-/// The signal's handler, until it is dropped.
+/// Restores the signal's previous handler on drop.
 struct Handler {
     signal: c_int,
     before: Option<libc::sigaction>,
@@ -142,7 +147,7 @@ impl Handler {
         // SAFETY: plain integers and pointers, for which zero is a value.
         let (mut new, mut before): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
         new.sa_sigaction = handle as extern "C" fn(c_int) as usize;
-        // Calls that other threads wait in go on.
+        // Restart interrupted system calls of other threads.
         new.sa_flags = libc::SA_RESTART;
         // SAFETY: both structures live; the handler is of the kind that these flags announce.
         let rc = unsafe { libc::sigaction(signal, &raw const new, &raw mut before) };
@@ -153,7 +158,7 @@ impl Handler {
         Ok(Self { signal, before: Some(before) })
     }
 
-    /// It stays.
+    /// Keeps the handler installed.
     fn keep(&mut self) {
         self.before = None;
     }
@@ -173,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_of_threads_has_who_reads_it() {
+    fn a_list_of_threads_includes_the_reader() {
         let names = |names: &[&str]| names.iter().map(OsString::from).collect::<Vec<_>>();
         assert_eq!(list(names(&["7", "12"]), 12).unwrap(), [7, 12]);
         for bad in [&["7"] as &[_], &[], &["7", "12", "self"]] {
@@ -183,10 +188,10 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_has_ended_is_told_from_one_that_runs() {
+    fn an_ended_thread_is_distinguished_from_a_running_one() {
         assert!(is_sent(own(), 0).unwrap());
         let ended = std::thread::spawn(own).join().unwrap();
-        // Its number goes after it has been joined.
+        // The thread ID disappears some time after the join.
         let until = Instant::now() + Duration::from_secs(120);
         while is_sent(ended, 0).unwrap() {
             assert!(Instant::now() < until);

@@ -1,44 +1,45 @@
-//! Users and groups by name or number, from the machine's own files (`/etc/passwd`, `/etc/group`): no library is loaded for it.
+//! Users and groups by name or number, from the local files (`/etc/passwd`, `/etc/group`). No library is
+//! loaded for it.
 
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-/// Longest file that is read.
+/// Maximum length of a file in bytes.
 const MOST: u64 = 16 << 20;
-/// Number that stands for none in calls.
+/// The invalid ID of system calls.
 const NONE: u32 = u32::MAX;
 
-/// Number of a user.
+/// A user ID.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UserId(pub u32);
 
-/// Number of a group.
+/// A group ID.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GroupId(pub u32);
 
 /// A user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct User {
-    /// Its number.
+    /// User ID.
     pub id: UserId,
-    /// Its group; `None` if it was given as a number that has no entry.
+    /// Primary group; `None` for a number without an entry.
     pub group: Option<GroupId>,
 }
 
-/// Why there is no such user or group.
+/// Reason why a user or group was not found.
 #[derive(Debug, thiserror::Error)]
 pub enum UserError {
-    /// No entry has the name.
+    /// No entry has this name.
     #[error(
         "there is no {kind} {name:?} in {file}: make it (adduser --system --group {name}) or write its number"
     )]
     Unknown {
-        /// What was looked for.
+        /// "user" or "group".
         kind: &'static str,
         /// Its name.
         name: String,
-        /// Where.
+        /// The file.
         file: &'static str,
     },
     /// The file cannot be read.
@@ -46,19 +47,19 @@ pub enum UserError {
     Read {
         /// The file.
         file: &'static str,
-        /// The system's answer.
+        /// The system error.
         #[source]
         source: std::io::Error,
     },
 }
 
-/// The user of a name or number.
+/// Looks up a user by name or number.
 pub fn user(name: &str) -> Result<User, UserError> {
     let file = "/etc/passwd";
     find_user(name, &read(file)?).ok_or_else(|| unknown("user", name, file))
 }
 
-/// The group of a name or number.
+/// Looks up a group by name or number.
 pub fn group(name: &str) -> Result<GroupId, UserError> {
     let file = "/etc/group";
     find_group(name, &read(file)?).ok_or_else(|| unknown("group", name, file))
@@ -80,7 +81,7 @@ fn number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|&id| id != NONE)
 }
 
-/// `name:password:uid:gid:…`, of which a number may be the name's place.
+/// Finds a user in `name:password:uid:gid:…`, by name or number.
 fn find_user(wanted: &str, passwd: &str) -> Option<User> {
     let by_number = number(wanted);
     let entry = |line: &str| {
@@ -94,7 +95,7 @@ fn find_user(wanted: &str, passwd: &str) -> Option<User> {
     passwd.lines().find_map(entry).or_else(|| Some(User { id: UserId(by_number?), group: None }))
 }
 
-/// `name:password:gid:members`.
+/// Finds a group in `name:password:gid:members`.
 fn find_group(wanted: &str, groups: &str) -> Option<GroupId> {
     if let Some(number) = number(wanted) {
         return Some(GroupId(number));

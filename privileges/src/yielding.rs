@@ -1,4 +1,4 @@
-//! What a thread keeps, and giving up the rest.
+//! Gives up all privileges except those to keep.
 
 use rustix::fs::{Gid, Uid};
 use rustix::io::Errno;
@@ -11,21 +11,21 @@ use rustix::thread::{
 use crate::user::{GroupId, UserId};
 use crate::{PrivilegeError, threads};
 
-/// Capabilities that a kernel may know, also later ones than ours.
+/// Upper limit of capability numbers, including those of later kernels.
 const MOST: u32 = 64;
 
-/// What a process keeps.
+/// Privileges that a process keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Keep {
-    /// Capabilities that the calling thread keeps, as far as it has them. Other threads keep none.
+    /// Capabilities that the calling thread keeps, if it has them. Other threads keep none.
     pub capabilities: CapabilitySet,
-    /// User that all threads become, if not who they are.
+    /// New user of all threads, if it changes.
     pub user: Option<UserId>,
-    /// Group that all threads become.
+    /// New group of all threads, if it changes.
     pub group: Option<GroupId>,
 }
 
-/// What each thread does.
+/// Work of each thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Work {
     capabilities: CapabilitySet,
@@ -33,33 +33,33 @@ pub(crate) struct Work {
     group: Option<GroupId>,
 }
 
-/// What a thread may.
+/// Privileges of a thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ThreadPrivileges {
-    /// Its number.
+    /// Thread ID.
     pub thread: i32,
     /// Its name.
     pub name: String,
-    /// Its user: real, effective, saved and that for files.
+    /// Real, effective, saved and file system user IDs.
     pub users: [u32; 4],
-    /// Its group, likewise.
+    /// Group IDs, in the same order.
     pub groups: [u32; 4],
-    /// Capabilities that it has, or may take again.
+    /// Capabilities that it has or can raise.
     pub permitted: CapabilitySet,
-    /// Capabilities that programs which it starts could have.
+    /// Capabilities that programs it executes could have.
     pub bounding: CapabilitySet,
 }
 
 impl Work {
-    /// Async-signal-safe: calls to the system, and nothing else.
+    /// Async-signal-safe: only makes system calls.
     pub(crate) fn carry_out(&self) -> Result<(), Errno> {
-        // Nobody gains anything by exec from here on.
+        // No exec gains privileges from here on.
         set_no_new_privs(true)?;
         for number in 0..MOST {
             match remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {
-                // Beyond the last one that the kernel knows.
+                // Beyond the last capability of the kernel.
                 Err(Errno::INVAL) => break,
-                // Without CAP_SETPCAP it stays; it is of no use without exec that gains anything.
+                // Without CAP_SETPCAP it stays. It has no effect, since exec gains nothing.
                 Ok(()) | Err(Errno::PERM) => {}
                 Err(error) => return Err(error),
             }
@@ -87,7 +87,8 @@ impl Work {
 }
 
 impl Keep {
-    /// All threads of the process give up what is not kept, and nobody gets anything back by exec. Fails if any of them still has more.
+    /// Makes all threads of the process give up the other privileges, and prevents regaining them through
+    /// exec. Fails if a thread still has more.
     pub fn in_all_threads(&self) -> Result<(), PrivilegeError> {
         let Self { capabilities, user, group } = *self;
         threads::everywhere_else(&Work { capabilities: CapabilitySet::empty(), user, group })?;
@@ -100,7 +101,7 @@ impl Keep {
         })
     }
 
-    /// Whether a thread has what it should keep, and is who it should be.
+    /// Checks that a thread has the expected privileges and IDs.
     fn check(&self, thread: ThreadPrivileges, kept: CapabilitySet) -> Result<(), PrivilegeError> {
         let ThreadPrivileges { thread, name, users, groups, permitted, .. } = thread;
         let left = permitted - kept;
@@ -118,26 +119,27 @@ impl Keep {
     }
 }
 
-/// The calling thread and those that it makes gain nothing by exec, and keep what they have.
+/// Prevents the calling thread, and threads it creates, from gaining privileges through exec. They keep what
+/// they have.
 pub fn no_new_privileges() -> Result<(), PrivilegeError> {
-    set_no_new_privs(true).map_err(PrivilegeError::step("give up gaining privileges"))
+    set_no_new_privs(true).map_err(PrivilegeError::step("disable gaining privileges"))
 }
 
-/// What all threads of this process may, as the kernel tells.
+/// Returns the privileges of all threads of this process, as reported by the kernel.
 pub fn own_threads() -> Result<Vec<ThreadPrivileges>, PrivilegeError> {
     let one = |thread: i32| match std::fs::read_to_string(format!("/proc/self/task/{thread}/status")) {
         Ok(status) => Some(
             parse(thread, &status)
                 .ok_or_else(|| threads::unknown(format!("/proc/self/task/{thread}/status lacks a field"))),
         ),
-        // It has ended meanwhile.
+        // It has ended in the meantime.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => None,
         Err(error) => Some(Err(threads::unknown(format!("/proc/self/task/{thread}/status: {error}")))),
     };
     threads::all()?.into_iter().filter_map(one).collect()
 }
 
-/// Of a thread's `status` (proc_pid_status(5)).
+/// Parses a thread's `status` (proc_pid_status(5)).
 fn parse(thread: i32, status: &str) -> Option<ThreadPrivileges> {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let set = |name| u64::from_str_radix(field(name)?.trim(), 16).ok().map(CapabilitySet::from_bits_retain);

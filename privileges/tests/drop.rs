@@ -1,4 +1,4 @@
-//! Privileges of a process with several threads, given up in children of this test: nothing gives them back.
+//! Privileges of a multithreaded process, given up in children of this test, cannot be regained.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use privileges::{
     CapabilitySet, Cores, GroupId, Keep, PrivilegeError, UserId, leave_out_of_cores, own_threads, set_cores,
 };
 
-/// What a process of its own is to do.
+/// Task of a child process.
 const TASK: &str = "PRIVILEGES_TEST_TASK";
 const NOBODY: UserId = UserId(65_534);
 
@@ -20,7 +20,7 @@ fn child(test: &str, task: &str) -> Output {
     Command::new(program).args(arguments).env(TASK, task).output().unwrap()
 }
 
-/// Runs a task in a child; false if this one may not try it.
+/// Runs a task in a child. Returns false without the required permission.
 fn passes(test: &str, task: &str) -> bool {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: not root");
@@ -32,7 +32,7 @@ fn passes(test: &str, task: &str) -> bool {
     true
 }
 
-/// Threads that wait in a call, in a loop and for a lock, until the process ends.
+/// Starts threads that wait in a system call, in a loop and for a lock, until the process exits.
 fn bystanders() {
     let (ready, all) = mpsc::channel();
     for kind in 0..3 {
@@ -59,7 +59,7 @@ fn abstract_name() -> std::os::unix::net::SocketAddr {
     std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap()
 }
 
-/// A field of every thread's status, with how many threads have it.
+/// Returns the values of a field in every thread's status, with the number of threads.
 fn field(name: &str) -> BTreeMap<String, usize> {
     let mut found = BTreeMap::new();
     for task in fs::read_dir("/proc/self/task").unwrap() {
@@ -112,17 +112,17 @@ fn no_thread_keeps_what_is_not_on_its_list() {
         assert_eq!(only("Uid"), "65534 65534 65534 65534");
         assert_eq!(only("Gid"), "65533 65533 65533 65533");
         assert_eq!(only("Groups"), "");
-        // The way back is closed.
+        // The privileges cannot be regained.
         assert!(rustix::thread::set_thread_uid(rustix::process::Uid::ROOT).is_err());
         fs::write("/proc/1/oom_score_adj", "0").unwrap_err();
     }
-    // A thread that is made now has no more than its maker, and a program that is started has nothing.
+    // A new thread has no more than its creator, and an executed program has none.
     let of_program = Command::new("/bin/grep").args(["CapEff", "/proc/self/status"]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&of_program.stdout).trim(), format!("CapEff:\t{:016x}", 0));
     Keep { capabilities: CapabilitySet::all(), user: None, group: None }.in_all_threads().unwrap();
     assert!(
         own_threads().unwrap().iter().all(|t| kept.contains(t.permitted)),
-        "asked for more, it has no more"
+        "requesting more grants no more"
     );
 }
 
@@ -158,7 +158,7 @@ fn a_process_that_cannot_see_its_threads_does_not_go_on() {
     }
     bystanders();
     let before = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    // No descriptor is left to read a directory by.
+    // No descriptor is left for reading a directory.
     let none = rustix::process::Rlimit { current: Some(0), ..before };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, none).unwrap();
     let keep = Keep { capabilities: CapabilitySet::empty(), user: None, group: None };

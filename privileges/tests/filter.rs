@@ -1,4 +1,4 @@
-//! Filters of system calls, applied in children of this test: what is not on the list ends them.
+//! System call filters, applied in children of this test: other calls kill the process.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use std::os::unix::process::ExitStatusExt as _;
@@ -7,7 +7,7 @@ use std::sync::mpsc;
 
 use privileges::{Call, Filter, Violation};
 
-/// What a process of its own is to do.
+/// Task of a child process.
 const TASK: &str = "PRIVILEGES_TEST_TASK";
 
 macro_rules! calls {
@@ -16,7 +16,7 @@ macro_rules! calls {
     };
 }
 
-/// What a thread of the standard library's takes.
+/// System calls of a standard library thread.
 const RUN: &[Call] = calls![
     SYS_futex SYS_write SYS_munmap SYS_madvise SYS_brk SYS_sigaltstack SYS_rt_sigprocmask SYS_exit SYS_exit_group SYS_gettid
 ];
@@ -29,7 +29,7 @@ fn child(task: &str) -> ExitStatus {
     program.args(["--exact", me, "--test-threads=1"]).env(TASK, task).output().unwrap().status
 }
 
-/// A mapping with this protection.
+/// Maps memory with this protection.
 fn map(protection: libc::c_int) -> bool {
     // SAFETY: fresh memory at an address of the kernel's choice.
     let at = unsafe {
@@ -51,7 +51,7 @@ fn a_call_that_is_not_on_the_list_ends_the_process() {
     };
     let filter = |lists: &[&[Call]], violation| Filter::new(lists, violation).unwrap();
     let plain = filter(&[RUN, MAP], Violation::Kill);
-    // The process ends here where nothing else ends it: the test's own end would take other calls.
+    // The process exits here if nothing kills it, because the test's normal exit needs other calls.
     match task.as_str() {
         "allowed" => {
             filter(&[RUN, MAP, PARENT], Violation::Kill).apply().unwrap();
@@ -66,7 +66,7 @@ fn a_call_that_is_not_on_the_list_ends_the_process() {
             assert_ne!(std::os::unix::process::parent_id(), 0);
         }
         "others" => {
-            // A thread that was there before.
+            // An existing thread.
             let (go, wait) = mpsc::channel::<()>();
             let other = std::thread::spawn(move || {
                 wait.recv().unwrap();
@@ -77,7 +77,7 @@ fn a_call_that_is_not_on_the_list_ends_the_process() {
             let _ = other.join();
         }
         "narrower" => {
-            // A second filter takes away from the first, and never the other way round.
+            // A second filter restricts the first one and never extends it.
             let wide: &[Call] = calls![SYS_seccomp SYS_prctl];
             filter(&[RUN, MAP, wide], Violation::Kill).apply().unwrap();
             filter(&[RUN, MAP, PARENT], Violation::Kill).apply().unwrap();

@@ -18,7 +18,7 @@ fn with(mad: &Mad, change: impl FnOnce(&mut MadHeader)) -> Mad {
     out
 }
 
-/// An answer to a datagram: the same bytes under the answering method.
+/// Returns a response: the same bytes with the response method.
 fn answer(mad: &Mad) -> Mad {
     let response = mad.header().method.response().unwrap();
     Mad { peer: mad.peer.reply(), ..with(mad, |h| h.method = response) }

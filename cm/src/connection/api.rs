@@ -1,4 +1,4 @@
-//! What goes into and comes out of the connection table.
+//! Parameters, results and events of the connection table.
 
 use std::time::Duration;
 
@@ -8,37 +8,41 @@ use ib_wire::{CommId, Gid, Guid, Lid, Mtu, PKey, Psn, Qpn, ServiceId, TimeoutCod
 use super::state::State;
 use crate::{Origin, Path};
 
-/// Sizes and identity of a table.
+/// Limits and identity of a table.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Communication ids and transaction ids derive from it: a secret, or others predict them; drawn at each start, or peers take
-    /// new connections for old ones.
+    /// Source of communication IDs and transaction IDs. It must be secret, or others can predict them. It
+    /// must differ at each start, or peers confuse new connections with old ones.
     pub seed: u64,
-    /// GUID of our channel adapter.
+    /// GUID of the local channel adapter.
     pub ca_guid: Guid,
-    /// Most connections, those in TIMEWAIT included. A REQ beyond is dropped; the peer tries again.
+    /// Maximum number of connections, including those in TIMEWAIT. Further REQs are dropped, and the peer
+    /// retries.
     pub max_connections: usize,
-    /// Most of them that peers have begun, TIMEWAIT included: the rest is for ours.
+    /// Maximum number of connections that peers have initiated, including TIMEWAIT. The rest is reserved for
+    /// local ones.
     pub max_begun: usize,
-    /// Most of them that one port of the fabric has begun, TIMEWAIT included. A REQ beyond is dropped; the peer tries again.
+    /// Maximum number of connections initiated by one port of the fabric, including TIMEWAIT. Further REQs
+    /// are dropped, and the peer retries.
     pub max_from_port: usize,
-    /// Most service ids.
+    /// Maximum number of service IDs.
     pub max_listeners: usize,
-    /// Most datagrams that wait for [`super::ConnectionTable::poll_transmit`]; one more is dropped as if the fabric
-    /// had lost it.
+    /// Maximum number of datagrams waiting for [`super::ConnectionTable::poll_transmit`]. Further ones are
+    /// dropped, as if lost in the fabric.
     pub max_transmit: usize,
-    /// Longest time that the ACK of our adapter takes, as REP announces it and REQ's ACK timeout contains it.
+    /// Maximum ACK delay of the local adapter. It is announced in REP and included in the ACK timeout of REQ.
     pub ack_delay: TimeoutCode,
-    /// Upper bound of every other time that a peer can impose: response timeouts, MRA service timeouts.
+    /// Upper limit of all other times that a peer can set: response timeouts, MRA service timeouts.
     pub max_wait: Duration,
-    /// Upper bound of TIMEWAIT where the peer has begun the connection and named its time.
+    /// Upper limit of TIMEWAIT if the peer initiated the connection and set its time.
     pub max_timewait: Duration,
-    /// Upper bound of the time for all repetitions of a message to a peer that has begun the connection and named times and number.
+    /// Upper limit of the time for all retransmissions to a peer that initiated the connection and set times
+    /// and count.
     pub max_repeating: Duration,
 }
 
 impl Config {
-    /// Sizes for one port of a gateway.
+    /// Limits for one port of a gateway.
     #[must_use]
     pub const fn new(seed: u64, ca_guid: Guid) -> Self {
         Self {
@@ -51,65 +55,65 @@ impl Config {
             max_transmit: 4096,
             ack_delay: TimeoutCode::new(15),
             max_wait: Duration::from_secs(60),
-            // Twice the packet life time that subnet managers configure by default, rounded up as Linux does, and doubled.
+            // Twice the default packet lifetime of subnet managers, rounded up as in Linux, and doubled.
             max_timewait: Duration::from_millis(4096),
-            // What ib_ipoib's own numbers come to.
+            // The result of ib_ipoib's own values.
             max_repeating: Duration::from_secs(66),
         }
     }
 }
 
-/// Names a connection in a table. It is our communication id, and is not used again soon.
+/// Identifies a connection in a table. It is the local communication ID and is not reused soon.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnId(pub(super) CommId);
 
 impl ConnId {
-    /// Our communication id.
+    /// Returns the local communication ID.
     #[must_use]
     pub const fn comm_id(self) -> CommId {
         self.0
     }
 }
 
-/// Asks for a connection. [`ConnectRequest::ipoib`] has the values that Linux's IPoIB uses.
+/// Parameters of an outgoing connection. [`ConnectRequest::ipoib`] uses the values of Linux's IPoIB.
 #[derive(Clone, Debug)]
 pub struct ConnectRequest {
-    /// The service.
+    /// Service ID.
     pub service_id: ServiceId,
-    /// Our queue pair, in INIT.
+    /// Local queue pair, in INIT.
     pub local_qpn: Qpn,
-    /// The PSN that we expect first: our queue pair's `rq_psn`.
+    /// First PSN that the local queue pair expects: its `rq_psn`.
     pub starting_psn: Psn,
-    /// The way to the peer.
+    /// Path to the peer.
     pub path: Path,
     /// Index of the path's P_Key in the port's table.
     pub pkey_index: u16,
     /// Index of the path's source GID in the port's table.
     pub sgid_index: u8,
-    /// Our port sends nothing without a GRH ([`Path::gsi`]).
+    /// True if the local port sends nothing without a GRH ([`Path::gsi`]).
     pub grh_required: bool,
     /// Private data, at most 92 bytes.
     pub private_data: Vec<u8>,
-    /// Our queue pair is on a shared receive queue.
+    /// True if the local queue pair uses a shared receive queue.
     pub srq: bool,
-    /// RDMA reads and atomics that we can serve at once.
+    /// Number of concurrent RDMA reads and atomics that the local end can serve.
     pub responder_resources: u8,
-    /// RDMA reads and atomics that we may have outstanding.
+    /// Number of RDMA reads and atomics that the local end may have outstanding.
     pub initiator_depth: u8,
     /// Transport retries.
     pub retry_count: RetryCount,
-    /// RNR retries that the peer shall use; 7 = without end.
+    /// RNR retries for the peer; 7 means infinite.
     pub rnr_retry_count: RnrRetry,
-    /// Time within which the peer has to answer.
+    /// Time limit for the peer's response.
     pub remote_response_timeout: TimeoutCode,
-    /// Time within which we answer.
+    /// Time limit for the local response.
     pub local_response_timeout: TimeoutCode,
-    /// How often either side sends a message again.
+    /// Number of retransmissions of a message by either side.
     pub max_cm_retries: MaxCmRetries,
 }
 
 impl ConnectRequest {
-    /// The values of Linux's `ib_ipoib`.
+    /// Returns a request with the values of Linux's `ib_ipoib`.
     #[must_use]
     pub fn ipoib(service_id: ServiceId, local_qpn: Qpn, path: Path, private_data: &[u8]) -> Self {
         Self {
@@ -133,27 +137,27 @@ impl ConnectRequest {
     }
 }
 
-/// Accepts a connection.
+/// Parameters for accepting a connection.
 #[derive(Clone, Debug)]
 pub struct AcceptParams {
-    /// Our queue pair, already in RTR at least.
+    /// Local queue pair, in RTR or RTS.
     pub local_qpn: Qpn,
-    /// The PSN that we expect first: our queue pair's `rq_psn`.
+    /// First PSN that the local queue pair expects: its `rq_psn`.
     pub starting_psn: Psn,
     /// Private data, at most 196 bytes.
     pub private_data: Vec<u8>,
-    /// Our queue pair is on a shared receive queue.
+    /// True if the local queue pair uses a shared receive queue.
     pub srq: bool,
-    /// RDMA reads and atomics that we can serve at once.
+    /// Number of concurrent RDMA reads and atomics that the local end can serve.
     pub responder_resources: u8,
-    /// RDMA reads and atomics that we may have outstanding.
+    /// Number of RDMA reads and atomics that the local end may have outstanding.
     pub initiator_depth: u8,
-    /// RNR retries that the peer shall use; Linux's IPoIB copies the REQ's.
+    /// RNR retries for the peer. Linux's IPoIB copies those of the REQ.
     pub rnr_retry_count: RnrRetry,
 }
 
 impl AcceptParams {
-    /// The values of Linux's `ib_ipoib`.
+    /// Returns parameters with the values of Linux's `ib_ipoib`.
     #[must_use]
     pub fn ipoib(local_qpn: Qpn, starting_psn: Psn, request: &RequestInfo, private_data: &[u8]) -> Self {
         Self {
@@ -171,19 +175,19 @@ impl AcceptParams {
 /// Attributes of a connected queue pair, for INIT → RTR → RTS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpAttributes {
-    /// RTR: the way to the peer (its `life_time` is for the CM only).
+    /// RTR: path to the peer (its `life_time` is only used by the CM).
     pub path: Path,
     /// RTR: path MTU.
     pub path_mtu: Mtu,
-    /// RTR: the peer's queue pair.
+    /// RTR: remote queue pair.
     pub dest_qpn: Qpn,
-    /// RTR: first PSN that we expect.
+    /// RTR: first expected PSN.
     pub rq_psn: Psn,
-    /// RTR: RNR NAK timer code; 0 = 655.36 ms, the longest.
+    /// RTR: RNR NAK timer code; 0 means 655.36 ms, the maximum.
     pub min_rnr_timer: u8,
-    /// RTR: RDMA reads and atomics that we serve at once.
+    /// RTR: number of concurrent RDMA reads and atomics to serve.
     pub max_dest_rd_atomic: u8,
-    /// RTS: first PSN that we send.
+    /// RTS: first PSN to send.
     pub sq_psn: Psn,
     /// RTS: local ACK timeout.
     pub ack_timeout: TimeoutCode,
@@ -191,53 +195,54 @@ pub struct QpAttributes {
     pub retry_count: u8,
     /// RTS: RNR retries, 0 to 7.
     pub rnr_retry: u8,
-    /// RTS: RDMA reads and atomics that we may have outstanding.
+    /// RTS: number of RDMA reads and atomics that may be outstanding.
     pub max_rd_atomic: u8,
 }
 
-/// What a peer's REQ says.
+/// Contents of a peer's REQ.
 #[derive(Clone, Debug)]
 pub struct RequestInfo {
-    /// The service that it asks for.
+    /// Requested service ID.
     pub service_id: ServiceId,
-    /// The peer's communication id.
+    /// The peer's communication ID.
     pub remote_comm_id: CommId,
     /// GUID of the peer's channel adapter.
     pub remote_ca_guid: Guid,
     /// The peer's queue pair.
     pub remote_qpn: Qpn,
-    /// First PSN that we shall send.
+    /// First PSN to send to the peer.
     pub remote_starting_psn: Psn,
-    /// The way to the peer; a permissive LID has been replaced by the datagram's.
+    /// Path to the peer. A permissive LID has been replaced by the datagram's source LID.
     pub path: Path,
     /// Partition.
     pub pkey: PKey,
-    /// Index of the P_Key that the datagram came with.
+    /// Index of the P_Key of the datagram.
     pub pkey_index: u16,
-    /// The LID that the datagram came from.
+    /// Source LID of the datagram.
     pub source_lid: Lid,
-    /// The GID that it came from, if it had a GRH.
+    /// Source GID of the datagram, if it had a GRH.
     pub source_gid: Option<Gid>,
-    /// The port in whose share it counts ([`super::ConnectionTable::handle_mad_for`]): the one that it came from, as a rule.
+    /// Port whose share it counts against ([`super::ConnectionTable::handle_mad_for`]), usually the source
+    /// port.
     pub payer: Origin,
-    /// The peer's queue pair is on a shared receive queue.
+    /// True if the peer's queue pair uses a shared receive queue.
     pub srq: bool,
-    /// Transport retries that the peer uses, and we shall.
+    /// Transport retries for both ends.
     pub retry_count: RetryCount,
-    /// RNR retries that the peer wants us to use.
+    /// RNR retries that the peer requests.
     pub rnr_retry_count: RnrRetry,
-    /// RDMA reads and atomics that the peer can serve at once.
+    /// Number of concurrent RDMA reads and atomics that the peer can serve.
     pub responder_resources: u8,
-    /// RDMA reads and atomics that the peer may have outstanding.
+    /// Number of RDMA reads and atomics that the peer may have outstanding.
     pub initiator_depth: u8,
-    /// ACK timeout of our queue pair.
+    /// ACK timeout for the local queue pair.
     pub ack_timeout: TimeoutCode,
     /// Private data.
     pub private_data: [u8; 92],
 }
 
 impl RequestInfo {
-    /// Attributes of our queue pair, given the PSN that we expect first.
+    /// Returns the attributes of the local queue pair, given the first PSN that it expects.
     #[must_use]
     pub const fn qp_attributes(&self, rq_psn: Psn) -> QpAttributes {
         QpAttributes {
@@ -255,103 +260,103 @@ impl RequestInfo {
         }
     }
 
-    /// Flow label of the path, for a GRH.
+    /// Returns the flow label of the path, for a GRH.
     #[must_use]
     pub const fn flow_label(&self) -> FlowLabel {
         self.path.flow_label
     }
 }
 
-/// What a peer's REP says.
+/// Contents of a peer's REP.
 #[derive(Clone, Debug)]
 pub struct ReplyInfo {
-    /// The peer's communication id.
+    /// The peer's communication ID.
     pub remote_comm_id: CommId,
     /// GUID of the peer's channel adapter.
     pub remote_ca_guid: Guid,
-    /// The peer's queue pair is on a shared receive queue.
+    /// True if the peer's queue pair uses a shared receive queue.
     pub srq: bool,
-    /// Attributes of our queue pair; the peer's number and PSN are in them.
+    /// Attributes of the local queue pair, including the peer's queue pair number and PSN.
     pub attributes: QpAttributes,
     /// Private data.
     pub private_data: [u8; 196],
 }
 
-/// What a peer's REJ says.
+/// Contents of a peer's REJ.
 #[derive(Clone, Debug)]
 pub struct RejectInfo {
-    /// Why.
+    /// Reason.
     pub reason: RejectReason,
-    /// Which of our messages it rejects.
+    /// The rejected message.
     pub message: MessageRejected,
-    /// Additional information, 72 bytes at most.
+    /// Additional information, at most 72 bytes.
     pub info: Vec<u8>,
-    /// Private data; the peer's own only if the reason is [`RejectReason::Consumer`].
+    /// Private data. The peer's own only for reason [`RejectReason::Consumer`].
     pub private_data: [u8; 148],
 }
 
-/// Who ended a connection.
+/// Cause of a disconnection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DisconnectCause {
-    /// We did, by [`super::ConnectionTable::disconnect`]; the peer has confirmed it, or never will.
+    /// [`super::ConnectionTable::disconnect`] was called. The peer has confirmed it, or never will.
     Us,
     /// The peer's DREQ.
     Peer,
-    /// The peer has begun a new connection from the same queue pair: this one is a left-over.
+    /// The peer started a new connection from the same queue pair, so this one is stale.
     Stale,
 }
 
-/// Something that the owner of a table has to know.
+/// An event for the owner of a table.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A peer asks for a connection: answer by `accept` or `reject` (or `delay` first).
+    /// A peer requests a connection. Respond with `accept` or `reject`, optionally after `delay`.
     Requested {
         /// The new connection.
         id: ConnId,
-        /// What it asks for.
+        /// The request.
         request: Box<RequestInfo>,
     },
-    /// The peer accepts: move the queue pair to RTR and RTS, then call `ready` (or `reject`).
+    /// The peer accepted. Move the queue pair to RTR and RTS, then call `ready` (or `reject`).
     Replied {
         /// The connection.
         id: ConnId,
-        /// Its answer.
+        /// The peer's reply.
         reply: Box<ReplyInfo>,
     },
-    /// A passive connection is in use: the RTU came, or data did.
+    /// A passive connection is established: the RTU or data arrived.
     Established {
         /// The connection.
         id: ConnId,
     },
-    /// The peer rejects or gives up. The queue pair goes to ERR.
+    /// The peer rejected the connection or gave up. Move the queue pair to ERR.
     Rejected {
         /// The connection.
         id: ConnId,
-        /// Why.
+        /// The rejection.
         reject: Box<RejectInfo>,
     },
-    /// The peer does not answer. The queue pair goes to ERR.
+    /// The peer does not respond. Move the queue pair to ERR.
     TimedOut {
         /// The connection.
         id: ConnId,
     },
-    /// The connection has ended. The queue pair goes to ERR.
+    /// The connection has ended. Move the queue pair to ERR.
     Disconnected {
         /// The connection.
         id: ConnId,
-        /// By whom.
+        /// The cause.
         cause: DisconnectCause,
     },
-    /// Nothing of this connection is left on the way: the queue pair's number may be used again. The last event of
-    /// every connection.
+    /// No packets of this connection are in flight any more, and the queue pair's number may be reused. This
+    /// is the last event of every connection.
     Released {
-        /// The connection that was.
+        /// The former connection.
         id: ConnId,
     },
 }
 
 impl Event {
-    /// The connection that it is about.
+    /// Returns the connection of the event.
     #[must_use]
     pub const fn id(&self) -> ConnId {
         match self {
@@ -366,33 +371,33 @@ impl Event {
     }
 }
 
-/// Why a call was refused.
+/// Reason why a call was rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TableError {
-    /// No such connection, or no more.
+    /// The connection does not exist, or no longer.
     #[error("no connection {0:?}")]
     Unknown(ConnId),
     /// The connection's state does not allow this.
     #[error("not allowed in state {0:?}")]
     State(State),
-    /// As many connections as the table takes.
-    #[error("the table has its {0} connections")]
+    /// The maximum number of connections is reached.
+    #[error("the table is full ({0} connections)")]
     Full(usize),
-    /// As many listeners as the table takes.
-    #[error("the table has its {0} listeners")]
+    /// The maximum number of listeners is reached.
+    #[error("the table is full ({0} listeners)")]
     ListenersFull(usize),
-    /// Somebody listens already.
+    /// There is already a listener.
     #[error("service {0} is taken")]
     ServiceTaken(ServiceId),
     /// The queue pair belongs to another connection.
     #[error("queue pair {0} is in use")]
     QpInUse(Qpn),
-    /// More private data than the message has room for.
-    #[error("{len} bytes of private data, {max} fit")]
+    /// The private data exceed the message.
+    #[error("{len} bytes of private data exceed the limit of {max}")]
     PrivateData {
-        /// Bytes given.
+        /// Given length.
         len: usize,
-        /// Bytes that fit.
+        /// Maximum length.
         max: usize,
     },
 }

@@ -1,36 +1,36 @@
-//! What a table counts.
+//! Counters of a connection table.
 
 use ib_wire::cm::{AttributeId, RejectReason};
 
-/// Reasons of REJ messages that have a counter of their own: codes 0 to 33; all others share the last.
+/// Number of separate counters for REJ reasons: codes 0 to 33; all others share the last.
 const REASONS: usize = 35;
-/// Message types that have a counter of their own: attributes 0x10 to 0x1a; all others share the last.
+/// Number of separate counters for message types: attributes 0x10 to 0x1a; all others share the last.
 const MESSAGES: usize = 12;
 
-/// Why a datagram was dropped.
+/// Reason why a datagram was dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Dropped {
     /// Not a CM message: class, version, method or attribute.
     Malformed,
-    /// Names no connection of ours.
+    /// Names no local connection.
     UnknownConnection,
-    /// A repetition that needs no answer.
+    /// A duplicate that needs no response.
     Duplicate,
-    /// Does not fit the connection's state.
+    /// Not allowed in the connection's state.
     State,
-    /// A DREQ for another queue pair than the connection's.
+    /// A DREQ for a queue pair other than the connection's.
     WrongQp,
-    /// The table, or the queue of events, is full.
+    /// The table or the event queue is full.
     NoRoom,
-    /// A REQ of a port that has its share of the table.
+    /// A REQ from a port that has used up its share of the table.
     OverShare,
-    /// Not sent: the queue of datagrams is full.
+    /// Not sent because the transmit queue is full.
     TransmitFull,
 }
 
 impl Dropped {
-    /// All, in the order of their counters.
+    /// All reasons in counter order.
     pub const ALL: [Self; 8] = [
         Self::Malformed,
         Self::UnknownConnection,
@@ -43,7 +43,7 @@ impl Dropped {
     ];
 }
 
-/// Counters of a table; none is ever reset.
+/// Counters of a table. They are never reset.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     received: [u64; MESSAGES],
@@ -56,7 +56,7 @@ pub struct Counters {
     dropped: [u64; Dropped::ALL.len()],
 }
 
-/// Arrays of more than 32 entries have no `Default`.
+/// Arrays of more than 32 elements do not implement `Default`.
 const REASONS_LOW: usize = 32;
 
 fn message_index(a: AttributeId) -> usize {
@@ -91,37 +91,37 @@ fn read_reason(low: &[u64], high: &[u64], reason: RejectReason) -> u64 {
 }
 
 impl Counters {
-    /// Messages received of one type; types without a name share one counter.
+    /// Number of received messages of a type. Unknown types share one counter.
     #[must_use]
     pub fn received(&self, message: AttributeId) -> u64 {
         self.received.get(message_index(message)).copied().unwrap_or(0)
     }
 
-    /// Messages sent of one type, repetitions included.
+    /// Number of sent messages of a type, including retransmissions.
     #[must_use]
     pub fn sent(&self, message: AttributeId) -> u64 {
         self.sent.get(message_index(message)).copied().unwrap_or(0)
     }
 
-    /// Messages of one type sent again because no answer came.
+    /// Number of retransmitted messages of a type.
     #[must_use]
     pub fn retransmitted(&self, message: AttributeId) -> u64 {
         self.retransmitted.get(message_index(message)).copied().unwrap_or(0)
     }
 
-    /// REJ messages received for one reason; reasons without a name share one counter.
+    /// Number of received REJ messages for a reason. Unknown reasons share one counter.
     #[must_use]
     pub fn rejects_received(&self, reason: RejectReason) -> u64 {
         read_reason(&self.rejects_received, &self.rejects_received_high, reason)
     }
 
-    /// REJ messages sent for one reason.
+    /// Number of sent REJ messages for a reason.
     #[must_use]
     pub fn rejects_sent(&self, reason: RejectReason) -> u64 {
         read_reason(&self.rejects_sent, &self.rejects_sent_high, reason)
     }
 
-    /// Datagrams dropped.
+    /// Number of dropped datagrams.
     #[must_use]
     pub fn dropped(&self, why: Dropped) -> u64 {
         self.dropped.get(why as usize).copied().unwrap_or(0)

@@ -1,4 +1,4 @@
-//! One connection as the table keeps it.
+//! A connection in the table.
 
 use std::time::{Duration, Instant};
 
@@ -10,16 +10,16 @@ use super::DisconnectCause;
 use super::state::State;
 use crate::{Origin, Path, Subnet};
 
-/// A message that is sent again until its answer comes.
+/// A message that is retransmitted until its response arrives.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) message: Message,
     pub(super) tid: Tid,
-    /// Repetitions left.
+    /// Number of remaining retransmissions.
     pub(super) retries: u8,
 }
 
-/// What an active connection remembers of its request until the REP comes.
+/// State of an active connection until the REP arrives.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Active {
     pub(super) path: Path,
@@ -29,55 +29,59 @@ pub(super) struct Active {
     pub(super) initiator_depth: u8,
 }
 
-/// One connection.
+/// A connection.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) state: State,
-    /// `Some` if we asked for it.
+    /// `Some` for a connection that the local end initiated.
     pub(super) active: Option<Active>,
-    /// What our REP says about the alternate path.
+    /// Statement of the REP about the alternate path.
     pub(super) failover: Failover,
-    /// The owner wants to hear nothing but the release.
+    /// True if the owner only wants the release event.
     pub(super) abandoned: bool,
-    /// What the owner will hear when the connection has ended.
+    /// Cause to report when the connection has ended.
     pub(super) cause: DisconnectCause,
     pub(super) peer: MadAddress,
-    /// The port at the other end. It does not change: no alternate path is ever taken, so there is no path to migrate to.
+    /// The remote port. It never changes: alternate paths are not accepted, so there is no migration.
     pub(super) origin: Origin,
-    /// The port that it counts for, if the peer has begun it.
+    /// The port whose share it counts against, if the peer initiated it.
     pub(super) payer: Origin,
     pub(super) remote_comm_id: CommId,
     pub(super) remote_ca_guid: Option<Guid>,
     pub(super) remote_qpn: Option<Qpn>,
     pub(super) local_qpn: Option<Qpn>,
-    /// Transaction id of the REQ (passive) or REP (active) that came: answers carry it.
+    /// Transaction ID of the received REQ (passive) or REP (active), for responses.
     pub(super) peer_tid: Tid,
     pub(super) pending: Option<Box<Pending>>,
-    /// Service time of our last MRA, to say it again.
+    /// Service time of the last MRA sent, for retransmissions.
     pub(super) service_timeout: TimeoutCode,
     pub(super) deadline: Option<Instant>,
-    /// Time between repetitions.
+    /// Retransmission interval.
     pub(super) timeout: Duration,
     pub(super) max_retries: u8,
-    /// Time in TIMEWAIT, and what an MRA adds for the way.
+    /// Time in TIMEWAIT, and the transit time that an MRA adds.
     pub(super) way: Duration,
 }
 
 impl Entry {
-    /// The index key that the peer's communication id gives.
+    /// Returns the index key of the peer's communication ID.
     pub(super) fn remote_id_key(&self) -> Option<(Origin, Guid, CommId)> {
         self.remote_ca_guid.map(|guid| (self.origin, guid, self.remote_comm_id))
     }
 
-    /// The index key that the peer's queue pair gives.
+    /// Returns the index key of the peer's queue pair.
     pub(super) fn remote_qp_key(&self) -> Option<(Origin, Guid, Qpn)> {
         Some((self.origin, self.remote_ca_guid?, self.remote_qpn?))
     }
 
-    /// True if a datagram comes from the port that the connection is with, as far as the device reports where from. Communication ids
-    /// are no proof: others may have seen them. Where both have a GRH, the GUIDs count too: virtual ports share a LID. Behind a router
-    /// the GID alone counts, since any router may forward a datagram. A peer that has begun the connection goes on as it began: with a
-    /// LID, and with a GRH if there was one. Of the others only the path is known, and not what they send by.
+    /// True if a datagram comes from the connection's port, as far as the device reports the source.
+    ///
+    /// - Communication IDs prove nothing, because others may have seen them.
+    /// - If both sides have a GRH, the GUIDs must match too: virtual ports share a LID.
+    /// - Behind a router only the GID counts, since any router may forward a datagram.
+    /// - A peer that initiated the connection keeps its form of address: with a LID, and with a GRH if there
+    ///   was one.
+    /// - For other peers only the path is known, and not the addresses they send from.
     pub(super) fn is_from(&self, subnet: Subnet, from: &MadAddress) -> bool {
         let is_same_lid = if from.lid == Lid(0) {
             self.peer.lid == Lid(0) || self.active.is_some()

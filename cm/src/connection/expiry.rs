@@ -1,4 +1,4 @@
-//! Timeouts of the table: repetitions, giving up, TIMEWAIT.
+//! Timeouts of the table: retransmission, giving up, TIMEWAIT.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use super::state::{Input, State};
 use super::{ConnId, ConnectionTable, Event};
 
 impl ConnectionTable {
-    /// Does what is due: repetitions, giving up, the end of TIMEWAIT.
+    /// Handles expired timers: retransmission, giving up, the end of TIMEWAIT.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(id) = self.timers.pop_due(now) {
             let Some(entry) = self.entries.get_mut(&id) else { continue };
@@ -33,14 +33,14 @@ impl ConnectionTable {
         }
     }
 
-    /// No answer after the last repetition, or the owner has not answered in time.
+    /// Handles a missing response after the last retransmission, or an owner that did not respond in time.
     fn exhausted(&mut self, now: Instant, id: CommId) {
         let state = self.state_of(id);
         match state {
             State::DreqSent => self.disconnected(id),
             _ => self.event(id, Event::TimedOut { id: ConnId(id) }),
         }
-        // The peer may have taken our message and believe in the connection.
+        // The peer may have accepted the message and consider the connection established.
         if matches!(state, State::ReqSent | State::MraReqRcvd | State::RepSent | State::MraRepRcvd)
             && let Some((peer, reject, tid)) = self.reject_message(id, RejectReason::Timeout, [0; 148])
         {

@@ -1,4 +1,4 @@
-//! What a datagram does to the table.
+//! Processing of received datagrams.
 
 use std::time::Instant;
 
@@ -19,21 +19,23 @@ use super::{
 use crate::timers::{ack_timeout, response_time};
 use crate::{Origin, Path};
 
-/// True for a number that a connected queue pair can have.
+/// True if a connected queue pair can have this number.
 fn connectable(qpn: Qpn) -> bool {
     qpn != Qpn::SMI && qpn != Qpn::GSI && qpn != Qpn::MULTICAST
 }
 
-/// Longest ACK delay that a peer is believed, 1.07 s: who never acknowledges must not hold our sends for hours.
+/// Maximum accepted ACK delay of a peer, 1.07 s. A peer that never acknowledges must not block sends for
+/// hours.
 const MAX_ACK_DELAY: u8 = 18;
 
 impl ConnectionTable {
-    /// Takes a datagram of class CM. Whatever is wrong with it is counted, and nothing else happens.
+    /// Handles a datagram of class CM. An invalid one is only counted.
     pub fn handle_mad(&mut self, now: Instant, mad: &Mad) {
         self.handle_mad_for(now, mad, self.subnet.origin(&mad.peer));
     }
 
-    /// The same, if what the datagram begins is to count in the share of `payer`.
+    /// Like [`Self::handle_mad`], but connections that the datagram initiates count against the share of
+    /// `payer`.
     pub fn handle_mad_for(&mut self, now: Instant, mad: &Mad, payer: Origin) {
         let Ok((header, message)) = Message::parse(&mad.bytes) else {
             self.counters.count_dropped(Dropped::Malformed);
@@ -86,7 +88,8 @@ impl ConnectionTable {
         }
     }
 
-    /// True for a datagram that is answered for any sender: a request, or the end of a connection that the sender does not have.
+    /// True for a datagram that is answered for any sender: a request, or the end of a connection unknown to
+    /// the sender.
     #[must_use]
     pub fn is_unsolicited(&self, mad: &Mad) -> bool {
         match Message::parse(&mad.bytes) {
@@ -98,7 +101,7 @@ impl ConnectionTable {
         }
     }
 
-    /// The connection that a message names by our id and the peer's, if it comes from the peer.
+    /// Finds the connection with these local and remote IDs, if the message comes from the peer.
     fn find(&self, from: &MadAddress, ours: CommId, theirs: CommId) -> Result<CommId, Dropped> {
         match self.entries.get(&ours) {
             Some(e)
@@ -116,7 +119,7 @@ impl ConnectionTable {
         self.entries.get(&id).map_or(State::Idle, |e| e.state)
     }
 
-    /// Refuses a message that belongs to no connection.
+    /// Rejects a message that belongs to no connection.
     fn refuse(
         &mut self,
         to: MadAddress,
@@ -199,7 +202,7 @@ impl ConnectionTable {
         let entry = Entry {
             state: State::Idle,
             active: None,
-            // No alternate path is ever taken; "accepted" is for requests that have none.
+            // Alternate paths are not accepted; "accepted" is for requests without one.
             failover: if m.alternate.is_none() { Failover::Accepted } else { Failover::NotSupported },
             abandoned: false,
             cause: DisconnectCause::Peer,
@@ -224,7 +227,7 @@ impl ConnectionTable {
         self.by_remote_id.insert((origin, m.ca_guid, m.local_comm_id), id);
         self.by_remote_qp.insert((origin, m.ca_guid, m.local_qpn), id);
         self.step(now, id, Input::RecvReq);
-        // By then the peer has given up; so do we if the owner has not answered.
+        // The peer has given up by then. The local end does too if the owner has not responded.
         let patience = self.bounded(peer_timeout * (u32::from(max_retries) + 1));
         self.set_deadline(now + patience, id);
         self.event(id, Event::Requested { id: ConnId(id), request: Box::new(request) });
@@ -245,7 +248,7 @@ impl ConnectionTable {
             return Err(Dropped::UnknownConnection);
         }
         if !matches!(entry.state, State::ReqSent | State::MraReqRcvd) {
-            // A repetition: what we answered got lost.
+            // A duplicate: the response was lost.
             if entry.remote_ca_guid.is_none() || entry.remote_comm_id != m.local_comm_id {
                 return Err(Dropped::UnknownConnection);
             }
@@ -303,8 +306,8 @@ impl ConnectionTable {
         Ok(())
     }
 
-    /// Ends a connection whose queue pair begins another one (IBA 12.9.8.3), if it is the same port that says so: anybody can name
-    /// anybody's queue pair.
+    /// Ends a connection whose queue pair starts another one (IBA 12.9.8.3), if the request comes from the
+    /// same port. Others could name any queue pair.
     fn end_stale(&mut self, now: Instant, old: CommId, from: MadAddress) {
         let Some(entry) = self.entries.get(&old) else { return };
         if entry.state == State::Established && entry.is_from(self.subnet, &from) {
@@ -312,7 +315,7 @@ impl ConnectionTable {
         }
     }
 
-    /// A REP from a queue pair that an older connection holds: refuse it, end both.
+    /// Rejects a REP from a queue pair that an older connection uses, and ends both.
     fn refuse_stale_reply(
         &mut self,
         now: Instant,
@@ -389,7 +392,7 @@ impl ConnectionTable {
         Ok(())
     }
 
-    /// The connection that a REJ is about.
+    /// Finds the connection that a REJ refers to.
     fn rejected(&self, from: MadAddress, m: &Reject) -> Option<CommId> {
         if m.reason == RejectReason::Timeout
             && let Some(guid) = m.used_info().first_chunk()
@@ -400,7 +403,7 @@ impl ConnectionTable {
             return Some(id);
         }
         let entry = self.entries.get(&m.remote_comm_id)?;
-        // Before the REP we do not know the peer's id, and it may have none.
+        // Before the REP the peer's ID is unknown, or the peer may have none.
         let is_known = entry.remote_ca_guid.is_none() || entry.remote_comm_id == m.local_comm_id;
         (is_known && entry.is_from(self.subnet, &from)).then_some(m.remote_comm_id)
     }
@@ -426,7 +429,7 @@ impl ConnectionTable {
             private_data: [0; 224],
         };
         let Ok(id) = self.find(&from, m.remote_comm_id, m.local_comm_id) else {
-            // For the sender there is no such connection, or no more.
+            // The sender has no such connection, or no longer.
             self.send(from.reply(), &answer(m.remote_comm_id).into(), tid);
             return Err(Dropped::UnknownConnection);
         };
@@ -438,7 +441,7 @@ impl ConnectionTable {
         match entry.state {
             State::Timewait => self.send(peer, &answer(id).into(), tid),
             state if state.after(Input::RecvDreq).is_some() => {
-                // Had we asked first, the cause is ours.
+                // If a DREQ was sent first, the local end is the cause.
                 if state != State::DreqSent
                     && let Some(entry) = self.entries.get_mut(&id)
                 {

@@ -1,11 +1,24 @@
-//! Connections of one port (IBA 12.9): the state machine of each, and the table that datagrams are matched against.
+//! Connections of one port (IBA 12.9): the state machine of each connection, and the table that matches
+//! datagrams with connections.
 //!
-//! The owner moves queue pairs; this module says when and to what. A passive connection: [`Event::Requested`], the
-//! owner creates a queue pair and moves it to RTR and RTS by [`RequestInfo::qp_attributes`], *then* calls
-//! [`ConnectionTable::accept`], because data may come as soon as the REP is out; [`Event::Established`] follows. An
-//! active one: [`ConnectionTable::connect`], [`Event::Replied`], the owner moves its queue pair by
-//! [`ReplyInfo::attributes`] and calls [`ConnectionTable::ready`]. Each connection ends with exactly one
-//! [`Event::Released`], its last event.
+//! The owner changes the states of queue pairs when this module requires it.
+//!
+//! Passive connection:
+//!
+//! 1. [`Event::Requested`] arrives.
+//! 2. The owner creates a queue pair and moves it to RTR and RTS with [`RequestInfo::qp_attributes`].
+//! 3. The owner calls [`ConnectionTable::accept`]. This must be last, because data may arrive as soon as the
+//!    REP is sent.
+//! 4. [`Event::Established`] follows.
+//!
+//! Active connection:
+//!
+//! 1. The owner calls [`ConnectionTable::connect`].
+//! 2. [`Event::Replied`] arrives.
+//! 3. The owner moves its queue pair to RTR and RTS with [`ReplyInfo::attributes`] and calls
+//!    [`ConnectionTable::ready`].
+//!
+//! The last event of each connection is [`Event::Released`], exactly once.
 
 mod api;
 mod counters;

@@ -1,4 +1,4 @@
-//! What the table sends.
+//! Messages sent by the table.
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,10 @@ use super::entry::Pending;
 use super::state::{Input, State};
 use super::{ConnectionTable, DisconnectCause, Dropped};
 
-/// Longest time between two DREQs to a peer that has begun the connection, whatever times it has named for its handshake.
+/// Maximum interval between two DREQs to a peer that initiated the connection, regardless of its handshake
+/// times.
 const DREQ_TIMEOUT: Duration = Duration::from_secs(1);
-/// Most repetitions of them while others may soon want for room in the table.
+/// Maximum number of their retransmissions while the table is filling up.
 const DREQ_RETRIES: u8 = 1;
 
 impl ConnectionTable {
@@ -41,7 +42,7 @@ impl ConnectionTable {
         }
     }
 
-    /// Sends a REJ that fits the state, and leaves the state by it.
+    /// Sends the REJ for the current state and leaves that state.
     pub(super) fn give_up(
         &mut self,
         now: Instant,
@@ -55,7 +56,7 @@ impl ConnectionTable {
         self.step(now, id, Input::SendRej);
     }
 
-    /// The REJ that fits a connection's state.
+    /// Builds the REJ for a connection's state.
     pub(super) fn reject_message(
         &self,
         id: CommId,
@@ -69,7 +70,7 @@ impl ConnectionTable {
             _ => MessageRejected::NoMessage,
         };
         let mut reject = Reject {
-            // Before any answer the peer knows no id of ours.
+            // Before any response the peer knows no local ID.
             local_comm_id: if entry.state == State::ReqRcvd { CommId(0) } else { id },
             remote_comm_id: entry.remote_comm_id,
             message,
@@ -78,7 +79,7 @@ impl ConnectionTable {
             ..Reject::default()
         };
         if reason == RejectReason::Timeout {
-            // The peer finds the connection by our GUID: it may not have told us its id.
+            // The peer finds the connection by the local GUID, because its ID may not be known yet.
             if let Some(to) = reject.info.first_chunk_mut() {
                 *to = self.config.ca_guid.0.to_be_bytes();
             }
@@ -96,7 +97,7 @@ impl ConnectionTable {
         self.send(to, &reject.into(), tid);
     }
 
-    /// Our MRA of the state that a connection is in, again.
+    /// Sends the MRA for a connection's state again.
     pub(super) fn send_mra(&mut self, id: CommId) {
         let Some(entry) = self.entries.get(&id) else { return };
         let message = MessageReceiptAck {
@@ -110,7 +111,7 @@ impl ConnectionTable {
         self.send(peer, &message.into(), tid);
     }
 
-    /// Our RTU, first or again.
+    /// Sends the RTU, initially or again.
     pub(super) fn send_rtu(&mut self, id: CommId) {
         let Some(entry) = self.entries.get(&id) else { return };
         let message =
@@ -119,7 +120,7 @@ impl ConnectionTable {
         self.send(peer, &message.into(), tid);
     }
 
-    /// Sends a message now, and again until the connection leaves the state that it is in.
+    /// Sends a message now, and repeatedly until the connection leaves its current state.
     pub(super) fn send_until_answered(&mut self, now: Instant, id: CommId, message: Message, tid: Tid) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         entry.pending = Some(Box::new(Pending { message, tid, retries: entry.max_retries }));

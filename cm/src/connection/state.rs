@@ -1,74 +1,74 @@
-//! States of a connection (IBA 12.9.5, 12.9.6) and every transition between them.
+//! Connection states (IBA 12.9.5, 12.9.6) and all transitions between them.
 
-/// State of one end of a connection. Listening is not a state here: a listener is a service id in the table.
+/// State of one end of a connection. Listening is not a state: a listener is a service ID in the table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum State {
     /// No connection: before the first message and after the last.
     Idle,
     /// Active: REQ sent.
     ReqSent,
-    /// Active: the peer has the REQ and needs time (MRA).
+    /// Active: the peer has received the REQ and needs time (MRA).
     MraReqRcvd,
-    /// Active: REP here, the owner is moving its queue pair.
+    /// Active: REP received, the owner is changing its queue pair's state.
     RepRcvd,
-    /// Active: REP here, we asked the peer for time.
+    /// Active: REP received, MRA sent.
     MraRepSent,
-    /// Passive: REQ here, the owner has to answer.
+    /// Passive: REQ received, the owner must respond.
     ReqRcvd,
-    /// Passive: REQ here, we asked the peer for time.
+    /// Passive: REQ received, MRA sent.
     MraReqSent,
     /// Passive: REP sent.
     RepSent,
-    /// Passive: the peer has the REP and needs time.
+    /// Passive: the peer has received the REP and needs time.
     MraRepRcvd,
-    /// In use.
+    /// Established.
     Established,
     /// DREQ sent.
     DreqSent,
-    /// DREQ here, DREP not yet sent.
+    /// DREQ received, DREP not sent yet.
     DreqRcvd,
-    /// Over; packets may still be on the way.
+    /// Ended; packets may still be in flight.
     Timewait,
 }
 
-/// What moves a connection.
+/// Input of the state machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Input {
-    /// We send REQ.
+    /// Send REQ.
     SendReq,
-    /// REQ came.
+    /// REQ received.
     RecvReq,
-    /// We send MRA.
+    /// Send MRA.
     SendMra,
-    /// MRA for our REQ came.
+    /// MRA for the REQ received.
     RecvMraReq,
-    /// MRA for our REP came.
+    /// MRA for the REP received.
     RecvMraRep,
-    /// We send REP.
+    /// Send REP.
     SendRep,
-    /// REP came.
+    /// REP received.
     RecvRep,
-    /// We send RTU.
+    /// Send RTU.
     SendRtu,
-    /// RTU came.
+    /// RTU received.
     RecvRtu,
-    /// Data came on the queue pair.
+    /// Data received on the queue pair.
     Data,
-    /// We send REJ.
+    /// Send REJ.
     SendRej,
-    /// REJ came.
+    /// REJ received.
     RecvRej,
-    /// REJ with reason "stale connection" came.
+    /// REJ with reason "stale connection" received.
     RecvRejStale,
-    /// We send DREQ.
+    /// Send DREQ.
     SendDreq,
-    /// DREQ came.
+    /// DREQ received.
     RecvDreq,
-    /// We send DREP.
+    /// Send DREP.
     SendDrep,
-    /// DREP came.
+    /// DREP received.
     RecvDrep,
-    /// No answer after the last repetition.
+    /// No response after the last retransmission.
     Exhausted,
     /// TIMEWAIT is over.
     TimewaitOver,
@@ -117,7 +117,7 @@ impl State {
         Self::Timewait,
     ];
 
-    /// The state after `input`; `None` if the input does not belong here and changes nothing.
+    /// Returns the next state, or `None` if the input is not allowed and changes nothing.
     #[must_use]
     pub const fn after(self, input: Input) -> Option<Self> {
         use Input as I;

@@ -1,4 +1,4 @@
-//! The table of connections: its indexes, what it sends, and the owner's calls.
+//! The connection table: its indexes, its transmit queue, and the owner's calls.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -22,13 +22,14 @@ pub struct ConnectionTable {
     pub(super) config: Config,
     pub(super) entries: HashMap<CommId, Entry>,
     pub(super) subnet: Subnet,
-    /// (port, CA GUID, communication id) of the peer. The port is no matter of what the peer says: nobody holds another's ids.
+    /// (port, CA GUID, communication ID) of the peer. The port does not come from the message, so a peer
+    /// cannot claim another's IDs.
     pub(super) by_remote_id: HashMap<(Origin, Guid, CommId), CommId>,
     /// (port, CA GUID, queue pair) of the peer, until TIMEWAIT.
     pub(super) by_remote_qp: HashMap<(Origin, Guid, Qpn), CommId>,
-    /// How many connections count for each port that has begun some, TIMEWAIT included.
+    /// Number of connections that each port has initiated, including TIMEWAIT.
     pub(super) begun_by: HashMap<Origin, usize>,
-    /// How many all of them have begun.
+    /// Number of connections that all peers have initiated.
     pub(super) begun: usize,
     pub(super) by_local_qp: HashMap<Qpn, CommId>,
     pub(super) listeners: HashSet<ServiceId>,
@@ -41,7 +42,7 @@ pub struct ConnectionTable {
 }
 
 impl ConnectionTable {
-    /// An empty table.
+    /// Creates an empty table.
     #[must_use]
     pub fn new(config: Config) -> Self {
         let ids = Identifiers::new(&mut Random::new(config.seed));
@@ -64,7 +65,7 @@ impl ConnectionTable {
         }
     }
 
-    /// Takes note of our subnet. Connections that there are keep their ports.
+    /// Sets the local subnet. Existing connections keep their ports.
     pub const fn set_subnet(&mut self, subnet: Subnet) {
         self.subnet = subnet;
     }
@@ -73,12 +74,13 @@ impl ConnectionTable {
         self.subnet
     }
 
-    /// Sets the most connections that one port of the fabric may have begun ([`Config::max_from_port`]).
+    /// Sets the maximum number of connections that one port of the fabric may initiate
+    /// ([`Config::max_from_port`]).
     pub const fn set_max_from_port(&mut self, most: usize) {
         self.config.max_from_port = most;
     }
 
-    /// Takes requests for a service id, compared exactly.
+    /// Accepts requests for a service ID, which must match exactly.
     pub fn listen(&mut self, service_id: ServiceId) -> Result<(), TableError> {
         if self.listeners.contains(&service_id) {
             return Err(TableError::ServiceTaken(service_id));
@@ -90,12 +92,12 @@ impl ConnectionTable {
         Ok(())
     }
 
-    /// Ends [`ConnectionTable::listen`]; connections stay.
+    /// Reverts [`ConnectionTable::listen`]. Connections stay.
     pub fn unlisten(&mut self, service_id: ServiceId) {
         self.listeners.remove(&service_id);
     }
 
-    /// Asks a peer for a connection.
+    /// Requests a connection from a peer.
     pub fn connect(&mut self, now: Instant, request: ConnectRequest) -> Result<ConnId, TableError> {
         let private_data = private(&request.private_data)?;
         if self.entries.len() >= self.config.max_connections {
@@ -168,7 +170,7 @@ impl ConnectionTable {
         Ok(ConnId(id))
     }
 
-    /// Accepts a requested connection: sends the REP, until its RTU comes.
+    /// Accepts a requested connection: sends the REP until the RTU arrives.
     pub fn accept(&mut self, now: Instant, id: ConnId, with: &AcceptParams) -> Result<(), TableError> {
         let private_data = private(&with.private_data)?;
         let entry = self.allowed(id, Input::SendRep)?;
@@ -200,7 +202,8 @@ impl ConnectionTable {
         Ok(())
     }
 
-    /// Tells the peer that the answer (to a REQ: `accept` or `reject`; to a REP: `ready`) takes up to this long.
+    /// Notifies the peer that the response (to a REQ: `accept` or `reject`; to a REP: `ready`) takes up to
+    /// this time.
     pub fn delay(
         &mut self,
         now: Instant,
@@ -211,7 +214,7 @@ impl ConnectionTable {
         let more = self.bounded(response_time(service_timeout));
         if let Some(entry) = self.entries.get_mut(&id.0) {
             entry.service_timeout = service_timeout;
-            // The peer has become as patient as we asked it to be.
+            // The peer now waits for the requested time.
             let until = entry.deadline.map(|at| at + more);
             self.timers.set(id.0, &mut entry.deadline, until);
         }
@@ -220,7 +223,7 @@ impl ConnectionTable {
         Ok(())
     }
 
-    /// Refuses a requested connection, or one whose REP does not suit us. Only [`Event::Released`] follows.
+    /// Rejects a requested connection, or an unsuitable REP. Only [`Event::Released`] follows.
     pub fn reject(
         &mut self,
         now: Instant,
@@ -234,7 +237,8 @@ impl ConnectionTable {
         Ok(())
     }
 
-    /// The queue pair of an active connection is in RTS: sends the RTU. The connection is in use.
+    /// Reports that the queue pair of an active connection is in RTS. Sends the RTU; the connection is
+    /// established.
     pub fn ready(&mut self, now: Instant, id: ConnId) -> Result<(), TableError> {
         self.allowed(id, Input::SendRtu)?;
         self.step(now, id.0, Input::SendRtu);
@@ -242,7 +246,7 @@ impl ConnectionTable {
         Ok(())
     }
 
-    /// Data came on a queue pair: as good as an RTU.
+    /// Reports data on a queue pair, which is equivalent to an RTU.
     pub fn communication_established(&mut self, now: Instant, qpn: Qpn) {
         let Some(&id) = self.by_local_qp.get(&qpn) else { return };
         if self.step(now, id, Input::Data) {
@@ -250,14 +254,14 @@ impl ConnectionTable {
         }
     }
 
-    /// The same, by the connection's name.
+    /// Reports data on a connection, like [`Self::communication_established`].
     pub fn data_arrived(&mut self, now: Instant, id: ConnId) {
         if self.step(now, id.0, Input::Data) {
             self.established(id.0);
         }
     }
 
-    /// Ends a connection in whatever state it is. [`Event::Disconnected`] and [`Event::Released`] follow.
+    /// Ends a connection in any state. [`Event::Disconnected`] and [`Event::Released`] follow.
     pub fn disconnect(&mut self, now: Instant, id: ConnId) -> Result<(), TableError> {
         let entry = self.entries.get(&id.0).ok_or(TableError::Unknown(id))?;
         match entry.state {
@@ -283,47 +287,47 @@ impl ConnectionTable {
         self.disconnect(now, id)
     }
 
-    /// The next datagram to send from QP1.
+    /// Returns the next datagram to send from QP1.
     pub fn poll_transmit(&mut self) -> Option<Mad> {
         self.transmit.pop_front()
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// When [`ConnectionTable::handle_timeout`] wants to be called.
+    /// Returns the time at which [`ConnectionTable::handle_timeout`] must be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.next()
     }
 
-    /// The state of a connection.
+    /// Returns the state of a connection.
     #[must_use]
     pub fn state(&self, id: ConnId) -> Option<State> {
         self.entries.get(&id.0).map(|e| e.state)
     }
 
-    /// The connection that a queue pair of ours belongs to.
+    /// Returns the connection of a local queue pair.
     #[must_use]
     pub fn by_qpn(&self, qpn: Qpn) -> Option<ConnId> {
         self.by_local_qp.get(&qpn).copied().map(ConnId)
     }
 
-    /// Connections in the table, those in TIMEWAIT included.
+    /// Number of connections in the table, including TIMEWAIT.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// True if there is none.
+    /// True if the table is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// What was counted.
+    /// Returns the counters.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.counters
@@ -334,7 +338,7 @@ impl ConnectionTable {
         entry.state.after(input).map(|_| entry).ok_or(TableError::State(entry.state))
     }
 
-    /// A communication id that no connection has, and that nobody can predict from others; never 0.
+    /// Returns an unused communication ID that cannot be predicted from others; never 0.
     pub(super) fn fresh_id(&mut self) -> CommId {
         loop {
             let id = CommId(self.ids.next());
@@ -344,7 +348,7 @@ impl ConnectionTable {
         }
     }
 
-    /// Transaction id of a request of ours.
+    /// Returns the transaction ID of a local request.
     pub(super) fn tid(&self, id: CommId) -> Tid {
         Tid(u64::from(self.tid_high) << 32 | u64::from(id.0))
     }
@@ -360,7 +364,7 @@ impl ConnectionTable {
         }
     }
 
-    /// Says whether there is room for another connection that a port begins.
+    /// Checks for room for a connection that a port initiates.
     pub(super) fn check_room(&self, origin: Origin) -> Result<(), Dropped> {
         let most = self.config.max_connections;
         if self.begun_by.get(&origin).is_some_and(|begun| *begun >= self.config.max_from_port) {
@@ -375,13 +379,14 @@ impl ConnectionTable {
         }
     }
 
-    /// Makes a transition and what always goes with the new state. False, and nothing done, if there is none.
+    /// Makes a transition with its common effects. Returns false, without changes, if the transition is not
+    /// allowed.
     pub(super) fn step(&mut self, now: Instant, id: CommId, input: Input) -> bool {
         let Some(entry) = self.entries.get_mut(&id) else { return false };
         let Some(next) = entry.state.after(input) else { return false };
         entry.state = next;
         match next {
-            // A message of ours was answered, or is not wanted any more.
+            // The pending message was answered, or is no longer needed.
             State::RepRcvd | State::MraRepSent | State::Established | State::DreqRcvd => {
                 entry.pending = None;
                 self.timers.set(id, &mut entry.deadline, None);
@@ -400,7 +405,7 @@ impl ConnectionTable {
         true
     }
 
-    /// Forgets a connection.
+    /// Removes a connection.
     fn release(&mut self, id: CommId) {
         let Some(mut entry) = self.entries.remove(&id) else { return };
         self.timers.set(id, &mut entry.deadline, None);
@@ -425,12 +430,12 @@ impl ConnectionTable {
         self.events.push_back(Event::Released { id: ConnId(id) });
     }
 
-    /// A passive connection is in use.
+    /// Reports that a passive connection is established.
     pub(super) fn established(&mut self, id: CommId) {
         self.event(id, Event::Established { id: ConnId(id) });
     }
 
-    /// Sizes of the indexes: tests ask whether they hold nothing that the table does not.
+    /// Sizes of the indexes, so that tests can check them for leaks.
     #[cfg(test)]
     pub(super) fn index_sizes(&self) -> [usize; 5] {
         [
@@ -443,14 +448,14 @@ impl ConnectionTable {
     }
 }
 
-/// Removes `key` if it leads to `id`.
+/// Removes `key` if it refers to `id`.
 fn remove_own<K: std::hash::Hash + Eq>(map: &mut HashMap<K, CommId>, key: &K, id: CommId) {
     if map.get(key) == Some(&id) {
         map.remove(key);
     }
 }
 
-/// Private data, filled up with zeros.
+/// Pads private data with zeros.
 fn private<const N: usize>(data: &[u8]) -> Result<[u8; N], TableError> {
     let mut out = [0; N];
     out.get_mut(..data.len())

@@ -1,9 +1,9 @@
-//! The general services of one HCA port: its QP1 has one owner, whatever number of links use it.
+//! The general services of an HCA port. Its QP1 has one owner, regardless of the number of links.
 //!
 //! ```text
-//!  datagrams of QP1 ─> Port ─┬─ SubnAdm: Sa            (answers find their asker by transaction id)
-//!                            ├─ ComMgt:  ConnectionTable (by service id, communication id, queue pair)
-//!                            └─ others:  an answer where IBA wants one
+//!  datagrams of QP1 ─> Port ─┬─ SubnAdm: Sa              (matched by transaction ID)
+//!                            ├─ ComMgt:  ConnectionTable (by service ID, communication ID, queue pair)
+//!                            └─ others:  a response if IBA requires one
 //! ```
 
 mod paths;
@@ -23,23 +23,23 @@ use crate::random::{Identifiers, Label, Random};
 pub use paths::{Ask, PathKey, PathQuery};
 pub use sa::{Outcome, PATIENCE, Sa, SaEvent};
 
-/// Answers to datagrams of services that we do not have which may wait to be sent; more are left out.
+/// Maximum number of queued responses for unsupported services. Further ones are omitted.
 const MAX_ANSWERS: usize = 32;
 
-/// What became of a datagram.
+/// Disposition of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Taken {
-    /// It answered a request to subnet administration, or said that the answer takes longer.
+    /// A response from subnet administration, or a notice that the response takes longer.
     Administration,
-    /// It went to the connection table, which has its own counters.
+    /// Passed to the connection table, which has its own counters.
     Connection,
-    /// It asked for a service that is not here, and was told so.
+    /// A request for an unsupported service, which was rejected.
     Refused,
-    /// It is of no use: late, malformed, or a message that nobody answers.
+    /// Ignored: late, malformed, or without a response.
     Ignored,
 }
 
-/// The services of one port. `U` says on whose behalf a group is joined or left.
+/// The services of one port. `U` identifies the user that joins or leaves a group.
 #[derive(Debug)]
 pub struct Port<U> {
     /// Requests to subnet administration.
@@ -50,19 +50,20 @@ pub struct Port<U> {
 }
 
 impl<U: Copy + Eq> Port<U> {
-    /// A port without connections or requests.
+    /// Creates a port without connections or requests.
     #[must_use]
     pub fn new(config: Config) -> Self {
         let seed = Identifiers::new(&mut Random::new(config.seed)).derive(Label::Administration);
         Self { sa: Sa::new(seed), connections: ConnectionTable::new(config), answers: VecDeque::new() }
     }
 
-    /// Takes a datagram that QP1 received.
+    /// Handles a datagram received by QP1.
     pub fn handle_mad(&mut self, now: Instant, mad: &Mad) -> Taken {
         self.handle_mad_for(now, mad, self.connections.subnet().origin(&mad.peer))
     }
 
-    /// The same, if a connection that it begins is to count in the share of `payer`.
+    /// Like [`Self::handle_mad`], but connections that the datagram initiates count against the share of
+    /// `payer`.
     pub fn handle_mad_for(&mut self, now: Instant, mad: &Mad, payer: Origin) -> Taken {
         let header = mad.header();
         match header.class {
@@ -87,7 +88,7 @@ impl<U: Copy + Eq> Port<U> {
         }
     }
 
-    /// The next datagram to send from QP1.
+    /// Returns the next datagram to send from QP1.
     pub fn poll_transmit(&mut self) -> Option<Mad> {
         self.sa
             .poll_transmit()
@@ -95,13 +96,13 @@ impl<U: Copy + Eq> Port<U> {
             .or_else(|| self.answers.pop_front())
     }
 
-    /// When [`Port::handle_timeout`] wants to be called.
+    /// Returns the time at which [`Port::handle_timeout`] must be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         [self.sa.poll_timeout(), self.connections.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Lets time pass.
+    /// Handles the passage of time.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.sa.handle_timeout(now);
         self.connections.handle_timeout(now);

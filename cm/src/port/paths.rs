@@ -1,4 +1,4 @@
-//! Paths that subnet administration was asked for: each once, kept until somebody doubts it.
+//! Path cache: paths from subnet administration, each queried once and kept until it is doubted.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -11,34 +11,35 @@ use crate::Path;
 use crate::agent::RequestId;
 use crate::timers::Timers;
 
-/// Path lookups under way at once; the rest waits its turn.
+/// Maximum number of outstanding path lookups. Others wait in a queue.
 pub(super) const OUTSTANDING: usize = 64;
-/// How many of them may be of those that are not urgent.
+/// Maximum number of outstanding lookups that are not urgent.
 const NOT_URGENT: usize = OUTSTANDING / 2;
-/// Keys of forgotten lookups that are left in a queue before it is gone through.
+/// Number of stale keys in a queue that triggers its cleanup.
 const STALE: usize = 64;
-/// How long a failed lookup is not repeated.
+/// Time during which a failed lookup is not repeated.
 const HOLD: Duration = Duration::from_secs(1);
-/// Least time between refreshing lookups of one path.
+/// Minimum interval between refreshing lookups of a path.
 const REFRESH: Duration = Duration::from_secs(1);
 
-/// Names a path. Its partition is part of the name, as subnet administration answers for each by itself.
+/// Identifies a path. The partition is included, because subnet administration answers for each partition
+/// separately.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PathKey {
-    /// The partition, as full member.
+    /// The partition's full-member P_Key.
     pub pkey: PKey,
     /// The other port.
     pub dgid: Gid,
 }
 
-/// What is asked about a path.
+/// Parameters of a path query.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathQuery {
-    /// Subnet administration's port.
+    /// Address of subnet administration.
     pub sm: MadAddress,
-    /// The partition and the other port.
+    /// The partition and the remote port.
     pub key: PathKey,
-    /// Our GID.
+    /// Local GID.
     pub sgid: Gid,
     /// Traffic class.
     pub traffic_class: u8,
@@ -61,31 +62,32 @@ impl PathQuery {
     }
 }
 
-/// How much an asker wants to know.
+/// Kind of a path request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// The path, if it is not known or being looked up.
+    /// Look the path up if it is unknown and no lookup is in progress.
     Unknown,
-    /// The same for a port that we know of by somebody's word only: when its turn comes, behind those that are needed.
+    /// The same for a port known only from another party, after the needed lookups.
     Rumoured,
-    /// Whether it is still what it was; asked once a second at most.
+    /// Check whether the path has changed, at most once per second.
     Doubtful,
-    /// Anew and at once: what is under way went to another subnet manager, or from another address.
+    /// Look it up again immediately: the pending request went to another subnet manager or used another
+    /// address.
     Restart,
 }
 
-/// How a lookup stands.
+/// State of a lookup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Lookup {
-    /// None needed.
+    /// No lookup needed.
     Idle,
-    /// In a queue of those that wait for others to end, at the place with this number.
+    /// Queued until others finish, with this queue number.
     Queued(u64),
-    /// Subnet administration has been asked.
-    Asked(RequestId),
-    /// It has failed a moment ago; a timer ends the hold.
+    /// The query was sent.
+    Sent(RequestId),
+    /// It failed recently. A timer ends the hold.
     Held {
-        /// Somebody has asked meanwhile.
+        /// True if the path was requested again meanwhile.
         wanted: bool,
     },
 }
@@ -95,22 +97,22 @@ struct Entry {
     query: PathQuery,
     path: Option<Path>,
     lookup: Lookup,
-    /// It is needed: its lookup goes before the others.
+    /// True if the path is needed. Its lookup precedes the others.
     urgent: bool,
-    asked_at: Instant,
+    queried_at: Instant,
     deadline: Option<Instant>,
 }
 
-/// What an [`Ask`] comes to.
+/// Result of an [`Ask`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Asked {
-    /// The path is here.
+pub(super) enum PathAnswer {
+    /// The path is known.
     Known(Path),
-    /// An answer will come.
+    /// An answer will follow.
     Later,
-    /// The lookup is to be sent as soon as there is room.
+    /// Send the lookup as soon as there is room.
     Send,
-    /// So is this one, in place of a request that is of no use any more.
+    /// Send the lookup, and cancel the obsolete request.
     Replace(RequestId),
 }
 
@@ -120,14 +122,14 @@ pub(super) struct Paths {
     entries: HashMap<PathKey, Entry>,
     urgent: VecDeque<(u64, PathKey)>,
     others: VecDeque<(u64, PathKey)>,
-    /// Places given so far, and those of them whose lookups have been forgotten since.
+    /// Number of queue numbers assigned, and number of stale keys in the queues.
     places: u64,
     stale: usize,
     timers: Timers<PathKey>,
-    asked: Load,
+    outstanding: Load,
 }
 
-/// Lookups under way.
+/// Number of outstanding lookups.
 #[derive(Debug, Default)]
 struct Load {
     all: usize,
@@ -155,7 +157,7 @@ impl Paths {
             places: 0,
             stale: 0,
             timers: Timers::new(),
-            asked: Load::default(),
+            outstanding: Load::default(),
         }
     }
 
@@ -163,7 +165,7 @@ impl Paths {
         self.entries.len()
     }
 
-    /// Keys in the queues, forgotten ones included.
+    /// Number of keys in the queues, including stale ones.
     #[cfg(test)]
     pub(super) fn queued(&self) -> usize {
         self.urgent.len() + self.others.len()
@@ -173,44 +175,44 @@ impl Paths {
         self.timers.next()
     }
 
-    pub(super) fn ask(&mut self, now: Instant, query: PathQuery, ask: Ask) -> Asked {
+    pub(super) fn ask(&mut self, now: Instant, query: PathQuery, ask: Ask) -> PathAnswer {
         let key = query.key;
         let entry = self.entries.entry(key).or_insert_with(|| Entry {
             query,
             path: None,
             lookup: Lookup::Idle,
             urgent: false,
-            asked_at: now,
+            queried_at: now,
             deadline: None,
         });
         entry.query = query;
-        let due = entry.asked_at + REFRESH;
+        let due = entry.queried_at + REFRESH;
         let urgent = matches!(ask, Ask::Unknown | Ask::Restart);
         match (ask, entry.lookup) {
             (Ask::Unknown | Ask::Rumoured, Lookup::Idle) if let Some(path) = entry.path => {
-                return Asked::Known(path);
+                return PathAnswer::Known(path);
             }
             (Ask::Doubtful, Lookup::Idle) if entry.path.is_some() && due > now => {
                 self.timers.set(key, &mut entry.deadline, Some(due));
-                return Asked::Later;
+                return PathAnswer::Later;
             }
             (_, Lookup::Idle) | (Ask::Restart, Lookup::Held { .. }) => {}
-            // What was nobody's need waits with the others no longer.
+            // A lookup that becomes urgent leaves the queue of the others.
             (_, Lookup::Queued(_)) if urgent && !entry.urgent => self.stale += 1,
-            (Ask::Restart, Lookup::Asked(id)) => {
-                self.asked.end(entry.urgent);
+            (Ask::Restart, Lookup::Sent(id)) => {
+                self.outstanding.end(entry.urgent);
                 self.enqueue(key, urgent);
-                return Asked::Replace(id);
+                return PathAnswer::Replace(id);
             }
             (Ask::Unknown | Ask::Rumoured | Ask::Doubtful, Lookup::Held { .. }) => {
                 entry.lookup = Lookup::Held { wanted: true };
                 entry.urgent |= urgent;
-                return Asked::Later;
+                return PathAnswer::Later;
             }
-            (_, Lookup::Queued(_) | Lookup::Asked(_)) => return Asked::Later,
+            (_, Lookup::Queued(_) | Lookup::Sent(_)) => return PathAnswer::Later,
         }
         self.enqueue(key, urgent);
-        Asked::Send
+        PathAnswer::Send
     }
 
     fn enqueue(&mut self, key: PathKey, urgent: bool) {
@@ -221,19 +223,19 @@ impl Paths {
         if urgent { &mut self.urgent } else { &mut self.others }.push_back((self.places, key));
     }
 
-    /// The next lookup to send, if its turn has come.
+    /// Returns the next lookup to send, if one may be sent.
     pub(super) fn next_lookup(&mut self, now: Instant) -> Option<(PathKey, Mad)> {
-        while self.asked.all < OUTSTANDING {
+        while self.outstanding.all < OUTSTANDING {
             let (place, key) = match self.urgent.pop_front() {
                 Some(next) => next,
-                None if self.asked.others < NOT_URGENT => self.others.pop_front()?,
+                None if self.outstanding.others < NOT_URGENT => self.others.pop_front()?,
                 None => return None,
             };
-            // Keys of paths that were forgotten, or became urgent, stay in the queue until here.
+            // Keys of paths that were forgotten or became urgent stay in the queue until here.
             if let Some(entry) = self.entries.get_mut(&key)
                 && entry.lookup == Lookup::Queued(place)
             {
-                entry.asked_at = now;
+                entry.queried_at = now;
                 return Some((key, entry.query.to_mad()));
             }
             self.stale = self.stale.saturating_sub(1);
@@ -241,13 +243,13 @@ impl Paths {
         None
     }
 
-    /// The lookup is on its way, or could not be sent.
+    /// Records that the lookup was sent, or could not be sent.
     pub(super) fn sent(&mut self, now: Instant, key: PathKey, id: Option<RequestId>) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
         match id {
             Some(id) => {
-                entry.lookup = Lookup::Asked(id);
-                self.asked.begin(entry.urgent);
+                entry.lookup = Lookup::Sent(id);
+                self.outstanding.begin(entry.urgent);
             }
             None => {
                 entry.lookup = Lookup::Held { wanted: true };
@@ -256,7 +258,7 @@ impl Paths {
         }
     }
 
-    /// The answer to a lookup; none if there was none, or a refusal. The path as it is kept.
+    /// Records the answer to a lookup; `None` if there was none or a rejection. Returns the path as stored.
     pub(super) fn answered(
         &mut self,
         now: Instant,
@@ -264,10 +266,10 @@ impl Paths {
         record: Option<&PathRecord>,
     ) -> Option<Path> {
         let entry = self.entries.get_mut(&key)?;
-        self.asked.end(entry.urgent);
+        self.outstanding.end(entry.urgent);
         match record.and_then(Path::from_record) {
             Some(path) => {
-                // The key stays the GID that was asked for, whatever the answer says (ib_ipoib does the same).
+                // The key remains the queried GID, whatever the answer contains (ib_ipoib does the same).
                 let path = Path { dgid: key.dgid, sgid: entry.query.sgid, ..path };
                 entry.lookup = Lookup::Idle;
                 entry.path = Some(path);
@@ -281,7 +283,7 @@ impl Paths {
         }
     }
 
-    /// Forgets a path; the request that is to be taken back, if there is one.
+    /// Forgets a path. Returns the request to cancel, if there is one.
     pub(super) fn forget(&mut self, key: PathKey) -> Option<RequestId> {
         let mut entry = self.entries.remove(&key)?;
         self.timers.set(key, &mut entry.deadline, None);
@@ -289,12 +291,12 @@ impl Paths {
             self.stale += 1;
             self.tidy();
         }
-        let Lookup::Asked(id) = entry.lookup else { return None };
-        self.asked.end(entry.urgent);
+        let Lookup::Sent(id) = entry.lookup else { return None };
+        self.outstanding.end(entry.urgent);
         Some(id)
     }
 
-    /// Takes forgotten keys out of the queues when they are many: once for each, in the mean.
+    /// Removes stale keys from the queues when there are many. The amortized cost is constant.
     fn tidy(&mut self) {
         if self.stale < STALE.max((self.urgent.len() + self.others.len()) / 2) {
             return;
@@ -317,7 +319,7 @@ impl Paths {
                     let urgent = entry.urgent;
                     self.enqueue(key, urgent);
                 }
-                Lookup::Queued(_) | Lookup::Asked(_) => {}
+                Lookup::Queued(_) | Lookup::Sent(_) => {}
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The port's requests to subnet administration: memberships of groups and paths, for all links of the port.
+//! The port's requests to subnet administration: group memberships and paths, for all links of the port.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -7,59 +7,59 @@ use ib_wire::mad::{Mad, MadAddress, MadStatus, Method};
 use ib_wire::sa::{McMask, McMemberRecord, PathRecord, SaMad};
 use ib_wire::{Gid, Tid};
 
-use super::paths::{Ask, Asked, OUTSTANDING, PathKey, PathQuery, Paths};
+use super::paths::{Ask, OUTSTANDING, PathAnswer, PathKey, PathQuery, Paths};
 use crate::Path;
 use crate::agent::{Agent, Attempts, Handled, RequestId};
 
-/// Patience with the subnet manager (Linux's IPoIB asks with 1000 ms).
+/// Timeout and retries for the subnet manager (Linux's IPoIB uses 1000 ms).
 const ATTEMPTS: Attempts = Attempts { timeout: Duration::from_millis(1000), tries: 3 };
-/// A request that has had no answer for this long has ended. A device that repeats requests by itself must have stopped by then, or it
-/// undoes what follows.
+/// Time after which an unanswered request has ended. A device that repeats requests itself must have stopped
+/// by then, or it would undo later requests.
 pub const PATIENCE: Duration = Duration::from_millis(3000);
-/// Joins, leaves and queries of groups under way at once, over all links: a subnet manager
-/// that comes back is not flooded.
+/// Maximum number of outstanding joins, leaves and group queries over all links, so that a restarting subnet
+/// manager is not flooded.
 const GROUPS: usize = 64;
-/// Most queries among them. A query only explains why a group could not be joined.
+/// Maximum number of queries among them. A query only explains why a group could not be joined.
 const QUERIES: usize = GROUPS / 4;
 
-/// How a request ended.
+/// Result of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome<T> {
-    /// Subnet administration answered with this.
+    /// Subnet administration returned this.
     Granted(T),
-    /// It refused with this status.
+    /// It rejected the request with this status.
     Refused(MadStatus),
-    /// It did not answer, however often it was asked.
+    /// It did not answer any of the transmissions.
     Silence,
 }
 
-/// What came of a request.
+/// Event of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SaEvent<U> {
-    /// A request to join a group ended.
+    /// A join request has ended.
     Joined {
-        /// Whose.
+        /// The user.
         user: U,
-        /// The membership; `None` in a grant whose record was not to be read.
+        /// The membership; `None` if it was granted with an unreadable record.
         outcome: Outcome<Option<McMemberRecord>>,
     },
-    /// A request to leave a group ended.
+    /// A leave request has ended.
     Left {
-        /// Whose.
+        /// The user.
         user: U,
-        /// How.
+        /// The result.
         outcome: Outcome<()>,
     },
-    /// A query of a group ended.
+    /// A group query has ended.
     Group {
-        /// Whose.
+        /// The user.
         user: U,
-        /// The group; `None` in a grant whose record was not to be read.
+        /// The group; `None` if it was returned with an unreadable record.
         outcome: Outcome<Option<McMemberRecord>>,
     },
-    /// A lookup of a path ended. [`Outcome::Refused`] with status [`MadStatus::OK`] stands for an answer that leads nowhere.
+    /// A path lookup has ended. [`Outcome::Refused`] with status [`MadStatus::OK`] means an unusable answer.
     Path {
-        /// Which path.
+        /// The path's key.
         key: PathKey,
         /// The path.
         outcome: Outcome<Path>,
@@ -69,15 +69,15 @@ pub enum SaEvent<U> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Purpose<U> {
     Join(U),
-    /// A join whose answer nobody wants: its user has left meanwhile.
+    /// A join whose result is not needed, because its user has left meanwhile.
     Abandoned(U),
     Leave(U),
     Path(PathKey),
     Query(U),
 }
 
-/// The requests of one port. The owner takes what is to be sent and [`Sa::poll_event`] until they are empty after every
-/// input.
+/// The requests of one port. After every input the owner polls for datagrams and events ([`Sa::poll_event`])
+/// until there are none.
 #[derive(Debug)]
 pub struct Sa<U> {
     agent: Agent,
@@ -86,11 +86,11 @@ pub struct Sa<U> {
     waiting: VecDeque<(Purpose<U>, Mad)>,
     /// Leaves that wait for a join of the same user to end.
     held: VecDeque<(U, Mad)>,
-    /// Queries of groups that wait for others to end, or for joins and leaves to be sent, oldest first.
+    /// Group queries that wait for others to end, or for joins and leaves to be sent, oldest first.
     queries: VecDeque<(U, Mad)>,
-    /// Joins, leaves and queries under way.
+    /// Number of outstanding joins, leaves and queries.
     groups: usize,
-    /// Queries among them.
+    /// Number of queries among them.
     querying: usize,
     paths: Paths,
     events: VecDeque<SaEvent<U>>,
@@ -111,9 +111,10 @@ impl<U: Copy + Eq> Sa<U> {
         }
     }
 
-    /// Asks to join a group. [`SaEvent::Joined`] follows, once for each call, unless it is taken back.
+    /// Requests to join a group. [`SaEvent::Joined`] follows once for each call, unless the request is
+    /// cancelled.
     pub fn join(&mut self, now: Instant, user: U, sm: MadAddress, record: &McMemberRecord, mask: McMask) {
-        // Who joins again leaves no more.
+        // A new join cancels the user's pending leaves.
         while let Some(at) = self.held.iter().position(|(of, _)| *of == user) {
             self.held.remove(at);
             self.events.push_back(SaEvent::Left { user, outcome: Outcome::Granted(()) });
@@ -123,10 +124,10 @@ impl<U: Copy + Eq> Sa<U> {
         self.pump(now);
     }
 
-    /// Asks to leave a group. [`SaEvent::Left`] follows; of this user's requests to join nothing more is heard.
+    /// Requests to leave a group. [`SaEvent::Left`] follows; the user's join requests cause no more events.
     ///
-    /// A join that has been sent may be sent again whatever happens here, as the kernel does with requests that it has, and would make
-    /// us a member once more: the leave waits for its end.
+    /// A join that was sent may be retransmitted later, for example by the kernel, which would restore the
+    /// membership. The leave therefore waits for the join to end.
     pub fn leave(&mut self, now: Instant, user: U, sm: MadAddress, record: &McMemberRecord, mask: McMask) {
         let bytes = SaMad::request(Method::Delete, Tid(0), mask.bits(), record).to_bytes();
         let mad = Mad { peer: sm, bytes };
@@ -139,12 +140,13 @@ impl<U: Copy + Eq> Sa<U> {
         }
     }
 
-    /// True while a join is under way whose user has left.
+    /// True while a join of a user that has left is outstanding.
     fn is_joining(&self, user: U) -> bool {
         self.pending.values().any(|purpose| *purpose == Purpose::Abandoned(user))
     }
 
-    /// Takes a request to join back; no event follows. If it has been sent, it goes on, and a leave waits for its end.
+    /// Cancels a join request. No event follows. If the request was sent, it continues, and a leave waits for
+    /// its end.
     pub fn cancel_join(&mut self, user: U) {
         self.waiting.retain(|(purpose, _)| *purpose != Purpose::Join(user));
         for purpose in self.pending.values_mut().filter(|purpose| **purpose == Purpose::Join(user)) {
@@ -152,7 +154,7 @@ impl<U: Copy + Eq> Sa<U> {
         }
     }
 
-    /// Takes back all requests about groups that `unwanted` says so of; no events follow.
+    /// Cancels the group requests for which `unwanted` returns true. No events follow.
     pub fn cancel_groups(&mut self, now: Instant, unwanted: impl Fn(U) -> bool) {
         self.queries.retain(|(user, _)| !unwanted(*user));
         self.cancel(now, |purpose| match *purpose {
@@ -175,16 +177,17 @@ impl<U: Copy + Eq> Sa<U> {
         self.pump(now);
     }
 
-    /// Asks for a path. [`SaEvent::Path`] follows, now or when it is known, and again whenever it has been looked up.
+    /// Requests a path. [`SaEvent::Path`] follows immediately or when the path is known, and again after each
+    /// later lookup.
     pub fn ask_path(&mut self, now: Instant, query: PathQuery, ask: Ask) {
         match self.paths.ask(now, query, ask) {
-            Asked::Known(path) => {
+            PathAnswer::Known(path) => {
                 let (key, outcome) = (query.key, Outcome::Granted(path));
                 self.events.push_back(SaEvent::Path { key, outcome });
             }
-            Asked::Later => {}
-            Asked::Send => self.pump(now),
-            Asked::Replace(id) => {
+            PathAnswer::Later => {}
+            PathAnswer::Send => self.pump(now),
+            PathAnswer::Replace(id) => {
                 self.agent.cancel(id);
                 self.pending.remove(&id);
                 self.pump(now);
@@ -192,7 +195,7 @@ impl<U: Copy + Eq> Sa<U> {
         }
     }
 
-    /// Nobody needs a path any more.
+    /// Removes a path that is no longer needed.
     pub fn forget_path(&mut self, now: Instant, key: PathKey) {
         if let Some(id) = self.paths.forget(key) {
             self.agent.cancel(id);
@@ -201,8 +204,10 @@ impl<U: Copy + Eq> Sa<U> {
         }
     }
 
-    /// Queries what a group is like, member or not. [`SaEvent::Group`] follows, unless it is taken back with the user's other requests.
-    /// While a query of this user is under way or waits, another one is not sent: the event of the first one is for both.
+    /// Queries the attributes of a group, member or not. [`SaEvent::Group`] follows, unless it is cancelled
+    /// with the user's other requests.
+    ///
+    /// While a query of this user is outstanding or queued, no other is sent; the event covers both.
     pub fn query_group(&mut self, now: Instant, user: U, sm: MadAddress, mgid: Gid) {
         let is_queried = self.queries.iter().any(|(of, _)| *of == user)
             || self.pending.values().any(|purpose| *purpose == Purpose::Query(user));
@@ -215,7 +220,7 @@ impl<U: Copy + Eq> Sa<U> {
         self.pump(now);
     }
 
-    /// Paths that are known or being looked up.
+    /// Number of paths known or being looked up.
     #[must_use]
     pub fn paths(&self) -> usize {
         self.paths.len()
@@ -226,14 +231,14 @@ impl<U: Copy + Eq> Sa<U> {
         self.paths.queued()
     }
 
-    /// Requests under way or waiting.
+    /// Number of outstanding or queued requests.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.pending.len() + self.waiting.len() + self.held.len() + self.queries.len()
     }
 
-    /// The next request about a group: joins and leaves first, then queries, of which at
-    /// most [`QUERIES`] are under way.
+    /// Returns the next group request: joins and leaves first, then queries, of which at most [`QUERIES`] are
+    /// outstanding.
     fn next_group(&mut self) -> Option<(Purpose<U>, Mad)> {
         self.waiting.pop_front().or_else(|| {
             let (user, mad) = self.queries.pop_front_if(|_| self.querying < QUERIES)?;
@@ -241,7 +246,7 @@ impl<U: Copy + Eq> Sa<U> {
         })
     }
 
-    /// Sends what has its turn.
+    /// Sends the requests that may be sent now.
     fn pump(&mut self, now: Instant) {
         while self.groups < GROUPS
             && let Some((purpose, mad)) = self.next_group()
@@ -252,7 +257,7 @@ impl<U: Copy + Eq> Sa<U> {
                     self.querying += usize::from(matches!(purpose, Purpose::Query(_)));
                     self.pending.insert(id, purpose);
                 }
-                // The agent has room for as many as are under way at once. Were it otherwise: as if nobody had answered.
+                // The agent has room for all outstanding requests. If not, the request counts as unanswered.
                 Err(_) => self.ended(now, purpose, Outcome::Silence),
             }
         }
@@ -265,7 +270,7 @@ impl<U: Copy + Eq> Sa<U> {
         }
     }
 
-    /// Takes a datagram of subnet administration's; false if it answers nothing.
+    /// Handles a datagram from subnet administration. Returns false if it matches no request.
     pub(super) fn handle_mad(&mut self, now: Instant, mad: &Mad) -> bool {
         match self.agent.handle_mad(mad) {
             Handled::Response(id) => {
@@ -329,7 +334,7 @@ impl<U: Copy + Eq> Sa<U> {
         self.agent.poll_transmit()
     }
 
-    /// What came of a request, in the order of the answers.
+    /// Returns the next event, in the order of the answers.
     pub fn poll_event(&mut self) -> Option<SaEvent<U>> {
         self.events.pop_front()
     }
@@ -352,7 +357,7 @@ impl<U: Copy + Eq> Sa<U> {
 }
 
 impl<T> Outcome<T> {
-    /// The same with another content.
+    /// Converts the contents.
     pub fn map<V>(self, with: impl FnOnce(T) -> V) -> Outcome<V> {
         match self {
             Self::Granted(content) => Outcome::Granted(with(content)),

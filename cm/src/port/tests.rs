@@ -25,9 +25,9 @@ fn sent(port: &mut Port<u32>) -> Vec<Mad> {
     std::iter::from_fn(|| port.poll_transmit()).collect()
 }
 
-/// Subnet administration's answer: each partition has LIDs of its own.
-fn answer(asked: &Mad) -> Mad {
-    let request = SaMad::parse(&asked.bytes);
+/// Returns subnet administration's answer. Each partition has its own LIDs.
+fn answer(request: &Mad) -> Mad {
+    let request = SaMad::parse(&request.bytes);
     let bytes = if request.header.attribute == attribute::PATH_RECORD {
         let record: PathRecord = request.record().unwrap();
         let dlid = Lid(record.pkey.0 & 0xff);
@@ -68,7 +68,7 @@ fn one_port_in_two_partitions_has_two_paths() {
 }
 
 #[test]
-fn answers_reach_who_asked_and_no_more_than_the_bound_are_under_way() {
+fn responses_reach_their_requester_and_outstanding_requests_are_bounded() {
     let (mut port, now) = port();
     for user in 0..200 {
         join(&mut port, now, user);
@@ -104,8 +104,8 @@ fn answers_reach_who_asked_and_no_more_than_the_bound_are_under_way() {
     assert_eq!(port.sa.outstanding(), 0);
 }
 
-/// Subnet administration leaves queries unanswered: joins and leaves still find room at once,
-/// and go before queries that wait.
+/// Subnet administration does not answer queries. Joins and leaves still find room immediately and precede
+/// queued queries.
 #[test]
 fn queries_of_groups_hold_up_no_join_or_leave() {
     let (mut port, now) = port();
@@ -116,23 +116,23 @@ fn queries_of_groups_hold_up_no_join_or_leave() {
     assert!(queries.iter().all(|mad| mad.header().method == Method::Get) && queries.len() < 32);
     (200..240).for_each(|user| join(&mut port, now, user));
     assert_eq!(methods(&mut port), [Method::Set; 40]);
-    // Joins fill the room; one more goes as soon as there is room again.
+    // Joins use up the room. Another one is sent as soon as there is room again.
     let room = 64 - 40 - queries.len() as u32;
     (300..=300 + room).for_each(|user| leave(&mut port, now, user));
     assert_eq!(methods(&mut port).len(), room as usize);
     port.handle_mad(now, &answer(&queries[0]));
     assert_eq!(methods(&mut port), [Method::Delete]);
-    // All are sent in the end, and those that are taken back make room.
+    // All are sent eventually, and cancelled ones make room.
     port.sa.cancel_groups(now, |user| user >= 100);
-    let mut asked = queries.len();
+    let mut queried = queries.len();
     let mut pending = queries[1..].to_vec();
     while let Some(query) = pending.pop() {
         port.handle_mad(now, &answer(&query));
         let next = sent(&mut port);
-        asked += next.len();
+        queried += next.len();
         pending.extend(next);
     }
-    assert_eq!((asked, port.sa.outstanding()), (100, 0));
+    assert_eq!((queried, port.sa.outstanding()), (100, 0));
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn a_group_is_queried_once_at_a_time() {
     let queries = sent(&mut port);
     port.handle_mad(now, &answer(&queries[0]));
     assert_eq!(port.sa.outstanding(), 39);
-    // The first one may query again.
+    // The first user may query again.
     port.sa.query_group(now, 0, SM, gid(9));
     assert_eq!(port.sa.outstanding(), 40);
 }
@@ -158,9 +158,9 @@ fn methods(port: &mut Port<u32>) -> Vec<Method> {
     sent(port).iter().map(|m| m.header().method).collect()
 }
 
-/// The kernel sends a join again that it has, whatever we do: a leave that goes out before the join has ended might be undone.
+/// The kernel retransmits an outstanding join, so a leave sent before the join has ended might be undone.
 #[test]
-fn a_leave_waits_for_the_join_that_is_under_way() {
+fn a_leave_waits_for_the_outstanding_join() {
     let (mut port, now) = port();
     join(&mut port, now, 1);
     let request = sent(&mut port);
@@ -168,8 +168,8 @@ fn a_leave_waits_for_the_join_that_is_under_way() {
     assert!(sent(&mut port).is_empty());
     port.handle_mad(now, &answer(&request[0]));
     assert_eq!(methods(&mut port), [Method::Delete]);
-    assert_eq!(port.sa.poll_event(), None, "nobody wants to know of the join any more");
-    // Silence ends a join, too.
+    assert_eq!(port.sa.poll_event(), None, "the result of the join is not reported");
+    // A missing answer ends a join too.
     join(&mut port, now, 2);
     sent(&mut port);
     leave(&mut port, now, 2);
@@ -187,9 +187,9 @@ fn a_leave_waits_for_the_join_that_is_under_way() {
     assert_eq!((port.poll_timeout(), port.sa.outstanding()), (None, 0));
 }
 
-/// After a light flush, too.
+/// Also after a light flush.
 #[test]
-fn a_leave_waits_for_a_join_that_was_taken_back() {
+fn a_leave_waits_for_a_cancelled_join() {
     let (mut port, now) = port();
     join(&mut port, now, 1);
     let request = sent(&mut port);
@@ -216,7 +216,7 @@ fn a_request_ends_when_patience_does() {
 #[test]
 fn a_join_that_was_not_sent_is_not_waited_for() {
     let (mut port, now) = port();
-    // As many as may be under way, and one more.
+    // The maximum number of outstanding requests, and one more.
     for user in 0..65 {
         join(&mut port, now, user);
     }
@@ -227,7 +227,7 @@ fn a_join_that_was_not_sent_is_not_waited_for() {
 }
 
 #[test]
-fn who_joins_again_stays_a_member() {
+fn a_second_join_keeps_the_membership() {
     let (mut port, now) = port();
     join(&mut port, now, 1);
     let first = sent(&mut port);
@@ -244,7 +244,7 @@ fn who_joins_again_stays_a_member() {
 }
 
 #[test]
-fn a_failed_path_is_held_and_a_doubtful_one_asked_once_a_second() {
+fn a_failed_path_is_held_and_a_doubtful_one_queried_once_a_second() {
     let (mut port, now) = port();
     let ask = |port: &mut Port<u32>, at: u64, ask| {
         port.sa.ask_path(now + Duration::from_millis(at), query(0x8001, 5), ask);
@@ -258,19 +258,19 @@ fn a_failed_path_is_held_and_a_doubtful_one_asked_once_a_second() {
     assert!(ask(&mut port, 500, Ask::Unknown).is_empty(), "held");
     port.handle_timeout(now + Duration::from_millis(1000));
     let second = sent(&mut port);
-    assert_eq!(second.len(), 1, "and then asked for whom it was held back");
+    assert_eq!(second.len(), 1, "and then queried for the held request");
     port.handle_mad(now, &answer(&second[0]));
     assert!(ask(&mut port, 1100, Ask::Doubtful).is_empty());
     assert!(ask(&mut port, 1200, Ask::Doubtful).is_empty());
     port.handle_timeout(now + Duration::from_millis(2000));
     assert_eq!(sent(&mut port).len(), 1, "once");
-    assert_eq!(ask(&mut port, 2100, Ask::Restart).len(), 1, "anew, whatever is under way");
+    assert_eq!(ask(&mut port, 2100, Ask::Restart).len(), 1, "again, regardless of the outstanding request");
     port.sa.forget_path(now, query(0x8001, 5).key);
     assert_eq!((port.sa.paths(), port.sa.outstanding(), port.poll_timeout()), (0, 0, None));
 }
 
 #[test]
-fn requests_for_services_that_are_not_here_are_told_so() {
+fn requests_for_unsupported_services_are_rejected() {
     let (mut port, now) = port();
     let ask = |class, version, method| {
         let mut bytes = Box::new([0; 256]);
@@ -306,7 +306,7 @@ fn requests_for_services_that_are_not_here_are_told_so() {
 #[test]
 fn a_doubt_while_a_failed_lookup_is_held_is_not_forgotten() {
     let (mut port, mut now) = port();
-    // Nobody answers: the lookup fails, and is held for a moment.
+    // There is no answer: the lookup fails and is held for a moment.
     port.sa.ask_path(now, query(0x8001, 9), Ask::Unknown);
     loop {
         sent(&mut port);
@@ -314,7 +314,7 @@ fn a_doubt_while_a_failed_lookup_is_held_is_not_forgotten() {
             assert!(!matches!(outcome, Outcome::Granted(_)));
             break;
         }
-        now = port.poll_timeout().expect("something is under way");
+        now = port.poll_timeout().expect("something is outstanding");
         port.handle_timeout(now);
     }
     port.sa.ask_path(now, query(0x8001, 9), Ask::Doubtful);
@@ -322,15 +322,15 @@ fn a_doubt_while_a_failed_lookup_is_held_is_not_forgotten() {
     for _ in 0..10 {
         now += Duration::from_secs(1);
         port.handle_timeout(now);
-        for asked in sent(&mut port) {
-            port.handle_mad(now, &answer(&asked));
+        for request in sent(&mut port) {
+            port.handle_mad(now, &answer(&request));
         }
         if let Some(SaEvent::Path { outcome: Outcome::Granted(path), .. }) = port.sa.poll_event() {
             assert_eq!(path.dlid, Lid(1));
             return;
         }
     }
-    panic!("it was never asked again");
+    panic!("it was never queried again");
 }
 
 #[test]
@@ -344,7 +344,7 @@ fn ports_that_somebody_only_speaks_of_hold_up_no_lookup_that_is_needed() {
         port.sa.ask_path(now, query(0x8001, 10 + n), Ask::Unknown);
     }
     assert_eq!(sent(&mut port).len(), 10, "at once");
-    // One that is spoken of turns out to be needed.
+    // A mentioned port turns out to be needed.
     port.sa.ask_path(now, query(0x8001, 900), Ask::Unknown);
     port.sa.ask_path(now, query(0x8001, 900), Ask::Rumoured);
     let needed = sent(&mut port);
@@ -352,7 +352,7 @@ fn ports_that_somebody_only_speaks_of_hold_up_no_lookup_that_is_needed() {
     port.handle_mad(now, &answer(&needed[0]));
     let Some(SaEvent::Path { key, outcome: Outcome::Granted(_) }) = port.sa.poll_event() else { panic!() };
     assert_eq!(key.dgid, gid(900));
-    // The rest is forgotten and asked for again, many times: nothing is left of that.
+    // The rest is forgotten and requested again many times, without leaving stale keys.
     for _ in 0..100 {
         for n in 200..400 {
             port.sa.forget_path(now, query(0x8001, n).key);
@@ -370,5 +370,5 @@ fn ports_that_somebody_only_speaks_of_hold_up_no_lookup_that_is_needed() {
     for n in 0..64 {
         port.sa.ask_path(now, query(0x8001, 5000 + n), Ask::Unknown);
     }
-    assert!(sent(&mut port).len() >= 64, "no place is lost");
+    assert!(sent(&mut port).len() >= 64, "no room is lost");
 }

@@ -1,5 +1,6 @@
-//! Bit fields of management datagrams. The specification gives every layout as (offset, width) pairs; so do the
-//! declarations in this crate, and one macro turns them into the reader, the writer and the mask of defined bits.
+//! Bit fields of management datagrams. The specification gives every layout as (offset, width) pairs, and the
+//! declarations in this crate do the same. One macro generates the reader, the writer and the check of the
+//! bounds.
 
 use crate::{CommId, Gid, Guid, Lid, PKey, Psn, QKey, Qpn, Rate, ServiceId, ServiceLevel, Tid, TimeoutCode};
 
@@ -18,7 +19,7 @@ pub(crate) fn get_bits(bytes: &[u8], at: usize, width: usize) -> u128 {
     value
 }
 
-/// Writes the lower `width` bits of `value` at bit `at`; leaves the neighbours alone.
+/// Writes the lower `width` bits of `value` at bit `at`; neighboring bits do not change.
 pub(crate) fn put_bits(bytes: &mut [u8], at: usize, width: usize, value: u128) {
     let mut bit = at;
     let end = at + width;
@@ -37,11 +38,11 @@ const fn low_mask(bits: usize) -> u8 {
     if bits >= 8 { 0xff } else { (1 << bits) - 1 }
 }
 
-/// A value that a layout can hold.
+/// A value that a layout can contain.
 pub(crate) trait Field: Sized {
-    /// Reads itself from `width` bits at bit `at`.
+    /// Reads the value from `width` bits at bit `at`.
     fn get(bytes: &[u8], at: usize, width: usize) -> Self;
-    /// Writes itself there.
+    /// Writes the value to `width` bits at bit `at`.
     fn put(&self, bytes: &mut [u8], at: usize, width: usize);
 }
 
@@ -99,8 +100,8 @@ impl<const N: usize> Field for [u8; N] {
     }
 }
 
-/// Declares a structure by its fields' places: `name: Type = byte . bit, width;` counted from the start of the
-/// structure, bit 0 being the most significant of its byte.
+/// Declares a structure by the offsets of its fields: `name: Type = byte @ bit, width;`. Bytes count from the
+/// start of the structure; bit 0 is the most significant of its byte.
 macro_rules! layout {
     (
         $(#[$meta:meta])*
@@ -118,13 +119,13 @@ macro_rules! layout {
             /// Bytes on the wire.
             pub const LEN: usize = $len;
 
-            /// Reads it; every bit pattern is some value, reserved bits are dropped.
+            /// Reads the structure. Every bit pattern is valid; reserved bits are dropped.
             #[must_use]
             pub fn parse(bytes: &[u8; $len]) -> Self {
                 <Self as $crate::layout::Field>::get(bytes, 0, Self::LEN * 8)
             }
 
-            /// Writes it; reserved bits of `bytes` stay as they are.
+            /// Writes the structure; reserved bits of `bytes` do not change.
             pub fn write(&self, bytes: &mut [u8; $len]) {
                 $crate::layout::Field::put(self, bytes, 0, Self::LEN * 8);
             }
@@ -155,7 +156,7 @@ macro_rules! layout {
 }
 pub(crate) use layout;
 
-/// Declares an enum of wire codes that keeps codes without a name.
+/// Declares an enum of wire codes that also keeps codes without a name.
 macro_rules! open_enum {
     (
         $(#[$meta:meta])*
@@ -167,7 +168,7 @@ macro_rules! open_enum {
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum $name {
             $($(#[$vmeta])* $variant,)*
-            /// A code that has no name here.
+            /// A code without a name in this crate.
             Other($int),
         }
 
@@ -175,7 +176,7 @@ macro_rules! open_enum {
             /// Every code that has a name.
             pub const NAMED: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// From its wire code.
+            /// Converts from the wire code.
             #[must_use]
             pub const fn from_code(code: $int) -> Self {
                 match code {
@@ -199,7 +200,7 @@ macro_rules! open_enum {
 }
 pub(crate) use open_enum;
 
-/// Declares a number of fewer bits than its integer type has.
+/// Declares a number that is narrower than its integer type.
 macro_rules! narrow_number {
     ($(#[$meta:meta])* $name:ident($int:ty, $bits:literal)) => {
         $(#[$meta])*
@@ -210,7 +211,7 @@ macro_rules! narrow_number {
             /// The largest value.
             pub const MAX: $int = (1 << $bits) - 1;
 
-            /// The lower bits of `value`, as many as the field has.
+            /// Keeps the lower bits of `value` that fit into the field.
             #[must_use]
             pub const fn new(value: $int) -> Self {
                 Self(value & Self::MAX)

@@ -1,5 +1,6 @@
-//! Everything that goes on an InfiniBand wire: packet headers, CRCs, management datagrams, CM and SA messages,
-//! the IPoIB encapsulation. Views over bytes and values that can only be legal; no I/O, no clock, no state.
+//! The formats of an InfiniBand wire: packet headers, CRCs, management datagrams, CM and SA messages, and the
+//! IPoIB encapsulation. The crate consists of views over bytes and values that can only be legal. It has no
+//! I/O, no clock and no state.
 //!
 //! Multi-byte fields are big endian on the wire and host-order numbers in the types of this crate.
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Management datagrams as they cross between a port and its agents, and the header that all of them share.
+//! Management datagrams between a port and its agents, and their common header.
 
 use crate::layout::{layout, open_enum};
 use crate::{Gid, Lid, QKey, Qpn, ServiceLevel, Tid};
@@ -9,12 +9,12 @@ pub const MAD_LEN: usize = 256;
 /// The only base version (IBA 13.4.2).
 pub const BASE_VERSION: u8 = 1;
 
-/// Global routing of a datagram: what its GRH says beyond the local header.
+/// Global routing of a datagram: the fields of its GRH.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Route {
-    /// The other end's GID (destination on sending, source on receiving).
+    /// GID of the peer: the destination when sending, the source when receiving.
     pub gid: Gid,
-    /// Index of our own GID in the port's table.
+    /// Index of the local GID in the port's table.
     pub sgid_index: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
@@ -24,22 +24,22 @@ pub struct Route {
     pub traffic_class: u8,
 }
 
-/// The other end of a management datagram.
+/// The peer of a management datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MadAddress {
-    /// Its LID (destination on sending, source on receiving).
+    /// LID of the peer: the destination when sending, the source when receiving.
     pub lid: Lid,
-    /// Its queue pair: 0 for SMPs, 1 for general management.
+    /// Queue pair of the peer: 0 for SMPs, 1 for general management.
     pub qpn: Qpn,
-    /// Q_Key to send with; 0 on receiving.
+    /// Q_Key to send with; 0 when receiving.
     pub qkey: QKey,
     /// Service level.
     pub sl: ServiceLevel,
-    /// Low bits of our own LID, 7 bits: of the one to send from, or of the one that it came to.
+    /// Low 7 bits of the local LID that the datagram is sent from or was received on.
     pub path_bits: u8,
     /// Index into the port's P_Key table.
     pub pkey_index: u16,
-    /// The GRH, if the datagram has or shall have one.
+    /// The GRH, if the datagram has or needs one.
     pub route: Option<Route>,
 }
 
@@ -50,14 +50,14 @@ impl MadAddress {
         Self { lid, qpn: Qpn::GSI, qkey: QKey::GSI, sl, path_bits: 0, pkey_index: 0, route: None }
     }
 
-    /// The same with a GRH to `gid`, from the first GID of our port.
+    /// The same address with a GRH to `gid`, from the first GID of the local port.
     #[must_use]
     pub const fn with_gid(self, gid: Gid) -> Self {
         let route = Route { gid, sgid_index: 0, flow_label: 0, hop_limit: 0, traffic_class: 0 };
         Self { route: Some(route), ..self }
     }
 
-    /// The address that answers a datagram which came from this one.
+    /// The address to reply to a datagram that came from this one.
     #[must_use]
     pub const fn reply(self) -> Self {
         let qkey = if self.qpn.get() == 0 { QKey(0) } else { QKey::GSI };
@@ -65,17 +65,17 @@ impl MadAddress {
     }
 }
 
-/// One datagram and the end that it goes to or came from.
+/// One datagram and its peer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mad {
-    /// The other end.
+    /// The peer.
     pub peer: MadAddress,
     /// The 256 bytes.
     pub bytes: Box<[u8; MAD_LEN]>,
 }
 
 impl Mad {
-    /// The common header.
+    /// Parses the common header.
     #[must_use]
     pub fn header(&self) -> MadHeader {
         MadHeader::of(&self.bytes)
@@ -83,7 +83,7 @@ impl Mad {
 }
 
 layout! {
-    /// The 24 bytes that every management datagram begins with (IBA 13.4.3).
+    /// The first 24 bytes of every management datagram (IBA 13.4.3).
     pub struct MadHeader[24] {
         /// Version of the base format; 1.
         base_version: u8 = 0 @ 0, 8;
@@ -107,7 +107,7 @@ layout! {
 }
 
 impl MadHeader {
-    /// A request's header, status 0, modifier 0.
+    /// The header of a request: status 0, modifier 0.
     #[must_use]
     pub const fn new(class: MgmtClass, class_version: u8, method: Method, tid: Tid, attribute: u16) -> Self {
         Self {
@@ -129,7 +129,7 @@ impl MadHeader {
         crate::layout::Field::get(bytes, 0, Self::LEN * 8)
     }
 
-    /// Writes it to the start of a whole datagram.
+    /// Writes the header to the start of a whole datagram.
     pub fn put(&self, bytes: &mut [u8; MAD_LEN]) {
         crate::layout::Field::put(self, bytes, 0, Self::LEN * 8);
     }
@@ -168,47 +168,47 @@ impl MgmtClass {
 open_enum! {
     /// Method (IBA 13.4.5 and, for those of subnet administration, 15.2.2).
     pub enum Method(u8) {
-        /// Asks for an attribute.
+        /// Reads an attribute.
         Get = 0x01,
         /// Sets an attribute.
         Set = 0x02,
-        /// Answers `Get` or `Set`.
+        /// The response to `Get` or `Set`.
         GetResp = 0x81,
-        /// A message without a prescribed answer; all of the CM's.
+        /// A message without a prescribed response; every CM message uses it.
         Send = 0x03,
-        /// An event at a port.
+        /// Reports an event at a port.
         Trap = 0x05,
-        /// Ends the repetition of a trap.
+        /// Stops the repetition of a trap.
         TrapRepress = 0x07,
-        /// An event forwarded to a subscriber.
+        /// Forwards an event to a subscriber.
         Report = 0x06,
-        /// Answers `Report`.
+        /// The response to `Report`.
         ReportResp = 0x86,
-        /// Asks for all records that match.
+        /// Reads all records that match.
         GetTable = 0x12,
-        /// Answers `GetTable`.
+        /// The response to `GetTable`.
         GetTableResp = 0x92,
-        /// Asks for a trace.
+        /// Requests a trace.
         GetTraceTable = 0x13,
-        /// Asks for several paths.
+        /// Requests several paths.
         GetMulti = 0x14,
-        /// Answers `GetMulti`.
+        /// The response to `GetMulti`.
         GetMultiResp = 0x94,
         /// Deletes a record.
         Delete = 0x15,
-        /// Answers `Delete`.
+        /// The response to `Delete`.
         DeleteResp = 0x95,
     }
 }
 
 impl Method {
-    /// True if it answers a request (IBA 13.4.5: bit 7, and `TrapRepress`).
+    /// True if the method is a response (IBA 13.4.5: bit 7, and `TrapRepress`).
     #[must_use]
     pub const fn is_response(self) -> bool {
         self.code() & 0x80 != 0 || matches!(self, Self::TrapRepress)
     }
 
-    /// The method that answers this one, if there is one.
+    /// The method of the response to this one, if there is one.
     #[must_use]
     pub const fn response(self) -> Option<Self> {
         Some(match self {
@@ -230,15 +230,15 @@ pub struct MadStatus(pub u16);
 impl MadStatus {
     /// Success.
     pub const OK: Self = Self(0);
-    /// Busy, the request was discarded: try again.
+    /// Busy: the request was discarded and can be retried.
     pub const BUSY: Self = Self(1);
-    /// The address to go to is in the answer.
+    /// Redirect: the response has the address to use.
     pub const REDIRECT: Self = Self(2);
     /// Version not supported.
     pub const BAD_VERSION: Self = Self(1 << 2);
     /// Method not supported.
     pub const UNSUPPORTED_METHOD: Self = Self(2 << 2);
-    /// Method and attribute do not go together.
+    /// Combination of method and attribute not supported.
     pub const UNSUPPORTED_ATTRIBUTE: Self = Self(3 << 2);
     /// A field of the attribute or the modifier is invalid.
     pub const INVALID_FIELD: Self = Self(7 << 2);
@@ -249,7 +249,7 @@ impl MadStatus {
         self.0 == 0
     }
 
-    /// True if the same request may succeed a little later.
+    /// True if the same request may succeed later.
     #[must_use]
     pub const fn is_busy(self) -> bool {
         self.0 & 1 != 0
@@ -261,13 +261,13 @@ impl MadStatus {
         (self.0 >> 8 & 0x7f) as u8
     }
 
-    /// The code that all classes share (IBA table 112), without the flags "busy" and "redirect".
+    /// The code that all classes share (IBA table 112), without the busy and redirect flags.
     #[must_use]
     pub const fn common_code(self) -> u8 {
         (self.0 >> 2 & 7) as u8
     }
 
-    /// A status of a class-specific code alone.
+    /// A status with only a class-specific code.
     #[must_use]
     pub const fn class_specific(code: u8) -> Self {
         Self(((code & 0x7f) as u16) << 8)

@@ -1,4 +1,5 @@
-//! The numbers of the InfiniBand architecture, one type each, so that a LID cannot be taken for a queue pair.
+//! The numbers of the InfiniBand architecture. Each has a type of its own, so that a LID cannot be mistaken
+//! for a queue pair.
 
 use std::fmt;
 
@@ -46,13 +47,13 @@ macro_rules! number24 {
                 self.0
             }
 
-            /// From three bytes in wire order.
+            /// Converts from three bytes in wire order.
             #[must_use]
             pub const fn from_be_bytes(b: [u8; 3]) -> Self {
                 Self(u32::from_be_bytes([0, b[0], b[1], b[2]]))
             }
 
-            /// As three bytes in wire order.
+            /// Converts to three bytes in wire order.
             #[must_use]
             pub const fn to_be_bytes(self) -> [u8; 3] {
                 let [_, a, b, c] = self.0.to_be_bytes();
@@ -105,7 +106,7 @@ plain_number!(
     "0x{:08x}"
 );
 plain_number!(
-    /// Service id that a connection request names (IBA 12.6.4).
+    /// Service id in a connection request (IBA 12.6.4).
     ServiceId(u64),
     "0x{:016x}"
 );
@@ -128,7 +129,7 @@ number24!(
 );
 
 impl Lid {
-    /// "Any port": used by directed-route SMPs and by ports that have no LID yet.
+    /// The permissive LID, for directed-route SMPs and for ports that have no LID yet.
     pub const PERMISSIVE: Self = Self(0xffff);
     /// First LID of the multicast range (IBA 4.1.3).
     pub const FIRST_MULTICAST: Self = Self(0xc000);
@@ -156,7 +157,7 @@ impl PKey {
         self.0 & 0x7fff
     }
 
-    /// IBA 10.9.3: the same partition and at least one of the two is a full member.
+    /// True if both keys belong to the same partition and at least one is a full member (IBA 10.9.3).
     #[must_use]
     pub const fn matches(self, other: Self) -> bool {
         self.base() != 0 && self.base() == other.base() && (self.is_full() || other.is_full())
@@ -167,7 +168,7 @@ impl QKey {
     /// The well-known key of the general services interface, QP1.
     pub const GSI: Self = Self(0x8001_0000);
 
-    /// True if a program needs a privilege to use it.
+    /// True if using the key needs a privilege.
     #[must_use]
     pub const fn is_privileged(self) -> bool {
         self.0 & 0x8000_0000 != 0
@@ -184,19 +185,19 @@ impl Qpn {
 }
 
 impl Psn {
-    /// The PSN `n` places behind this one.
+    /// The PSN `n` after this one.
     #[must_use]
     pub const fn add(self, n: u32) -> Self {
         Self::new(self.0.wrapping_add(n))
     }
 
-    /// How many places `self` lies behind `earlier`, 0 to 2^24 - 1.
+    /// The distance from `earlier` to `self`, 0 to 2^24 - 1.
     #[must_use]
     pub const fn since(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0) & Self::MASK
     }
 
-    /// True if `self` is `other` or one of the 2^23 - 1 PSNs behind it.
+    /// True if `self` is `other` or one of the 2^23 - 1 PSNs after it.
     #[must_use]
     pub const fn is_at_or_after(self, other: Self) -> bool {
         self.since(other) < 1 << 23
@@ -214,13 +215,13 @@ pub struct Gid(pub [u8; 16]);
 impl Gid {
     /// The GID of no port.
     pub const ZERO: Self = Self([0; 16]);
-    /// Prefix of every subnet that was given no other one.
+    /// The default subnet prefix.
     pub const DEFAULT_PREFIX: u64 = 0xfe80_0000_0000_0000;
 
-    /// Interface id by which subnet administration is addressed in every subnet: locally administered, number 2.
+    /// Interface id that addresses subnet administration in every subnet: locally administered, number 2.
     pub const SUBNET_ADMINISTRATION: Guid = Guid(1 << 57 | 2);
 
-    /// Subnet prefix and interface id.
+    /// Builds a GID from subnet prefix and interface id.
     #[must_use]
     pub const fn new(prefix: u64, id: Guid) -> Self {
         Self((((prefix as u128) << 64) | id.0 as u128).to_be_bytes())
@@ -274,7 +275,7 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// From its wire code, 1 to 5.
+    /// Converts from the wire code, 1 to 5.
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
@@ -300,8 +301,8 @@ impl Mtu {
     }
 }
 
-/// Static rate code as path records and address vectors carry it, six bits (2 = 2.5, 3 = 10, 7 = 40 Gb/s …;
-/// 0 = the port's own).
+/// Static rate code of path records and address vectors, six bits (2 = 2.5, 3 = 10, 7 = 40 Gb/s …; 0 = the
+/// port's own rate).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Rate(u8);
 
@@ -318,7 +319,7 @@ impl Rate {
         self.0
     }
 
-    /// Mb/s; `None` for the port's own rate and for codes that are not assigned.
+    /// The rate in Mb/s. `None` for the port's own rate and for unassigned codes.
     #[must_use]
     pub const fn megabits(self) -> Option<u32> {
         Some(match self.0 {
@@ -383,7 +384,7 @@ impl TimeoutCode {
         self.0
     }
 
-    /// The time it stands for.
+    /// The duration that the code means.
     #[must_use]
     pub const fn duration(self) -> std::time::Duration {
         std::time::Duration::from_nanos(4096 << self.0)

@@ -1,8 +1,8 @@
-//! Performance management (IBA 16.1): what a port has counted.
+//! Performance management (IBA 16.1): the counters of a port.
 
 use crate::layout::layout;
 
-/// Where attributes begin in a datagram of this class.
+/// Offset of attributes in a datagram of this class.
 pub const DATA: usize = 64;
 /// Bytes of an attribute.
 pub const DATA_LEN: usize = 192;
@@ -19,11 +19,12 @@ pub mod attribute {
     pub const PORT_COUNTERS_EXTENDED: u16 = 0x001d;
 }
 
-/// In ClassPortInfo's capability mask: PortCountersExtended is there.
+/// Bit of ClassPortInfo's capability mask: PortCountersExtended is supported.
 pub const EXTENDED_WIDTH: u16 = 0x0200;
 
 layout! {
-    /// Counters that stay at their largest value (IBA 16.1.3.5). A Set writes those that `select` names.
+    /// Counters that saturate at their largest value (IBA 16.1.3.5). A Set writes the counters that `select`
+    /// names.
     pub struct PortCounters[DATA_LEN] {
         /// Port; 255 for all.
         port: u8 = 1 @ 0, 8;
@@ -35,15 +36,15 @@ layout! {
         link_downed: u8 = 7 @ 0, 8;
         /// Packets with errors.
         receive_errors: u16 = 8 @ 0, 16;
-        /// Packets that a switch had no way for.
+        /// Packets for which a switch had no route.
         relay_errors: u16 = 12 @ 0, 16;
         /// Packets that could not be sent.
         send_discards: u16 = 14 @ 0, 16;
-        /// Packets of partitions that may not leave here.
+        /// Packets discarded on sending because of their partition.
         send_constraint_errors: u8 = 16 @ 0, 8;
-        /// Packets of partitions that may not come in here.
+        /// Packets discarded on receiving because of their partition.
         receive_constraint_errors: u8 = 17 @ 0, 8;
-        /// Packets of the management lane that found no room.
+        /// Packets of the management lane (VL15) dropped for lack of buffers.
         vl15_dropped: u16 = 22 @ 0, 16;
         /// Words of four bytes sent.
         send_data: u32 = 24 @ 0, 32;
@@ -53,7 +54,7 @@ layout! {
         send_packets: u32 = 32 @ 0, 32;
         /// Packets received.
         receive_packets: u32 = 36 @ 0, 32;
-        /// Times when there was something to send and no credit.
+        /// Ticks during which there was data to send but no credit.
         send_wait: u32 = 40 @ 0, 32;
     }
 }

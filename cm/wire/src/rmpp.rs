@@ -1,10 +1,12 @@
-//! Header of the reliable multi-packet protocol (IBA 13.6.2), bytes 24 to 35 of datagrams of classes that use it.
+//! Header of the reliable multi-packet protocol (IBA 13.6.2), bytes 24 to 35 of datagrams of the classes that
+//! use it.
 
 use crate::layout::{layout, open_enum};
 use crate::{TimeoutCode, layout};
 
 layout! {
-    /// The RMPP header. Types DATA and ACK use the two words as (segment number, payload length or new window last).
+    /// The RMPP header. In DATA and ACK the two words are the segment number, and the payload length or the
+    /// new window last.
     pub struct RmppHeader[12] {
         /// Version; 1 where RMPP is in use.
         version: u8 = 0 @ 0, 8;
@@ -45,9 +47,9 @@ open_enum! {
         Data = 1,
         /// Acknowledgement.
         Ack = 2,
-        /// End: out of resources.
+        /// Terminates the transfer: out of resources.
         Stop = 3,
-        /// End: an error.
+        /// Terminates the transfer: an error.
         Abort = 4,
     }
 }

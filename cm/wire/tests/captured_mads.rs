@@ -1,4 +1,4 @@
-//! Management datagrams that real stacks sent: all of them parse and come out again byte for byte.
+//! Management datagrams that real stacks sent: each parses and is rebuilt byte for byte.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::vec_box, reason = "a test")]
 use ib_wire::cm::ipoib::{PrivateData, ServiceIdForm};
@@ -51,7 +51,7 @@ fn data_of<R: Record>(mad: &SaMad) -> [u8; DATA_LEN] {
     data
 }
 
-/// Parses one MAD of class CM or SA and builds it anew from nothing.
+/// Parses one MAD of class CM or SA and builds it again from the parsed values.
 fn rebuild(bytes: &[u8; MAD_LEN]) -> Option<Box<[u8; MAD_LEN]>> {
     let mut out = Box::new([0; MAD_LEN]);
     match MadHeader::of(bytes).class {

@@ -1,4 +1,4 @@
-//! The example of this crate reads the captures that the tests have.
+//! The example of this crate reads the captures of the tests.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::process::{Command, Output};
@@ -18,7 +18,7 @@ fn a_capture_is_decoded() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 18);
     assert!(lines.iter().all(|line| line.contains("  LID ") && line.contains("  PSN ")), "{text}");
-    // The last one has wrong CRCs on purpose.
+    // The last packet has wrong CRCs on purpose.
     let wrong: Vec<bool> = lines.iter().map(|line| line.ends_with("wrong ICRC")).collect();
     assert_eq!(wrong.iter().position(|wrong| *wrong), Some(17), "{text}");
 }

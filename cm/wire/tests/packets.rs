@@ -1,4 +1,4 @@
-//! Whole packets, real ones and our own: all parse, come out again byte for byte, and their CRCs are right.
+//! Whole packets, captured and generated: each parses and is rebuilt byte for byte, and its CRCs are correct.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a test")]
 use std::path::PathBuf;
@@ -26,7 +26,8 @@ fn records(file: &[u8]) -> Vec<&[u8]> {
     out
 }
 
-/// InfiniBand packets in ERF records: a header of 16 bytes, extension headers of 8 while bit 7 says so.
+/// InfiniBand packets in ERF records: a header of 16 bytes, then extension headers of 8 bytes as long as bit
+/// 7 is set.
 fn infiniband(file: &[u8]) -> Vec<&[u8]> {
     records(file)
         .into_iter()
@@ -44,13 +45,13 @@ fn infiniband(file: &[u8]) -> Vec<&[u8]> {
         .collect()
 }
 
-/// Cuts what a card may have added behind the packet.
+/// Cuts padding that a card may have added after the packet.
 fn exact(bytes: &[u8]) -> &[u8] {
     let words = usize::from(u16::from_be_bytes([bytes[4], bytes[5]]) & 0x7ff);
     &bytes[..words * 4 + crc::VCRC_LEN]
 }
 
-/// Parses a packet and builds it anew from its headers and payload.
+/// Parses a packet and builds it again from its headers and payload.
 fn rebuild(bytes: &[u8]) -> (Packet<'_>, Vec<u8>) {
     let packet = Packet::parse(bytes).unwrap_or_else(|e| panic!("{e}: {bytes:02x?}"));
     let mut out = vec![0xa5; bytes.len()];
@@ -59,7 +60,8 @@ fn rebuild(bytes: &[u8]) -> (Packet<'_>, Vec<u8>) {
     (packet, out)
 }
 
-/// Reads an IPoIB message as far as this crate does and checks that it comes out the same. Returns the kinds met.
+/// Parses an IPoIB message as far as this crate can and checks that it is rebuilt unchanged. Returns its
+/// kind.
 fn check_ipoib(message: &[u8]) -> &'static str {
     let Some((ethertype, content)) = ipoib::decapsulate(message) else { panic!("too short for IPoIB") };
     assert_eq!(ipoib::encapsulation(ethertype), message[..4]);
@@ -69,7 +71,7 @@ fn check_ipoib(message: &[u8]) -> &'static str {
             assert_eq!(arp.to_bytes()[..], content[..ipoib::ARP_LEN]);
             "arp"
         }
-        // ICMPv6 neighbour solicitation or advertisement: 24 bytes, then options.
+        // ICMPv6 neighbor solicitation or advertisement: 24 bytes, then options.
         EtherType::Ipv6 if content[6] == 58 && matches!(content[40], 135 | 136) => {
             for option in NdOptions::new(&content[64..]) {
                 if matches!(option[0], 1 | 2) {
@@ -119,7 +121,7 @@ fn generated_packets() {
     assert_eq!(packets.len(), 18);
     for (i, bytes) in packets.iter().enumerate() {
         let (packet, again) = rebuild(bytes);
-        // The last one was given wrong CRCs on purpose.
+        // The last packet has wrong CRCs on purpose.
         let good = i != 17;
         assert_eq!(packet.icrc_is_right(), good);
         assert_eq!(packet.vcrc_is_right(), good);
@@ -131,7 +133,8 @@ fn generated_packets() {
     }
 }
 
-/// Parses a RoCEv2 packet, builds it anew from its headers and payload and compares, ICRC and all. Returns the packet.
+/// Parses a RoCEv2 packet, builds it again from its headers and payload, and compares all bytes including the
+/// ICRC. Returns the packet.
 fn rebuild_roce(frame: &[u8]) -> RocePacket<'_> {
     let packet = RocePacket::parse(&frame[14..]).unwrap_or_else(|e| panic!("{e}: {frame:02x?}"));
     assert!(packet.icrc_is_right());
@@ -161,8 +164,8 @@ fn packets_between_two_kernels_over_roce() {
     }
 }
 
-/// `ibv_rc_pingpong` and `ibv_ud_pingpong` on the kernel's soft-RoCE, with `ibpingpong` at the other end, over a wire that lost
-/// packets.
+/// `ibv_rc_pingpong` and `ibv_ud_pingpong` on the kernel's soft-RoCE with `ibpingpong` as the peer, over a
+/// link that lost packets.
 #[test]
 fn pingpong_of_soft_roce_over_ipv4() {
     let frames = records(include_bytes!("data/soft-roce-pingpong-ipv4.pcap"));
@@ -177,7 +180,7 @@ fn pingpong_of_soft_roce_over_ipv4() {
     }
     println!("{met:?}");
     for kernel in [false, true] {
-        // SEND first, middle and last, an acknowledge, a refusal, a datagram.
+        // SEND first, middle and last, an acknowledge, a NAK, a datagram.
         for (opcode, nak) in
             [(0x00, false), (0x01, false), (0x02, false), (0x11, false), (0x11, true), (0x64, false)]
         {
@@ -194,7 +197,7 @@ fn rebuild_attribute<A: Attribute>(smp: &Smp) -> bool {
     true
 }
 
-/// What a real subnet manager sends and gets: no bit of any attribute is lost, not even where it is built from zeros.
+/// The packets of a real subnet manager: no bit of any attribute is lost, even if it is rebuilt from zeros.
 #[test]
 fn subnet_management_of_opensm() {
     let mut met = [0; 10];

@@ -1,10 +1,10 @@
-//! What devices and ports have no room for, and keys without effect: with the key's place.
+//! Limits of devices and ports, and keys without effect, with the location of the key.
 
 use super::*;
 
 const SOFT: &str = "[infiniband.soft]\nports = [{ link = \"shm:/a\" }]\n";
 
-/// Everything that is wrong with a file for `workers` workers, and the same by the way of a start.
+/// Returns all errors of a file for `workers` workers, and checks that startup reports the same.
 fn wrong(text: &str, workers: u32) -> Vec<String> {
     let file = ConfigFile::of(text);
     let (_, errors) = file.examine(&Overrides::default(), Some(workers));
@@ -21,13 +21,13 @@ fn a_software_device_has_bounds_of_its_own() {
         assert_eq!(wrong(&text(most, SOFT), 1), [""; 0]);
         let said = wrong(&text(32_768, SOFT), 1);
         let expected = format!(
-            "gateway.toml:2:1: infiniband.{key}: 32768 are more than the {most} of a software ConnectX; write at most {most}"
+            "gateway.toml:2:1: infiniband.{key}: 32768 exceeds the limit of {most} of a software ConnectX; write at most {most}"
         );
         assert_eq!(said, std::slice::from_ref(&expected));
-        // Without EAL's arguments the number of workers is unknown, and the depth is wrong all the same.
+        // Without EAL's arguments the number of workers is unknown, but the depth is still wrong.
         let (_, errors) = ConfigFile::of(&text(32_768, SOFT)).examine(&Overrides::default(), None);
         assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
-        // An adapter says itself what it has room for.
+        // A hardware adapter reports its own limits.
         assert_eq!(wrong(&text(32_768, ""), 1), [""; 0]);
     }
 }
@@ -35,7 +35,7 @@ fn a_software_device_has_bounds_of_its_own() {
 #[test]
 fn connections_of_a_worker_fit_the_queue_pairs_of_a_software_device() {
     let text = |most: u32| format!("[infiniband]\nmax-connections = {most}\n{SOFT}");
-    // Each worker's queues fit, and all together may not.
+    // Each worker's queues fit, but all together may not.
     for (workers, most, together) in [(1, 8064, 8064), (2, 16_128, 8189), (8, 64_512, 8177)] {
         assert_eq!(wrong(&text(most), workers), [""; 0]);
         let workers_are = if workers == 1 { "worker" } else { "workers" };
@@ -67,9 +67,9 @@ fn more_connections_than_queue_pairs_are_reported() {
         assert_eq!(over(&text(most + 1), workers), Some((expected, remedy)));
     }
     assert_eq!(over(SOFT, 64), None);
-    // That is refused.
+    // That is rejected.
     assert_eq!(over(&text(8065), 1), None);
-    assert_eq!(over("[infiniband]\nmax-connections = 65535\n", 2), None, "an adapter says itself");
+    assert_eq!(over("[infiniband]\nmax-connections = 65535\n", 2), None, "an adapter reports its own limits");
     // Two segments on the one device, and one on each of two.
     let two = "[[segment]]\nvlan = 1\n[[segment]]\nvlan = 2\npkey = 0x8002\n";
     let (what, _) = over(&format!("{}{two}", text(9000)), 2).unwrap();
@@ -97,12 +97,12 @@ fn frames_of_af_packet_ports_fit_buffers_and_blocks() {
     for (bad, word) in [
         (",framesz=8192,blocksz=65536,framecnt=512", "framesz=8192 do not fit packet buffers"),
         (",framesz=32768,blocksz=65536", "data-room = 4096; write a smaller framesz"),
-        (",framesz=3000,blocksz=65536", "framesz=3000 is no multiple of 16"),
+        (",framesz=3000,blocksz=65536", "framesz=3000 is not a multiple of 16"),
         (",framesz=x", "framesz=0"),
-        (",framesz=2048,blocksz=5000", "blocksz=5000 is no multiple of 4096"),
+        (",framesz=2048,blocksz=5000", "blocksz=5000 is not a multiple of 4096"),
         (",framesz=4096,blocksz=2048", "blocksz=2048"),
         (",framesz=4080,blocksz=65536", "and of framesz=4080"),
-        (",framesz=4096,blocksz=65536,framecnt=8", "framecnt=8 is no multiple of the 16 frames"),
+        (",framesz=4096,blocksz=65536,framecnt=8", "framecnt=8 is not a multiple of the 16 frames"),
         (",framesz=4096,blocksz=65536,framecnt=0", "framecnt=0"),
     ] {
         let said = faults(bad);
@@ -121,7 +121,7 @@ fn what_names_no_device_is_refused() {
         |words: &str| CommandLine::parse(words.split(' ').map(str::to_owned)).map_err(|e| e.to_string());
     for words in ["p --no-pci -a zz", "p -a zz", "p --allow=zz,a=b", "p -b 7", "p --block net"] {
         let said = parse(words).unwrap_err();
-        assert!(said.contains(" names no device; write a PCI address"), "{words}: {said}");
+        assert!(said.contains(" is not a device; write a PCI address"), "{words}: {said}");
     }
     for (argument, name) in [
         ("81:00.0", "0000:81:00.0"),
@@ -151,9 +151,9 @@ fn two_software_devices_have_no_guid_in_common() {
     assert_eq!(
         said,
         "gateway.toml:6:13: the software devices `soft0` and `b` both have GUID 0x0200000000000001; give one of them \
-         another, or leave it out to have it drawn"
+         another, or omit it for a random one"
     );
-    // A port's GUID is one more than its node's, where it is not given.
+    // A port's GUID defaults to its node's GUID plus one.
     assert!(complaint(&text(node, "node-guid = \"0x0200000000000002\"")).contains("0x0200000000000002"));
     assert!(parse(&text(node, "node-guid = \"0x0200000000000011\"")).is_ok());
     assert!(parse(&text("", "")).is_ok());
@@ -171,7 +171,7 @@ fn keys_without_effect_are_named_with_their_place() {
         unused("[infiniband]\nlong-messages = \"key\"\nsend-segments = 5\n"),
         [("infiniband.long-messages", 2), ("infiniband.send-segments", 3)]
     );
-    // Frames of this length are in five buffers.
+    // Frames of this length need five buffers.
     let long = "[ethernet]\nmtu = 9000\n[buffers]\ndata-room = 2048\n[infiniband]\nsend-segments = ";
     assert_eq!(unused(&format!("{long}4\nlong-messages = \"key\"\n")), []);
     assert_eq!(unused(&format!("{long}5\n")), [("infiniband.send-segments", 6)]);
@@ -179,7 +179,7 @@ fn keys_without_effect_are_named_with_their_place() {
     assert_eq!(
         unused(&format!("[infiniband]\ndriver = \"verbs\"\n{SOFT}")),
         [("infiniband.soft", 3)],
-        "the driver is another one"
+        "another driver is used"
     );
     let datagram = "[infiniband]\nmode = \"datagram\"\nretry-count = 1\nconnection-idle-seconds = 2\n";
     assert_eq!(unused(datagram), [("infiniband.retry-count", 3), ("infiniband.connection-idle-seconds", 4)]);
@@ -197,7 +197,7 @@ fn keys_without_effect_are_named_with_their_place() {
     let pkey = "[infiniband]\npkey = 0x8001\n[[segment]]\nvlan = 1\npkey = 0x8002\n[[segment]]\nvlan = 2\n";
     assert_eq!(unused(pkey), []);
     assert_eq!(unused(&format!("{pkey}pkey = 0x8003\n")), [("infiniband.pkey", 2)]);
-    // A file that writes defaults down wants nothing by it.
+    // Written default values have no intended effect.
     assert_eq!(unused(&Config::annotated_default()), []);
     assert_eq!(unused("[infiniband]\nmode = \"datagram\"\nretry-count = 0\nlong-messages = \"copy\"\n"), []);
 }

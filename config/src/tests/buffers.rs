@@ -15,17 +15,17 @@ fn counted_buffers_cover_every_queue() {
     assert_eq!((two.receives, two.sends), (2 * one.receives, 2 * one.sends));
 }
 
-/// Seventeen hosts that take nothing any more once emptied the pool: their connections held what the shared receive queue
-/// is filled with.
+/// Seventeen stalled hosts once emptied the pool: their connections held the buffers for refilling the shared
+/// receive queue.
 #[test]
 fn stalled_connections_leave_the_receive_queues_what_they_need() {
     let config = Config::default();
     let budget = config.budget(1);
-    // The queues let them have no more.
+    // The queues limit them to this.
     let stalled = (17 * config.connection_send_depth(1)).min(8192);
     let full = budget.receives + budget.parked + budget.messages + budget.caches;
     assert!(full + 1024 + 512 + stalled + budget.reserve <= config.buffers_needed(1));
-    // The share is the operator's choice.
+    // The operator chooses the share.
     let none = parse("[buffers]\nreceive-reserve = 0\n").unwrap();
     assert_eq!(none.budget(1).reserve, 0);
 }
@@ -45,8 +45,8 @@ fn every_segment_and_port_has_its_queues() {
         (budget.receives, budget.sends)
     };
     let one = queues(&[segment(1, "a", "soft0")]);
-    // A segment more has a datagram queue pair more, a port its descriptors, an InfiniBand port its shared receive
-    // queues and connections.
+    // Another segment adds a datagram queue pair, another Ethernet port its descriptors, and another
+    // InfiniBand port its shared receive queues and connections.
     assert_eq!(queues(&[segment(1, "a", "soft0"), segment(2, "a", "soft0")]), (one.0, one.1 + 512));
     assert_eq!(
         queues(&[segment(1, "a", "soft0"), segment(3, "b", "soft1")]),
@@ -68,7 +68,7 @@ fn workers_share_the_connections() {
 fn what_cannot_be_held_is_refused() {
     let check = |text: &str, workers| parse(text).unwrap().check(workers).map_err(|e| e.to_string());
     assert_eq!(check("", 1), Ok(()));
-    // As many as asked for, though with shorter queues.
+    // The requested number, but with shorter queues.
     for (connections, workers, depth) in
         [(2, 1, 1024), (4096, 1, 512), (8000, 1, 256), (65_535, 1, 32), (65_535, 8, 256)]
     {
@@ -79,14 +79,12 @@ fn what_cannot_be_held_is_refused() {
     assert_eq!(
         check("[infiniband]\nconnection-send-depth = 1024\n", 1).unwrap_err(),
         "infiniband.connection-send-depth: 2048 connections of a worker with 1024 send requests each are more than the \
-         1048576 that all rings may have together; write at most 512, make max-connections smaller, or give the gateway more \
-         workers"
+         1048576 that all rings may have together; write at most 512, reduce max-connections, or use more workers"
     );
     assert_eq!(
         check("[infiniband]\nmax-connections = 65535\nconnection-send-depth = 100\n", 1).unwrap_err(),
         "infiniband.connection-send-depth: 32767 connections of a worker with 100 send requests each are more than the \
-         1048576 that all rings may have together; write at most 32, make max-connections smaller, or give the gateway more \
-         workers"
+         1048576 that all rings may have together; write at most 32, reduce max-connections, or use more workers"
     );
     assert_eq!(
         check("[infiniband]\nmax-connections = 4\n", 3).unwrap_err(),
@@ -97,8 +95,8 @@ fn what_cannot_be_held_is_refused() {
     assert_eq!(
         large.check(30).unwrap_err().to_string(),
         format!(
-            "infiniband.srq-depth: the queues of 30 worker(s) need {} buffers, and there are at most 16777215; make it smaller, \
-             and receive-mtu and the other queues' depths; or take fewer workers",
+            "infiniband.srq-depth: the queues of 30 worker(s) need {} buffers, but the limit is 16777215; reduce it, \
+             receive-mtu and the other queues' depths; or use fewer workers",
             large.buffers_needed(30)
         )
     );
@@ -108,16 +106,16 @@ fn what_cannot_be_held_is_refused() {
     assert_eq!(
         check(&count, 2).unwrap_err(),
         format!(
-            "buffers.count: {needed} are too few for 2 worker(s), whose queues need {}; write 0 to have them counted, or \
-             make srq-depth smaller",
+            "buffers.count: {needed} are too few for 2 worker(s), whose queues need {}; write 0 for the required number, or \
+             reduce srq-depth",
             Config::default().buffers_needed(2)
         )
     );
     assert_eq!(
         complaint(&format!("[buffers]\ncount = {}\n", needed - 1)),
         format!(
-            "gateway.toml:2:9: {} buffers are too few for these queues, which need {needed} for one worker; write 0 to have \
-             them counted, or make srq-depth smaller",
+            "gateway.toml:2:9: {} buffers are too few for these queues, which need {needed} for one worker; write 0 \
+             for the required number, or reduce srq-depth",
             needed - 1
         )
     );

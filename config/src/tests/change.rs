@@ -15,7 +15,7 @@ fn names(segments: &[Segment]) -> Vec<&str> {
 #[test]
 fn nothing_to_do_is_no_change() {
     assert!(difference(OLD, OLD).unwrap().is_empty());
-    // The order of segments means nothing.
+    // The order of segments is irrelevant.
     let (head, b) = OLD.split_at(OLD.rfind("[[segment]]").unwrap());
     let (gateway, a) = head.split_at(head.find("[[segment]]").unwrap());
     assert!(difference(OLD, &format!("{gateway}{b}{a}")).unwrap().is_empty());
@@ -50,7 +50,7 @@ fn what_a_segment_has_changes_while_it_runs() {
         assert_eq!(names(&change.changed), ["a"], "{key}");
         assert!(change.removed.is_empty() && change.added.is_empty() && change.keys.is_empty(), "{key}");
     }
-    // A default of segments changes those that follow it.
+    // A default of segments changes those that use it.
     let change = difference(OLD, &format!("{OLD}[infiniband]\nmode = \"datagram\"\n")).unwrap();
     assert_eq!(names(&change.changed), ["a", "b"]);
 }
@@ -89,11 +89,11 @@ fn live_keys_are_named() {
 }
 
 #[test]
-fn what_takes_a_restart_is_refused_as_a_whole() {
+fn changes_that_need_a_restart_are_rejected_as_a_whole() {
     let soft = |device: &str| format!("{OLD}[infiniband.soft]\n{device}");
     let (one, two) = ("ports = [{ link = \"shm:/a\" }]\n", "ports = [{ link = \"shm:/b\" }]\n");
-    let queues = "what the gateway is made of depends on it";
-    let devices = "devices are made at the start";
+    let queues = "it is only applied at startup";
+    let devices = "devices are created at startup";
     for (old, new, key, why) in [
         (
             OLD.to_owned(),
@@ -114,7 +114,7 @@ fn what_takes_a_restart_is_refused_as_a_whole() {
             format!("{OLD}[infiniband]\nreceive-mtu = 2044\n"),
             OLD.to_owned(),
             "infiniband.receive-mtu",
-            "it can become smaller only",
+            "it can only be reduced",
         ),
         (soft(one), soft(two), "infiniband.soft.ports", devices),
         (soft(one), soft(&format!("seed = 1\n{one}")), "infiniband.soft.seed", devices),
@@ -154,7 +154,7 @@ fn what_takes_a_restart_is_refused_as_a_whole() {
     }
 }
 
-/// What a reload of a file that has `new` now answers.
+/// Returns the result of a reload after the file changed to `new`.
 fn refused(old: &str, new: &str) -> String {
     let (file, overrides) = (Path::new("g.toml"), Overrides::default());
     parse(old).unwrap().reload_text(file, new, &overrides, 1).unwrap_err().to_string()
@@ -163,7 +163,7 @@ fn refused(old: &str, new: &str) -> String {
 #[test]
 fn a_refused_reload_names_the_line() {
     let restart = "restart needed: put the old value back, or restart the gateway";
-    let queues = "what the gateway is made of depends on it";
+    let queues = "it is only applied at startup";
     for (old, new, said) in [
         (
             OLD.to_owned(),
@@ -194,13 +194,13 @@ fn a_refused_reload_names_the_line() {
     ] {
         assert_eq!(refused(&old, &new), said);
     }
-    let devices = "devices are made at the start";
+    let devices = "devices are created at startup";
     let port = |link| format!("ports = [{{ link = \"shm:/{link}\" }}]\n");
     let soft = |text: &str| format!("[infiniband]\ndriver = \"soft\"\n{text}");
     let more = |name, link| format!("[[infiniband.soft-device]]\nname = \"{name}\"\n{}", port(link));
     let one = format!("[infiniband.soft]\n{}", port("a"));
     for (old, new, said) in [
-        // The second device, beside [infiniband.soft] or not.
+        // The second device, with or without [infiniband.soft].
         (
             soft(&(one.clone() + &more("x", "b"))),
             soft(&(one + &more("x", "c"))),
@@ -216,7 +216,7 @@ fn a_refused_reload_names_the_line() {
             soft(&more("y", "a")),
             format!("4:1: infiniband.soft-device.name cannot change while the gateway runs: {devices}"),
         ),
-        // What segments leave out is that of another section.
+        // Defaults of segments are in other sections.
         (
             OLD.to_owned(),
             format!("{OLD}[infiniband]\nport = 2\n"),
@@ -241,13 +241,13 @@ fn a_refused_reload_names_the_line() {
         let got = refused(&old, &new);
         assert!(got.starts_with(&format!("g.toml:{said}")), "{got}");
     }
-    // What is wrong with the file itself is told as at the start.
+    // Errors in the file itself are reported as at startup.
     assert!(
         refused(OLD, &OLD.replace("\"b\"", "\"a\""))
             .starts_with("g.toml:9:8: two segments are called `a` (line 3)")
     );
     assert!(refused(OLD, "[gateway").starts_with("g.toml:1:"));
-    // Promises are checked for the workers that there are.
+    // Limits are checked for the actual number of workers.
     let many = format!("{OLD}[buffers]\ncount = 6000\n");
     let (file, overrides) = (Path::new("g.toml"), Overrides::default());
     let tall = parse(&many.replace("6000", "60_000")).unwrap();
@@ -269,11 +269,11 @@ fn a_port_without_segments_stays_open() {
     let (share, budget) = (started.connection_share(2), started.budget(2));
     let (without, change) = started.reload_text(file, &first, &overrides, 2).unwrap();
     assert_eq!(change.removed.len(), 1);
-    // Its queues were made for the shares of the start, and hold their buffers.
+    // Its queues were created for the initial shares and hold their buffers.
     assert_eq!(without.connection_share(2), share);
     assert_eq!(without.budget(2).receives, budget.receives);
     assert_eq!(without.infiniband_ports().collect::<Vec<_>>(), [(Some("d0"), 1), (Some("d1"), 2)]);
-    // Another reload changes nothing about that, and the segment may come back.
+    // Another reload does not change that, and the segment may return.
     let (without, _) = without.reload_text(file, &first, &overrides, 2).unwrap();
     let (back, change) = without.reload_text(file, &both, &overrides, 2).unwrap();
     assert_eq!(names(&change.added), ["b"]);

@@ -44,7 +44,7 @@ fn command_line_errors_name_the_remedy() {
         ("p -l 3-1", "runs backwards"),
         ("p -l x", "-l 0-2"),
         ("p -c 0xz", "-c 0x7"),
-        ("p -c 0", "no lcore is named"),
+        ("p -c 0", "it contains no lcore"),
         ("p --lcores (0-1@2", "lacks its `)`"),
         ("p -l 0-1 -c 3", "both -l and -c name lcores"),
         ("p -l 0-1 --main-lcore 2", "add 2 to them"),
@@ -54,7 +54,7 @@ fn command_line_errors_name_the_remedy() {
         assert!(complaint.contains(said), "{complaint} does not say: {said}");
     }
     let alone = command_line("p -l 0").unwrap().eal.roles().unwrap_err().to_string();
-    assert!(alone.contains("for instance -l 0,1"), "{alone}");
+    assert!(alone.contains("for example -l 0,1"), "{alone}");
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn grabbing_every_device_is_warned_of() {
     for words in ["p -a 0000:81:00.0", "p --allow=00:01.0", "p --no-pci", "p --no-pci -b 00:01.0"] {
         assert!(command_line(words).unwrap().eal.warnings().is_empty(), "{words}");
     }
-    // All but one is nearly every one.
+    // All except one is nearly every device.
     for words in ["p -b00:01.0", "p --block 00:01.0", "p --block=0000:00:01.0"] {
         let eal = command_line(words).unwrap().eal;
         assert_eq!(
@@ -133,7 +133,7 @@ fn af_packet_ports_have_frames_as_long_as_a_buffer_and_rings_of_8_mib_unless_the
             2048,
             "--vdev net_af_packet0,iface=a,framesz=2048,blocksz=65536,framecnt=4096".to_owned(),
         ),
-        // As somebody wants them.
+        // Unusual but valid arguments.
         (
             "--vdev net_af_packet0,iface=a,framesz=2048",
             16_384,
@@ -151,7 +151,7 @@ fn af_packet_ports_have_frames_as_long_as_a_buffer_and_rings_of_8_mib_unless_the
 }
 
 #[test]
-fn processors_and_devices_that_eal_is_told_of() {
+fn cpus_and_devices_in_eal_arguments() {
     let eal = |text: &str| command_line(text).unwrap().eal;
     let map = eal(
         "p --lcores 0@4,(1-2)@(5,6),3,(7-8) -a 3B:00.0,rx=1 --allow=0000:81:00.1 -b 01:00.0 -m512 --no-huge",
@@ -166,7 +166,7 @@ fn processors_and_devices_that_eal_is_told_of() {
     let other = eal("p --huge-dir /a --huge-dir=/b -m 1 -m 2");
     assert_eq!((other.value_of("--huge-dir"), other.value_of("-m")), (Some("/b"), Some("2")));
     assert_eq!(eal("p -l 0-1 --huge-dir").value_of("--huge-dir"), None);
-    assert!(command_line("p -l 0-1 --check").unwrap_err().to_string().contains("--check stands among EAL's"));
+    assert!(command_line("p -l 0-1 --check").unwrap_err().to_string().contains("--check is among EAL's"));
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn a_word_that_is_no_option_is_refused() {
         "p -l0-1 -m64 links",
     ] {
         let error = command_line(line).unwrap_err().to_string();
-        assert!(error.contains("` is no option, nor the value of one"), "{line}: {error}");
+        assert!(error.contains("` is neither an option nor the value of one"), "{line}: {error}");
     }
     for line in [
         "p -l 0-1 --file-prefix a -n 4 -m 64 --log-level lib.eal:debug --proc-type primary --vdev net_null0 -a 81:00.0",

@@ -14,7 +14,7 @@ pub(super) fn complaints(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_mistake_is_told_in_the_order_of_the_file_and_the_rest_is_read() {
+fn every_mistake_is_reported_in_file_order_and_the_rest_is_read() {
     let text = r#"
 [gateway]
 adress = "10.77.0.254/24"
@@ -61,9 +61,9 @@ via = "10.0.0.1"
         "gateway.toml:16:19: `tcp:/1` is not the URL of a link",
         "gateway.toml:16:68: 1000 is not an InfiniBand MTU",
         "gateway.toml:18:13: data-room = 3000 is not a multiple of 64",
-        "gateway.toml:20:8: `a b` cannot name a segment",
+        "gateway.toml:20:8: `a b` is not a valid segment name",
         "gateway.toml:27:8: P_Key 0x7fff is limited membership",
-        "gateway.toml:33:7: the route to 0.0.0.0/0 leads nowhere",
+        "gateway.toml:33:7: the route to 0.0.0.0/0 has an unreachable router",
     ];
     assert_eq!(all.len(), starts.len(), "{all:#?}");
     for (said, start) in all.iter().zip(starts) {
@@ -84,14 +84,14 @@ fn segments_without_errors_of_their_own_are_held_against_each_other() {
 }
 
 #[test]
-fn errors_of_syntax_are_told_alone() {
+fn syntax_errors_are_reported_alone() {
     let all = complaints("[gateway]\nidle = \nhello-ms = 7\nlog = = 3\n");
     assert_eq!(all.len(), 2, "{all:#?}");
     assert!(all[0].starts_with("gateway.toml:2:") && all[1].starts_with("gateway.toml:4:"), "{all:#?}");
 }
 
 #[test]
-fn all_promises_are_told_when_nothing_else_is_wrong() {
+fn all_broken_promises_are_reported_if_nothing_else_is_wrong() {
     let text = "[infiniband]\nmax-connections = 2\n[buffers]\ncount = 30000\n";
     assert_eq!(complaints(text), [""; 0]);
     let (_, all) = examine(text, Some(4));
@@ -113,7 +113,7 @@ fn a_hostile_file_is_done_with_soon() {
     }
 }
 
-/// A measurement, which an idle machine has to pass.
+/// A measurement, valid on an idle machine.
 mod timing {
     use std::time::{Duration, Instant};
 
@@ -135,7 +135,7 @@ fn what_is_no_file_is_not_waited_for() {
     assert!(made.success());
     for path in [fifo.as_path(), &directory, Path::new("/dev/null"), Path::new("/dev/zero")] {
         let error = ConfigFile::read(path).unwrap_err().to_string();
-        assert!(error.contains("cannot be read: not a regular file; name a readable file"), "{error}");
+        assert!(error.contains("cannot be read: not a regular file; specify a readable file"), "{error}");
     }
     let loops = directory.join("loop");
     std::os::unix::fs::symlink(&loops, &loops).unwrap();
@@ -146,9 +146,9 @@ fn what_is_no_file_is_not_waited_for() {
 }
 
 proptest! {
-    /// A file is wrong if and only if something is found, and what is right is the same.
+    /// A file is invalid exactly if an error is found, and otherwise both results are equal.
     #[test]
-    fn one_look_and_all_looks_agree(
+    fn fail_fast_and_collected_results_agree(
         lines in prop::collection::vec(prop::sample::select(vec![
             "[gateway]", "[ethernet]", "[infiniband]", "[infiniband.soft]", "[buffers]", "[[segment]]", "[[segment.route]]",
             "address = \"10.0.0.1/8\"", "idle = \"poll\"", "idle = 3", "mtu = 1400", "mtu = 9999", "vlan = 7", "vlan = 8", "vlan = 0",

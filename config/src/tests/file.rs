@@ -8,9 +8,10 @@ fn empty_file_and_annotated_default_mean_the_default() {
 
 #[test]
 fn annotated_examples_are_legal_too() {
-    // A comment sign right before a key or a section makes an example; explanations have a space or a hash behind it.
+    // A comment sign directly before a key or a section marks an example. Explanations have a space or
+    // another sign after it.
     let mut first = true;
-    // The address of [gateway] is for files without [[segment]].
+    // The address of [gateway] is only for files without [[segment]].
     let text: String = Config::annotated_default()
         .lines()
         .filter(|line| *line != "# address = \"10.77.0.254/24\"" || !std::mem::take(&mut first))
@@ -22,7 +23,7 @@ fn annotated_examples_are_legal_too() {
             format!("{}\n", if is_key || bare.starts_with('[') { bare } else { line })
         })
         .collect();
-    // Hardware's name does not fit the software device of the other example.
+    // The name of hardware does not fit the software device of the other example.
     let config = parse(&text.replace("mlx5_0", "soft0")).unwrap();
     assert_eq!(config.segments[0].address.unwrap().prefix_len, 24);
     assert_eq!(config.segments[0].routes.len(), 1);
@@ -94,8 +95,8 @@ fn errors_name_place_fault_and_remedy() {
         ("[gateway]\nidle = \"nap\"\n", "2:8", "`nap` is none of: poll, pause, sleep"),
         ("[gateway]\naddress = \"10.0.0.0/24\"\n", "2:11", "not the address of one host"),
         ("[gateway]\naddress = \"10.0.0.1\"\n", "2:11", "no prefix length"),
-        ("[gateway]\naddress = \"224.0.0.1/4\"\n", "2:11", "for instance \"10.77.0.254/24\""),
-        ("[infiniband]\npkey = 0x8000\n", "2:8", "names no partition"),
+        ("[gateway]\naddress = \"224.0.0.1/4\"\n", "2:11", "for example \"10.77.0.254/24\""),
+        ("[infiniband]\npkey = 0x8000\n", "2:8", "is not a valid partition"),
         ("[infiniband]\npkey = 0x7fff\n", "2:8", "write 0xffff"),
         ("[infiniband]\nsrq-depth = 64\nsrq-low = 64\n", "3:11", "from 0 to 63"),
         ("[infiniband]\ndriver = \"soft\"\n", "2:10", "add [infiniband.soft]"),
@@ -105,7 +106,7 @@ fn errors_name_place_fault_and_remedy() {
         (
             "[infiniband.soft]\nports = [{ mtu = 256 }]\n",
             "2:10",
-            "write for instance link = \"shm:/run/ibfab.sock\"",
+            "write for example link = \"shm:/run/ibfab.sock\"",
         ),
         (
             "[infiniband.soft]\nports = [{ link = \"shm:/a\", mtu = 1500 }]\n",
@@ -115,22 +116,22 @@ fn errors_name_place_fault_and_remedy() {
         (
             "[infiniband.soft]\nname = \"lock\"\nports = [{ link = \"shm:/a\" }]\n",
             "2:8",
-            "can be called `lock`",
+            "cannot be named `lock`",
         ),
         ("[infiniband.soft]\nname = \"new\"\nports = [{ link = \"shm:/a\" }]\n", "2:8", "name = \"soft0\""),
-        ("[infiniband.soft]\nname = \"a/b\"\nports = [{ link = \"shm:/a\" }]\n", "2:8", "'/' cannot be"),
-        ("[infiniband.soft]\nname = \"..\"\nports = [{ link = \"shm:/a\" }]\n", "2:8", "'.' cannot be"),
+        ("[infiniband.soft]\nname = \"a/b\"\nports = [{ link = \"shm:/a\" }]\n", "2:8", "'/' is not allowed"),
+        ("[infiniband.soft]\nname = \"..\"\nports = [{ link = \"shm:/a\" }]\n", "2:8", "'.' is not allowed"),
         ("[infiniband.soft]\nname = \"a.lock\"\nports = [{ link = \"shm:/a\" }]\n", "2:8", "letters, digits"),
         (
             "[infiniband.soft]\nname = \"a\\u0000\"\nports = [{ link = \"shm:/a\" }]\n",
             "2:8",
-            "'\\0' cannot be",
+            "'\\0' is not allowed",
         ),
-        ("[infiniband.soft]\nname = \"ä\"\nports = [{ link = \"shm:/a\" }]\n", "2:8", "'ä' cannot be"),
+        ("[infiniband.soft]\nname = \"ä\"\nports = [{ link = \"shm:/a\" }]\n", "2:8", "'ä' is not allowed"),
         (
             "[infiniband]\ndevice = \"../x\"\n[infiniband.soft]\nports = [{ link = \"shm:/a\" }]\n",
             "2:10",
-            "'.' cannot be",
+            "'.' is not allowed",
         ),
         (
             "[[infiniband.soft-device]]\nname = \"\"\nports = [{ link = \"shm:/a\" }]\n",
@@ -141,7 +142,7 @@ fn errors_name_place_fault_and_remedy() {
             "[infiniband.soft]\nports = [{ link = \"shm:/a\" }]\n[[infiniband.soft-device]]\nname = \"new\"\n\
              ports = [{ link = \"shm:/b\" }]\n",
             "4:8",
-            "can be called `new`",
+            "cannot be named `new`",
         ),
         ("[infiniband.soft]\nnode-guid = \"0x\"\n", "2:13", "is not a GUID"),
         ("[infiniband]\nport = 2\n[infiniband.soft]\nports = [{ link = \"shm:/a\" }]\n", "2:8", "no port 2"),
@@ -221,7 +222,7 @@ fn secrets_are_shown_nowhere() {
     }
 }
 
-/// The files that the README starts with.
+/// The files used in the README.
 #[test]
 fn examples_are_legal() {
     let load = |name: &str| {
@@ -240,7 +241,7 @@ fn examples_are_legal() {
         .collect();
     assert_eq!(facts, [("office", None, 0xffff, 1), ("storage", Some(100), 0x8064, 0)]);
     assert!(two.check(1).is_ok());
-    // The one becomes the other by a reload.
+    // A reload converts one into the other.
     let change = one.difference(&two).unwrap();
     assert_eq!((change.removed.len(), change.added.len()), (1, 2));
 }

@@ -1,4 +1,5 @@
-//! Hostile files: one short error, in linear time. Quadratic time would take hours here, and the test runner ends that.
+//! Hostile files cause one short error in linear time. Quadratic time would take hours here, and the test
+//! runner would abort.
 
 use std::fmt::Write as _;
 
@@ -6,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The one complaint, which has to be short.
+/// Returns the only complaint, which must be short.
 fn short_complaint(text: &str) -> String {
     let complaint = complaint(text);
     assert!(complaint.len() < 2500, "{} bytes of complaint", complaint.len());

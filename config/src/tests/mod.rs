@@ -15,7 +15,7 @@ fn parse(text: &str) -> Result<Config, ConfigError> {
     Config::parse(Path::new("gateway.toml"), text)
 }
 
-/// What the operator reads about a bad file; it is among all that is wrong with it, too.
+/// Returns the error message of an invalid file. It must also be among all errors of the file.
 fn complaint(text: &str) -> String {
     let complaint = parse(text).expect_err("is bad").to_string();
     let all = faults::complaints(text);

@@ -7,7 +7,7 @@ use super::*;
 
 const SOFT: &str = "[infiniband.soft]\nports = [{ link = \"shm:/a\" }]\n";
 
-/// The one segment of an old file.
+/// Returns the only segment of a file in the old format.
 fn only(text: &str) -> Segment {
     let config = parse(text).unwrap();
     assert_eq!(config.segments.len(), 1);
@@ -90,7 +90,7 @@ device = "soft1"
     assert_eq!((storage.scope, storage.mode, storage.mtu, storage.priority), (2, Mode::Connected, 1500, 200));
     let routes: Vec<String> = storage.routes.iter().map(|r| format!("{} {}", r.to, r.via)).collect();
     assert_eq!(routes, ["0.0.0.0/0 10.77.0.1", "10.80.0.0/16 192.0.2.1"]);
-    // What is not said is as in the other sections; the same subnet may be on two segments.
+    // Omitted keys are as in the other sections. Two segments may have the same subnet.
     assert_eq!((untagged.name.as_str(), untagged.vlan, untagged.mtu), ("pkeyffff", None, 9000));
     assert_eq!((untagged.scope, untagged.mode, untagged.priority), (3, Mode::Datagram, 100));
     assert_eq!((other.name.as_str(), other.device.as_deref()), ("vlan100", Some("soft1")));
@@ -117,7 +117,7 @@ fn bad_segments_are_refused_with_place_and_remedy() {
     let two = "[[segment]]\nname = \"a\"\nvlan = 100\npkey = 0x8001\n[[segment]]\n";
     let link = "[[segment]]\naddress = \"10.77.0.254/24\"\nsubnets = [\"10.78.0.0/31\"]\n[[segment.route]]\n";
     for (text, said) in [
-        // A segment twice.
+        // A duplicate segment.
         (
             format!("{two}name = \"a\"\nvlan = 100\npkey = 0x8001\n"),
             "6:8: two segments are called `a` (line 1); give one of them another name",
@@ -157,7 +157,7 @@ fn bad_segments_are_refused_with_place_and_remedy() {
             "1:1: segment `a` does not say which InfiniBand device is its own, as others do; add device = \"NAME\" to it, \
              or to [infiniband]",
         ),
-        // Numbers of 802.1Q and of partitions.
+        // Limits of 802.1Q and of partitions.
         (
             "[[segment]]\nvlan = 0\n".into(),
             "2:8: vlan = 0 is out of range; write a number from 1 to 4094, or leave it out for frames without a tag",
@@ -169,12 +169,12 @@ fn bad_segments_are_refused_with_place_and_remedy() {
         (
             "[[segment]]\npkey = 0x64\n".into(),
             "2:8: P_Key 0x0064 is limited membership: its members hear full members only, so that half of the \
-             partition's hosts would be out of reach; write 0x8064, and have the subnet manager make the port a full \
-             member",
+             partition's hosts would be out of reach; write 0x8064, and configure the port as a full \
+             member in the subnet manager",
         ),
         (
             "[[segment]]\npkey = 0\n".into(),
-            "2:8: P_Key 0x0000 names no partition; write 0xffff for the default partition",
+            "2:8: P_Key 0x0000 is not a valid partition; write 0xffff for the default partition",
         ),
         (
             "[[segment]]\npkey = 65536\n".into(),
@@ -191,7 +191,7 @@ fn bad_segments_are_refused_with_place_and_remedy() {
         ),
         (
             format!("{SOFT}[[segment]]\ndevice = \"soft2\"\n"),
-            "4:10: there is no software ConnectX `soft2`; known are soft0; others are made by \
+            "4:10: there is no software ConnectX `soft2`; the devices are soft0; add others with \
              [[infiniband.soft-device]]",
         ),
         (
@@ -202,53 +202,52 @@ fn bad_segments_are_refused_with_place_and_remedy() {
             format!("{SOFT}[[infiniband.soft-device]]\nports = [{{ link = \"shm:/b\" }}]\n"),
             "3:1: [[infiniband.soft-device]] has no name; add name = \"soft1\"",
         ),
-        // Routes via nowhere.
+        // Unreachable routers.
         (
             format!("{link}to = \"0.0.0.0/0\"\nvia = \"10.79.0.1\"\n"),
-            "6:7: the route to 0.0.0.0/0 leads nowhere: 10.79.0.1 is in no subnet of segment `pkeyffff`; name a router in \
-             10.77.0.0/24, 10.78.0.0/31, or add its network to subnets",
+            "6:7: the route to 0.0.0.0/0 has an unreachable router: 10.79.0.1 is in no subnet of segment `pkeyffff`; use a \
+             router in 10.77.0.0/24, 10.78.0.0/31, or add its network to subnets",
         ),
         (
             "[[segment]]\nname = \"x\"\n[[segment.route]]\nto = \"0.0.0.0/0\"\nvia = \"10.79.0.1\"\n".into(),
-            "5:7: the route to 0.0.0.0/0 leads nowhere: 10.79.0.1 is in no subnet of segment `x`; give the segment an \
-             address or subnets, one of them with the router's",
+            "5:7: the route to 0.0.0.0/0 has an unreachable router: 10.79.0.1 is in no subnet of segment `x`; give the \
+             segment an address or subnets that contain the router",
         ),
         (
             format!("{link}to = \"0.0.0.0/0\"\nvia = \"10.77.0.254\"\n"),
-            "6:7: the route to 0.0.0.0/0 leads to the gateway's own address 10.77.0.254; name the router that knows the \
-             way",
+            "6:7: the route to 0.0.0.0/0 uses the gateway's own address 10.77.0.254; use the address of the router",
         ),
         (
             format!("{link}to = \"0.0.0.0/0\"\nvia = \"10.77.0.255\"\n"),
-            "6:7: the route to 0.0.0.0/0 leads to 10.77.0.255, which is no host's address in 10.77.0.0/24; name the \
-             router that knows the way",
+            "6:7: the route to 0.0.0.0/0 uses 10.77.0.255, which is not a host address in 10.77.0.0/24; use the address \
+             of the router",
         ),
         (
             format!("{link}to = \"0.0.0.0/0\"\nvia = \"224.0.0.1\"\n"),
             "6:7: via = \"224.0.0.1\" is not the address of one host; write the address of a router of the segment, for \
-             instance \"10.77.0.1\"",
+             example \"10.77.0.1\"",
         ),
         (
             format!("{link}to = \"10.77.0.128/25\"\nvia = \"10.77.0.1\"\n"),
-            "5:6: the route to 10.77.0.128/25 is never taken: hosts of 10.77.0.0/24 are on the segment itself; take the \
-             route out, or the subnet",
+            "5:6: the route to 10.77.0.128/25 is never used: hosts of 10.77.0.0/24 are on the segment itself; remove \
+             the route or the subnet",
         ),
         (
             format!("{link}to = \"10.80.0.1/16\"\nvia = \"10.77.0.1\"\n"),
-            "5:6: to = \"10.80.0.1/16\" has bits of a host behind its prefix; write \"10.80.0.0/16\"",
+            "5:6: to = \"10.80.0.1/16\" has host bits after its prefix; write \"10.80.0.0/16\"",
         ),
         (
             format!("{link}to = \"224.0.0.0/4\"\nvia = \"10.77.0.1\"\n"),
-            "5:6: to = \"224.0.0.0/4\" is no network of hosts; write the network's address with the length of its prefix, \
-             for instance \"10.78.0.0/16\"",
+            "5:6: to = \"224.0.0.0/4\" is not a unicast network; write the network address with its prefix length, for \
+             example \"10.78.0.0/16\"",
         ),
         (
             format!("{link}to = \"0.0.0.0/0\"\n"),
-            "4:1: the route has no `via`; add the router's address, for instance via = \"10.77.0.1\"",
+            "4:1: the route has no `via`; add the router's address, for example via = \"10.77.0.1\"",
         ),
         (
             format!("{link}via = \"10.77.0.1\"\n"),
-            "4:1: the route has no `to`; add the network that it is for, for instance to = \"0.0.0.0/0\"",
+            "4:1: the route has no `to`; add the destination network, for example to = \"0.0.0.0/0\"",
         ),
         (
             format!(
@@ -257,11 +256,10 @@ fn bad_segments_are_refused_with_place_and_remedy() {
             ),
             "8:6: segment `pkeyffff` has two routes to 10.80.0.0/16; keep one of the two",
         ),
-        // The rest.
+        // Other errors.
         (
             "[gateway]\naddress = \"10.77.0.254/24\"\n[[segment]]\n".into(),
-            "2:11: the address of [gateway] is that of a configuration without [[segment]]; move it into the [[segment]] \
-             that it is for",
+            "2:11: the address of [gateway] only applies without [[segment]]; move it into its [[segment]]",
         ),
         (
             "[[segment]]\nmtu = 9000\n".into(),
@@ -269,26 +267,26 @@ fn bad_segments_are_refused_with_place_and_remedy() {
         ),
         (
             "[[segment]]\nname = \"a b\"\n".into(),
-            "2:8: `a b` cannot name a segment; write 1 to 32 letters, digits, `_` and `-`",
+            "2:8: `a b` is not a valid segment name; write 1 to 32 letters, digits, `_` and `-`",
         ),
         (
             "[[segment]]\nsubnets = [\"10.78.0.0/16\", \"10.78.0.0/16\"]\n".into(),
-            "2:28: subnets holds 10.78.0.0/16 twice; write it once",
+            "2:28: subnets contains 10.78.0.0/16 twice; write it once",
         ),
         (
             "[[segment]]\nsubnets = [\"0.0.0.0/0\"]\n".into(),
-            "2:12: subnets holds 0.0.0.0/0: not everything is on the link; name the link's networks, and add a \
+            "2:12: subnets contains 0.0.0.0/0: not every network is on the link; list the link's networks, and add a \
              [[segment.route]] to 0.0.0.0/0 for all others",
         ),
         (
             "[[segment]]\nsubnets = \"10.78.0.0/16\"\n".into(),
-            "2:11: invalid type: string \"10.78.0.0/16\", expected a sequence; write a list in brackets, for instance \
+            "2:11: invalid type: string \"10.78.0.0/16\", expected a sequence; write a list in brackets, for example \
              [\"10.78.0.0/16\"]",
         ),
         ("[[segment]]\nvlam = 1\n".into(), "2:1: unknown key `vlam`; did you mean `vlan`?"),
         (
             "[segment]\nvlan = 1\n".into(),
-            "1:1: invalid type: map, expected a sequence; write the section's name in two brackets, [[so]]: there can be several",
+            "1:1: invalid type: map, expected a sequence; write the section name in double brackets, [[name]]: there can be several",
         ),
     ] {
         assert_eq!(complaint(&text), format!("gateway.toml:{said}"), "{text}");
@@ -296,7 +294,7 @@ fn bad_segments_are_refused_with_place_and_remedy() {
 }
 
 proptest! {
-    /// Exactly those are refused that claim the same VLAN, or the same partition of a port.
+    /// Exactly those segments are rejected that use the same VLAN, or the same partition of a port.
     #[test]
     fn no_two_claim_the_same(claims in prop::collection::vec((0..6u16, 1..4u16, 1..3u8), 1..6)) {
         let mut text = String::new();

@@ -1,4 +1,5 @@
-//! The files of a capture: the newest so many, and none longer than ordered, so that the disk that they take is bounded.
+//! Files of a capture. Number and length are limited, so the disk usage is bounded. The newest files are
+//! kept.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -10,24 +11,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::first::{First, directory};
-use super::progress::Told;
+use super::progress::SharedProgress;
 use super::{CaptureError, PCAP_HEADER, PCAP_RECORD, Pcap};
 
-/// What a capture may take on disk, of each kind of packets.
+/// Limits on the disk usage of a capture, for each kind of packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
-    /// Files that are kept, the newest.
+    /// Number of files to keep.
     pub files: u32,
-    /// Bytes of each, at most.
+    /// Maximum length of a file in bytes.
     pub size: u64,
 }
 
 impl Bounds {
-    /// Most files that may be ordered.
+    /// Maximum number of files.
     pub const MOST_FILES: u32 = 64;
-    /// Fewest bytes of one.
+    /// Minimum file length in bytes.
     pub const LEAST_SIZE: u64 = 64 << 10;
-    /// Most bytes of one.
+    /// Maximum file length in bytes.
     pub const MOST_SIZE: u64 = 64 << 20;
 }
 
@@ -42,12 +43,12 @@ pub(super) fn failed(path: &Path) -> impl Fn(io::Error) -> CaptureError + use<> 
     move |source| CaptureError { path: path.clone(), source }
 }
 
-/// What the files of a capture are called: `STEM.N` and an ending, N counted up from 0.
+/// File names of a capture: `STEM.N` and an ending, with N counting from 0.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     pub(super) stem: PathBuf,
     pub(super) ending: &'static str,
-    /// The first one has its number, too.
+    /// True if the first file has a number too.
     pub(super) is_first_numbered: bool,
 }
 
@@ -61,7 +62,7 @@ impl Names {
         name.into()
     }
 
-    /// Files that are there with a number, whoever made them.
+    /// Returns the existing numbered files, regardless of their origin.
     pub(super) fn there(&self) -> Result<Vec<PathBuf>, CaptureError> {
         let Some(name) = self.stem.file_name() else { return Ok(Vec::new()) };
         let mut found = Vec::new();
@@ -78,7 +79,7 @@ impl Names {
         Ok(found)
     }
 
-    /// An error if there is a file with a number.
+    /// Fails if a numbered file exists.
     pub(super) fn refuse_used(&self) -> Result<(), CaptureError> {
         match self.there()?.pop() {
             Some(path) => Err(failed(&path)(io::ErrorKind::AlreadyExists.into())),
@@ -87,7 +88,8 @@ impl Names {
     }
 }
 
-/// Somebody else may have taken it away. Where that is forbidden nothing would bound the disk that is used.
+/// Removes a file, which may already be gone. Fails without permission, since the disk usage would be
+/// unbounded.
 pub(super) fn remove(path: &Path) -> Result<(), CaptureError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(path)(error)),
@@ -95,41 +97,41 @@ pub(super) fn remove(path: &Path) -> Result<(), CaptureError> {
     }
 }
 
-/// Files of one kind of packets, as they are written.
+/// Files of one kind of packets that are being written.
 #[derive(Debug)]
 pub(super) struct Files {
     names: Names,
     link_type: u32,
-    /// None for what takes no place on a disk: a pipe.
+    /// `None` for a target that uses no disk space, such as a pipe.
     bounds: Option<Bounds>,
-    /// They stay open: so nobody else takes them for what an earlier capture has left ([`create`]).
+    /// Kept files. They stay open, so that no other capture takes them for leftovers ([`create`]).
     kept: VecDeque<(PathBuf, Arc<File>)>,
     newest: Pcap,
-    /// Bytes in it.
+    /// Number of bytes in it.
     bytes: u64,
     number: u64,
-    /// Packets that are not in it yet: they are told of when they are.
+    /// Packets not yet flushed to the file. They are reported after the flush.
     unflushed: u64,
-    told: Arc<Told>,
+    shared: Arc<SharedProgress>,
 }
 
 impl Files {
-    /// With a first file that is new.
+    /// Creates the files, starting with a new one.
     pub(super) fn begin(
         names: Names,
         link_type: u32,
         bounds: Bounds,
-        told: &Arc<Told>,
+        shared: &Arc<SharedProgress>,
     ) -> Result<Self, CaptureError> {
         let path = names.of(0);
         let file = create(&path)?;
-        Self::with(names, (file, path), link_type, Some(bounds), told)
+        Self::with(names, (file, path), link_type, Some(bounds), shared)
     }
 
-    /// With a first file that may have been there before.
-    pub(super) fn over(first: &mut First, told: &Arc<Told>) -> Result<Self, CaptureError> {
+    /// Creates the files, starting with one that may have existed.
+    pub(super) fn over(first: &mut First, shared: &Arc<SharedProgress>) -> Result<Self, CaptureError> {
         let opened = first.make()?;
-        Self::with(first.names.clone(), opened, first.link_type, first.bounds, told)
+        Self::with(first.names.clone(), opened, first.link_type, first.bounds, shared)
     }
 
     fn with(
@@ -137,10 +139,10 @@ impl Files {
         (file, path): (File, PathBuf),
         link_type: u32,
         bounds: Option<Bounds>,
-        told: &Arc<Told>,
+        shared: &Arc<SharedProgress>,
     ) -> Result<Self, CaptureError> {
         let (newest, file) = Pcap::begin(&path, file, link_type)?;
-        told.files().push_back(path.clone());
+        shared.files().push_back(path.clone());
         Ok(Self {
             names,
             link_type,
@@ -150,20 +152,21 @@ impl Files {
             bytes: PCAP_HEADER,
             number: 0,
             unflushed: 0,
-            told: Arc::clone(told),
+            shared: Arc::clone(shared),
         })
     }
 
-    /// Writes a packet behind its head. False if it is longer than any file may be: then it is missing.
+    /// Writes a packet with a header. Returns false if it is longer than the maximum file length; it then
+    /// counts as missing.
     pub(super) fn write(&mut self, time: u64, head: &[u8], packet: &[u8]) -> Result<bool, CaptureError> {
         let more = PCAP_RECORD + (head.len() + packet.len()) as u64;
         if let Some(bounds) = self.bounds {
             if PCAP_HEADER + more > bounds.size {
-                self.told.left(1);
+                self.shared.left(1);
                 return Ok(false);
             }
             if self.bytes + more > bounds.size {
-                self.go_on(bounds).inspect_err(|_| self.told.left(1))?;
+                self.go_on(bounds).inspect_err(|_| self.shared.left(1))?;
             }
         }
         self.unflushed += 1;
@@ -172,13 +175,13 @@ impl Files {
         Ok(true)
     }
 
-    /// Begins another file. The oldest goes first, so that there are never more than were ordered.
+    /// Starts the next file. Removes the oldest one first, so that the limit is never exceeded.
     fn go_on(&mut self, bounds: Bounds) -> Result<(), CaptureError> {
         self.flush()?;
         if self.kept.len() >= bounds.files as usize
             && let Some((oldest, _lock)) = self.kept.pop_front()
         {
-            self.told.files().retain(|path| *path != oldest);
+            self.shared.files().retain(|path| *path != oldest);
             remove(&oldest)?;
         }
         self.number += 1;
@@ -186,29 +189,31 @@ impl Files {
         let (newest, file) = Pcap::begin(&path, create(&path)?, self.link_type)?;
         self.newest = newest;
         self.bytes = PCAP_HEADER;
-        self.told.files().push_back(path.clone());
+        self.shared.files().push_back(path.clone());
         self.kept.push_back((path, file));
         Ok(())
     }
 
-    /// All that was written is in the file.
+    /// Flushes all written packets to the file.
     pub(super) fn flush(&mut self) -> Result<(), CaptureError> {
         self.newest.flush()?;
-        self.told.written(std::mem::take(&mut self.unflushed));
+        self.shared.written(std::mem::take(&mut self.unflushed));
         Ok(())
     }
 
-    /// What is not in the file now will not be.
+    /// Counts unflushed packets as missing.
     pub(super) fn give_up(&mut self) {
-        self.told.left(std::mem::take(&mut self.unflushed));
+        self.shared.left(std::mem::take(&mut self.unflushed));
     }
 }
 
-/// A new file, which only its owner reads, and never one that is there, or is a link to elsewhere. It is locked for as long as it is open.
+/// Creates a file that only its owner may read. Fails if the path exists, also as a symbolic link. The file
+/// stays locked while it is open.
 pub(super) fn create(path: &Path) -> Result<File, CaptureError> {
     let file =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed(path))?;
-    // Nobody else can have one for longer than a look takes; and where there are no locks it is written all the same.
+    // Another process can hold the lock only briefly while it checks the file. Without lock support the file
+    // is written anyway.
     let _ = file.try_lock();
     Ok(file)
 }

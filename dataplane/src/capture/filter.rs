@@ -1,4 +1,4 @@
-//! Which frames a recording wants, and how much of them: words that a control socket's client sends.
+//! Parameters of a recording: its filter and limits, parsed from a control socket request.
 
 use std::time::Duration;
 
@@ -7,23 +7,23 @@ use tap::TapDirection;
 use super::files::Bounds;
 use crate::filter::{Filter, Look};
 
-/// Longest name.
+/// Maximum length of a name.
 const MAX_NAME: usize = 64;
 
-/// What a recording is to be.
+/// Parameters of a recording.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Order {
-    /// What its files begin with; no path.
+    /// Prefix of the file names; not a path.
     pub name: String,
     filter: Filter,
     pub(super) bounds: Bounds,
-    /// It ends after so many packets, and after this time.
+    /// Limits in packets and time.
     pub(super) packets: u64,
     pub(super) time: Duration,
 }
 
 impl Order {
-    /// From `NAME,key=value,…`; an error says what it may be.
+    /// Parses `NAME,key=value,…`. An error lists the valid parameters.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut words = text.split(',');
         let name = words.next().unwrap_or_default();
@@ -55,7 +55,7 @@ impl Order {
         Ok(order)
     }
 
-    /// What may stand behind the name beside a filter's words.
+    /// Parameters other than those of the filter.
     const BOUNDS: &str = "files=1..64, size=BYTES (64 KiB to 64 MiB), packets=N, seconds=1..86400";
 
     fn take(&mut self, word: &str) -> Option<()> {
@@ -71,7 +71,7 @@ impl Order {
         Some(())
     }
 
-    /// True for a frame that it wants.
+    /// True if the recording includes a frame.
     pub(super) fn wants(&self, direction: TapDirection, frame: &[u8]) -> bool {
         self.filter.wants(&Look::at_frame(direction, frame))
     }

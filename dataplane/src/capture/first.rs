@@ -1,7 +1,10 @@
-//! What is there before a capture begins: files that an earlier one has left, files of others, files that another capture writes. All of it is
-//! looked at before anything is touched, and what is to go is held by a lock until then.
+//! Checks before a capture starts: files of an earlier capture, unrelated files, and files that another
+//! capture is writing.
 //!
-//! Names may be in a directory of somebody who is not to be trusted, and the gateway be root: what was looked at is what is open.
+//! Everything is checked before anything is changed. Files that will be removed are locked until then.
+//!
+//! Directories may belong to untrusted users while the gateway runs as root. All checks therefore refer to
+//! open files.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
@@ -16,35 +19,35 @@ use rustix::process::geteuid;
 use super::files::{Bounds, Names, create, failed, remove};
 use super::{CaptureError, PCAP_HEADER, header};
 
-/// Links that lead on to links.
+/// Maximum length of a chain of symbolic links.
 const MOST_LINKS: usize = 40;
-/// What only its owner reads: how captures make their files.
+/// Mode of files that captures create: readable only by their owner.
 const OWNERS_ONLY: u32 = 0o600;
 
 const IN_THE_WAY: &str =
-    "no capture has left it, and it is in the way: take it away, or give the capture another name";
-const IN_USE: &str =
-    "another program has it open for its own capture: give this one another name, or end that program";
+    "a file that is not a capture is in the way: remove it, or give the capture another name";
+const IN_USE: &str = "another program is using it for a capture: choose another name, or stop that program";
 const OF_OTHERS: &str =
-    "it is a link of another user, which may lead anywhere: name the file that it leads to, or take it away";
+    "it is a symbolic link of another user, which is not trusted: specify its target, or remove it";
 
-/// The first file of a kind of packets, before it is made, and what an earlier capture has left of its kind.
+/// The first file of a kind of packets before its creation, and the leftovers of an earlier capture.
 #[derive(Debug)]
 pub(super) struct First {
     pub(super) names: Names,
     pub(super) link_type: u32,
-    /// None for what takes no place on a disk: a pipe.
+    /// `None` for a target that uses no disk space, such as a pipe.
     pub(super) bounds: Option<Bounds>,
-    /// What takes place, or is a pipe.
+    /// The target, after following links.
     place: PathBuf,
-    /// It, if it is there and is written over.
+    /// The target, if it exists and will be overwritten.
     open: Option<File>,
-    /// What goes before the capture begins, and its locks.
+    /// Files to remove before the capture starts, locked.
     left: Vec<(PathBuf, File)>,
 }
 
 impl First {
-    /// Looks at what is there, and changes nothing. Only a file that was `named` is written over without being a capture's.
+    /// Checks the existing files without changing anything. Files other than captures are overwritten only if
+    /// they were named explicitly.
     pub(super) fn look(
         names: Names,
         link_type: u32,
@@ -61,19 +64,19 @@ impl First {
         let mut first = Self { names, link_type, bounds: Some(bounds), place, open: None, left: Vec::new() };
         match there {
             None => {}
-            // A link is the operator's: he has chosen what it leads to.
+            // A symbolic link was created by the operator, who chose its target.
             Some(kind) if kind.is_file() && (is_named || first.place != path) => {
                 first.open = Some(written_over(&first.place).map_err(failed(&first.place))?);
             }
-            // It is made again only with its first packet.
+            // It is created again only with the first packet.
             Some(kind) if kind.is_file() || kind.is_dir() => {
                 let file = left(&path, link_type).map_err(failed(&path))?;
                 first.left.push((path, file));
             }
             Some(kind) => {
-                // Beside it there are no others.
+                // A pipe has no numbered files.
                 (first.bounds, first.place) = (None, path);
-                // Who is to read is waited for while nothing else is open yet.
+                // Wait for the reader while nothing else is open.
                 if is_named && kind.is_fifo() {
                     first.open = Some(pipe(&first.place)?);
                 }
@@ -86,7 +89,7 @@ impl First {
         for path in first.names.there()? {
             match left(&path, link_type) {
                 Ok(file) => first.left.push((path, file)),
-                // It has gone meanwhile.
+                // It was removed in the meantime.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(failed(&path)(error)),
             }
@@ -94,7 +97,8 @@ impl First {
         Ok(first)
     }
 
-    /// Takes away what an earlier capture has left; nothing, if another one that began meanwhile has a file in its place.
+    /// Removes the files of an earlier capture. Removes nothing if another capture has meanwhile replaced one
+    /// of them.
     pub(super) fn clear(&mut self) -> Result<(), CaptureError> {
         for (path, file) in &self.left {
             is_in_place(file, path).map_err(failed(path))?;
@@ -102,12 +106,12 @@ impl First {
         self.left.drain(..).try_for_each(|(path, _lock)| remove(&path))
     }
 
-    /// True if it is there already, and is written over.
+    /// True if the target exists and will be overwritten.
     pub(super) const fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// The file, empty.
+    /// Creates or truncates the file.
     pub(super) fn make(&mut self) -> Result<(File, PathBuf), CaptureError> {
         self.clear()?;
         let file = match (self.open.take(), self.bounds) {
@@ -131,7 +135,7 @@ fn in_the_way() -> io::Error {
     refused(io::ErrorKind::AlreadyExists, IN_THE_WAY)
 }
 
-/// Where links lead, if there are some. It need not be there.
+/// Follows symbolic links. The target may not exist.
 fn follow(path: &Path) -> Result<PathBuf, CaptureError> {
     let mut place = path.to_owned();
     for _ in 0..MOST_LINKS {
@@ -143,9 +147,10 @@ fn follow(path: &Path) -> Result<PathBuf, CaptureError> {
     Err(failed(path)(rustix::io::Errno::LOOP.into()))
 }
 
-/// What a link says; None for what is none, or is not there. Only root's and our own are believed.
+/// Returns the target of a symbolic link, or `None` for anything else. Only links owned by root or this user
+/// are trusted.
 fn target(path: &Path) -> io::Result<Option<PathBuf>> {
-    // The link itself is held, so that nobody puts another one in its place meanwhile.
+    // Open the link itself, so that it cannot be replaced in the meantime.
     let flags = OFlags::PATH | OFlags::NOFOLLOW;
     let link = match OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path) {
         Ok(link) => link,
@@ -163,7 +168,7 @@ fn target(path: &Path) -> io::Result<Option<PathBuf>> {
     Ok(Some(OsStr::from_bytes(target.as_bytes()).into()))
 }
 
-/// Opens a file that is there. What has taken its place since somebody looked, a link or a pipe, is neither followed nor waited for.
+/// Opens an existing regular file. A link or pipe that replaced it is neither followed nor waited for.
 fn open_file(options: &mut OpenOptions, path: &Path) -> io::Result<(File, Metadata)> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = options.custom_flags(flags.bits() as i32).open(path)?;
@@ -174,14 +179,14 @@ fn open_file(options: &mut OpenOptions, path: &Path) -> io::Result<(File, Metada
     Ok((file, meta))
 }
 
-/// A file whose content goes when the capture begins; until then it is only locked.
+/// Opens a file that the capture will overwrite. Until it starts, the file is only locked.
 fn written_over(path: &Path) -> io::Result<File> {
     let (file, _) = open_file(OpenOptions::new().write(true), path)?;
     is_free(file.try_lock())?;
     Ok(file)
 }
 
-/// A file that an earlier capture has left and none writes; a link is none.
+/// Opens a leftover of an earlier capture that is not in use. Symbolic links are rejected.
 fn left(path: &Path, link_type: u32) -> io::Result<File> {
     if !fs::symlink_metadata(path)?.is_file() {
         return Err(in_the_way());
@@ -192,29 +197,30 @@ fn left(path: &Path, link_type: u32) -> io::Result<File> {
     if begin != header(link_type) && !is_left_empty(path, &meta)? {
         return Err(in_the_way());
     }
-    // On some file systems who cannot write has shared locks only.
+    // Some file systems allow only shared locks without write access.
     is_free(file.try_lock_shared())?;
     Ok(file)
 }
 
-/// Where a file is.
+/// Returns the directory of a file.
 pub(super) fn directory(path: &Path) -> &Path {
     path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Whether a file can be made: who has to wait for it until all else is open is told now that it will fail.
+/// Checks whether a file can be created. If it is created only later, the error is reported now.
 fn may_make(path: &Path) -> io::Result<()> {
     Ok(access(directory(path), Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
-/// Whether a capture was killed as it began a file: then it is ours, or of whom the gateway has become, whose the directory is.
+/// True for the empty file of a capture that was killed right after creating it. Its owner is this user, or
+/// the gateway's later user, who owns the directory.
 fn is_left_empty(path: &Path, meta: &Metadata) -> io::Result<bool> {
     let is_private = meta.len() == 0 && meta.mode() & 0o7777 == OWNERS_ONLY;
     let owner = || fs::metadata(directory(path)).map(|meta| meta.uid());
     Ok(is_private && (meta.uid() == geteuid().as_raw() || meta.uid() == owner()?))
 }
 
-/// An error if another file is where this one was; it may have gone.
+/// Fails if the path now refers to another file. The file may be gone.
 fn is_in_place(file: &File, path: &Path) -> io::Result<()> {
     let place = |meta: &Metadata| (meta.dev(), meta.ino());
     match fs::symlink_metadata(path) {
@@ -226,7 +232,7 @@ fn is_in_place(file: &File, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Where there are no locks, nobody has one.
+/// Without lock support no other capture can hold a lock.
 fn is_free(lock: Result<(), TryLockError>) -> io::Result<()> {
     match lock {
         Err(TryLockError::WouldBlock) => Err(refused(io::ErrorKind::ResourceBusy, IN_USE)),
@@ -234,11 +240,12 @@ fn is_free(lock: Result<(), TryLockError>) -> io::Result<()> {
     }
 }
 
-/// A pipe, or what else takes no place on a disk. Whoever is to read it is waited for.
+/// Opens a pipe or another target that uses no disk space. Waits for the reader of a pipe.
 fn pipe(path: &Path) -> Result<File, CaptureError> {
     let failed = failed(path);
     let file = OpenOptions::new().write(true).open(path).map_err(&failed)?;
-    // By this call, which the thread that writes captures may make. A file has no bound here.
+    // Use this system call because the capture thread is permitted to make it. A regular file would be
+    // unbounded here.
     let meta = fstat(&file).map_err(|errno| failed(errno.into()))?;
     match FileType::from_raw_mode(meta.st_mode) {
         FileType::RegularFile => Err(failed(in_the_way())),

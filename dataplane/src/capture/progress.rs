@@ -1,4 +1,4 @@
-//! How a capture stands, for others than who writes it: that one may be waiting for a disk.
+//! Progress of a capture for other threads, since the writer itself may be blocked by a disk.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -7,24 +7,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tap::{TapLosses, TapReader};
 
-/// It is not over yet: the taps tell.
+/// The capture is running: the taps have the current losses.
 const LIVE: u64 = u64::MAX;
 
-/// What the writer tells as it goes.
+/// State that the writer shares.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct SharedProgress {
     written: AtomicU64,
     seen: AtomicU64,
-    /// Wanted, and nobody will write them.
+    /// Requested packets that will not be written.
     left: AtomicU64,
-    /// What the taps' rings had no room for until the end; before it, [`LIVE`].
+    /// Packets lost by the taps' rings until the end of the capture; [`LIVE`] before.
     lost: AtomicU64,
-    /// Nothing is done with files while it is locked.
+    /// Locked without any file operations.
     files: Mutex<VecDeque<PathBuf>>,
 }
 
-impl Told {
-    /// Of a capture that begins.
+impl SharedProgress {
+    /// Creates the state of a new capture.
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self { lost: AtomicU64::new(LIVE), ..Self::default() })
     }
@@ -41,42 +41,43 @@ impl Told {
         self.left.fetch_add(packets, Ordering::Relaxed);
     }
 
-    /// It is over: what the taps' rings have no room for from now on, nobody wanted.
+    /// Marks the capture as ended. Later losses of the taps' rings do not count.
     pub(super) fn over(&self, lost: u64) {
         self.lost.store(lost, Ordering::Relaxed);
     }
 
-    /// The files that are kept, the newest last.
+    /// The kept files, newest last.
     pub(super) fn files(&self) -> MutexGuard<'_, VecDeque<PathBuf>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// How a capture stands. It goes on telling when the capture is over.
+/// Progress of a capture. It stays valid after the capture has ended.
 #[derive(Clone, Debug)]
 pub struct Progress {
-    told: Arc<Told>,
+    shared: Arc<SharedProgress>,
     losses: Vec<TapLosses>,
 }
 
 impl Progress {
-    pub(super) fn new(told: &Arc<Told>, taps: &[TapReader]) -> Self {
-        Self { told: Arc::clone(told), losses: taps.iter().map(TapReader::losses).collect() }
+    pub(super) fn new(shared: &Arc<SharedProgress>, taps: &[TapReader]) -> Self {
+        Self { shared: Arc::clone(shared), losses: taps.iter().map(TapReader::losses).collect() }
     }
 
-    /// Packets written, packets that were looked at, packets that are missing: a tap's ring was full, or they were in it at the end.
+    /// Returns the numbers of packets written, packets seen, and packets missing. A packet is missing if a
+    /// tap's ring was full or the capture ended before it was written.
     #[must_use]
     pub fn counts(&self) -> [u64; 3] {
-        let Told { written, seen, left, lost, .. } = &*self.told;
+        let SharedProgress { written, seen, left, lost, .. } = &*self.shared;
         let [written, seen, left, lost] =
             [written, seen, left, lost].map(|count| count.load(Ordering::Relaxed));
         let live = || self.losses.iter().map(TapLosses::packets).sum::<u64>();
         [written, seen, left + if lost == LIVE { live() } else { lost }]
     }
 
-    /// The files that are kept, the newest last.
+    /// Returns the kept files, newest last.
     #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {
-        self.told.files().iter().cloned().collect()
+        self.shared.files().iter().cloned().collect()
     }
 }

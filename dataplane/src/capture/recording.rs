@@ -1,7 +1,8 @@
-//! A recording: a capture of Ethernet frames that begins and ends while the program runs, bounded in time and on disk.
+//! A recording: a capture of Ethernet frames that starts and stops while the program runs, limited in time
+//! and disk usage.
 //!
-//! Its files are `NAME.N.pcap` in one directory, N counted up; when there are as many as were ordered, the oldest of its own goes. Nothing that
-//! is there is ever written over: a name with files is refused.
+//! Its files are `NAME.N.pcap` in one directory, with increasing N. When their number reaches the limit, the
+//! oldest one is removed. Existing files are never overwritten: a name with existing files is rejected.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,18 +12,18 @@ use tap::{FrameKind, Tap, TapReader, tap};
 
 use super::files::{Files, Names};
 use super::filter::Order;
-use super::progress::{Progress, Told};
+use super::progress::{Progress, SharedProgress};
 use super::{CaptureError, LINKTYPE_ETHERNET};
 
-/// Longest that one call works on, and frames between two looks at the clock.
+/// Time limit of one call, and the number of frames between two readings of the clock.
 const SPELL: Duration = Duration::from_millis(2);
 const FRAMES: usize = 32;
-/// Between two looks at taps that are empty, at the end.
+/// Interval between polls of empty taps at the end.
 const PAUSE: Duration = Duration::from_micros(200);
-/// Bytes of a worker's ring.
+/// Length of a worker's ring in bytes.
 const RING: usize = 2 << 20;
 
-/// A recording, on the side of who writes it.
+/// The writer's side of a recording.
 #[derive(Debug)]
 pub struct Recording {
     order: Order,
@@ -31,39 +32,48 @@ pub struct Recording {
     began: Instant,
     seen: u64,
     written: u64,
-    told: Arc<Told>,
+    shared: Arc<SharedProgress>,
     packet: Vec<u8>,
 }
 
-/// Whether a recording goes on.
+/// State of a recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// It does, and the taps had something.
+    /// Running; the taps had frames.
     Busy,
-    /// It does; there was nothing.
+    /// Running; the taps were empty.
     Idle,
-    /// It has as many packets as were ordered, or has lasted as long.
+    /// Finished: a limit on packets or time was reached.
     Done,
 }
 
 impl Recording {
-    /// Begins one in a directory, which has no file of an earlier one with that name.
+    /// Starts a recording in a directory without files of an earlier one with that name.
     pub fn begin(directory: &Path, order: Order, now: Instant) -> Result<Self, CaptureError> {
         let names = Names { stem: directory.join(&order.name), ending: ".pcap", is_first_numbered: true };
         names.refuse_used()?;
-        let told = Told::new();
-        let files = Files::begin(names, LINKTYPE_ETHERNET, order.bounds, &told)?;
-        Ok(Self { order, taps: Vec::new(), files, began: now, seen: 0, written: 0, told, packet: Vec::new() })
+        let shared = SharedProgress::new();
+        let files = Files::begin(names, LINKTYPE_ETHERNET, order.bounds, &shared)?;
+        Ok(Self {
+            order,
+            taps: Vec::new(),
+            files,
+            began: now,
+            seen: 0,
+            written: 0,
+            shared,
+            packet: Vec::new(),
+        })
     }
 
-    /// A tap of a worker that is to be recorded.
+    /// Creates a tap for a worker.
     pub fn tap(&mut self) -> Tap {
         let (tap, reader) = tap(RING);
         self.taps.push(reader);
         tap
     }
 
-    /// Writes what the taps have, in order of time, for a moment at most. Call it in each turn.
+    /// Writes the frames of all taps in chronological order, for a limited time. Call it in each iteration.
     pub fn drain(&mut self, now: Instant) -> Result<State, CaptureError> {
         self.spell(now).inspect_err(|_| self.files.give_up())
     }
@@ -83,7 +93,7 @@ impl Recording {
                     break 'spell;
                 };
                 self.seen += 1;
-                self.told.seen(1);
+                self.shared.seen(1);
                 if header.kind == FrameKind::Ethernet && self.order.wants(header.direction, &self.packet) {
                     self.written += u64::from(self.files.write(header.time, &[], &self.packet)?);
                     any = true;
@@ -105,12 +115,13 @@ impl Recording {
         })
     }
 
-    /// Writes all that the taps have, for the end: until nobody puts anything in any more and nothing is left, or, if that takes longer than
-    /// `patience`, until then.
+    /// Writes the remaining frames at the end of the recording.
+    ///
+    /// It returns when all taps are dropped and empty, or after `patience`.
     pub fn drain_all(&mut self, patience: Duration) -> Result<(), CaptureError> {
         let begin = Instant::now();
         loop {
-            // In this order: what was put in before the tap went is seen.
+            // In this order, to include frames added before the tap was dropped.
             let is_let_go = self.is_let_go();
             let before = self.seen;
             let state = self.drain(Instant::now())?;
@@ -124,13 +135,13 @@ impl Recording {
         }
     }
 
-    /// Counts what the taps have and nobody will write: it is missing, unless there is all that was ordered. Reads a ring's length at most,
-    /// though workers may go on filling it.
+    /// Counts the frames in the taps as missing, unless the recording was complete. Reads at most one ring
+    /// length per tap, since workers may keep filling it.
     pub fn leave_rest(&mut self) {
         if self.written < self.order.packets {
             self.pass_rest();
         }
-        self.told.over(self.taps.iter().map(TapReader::dropped).sum());
+        self.shared.over(self.taps.iter().map(TapReader::dropped).sum());
     }
 
     fn pass_rest(&mut self) {
@@ -148,20 +159,20 @@ impl Recording {
             }
         }
         self.seen += seen;
-        self.told.seen(seen);
-        self.told.left(missing);
+        self.shared.seen(seen);
+        self.shared.left(missing);
     }
 
-    /// True when no worker has a tap of it any more: then it can be dropped without a worker freeing anything.
+    /// True if no worker holds a tap any more. It can then be dropped without a worker freeing memory.
     #[must_use]
     pub fn is_let_go(&self) -> bool {
         self.taps.iter().all(TapReader::is_abandoned)
     }
 
-    /// How it stands, for others than who drains it. All taps have been made.
+    /// Returns a handle to the progress, for other threads. All taps must have been created.
     #[must_use]
     pub fn progress(&self) -> Progress {
-        Progress::new(&self.told, &self.taps)
+        Progress::new(&self.shared, &self.taps)
     }
 }
 
@@ -186,7 +197,7 @@ mod tests {
         let folder = Folder::new("rotated");
         let mut recording = begin(&folder, "c,files=2,size=65536");
         let mut tap = recording.tap();
-        // 76 bytes each in the file: 862 to a file.
+        // Each takes 76 bytes in the file: 862 per file.
         for _ in 0..30 {
             offer(&mut tap, 100);
             assert_eq!(recording.drain(Instant::now()).unwrap(), State::Busy);
@@ -214,12 +225,12 @@ mod tests {
         let error = Recording::begin(&folder.0, order(), Instant::now()).unwrap_err();
         assert_eq!(error.source.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read_to_string(folder.0.join("c.0.pcap")).unwrap(), "mine");
-        // A link, even one that leads nowhere, is not followed.
+        // A symbolic link is not followed, even a dangling one.
         fs::remove_file(folder.0.join("c.0.pcap")).unwrap();
         std::os::unix::fs::symlink(folder.0.join("elsewhere"), folder.0.join("c.0.pcap")).unwrap();
         assert!(Recording::begin(&folder.0, order(), Instant::now()).is_err());
         assert!(!folder.0.join("elsewhere").exists());
-        // Nor does one begin that would come upon a file later, after it has taken others away.
+        // A recording that would reach an existing file later is rejected too, before it removes others.
         fs::remove_file(folder.0.join("c.0.pcap")).unwrap();
         fs::write(folder.0.join("c.5.pcap"), "mine").unwrap();
         let error = Recording::begin(&folder.0, order(), Instant::now()).unwrap_err();
@@ -229,7 +240,7 @@ mod tests {
         );
         assert!(!folder.0.join("c.0.pcap").exists());
         fs::remove_file(folder.0.join("c.5.pcap")).unwrap();
-        // Files of other names are no hindrance.
+        // Files with other names do not matter.
         for other in ["c.pcap", "c..pcap", "c.x.pcap", "c.1.pcap.gz", "cc.1.pcap", "b.c.1.pcap"] {
             fs::write(folder.0.join(other), "").unwrap();
         }
@@ -248,7 +259,7 @@ mod tests {
         recording.drain_all(Duration::from_secs(60)).unwrap();
         assert_eq!(progress.counts(), [30_000, 30_000, 0]);
         assert_eq!(recording.drain(Instant::now()).unwrap(), State::Idle);
-        // Whoever does not let go is not waited for without end, and what he has put in by then is written.
+        // It does not wait forever for a worker that keeps its tap. Frames added by then are written.
         let mut recording = begin(&folder, "held");
         let mut tap = recording.tap();
         offer(&mut tap, 100);
@@ -260,20 +271,20 @@ mod tests {
         tap.offer(FrameKind::InfiniBand, TapDirection::Sent, &[0; 30]);
         recording.leave_rest();
         assert_eq!(recording.progress().counts(), [0, 101, 100]);
-        // What came after all that was ordered is missed by nobody.
+        // Frames after the limit do not count as missing.
         let mut recording = begin(&folder, "few,packets=3");
         let mut tap = recording.tap();
         offer(&mut tap, 10);
         assert_eq!(recording.drain(Instant::now()).unwrap(), State::Done);
         recording.leave_rest();
         assert_eq!(recording.progress().counts(), [3, 3, 0]);
-        // Nor what workers offer until they let go, though it fills the ring.
+        // Neither do frames offered until the taps are dropped, even if they fill the ring.
         offer(&mut tap, 100_000);
         assert_eq!((recording.progress().counts(), recording.taps[0].dropped() > 0), ([3, 3, 0], true));
     }
 
     #[test]
-    fn it_ends_after_so_many_packets_or_so_long() {
+    fn it_ends_at_the_packet_or_time_limit() {
         let folder = Folder::new("ends");
         let mut recording = begin(&folder, "packets,packets=5");
         let mut tap = recording.tap();

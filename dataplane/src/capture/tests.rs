@@ -4,7 +4,7 @@ use tap::TapDirection;
 
 use super::*;
 
-/// A folder of our own, gone with the test.
+/// A temporary directory, removed after the test.
 pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
@@ -27,7 +27,7 @@ const ACK: [u8; 30] = [
     0x00, 0x00, 0x2a, 0x1f, 0x00, 0x00, 0x01, 0xde, 0xad, 0xbe, 0xef, 0xab, 0xcd,
 ];
 
-/// An Ethernet broadcast of a made-up type.
+/// An Ethernet broadcast with an unassigned EtherType.
 pub(super) fn ethernet() -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
@@ -113,7 +113,7 @@ fn a_file_that_cannot_be_made_is_named() {
     assert!(error.to_string().contains("/nonexistent/c.pcap"));
 }
 
-/// Bytes of all that is in a folder.
+/// Total length of all files in a directory.
 fn on_disk(folder: &Folder) -> u64 {
     let files = std::fs::read_dir(&folder.0).unwrap();
     files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
@@ -135,11 +135,11 @@ fn a_capture_from_the_start_on_never_takes_more_disk_than_its_bounds_also_over_r
     let mut offered = 0;
     for run in 0..3 {
         let mut capture = Capture::create(&path, bounds).unwrap();
-        assert_eq!(names(&folder), ["c.pcap"], "those of the run before are gone");
+        assert_eq!(names(&folder), ["c.pcap"], "the files of the previous run are removed");
         let mut tap = capture.tap();
         let mut numbers = 0;
         for round in 0..300usize {
-            // Of all lengths, those that fill a file to its last byte among them, and one that is longer than any file may be.
+            // All lengths: some fill a file to its last byte, and one exceeds the maximum file length.
             for len in [60, 1500, 4200, 9000 + round, if round == 7 { 70_000 } else { 100 }] {
                 tap.offer(FrameKind::Ethernet, TapDirection::Sent, &vec![0xff; len]);
                 tap.offer(FrameKind::InfiniBand, TapDirection::Sent, &vec![0; len.min(4300)]);
@@ -151,10 +151,10 @@ fn a_capture_from_the_start_on_never_takes_more_disk_than_its_bounds_also_over_r
         }
         let [written, seen, missing] = capture.progress().counts();
         assert_eq!((seen, missing, written), (numbers, 1, numbers - 1), "run {run}");
-        let mut told: Vec<_> = capture.progress().files();
-        told.sort();
+        let mut reported: Vec<_> = capture.progress().files();
+        reported.sort();
         let there: Vec<_> = names(&folder).iter().map(|name| folder.0.join(name)).collect();
-        assert_eq!((told, there.len()), (there, 6), "as many of each kind as may be, and they are told");
+        assert_eq!((reported, there.len()), (there, 6), "the maximum of each kind, and all are reported");
         assert!(on_disk(&folder) > most / 2 && !path.exists());
         for file in capture.progress().files() {
             assert!(std::fs::metadata(&file).unwrap().len() <= bounds.size);
@@ -177,7 +177,7 @@ fn what_is_no_capture_is_not_taken_away() {
         assert_eq!(std::fs::read_to_string(&mine).unwrap(), "mine");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "of before");
         std::fs::remove_file(&mine).unwrap();
-        // Not through a link either.
+        // Nor through a symbolic link.
         std::os::unix::fs::symlink(&path, &mine).unwrap();
         assert!(Capture::create(&path, Bounds::default()).is_err());
         std::fs::remove_file(&mine).unwrap();
@@ -198,7 +198,7 @@ fn where_the_oldest_file_cannot_go_the_capture_ends() {
     std::fs::remove_file(&path).unwrap();
     std::fs::create_dir(&path).unwrap();
     (0..50).for_each(|_| tap.offer(FrameKind::InfiniBand, TapDirection::Sent, &[0; 2000]));
-    // A turn may end before it, on a machine that is busy.
+    // On a busy machine one call may end before the error.
     let error = (0..100).find_map(|_| capture.drain().err()).unwrap();
     assert_eq!(error.path, path);
     let [written, seen, missing] = capture.progress().counts();
@@ -221,7 +221,7 @@ fn a_link_is_followed_to_what_takes_place_on_disk() {
 }
 
 #[test]
-fn a_pipe_takes_all_and_no_file_beside_it_is_touched() {
+fn a_pipe_takes_all_and_no_other_file_is_touched() {
     let folder = Folder::new("pipe");
     let path = folder.0.join("c");
     assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());

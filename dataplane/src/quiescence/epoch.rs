@@ -1,8 +1,8 @@
-//! The epoch that the control lcore counts, and how far each worker has come in it.
+//! The epoch that the control lcore advances, and each worker's progress.
 
 use super::sync::{Arc, AtomicU64, Ordering};
 
-/// A word in a cache line of its own.
+/// A counter on a separate cache line.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Line(AtomicU64);
@@ -13,16 +13,16 @@ impl Line {
     }
 }
 
-/// From some moment on: when it has passed, no worker can use what was out of reach at that moment.
+/// A grace period. When it has passed, no worker can use objects that were unreachable at its start.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Grace(u64);
 
-/// The control lcore's end.
+/// The control lcore's side.
 #[derive(Debug)]
 pub struct Quiescence {
     begun: u64,
     epoch: Arc<Line>,
-    /// The epoch that each worker has passed.
+    /// The epoch in which each worker last reported a quiescent state.
     passed: Vec<Arc<Line>>,
 }
 
@@ -33,48 +33,48 @@ impl Default for Quiescence {
 }
 
 impl Quiescence {
-    /// Without workers: then nobody uses anything.
+    /// Creates the state without workers, in which every grace period has passed.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A worker's end; it holds nothing that is out of reach already.
+    /// Adds a worker. It holds no object that is already unreachable.
     pub fn join(&mut self) -> Quiescent {
         let passed = Line::new(self.begun);
         self.passed.push(Arc::clone(&passed));
         Quiescent { epoch: Arc::clone(&self.epoch), at: self.begun, passed }
     }
 
-    /// Something has been taken out of workers' reach: when will nobody use it any more?
+    /// Starts a grace period for objects that were just made unreachable.
     pub fn begin(&mut self) -> Grace {
         self.begun += 1;
-        // Whoever sees the epoch sees what was published before it.
+        // A worker that sees the epoch also sees everything published before it.
         self.epoch.0.store(self.begun, Ordering::Release);
         self.newest()
     }
 
-    /// What was begun last.
+    /// Returns the grace period started last.
     #[must_use]
     pub const fn newest(&self) -> Grace {
         Grace(self.begun)
     }
 
-    /// True if no worker uses any more what was out of reach when it was begun.
+    /// True if the grace period has passed: no worker uses the objects that were unreachable at its start.
     #[must_use]
     pub fn passed(&self, grace: Grace) -> bool {
-        // What workers did with it before they passed is done.
+        // The acquire orders the workers' accesses before their quiescent states.
         self.passed.iter().all(|passed| passed.0.load(Ordering::Acquire) >= grace.0)
     }
 
-    /// The workers that have not passed it, by the order in which they joined.
+    /// Returns the workers that delay the grace period, by their join order.
     pub fn behind(&self, grace: Grace) -> impl Iterator<Item = usize> + '_ {
         let all = self.passed.iter().enumerate();
         all.filter(move |(_, passed)| passed.0.load(Ordering::Acquire) < grace.0).map(|(n, _)| n)
     }
 }
 
-/// A worker's end. When it is dropped the worker uses nothing.
+/// A worker's side. A dropped worker uses no objects.
 #[derive(Debug)]
 pub struct Quiescent {
     epoch: Arc<Line>,
@@ -83,8 +83,8 @@ pub struct Quiescent {
 }
 
 impl Quiescent {
-    /// The quiescent point. If anything was begun since the last one, `renew` lets go of what the worker holds; what it takes
-    /// instead is as new as that.
+    /// Reports a quiescent state. If a grace period has started since the last one, `renew` must drop the
+    /// objects that the worker holds; it may then take new ones.
     #[inline]
     pub fn pass(&mut self, renew: impl FnOnce()) {
         let epoch = self.epoch.0.load(Ordering::Acquire);

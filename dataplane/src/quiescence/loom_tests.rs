@@ -1,4 +1,4 @@
-//! The mechanism in all orders that loom finds, with loom's atomics in place of the standard library's.
+//! Model check of the mechanism with loom, using loom's atomics instead of the standard library's.
 
 #[expect(
     clippy::duplicate_mod,
@@ -19,7 +19,7 @@ use sync::{Arc, AtomicU64, Ordering};
 
 const VERSIONS: usize = 3;
 
-/// Versions of a table: which one is published, and how often each has been used.
+/// Versions of a table: the published one, and the number of uses of each.
 struct World {
     published: AtomicU64,
     uses: [AtomicU64; VERSIONS],
@@ -27,7 +27,7 @@ struct World {
 
 impl World {
     fn new() -> Arc<Self> {
-        // All accesses are relaxed: what orders them is the mechanism.
+        // All accesses are relaxed, so that only the mechanism orders them.
         Arc::new(Self { published: AtomicU64::new(0), uses: std::array::from_fn(|_| AtomicU64::new(0)) })
     }
 
@@ -36,7 +36,7 @@ impl World {
         let use_it = |held: u64| self.uses[held as usize].fetch_add(1, Ordering::Relaxed);
         for _ in 0..turns {
             quiescent.pass(|| {
-                // To let go of it is the last use.
+                // Dropping it is its last use.
                 use_it(held);
                 held = self.published.load(Ordering::Relaxed);
             });
@@ -44,7 +44,8 @@ impl World {
         }
     }
 
-    /// Publishes each version after the first. Returns for each how often it had been used when nobody could any more, if that was seen.
+    /// Publishes each version after the first. Returns, for each version, its number of uses when its grace
+    /// period passed, if that was observed.
     fn publish(&self, control: &mut Quiescence, versions: usize) -> [Option<u64>; VERSIONS] {
         let mut last = [None; VERSIONS];
         for version in 1..versions {
@@ -62,7 +63,7 @@ impl World {
     fn check(&self, last: [Option<u64>; VERSIONS]) {
         for (uses, last) in self.uses.iter().zip(last) {
             let uses = uses.load(Ordering::Relaxed);
-            assert_eq!(last.unwrap_or(uses), uses, "it was used when it could be freed");
+            assert_eq!(last.unwrap_or(uses), uses, "it was used after it could be freed");
         }
     }
 }
@@ -80,13 +81,13 @@ fn what_has_passed_is_used_by_nobody() {
         let last = world.publish(&mut control, 3);
         worker.join().unwrap();
         world.check(last);
-        assert!(control.passed(control.newest()), "who has ended uses nothing");
+        assert!(control.passed(control.newest()), "an ended worker uses nothing");
     });
 }
 
 #[test]
 fn it_passes_when_both_workers_have() {
-    // All orders of three threads would take half a minute.
+    // Without this bound, all interleavings of three threads take half a minute.
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {

@@ -1,17 +1,18 @@
-//! Who may still use it: how the control lcore knows that no worker can reach a thing any more.
+//! Memory reclamation (QSBR): the control lcore detects that no worker can reach an object any more.
 //!
 //! ```text
-//!   control lcore                                   each worker, several times a turn
-//!     take it out of the tables                       read the epoch
-//!     begin(): epoch + 1 ──> Grace          ──>       if it is another: let go of old tables, take new ones,
-//!     …                                     <──         say that it has passed this epoch
-//!     passed(grace)? free it, or use its number anew
+//!   control lcore                                   each worker, several times per iteration
+//!     unpublish the object                            read the epoch
+//!     begin(): epoch + 1 ──> Grace          ──>       if it has changed: drop old tables, take new ones,
+//!     …                                     <──         report a quiescent state in this epoch
+//!     passed(grace)? free it, or reuse its number
 //! ```
 //!
-//! All that workers look at (tables, and what tables name: connections' slots, links' datagram queue pairs, numbers of segments and
-//! neighbours) is given up in this way. What a worker owns (a queue pair's hot half, buffers) it hands back over its ring instead.
+//! This covers everything that workers read: tables, and the slots that tables refer to (connections,
+//! datagram queue pairs, segment and neighbor numbers). Objects that a worker owns (the data path of a queue
+//! pair, buffers) are returned over its ring instead.
 //!
-//! While nothing is published the worker's part is one load from a cache line that nobody writes.
+//! While nothing is published, a worker's part is one load from a cache line that nobody writes.
 
 mod epoch;
 #[cfg(test)]
@@ -19,7 +20,7 @@ mod loom_tests;
 
 pub use epoch::{Grace, Quiescence, Quiescent};
 
-/// What the mechanism is made of; loom's tests compile it with loom's.
+/// Primitives of the mechanism. The loom tests compile it with loom's.
 mod sync {
     pub(super) use std::sync::Arc;
     pub(super) use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,11 +49,12 @@ mod tests {
     }
 
     proptest! {
-        /// A grace has passed when each worker that was there has been at its quiescent point since, or has ended.
+        /// A grace period has passed when each worker that existed at its start has reported a quiescent
+        /// state since, or has ended.
         #[test]
         fn it_passes_when_all_have(steps in prop::collection::vec(step(), 0..100)) {
             let mut control = Quiescence::new();
-            // Each worker, and the graces that it has not passed.
+            // Each worker, and the grace periods that it has not passed.
             let mut workers: Vec<(Option<Quiescent>, Vec<Grace>)> = Vec::new();
             let mut begun = Vec::new();
             for step in steps {

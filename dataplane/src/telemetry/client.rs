@@ -1,4 +1,4 @@
-//! The asking end.
+//! The client side.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -16,15 +16,15 @@ const LATE: &str = "; the gateway did not answer in time";
 pub struct Client {
     path: PathBuf,
     pub(super) socket: OwnedFd,
-    /// How long an answer may take in all its parts; `None`: as long as it does.
+    /// Time limit for a complete answer; `None` for no limit.
     timeout: Option<Duration>,
-    /// Bytes of a message that is not the last of its answer.
+    /// Length of every message of an answer except the last, in bytes.
     part: usize,
     buffer: Vec<u8>,
 }
 
 impl Client {
-    /// Connects, and is greeted, in `timeout` at most. Nor may an answer take longer.
+    /// Connects and receives the greeting within `timeout`. The timeout also applies to each answer.
     pub fn open(path: &Path, timeout: Duration) -> Result<Self, TelemetryError> {
         let end = Instant::now() + timeout;
         let fail = |what, hint| {
@@ -43,7 +43,7 @@ impl Client {
             source: e,
             hint: "",
         })?;
-        // unix(7): also for connecting, which waits for a server that accepts nobody.
+        // unix(7): the timeout also limits connecting, which waits if the server's backlog is full.
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(timeout))
             .map_err(fail("set a time limit", ""))?;
         connect(&socket, &address).map_err(|error| fail("connect", refused(error))(error))?;
@@ -69,7 +69,7 @@ impl Client {
         TelemetryError::Protocol { path: self.path.clone(), what }
     }
 
-    /// From now on an answer takes as long as it does: for what is followed.
+    /// Removes the time limit, for repeated answers.
     pub const fn wait_without_end(&mut self) {
         self.timeout = None;
     }
@@ -78,7 +78,7 @@ impl Client {
         self.timeout = Some(end.saturating_duration_since(Instant::now()));
     }
 
-    /// Limits the next receipt to what is left until `end`.
+    /// Limits the next receive to the time left until `end`.
     fn limit(&self, end: Option<Instant>) -> Result<(), TelemetryError> {
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
@@ -88,7 +88,7 @@ impl Client {
             .map_err(|e| self.fail("set a time limit", "", e))
     }
 
-    /// What comes next; `None` if the other end closes instead.
+    /// Returns the next value, or `None` if the server closed the connection.
     pub(super) fn next(&mut self) -> Result<Option<Value>, TelemetryError> {
         let end = self.timeout.map(|timeout| Instant::now() + timeout);
         let mut answer = Vec::new();
@@ -97,14 +97,14 @@ impl Client {
             let received = recv(self.socket.as_fd(), &mut self.buffer[..], RecvFlags::empty());
             let length = match received {
                 Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) if answer.is_empty() => return Ok(None),
-                Ok((0, _)) => return Err(self.protocol("the other end closed the socket".to_owned())),
+                Ok((0, _)) => return Err(self.protocol("the server closed the connection".to_owned())),
                 Ok((length, _)) => length,
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(e) => return Err(self.fail("read an answer", LATE, e)),
             };
             answer.extend_from_slice(self.buffer.get(..length).unwrap_or_default());
             if answer.len() > MAX_ANSWER + self.part {
-                return Err(self.protocol(format!("it is longer than {MAX_ANSWER} bytes")));
+                return Err(self.protocol(format!("the answer is longer than {MAX_ANSWER} bytes")));
             }
             if length < self.part {
                 return serde_json::from_slice(&answer).map(Some).map_err(|e| self.protocol(e.to_string()));
@@ -113,7 +113,7 @@ impl Client {
     }
 
     fn receive(&mut self) -> Result<Value, TelemetryError> {
-        let closed = || "the other end closed the socket".to_owned();
+        let closed = || "the server closed the connection".to_owned();
         self.next()?.ok_or_else(|| self.protocol(closed()))
     }
 
@@ -125,8 +125,8 @@ impl Client {
         self.value(request, reply)
     }
 
-    /// The next answer to a request that is answered again and again; `None` if the other end is gone without having said that it ends, which
-    /// it says by a null.
+    /// Returns the next of the repeated answers to a request. Returns `None` if the server closed the
+    /// connection without a final null.
     pub fn follow(&mut self, request: &str) -> Result<Option<Value>, TelemetryError> {
         self.next()?.map(|reply| self.value(request, reply)).transpose()
     }
@@ -136,24 +136,27 @@ impl Client {
             return Err(TelemetryError::Refused(why.to_owned()));
         }
         let name = request.split(',').next().unwrap_or_default();
-        reply.get_mut(name).map(Value::take).ok_or_else(|| self.protocol(format!("it does not name {name}")))
+        reply
+            .get_mut(name)
+            .map(Value::take)
+            .ok_or_else(|| self.protocol(format!("the answer does not contain {name}")))
     }
 }
 
-/// What to do about a control socket that does not take a client.
+/// Returns a remedy for a failed connection.
 const fn refused(error: rustix::io::Errno) -> &'static str {
     match error {
         rustix::io::Errno::AGAIN => {
-            "; the gateway takes no more clients: end some (ipoib-fwd ctl, top, metrics), or try again later"
+            "; the gateway accepts no more clients: close some (ipoib-fwd ctl, top, metrics), or try again later"
         }
         rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => {
-            "; the gateway's user and the members of its group may use it: run this as one of them, or write group into [gateway]"
+            "; only the gateway's user and members of its group may use it: run this command as one of them, or set group in [gateway]"
         }
         _ => "; is the gateway running, and with this control socket (--socket)?",
     }
 }
 
-/// Asks a running program one thing, and waits no longer than `timeout` in all.
+/// Sends one request to a running program and waits for the answer, for at most `timeout` in total.
 pub fn ask(path: &Path, request: &str, timeout: Duration) -> Result<Value, TelemetryError> {
     let end = Instant::now() + timeout;
     let mut client = Client::open(path, timeout)?;

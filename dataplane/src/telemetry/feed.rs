@@ -1,22 +1,23 @@
-//! Feeds: what happens, told to every client that follows.
+//! Feeds: events that are sent to every subscribed client.
 //!
-//! Who tells never waits. A client that does not read loses what does not fit its queue, and is told how much that was when there is room.
+//! The publisher never waits. A client that does not read loses the events that do not fit into its queue. It
+//! receives their number when there is room.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-/// Values that wait for a client.
+/// Length of a client's queue.
 pub(super) const QUEUE: usize = 256;
-/// Places behind them: how many were lost is told at the end, however full the queue is, and why it ends.
+/// Additional entries for the final values: the number of lost events and the reason for the end.
 const LAST: usize = 2;
 
-/// The end that tells.
+/// The publishing side.
 #[derive(Debug)]
 pub struct Feed {
     followers: Vec<Follower>,
-    /// Makes the value that says how many were lost.
+    /// Creates the value that reports a number of lost events.
     lost: fn(u64) -> Value,
 }
 
@@ -28,7 +29,7 @@ struct Follower {
 }
 
 impl Follower {
-    /// False if the client is gone.
+    /// Adds a value. Returns false if the client is gone.
     fn put(&mut self, value: &Arc<Value>, lost: fn(u64) -> Value) -> bool {
         if (self.lost == 0 || self.settle(lost, LAST)) && self.values.capacity() > LAST {
             match self.values.try_send(Arc::clone(value)) {
@@ -41,9 +42,9 @@ impl Follower {
         !self.values.is_closed()
     }
 
-    /// True if nothing that was lost is untold. So many places stay free.
+    /// Reports lost events if that leaves `free` entries. Returns true if no unreported losses remain.
     fn settle(&mut self, lost: fn(u64) -> Value, free: usize) -> bool {
-        // Room first: most often there is none, and a value is not made for nothing.
+        // Check the room first: usually there is none, and the value need not be created.
         if self.lost > 0
             && self.values.capacity() > free
             && self.values.try_send(Arc::new(lost(self.lost))).is_ok()
@@ -54,16 +55,16 @@ impl Follower {
     }
 }
 
-/// A client's end.
+/// A client's side.
 #[derive(Debug)]
 pub struct Subscription {
-    /// What it is told first.
+    /// The first value to send.
     pub(super) first: Value,
     pub(super) values: mpsc::Receiver<Arc<Value>>,
 }
 
 impl Subscription {
-    /// Values that wait to be sent.
+    /// Number of values waiting to be sent.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.values.len()
@@ -71,13 +72,13 @@ impl Subscription {
 }
 
 impl Feed {
-    /// One that nobody follows. `lost` makes the value that tells a client how many it has lost.
+    /// Creates a feed without clients. `lost` creates the value that reports a number of lost events.
     #[must_use]
     pub const fn new(lost: fn(u64) -> Value) -> Self {
         Self { followers: Vec::new(), lost }
     }
 
-    /// A client that follows the topics whose bits are set, and is told `first` at once.
+    /// Subscribes a client to the topics in the bit mask. `first` is sent immediately.
     #[must_use]
     pub fn follow(&mut self, topics: u64, first: Value) -> Subscription {
         let (sender, values) = mpsc::channel(QUEUE + LAST);
@@ -85,19 +86,19 @@ impl Feed {
         Subscription { first, values }
     }
 
-    /// True if somebody follows one of the topics.
+    /// True if any client is subscribed to one of the topics.
     #[must_use]
     pub fn is_followed(&self, topics: u64) -> bool {
         self.followers.iter().any(|follower| follower.topics & topics != 0)
     }
 
-    /// Tells those who follow one of the topics.
+    /// Sends a value to the clients subscribed to one of the topics.
     pub fn tell(&mut self, topics: u64, value: Value) {
         let (value, lost) = (Arc::new(value), self.lost);
         self.followers.retain_mut(|follower| follower.topics & topics == 0 || follower.put(&value, lost));
     }
 
-    /// Tells clients that have room again what they have lost, and forgets those who are gone. Call it now and then.
+    /// Reports losses to clients that have room again, and removes disconnected ones. Call it periodically.
     pub fn settle(&mut self) {
         let lost = self.lost;
         self.followers.retain_mut(|follower| {
@@ -106,8 +107,8 @@ impl Feed {
         });
     }
 
-    /// Ends it for those who follow nothing but these topics, as [`Feed::end`] does for all.
-    /// What they have lost they are told first, and `last` last, for which there is always a place.
+    /// Ends the feed for clients that are subscribed only to these topics, like [`Feed::end`]. They receive
+    /// their number of lost events, then `last`, for which there is always room.
     pub fn finish(&mut self, topics: u64, last: Value) {
         let (last, lost) = (Arc::new(last), self.lost);
         for mut follower in self.followers.extract_if(.., |follower| follower.topics & !topics == 0) {
@@ -117,7 +118,7 @@ impl Feed {
         }
     }
 
-    /// Ends it: clients are sent what waits for them, how many they have lost, and that it was the last.
+    /// Ends the feed. Clients receive the queued values, the number of lost ones, and the end mark.
     pub fn end(&mut self) {
         for mut follower in self.followers.drain(..) {
             follower.settle(self.lost, 0);
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_told_though_nothing_more_happens() {
+    fn a_loss_is_reported_without_further_events() {
         let mut feed = feed();
         let mut client = feed.follow(1, Value::Null);
         (0..=QUEUE).for_each(|n| feed.tell(1, json!(n)));
@@ -168,7 +169,7 @@ mod tests {
         feed.settle();
         feed.settle();
         assert_eq!(read(&mut client), [json!({"lost": 1})]);
-        // With room for the loss alone, what comes then is lost again.
+        // Room only for the loss report: the next value is lost again.
         (0..QUEUE + 3).for_each(|n| feed.tell(1, json!(n)));
         client.values.try_recv().unwrap();
         feed.tell(1, json!("late"));
@@ -178,22 +179,22 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_told_at_the_end_however_full_the_queue_is() {
+    fn a_loss_is_reported_at_the_end_even_with_a_full_queue() {
         let mut feed = feed();
         let (mut full, mut last) = (feed.follow(1, Value::Null), feed.follow(1, Value::Null));
         (0..QUEUE + 7).for_each(|n| feed.tell(1, json!(n)));
         assert_eq!(read(&mut last).len(), QUEUE);
         feed.settle();
         feed.end();
-        let told = read(&mut full);
-        assert_eq!((told.len(), told.last()), (QUEUE + 1, Some(&json!({"lost": 7}))));
+        let values = read(&mut full);
+        assert_eq!((values.len(), values.last()), (QUEUE + 1, Some(&json!({"lost": 7}))));
         assert_eq!(read(&mut last), [json!({"lost": 7})]);
         assert!(!feed.is_followed(1));
         let mut full = feed.follow(1, Value::Null);
         (0..QUEUE + 7).for_each(|n| feed.tell(1, json!(n)));
         feed.finish(1, json!("end"));
-        let told = read(&mut full);
-        assert_eq!((told.len(), &told[QUEUE..]), (QUEUE + 2, &[json!({"lost": 7}), json!("end")][..]));
+        let values = read(&mut full);
+        assert_eq!((values.len(), &values[QUEUE..]), (QUEUE + 2, &[json!({"lost": 7}), json!("end")][..]));
     }
 
     #[test]
@@ -206,7 +207,7 @@ mod tests {
         assert_eq!(read(&mut one), [json!("last")]);
         assert!(one.values.is_closed());
         assert_eq!((read(&mut other), read(&mut both).len()), (vec![json!("more")], 1));
-        assert!(feed.is_followed(1) && feed.is_followed(2), "who follows both");
+        assert!(feed.is_followed(1) && feed.is_followed(2), "the one subscribed to both");
     }
 
     #[test]

@@ -1,23 +1,23 @@
-//! Places for clients: as many as are served at a time. When all are taken the client that has been idle for longest gives
-//! its place up; one more place is kept for root.
+//! Client slots. If all are in use, the client that has been idle longest is closed. One additional slot is
+//! reserved for root.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// Most clients at a time.
+/// Maximum number of clients.
 pub const MAX_CLIENTS: usize = 16;
-/// Most clients that wait for a place.
+/// Maximum number of clients that wait for a slot.
 const MAX_WAITING: usize = 16;
 
-/// A client that waits for what its peer asks next.
+/// A client that waits for its peer's next request.
 #[derive(Debug)]
 struct Idle {
     client: u64,
-    /// True in the place that is kept for root.
+    /// True for the slot reserved for root.
     is_kept: bool,
-    /// Ends its task.
+    /// Ends the client's task.
     close: Arc<Notify>,
 }
 
@@ -25,14 +25,14 @@ struct Idle {
 struct Clients {
     next: u64,
     waiting: usize,
-    /// Those of them that are root's.
+    /// Number of waiting clients that belong to root.
     waiting_roots: usize,
-    /// Those that are idle, the longest first.
+    /// Idle clients, longest first.
     idle: Vec<Idle>,
 }
 
 impl Clients {
-    /// Closes the client that has been idle for longest and whose place one that waits can have.
+    /// Closes the client that has been idle longest among those whose slot a waiting client can use.
     fn make_room(&mut self) {
         let is_for_root = self.waiting_roots > 0;
         if self.waiting > 0
@@ -43,7 +43,7 @@ impl Clients {
     }
 }
 
-/// All places.
+/// All slots.
 #[derive(Debug)]
 pub(super) struct Places {
     free: Arc<Semaphore>,
@@ -51,7 +51,7 @@ pub(super) struct Places {
     clients: Mutex<Clients>,
 }
 
-/// A client's place; it is free again when this is dropped.
+/// A client's slot, freed on drop.
 #[derive(Debug)]
 pub(super) struct Place {
     places: Arc<Places>,
@@ -74,7 +74,8 @@ impl Places {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a client, which may take until another one has its answer. `None` if too many wait already.
+    /// Returns a slot for a client. It may wait until another client's request has been answered. Returns
+    /// `None` if too many clients are waiting.
     pub(super) async fn take(self: &Arc<Self>, is_root: bool) -> Option<Place> {
         if let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() {
             return Some(self.place(permit, false));
@@ -119,12 +120,13 @@ impl Places {
 }
 
 impl Place {
-    /// True for the place that is kept for root.
+    /// True for the slot reserved for root.
     pub(super) const fn is_kept(&self) -> bool {
         self.is_kept
     }
 
-    /// The client is idle: its place is another one's if that is wanted, which [`Place::wanted`] reports.
+    /// Marks the client as idle. Its slot may then be given to another client, which [`Place::wanted`]
+    /// reports.
     pub(super) fn idle(&self) {
         let mut clients = self.places.clients();
         clients.idle.push(Idle {
@@ -135,7 +137,8 @@ impl Place {
         clients.make_room();
     }
 
-    /// The client has sent a request, and keeps its place until that is answered. If it was about to be closed, another one is.
+    /// Marks the client as busy until its request is answered. If it was about to be closed, another one is
+    /// closed instead.
     pub(super) fn busy(&self) {
         let mut clients = self.places.clients();
         if !self.leave(&mut clients) && pin!(self.close.notified()).enable() {
@@ -143,14 +146,14 @@ impl Place {
         }
     }
 
-    /// Takes the client off the idle ones; false if it was none of them.
+    /// Removes the client from the idle list. Returns false if it was not in it.
     fn leave(&self, clients: &mut Clients) -> bool {
         let before = clients.idle.len();
         clients.idle.retain(|idle| idle.client != self.client);
         clients.idle.len() < before
     }
 
-    /// Waits until the place is wanted for another client.
+    /// Waits until the slot is needed for another client.
     pub(super) async fn wanted(&self) {
         self.close.notified().await;
     }
@@ -172,7 +175,7 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(body);
     }
 
-    /// As many as there are for all, each idle.
+    /// Takes all general slots, each idle.
     async fn fill(places: &Arc<Places>) -> Vec<Place> {
         let mut all = Vec::new();
         for _ in 0..MAX_CLIENTS {
@@ -183,19 +186,19 @@ mod tests {
         all
     }
 
-    /// A client that waits, as soon as it does.
+    /// Starts a client that waits, and returns when it does.
     async fn wait(places: &Arc<Places>, is_root: bool) -> tokio::task::JoinHandle<Option<Place>> {
         let before = places.clients().waiting;
         let clone = Arc::clone(places);
         let client = tokio::spawn(async move { clone.take(is_root).await });
         while places.clients().waiting == before {
-            assert!(!client.is_finished(), "it has a place");
+            assert!(!client.is_finished(), "it got a slot");
             tokio::task::yield_now().await;
         }
         client
     }
 
-    /// True if the client has been requested to close.
+    /// True if the client was requested to close.
     fn is_wanted(place: &Place) -> bool {
         pin!(place.close.notified()).enable()
     }
@@ -217,7 +220,7 @@ mod tests {
             let mut all = fill(&places).await;
             let root = places.take(true).await.unwrap();
             root.idle();
-            // The others are idle for less long than root's.
+            // The others have been idle for less time than root's.
             for place in &all {
                 place.busy();
                 place.idle();
@@ -227,13 +230,13 @@ mod tests {
             drop(all.remove(0));
             let newest = waiter.await.unwrap().unwrap();
             assert!(!newest.is_kept());
-            // None but root's is idle, and stays.
+            // Only root's client is idle, and it stays.
             all.iter().for_each(Place::busy);
             let other = wait(&places, false).await;
             root.busy();
             root.idle();
             assert!(!is_wanted(&root));
-            // Another one of root's can have it.
+            // Another client of root can have the slot.
             let second = wait(&places, true).await;
             assert!(is_wanted(&root));
             drop(root);
@@ -254,7 +257,7 @@ mod tests {
             assert!(is_wanted(&all[1]));
             drop(all.remove(1));
             assert!(waiter.await.unwrap().is_some());
-            // It is not closed later, when nobody waits.
+            // It is not closed later, when no client waits.
             all[0].idle();
             assert!(!is_wanted(&all[0]));
         });

@@ -1,4 +1,4 @@
-//! The serving end.
+//! The server side.
 
 use std::fs;
 use std::io;
@@ -25,37 +25,37 @@ use super::{
     seqpacket,
 };
 
-/// Most clients that follow something: the others are to be answered.
+/// Maximum number of clients with repeated answers, so that slots remain for others.
 pub const MAX_FOLLOWERS: usize = 8;
-/// What the system keeps for a client that follows and does not read.
+/// Send buffer for a client with repeated answers that does not read.
 const UNREAD: usize = 1 << 17;
-/// How long a client may take to read an answer.
+/// Time limit for a client to read an answer.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
-/// How long clients may take at the end to read what they follow, or have asked for, after all that they have room for has been sent.
+/// Time that clients have at the end to read their last answers, after everything that fits has been sent.
 const LAST_WORDS: Duration = Duration::from_millis(200);
-/// How often a process that starts tries to lock the socket's directory, and the time between two tries.
+/// Number of attempts of a starting process to lock the socket's directory, and the interval between them.
 const LOCK_TRIES: u32 = 5000;
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
-/// Requests that come within this time after the end are still answered.
+/// Requests that arrive within this time after the end are still answered.
 const LAST_LOOK: Duration = Duration::from_millis(5);
-/// Turns that the runtime's tasks have at the end, to take requests and to send what there is room for, before clients are waited for. The
-/// runtime polls sockets at least every 61st turn.
+/// Number of runtime iterations at the end, for accepting requests and sending what fits, before clients are
+/// waited for. The runtime polls sockets at least every 61st iteration.
 const LAST_TURNS: u32 = 61 * 16;
 
-/// Clients for whom there is something to be said.
+/// Clients that are owed an answer.
 #[derive(Debug)]
 struct Listeners {
-    /// Places for those that follow something.
+    /// Slots for clients with repeated answers.
     followers: Semaphore,
-    /// Places for those that wait for an answer.
+    /// Slots for clients that wait for an answer.
     askers: Semaphore,
 }
 
-/// The serving end. Removes the socket's path when dropped, if it is still the one that it made.
+/// The server. On drop it removes the socket's path if that still refers to its socket.
 #[derive(Debug)]
 pub(crate) struct Server {
     path: PathBuf,
-    /// Device and inode of the socket that was made.
+    /// Device and inode of its socket.
     made: (u64, u64),
     task: tokio::task::JoinHandle<()>,
     listeners: Arc<Listeners>,
@@ -64,7 +64,7 @@ pub(crate) struct Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.task.abort();
-        // It may have been removed by hand, and another one made.
+        // The path may have been removed, and another socket created there.
         if fs::symlink_metadata(&self.path).is_ok_and(|there| (there.dev(), there.ino()) == self.made) {
             let _ = fs::remove_file(&self.path);
         }
@@ -84,21 +84,22 @@ impl Server {
         };
         let address = SocketAddrUnix::new(path)
             .map_err(|e| fail("use this path", "; a path has at most 107 bytes")(e.into()))?;
-        let socket = seqpacket(SocketFlags::NONBLOCK).map_err(fail("be made", ""))?;
-        // A socket that another process has bound, and does not listen on yet, looks like one that was left.
+        let socket = seqpacket(SocketFlags::NONBLOCK).map_err(fail("create the socket", ""))?;
+        // Without the lock, a socket that another process has bound but does not listen on yet would look
+        // like a leftover.
         let _lock = lock_directory(path);
         clear(path, &address)?;
         bind(&socket, &address).map_err(|e| {
             let hint = match e {
-                rustix::io::Errno::NOENT => "; make its directory, or choose another path",
+                rustix::io::Errno::NOENT => "; create its directory, or choose another path",
                 _ => "; choose another path",
             };
-            fail("be bound", hint)(e.into())
+            fail("bind it", hint)(e.into())
         })?;
-        access.give(path).map_err(fail("be given to its user and group", ""))?;
-        let made = fs::symlink_metadata(path).map_err(fail("be found", ""))?;
+        access.give(path).map_err(fail("set its owner and group", ""))?;
+        let made = fs::symlink_metadata(path).map_err(fail("access it", ""))?;
         listen(&socket, 4).map_err(|e| fail("listen", "")(e.into()))?;
-        let socket = watch(socket).map_err(fail("be watched", ""))?;
+        let socket = watch(socket).map_err(fail("poll it", ""))?;
         let listeners = Arc::new(Listeners {
             followers: Semaphore::new(MAX_FOLLOWERS),
             askers: Semaphore::new(MAX_CLIENTS),
@@ -107,10 +108,11 @@ impl Server {
         Ok(Self { path: path.to_owned(), made: (made.dev(), made.ino()), task, listeners })
     }
 
-    /// What clients follow has ended, and nobody takes requests any more: lets them read what is left, and that it is so, if they do.
+    /// Lets clients read the remaining answers and the end mark. Feeds have ended, and no more requests are
+    /// accepted.
     pub(crate) async fn finish(self) {
         tokio::time::sleep(LAST_LOOK).await;
-        // Requests that have come are taken from their sockets, however long this thread has to wait for a processor.
+        // Take pending requests from their sockets, even if this thread waited long for a CPU.
         for _ in 0..LAST_TURNS {
             tokio::task::yield_now().await;
         }
@@ -119,7 +121,7 @@ impl Server {
             drop(askers.acquire_many(MAX_CLIENTS as u32).await);
             drop(followers.acquire_many(MAX_FOLLOWERS as u32).await);
         };
-        // What needs no client is sent first.
+        // First send everything that does not depend on clients.
         let mut all = pin!(all);
         for _ in 0..LAST_TURNS {
             if poll_once(all.as_mut()).await {
@@ -127,12 +129,13 @@ impl Server {
             }
             tokio::task::yield_now().await;
         }
-        // Whoever has read nothing by then is gone, or will find the connection closed.
+        // A client that has not read by then is gone, or will find the connection closed.
         let _ = tokio::time::timeout(LAST_WORDS, all).await;
     }
 }
 
-/// Locks a path's directory until the lock is dropped. Without a lock if somebody holds it for long: anybody who may read the directory can.
+/// Locks a path's directory until the lock is dropped. Continues without the lock if another process holds it
+/// for long, since any user who may read the directory can take it.
 fn lock_directory(path: &Path) -> Option<OwnedFd> {
     let directory = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
@@ -150,7 +153,7 @@ fn lock_directory(path: &Path) -> Option<OwnedFd> {
     None
 }
 
-/// Removes what a process that was killed has left at the path: a socket on which nobody listens, and nothing else.
+/// Removes a leftover socket without a listener from the path. Nothing else is removed.
 fn clear(path: &Path, address: &SocketAddrUnix) -> Result<(), TelemetryError> {
     let fail = |what, source| TelemetryError::Socket {
         path: path.to_owned(),
@@ -160,29 +163,29 @@ fn clear(path: &Path, address: &SocketAddrUnix) -> Result<(), TelemetryError> {
     };
     let there = match fs::symlink_metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(fail("look at its path", e)),
+        Err(e) => return Err(fail("check its path", e)),
         Ok(there) => there,
     };
     let occupied = |what| Err(TelemetryError::Occupied(path.to_owned(), what));
     if !there.file_type().is_socket() {
-        return occupied("a file that is no socket");
+        return occupied("a file that is not a socket");
     }
-    // A server whose backlog is full must not hold us up.
-    let probe = seqpacket(SocketFlags::NONBLOCK).map_err(|e| fail("be made", e))?;
+    // Do not wait for a server whose backlog is full.
+    let probe = seqpacket(SocketFlags::NONBLOCK).map_err(|e| fail("create a socket", e))?;
     match connect(&probe, address) {
         Err(rustix::io::Errno::CONNREFUSED) => remove_stale(path, (there.dev(), there.ino())),
         Ok(()) | Err(rustix::io::Errno::AGAIN) => Err(TelemetryError::InUse(path.to_owned())),
         Err(rustix::io::Errno::PROTOTYPE) => occupied("another program's socket"),
-        Err(e) => Err(fail("look who serves it", e.into())),
+        Err(e) => Err(fail("check whether another process serves it", e.into())),
     }
 }
 
-/// Removes a socket that nobody listens on, which had this device and inode when that was found out. Another
-/// process that starts may have put its own in that place since: that one stays.
+/// Removes a socket without a listener, if it still has this device and inode. A process that starts at the
+/// same time may have replaced it with its own socket, which stays.
 fn remove_stale(path: &Path, stale: (u64, u64)) -> Result<(), TelemetryError> {
     let fail = |source| TelemetryError::Socket {
         path: path.to_owned(),
-        what: "replace the old one",
+        what: "replace the old socket",
         source,
         hint: "; choose another path",
     };
@@ -197,7 +200,7 @@ fn remove_stale(path: &Path, stale: (u64, u64)) -> Result<(), TelemetryError> {
     Err(TelemetryError::InUse(path.to_owned()))
 }
 
-/// True if that is done; it goes on with the next call otherwise.
+/// Polls a future. Returns true if it has completed.
 async fn poll_once(mut future: Pin<&mut impl Future<Output = ()>>) -> bool {
     std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_ready())).await
 }
@@ -226,28 +229,29 @@ async fn accept_clients(
         match accepted.and_then(watch) {
             Ok(client) => {
                 tokio::spawn(async move {
-                    // A client that fails to read or write is gone; the others are not concerned.
+                    // A client that fails to read or write is closed. The others are not affected.
                     let _ = match places.take(is_root(client.get_ref())).await {
                         Some(place) => serve_client(&client, &requests, &listeners, &place).await,
                         None => refuse(&client).await,
                     };
                 });
             }
-            // Out of descriptors or memory: try again when that may have passed.
+            // Out of descriptors or memory: try again later.
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }
 }
 
-/// True for a client of root's, for whom a place is kept.
+/// True for a client of root, for which a slot is reserved.
 fn is_root(client: &OwnedFd) -> bool {
     sockopt::socket_peercred(client).is_ok_and(|peer| peer.uid.is_root())
 }
 
-/// In place of a greeting.
+/// Sends an error instead of the greeting.
 async fn refuse(client: &AsyncFd<OwnedFd>) -> io::Result<()> {
-    let why =
-        format!("{MAX_CLIENTS} clients are being answered, which is the most, and others wait; try again");
+    let why = format!(
+        "{MAX_CLIENTS} clients are being served, which is the maximum, and others are waiting; try again"
+    );
     send_value(client, &json!({ "error": why }), largest_message(client.get_ref())?).await
 }
 
@@ -272,7 +276,7 @@ async fn async_io<T>(
     }
 }
 
-/// Sends a value in messages of `part` bytes, the last one shorter: so its reader knows that it is the last.
+/// Sends a value in messages of `part` bytes. The last one is shorter, which marks the end.
 async fn send_value(client: &AsyncFd<OwnedFd>, value: &Value, part: usize) -> io::Result<()> {
     send_bytes(client, value.to_string().into_bytes(), part).await
 }
@@ -287,7 +291,7 @@ async fn send_bytes(client: &AsyncFd<OwnedFd>, mut bytes: Vec<u8>, part: usize) 
     Ok(())
 }
 
-/// Largest message that the system takes on a client's socket: what the send buffer may hold, by half.
+/// Returns the system's message limit for a client's socket: half of the send buffer.
 pub(super) fn largest_message(client: &OwnedFd) -> io::Result<usize> {
     sockopt::set_socket_send_buffer_size(client, 2 * MAX_MESSAGE)?;
     Ok((sockopt::socket_send_buffer_size(client)? / 2).clamp(1024, MAX_MESSAGE))
@@ -319,7 +323,7 @@ async fn serve_client(
             None | Some([]) => return Ok(()),
             Some(bytes) => bytes,
         };
-        // There are as many places as clients; at the end, when all are taken, it goes without.
+        // There is a slot for each client. At the end, when all are taken, the client continues without one.
         let asks = listeners.askers.try_acquire();
         let command = if length > MAX_REQUEST {
             Err(format!("a request has at most {MAX_REQUEST} bytes"))
@@ -337,7 +341,7 @@ async fn serve_client(
                     },
                     Ok(Reply::Follow(_)) if place.is_kept() => {
                         let why = format!(
-                            "{MAX_CLIENTS} clients are served, and the place that is kept for root follows nothing; try again"
+                            "{MAX_CLIENTS} clients are being served, and the slot reserved for root has no repeated answers; try again"
                         );
                         refusal(&name, &why)
                     }
@@ -350,7 +354,9 @@ async fn serve_client(
                             }
                         }
                         Err(_) => {
-                            let most = format!("{MAX_FOLLOWERS} clients follow already, which is the most");
+                            let most = format!(
+                                "{MAX_FOLLOWERS} clients with repeated answers are being served, which is the maximum"
+                            );
                             refusal(&name, &most)
                         }
                     },
@@ -359,20 +365,20 @@ async fn serve_client(
             }
             Err(why) => json!({ "error": why }).to_string().into_bytes(),
         };
-        // A client that sends requests and reads no answers is closed.
+        // Close a client that sends requests and does not read the answers.
         tokio::time::timeout(ANSWER_TIME, send_bytes(client, reply, part)).await??;
     }
 }
 
-/// How it came that a client follows no more.
+/// Reason why a client's repeated answers ended.
 enum Followed {
-    /// It asks something, or has closed.
+    /// It sent a request or disconnected.
     Asks,
-    /// There is nothing more.
+    /// The feed has ended.
     ToTheEnd,
 }
 
-/// Sends a client what it follows.
+/// Sends repeated answers to a client.
 async fn follow(
     client: &AsyncFd<OwnedFd>,
     name: &str,
@@ -404,19 +410,19 @@ fn stopping() -> String {
     "the program is stopping".to_owned()
 }
 
-/// Asks the program.
+/// Passes a request to the program.
 async fn ask(command: Command, requests: &mpsc::Sender<Request>) -> Result<Reply, String> {
     let (tx, rx) = oneshot::channel();
     requests.send(Request { command, answer: tx }).await.map_err(|_| stopping())?;
     rx.await.map_err(|_| stopping())?
 }
 
-/// Why a command is not answered.
+/// Formats an error response.
 fn refusal(name: &str, why: &str) -> Vec<u8> {
     json!({name: null, "error": why}).to_string().into_bytes()
 }
 
-/// Bytes up to a bound, behind which writing fails.
+/// A buffer with a maximum length, beyond which writing fails.
 struct Bounded(Vec<u8>);
 
 impl io::Write for Bounded {
@@ -433,13 +439,13 @@ impl io::Write for Bounded {
     }
 }
 
-/// An answer as it is sent; an error in its place as soon as it is too long.
+/// Formats an answer, or an error if it is too long.
 fn whole(name: &str, value: Value) -> Vec<u8> {
     let mut bytes = Bounded(Vec::new());
     if serde_json::to_writer(&mut bytes, &json!({ name: value })).is_ok() {
         return bytes.0;
     }
-    let why = format!("the answer to {name} is longer than {MAX_ANSWER} bytes; ask for a part of it");
+    let why = format!("the answer to {name} is longer than {MAX_ANSWER} bytes; request a part of it");
     json!({ "error": why }).to_string().into_bytes()
 }
 
@@ -454,7 +460,7 @@ mod tests {
         bounded.write_all(&vec![0; MAX_ANSWER]).unwrap();
         assert_eq!(bounded.write(&[0]).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
         assert_eq!(bounded.0.len(), MAX_ANSWER);
-        // `{"/x":""}` is around the text.
+        // `{"/x":""}` surrounds the text.
         let of = |length: usize| whole("/x", Value::String("y".repeat(length)));
         assert_eq!(of(MAX_ANSWER - 9).len(), MAX_ANSWER);
         assert!(of(MAX_ANSWER - 8).starts_with(b"{\"error\":\"the answer to /x is longer than"));
@@ -469,7 +475,7 @@ mod tests {
         let left = seqpacket(SocketFlags::NONBLOCK).unwrap();
         bind(&left, &address).unwrap();
         let stale = inode();
-        // Between the look at the stale one and its removal another process is quicker.
+        // Another process replaces the leftover between the check and its removal.
         fs::rename(&path, path.with_extension("left")).unwrap();
         let quicker = seqpacket(SocketFlags::NONBLOCK).unwrap();
         bind(&quicker, &address).unwrap();

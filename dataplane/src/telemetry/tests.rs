@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::server::largest_message;
 use super::*;
 
-/// For an answer, on a machine that may be busy.
+/// Time limit for an answer, on a machine that may be busy.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 fn echo_server(path: &Path, body: impl FnOnce(&Path) + Send + 'static) {
@@ -27,15 +27,15 @@ fn echo_server(path: &Path, body: impl FnOnce(&Path) + Send + 'static) {
         tokio::pin!(client);
         let mut feed = Feed::new(|n| json!({ "lost": n }));
         let mut later = Vec::new();
-        let (mut ticks, mut told) = (tokio::time::interval(Duration::from_millis(1)), 0u64);
+        let (mut ticks, mut count) = (tokio::time::interval(Duration::from_millis(1)), 0u64);
         loop {
             tokio::select! {
                 done = &mut client => break done.unwrap(),
                 _ = ticks.tick() => {
                     feed.settle();
                     if feed.is_followed(1) {
-                        feed.tell(1, json!(told));
-                        told += 1;
+                        feed.tell(1, json!(count));
+                        count += 1;
                     }
                 }
                 Some(request) = rx.recv() => {
@@ -110,12 +110,12 @@ fn an_answer_that_comes_later_keeps_nobody_else_waiting() {
                 move || ask(&path, request, DEADLINE)
             })
         };
-        let asked = ["/later,yes", "/later,no", "/later,drop"].map(first);
-        while asked.iter().any(|asked| !asked.is_finished()) {
+        let clients = ["/later,yes", "/later,no", "/later,drop"].map(first);
+        while clients.iter().any(|client| !client.is_finished()) {
             assert_eq!(ask(path, "/echo", DEADLINE).unwrap(), Value::Null);
             assert_eq!(ask(path, "/now", DEADLINE).unwrap(), json!("now"));
         }
-        let [yes, no, dropped] = asked.map(|asked| asked.join().unwrap());
+        let [yes, no, dropped] = clients.map(|client| client.join().unwrap());
         assert_eq!(yes.unwrap(), json!("yes"));
         assert_eq!(no.unwrap_err().to_string(), "no");
         assert!(dropped.unwrap_err().to_string().contains("stopping"));
@@ -130,7 +130,7 @@ fn answers_of_any_length_arrive_whole() {
             connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
             largest_message(&socket).unwrap()
         };
-        // `{"/long":"` and `"}` stand around it.
+        // `{"/long":"` and `"}` surround it.
         let whole = part - 12;
         for length in [0, whole - 1, whole, whole + 1, 5 * part - 12, MAX_ANSWER - 12] {
             let answer = ask(path, &format!("/long,{length}"), DEADLINE).unwrap();
@@ -140,7 +140,7 @@ fn answers_of_any_length_arrive_whole() {
     });
 }
 
-/// A client that follows, and has had the first answer.
+/// Returns a client with repeated answers that has received the first one.
 fn follower(path: &Path, request: &str) -> Client {
     let mut client = Client::open(path, DEADLINE).unwrap();
     assert_eq!(client.ask(request).unwrap(), json!("first"));
@@ -154,17 +154,17 @@ fn what_is_followed_comes_until_the_client_asks_something_else() {
         let before: Vec<u64> =
             (0..5).map(|_| one.follow("/follow").unwrap().unwrap().as_u64().unwrap()).collect();
         assert!(before.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{before:?}");
-        // What was told before the question stands in front of its answer.
+        // Events before the request precede its answer.
         send(&one.socket, b"/echo,now", SendFlags::empty()).unwrap();
         let answer = std::iter::from_fn(|| one.next().unwrap()).find(|v| v.get("/echo").is_some());
         assert_eq!(answer.unwrap(), json!({"/echo": "now"}));
-        assert_eq!(one.ask("/echo,again").unwrap(), json!("again"), "it follows no more");
-        assert!(two.follow("/follow").unwrap().unwrap().is_u64(), "the other one does");
+        assert_eq!(one.ask("/echo,again").unwrap(), json!("again"), "its repeated answers have ended");
+        assert!(two.follow("/follow").unwrap().unwrap().is_u64(), "the other one continues");
     });
 }
 
 #[test]
-fn the_end_of_what_is_followed_is_told() {
+fn the_end_of_repeated_answers_is_reported() {
     echo_server(&scratch("end"), |path| {
         let mut client = follower(path, "/follow");
         ask(path, "/end", DEADLINE).unwrap();
@@ -178,7 +178,7 @@ fn a_client_that_does_not_read_loses_and_holds_nobody_up() {
     echo_server(&scratch("flood"), |path| {
         let mut client = Client::open(path, DEADLINE).unwrap();
         send(&client.socket, b"/flood", SendFlags::empty()).unwrap();
-        // The flood has begun.
+        // The flood has started.
         let mut values = vec![client.follow("/flood").unwrap().unwrap()];
         for _ in 0..20 {
             assert_eq!(ask(path, "/echo,x", DEADLINE).unwrap(), json!("x"));
@@ -190,21 +190,21 @@ fn a_client_that_does_not_read_loses_and_holds_nobody_up() {
                 None => values.push(value),
             }
         };
-        // The first answer, and all that was not lost.
+        // The first answer and all values that were not lost.
         assert_eq!(values.len() as u64 - 1 + lost, 100_000);
     });
 }
 
 #[test]
-fn followers_leave_places_for_who_asks() {
+fn followers_leave_slots_for_other_clients() {
     echo_server(&scratch("places"), |path| {
         let followers: Vec<Client> = (0..MAX_FOLLOWERS).map(|_| follower(path, "/follow")).collect();
         let mut one_more = Client::open(path, DEADLINE).unwrap();
         let refused = one_more.ask("/follow").unwrap_err().to_string();
-        assert!(refused.contains("which is the most"), "{refused}");
+        assert!(refused.contains("which is the maximum"), "{refused}");
         assert_eq!(one_more.ask("/echo,x").unwrap(), json!("x"));
         drop(followers);
-        // Their places are free again.
+        // Their slots are free again.
         let begin = Instant::now();
         while one_more.ask("/follow").is_err() {
             assert!(begin.elapsed() < DEADLINE);
@@ -229,7 +229,7 @@ fn a_thousand_clients_come_and_go() {
     });
 }
 
-/// Places that this user's clients can have.
+/// Number of slots available to this user's clients.
 fn places() -> usize {
     MAX_CLIENTS + usize::from(rustix::process::geteuid().is_root())
 }
@@ -243,7 +243,8 @@ fn is_closed(client: &mut Client) -> bool {
 fn the_client_that_is_idle_for_longest_gives_way() {
     echo_server(&scratch("idle"), |path| {
         let mut idle: Vec<Client> = (0..places()).map(|_| Client::open(path, DEADLINE).unwrap()).collect();
-        // All have been greeted. The first one asks, so that the second is the oldest.
+        // All have received the greeting. The first one sends a request, so that the second has been idle
+        // longest.
         assert_eq!(idle[0].ask("/echo,0").unwrap(), json!("0"));
         let mut newest = Client::open(path, DEADLINE).unwrap();
         assert_eq!(newest.ask("/echo,x").unwrap(), json!("x"));
@@ -251,7 +252,7 @@ fn the_client_that_is_idle_for_longest_gives_way() {
         for n in [0, 2, MAX_CLIENTS - 1] {
             assert_eq!(idle[n].ask("/echo,y").unwrap(), json!("y"), "{n}");
         }
-        // Twice as many as there are places, one after the other: each is answered, and the newest stay.
+        // Twice as many clients as slots, one after another: each is answered, and the newest stay.
         let mut more: Vec<Client> = (0..2 * MAX_CLIENTS)
             .map(|_| {
                 let mut client = Client::open(path, DEADLINE).unwrap();
@@ -274,7 +275,8 @@ fn clients_that_are_being_answered_keep_their_places_and_root_has_one() {
                 client
             })
             .collect();
-        // The test's user has a place more only if it is root; `/now` has the others answered.
+        // The test's user has an additional slot only if it is root. `/now` makes the server answer the
+        // others.
         if rustix::process::geteuid().is_root() {
             assert_eq!(ask(path, "/now", DEADLINE).unwrap(), json!("now"));
             for mut client in busy {
@@ -303,7 +305,7 @@ fn clients_that_read_no_answers_lose_their_places() {
 
 #[test]
 fn the_kept_place_follows_nothing() {
-    // A place is kept for root only.
+    // The additional slot is only for root.
     if !rustix::process::geteuid().is_root() {
         return;
     }
@@ -311,7 +313,7 @@ fn the_kept_place_follows_nothing() {
         let others: Vec<Client> = (0..MAX_CLIENTS).map(|_| Client::open(path, DEADLINE).unwrap()).collect();
         let mut kept = Client::open(path, DEADLINE).unwrap();
         let refused = kept.ask("/follow").unwrap_err().to_string();
-        assert!(refused.contains("kept for root follows nothing"), "{refused}");
+        assert!(refused.contains("reserved for root has no repeated answers"), "{refused}");
         assert_eq!(kept.ask("/echo,x").unwrap(), json!("x"));
         drop(others);
     });
@@ -328,7 +330,7 @@ fn what_others_have_at_the_path_stays() {
     let path = scratch("file");
     fs::write(&path, "mine").unwrap();
     let error = start(&path).unwrap_err();
-    assert!(error.to_string().contains("no socket is there already and stays"), "{error}");
+    assert!(error.to_string().contains("occupied by a file that is not a socket"), "{error}");
     assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
     fs::remove_file(&path).unwrap();
 
@@ -347,18 +349,19 @@ fn a_server_that_answers_nothing_or_without_end_is_waited_for_as_long_as_was_sai
     bind(&served, &SocketAddrUnix::new(&path).unwrap()).unwrap();
     listen(&served, 0).unwrap();
     let patience = Duration::from_millis(300);
-    let asked = || {
+    let request = || {
         let begin = Instant::now();
         let error = ask(&path, "/stats", patience).unwrap_err().to_string();
         assert!(begin.elapsed() >= patience, "{:?}: {error}", begin.elapsed());
         error
     };
-    // Nobody accepts: the kernel takes the first and keeps it after it has left; the second finds the queue full.
-    let first = asked();
+    // There is no accept: the kernel takes the first connection and keeps it after the client left; the
+    // second finds a full queue.
+    let first = request();
     assert!(first.contains("did not answer in time"), "{first}");
-    let second = asked();
-    assert!(second.contains("takes no more clients"), "{second}");
-    // A byte now and then, each in good time, and no end.
+    let second = request();
+    assert!(second.contains("accepts no more clients"), "{second}");
+    // A byte now and then, each in time, but no end.
     drop(accept_with(&served, SocketFlags::CLOEXEC).unwrap());
     let trickle = std::thread::spawn(move || {
         let client = accept_with(&served, SocketFlags::CLOEXEC).unwrap();
@@ -368,7 +371,7 @@ fn a_server_that_answers_nothing_or_without_end_is_waited_for_as_long_as_was_sai
             std::thread::sleep(Duration::from_millis(10));
         }
     });
-    assert!(asked().contains("did not answer in time"));
+    assert!(request().contains("did not answer in time"));
     trickle.join().unwrap();
     fs::remove_file(&path).unwrap();
 }
@@ -435,7 +438,7 @@ fn a_request_that_has_come_is_answered_at_the_end_on_a_busy_machine() {
         connect(&client, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         send(&client, b"/stats", SendFlags::empty()).unwrap();
         drop(rx);
-        // Each turn takes longer than the time for a last look.
+        // Each iteration takes longer than the time for late requests.
         tokio::spawn(async {
             for _ in 0..8 {
                 std::thread::sleep(Duration::from_millis(10));

@@ -1,5 +1,5 @@
-//! Readers and a maintainer that overwrites what they read, in the orders that loom finds (with so many preemptions at most):
-//! `RUSTFLAGS='--cfg loom' cargo test -p gidcache --lib --release loom`.
+//! Model check with loom: readers while a maintainer overwrites their buffer, with a limited number of
+//! preemptions. Run: `RUSTFLAGS='--cfg loom' cargo test -p gidcache --lib --release loom`.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ const PORT: PortNumber = PortNumber(1);
 
 type Words = Arc<[AtomicU64]>;
 
-/// Memory with an empty table, published twice: from now on only what changes is written.
+/// Memory with an empty table that was published twice, so that only changes are written from now on.
 fn words(slots: u16) -> (Words, Publication<Words>) {
     let geometry = Geometry::new(&[(PORT, slots)]).unwrap();
     let memory: Words = (0..geometry.words()).map(|_| AtomicU64::new(0)).collect();
@@ -29,7 +29,7 @@ fn entry(version: u64, index: u16) -> Entry {
     Entry { port: PORT, index, attributes: Attributes { key, vlan: None }, default: false }
 }
 
-/// In version `n` the first slot holds a GID of `n`.
+/// In version `n` the first slot contains a GID derived from `n`.
 fn publish(publication: &mut Publication<Words>, version: u64) {
     publication.set(0, Some((&entry(version, 0), true)));
     publication.publish();
@@ -41,7 +41,8 @@ fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// The number of the publication that was read, and the two words of the first slot's GID, which both change.
+/// Returns the number of the publication that was read, and the two words of the first slot's GID. All of
+/// them change.
 fn read(reader: &Reader<Words>) -> Option<(u64, u64, u64)> {
     reader
         .read_numbered(|buffer, number| {
@@ -69,7 +70,8 @@ fn loom_readers_see_only_what_was() {
     });
 }
 
-/// An entry goes over to another slot and then away: who looks for it finds a whole entry, or none when there is none.
+/// An entry moves to another slot and is then removed. A lookup finds a complete entry, or none when there is
+/// none.
 #[test]
 fn loom_lookups_during_changes() {
     check(3, || {
@@ -94,7 +96,7 @@ fn loom_lookups_during_changes() {
     });
 }
 
-/// The entry is in every publication: it is found, however the table around it is written again.
+/// The entry is in every publication and is always found, although the table around it is rewritten.
 #[test]
 fn loom_what_is_always_there_is_found() {
     check(3, || {
@@ -117,7 +119,7 @@ fn loom_what_is_always_there_is_found() {
     });
 }
 
-/// Who looks twice does not see the older table after the newer one.
+/// Consecutive lookups never see an older table after a newer one.
 #[test]
 fn loom_time_does_not_go_back() {
     check(3, || {
@@ -136,7 +138,7 @@ fn loom_time_does_not_go_back() {
     });
 }
 
-/// A maintainer died in the middle of a publication, and a successor goes on in its memory while we read.
+/// A maintainer died during a publication, and a successor continues in its memory while the test reads.
 #[test]
 fn loom_a_dead_maintainer_and_its_successor() {
     for words_written in [0, 1, 2, 5] {

@@ -1,4 +1,4 @@
-//! The readers' side of a published table: no locks, no system calls, any number of threads or processes.
+//! The reader side of a published table: no locks, no system calls, any number of threads or processes.
 
 use std::fmt;
 
@@ -11,10 +11,10 @@ use crate::publication::Maintainer;
 use crate::query::{Query, rank};
 use crate::sync::{Ordering, fence, spin_loop};
 
-/// How often a lookup starts again because the table was published twice meanwhile.
+/// Maximum number of retries of a lookup, in case the table is published twice during each attempt.
 const TRIES: u32 = if cfg!(loom) { 2 } else { 10_000 };
 
-/// The table was published again and again while it was read; or its memory holds nonsense.
+/// The table was published repeatedly while it was read, or its memory is corrupt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the table changes faster than it can be read")]
 pub struct Unsettled;
@@ -33,7 +33,7 @@ impl<M> fmt::Debug for Reader<M> {
     }
 }
 
-/// One publication's words, while it is not yet certain that they are all of one publication.
+/// Memory of one publication. It is not certain yet that all words read belong to it.
 #[derive(Clone, Copy)]
 struct Buffer<'a, M> {
     memory: &'a M,
@@ -52,14 +52,14 @@ impl<M: Words> Buffer<'_, M> {
 }
 
 impl<M: Words> Reader<M> {
-    /// A reader of published memory, which may be mapped read only.
+    /// Attaches a reader to published memory, which may be mapped read-only.
     pub fn attach(memory: M) -> Result<Self, LayoutError> {
         let geometry = Geometry::read(&memory)?;
         let key = HashKey::new(memory.load(layout::W_SEED));
         Ok(Self { memory, geometry, key })
     }
 
-    /// The best entry for a query: see [`Query`].
+    /// Returns the best entry for a query: see [`Query`].
     #[inline]
     pub fn find(&self, query: &Query) -> Result<Option<Entry>, Unsettled> {
         let home = self.key.home(query.halves(), self.geometry.homes());
@@ -69,7 +69,7 @@ impl<M: Words> Reader<M> {
         for row in [home, home.wrapping_add(1)] {
             let Some(record) = buffer.record(self.geometry.row_record(row)) else { break };
             if query.names(&record) {
-                // The best is in the row, so there is no better one if it is as asked for.
+                // The row contains the best entry, so the search ends if it matches.
                 if query.admits(&record) && self.is_settled(published) {
                     return Ok(record.valid_entry());
                 }
@@ -85,11 +85,11 @@ impl<M: Words> Reader<M> {
         self.find_further(query, home)
     }
 
-    /// As [`Reader::find`], for what is in a later row or in the chain behind one, and for when the table was published meanwhile.
+    /// Continues [`Reader::find`] in later rows and chains, or after a publication during the lookup.
     #[inline(never)]
     fn find_further(&self, query: &Query, home: usize) -> Result<Option<Entry>, Unsettled> {
         self.read(|buffer| {
-            // What is read may be torn, and torn rows may have no end.
+            // The data may be torn, and torn rows may have no end.
             let row = (home..self.geometry.rows())
                 .map(|row| buffer.record(self.geometry.row_record(row)).unwrap_or_default())
                 .find(|record| query.names(record) || record.is_empty())
@@ -99,7 +99,7 @@ impl<M: Words> Reader<M> {
         .map(|record| record.entry())
     }
 
-    /// The best record for a query among those of a chain.
+    /// Returns the best record of a chain for a query.
     fn chained(&self, buffer: &Buffer<'_, M>, first: u32, query: &Query) -> Record {
         let mut next = first;
         let chain = std::iter::from_fn(|| {
@@ -108,7 +108,7 @@ impl<M: Words> Reader<M> {
             next = record.next();
             Some(record)
         });
-        // A torn chain may be a circle, or lead to other GIDs.
+        // A torn chain may be circular, or lead to other GIDs.
         chain
             .take(self.geometry.slots())
             .filter(|record| query.names(record) && query.admits(record))
@@ -116,7 +116,7 @@ impl<M: Words> Reader<M> {
             .unwrap_or_default()
     }
 
-    /// What a slot holds; `None` if the port or the index does not exist.
+    /// Returns the contents of a slot, or `None` if the port or the index does not exist.
     pub fn slot(&self, port: PortNumber, index: u16) -> Result<Option<Slot>, Unsettled> {
         let Some(slot) = self.geometry.slot(port, index) else { return Ok(None) };
         self.read(|buffer| {
@@ -129,12 +129,13 @@ impl<M: Words> Reader<M> {
         })
     }
 
-    /// True if an entry is there as it was found: same index, same GID, same everything.
+    /// True if an entry is unchanged: same index, GID and attributes.
     pub fn has(&self, entry: &Entry) -> Result<bool, Unsettled> {
         Ok(self.slot(entry.port, entry.index)? == Some(Slot::Valid(*entry)))
     }
 
-    /// All valid entries of all ports, of one moment; their publication's number is returned. `into` is emptied first.
+    /// Stores all valid entries of all ports in `into`, as a consistent snapshot. Returns the number of its
+    /// publication.
     pub fn entries(&self, into: &mut Vec<Entry>) -> Result<u64, Unsettled> {
         into.clear();
         into.reserve(self.geometry.slots());
@@ -145,19 +146,19 @@ impl<M: Words> Reader<M> {
         })
     }
 
-    /// Ports and the lengths of their tables.
+    /// Returns the ports and the lengths of their tables.
     pub fn ports(&self) -> impl Iterator<Item = (PortNumber, u16)> + '_ {
         self.geometry.ports()
     }
 
-    /// Number of the newest publication: has changed if the table has.
+    /// Returns the number of the newest publication. It changes whenever the table does.
     pub fn publication(&self) -> u64 {
         self.memory.load(layout::W_PUBLISHED)
     }
 
-    /// Who publishes, and when it last gave a sign of life.
+    /// Returns the maintainer and the time of its last heartbeat.
     ///
-    /// What is read afterwards is at least as new as the sign of life says.
+    /// Data read afterwards are at least as new as the heartbeat.
     pub fn maintainer(&self) -> Maintainer {
         let maintainer = Maintainer {
             process: self.memory.load(layout::W_PROCESS) as u32,
@@ -168,7 +169,7 @@ impl<M: Words> Reader<M> {
         maintainer
     }
 
-    /// The memory.
+    /// Returns the memory.
     pub const fn memory(&self) -> &M {
         &self.memory
     }
@@ -195,10 +196,10 @@ impl<M: Words> Reader<M> {
         Buffer { memory: &self.memory, first: self.geometry.first_record(published) }
     }
 
-    /// True if all that was read of this publication is of it.
+    /// True if everything read so far belongs to this publication.
     #[inline]
     fn is_settled(&self, published: u64) -> bool {
-        // If a word was of a later publication, so is what comes behind this fence.
+        // If a word belonged to a later publication, the load after this fence sees that publication too.
         fence(Ordering::Acquire);
         self.memory.load(layout::W_BEGUN).wrapping_sub(published) < 2
     }

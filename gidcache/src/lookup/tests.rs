@@ -1,4 +1,5 @@
-//! Lookups against a search of the whole table, while entries come and go; and in memory that says anything.
+//! Compares lookups with a search of the whole table while entries are added and removed, and tests lookups
+//! in corrupt memory.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ fn gid(number: u64) -> Gid {
     Gid::new(0xfe80 << 48, Guid(number))
 }
 
-/// What a slot is to hold: nothing, or an entry of one of few GIDs, so that many have the same.
+/// Contents of a slot: nothing, or an entry of one of few GIDs, so that many have the same GID.
 fn content() -> impl Strategy<Value = Option<(u64, GidType, u32, Option<u16>, bool)>> {
     let types = prop::sample::select(vec![GidType::Ib, GidType::RoceV1, GidType::RoceV2]);
     prop::option::weighted(
@@ -44,7 +45,7 @@ fn queries(gid: Gid) -> Vec<Query> {
     queries.extend([GidType::Ib, GidType::RoceV1, GidType::RoceV2].map(|of| any.gid_type(of)));
     queries.extend(PORTS.map(|(port, _)| any.port(port)));
     queries.push(any.ifindex(IfIndex::new(2).unwrap()).vlan(VlanMatch::Is(vlan(2))));
-    // The last word counts.
+    // The last setting takes effect.
     queries.push(any.port(PORTS[0].0).port(PORTS[1].0).vlan(VlanMatch::Is(vlan(1))).vlan(VlanMatch::Any));
     queries
 }
@@ -77,7 +78,7 @@ proptest! {
         }
     }
 
-    /// Another process's memory may say anything: an answer or none, and in the end.
+    /// Another process's memory may contain anything. A lookup returns some result and terminates.
     #[test]
     fn nonsense_is_read_without_harm(noise in prop::collection::vec(any::<u64>(), 64), small in any::<bool>()) {
         let (reader, mut publication) = published(1);
@@ -96,14 +97,15 @@ proptest! {
     }
 }
 
-/// All GIDs that begin at one row, as somebody would choose them who knows the key: slower, and right.
+/// GIDs with the same home row, as an attacker with the key would choose them: lookups are slower but
+/// correct.
 #[test]
 fn gids_of_one_row_are_all_found_as_they_come_and_go() {
     let seed = 5;
     let (reader, mut publication) = published(seed);
     let homes = 64 * HOMES_PER_SLOT;
     let key = HashKey::new(seed);
-    // The last row, behind which there must be room.
+    // The last home row, which needs room after it.
     let of_last = |number: &u64| key.home(Query::new(gid(*number)).halves(), homes) == homes - 1;
     let numbers: Vec<u64> = (0..).filter(of_last).take(40).collect();
     let entry = |slot: usize| {

@@ -1,7 +1,7 @@
-//! One rtnetlink message: what it means for the rules.
+//! Conversion of an rtnetlink message to an event for the rules.
 //!
-//! Only the few attributes that matter are looked at; others, of kernels to come, do no harm. A message whose attributes do not
-//! add up has no meaning at all.
+//! Only the relevant attributes are read; unknown ones of later kernels are ignored. A message with
+//! inconsistent attributes is malformed.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -47,42 +47,42 @@ pub(super) const IFINFOMSG: usize = 16;
 /// Length of `struct ifaddrmsg`.
 pub(super) const IFADDRMSG: usize = 8;
 
-/// What a message means.
+/// Meaning of a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Meaning {
-    /// An interface or address came or went.
+    /// An interface or address was added, changed or removed.
     Event(Event),
-    /// Nothing to us.
+    /// Not relevant.
     Nothing,
-    /// The answer to a dump is complete.
+    /// The response to a dump is complete.
     Done,
-    /// A request failed (errno, positive); 0 is an acknowledgement.
+    /// A request failed with this positive error number; 0 is an acknowledgment.
     Error(u32),
     /// Messages were lost.
     Overrun,
 }
 
-/// A message of a datagram.
+/// A message in a datagram.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Message {
-    /// Number of the request that this answers, or that caused the event.
+    /// Sequence number of the request that this answers, or that caused the event.
     pub sequence: u32,
-    /// The socket that asked for this, or caused the event; 0 for the kernel itself.
+    /// Socket that sent the request or caused the event; 0 for the kernel itself.
     pub port: u32,
-    /// `NLM_F_…`.
+    /// Flags `NLM_F_…`.
     pub flags: u16,
-    /// What it means; `None` if it is malformed.
+    /// Meaning; `None` if the message is malformed.
     pub meaning: Option<Meaning>,
 }
 
-/// Takes the messages of a datagram one after the other. Ends at the first header that makes no sense, with one malformed message.
+/// Iterates over the messages of a datagram. Ends at the first invalid header, with one malformed message.
 #[derive(Clone, Debug)]
 pub struct Messages<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Messages<'a> {
-    /// The messages of a datagram.
+    /// Parses the messages of a datagram.
     #[must_use]
     pub const fn new(datagram: &'a [u8]) -> Self {
         Self { rest: datagram }
@@ -113,7 +113,7 @@ impl Iterator for Messages<'_> {
     }
 }
 
-/// What a message of this type says; `None` if it is malformed.
+/// Parses a message of this type. Returns `None` if it is malformed.
 #[must_use]
 pub fn meaning(message_type: u16, payload: &[u8]) -> Option<Meaning> {
     match message_type {
@@ -133,7 +133,7 @@ fn link(new: bool, payload: &[u8]) -> Option<Meaning> {
     let (&header, attributes) = payload.split_first_chunk::<IFINFOMSG>()?;
     let [family, _, hard0, hard1, i0, i1, i2, i3, ..] = header;
     if family != AF_UNSPEC {
-        // A bridge or IPv6 speaks of its own part of the interface.
+        // A message of a bridge or of IPv6 about its own part of the interface.
         return Some(Meaning::Nothing);
     }
     let index = IfIndex::new(u32::from_ne_bytes([i0, i1, i2, i3]))?;
@@ -152,7 +152,7 @@ fn link(new: bool, payload: &[u8]) -> Option<Meaning> {
             IFLA_LINK => link = IfIndex::new(number(value)?),
             IFLA_MASTER => interface.master = IfIndex::new(number(value)?),
             IFLA_LINK_NETNSID => elsewhere = true,
-            // A wireless event: the rest of the interface is not told.
+            // A wireless event does not contain the other attributes of the interface.
             IFLA_WIRELESS => return Some(Meaning::Nothing),
             IFLA_LINKINFO => (interface.kind, on_lower) = link_info(value)?,
             _ => {}
@@ -164,13 +164,13 @@ fn link(new: bool, payload: &[u8]) -> Option<Meaning> {
     if interface.name.is_empty() {
         return None;
     }
-    // A veth's link is its other end, and of interfaces in other namespaces we know nothing.
+    // The link of a veth is its other end. Interfaces in other namespaces are unknown.
     interface.lower = link.filter(|lower| on_lower && !elsewhere && *lower != index);
     interface.master = interface.master.filter(|master| *master != index);
     Some(Meaning::Event(Event::Interface(interface)))
 }
 
-/// The kind, and whether the interface lies on the one that it is linked to.
+/// Returns the kind, and true if the interface is on top of the one that it is linked to.
 fn link_info(value: &[u8]) -> Option<(Kind, bool)> {
     let mut kind = String::new();
     let mut data: &[u8] = &[];
@@ -235,10 +235,10 @@ fn address(new: bool, payload: &[u8]) -> Option<Meaning> {
             _ => {}
         }
     }
-    // IPv6 gives IFA_LOCAL only where there is a peer.
+    // For IPv6, IFA_LOCAL is present only if there is a peer.
     let local = local.or(peer)?;
     let address = Address { local, prefix, peer: peer.unwrap_or(local) };
-    // The flags do not matter: the kernel's own tables have addresses that are looked for duplicates, and those that have one.
+    // Ignore the flags: the kernel's own tables include tentative and duplicate addresses.
     Some(Meaning::Event(if new {
         Event::Address(index, address)
     } else {
@@ -258,7 +258,7 @@ fn number(value: &[u8]) -> Option<u32> {
     value.try_into().ok().map(u32::from_ne_bytes)
 }
 
-/// A name with its final zero; the kernel allows any byte but `/` and white space.
+/// Parses a null-terminated name. The kernel allows any byte except `/` and white space.
 fn name(value: &[u8]) -> Option<String> {
     let name = value.strip_suffix(&[0]).unwrap_or(value);
     let good = name.len() < 64 && !name.contains(&0);

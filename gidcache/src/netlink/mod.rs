@@ -1,7 +1,9 @@
 //! Events from rtnetlink.
 //!
-//! [`message`] takes the kernel's messages apart, [`Session`] orders what has to be asked and when, without I/O, and [`Monitor`] is
-//! the socket. [`Plugs`] hears of RDMA devices that come and go.
+//! - [`message`] parses the kernel's messages.
+//! - [`Session`] decides which requests to send and when, without I/O.
+//! - [`Monitor`] is the socket.
+//! - [`Plugs`] reports RDMA devices that are added or removed.
 
 pub mod message;
 mod monitor;

@@ -14,14 +14,14 @@ const RTNLGRP_LINK: u32 = 1;
 const RTNLGRP_IPV4_IFADDR: u32 = 5;
 const RTNLGRP_IPV6_IFADDR: u32 = 9;
 
-/// Bytes that the socket keeps for us.
+/// Receive buffer of the socket in bytes.
 const SOCKET_BUFFER: u32 = 1 << 20;
-/// Longest datagram; the kernel's lists come in parts of at most 32 KiB.
+/// Maximum datagram length. The kernel sends lists in parts of at most 32 KiB.
 const DATAGRAM: usize = 1 << 16;
-/// Most datagrams of one turn, so that a storm of events leaves time for other things.
+/// Maximum number of datagrams per iteration, so that a storm of events does not block other work.
 const DATAGRAMS_PER_TURN: usize = 64;
 
-/// Why events cannot be had.
+/// Error of the netlink socket.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what} a netlink socket")]
 pub struct MonitorError {
@@ -36,9 +36,9 @@ impl MonitorError {
     }
 }
 
-/// Who is told: the rules of one device, or of as many as there are.
+/// Receiver of events: the rules of one or more devices.
 pub trait Audience {
-    /// Hears what the kernel told, in its order.
+    /// Handles a notice. Notices arrive in the kernel's order.
     fn hear(&mut self, notice: &Notice);
 }
 
@@ -48,16 +48,16 @@ impl Audience for Rules {
     }
 }
 
-/// What a turn left.
+/// Result of an iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {
-    /// All that was there is handled.
+    /// All pending datagrams were handled.
     Idle,
-    /// There may be more.
+    /// There may be more datagrams.
     More,
 }
 
-/// Follows the interfaces and addresses of the network namespace that it was made in.
+/// Follows the interfaces and addresses of the network namespace in which it was created.
 #[derive(Debug)]
 pub struct Monitor {
     socket: Socket,
@@ -66,16 +66,16 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Subscribes; the first list is asked for in the first turn.
+    /// Subscribes to events. The first iteration requests the first list.
     pub fn new(now: Instant) -> Result<Self, MonitorError> {
         Self::with_socket_buffer(now, SOCKET_BUFFER)
     }
 
-    /// As [`Monitor::new`], with so many bytes of events that the socket keeps between turns; what is beyond is lost, and everything is
-    /// listed again.
+    /// Like [`Monitor::new`], with this receive buffer length. If it overflows, events are lost and
+    /// everything is listed again.
     pub fn with_socket_buffer(now: Instant, bytes: u32) -> Result<Self, MonitorError> {
         let error = |what| move |source| MonitorError { what, source };
-        let mut socket = Socket::new(NETLINK_ROUTE).map_err(error("make"))?;
+        let mut socket = Socket::new(NETLINK_ROUTE).map_err(error("create"))?;
         let address = socket.bind_auto().map_err(error("bind"))?;
         socket.set_non_blocking(true).map_err(error("set up"))?;
         socket.set_rx_buf_sz(bytes).map_err(error("set up"))?;
@@ -85,7 +85,8 @@ impl Monitor {
         Ok(Self { socket, session: Session::new(now, address.port_number()), buffer: vec![0; DATAGRAM] })
     }
 
-    /// Does what there is to do, without waiting: call it when [`Monitor::as_raw_fd`] is readable and at [`Monitor::poll_timeout`].
+    /// Handles pending work without waiting. Call it when [`Monitor::as_raw_fd`] is readable and at
+    /// [`Monitor::poll_timeout`].
     pub fn turn(&mut self, now: Instant, audience: &mut impl Audience) -> Result<Turn, MonitorError> {
         for _ in 0..DATAGRAMS_PER_TURN {
             self.session.handle_timeout(now);
@@ -95,7 +96,7 @@ impl Monitor {
             }
             let mut room: &mut [u8] = &mut self.buffer;
             match self.socket.recv_from(&mut room, libc::MSG_DONTWAIT | libc::MSG_TRUNC) {
-                // Any process may write to a netlink socket; only the kernel is port 0.
+                // Any process may send to a netlink socket. Port 0 is the kernel.
                 Ok((_, from)) if from.port_number() != 0 => continue,
                 Ok((length, _)) => match self.buffer.get(..length) {
                     Some(datagram) => self.session.handle_datagram(now, datagram),
@@ -105,41 +106,41 @@ impl Monitor {
                     Some(libc::ENOBUFS) => self.session.handle_overrun(now),
                     Some(libc::EINTR) => continue,
                     _ if error.kind() == io::ErrorKind::WouldBlock => {
-                        self.tell(audience);
+                        self.dispatch(audience);
                         return Ok(Turn::Idle);
                     }
                     _ => return Err(MonitorError { what: "read from", source: error }),
                 },
             }
-            self.tell(audience);
+            self.dispatch(audience);
         }
         Ok(Turn::More)
     }
 
-    /// When a turn is due even without a datagram.
+    /// Returns the time when an iteration is due without a datagram.
     #[must_use]
     pub const fn poll_timeout(&self) -> Option<Instant> {
         self.session.poll_timeout()
     }
 
-    /// True when the rules know all that the kernel had told at the last turn.
+    /// True when the rules know everything that the kernel had reported by the last iteration.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.session.is_settled()
     }
 
-    /// Makes the next turn list everything, as after a loss.
+    /// Makes the next iteration list everything, as after lost events.
     pub fn rescan(&mut self, now: Instant) {
         self.session.handle_overrun(now);
     }
 
-    /// What was seen.
+    /// Returns the event counters.
     #[must_use]
     pub const fn counters(&self) -> Counters {
         self.session.counters()
     }
 
-    fn tell(&mut self, audience: &mut impl Audience) {
+    fn dispatch(&mut self, audience: &mut impl Audience) {
         while let Some(notice) = self.session.poll_notice() {
             audience.hear(&notice);
         }

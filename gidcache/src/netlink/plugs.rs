@@ -1,4 +1,5 @@
-//! RDMA devices that come and go, as the kernel tells of all its devices (kobject_uevent). What there is then has to be asked for.
+//! RDMA devices that are added or removed, from kernel events (kobject_uevent). The events only trigger a
+//! query of the existing devices.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,16 +9,16 @@ use netlink_sys::protocols::NETLINK_KOBJECT_UEVENT;
 
 use super::monitor::MonitorError;
 
-/// What the kernel tells itself; what udev makes of it is in another group.
+/// Multicast group of the kernel's own events. Events of udev use another group.
 const KERNEL: u32 = 1;
-/// Longest event of the kernel (UEVENT_BUFFER_SIZE, and the line before it).
+/// Maximum length of a kernel event (UEVENT_BUFFER_SIZE, and the line before it).
 const EVENT: usize = 4096;
-/// `infiniband` and `infiniband_verbs`: the device, and the file by which it is opened.
+/// `infiniband` and `infiniband_verbs`: the device, and its device file.
 const SUBSYSTEM: &[u8] = b"SUBSYSTEM=infiniband";
-/// Most events of one look, so that a storm of them leaves time for other things.
+/// Maximum number of events per call, so that a storm of them does not block other work.
 const EVENTS_PER_LOOK: usize = 256;
 
-/// Hears of devices of this network namespace that come and go.
+/// Reports RDMA devices of this network namespace that are added or removed.
 #[derive(Debug)]
 pub struct Plugs {
     socket: Socket,
@@ -25,17 +26,18 @@ pub struct Plugs {
 }
 
 impl Plugs {
-    /// Subscribes.
+    /// Subscribes to events.
     pub fn new() -> Result<Self, MonitorError> {
         let error = |what| move |source| MonitorError::new(what, source);
-        let mut socket = Socket::new(NETLINK_KOBJECT_UEVENT).map_err(error("make"))?;
+        let mut socket = Socket::new(NETLINK_KOBJECT_UEVENT).map_err(error("create"))?;
         socket.bind_auto().map_err(error("bind"))?;
         socket.set_non_blocking(true).map_err(error("set up"))?;
         socket.add_membership(KERNEL).map_err(error("subscribe"))?;
         Ok(Self { socket, buffer: vec![0; EVENT] })
     }
 
-    /// Takes the events that are there, without waiting. True if an RDMA device may have come or gone.
+    /// Consumes the pending events without waiting. Returns true if an RDMA device may have been added or
+    /// removed.
     pub fn take(&mut self) -> Result<bool, MonitorError> {
         let mut concerned = false;
         for _ in 0..EVENTS_PER_LOOK {
@@ -45,7 +47,7 @@ impl Plugs {
                     let event = self.buffer.get(..length).unwrap_or_default();
                     concerned |= from.port_number() == 0 && is_of_rdma(event);
                 }
-                // Events were lost: of what, nobody knows.
+                // Events were lost, and their devices are unknown.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => concerned = true,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -57,13 +59,14 @@ impl Plugs {
 }
 
 impl AsFd for Plugs {
-    /// Readable when any device has come or gone.
+    /// Readable when any device was added or removed.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-/// True for an event of an RDMA device: a line `ACTION@PATH` and variables, each with a zero behind it.
+/// True for an event of an RDMA device. An event is a line `ACTION@PATH` with variables, each
+/// null-terminated.
 #[must_use]
 pub fn is_of_rdma(event: &[u8]) -> bool {
     event.split(|byte| *byte == 0).any(|variable| variable.starts_with(SUBSYSTEM))
@@ -74,20 +77,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_that_concern_us_are_told_by_their_subsystem() {
+    fn relevant_devices_are_recognized_by_their_subsystem() {
         let event = |subsystem: &str| {
             format!("add@/devices/virtual/x\0ACTION=add\0SUBSYSTEM={subsystem}\0SEQNUM=7\0").into_bytes()
         };
         assert!(is_of_rdma(&event("infiniband")) && is_of_rdma(&event("infiniband_verbs")));
         assert!(!is_of_rdma(&event("net")) && !is_of_rdma(b"") && !is_of_rdma(b"\0\0"));
-        // A name is no subsystem.
+        // A device name is not a subsystem.
         assert!(!is_of_rdma(b"add@/devices/SUBSYSTEM=infiniband\0SUBSYSTEM=net\0"));
     }
 
     #[test]
-    fn nothing_is_waited_for() {
+    fn take_does_not_wait() {
         let mut plugs = Plugs::new().unwrap();
-        // Whatever the machine does meanwhile is no error.
+        // Other events of the host are not errors.
         plugs.take().unwrap();
     }
 }

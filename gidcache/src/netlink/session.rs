@@ -1,8 +1,11 @@
-//! What to ask the kernel and when, and what its answers and events mean. No I/O.
+//! Requests to the kernel, and interpretation of its responses and events, without I/O.
 //!
-//! Subscribed to events, first the interfaces and then the addresses are listed over the same socket. Its order is the order of what
-//! happened: an event between two parts of a list is newer than what was listed before and older than what comes after. When
-//! events were lost, or the list changed under the kernel's hands, it is listed again; after repeated losses only after a pause.
+//! After subscribing to events, the session lists first the interfaces and then the addresses over the same
+//! socket. The messages on the socket are in chronological order. An event between two parts of a list is
+//! newer than the earlier part and older than the later one.
+//!
+//! If events were lost, or the list changed while the kernel sent it, the session lists again. After repeated
+//! losses it waits first.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -12,31 +15,31 @@ use netlink_packet_core::{NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkBuf
 use super::message::{IFADDRMSG, IFINFOMSG, Meaning, Messages, RTM_GETADDR, RTM_GETLINK};
 use crate::rules::{Event, Rules};
 
-/// Pause before the second of successive scans; doubles up to [`LONGEST_PAUSE`].
+/// Pause before the second of consecutive scans. It doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// The kernel answers at once, so that an answer that does not come is lost.
+/// The kernel responds immediately, so a missing response was lost.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Quiet for this long, the next loss is the first again.
+/// After this time without losses, the next loss counts as the first.
 const CALM: Duration = Duration::from_secs(10);
 
-/// What the rules are to be told.
+/// Notification for the rules.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Notice {
-    /// A list begins.
+    /// A list starts.
     ScanBegins,
-    /// A line of the list.
+    /// An item of the list.
     Scanned(Event),
     /// The list is complete.
     ScanEnds,
-    /// The list will not be completed.
+    /// The list was aborted.
     ScanAborted,
-    /// Something happened.
+    /// An event.
     Event(Event),
 }
 
 impl Notice {
-    /// Tells the rules.
+    /// Applies the notice to the rules.
     pub fn tell(&self, rules: &mut Rules) {
         match self {
             Self::ScanBegins => rules.begin_scan(),
@@ -48,34 +51,34 @@ impl Notice {
     }
 }
 
-/// What was seen.
+/// Event counters.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counters {
-    /// Messages.
+    /// Number of messages.
     pub messages: u64,
-    /// Messages that make no sense.
+    /// Number of malformed messages.
     pub malformed: u64,
-    /// Times that messages were lost.
+    /// Number of times that messages were lost.
     pub overruns: u64,
-    /// Lists completed.
+    /// Number of completed lists.
     pub scans: u64,
-    /// Lists begun and given up.
+    /// Number of aborted lists.
     pub aborted_scans: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Nothing is being asked.
+    /// No list is in progress.
     Following,
-    /// A list is to be asked for, not before then.
+    /// A list is due at this time.
     Waiting(Instant),
-    /// The interfaces are being listed.
+    /// Listing the interfaces.
     Interfaces { sequence: u32, deadline: Instant },
-    /// The addresses are being listed.
+    /// Listing the addresses.
     Addresses { sequence: u32, deadline: Instant },
 }
 
-/// See the module.
+/// An rtnetlink session: see the module.
 #[derive(Debug)]
 pub struct Session {
     state: State,
@@ -89,7 +92,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session whose first list is due at once. The socket must be subscribed already; `port` is its own address.
+    /// Creates a session whose first list is due immediately. The socket must already be subscribed; `port`
+    /// is its own address.
     #[must_use]
     pub const fn new(now: Instant, port: u32) -> Self {
         Self {
@@ -104,7 +108,7 @@ impl Session {
         }
     }
 
-    /// A datagram from the kernel.
+    /// Handles a datagram from the kernel.
     pub fn handle_datagram(&mut self, now: Instant, datagram: &[u8]) {
         for message in Messages::new(datagram) {
             self.counters.messages += 1;
@@ -112,7 +116,7 @@ impl Session {
                 State::Interfaces { sequence, .. } | State::Addresses { sequence, .. } => Some(sequence),
                 State::Following | State::Waiting(_) => None,
             };
-            // Events that another process caused bear its numbers.
+            // Events that another process caused carry its numbers.
             let ours = message.port == self.port;
             let answer = ours && listing == Some(message.sequence);
             if answer && message.flags & NLM_F_DUMP_INTR != 0 {
@@ -122,13 +126,13 @@ impl Session {
             match message.meaning {
                 None => {
                     self.counters.malformed += 1;
-                    // What an event meant to say shows in a list.
+                    // The list will contain what the malformed event meant.
                     if !answer && self.state == State::Following {
                         self.scan_again(now);
                     }
                 }
                 Some(Meaning::Event(event)) if answer => self.notices.push_back(Notice::Scanned(event)),
-                // Of a list that was given up.
+                // Part of an aborted list.
                 Some(Meaning::Event(_)) if ours => {}
                 Some(Meaning::Event(event)) => self.notices.push_back(Notice::Event(event)),
                 Some(Meaning::Done) if answer => self.handle_done(now),
@@ -139,13 +143,13 @@ impl Session {
         }
     }
 
-    /// Messages were lost (ENOBUFS, or a datagram longer than the buffer).
+    /// Handles lost messages (ENOBUFS, or a datagram longer than the buffer).
     pub fn handle_overrun(&mut self, now: Instant) {
         self.counters.overruns += 1;
         self.scan_again(now);
     }
 
-    /// Time has passed.
+    /// Handles the passage of time.
     pub fn handle_timeout(&mut self, now: Instant) {
         match self.state {
             State::Waiting(due) if due <= now => {
@@ -160,7 +164,7 @@ impl Session {
         }
     }
 
-    /// When [`Session::handle_timeout`] is to be called.
+    /// Returns the time at which [`Session::handle_timeout`] must be called.
     #[must_use]
     pub const fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
@@ -170,23 +174,23 @@ impl Session {
         }
     }
 
-    /// A request to the kernel.
+    /// Returns a request to send to the kernel.
     pub fn poll_transmit(&mut self) -> Option<Vec<u8>> {
         self.transmit.take()
     }
 
-    /// The next for the rules. To be called until there is none after each datagram.
+    /// Returns the next notice for the rules. Call it after each datagram until there is none.
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.notices.pop_front()
     }
 
-    /// True when nothing is being listed and nothing was lost since the last list.
+    /// True when no list is in progress and nothing was lost since the last one.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.state == State::Following
     }
 
-    /// What was seen.
+    /// Returns the event counters.
     #[must_use]
     pub const fn counters(&self) -> Counters {
         self.counters

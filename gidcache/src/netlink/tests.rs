@@ -22,7 +22,7 @@ fn index(number: u32) -> IfIndex {
     IfIndex::new(number).unwrap()
 }
 
-/// A message as another implementation writes it.
+/// Encodes a message with another implementation.
 fn bytes(
     sequence: u32,
     port: u32,
@@ -78,7 +78,7 @@ fn address(number: u32, prefix: u8, attributes: Vec<AddressAttribute>) -> Addres
 fn one(bytes: &[u8]) -> Meaning {
     let messages: Vec<_> = Messages::new(bytes).collect();
     assert_eq!(messages.len(), 1);
-    messages.into_iter().next().unwrap().meaning.expect("a message that makes sense")
+    messages.into_iter().next().unwrap().meaning.expect("a valid message")
 }
 
 fn new_link(message: LinkMessage) -> Meaning {
@@ -111,7 +111,7 @@ fn vlans_bonds_slaves_and_veths() {
     };
     assert_eq!(new_link(vlan.clone()), Meaning::Event(Event::Interface(meant.clone())));
 
-    // Its lower interface is in another namespace: the number means nothing here.
+    // Its lower interface is in another namespace, where the number has a different meaning.
     let mut elsewhere = vlan;
     elsewhere.attributes.push(LinkAttribute::LinkNetNsId(1));
     let meant = Interface { lower: None, ..meant };
@@ -166,7 +166,7 @@ fn addresses() {
         |local, prefix, peer| Meaning::Event(Event::AddressGone(index(3), Address { local, prefix, peer }));
     let flags = |flags| address(3, 64, vec![AddressAttribute::Address(v6), AddressAttribute::Flags(flags)]);
 
-    // With a peer, our address is the local one.
+    // With a peer, the local address is this host's.
     let message = address(3, 32, vec![AddressAttribute::Address(peer), AddressAttribute::Local(v4)]);
     assert_eq!(new(message.clone()), there(v4, 32, peer));
     assert_eq!(one(&bytes(0, 0, 0, RouteNetlinkMessage::DelAddress(message))), gone(v4, 32, peer));
@@ -183,12 +183,12 @@ fn malformed_messages() {
         let mut cut = good[..length].to_vec();
         assert!(Messages::new(&cut).all(|message| message.meaning.is_none()), "cut at {length}");
         if length >= 16 {
-            // The header is honest about the cut; the attributes are not whole, or the name is missing.
+            // The header has the correct length, but the attributes are incomplete or the name is missing.
             cut[..4].copy_from_slice(&(length as u32).to_ne_bytes());
             let _ = one_or_none(&cut);
         }
     }
-    // A MAC address of five bytes, an interface without a number, a message longer than the datagram.
+    // A MAC address of five bytes, an interface without a number, and a message longer than the datagram.
     let mut message = link(3, "eth0", vec![]);
     message.attributes.push(LinkAttribute::Address(vec![1; 5]));
     assert_eq!(one_or_none(&bytes(0, 0, 0, RouteNetlinkMessage::NewLink(message))), None);
@@ -219,8 +219,8 @@ impl Kernel {
         Self { now, session: Session::new(now, PORT) }
     }
 
-    /// Lets time pass until the session asks something; the type and the number of what it asks.
-    fn asked(&mut self) -> (u16, u32) {
+    /// Advances time until the session sends a request. Returns the type and the number of the request.
+    fn next_request(&mut self) -> (u16, u32) {
         let request = self.session.poll_transmit().unwrap_or_else(|| {
             self.now = self.now.max(self.session.poll_timeout().unwrap());
             self.session.handle_timeout(self.now);
@@ -260,13 +260,13 @@ fn eth(number: u32) -> RouteNetlinkMessage {
 #[test]
 fn lists_interfaces_then_addresses_and_follows() {
     let mut kernel = Kernel::new();
-    let (message_type, links) = kernel.asked();
+    let (message_type, links) = kernel.next_request();
     assert_eq!(message_type, 18);
     kernel.say(links, PORT, NLM_F_MULTIPART, eth(1));
-    // Another process has the same number by chance.
+    // Another process uses the same number by coincidence.
     kernel.say(links, 5, 0, eth(2));
     kernel.done(links);
-    let (message_type, addresses) = kernel.asked();
+    let (message_type, addresses) = kernel.next_request();
     assert_eq!(message_type, 22);
     assert!(!kernel.session.is_settled());
     kernel.done(addresses);
@@ -286,9 +286,9 @@ fn lists_again_after_a_loss_with_growing_pauses() {
     let mut kernel = Kernel::new();
     let mut pauses = Vec::new();
     for _ in 0..12 {
-        let (_, links) = kernel.asked();
+        let (_, links) = kernel.next_request();
         kernel.done(links);
-        let (_, addresses) = kernel.asked();
+        let (_, addresses) = kernel.next_request();
         kernel.done(addresses);
         assert!(kernel.session.is_settled());
         kernel.session.handle_overrun(kernel.now);
@@ -298,10 +298,10 @@ fn lists_again_after_a_loss_with_growing_pauses() {
     assert_eq!(pauses[1], Duration::from_millis(40));
     assert_eq!(*pauses.last().unwrap(), Duration::from_secs(5));
     assert_eq!(kernel.session.counters().scans, 12);
-    // Once it is calm, the next loss is healed at once.
-    let (_, links) = kernel.asked();
+    // After a calm period, the next loss is repaired immediately.
+    let (_, links) = kernel.next_request();
     kernel.done(links);
-    let (_, addresses) = kernel.asked();
+    let (_, addresses) = kernel.next_request();
     kernel.done(addresses);
     kernel.now += Duration::from_secs(60);
     kernel.session.handle_overrun(kernel.now);
@@ -311,20 +311,20 @@ fn lists_again_after_a_loss_with_growing_pauses() {
 #[test]
 fn gives_up_a_list_that_is_interrupted_or_does_not_come() {
     let mut kernel = Kernel::new();
-    let (_, links) = kernel.asked();
+    let (_, links) = kernel.next_request();
     kernel.say(links, PORT, NLM_F_MULTIPART | NLM_F_DUMP_INTR, eth(1));
     assert_eq!(kernel.notices(), [Notice::ScanBegins, Notice::ScanAborted]);
-    let (_, again) = kernel.asked();
+    let (_, again) = kernel.next_request();
     assert_ne!(links, again);
-    // What is left of the first list does not count.
+    // The rest of the first list does not count.
     kernel.say(links, PORT, NLM_F_MULTIPART, eth(1));
     kernel.done(links);
     assert_eq!(kernel.notices(), [Notice::ScanBegins]);
-    // No answer: asked again when the answer is overdue, after the pause.
+    // Without a response, the request is repeated when the response is overdue, after the pause.
     kernel.now = kernel.session.poll_timeout().unwrap();
     kernel.session.handle_timeout(kernel.now);
     assert_eq!(kernel.notices(), [Notice::ScanAborted]);
-    let (message_type, _) = kernel.asked();
+    let (message_type, _) = kernel.next_request();
     assert_eq!(message_type, 18);
     assert_eq!(kernel.session.counters().aborted_scans, 2);
 }
@@ -332,10 +332,10 @@ fn gives_up_a_list_that_is_interrupted_or_does_not_come() {
 #[test]
 fn a_malformed_event_is_healed_by_a_list_but_a_malformed_line_is_not() {
     let mut kernel = Kernel::new();
-    let (_, links) = kernel.asked();
+    let (_, links) = kernel.next_request();
     kernel.say(links, PORT, NLM_F_MULTIPART, RouteNetlinkMessage::NewLink(link(1, "", vec![])));
     kernel.done(links);
-    let (_, addresses) = kernel.asked();
+    let (_, addresses) = kernel.next_request();
     kernel.done(addresses);
     assert!(kernel.session.is_settled());
     kernel.say(0, 0, 0, RouteNetlinkMessage::NewLink(link(1, "", vec![])));

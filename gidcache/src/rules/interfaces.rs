@@ -1,4 +1,4 @@
-//! Interfaces, their addresses, and who lies on whom.
+//! Interfaces, their addresses, and their stacking.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,23 +7,24 @@ use ib_wire::Gid;
 
 use crate::entry::{IfIndex, VlanId, ipv4_of_gid};
 
-/// What an interface is made of.
+/// Kind of an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A VLAN of its lower interface.
     Vlan(VlanId),
     /// A bond.
     Bond(Bond),
-    /// Anything else, by itself or on others: device, veth, bridge, macvlan.
+    /// Any other kind: device, veth, bridge, macvlan.
     Other,
 }
 
-/// Which of its slaves a bond sends by.
+/// Transmitting slaves of a bond.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bond {
     /// Modes that use all slaves: balance-rr, balance-xor, broadcast, 802.3ad.
     AllSlaves,
-    /// Modes with one active slave: active-backup, balance-tlb, balance-alb. `None` while no slave is fit; then they are all alike.
+    /// Modes with one active slave: active-backup, balance-tlb, balance-alb. `None` while no slave is usable;
+    /// all slaves are then equal.
     Active(Option<IfIndex>),
 }
 
@@ -34,57 +35,57 @@ pub struct Interface {
     pub index: IfIndex,
     /// Its name.
     pub name: String,
-    /// Its MAC address; `None` if it is no Ethernet interface (ARPHRD_ETHER): those have no GIDs.
+    /// MAC address; `None` for a non-Ethernet interface (not ARPHRD_ETHER), which has no GIDs.
     pub mac: Option<[u8; 6]>,
-    /// What it is.
+    /// Kind.
     pub kind: Kind,
-    /// The bond, bridge or the like that it is a part of.
+    /// The bond, bridge or similar interface to which it belongs.
     pub master: Option<IfIndex>,
-    /// The interface that it lies on, as a VLAN or macvlan does.
+    /// The interface below it, for example of a VLAN or macvlan.
     pub lower: Option<IfIndex>,
 }
 
-/// An address of an interface. The same address may be there with several prefixes.
+/// An address of an interface. It may exist with several prefixes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Address {
-    /// Our address.
+    /// Local address.
     pub local: IpAddr,
-    /// Bits of the network part.
+    /// Prefix length.
     pub prefix: u8,
-    /// The other end's address on a point-to-point link, else `local`.
+    /// Remote address of a point-to-point link; otherwise equal to `local`.
     pub peer: IpAddr,
 }
 
-/// What happened.
+/// A change of interfaces or addresses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// An interface is new, or not as it was.
+    /// An interface was added or changed.
     Interface(Interface),
-    /// An interface is gone, with its addresses.
+    /// An interface was removed, with its addresses.
     InterfaceGone(IfIndex),
-    /// An address may be used.
+    /// An address is usable.
     Address(IfIndex, Address),
-    /// An address is gone, or may not be used (any more, or yet).
+    /// An address was removed, or is not usable (any more, or yet).
     AddressGone(IfIndex, Address),
 }
 
-/// Most interfaces that are kept.
+/// Maximum number of tracked interfaces.
 pub const MAX_INTERFACES: usize = 1 << 16;
-/// Most addresses that are kept, over all interfaces.
+/// Maximum number of tracked addresses, over all interfaces.
 pub const MAX_ADDRESSES: usize = 1 << 18;
 
-/// What is known of a network namespace.
+/// State of a network namespace.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Interfaces {
     interfaces: BTreeMap<IfIndex, Interface>,
     names: BTreeMap<String, IfIndex>,
     addresses: BTreeMap<IfIndex, BTreeSet<Address>>,
     address_count: usize,
-    /// The interfaces that lie on each one.
+    /// Interfaces directly above each interface.
     uppers: BTreeMap<IfIndex, BTreeSet<IfIndex>>,
 }
 
-/// There is no room for more.
+/// The limit on interfaces or addresses is reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct NoRoom;
 
@@ -101,7 +102,7 @@ impl Interfaces {
         self.addresses.get(&index).into_iter().flatten()
     }
 
-    /// True if the interface holds an address that this GID stands for.
+    /// True if the interface has an address with this GID.
     pub(super) fn holds(&self, index: IfIndex, gid: Gid) -> bool {
         let Some(addresses) = self.addresses.get(&index) else { return false };
         let any = |local: IpAddr| {
@@ -136,7 +137,7 @@ impl Interfaces {
         }
     }
 
-    /// True if the address is new.
+    /// Adds an address. Returns true if it is new.
     pub(super) fn put_address(&mut self, index: IfIndex, address: Address) -> Result<bool, NoRoom> {
         let full = self.address_count >= MAX_ADDRESSES;
         if full && !self.addresses.get(&index).is_some_and(|of_it| of_it.contains(&address)) {
@@ -147,7 +148,7 @@ impl Interfaces {
         Ok(new)
     }
 
-    /// True if the address was there.
+    /// Removes an address. Returns true if it existed.
     pub(super) fn remove_address(&mut self, index: IfIndex, address: &Address) -> bool {
         let Some(of_it) = self.addresses.get_mut(&index) else { return false };
         let was_there = of_it.remove(address);
@@ -158,8 +159,11 @@ impl Interfaces {
         was_there
     }
 
-    /// The interface and all that lie on it and send by it, each with the VLAN that its packets carry there. A bond with an active
-    /// slave counts if that is the interface itself: a VLAN of it as active slave does not, as in the kernel.
+    /// Returns the interface and all interfaces above it that transmit through it, with the VLAN of their
+    /// packets.
+    ///
+    /// A bond with an active slave is included if the slave is the interface itself. As in the kernel, a VLAN
+    /// of it as active slave does not count.
     pub(super) fn stack(&self, base: IfIndex) -> BTreeMap<IfIndex, Option<VlanId>> {
         let mut stack = BTreeMap::new();
         let Some(interface) = self.get(base) else { return stack };
@@ -200,7 +204,7 @@ impl Interfaces {
     }
 }
 
-/// Lower and upper interface of what an interface says of itself.
+/// Returns pairs of lower and upper interface from an interface's attributes.
 fn edges(interface: &Interface) -> impl Iterator<Item = (IfIndex, IfIndex)> + use<> {
     let index = interface.index;
     let own = interface.lower.map(|lower| (lower, index));

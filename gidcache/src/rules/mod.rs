@@ -1,18 +1,22 @@
-//! Which GIDs a RoCE port shall have, from what happens to interfaces and addresses: a state machine without I/O.
+//! Derives the required GIDs of RoCE ports from interface and address events: a state machine without I/O.
 //!
-//! * Every address of the port's interface makes an entry for each type the port speaks, and so does every address of the
-//!   interfaces that lie on it: VLANs (whose id the entry has), macvlans, the bridge or bond it is part of, and what lies on
-//!   those. Whether an interface is up does not matter: its addresses count as long as they are there.
-//! * Of a bond with an active slave, only that slave's port has the entries; while no slave is fit, and in modes that use all
-//!   slaves, all of them have.
-//! * The link-local GID of the interface's MAC address is the port's own, in the reserved slots, even while the interface is down.
-//!   Of a slave that is the bond's; of a slave that is not active, none.
-//! * An address counts from when the kernel tells of it: also while it is looked for duplicates, as in the kernel's own tables.
-//! * One entry for each address, type and interface. An address whose GID is the port's own takes no other slot.
+//! * Every address of the port's interface requires an entry for each type of the port. The same applies to
+//!   the interfaces above it: VLANs (with their ID in the entry), macvlans, its bridge or bond, and the
+//!   interfaces above these. Whether an interface is up does not matter: its addresses count while they
+//!   exist.
+//! * For a bond with an active slave, only that slave's port has the entries. While no slave is usable, and
+//!   in modes that use all slaves, all slaves' ports have them.
+//! * The link-local GID of the interface's MAC address is the port's own GID, in the reserved slots, even
+//!   while the interface is down. A slave uses the bond's; a slave that is not active has none.
+//! * An address counts as soon as the kernel reports it, also during duplicate address detection, as in the
+//!   kernel's own tables.
+//! * There is one entry for each address, type and interface. An address whose GID is the port's own does not
+//!   take another slot.
 //!
-//! What shall be follows from what is known at the moment, not from how it came about; changes are the difference to what was
-//! handed out by [`Rules::poll_change`]. So a flapping address costs nothing while nobody polls, a new scan
-//! ([`Rules::begin_scan`]) heals whatever was missed, and nothing here grows with the number of events.
+//! The required entries depend only on the current state, not on its history. [`Rules::poll_change`] returns
+//! the differences to the changes returned before. A flapping address therefore costs nothing while nobody
+//! polls. A new scan ([`Rules::begin_scan`]) repairs anything that was missed, and nothing grows with the
+//! number of events.
 
 mod interfaces;
 mod queue;
@@ -28,19 +32,19 @@ pub use self::interfaces::{Address, Bond, Event, Interface, Kind, MAX_ADDRESSES,
 use self::queue::Queue;
 use crate::entry::{Attributes, IfIndex, Key, RoceTypes, VlanId, gid_of_address, link_local_gid};
 
-/// Which interface is a port's.
+/// Selects the interface of a port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Binding {
-    /// The one with this index.
+    /// By index.
     Index(IfIndex),
-    /// Whichever has this name at the time.
+    /// By its current name.
     Name(String),
 }
 
-/// What is to be done to a port's table.
+/// A required change of a port's table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// An entry more.
+    /// Add an entry.
     Add {
         /// The port.
         port: PortNumber,
@@ -49,7 +53,7 @@ pub enum Change {
         /// True if it belongs in a reserved slot.
         default: bool,
     },
-    /// An entry less.
+    /// Delete an entry.
     Delete {
         /// The port.
         port: PortNumber,
@@ -60,7 +64,7 @@ pub enum Change {
     },
 }
 
-/// An entry's attributes beside its key.
+/// Attributes of an entry other than its key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Place {
     vlan: Option<VlanId>,
@@ -71,20 +75,20 @@ struct Place {
 struct Port {
     binding: Binding,
     types: RoceTypes,
-    /// The interfaces whose addresses count, and their VLANs.
+    /// Interfaces whose addresses count, with their VLANs.
     stack: BTreeMap<IfIndex, Option<VlanId>>,
-    /// The port's own GID and the interface it is of.
+    /// The port's own GID and its interface.
     own: Option<(Gid, IfIndex)>,
     wanted: BTreeMap<Key, Place>,
-    /// What was handed out.
-    told: BTreeMap<Key, Place>,
+    /// Entries issued by `poll_change`.
+    issued: BTreeMap<Key, Place>,
     to_delete: BTreeSet<Key>,
     to_add: Queue,
-    /// Changes that could not be made.
+    /// Failed changes.
     failed: BTreeSet<Key>,
 }
 
-/// The rules for the ports of a device.
+/// Rules for the ports of a device.
 #[derive(Default, Debug)]
 pub struct Rules {
     ports: BTreeMap<PortNumber, Port>,
@@ -94,13 +98,14 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// No ports, and nothing known.
+    /// Creates rules without ports and without any state.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A port speaks RoCE over an interface, which need not exist yet. Bound again, the port goes over to the new interface.
+    /// Binds a port to an interface, which need not exist yet. A second call moves the port to another
+    /// interface.
     pub fn bind(&mut self, number: PortNumber, binding: Binding, types: RoceTypes) {
         let mut port = Port {
             binding,
@@ -108,28 +113,28 @@ impl Rules {
             stack: BTreeMap::new(),
             own: None,
             wanted: BTreeMap::new(),
-            told: BTreeMap::new(),
+            issued: BTreeMap::new(),
             to_delete: BTreeSet::new(),
             to_add: Queue::default(),
             failed: BTreeSet::new(),
         };
         if let Some(old) = self.ports.remove(&number) {
-            port.to_delete = old.told.keys().copied().collect();
-            port.told = old.told;
+            port.to_delete = old.issued.keys().copied().collect();
+            port.issued = old.issued;
         }
         port.restack(&self.live);
         self.ports.insert(number, port);
     }
 
-    /// A port's table has this entry already: it is deleted unless it shall be.
+    /// Records an existing entry of a port's table. It is deleted unless it is required.
     pub fn adopt(&mut self, number: PortNumber, attributes: Attributes, default: bool) {
         if let Some(port) = self.ports.get_mut(&number) {
-            port.told.insert(attributes.key, Place { vlan: attributes.vlan, default });
+            port.issued.insert(attributes.key, Place { vlan: attributes.vlan, default });
             port.mark(attributes.key);
         }
     }
 
-    /// Something happened.
+    /// Handles an event.
     pub fn handle_event(&mut self, event: &Event) {
         if let Some(scan) = &mut self.scan
             && apply(scan, event).is_err()
@@ -160,12 +165,13 @@ impl Rules {
         }
     }
 
-    /// A list of all there is begins: what [`Rules::handle_scanned`] gets until [`Rules::end_scan`]. Events in between count for both.
+    /// Starts a list of the complete state. [`Rules::handle_scanned`] receives its items until
+    /// [`Rules::end_scan`]. Events in between apply to both the old and the new state.
     pub fn begin_scan(&mut self) {
         self.scan = Some(Interfaces::default());
     }
 
-    /// A line of the list.
+    /// Handles an item of the list.
     pub fn handle_scanned(&mut self, event: &Event) {
         if let Some(scan) = &mut self.scan
             && apply(scan, event).is_err()
@@ -174,12 +180,12 @@ impl Rules {
         }
     }
 
-    /// The list is complete: what it lacks is gone.
+    /// Completes the list. Anything missing from it no longer exists.
     pub fn end_scan(&mut self) {
         let Some(scan) = self.scan.take() else { return };
         self.live = scan;
         for port in self.ports.values_mut() {
-            // Everything is decided anew: who is in the stack may have other addresses now.
+            // Recompute everything, because interfaces in the stack may have other addresses now.
             port.stack.clear();
             port.restack(&self.live);
             let keys: Vec<Key> = port.wanted.keys().copied().collect();
@@ -189,17 +195,17 @@ impl Rules {
         }
     }
 
-    /// The list will not be completed; all stays as it is.
+    /// Aborts the list without changes.
     pub fn abort_scan(&mut self) {
         self.scan = None;
     }
 
-    /// The next thing to do. All deletions come before all additions, so that there is room and nothing is twice; additions come in
-    /// the order in which they were called for.
+    /// Returns the next change. All deletions come before all additions, to free slots and avoid duplicates.
+    /// Additions are in the order in which they became necessary.
     pub fn poll_change(&mut self) -> Option<Change> {
         for (&number, port) in &mut self.ports {
             if let Some(key) = port.to_delete.pop_first()
-                && let Some(place) = port.told.remove(&key)
+                && let Some(place) = port.issued.remove(&key)
             {
                 if port.wanted.contains_key(&key) {
                     port.to_add.push(key);
@@ -212,7 +218,7 @@ impl Rules {
             if let Some(key) = port.to_add.pop()
                 && let Some(&place) = port.wanted.get(&key)
             {
-                port.told.insert(key, place);
+                port.issued.insert(key, place);
                 let attributes = Attributes { key, vlan: place.vlan };
                 return Some(Change::Add { port: number, attributes, default: place.default });
             }
@@ -220,18 +226,18 @@ impl Rules {
         None
     }
 
-    /// A change that was handed out could not be made. It is handed out again after [`Rules::retry`], if it still makes sense.
+    /// Records that an issued change failed. It is issued again after [`Rules::retry`] if it is still needed.
     pub fn handle_failure(&mut self, change: &Change) {
         match *change {
             Change::Add { port, attributes, .. } => {
                 if let Some(port) = self.ports.get_mut(&port) {
-                    port.told.remove(&attributes.key);
+                    port.issued.remove(&attributes.key);
                     port.failed.insert(attributes.key);
                 }
             }
             Change::Delete { port, attributes: Attributes { key, vlan }, default } => {
                 if let Some(port) = self.ports.get_mut(&port) {
-                    port.told.insert(key, Place { vlan, default });
+                    port.issued.insert(key, Place { vlan, default });
                     port.to_add.remove(&key);
                     port.failed.insert(key);
                 }
@@ -239,7 +245,7 @@ impl Rules {
         }
     }
 
-    /// What failed is to be tried again.
+    /// Schedules failed changes again.
     pub fn retry(&mut self) {
         for port in self.ports.values_mut() {
             for key in std::mem::take(&mut port.failed) {
@@ -248,20 +254,20 @@ impl Rules {
         }
     }
 
-    /// Changes that failed and were not tried again.
+    /// Number of failed changes that are not scheduled again.
     #[must_use]
     pub fn failed(&self) -> usize {
         self.ports.values().map(|port| port.failed.len()).sum()
     }
 
-    /// The entries that a port shall have, and whether each belongs in a reserved slot.
+    /// Returns the required entries of a port, with true for those in a reserved slot.
     pub fn wanted(&self, port: PortNumber) -> impl Iterator<Item = (Attributes, bool)> + '_ {
         self.ports.get(&port).into_iter().flat_map(|port| {
             port.wanted.iter().map(|(&key, place)| (Attributes { key, vlan: place.vlan }, place.default))
         })
     }
 
-    /// Events that named more interfaces or addresses than there is room for.
+    /// Number of events rejected because of the limits on interfaces and addresses.
     #[must_use]
     pub const fn refused(&self) -> u64 {
         self.refused
@@ -319,7 +325,7 @@ impl Port {
             })
     }
 
-    /// Finds the stack and the own GID anew, and decides on the entries that this may change.
+    /// Recomputes the stack and the own GID, and the entries that this may affect.
     fn restack(&mut self, live: &Interfaces) {
         let base = self.base(live);
         let stack = base.map(|base| live.stack(base)).unwrap_or_default();
@@ -351,7 +357,7 @@ impl Port {
         }
     }
 
-    /// Decides whether an entry shall be.
+    /// Decides whether an entry is required.
     fn decide(&mut self, live: &Interfaces, key: Key) {
         let place = key.ifindex.and_then(|index| {
             let vlan = self.stack.get(&index).copied();
@@ -372,14 +378,14 @@ impl Port {
         self.mark(key);
     }
 
-    /// Compares what shall be with what was handed out.
+    /// Compares a required entry with the issued one.
     fn mark(&mut self, key: Key) {
         self.to_delete.remove(&key);
-        if !self.wanted.contains_key(&key) || self.told.contains_key(&key) {
+        if !self.wanted.contains_key(&key) || self.issued.contains_key(&key) {
             self.to_add.remove(&key);
         }
-        match (self.told.get(&key), self.wanted.get(&key)) {
-            (Some(told), Some(wanted)) if told == wanted => {}
+        match (self.issued.get(&key), self.wanted.get(&key)) {
+            (Some(issued), Some(wanted)) if issued == wanted => {}
             (Some(_), _) => drop(self.to_delete.insert(key)),
             (None, Some(_)) => self.to_add.push(key),
             (None, None) => {}
@@ -387,7 +393,8 @@ impl Port {
     }
 }
 
-/// The GID of a port's own address: of its interface, or of the bond whose active slave that is.
+/// Returns the GID of a port's own address: that of its interface, or of the bond whose active slave the
+/// interface is.
 fn own_gid(
     live: &Interfaces,
     base: IfIndex,
@@ -398,7 +405,7 @@ fn own_gid(
         .master
         .filter(|master| live.get(*master).is_some_and(|master| matches!(master.kind, Kind::Bond(_))));
     let of = match bond {
-        // An inactive slave's stack ends below the bond.
+        // The stack of an inactive slave ends below the bond.
         Some(bond) => stack.contains_key(&bond).then_some(bond)?,
         None => base,
     };

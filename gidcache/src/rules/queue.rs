@@ -1,10 +1,10 @@
-//! Entries that are to be added, in the order in which that was decided: whoever is added first gets the lower index.
+//! Queue of entries to add. The first one added gets the lowest index.
 
 use std::collections::BTreeMap;
 
 use crate::entry::Key;
 
-/// Each key once, first come, first served.
+/// A FIFO queue that contains each key once.
 #[derive(Default, Debug)]
 pub(super) struct Queue {
     turns: BTreeMap<Key, u64>,
@@ -13,7 +13,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Puts a key at the end, unless it is waiting already.
+    /// Appends a key, unless it is already in the queue.
     pub(super) fn push(&mut self, key: Key) {
         if !self.turns.contains_key(&key) {
             self.turns.insert(key, self.next);
@@ -22,14 +22,14 @@ impl Queue {
         }
     }
 
-    /// The first.
+    /// Removes and returns the first key.
     pub(super) fn pop(&mut self) -> Option<Key> {
         let (_, key) = self.keys.pop_first()?;
         self.turns.remove(&key);
         Some(key)
     }
 
-    /// Takes a key out.
+    /// Removes a key.
     pub(super) fn remove(&mut self, key: &Key) {
         if let Some(turn) = self.turns.remove(key) {
             self.keys.remove(&turn);

@@ -1,4 +1,5 @@
-//! What an earlier maintainer left in shared memory: it stays, index for index, until somebody changes it.
+//! Takes over the entries that an earlier maintainer left in shared memory. They keep their indices until
+//! they are changed.
 
 use ib_wire::Gid;
 
@@ -8,11 +9,12 @@ use crate::layout::Geometry;
 use crate::lookup::Reader;
 use crate::sync::AtomicU64;
 
-/// The valid entries of the last whole publication in memory; none if the memory holds no table of these ports.
+/// Returns the valid entries of the last complete publication, or none if the memory has no table of these
+/// ports.
 pub(super) fn left_in<M: AsRef<[AtomicU64]>>(memory: &M, geometry: &Geometry) -> Vec<Entry> {
     let mut entries = Vec::new();
     let Ok(reader) = Reader::attach(memory) else { return entries };
-    // What cannot be read as a whole is no table, and nobody writes it any more.
+    // If it cannot be read consistently it is not a table, since nobody writes it any more.
     if !reader.ports().eq(geometry.ports()) || reader.entries(&mut entries).is_err() {
         entries.clear();
     }
@@ -20,8 +22,8 @@ pub(super) fn left_in<M: AsRef<[AtomicU64]>>(memory: &M, geometry: &Geometry) ->
 }
 
 impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
-    /// Takes over what was left, as far as it could be ours: the memory may hold anything. A device is told of each entry, since it is
-    /// another process's now and knows none.
+    /// Takes over entries if they are valid for these ports, since the memory may contain anything. The
+    /// device is notified of each entry, because it now belongs to another process and knows none.
     pub(super) fn adopt(&mut self, left: &[Entry]) {
         let Self { ports, publication, provider } = self;
         let publication = publication.get_mut();

@@ -1,11 +1,12 @@
-//! Holds: who uses an entry by its index, as a queue pair does, keeps the index from going over to another GID.
+//! Holds on entries: a user of an entry's index, such as a queue pair, prevents the reuse of the index for
+//! another GID.
 //!
-//! An entry that is deleted while it is held is gone for all readers, but its slot stays taken and the device keeps the GID until
-//! the last hold is dropped; the next change, or [`DeviceTable::reclaim`], then frees it. As in the kernel, a port's own GID that is
-//! held keeps its successor out of the reserved slot.
+//! Readers no longer see a deleted entry that is held, but its slot stays in use and the device keeps the
+//! GID. After the last hold is dropped, the next change or [`DeviceTable::reclaim`] frees the slot. As in the
+//! kernel, a held own GID of a port keeps its successor out of the reserved slot.
 //!
-//! Holds are for users within the maintainer's process, whom the maintainer can trust to let go. Readers elsewhere ask
-//! [`Reader::has`](crate::Reader::has) whether what they use is still there.
+//! Holds are for users within the maintainer's process, which are trusted to drop them. Other readers call
+//! [`Reader::has`](crate::Reader::has) to check that their entry still exists.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -16,28 +17,28 @@ use super::{DeviceTable, PortTable, TableError, Writer};
 use crate::entry::Entry;
 use crate::sync::AtomicU64;
 
-/// Keeps an entry's index, until it and its clones are dropped. Dropping waits for nobody.
+/// Keeps an entry's index in use until it and its clones are dropped. Dropping never waits.
 #[derive(Clone, Debug)]
 pub struct Hold(Arc<Entry>);
 
 impl Hold {
-    /// The entry, as it was when it was taken hold of.
+    /// Returns the entry as it was when the hold was taken.
     #[must_use]
     pub fn entry(&self) -> &Entry {
         &self.0
     }
 }
 
-/// What [`DeviceTable::reclaim`] did.
+/// Result of [`DeviceTable::reclaim`].
 #[derive(Default, Debug)]
 pub struct Reclaimed {
-    /// Slots that are free now.
+    /// Number of freed slots.
     pub freed: usize,
-    /// Why a slot is not, the first.
+    /// The first error that prevented freeing a slot.
     pub refused: Option<TableError>,
 }
 
-/// The holds of a port, and the deleted entries that they keep.
+/// Holds of a port, and the deleted entries that they keep.
 #[derive(Default, Debug)]
 pub(super) struct Holds {
     taken: BTreeMap<u16, Weak<Entry>>,
@@ -49,12 +50,12 @@ impl Holds {
         self.taken.get(&index).is_some_and(|hold| hold.strong_count() > 0)
     }
 
-    /// True if the index belongs to an entry that is deleted and was not let go of.
+    /// True if the index belongs to a deleted entry that is still held.
     pub(super) fn is_pending(&self, index: u16) -> bool {
         self.pending.contains_key(&index)
     }
 
-    /// Keeps a deleted entry if it is held; false if it is not.
+    /// Keeps a deleted entry if it is held. Returns false if it is not.
     pub(super) fn keep(&mut self, entry: &Entry) -> bool {
         let held = self.is_held(entry.index);
         if held {
@@ -65,7 +66,8 @@ impl Holds {
 }
 
 impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
-    /// Takes hold of what a slot holds; `None` if that is nothing. Waits while the device is being told of another entry of the port.
+    /// Takes a hold on the entry in a slot. Returns `None` if the slot is empty. Waits while the device is
+    /// notified of another entry of the port.
     pub fn hold(&self, port: PortNumber, index: u16) -> Result<Option<Hold>, TableError> {
         let table = self.port(port)?;
         table.writable()?;
@@ -80,7 +82,8 @@ impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
         Ok(Some(Hold(hold)))
     }
 
-    /// Frees the slots of deleted entries that nobody holds any more. Where the device refuses, they are tried again next time.
+    /// Frees the slots of deleted entries that are no longer held. If the device fails, the next call tries
+    /// again.
     pub fn reclaim(&self) -> Reclaimed {
         let mut reclaimed = Reclaimed::default();
         for table in &self.ports {
@@ -121,7 +124,7 @@ mod tests {
 
     const PORT: PortNumber = PortNumber(1);
 
-    /// Refuses to forget while it is stubborn.
+    /// A device that can fail to remove entries.
     struct Device(Arc<AtomicBool>);
 
     impl Provider for Device {
@@ -157,8 +160,8 @@ mod tests {
         assert!(!reader.has(hold.entry()).unwrap());
         assert_eq!(reader.slot(PORT, 1).unwrap(), Some(Slot::Invalid));
         assert_eq!(table.delete(PORT, &entry(1).key).unwrap(), None);
-        assert!(table.hold(PORT, 1).unwrap().is_none(), "it is gone for whoever comes now");
-        // The same GID again is another entry.
+        assert!(table.hold(PORT, 1).unwrap().is_none(), "new users no longer see it");
+        // The same GID is now another entry.
         assert_eq!(table.add(PORT, entry(1)).unwrap(), Added::New(2));
         assert!(matches!(table.add(PORT, entry(2)), Err(TableError::Full(PORT))));
         let clone = hold.clone();
@@ -187,7 +190,7 @@ mod tests {
         assert_eq!(table.add(PORT, entry(3)).unwrap(), Added::New(1));
         drop(hold);
         assert_eq!(table.add_default(PORT, entry(2)).unwrap(), Added::New(0));
-        // A hold that is over before the entry changes nothing.
+        // A hold that is dropped before the entry is deleted changes nothing.
         drop(table.hold(PORT, 1).unwrap().unwrap());
         table.delete(PORT, &entry(3).key).unwrap();
         assert_eq!(table.add(PORT, entry(4)).unwrap(), Added::New(1));

@@ -1,4 +1,5 @@
-//! Tables that somebody else keeps: the subnet manager that of an InfiniBand port, the kernel that of its own RoCE device.
+//! Copies of tables that others maintain: the subnet manager for an InfiniBand port, the kernel for its own
+//! RoCE device.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +12,17 @@ use crate::entry::{Attributes, Entry, GidType, Key};
 use crate::sync::AtomicU64;
 
 impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
-    /// Writes the tables of all ports that are not ours to keep as they are there, index for index: what is not among `entries` is empty.
-    /// The device is not told, for it told us. Readers see all old tables or all new ones. Returns what is different now.
+    /// Copies the tables of all mirrored ports, index for index. Slots that are not among `entries` become
+    /// empty.
+    ///
+    /// The device is the source and is not notified. Readers see all old tables or all new ones. Returns the
+    /// differences.
     pub fn mirror(&self, entries: &[Entry]) -> Result<Vec<Difference>, TableError> {
         let tables: Vec<_> = self.ports.iter().filter(|table| table.is_mirrored()).collect();
         self.write_mirrors(&tables, entries)
     }
 
-    /// [`DeviceTable::mirror`] for one port.
+    /// Like [`DeviceTable::mirror`], for one port.
     pub fn mirror_port(&self, port: PortNumber, entries: &[Entry]) -> Result<Vec<Difference>, TableError> {
         let table = self.port(port)?;
         if !table.is_mirrored() {
@@ -27,7 +31,7 @@ impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
         self.write_mirrors(&[table], entries)
     }
 
-    /// Writes the table of an InfiniBand port as the port has it: index for index, [`Gid::ZERO`] for nothing.
+    /// Copies the table of an InfiniBand port, index for index, with [`Gid::ZERO`] for empty slots.
     pub fn set_infiniband(&self, port: PortNumber, gids: &[Gid]) -> Result<(), TableError> {
         let table = self.port(port)?;
         if table.setup.kind != PortKind::InfiniBand {
@@ -66,10 +70,10 @@ impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
             if entry.gid() == Gid::ZERO || entry.gid().is_multicast() {
                 return Err(TableError::NotAGid(entry.gid()));
             }
-            // Of two for one index the last is the newest.
+            // The last one of several entries for an index is the newest.
             wanted.insert((port, entry.index), *entry);
         }
-        // In the order of the ports, so that two of these cannot wait for each other.
+        // Lock in port order, so that concurrent calls cannot deadlock.
         let mut writers: Vec<(&PortTable, MutexGuard<'_, Writer>)> =
             tables.iter().map(|table| (*table, table.writer.lock())).collect();
         let before: Vec<Entry> =
@@ -137,7 +141,7 @@ mod tests {
             entry(IB, 0, 1, GidType::Ib, 0),
             entry(KERNEL, 0, 2, GidType::RoceV1, 7),
             entry(KERNEL, 1, 2, GidType::RoceV2, 7),
-            // The kernel reuses slots in an order of its own, and may have the same key twice for a moment.
+            // The kernel reuses slots in its own order and may briefly have the same key twice.
             entry(KERNEL, 5, 2, GidType::RoceV2, 8),
         ];
         assert_eq!(table.mirror(&first).unwrap(), first.map(Difference::Added));
@@ -185,7 +189,7 @@ mod tests {
             table.mirror(&[bad]).unwrap_err();
         }
         assert_eq!(table.entries(), [good]);
-        // Nor may anybody write into a copy.
+        // A copy cannot be changed directly.
         let key = good.attributes;
         assert!(matches!(table.add(KERNEL, key), Err(TableError::Mirrored(KERNEL))));
         assert!(matches!(table.add_default(KERNEL, key), Err(TableError::Mirrored(KERNEL))));

@@ -1,7 +1,8 @@
-//! The GID tables of a device's ports, and those who write them.
+//! The writer side of a device's GID tables.
 //!
-//! Writers of one port wait for each other, for the device may be slow to take or to drop a GID; writers of different ports do
-//! not, and readers never: while the device is being told, the entry is invalid to them.
+//! Writers of the same port wait for each other, because the device may be slow to add or remove a GID.
+//! Writers of different ports do not, and readers never wait. While the device is being notified, the entry
+//! is invalid for readers.
 
 mod adoption;
 mod hold;
@@ -28,19 +29,19 @@ use crate::sync::AtomicU64;
 /// Memory of a table that only this process reads.
 pub type Memory = Arc<[AtomicU64]>;
 
-/// The device behind the tables of RoCE ports. Both calls may take long and may fail.
+/// The device behind the tables of RoCE ports. Both calls may be slow and may fail.
 pub trait Provider: Send + Sync {
-    /// The device shall use this entry.
+    /// Adds an entry to the device.
     fn add_gid(&self, entry: &Entry) -> Result<(), ProviderError>;
 
-    /// The device shall use this entry no more.
+    /// Removes an entry from the device.
     fn del_gid(&self, entry: &Entry) -> Result<(), ProviderError>;
 }
 
-/// Why the device refused.
+/// The device's error.
 pub type ProviderError = Box<dyn Error + Send + Sync>;
 
-/// A device that needs not be told.
+/// A device that needs no notification.
 #[derive(Clone, Copy, Debug)]
 pub struct NoProvider;
 
@@ -54,14 +55,14 @@ impl Provider for NoProvider {
     }
 }
 
-/// What a port is.
+/// Kind of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PortKind {
-    /// Its subnet manager makes its GIDs.
+    /// The subnet manager assigns its GIDs.
     InfiniBand,
-    /// Its GIDs follow the addresses of interfaces. The first slots are for the port's own.
+    /// Its GIDs follow the addresses of interfaces. The first slots are reserved for the port's own GIDs.
     Roce(RoceTypes),
-    /// Somebody else keeps its table, as the kernel does that of a RoCE device; ours is a copy.
+    /// Others maintain its table, such as the kernel for a RoCE device. This table is a copy.
     Mirror,
 }
 
@@ -72,69 +73,69 @@ pub struct PortSetup {
     pub number: PortNumber,
     /// Slots of its table.
     pub len: u16,
-    /// What it is.
+    /// Kind of the port.
     pub kind: PortKind,
 }
 
-/// Why a table was not changed.
+/// Reason why a table was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
-    /// No such port.
+    /// The port does not exist.
     #[error("the device has no port {}", .0.0)]
     NoPort(PortNumber),
-    /// The port is of the other kind, or does not speak this type.
-    #[error("port {} has no entries of type {gid_type}", port.0)]
+    /// The port is of another kind, or does not use this type.
+    #[error("port {} does not support entries of type {gid_type}", port.0)]
     Type {
         /// The port.
         port: PortNumber,
         /// The type.
         gid_type: GidType,
     },
-    /// The port's table is a copy of one that somebody else keeps.
-    #[error("the GID table of port {} is a copy: whoever keeps the original changes it", .0.0)]
+    /// The port's table is a copy of one that others maintain.
+    #[error("the GID table of port {} is a copy and can only be changed by its maintainer", .0.0)]
     Mirrored(PortNumber),
-    /// The port's table is no copy, or not among those to be written.
-    #[error("the GID table of port {} is no copy", .0.0)]
+    /// The port's table is not a copy, or not one of those to write.
+    #[error("the GID table of port {} is not a copy", .0.0)]
     Managed(PortNumber),
-    /// No slot is free.
+    /// All slots are in use.
     #[error("the GID table of port {} is full", .0.0)]
     Full(PortNumber),
-    /// The reserved slot holds another GID, or the GID is in a slot of the other sort.
-    #[error("the GID or its reserved slot is taken at port {}", .0.0)]
+    /// The reserved slot contains another GID, or the GID is in a slot of the other kind.
+    #[error("the GID or its reserved slot is already in use at port {}", .0.0)]
     Taken(PortNumber),
-    /// The reserved slot is kept by those who hold the port's former GID.
-    #[error("the former own GID of port {} is in use", .0.0)]
+    /// The port's former own GID is still held and occupies the reserved slot.
+    #[error("the former own GID of port {} is still in use", .0.0)]
     Held(PortNumber),
-    /// All-zero and multicast addresses are no GIDs of a port.
-    #[error("{0} is no GID of a port")]
+    /// Zero and multicast addresses cannot be GIDs of a port.
+    #[error("{0} is not a valid GID of a port")]
     NotAGid(Gid),
-    /// More GIDs than slots.
+    /// There are more GIDs than slots.
     #[error("{gids} GIDs do not fit {slots} slots")]
     TooMany {
-        /// GIDs.
+        /// Number of GIDs.
         gids: usize,
-        /// Slots.
+        /// Number of slots.
         slots: u16,
     },
-    /// The device refused; the table is as before.
+    /// The device failed. The table is unchanged.
     #[error("the device did not {what} GID {gid}")]
     Provider {
         /// `add` or `delete`.
         what: &'static str,
         /// The GID.
         gid: Gid,
-        /// Its reason.
+        /// The device's error.
         #[source]
         source: ProviderError,
     },
 }
 
-/// What became of an addition.
+/// Result of an addition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Added {
-    /// A new entry, at this index.
+    /// A new entry at this index.
     New(u16),
-    /// The entry was there already, at this index.
+    /// An existing entry at this index.
     Existing(u16),
 }
 
@@ -155,7 +156,7 @@ impl<M> fmt::Debug for DeviceTable<M> {
 struct PortTable {
     setup: PortSetup,
     first: usize,
-    /// Held while the device is told.
+    /// Locked while the device is notified.
     writer: Mutex<Writer>,
 }
 
@@ -168,7 +169,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// An entry's slot is free.
+    /// Frees the slot of an entry.
     fn release(&mut self, entry: &Entry) {
         if !entry.default {
             self.free.insert(entry.index);
@@ -195,7 +196,7 @@ impl PortTable {
         self.first + usize::from(index)
     }
 
-    /// Copies are written only as a whole.
+    /// Checks that the table is not a copy, which is only written as a whole.
     fn writable(&self) -> Result<(), TableError> {
         match self.setup.kind {
             PortKind::Mirror => Err(TableError::Mirrored(self.setup.number)),
@@ -205,7 +206,7 @@ impl PortTable {
 }
 
 impl DeviceTable<Memory> {
-    /// Empty tables in memory of this process. `seed` spreads the index.
+    /// Creates empty tables in private memory. `seed` randomizes the index.
     pub fn new(
         ports: &[PortSetup],
         provider: impl Provider + 'static,
@@ -217,7 +218,7 @@ impl DeviceTable<Memory> {
     }
 }
 
-/// Words of memory that the tables of these ports take.
+/// Number of words of memory required by the tables of these ports.
 pub fn words_needed(ports: &[PortSetup]) -> Result<usize, LayoutError> {
     geometry(ports).map(|geometry| geometry.words())
 }
@@ -228,9 +229,12 @@ fn geometry(ports: &[PortSetup]) -> Result<Geometry, LayoutError> {
 }
 
 impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
-    /// Tables in the memory given, which may be shared with other processes. It is zeroes, or what an earlier maintainer of the same ports
-    /// left: its entries stay where they are until they are changed, and its readers go on with ours. Until the first
-    /// [`DeviceTable::heartbeat`] these can tell that nobody has looked after the table yet. There must be one maintainer at a time.
+    /// Creates tables in the given memory, which may be shared with other processes. There must be only one
+    /// maintainer at a time.
+    ///
+    /// The memory is zeroed, or contains the table of an earlier maintainer of the same ports. Its entries
+    /// then keep their slots until they are changed, and its readers continue. Until the first
+    /// [`DeviceTable::heartbeat`] readers see that the table is not confirmed.
     pub fn publish_in(
         memory: M,
         ports: &[PortSetup],
@@ -264,7 +268,7 @@ impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
         Ok(this)
     }
 
-    /// A reader.
+    /// Creates a reader.
     pub fn reader(&self) -> Result<Reader<M>, LayoutError>
     where
         M: Clone,
@@ -273,24 +277,25 @@ impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
         Reader::attach(memory)
     }
 
-    /// All valid entries of all ports, of one moment. Waits only for words being written, never for the device.
+    /// Returns all valid entries of all ports as a consistent snapshot. Waits only for memory writes, never
+    /// for the device.
     pub fn entries(&self) -> Vec<Entry> {
         let publication = self.publication.lock();
         (0..publication.geometry().slots()).filter_map(|slot| publication.record(slot).entry()).collect()
     }
 
-    /// The ports.
+    /// Returns the ports.
     pub fn ports(&self) -> impl Iterator<Item = PortSetup> + '_ {
         self.ports.iter().map(|port| port.setup)
     }
 
-    /// Sign of life for readers in other processes: at this time, nanoseconds of CLOCK_MONOTONIC, the table was as it should be. 0 takes
-    /// that back: nobody looks after it.
+    /// Confirms the table to readers in other processes, at this time in nanoseconds of CLOCK_MONOTONIC. 0
+    /// revokes the confirmation.
     pub fn heartbeat(&self, now: u64) {
         self.publication.lock().heartbeat(now);
     }
 
-    /// Adds an entry in the first free slot behind the reserved ones, unless it is there.
+    /// Adds an entry in the first free slot after the reserved ones, unless it exists.
     pub fn add(&self, port: PortNumber, attributes: Attributes) -> Result<Added, TableError> {
         let table = self.port(port)?;
         Self::check(table, &attributes)?;
@@ -298,20 +303,20 @@ impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
         if let Some(&index) = writer.by_key.get(&attributes.key) {
             return Ok(Added::Existing(index));
         }
-        // Where the device refuses, a slot stays taken.
+        // If the device fails, a slot stays in use.
         let _ = self.reclaim_port(table, &mut writer);
         let index = *writer.free.first().ok_or(TableError::Full(port))?;
-        self.tell_add(table, &mut writer, Entry { port, index, attributes, default: false })?;
+        self.device_add(table, &mut writer, Entry { port, index, attributes, default: false })?;
         writer.free.remove(&index);
         Ok(Added::New(index))
     }
 
-    /// Deletes an entry that is not in a reserved slot; returns where it was, `None` if it was not there.
+    /// Deletes an entry that is not in a reserved slot. Returns its index, or `None` if it did not exist.
     pub fn delete(&self, port: PortNumber, key: &Key) -> Result<Option<u16>, TableError> {
         self.delete_if(port, key, false)
     }
 
-    /// Puts a port's own GID into the reserved slot of its type.
+    /// Stores a port's own GID in the reserved slot of its type.
     pub fn add_default(&self, port: PortNumber, attributes: Attributes) -> Result<Added, TableError> {
         let table = self.port(port)?;
         let index = Self::check(table, &attributes)?;
@@ -326,16 +331,17 @@ impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
         if writer.holds.is_pending(index) {
             return Err(TableError::Held(port));
         }
-        self.tell_add(table, &mut writer, Entry { port, index, attributes, default: true })?;
+        self.device_add(table, &mut writer, Entry { port, index, attributes, default: true })?;
         Ok(Added::New(index))
     }
 
-    /// Empties the reserved slot that holds this GID.
+    /// Clears the reserved slot with this GID.
     pub fn delete_default(&self, port: PortNumber, key: &Key) -> Result<Option<u16>, TableError> {
         self.delete_if(port, key, true)
     }
 
-    /// Deletes all entries of an interface, those in reserved slots too. Goes on where the device refuses; the first refusal is returned.
+    /// Deletes all entries of an interface, including those in reserved slots. Continues after errors of the
+    /// device and returns the first one.
     pub fn delete_interface(&self, port: PortNumber, ifindex: IfIndex) -> Result<usize, TableError> {
         let table = self.port(port)?;
         table.writable()?;
@@ -349,7 +355,7 @@ impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
         let mut deleted = 0;
         let mut refused = None;
         for entry in of_it {
-            match self.tell_delete(table, &mut writer, &entry) {
+            match self.device_delete(table, &mut writer, &entry) {
                 Ok(()) => deleted += 1,
                 Err(error) => refused = refused.or(Some(error)),
             }
@@ -361,7 +367,7 @@ impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
         self.ports.iter().find(|table| table.setup.number == port).ok_or(TableError::NoPort(port))
     }
 
-    /// The reserved slot of the entry's type, if the port can have the entry at all.
+    /// Returns the reserved slot of the entry's type, if the port supports the entry.
     fn check(table: &PortTable, attributes: &Attributes) -> Result<u16, TableError> {
         table.writable()?;
         let Key { gid, gid_type, .. } = attributes.key;
@@ -382,11 +388,11 @@ impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
         if entry.default != default {
             return Ok(None);
         }
-        self.tell_delete(table, &mut writer, &entry)?;
+        self.device_delete(table, &mut writer, &entry)?;
         Ok(Some(entry.index))
     }
 
-    fn tell_add(&self, table: &PortTable, writer: &mut Writer, entry: Entry) -> Result<(), TableError> {
+    fn device_add(&self, table: &PortTable, writer: &mut Writer, entry: Entry) -> Result<(), TableError> {
         let slot = table.slot(entry.index);
         self.show(slot, Some((&entry, false)));
         if let Err(source) = self.provider.add_gid(&entry) {
@@ -399,7 +405,7 @@ impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
         Ok(())
     }
 
-    fn tell_delete(&self, table: &PortTable, writer: &mut Writer, entry: &Entry) -> Result<(), TableError> {
+    fn device_delete(&self, table: &PortTable, writer: &mut Writer, entry: &Entry) -> Result<(), TableError> {
         let slot = table.slot(entry.index);
         self.show(slot, Some((entry, false)));
         let held = writer.holds.keep(entry);
@@ -415,7 +421,7 @@ impl<M: AsRef<[AtomicU64]>> DeviceTable<M> {
         Ok(())
     }
 
-    /// The device forgets an entry, and its slot is empty.
+    /// Removes an entry from the device and clears its slot.
     fn forget(&self, table: &PortTable, entry: &Entry) -> Result<(), TableError> {
         let refused = |source| TableError::Provider { what: "delete", gid: entry.gid(), source };
         self.provider.del_gid(entry).map_err(refused)?;

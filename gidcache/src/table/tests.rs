@@ -39,13 +39,13 @@ fn entries_take_the_first_free_slot_behind_the_reserved_ones() {
     assert_eq!(table.add(ROCE, v2("10.0.0.1", 3)).unwrap(), Added::New(2));
     assert_eq!(table.add(ROCE, v2("10.0.0.2", 3)).unwrap(), Added::New(3));
     assert_eq!(table.add(ROCE, v2("10.0.0.1", 3)).unwrap(), Added::Existing(2));
-    // The same address of another interface is another entry.
+    // The same address of another interface is a different entry.
     assert_eq!(table.add(ROCE, v2("10.0.0.1", 4)).unwrap(), Added::New(4));
     assert!(matches!(table.add(ROCE, v2("10.0.0.3", 3)), Err(TableError::Full(ROCE))));
     assert_eq!(table.delete(ROCE, &v2("10.0.0.2", 3).key).unwrap(), Some(3));
     assert_eq!(table.delete(ROCE, &v2("10.0.0.2", 3).key).unwrap(), None);
     assert_eq!(table.add(ROCE, v2("10.0.0.3", 3)).unwrap(), Added::New(3));
-    // The reserved slots are free still.
+    // The reserved slots are still free.
     assert_eq!(table.add_default(ROCE, v2("fe80::1", 3)).unwrap(), Added::New(1));
     assert_eq!(table.entries().len(), 4);
 }
@@ -143,15 +143,15 @@ fn the_best_match_is_found() {
     assert_eq!(reader.slot(PortNumber(3), 0).unwrap(), None);
 }
 
-/// A device that waits for a word before each answer.
+/// A device that waits for permission before each result.
 struct Slow {
-    asked: Sender<(bool, Entry)>,
+    calls: Sender<(bool, Entry)>,
     answer: Mutex<Receiver<bool>>,
 }
 
 impl Slow {
     fn ask(&self, add: bool, entry: &Entry) -> Result<(), ProviderError> {
-        self.asked.send((add, *entry)).unwrap();
+        self.calls.send((add, *entry)).unwrap();
         if self.answer.lock().recv().unwrap() { Ok(()) } else { Err("the device is out of order".into()) }
     }
 }
@@ -168,9 +168,9 @@ impl Provider for Slow {
 
 #[test]
 fn readers_do_not_wait_for_the_device_and_failure_changes_nothing() {
-    let (asked_in, asked) = channel();
+    let (calls_in, calls) = channel();
     let (answer, answer_out) = channel();
-    let slow = Slow { asked: asked_in, answer: Mutex::new(answer_out) };
+    let slow = Slow { calls: calls_in, answer: Mutex::new(answer_out) };
     let table = DeviceTable::new(&setup(8), slow, 7).unwrap();
     let reader = table.reader().unwrap();
     let entry = v2("10.0.0.1", 3);
@@ -179,17 +179,17 @@ fn readers_do_not_wait_for_the_device_and_failure_changes_nothing() {
     thread::scope(|scope| {
         for success in [false, true] {
             let writer = scope.spawn(|| table.add(ROCE, entry));
-            assert!(asked.recv().unwrap().0);
+            assert!(calls.recv().unwrap().0);
             assert_eq!(state(), (Slot::Invalid, false));
-            // Another port's writer need not wait either.
+            // A writer of another port does not wait either.
             table.set_infiniband(IB, &[gid("fe80::1")]).unwrap();
-            // A second writer of this port waits: it may not take the slot that is being filled.
+            // A second writer of this port waits. It must not use the slot that is being filled.
             let second = success.then(|| scope.spawn(|| table.add(ROCE, v2("10.0.0.2", 3))));
             answer.send(success).unwrap();
             let result = writer.join().unwrap();
             assert_eq!(result.is_ok(), success);
             if let Some(second) = second {
-                assert_eq!(asked.recv().unwrap().1.index, 3);
+                assert_eq!(calls.recv().unwrap().1.index, 3);
                 answer.send(true).unwrap();
                 assert_eq!(second.join().unwrap().unwrap(), Added::New(3));
             } else {
@@ -198,7 +198,7 @@ fn readers_do_not_wait_for_the_device_and_failure_changes_nothing() {
         }
         for success in [false, true] {
             let writer = scope.spawn(|| table.delete(ROCE, &entry.key));
-            assert!(!asked.recv().unwrap().0);
+            assert!(!calls.recv().unwrap().0);
             assert_eq!(state(), (Slot::Invalid, false));
             answer.send(success).unwrap();
             assert_eq!(writer.join().unwrap().is_ok(), success);
@@ -218,7 +218,7 @@ fn an_interface_goes_with_all_its_entries() {
     assert_eq!(table.entries().len(), 1);
 }
 
-/// Refuses one GID.
+/// A device that rejects one GID.
 struct Picky(Gid);
 
 impl Provider for Picky {
@@ -265,7 +265,7 @@ fn a_full_table_is_reported_and_filled_when_there_is_room() {
     let applied = manager.apply();
     assert_eq!((applied.added, applied.failures.len()), (6, 2));
     assert!(applied.failures.iter().all(|(_, error)| matches!(error, TableError::Full(ROCE))));
-    // Nothing is tried in vain.
+    // Failed changes are not repeated without reason.
     assert_eq!(manager.apply().failures.len(), 0);
     manager.rules().handle_event(&gone("10.0.0.1"));
     let applied = manager.apply();
@@ -301,12 +301,12 @@ fn a_second_maintainer_goes_on_where_the_first_ended() {
     let query = Query::new(gid("10.0.0.1"));
     assert!(reader.find(&query).unwrap().is_some());
     let second = DeviceTable::publish_in(Arc::clone(&memory), &ports, NoProvider, 8, 200).unwrap();
-    // What the first left stays, and the second has not spoken for it.
+    // The first one's entries stay, and the second has not confirmed them.
     assert_eq!(reader.find(&query).unwrap().map(|entry| entry.index), Some(2));
     assert_eq!(reader.maintainer().silence(9), None);
     second.heartbeat(7);
     assert_eq!(reader.maintainer().silence(9), Some(std::time::Duration::from_nanos(2)));
-    assert_eq!(reader.maintainer().silence(6), None, "no maintainer says that");
+    assert_eq!(reader.maintainer().silence(6), None, "a heartbeat in the future is ignored");
     assert_eq!(second.add(ROCE, v2("10.0.0.1", 3)).unwrap(), Added::Existing(2));
     for number in 1..6 {
         second.add(ROCE, v2(&format!("10.0.1.{number}"), 3)).unwrap();
@@ -324,7 +324,7 @@ fn memory_that_holds_no_table_is_refused() {
     assert!(matches!(Reader::attach(words(100)), Err(LayoutError::NoTable)));
     let table = table(8);
     let good = table.reader().unwrap();
-    // Any one word of the header damaged: refused, or read without harm.
+    // Any damaged word of the header: an error, or reading without harm.
     for at in 0..48 {
         for value in [0, 1, u64::MAX, 1 << 33, 0x01_ffff] {
             let copy: Memory = good
@@ -342,7 +342,7 @@ fn memory_that_holds_no_table_is_refused() {
     }
 }
 
-/// Rules in the middle of a list in which the kernel has an interface with these addresses.
+/// Rules during a list, in which the kernel has an interface with these addresses.
 fn rules_of(addresses: &[&str]) -> Rules {
     let mut rules = Rules::new();
     rules.bind(ROCE, Binding::Name("eth0".into()), RoceTypes::V2);
@@ -378,9 +378,9 @@ fn entries_keep_their_indices_when_the_maintainer_is_another() {
     assert_eq!(first.apply().added, 4);
     drop(first);
     let reader = Reader::attach(Arc::clone(&memory)).unwrap();
-    // The kernel lists them in another order now, and one is not there any more.
+    // The kernel now lists them in another order, and one no longer exists.
     let mut second = Manager::new(publish(2), rules_of(&["10.0.0.9", "10.0.0.3", "10.0.0.1"]));
-    assert!(reader.find(&Query::new(gid("10.0.0.2"))).unwrap().is_some(), "until more is known");
+    assert!(reader.find(&Query::new(gid("10.0.0.2"))).unwrap().is_some(), "until the list is complete");
     second.rules().end_scan();
     let applied = second.apply();
     assert_eq!((applied.added, applied.deleted, applied.failures.len()), (1, 1, 0));
@@ -403,7 +403,8 @@ fn what_is_left_in_memory_is_taken_over_only_as_far_as_it_makes_sense() {
     first.set_infiniband(IB, &[gid("fe80::7")]).unwrap();
     drop(first);
     let whole: Vec<u64> = memory.iter().map(|word| word.load(crate::sync::Ordering::Relaxed)).collect();
-    // Any word damaged in any way: the tables can be taken over, hold what such ports can hold, each once, and work.
+    // Any damaged word: the tables can be taken over, contain only valid entries for such ports, each once,
+    // and work.
     for at in 0..whole.len() {
         for value in
             [0, u64::MAX, whole[at] ^ 1, whole[at] ^ 1 << 16, whole[at] ^ 1 << 33, whole[at] ^ 1 << 41]

@@ -1,4 +1,4 @@
-//! The interfaces of a network namespace, as `ip` changes and shows them, and the table that they call for.
+//! The interfaces of a network namespace, changed and shown by `ip`, and the table that they require.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use serde_json::Value;
 /// Port, GID, interface, VLAN, default.
 pub(crate) type Row = (u8, Gid, u32, Option<u16>, bool);
 
-/// xorshift64: a number below the limit, the same each time the seed is the same.
+/// xorshift64 generator. The same seed yields the same numbers.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -28,12 +28,12 @@ impl Random {
     }
 }
 
-/// Runs `ip`; false if it refuses.
+/// Runs `ip`. Returns false on failure.
 pub(crate) fn ip(arguments: &str) -> bool {
     Command::new("ip").args(arguments.split_whitespace()).output().unwrap().status.success()
 }
 
-/// Runs `ip` once, with many commands; false if it refuses one.
+/// Runs `ip` once with many commands. Returns false if one fails.
 pub(crate) fn ip_batch(commands: &str) -> bool {
     let mut child = Command::new("ip")
         .args(["-force", "-batch", "-"])
@@ -45,12 +45,12 @@ pub(crate) fn ip_batch(commands: &str) -> bool {
     child.wait().unwrap().success()
 }
 
-/// Sets a variable of the kernel's, where there is one.
+/// Sets a kernel variable, if it exists.
 pub(crate) fn sysctl(path: &str, value: &str) {
     let _ = std::fs::write(format!("/proc/sys/net/{path}"), value);
 }
 
-/// IPv6 addresses of interfaces made from now on: ours at once, and made from the MAC address.
+/// Makes IPv6 addresses of new interfaces usable immediately, and derives them from the MAC address.
 pub(crate) fn plain_ipv6() {
     for conf in ["all", "default"] {
         sysctl(&format!("ipv6/conf/{conf}/accept_dad"), "0");
@@ -62,13 +62,13 @@ pub(crate) fn plain_ipv6() {
 pub(crate) struct Links(Vec<Value>);
 
 impl Links {
-    /// As `ip` shows them now.
+    /// Reads the current state from `ip`.
     pub(crate) fn now() -> Self {
         let output = Command::new("ip").args(["-j", "-d", "addr"]).output().unwrap();
         let Value::Array(links) = serde_json::from_slice(&output.stdout).unwrap() else {
             panic!("not a list")
         };
-        // `ip` leaves empty objects behind where it has nothing to say.
+        // `ip` prints empty objects for interfaces without output.
         Self(links.into_iter().filter(|link| link["ifindex"].is_u64()).collect())
     }
 
@@ -80,13 +80,13 @@ impl Links {
         self.get(name).map(index)
     }
 
-    /// The bond that an interface is a slave of.
+    /// Returns the bond of a slave interface.
     pub(crate) fn bond_of(&self, name: &str) -> Option<&Value> {
         let master = self.get(self.get(name)?["master"].as_str()?)?;
         (kind(master) == "bond").then_some(master)
     }
 
-    /// The table that the ports over these interfaces shall have.
+    /// Returns the required table of ports on these interfaces.
     pub(crate) fn reference(&self, ports: &[(PortNumber, &str)]) -> BTreeSet<Row> {
         let by_name: BTreeMap<&str, &Value> =
             self.0.iter().map(|link| (link["ifname"].as_str().unwrap(), link)).collect();
@@ -115,7 +115,7 @@ impl Links {
     }
 }
 
-/// Everything from which the way down leads to the port's interface, and the VLAN on the way.
+/// Returns all interfaces above the port's interface, with the VLAN of the path.
 fn ways<'a>(by_name: &BTreeMap<&'a str, &'a Value>, name: &'a str) -> BTreeMap<&'a str, Option<u16>> {
     let mut ways: BTreeMap<&str, Option<u16>> = BTreeMap::from([(name, None)]);
     loop {

@@ -1,5 +1,5 @@
-//! Where the kernel's table depends on how things came about, and ours does not. Made anew (`rdma link delete`, `rdma link add`),
-//! the kernel's has to be ours in each of these cases.
+//! Cases in which the kernel's table depends on its history and ours does not. After recreating the device
+//! (`rdma link delete`, `rdma link add`), both tables must be equal.
 
 use std::collections::BTreeSet;
 
@@ -8,16 +8,18 @@ use gidcache::ipv4_of_gid;
 use crate::state::{Links, Row, index};
 use crate::sysfs::Device;
 
-/// A device over a bond: at a fail-over the kernel deletes all of the bond's entries and does not add the port's own again.
+/// A device over a bond: on failover the kernel deletes all of the bond's entries and does not add the port's
+/// own again.
 pub(crate) const OWN_LOST: &str = "own GID lost at fail-over";
-/// The address was there before it became the port's own: the kernel then has it twice.
+/// The address existed before it became the port's own; the kernel then has it twice.
 pub(crate) const OWN_TWICE: &str = "own GID twice";
-/// The kernel deletes an address's entry though the address is there still, with another prefix.
+/// The kernel deletes an address's entry although the address still exists with another prefix.
 pub(crate) const TWO_PREFIXES: &str = "address with two prefixes";
-/// When the last fit slave is lost, the kernel's tables stay; made anew, all slaves have the bond's entries.
+/// When the last usable slave is lost, the kernel's tables stay; after recreating the device, all slaves have
+/// the bond's entries.
 pub(crate) const NO_FIT_SLAVE: &str = "no fit slave";
 
-/// Why the tables differ, if it is for one of these reasons.
+/// Returns the reason for a difference between the tables, if it is one of these.
 pub(crate) fn explain(
     what: &str,
     device: &Device,

@@ -1,4 +1,4 @@
-//! Our tables beside the kernel's: each step is settled and compared, entry for entry.
+//! Compares our tables with the kernel's after each step, entry by entry.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,21 +18,21 @@ use crate::sysfs::Device;
 
 /// Slots of soft-RoCE's tables.
 pub(crate) const SLOTS: u16 = 1024;
-/// How many of them are looked at after each step, from the first, if nothing else is asked for.
+/// Default number of slots compared after each step, from the first.
 const LOOKED_AT: u16 = 24;
 
-/// What the comparisons found.
+/// Results of the comparisons.
 #[derive(Default, Debug)]
 pub(crate) struct Found {
     /// Steps compared.
     pub(crate) steps: usize,
-    /// Most entries of a device.
+    /// Maximum number of entries of a device.
     pub(crate) most: usize,
-    /// Changed tables whose entries were the kernel's, index for index.
+    /// Number of changed tables whose entries matched the kernel's by index.
     pub(crate) same_indices: usize,
-    /// Changed tables whose entries were the kernel's in another order.
+    /// Number of changed tables whose entries matched the kernel's in another order.
     pub(crate) other_order: usize,
-    /// Where the kernel's table was not what it makes anew of the same interfaces.
+    /// Cases in which the kernel's table differed from the one of a recreated device.
     pub(crate) kernel_differs: BTreeMap<&'static str, usize>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Host {
     pub(crate) devices: Vec<Device>,
     pub(crate) monitor: Monitor,
     pub(crate) manager: Manager,
-    /// The rows of each port after the step before.
+    /// Rows of each port after the previous step.
     before: BTreeMap<u8, BTreeSet<Row>>,
     pub(crate) looked_at: u16,
     pub(crate) found: Found,
@@ -71,18 +71,19 @@ impl Host {
         assert!(applied.failures.is_empty(), "{:?}", applied.failures);
     }
 
-    /// Waits until our table is what the reference says; then until the kernel's is ours.
+    /// Waits until our table matches the reference, and then until the kernel's matches ours.
     pub(crate) fn settle(&mut self, what: &str) {
         self.found.steps += 1;
         let ports: Vec<_> = self.devices.iter().map(|device| (device.port, device.netdev)).collect();
         let mut deadline = Instant::now() + Duration::from_secs(2);
-        let mut made_anew: Vec<&str> = Vec::new();
+        let mut recreated: Vec<&str> = Vec::new();
         self.turn();
         let mut links = Links::now();
         let mut heard = self.monitor.counters().messages;
         loop {
             self.turn();
-            // Asking `ip` takes longest; until we are told of something or have waited in vain, it would say the same.
+            // Running `ip` takes longest. Its output can change only after an event; run it again without one
+            // only at the deadline.
             let late = Instant::now() > deadline;
             if std::mem::replace(&mut heard, self.monitor.counters().messages) != heard || late {
                 links = Links::now();
@@ -91,7 +92,7 @@ impl Host {
             let wanted = links.reference(&ports);
             let ours: BTreeSet<Row> = self.manager.table().entries().iter().map(row).collect();
             if ours != wanted || !self.monitor.is_settled() {
-                assert!(!late, "after `{what}` ours is  {ours:?}\nand shall be {wanted:?}");
+                assert!(!late, "after `{what}` our table is  {ours:?}\nbut should be {wanted:?}");
                 std::thread::sleep(Duration::from_millis(5));
                 continue;
             }
@@ -128,15 +129,15 @@ impl Host {
                 let theirs =
                     theirs.unwrap_or_else(|| panic!("after `{what}` {} does not settle", device.name));
                 let why = explain(what, &device, &links, &theirs, &mine);
-                let why = why.filter(|_| !made_anew.contains(&device.name)).unwrap_or_else(|| {
+                let why = why.filter(|_| !recreated.contains(&device.name)).unwrap_or_else(|| {
                     panic!(
                         "after `{what}` the kernel's table of {} is\n{theirs:?}\nand ours\n{mine:?}",
                         device.name
                     )
                 });
                 *self.found.kernel_differs.entry(why).or_default() += 1;
-                // Made anew, the kernel's table has to be ours.
-                made_anew.push(device.name);
+                // After recreating the device, both tables must be equal.
+                recreated.push(device.name);
                 device.delete();
                 deadline = Instant::now() + Duration::from_secs(5);
             }
@@ -144,8 +145,11 @@ impl Host {
         }
     }
 
-    /// An entry has the index that the kernel gave it, unless several came at once: then the kernel goes by its own lists. When a MAC
-    /// address changes and when a bond changes over, it deletes and adds again all entries of the interface, where ours stay.
+    /// Checks that an entry has the kernel's index.
+    ///
+    /// If several entries are added at once, the kernel uses the order of its own lists. When a MAC address
+    /// or an active slave changes, the kernel deletes all entries of the interface and adds them again; ours
+    /// stay.
     fn compare_indices(&mut self, what: &str, links: &Links, device: &Device, kernel: &Entries) {
         let mut entries = self.manager.table().entries();
         entries.retain(|entry| entry.port == device.port);
@@ -172,7 +176,7 @@ impl Host {
         self.reorder(device, kernel);
     }
 
-    /// Gives our entries of a device the kernel's indices, so that what comes next can be compared.
+    /// Gives our entries of a device the kernel's indices, so that the next steps can be compared.
     fn reorder(&mut self, device: &Device, kernel: &Entries) {
         let old = self.manager.table().entries();
         let table = empty(&self.devices);
@@ -221,8 +225,10 @@ fn row(entry: &Entry) -> Row {
     (entry.port.0, key.gid, key.ifindex.unwrap().get(), entry.attributes.vlan.map(VlanId::get), entry.default)
 }
 
-/// The kernel's entries; `None` while they change. Without one that is the kernel's own: it gives the bond's GID in the reserved slot to
-/// slaves that are not active, too, which then have a GID that they do not send by.
+/// Returns the kernel's entries, or `None` while they change.
+///
+/// Excludes an entry that only the kernel has: it stores the bond's GID in the reserved slot of slaves that
+/// are not active. These then have a GID that they do not use.
 fn entries(device: &Device, links: &Links, slots: u16) -> Option<Entries> {
     let bond = links.bond_of(device.netdev).filter(|bond| {
         let active = bond["linkinfo"]["info_data"]["active_slave"].as_str();

@@ -1,7 +1,10 @@
-//! Against the kernel: soft-RoCE devices over real interfaces that `ip` drives by random sequences. After each step our table is
-//! what a simple reference makes of `ip -j addr`, and the kernel's table in sysfs is what ours is, entry for entry.
+//! Comparison with the kernel: soft-RoCE devices on real interfaces, which random sequences of `ip` commands
+//! change.
 //!
-//! Only for the laboratory's machine (`scripts/lab gids`): it works in the network namespace where it is started.
+//! After each step our table must match a simple reference computed from `ip -j addr`. The kernel's table in
+//! sysfs must match ours, entry by entry.
+//!
+//! Only for the test VM (`scripts/lab gids`): it changes the network namespace in which it is started.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod difference;
@@ -12,7 +15,7 @@ mod sequence;
 mod state;
 mod sysfs;
 
-/// Set in the laboratory: `seeds=FIRST-LAST steps=N`.
+/// Set in the test VM: `seeds=FIRST-LAST steps=N`.
 const LAB: &str = "GIDCACHE_LAB";
 
 fn lab() -> Option<String> {

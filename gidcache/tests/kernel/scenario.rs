@@ -1,4 +1,5 @@
-//! What random sequences do not come to: storms, lost events, indices and names used again at once, full tables.
+//! Scenarios that random sequences do not reach: storms, lost events, immediate reuse of indices and names,
+//! full tables.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -21,10 +22,10 @@ const DUMMY: Device = Device { name: "rxd", port: PortNumber(1), netdev: "d0" };
 pub(crate) fn run() {
     for (what, scenario) in [
         ("a storm with a small socket buffer", storm as fn()),
-        ("indices and names used again at once", reuse),
+        ("immediate reuse of indices and names", reuse),
         ("a renamed interface", rename),
         ("a full table", full),
-        ("what the kernel forgets and has twice", differences),
+        ("lost and duplicate entries of the kernel", differences),
     ] {
         clean();
         plain_ipv6();
@@ -36,7 +37,7 @@ pub(crate) fn run() {
     clean();
 }
 
-/// Thousands of changes that nobody reads meanwhile, in a socket that keeps few of them.
+/// Thousands of unread changes, with a small socket buffer.
 fn storm() {
     let mut host = Host::new(&[DUMMY]);
     host.monitor = Monitor::with_socket_buffer(Instant::now(), 4096).unwrap();
@@ -63,7 +64,8 @@ fn storm() {
     println!("#       {counters:?}, {} entries", host.found.most);
 }
 
-/// A new interface of the same index and name, other kinds, the same addresses: between two looks of ours.
+/// A new interface with the same index and name, another kind and the same addresses, between two of our
+/// updates.
 fn reuse() {
     let mut host = Host::new(&[DUMMY]);
     host.settle("start");
@@ -71,7 +73,7 @@ fn reuse() {
         let kind = ["dummy", "bridge", "veth peer name d1"][round % 3];
         let mut commands = format!("link del d0\nlink add d0 index 77 type {kind}\nlink set d0 up\n");
         if round % 4 == 1 {
-            // Another interface takes the index, and the name goes to another index.
+            // Another interface takes the index, and the name moves to another index.
             commands += "link del d0\nlink add x0 index 77 type dummy\nlink add d0 index 78 type dummy\n";
             commands += "addr add 10.7.7.7/24 dev x0\n";
         }
@@ -85,7 +87,7 @@ fn reuse() {
     assert!(host.found.most >= 3);
 }
 
-/// The port's interface gets another name: its entries stay as they are.
+/// Renaming the port's interface does not change its entries.
 fn rename() {
     let device = Device { netdev: "d9", ..DUMMY };
     assert!(ip("addr add 10.0.0.1/24 dev d0") && ip("link set d0 down"));
@@ -105,7 +107,7 @@ fn rename() {
     host.settle("link del");
 }
 
-/// Each difference between the kernel's table and ours that has a name comes about, and goes when the kernel's is made anew.
+/// Each named difference from the kernel's table occurs, and disappears when the device is recreated.
 fn differences() {
     let over_bond = Device { name: "rxo", port: PortNumber(2), netdev: "bond0" };
     let mut host = Host::new(&[DUMMY, over_bond]);
@@ -134,11 +136,12 @@ fn differences() {
     let names: Vec<&str> = host.found.kernel_differs.keys().copied().collect();
     println!("#       {:?}", host.found);
     for name in [OWN_LOST, OWN_TWICE, TWO_PREFIXES] {
-        assert!(names.contains(&name), "{name} has not come about: {names:?}");
+        assert!(names.contains(&name), "{name} did not occur: {names:?}");
     }
 }
 
-/// More addresses than slots: as many as there is room for are there, the others are reported and come when there is room.
+/// More addresses than slots: the table is full, and the remaining addresses are reported and added when
+/// there is room.
 fn full() {
     const ADDRESSES: usize = 1100;
     assert!(DUMMY.add());
@@ -157,7 +160,7 @@ fn full() {
         let gids: BTreeSet<Gid> = manager.table().entries().iter().map(|entry| entry.gid()).collect();
         (gids, wanted(manager), reported.len())
     };
-    // The kernel's, when it has as many as are waited for.
+    // Returns the kernel's entries when it has at least `least`.
     let kernel = |least: usize| -> BTreeSet<Gid> {
         loop {
             let gids: BTreeSet<Gid> =
@@ -175,13 +178,13 @@ fn full() {
     turn(&mut manager, &mut monitor);
     addresses("add", 0..ADDRESSES);
     let (gids, wanted, reported) = turn(&mut manager, &mut monitor);
-    // The port's own beside.
+    // In addition to the port's own.
     assert_eq!(
         (gids.len(), wanted, reported),
         (SLOTS.into(), ADDRESSES + 1, ADDRESSES + 1 - usize::from(SLOTS))
     );
-    assert_eq!(gids, kernel(SLOTS.into()), "who came first has the slot");
-    // Room: the kernel has forgotten those that it had no slot for, we have not.
+    assert_eq!(gids, kernel(SLOTS.into()), "the first ones have the slots");
+    // There is room: the kernel has forgotten the addresses for which it had no slot; our table has not.
     addresses("del", 100..200);
     let (gids, wanted, _) = turn(&mut manager, &mut monitor);
     assert_eq!((gids.len(), wanted), (ADDRESSES + 1 - 100, ADDRESSES + 1 - 100));

@@ -9,7 +9,7 @@ use crate::host::Host;
 use crate::state::{Random, ip, plain_ipv6, sysctl};
 use crate::sysfs::Device;
 
-/// veth, veth, dummy, and devices over the bond and the bridge themselves.
+/// veth, veth, dummy, and devices on the bond and the bridge.
 pub(crate) const DEVICES: [Device; 5] = [
     Device { name: "rxa", port: PortNumber(1), netdev: "a0" },
     Device { name: "rxb", port: PortNumber(2), netdev: "b0" },
@@ -25,7 +25,7 @@ pub(crate) fn run(seed: u64, steps: usize) {
     let start = Instant::now();
     clean();
     plain_ipv6();
-    // Each third sequence looks for duplicates of IPv6 addresses, and quickly.
+    // Every third sequence enables duplicate address detection for IPv6, with short delays.
     if seed.is_multiple_of(3) {
         for conf in ["all", "default"] {
             sysctl(&format!("ipv6/conf/{conf}/accept_dad"), "1");
@@ -52,13 +52,13 @@ pub(crate) fn run(seed: u64, steps: usize) {
             next.extend(commands(&mut random));
         }
         let Some(command) = next.pop_front() else { continue };
-        // What the kernel refuses has changed nothing.
+        // A command that the kernel rejects changes nothing.
         if ip(&command) {
             done += 1;
             host.settle(&format!("seed {seed} step {step}: ip {command}"));
         }
     }
-    // The whole tables once.
+    // Compare the complete tables once.
     host.looked_at = crate::host::SLOTS;
     host.settle("the end");
     assert!(done * 4 > steps, "{done} of {steps} commands succeeded");
@@ -79,7 +79,7 @@ pub(crate) fn clean() {
     }
 }
 
-/// What happens next: one command, or a few that belong together.
+/// Returns the next step: one command, or a few that belong together.
 fn commands(random: &mut Random) -> Vec<String> {
     let port = random.pick(&["a0", "b0", "d0"]);
     let veth = random.pick(&["a", "b"]);

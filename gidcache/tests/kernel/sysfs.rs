@@ -1,4 +1,4 @@
-//! Soft-RoCE devices and their GID tables as the kernel shows them, file by file.
+//! Soft-RoCE devices and their GID tables in sysfs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::process::Command;
 use gidcache::gid_of_address;
 use ib_wire::{Gid, PortNumber};
 
-/// A device: its name, the number of our port that follows it, its interface.
+/// A device: its name, the number of our port that follows it, and its interface.
 #[derive(Clone, Copy)]
 pub(crate) struct Device {
     pub(crate) name: &'static str,
@@ -15,7 +15,7 @@ pub(crate) struct Device {
     pub(crate) netdev: &'static str,
 }
 
-/// Index, GID and name of the interface of each entry.
+/// Index, GID and interface name of each entry.
 pub(crate) type Files = BTreeMap<u16, (Gid, String)>;
 
 impl Device {
@@ -23,7 +23,7 @@ impl Device {
         fs::exists(format!("/sys/class/infiniband/{}", self.name)).unwrap()
     }
 
-    /// Makes the device over its interface; false if the kernel refuses.
+    /// Creates the device on its interface. Returns false if the kernel rejects it.
     pub(crate) fn add(&self) -> bool {
         rdma(&["link", "add", self.name, "type", "rxe", "netdev", self.netdev])
     }
@@ -32,7 +32,8 @@ impl Device {
         rdma(&["link", "delete", self.name])
     }
 
-    /// The first slots of its table; `None` while an entry changes under our hands. No device has no entries.
+    /// Reads the first slots of its table. Returns `None` while an entry changes. A missing device has no
+    /// entries.
     pub(crate) fn table(&self, slots: u16) -> Option<Files> {
         let port = format!("/sys/class/infiniband/{}/ports/1", self.name);
         let mut entries = Files::new();
@@ -46,7 +47,7 @@ impl Device {
             }
             let attribute = |what: &str| fs::read_to_string(format!("{port}/gid_attrs/{what}/{index}")).ok();
             let (gid_type, netdev) = (attribute("types")?, attribute("ndevs")?);
-            assert_eq!(gid_type.trim(), "RoCE v2", "soft-RoCE speaks nothing else");
+            assert_eq!(gid_type.trim(), "RoCE v2", "soft-RoCE supports nothing else");
             entries.insert(index, (gid, netdev.trim().to_owned()));
         }
         Some(entries)

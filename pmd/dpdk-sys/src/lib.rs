@@ -1,6 +1,7 @@
-//! Raw bindings to the system's libdpdk, made at build time from its own headers. [`pmd`](../pmd) is their safe face.
+//! Raw bindings to the system's libdpdk, generated at build time from its headers. [`pmd`](../pmd) is the
+//! safe interface.
 //!
-//! DPDK is linked dynamically; its drivers are plugins that EAL loads at start (`librte-*` packages).
+//! DPDK is linked dynamically. Its drivers are plugins that EAL loads at startup (`librte-*` packages).
 
 #![allow(
     missing_docs,

@@ -1,4 +1,4 @@
-/* DPDK's static inline functions and macros as calls. */
+/* DPDK's static inline functions and macros, as functions. */
 #include "shim.h"
 
 #include <errno.h>
@@ -20,14 +20,15 @@ int shim_eal_init(int argc, char **argv)
 	int rc;
 
 #if RTE_VERSION < RTE_VERSION_NUM(24, 11, 0, 0)
-	/* Each line of a driver's would go to syslog(3), too, which opens a socket on whatever thread it is. Later releases ask first. */
+	/* Otherwise each line of a driver would also go to syslog(3), which opens a socket on the calling thread.
+	 * Later releases have an option for this. */
 	rte_openlog_stream(stderr);
 #endif
 	sigemptyset(&ours);
 	sigaddset(&ours, SIGHUP);
 	sigaddset(&ours, SIGINT);
 	sigaddset(&ours, SIGTERM);
-	/* Threads begin with their maker's mask. */
+	/* Threads inherit the signal mask of their creator. */
 	pthread_sigmask(SIG_BLOCK, &ours, &before);
 	rc = rte_eal_init(argc, argv);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -40,7 +41,7 @@ uint64_t shim_tsc(void) { return rte_rdtsc(); }
 
 static int leave_out(const struct rte_memseg_list *list, void *failed)
 {
-	/* ENOMEM: not all of it is mapped; what is has taken the advice. */
+	/* ENOMEM: part of the range is not mapped; the advice was applied to the rest. */
 	if (madvise(list->base_va, list->len, MADV_DONTDUMP) != 0 && errno != ENOMEM)
 		*(int *)failed = -errno;
 	return 0;

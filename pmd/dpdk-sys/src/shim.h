@@ -1,4 +1,4 @@
-/* What bindgen reads: DPDK's headers, constants that it cannot see (macros), and calls for inline functions. */
+/* Input of bindgen: DPDK's headers, constants from macros, and functions for inline functions. */
 #ifndef DPDK_SHIM_H
 #define DPDK_SHIM_H
 
@@ -38,7 +38,7 @@ static const uint64_t SHIM_RX_IP_CKSUM_GOOD = RTE_MBUF_F_RX_IP_CKSUM_GOOD;
 static const uint64_t SHIM_RX_IP_CKSUM_BAD = RTE_MBUF_F_RX_IP_CKSUM_BAD;
 static const uint64_t SHIM_RX_OUTER_IP_CKSUM_BAD = RTE_MBUF_F_RX_OUTER_IP_CKSUM_BAD;
 static const uint64_t SHIM_TX_VLAN = RTE_MBUF_F_TX_VLAN;
-/* The data lie in another mbuf's buffer, or in one of no pool. */
+/* The data are in another mbuf's buffer, or in an external one. */
 static const uint64_t SHIM_ATTACHED = RTE_MBUF_F_INDIRECT | RTE_MBUF_F_EXTERNAL;
 
 static const uint32_t SHIM_MAX_SEGS = RTE_MBUF_MAX_NB_SEGS;
@@ -55,19 +55,19 @@ static const uint64_t SHIM_RX_OFFLOAD_IPV4_CKSUM = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM
 static const uint64_t SHIM_RSS_IP_PORTS = RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP;
 
 const char *shim_pmd_dir(void);
-/* rte_eal_init, with EAL's log on standard error alone, and threads that the program's signals (HUP, INT, TERM) are not for. */
+/* rte_eal_init. EAL logs only to standard error, and its threads block the program's signals (HUP, INT, TERM). */
 int shim_eal_init(int argc, char **argv);
 int shim_errno(void);
 uint32_t shim_lcore_id(void);
 uint64_t shim_tsc(void);
-/* Leaves the memory that EAL has by now out of core dumps. Returns 0 or a negative errno. */
+/* Excludes the memory that EAL has allocated so far from core dumps. Returns 0 or a negative errno. */
 int shim_leave_out_of_cores(void);
 
 struct rte_mbuf *shim_mbuf_alloc(struct rte_mempool *pool);
 int shim_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **bufs, uint32_t count);
-/* Buffers as they were given back: as rte_mbuf_raw_alloc. */
+/* Allocates buffers without resetting them, like rte_mbuf_raw_alloc. */
 int shim_mbuf_raw_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **bufs, uint32_t count);
-/* Buffers of this pool, each of one segment, direct, with one reference: as rte_mbuf_raw_free wants them. */
+/* Frees buffers of this pool. Each must be a direct single segment with one reference, as for rte_mbuf_raw_free. */
 void shim_mbuf_raw_free_bulk(struct rte_mempool *pool, struct rte_mbuf *const *bufs, uint32_t count);
 void shim_mbuf_free(struct rte_mbuf *chain);
 int shim_mbuf_linearize(struct rte_mbuf *chain);
@@ -77,10 +77,10 @@ uint32_t shim_mempool_size(const struct rte_mempool *pool);
 uint16_t shim_eth_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **bufs, uint16_t count);
 uint16_t shim_eth_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **bufs, uint16_t count);
 
-/* What a port was given behind its name, or NULL. */
+/* Returns the arguments of a port after its name, or NULL. */
 const char *shim_eth_arguments(uint16_t port);
 
-/* Bonds, whose functions have other names from 23.11 on. */
+/* Bonds. Their functions were renamed in 23.11. */
 int shim_bond_is_active_backup(uint16_t bond);
 int shim_bond_is_lacp(uint16_t bond);
 int shim_bond_members(uint16_t bond, uint16_t *members, uint16_t room);

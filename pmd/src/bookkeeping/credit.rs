@@ -1,17 +1,17 @@
-//! How many sends may be outstanding on a worker's queues.
+//! Limit on the outstanding sends of a worker's queues.
 
-/// Sends that any connection may have outstanding before it counts what it leaves to others.
+/// Number of sends that any connection may have outstanding regardless of the share that it leaves to others.
 const FAIR: u32 = 16;
-/// Part of the sends that is kept back twice: for connections with few outstanding, and for datagrams.
+/// Divisor for the two reserves: one for connections with few sends outstanding, one for datagrams.
 const KEPT: u32 = 8;
 
-/// How many sends may be outstanding at once, of all queue pairs together.
+/// Limit on the outstanding sends of all queue pairs together.
 ///
-/// Each may complete by itself once it is flushed, so that this is what the completion queue has room for: rings may promise
-/// more, since they never are all full at once.
+/// Each send can complete separately once it is flushed, so the limit is the capacity of the completion
+/// queue. The rings may hold more, since they are never all full at once.
 ///
-/// A connection's sends complete when its peer takes them, a datagram's always do. So datagrams may use all there is, and
-/// peers that take nothing cannot hold it:
+/// A connection's sends complete when its peer accepts them; a datagram's always complete. Datagrams may
+/// therefore use the whole capacity, and peers that accept nothing cannot exhaust it:
 ///
 /// ```text
 ///  0                                          many       few        most
@@ -22,10 +22,10 @@ pub(crate) struct Credit {
     most: u32,
     few: u32,
     many: u32,
-    /// Below it every connection is admitted, whatever it holds of it, and nothing is scarce.
+    /// Below this number every connection may post, and completions are not scarce.
     plenty: u32,
     outstanding: u32,
-    /// Of queue pairs that were taken out with sends outstanding. Their completions may still lie in the queue.
+    /// Outstanding sends of removed queue pairs. Their completions may still be in the queue.
     orphaned: u32,
 }
 
@@ -36,44 +36,48 @@ impl Credit {
         Self { most, few: most - kept, many, plenty: many / 2, outstanding: 0, orphaned: 0 }
     }
 
-    /// True if a datagram may be posted, or what completes without a peer.
+    /// True if a datagram, or another send that completes without a peer, may be posted.
     #[inline]
     pub(crate) const fn has_room(&self) -> bool {
         self.outstanding < self.most
     }
 
-    /// True if a connection with `held` outstanding may post one more: beyond a few it may hold no more than it leaves to all others.
+    /// True if a connection with `held` outstanding sends may post one more. Beyond `FAIR` it may hold at
+    /// most what it leaves to all others.
     #[inline]
     pub(crate) const fn admits(&self, held: u32) -> bool {
         self.outstanding < self.few && (held < FAIR || held + self.outstanding <= self.many)
     }
 
-    /// True if so little is outstanding that anybody may post one more, and need not ask for its completion: what
-    /// [`Credit::has_room`], [`Credit::admits`] and [`Credit::is_scarce`] would say of it, in one comparison.
+    /// True if any connection may post one more unsignaled send.
+    ///
+    /// One comparison. It implies [`Credit::has_room`] and [`Credit::admits`], and excludes
+    /// [`Credit::is_scarce`].
     #[inline]
     pub(crate) const fn is_plentiful(&self) -> bool {
         self.outstanding < self.plenty
     }
 
-    /// True if a connection with `held` outstanding may post so many more at once.
+    /// True if a connection with `held` outstanding sends may post `count` more at once.
     pub(crate) const fn admits_all(&self, held: u32, count: u32) -> bool {
         let last = Self { outstanding: self.outstanding + count.saturating_sub(1), ..*self };
         last.admits(held + count.saturating_sub(1))
     }
 
-    /// True if a connection may post what fetches the completion of its sends. Without it nobody would tell of them, so that it may
-    /// use some of what is kept for datagrams.
+    /// True if a connection may post a NOP that requests the completion of its sends. It may use part of the
+    /// datagram reserve, because the sends would otherwise never complete.
     pub(crate) const fn admits_nop(&self) -> bool {
         self.outstanding < self.few.midpoint(self.most)
     }
 
-    /// Half of it is gone: from here on every send asks for a completion, so that a full queue always has some on their way.
+    /// True if half of the capacity is used. Every send then requests a completion, so that a full queue
+    /// always has some pending.
     #[inline]
     pub(crate) const fn is_scarce(&self) -> bool {
         self.outstanding >= self.most / 2
     }
 
-    /// Sends outstanding.
+    /// Number of outstanding sends.
     pub(crate) const fn outstanding(&self) -> u32 {
         self.outstanding
     }
@@ -88,12 +92,12 @@ impl Credit {
         self.outstanding = self.outstanding.saturating_sub(count);
     }
 
-    /// A queue pair was taken out with so many outstanding.
+    /// Records that a queue pair was removed with `count` sends outstanding.
     pub(crate) const fn orphan(&mut self, count: u32) {
         self.orphaned += count;
     }
 
-    /// The completion queue was found empty.
+    /// Records that the completion queue was found empty.
     pub(crate) const fn settle(&mut self) {
         let orphaned = std::mem::replace(&mut self.orphaned, 0);
         self.give_back(orphaned);
@@ -104,7 +108,8 @@ impl Credit {
 mod tests {
     use super::*;
 
-    /// What one connection after the other gets if none of them gives anything back.
+    /// Number of sends that each connection gets if peers accept nothing, filled one connection after
+    /// another.
     fn stalled(credit: &mut Credit, connections: u32, ring: u32) -> Vec<u32> {
         let mut fill = |_| {
             let mut held = 0;
@@ -133,7 +138,7 @@ mod tests {
             let held: u32 = stalled(&mut credit, 10_000, 1024).iter().sum();
             let kept = most / KEPT;
             assert_eq!(held, most - kept);
-            // What asks for completions leaves half of it.
+            // NOPs leave half of the datagram reserve.
             let mut nops = 0;
             while credit.admits_nop() {
                 credit.take();

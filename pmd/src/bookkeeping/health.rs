@@ -1,34 +1,34 @@
-//! Whether a queue pair's sends still succeed, and what of it was told.
+//! Error state of a queue pair's sends, and which faults have been reported.
 
 use arrayvec::ArrayVec;
 use ib_wire::Qpn;
 
 use crate::hca::{BURST, QpEvent, QpFault, WcStatus};
 
-/// The state of a send queue, as its completions tell.
+/// State of a send queue, derived from its completions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Health {
     failed: bool,
     flush_reported: bool,
 }
 
-/// What a send completion was.
+/// Summary of a send completion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completed {
     /// Queue pair.
     pub(crate) qpn: Qpn,
-    /// Outcome.
+    /// Completion status.
     pub(crate) status: WcStatus,
-    /// The drain request was among what completed.
+    /// True if the drain request was among the completed entries.
     pub(crate) drained: bool,
-    /// Sends still outstanding.
+    /// Number of sends still outstanding.
     pub(crate) outstanding: u32,
-    /// A datagram queue pair: only it comes back from an error by itself.
+    /// True for a datagram queue pair. Only such a queue pair can recover from an error.
     pub(crate) datagram: bool,
 }
 
 impl Health {
-    /// Most events that one completion causes.
+    /// Maximum number of events that one completion causes.
     pub(crate) const MAX_EVENTS: usize = 3;
 
     /// True if the queue pair is in error.
@@ -37,23 +37,23 @@ impl Health {
         self.failed
     }
 
-    /// The queue pair is in error.
+    /// Marks the queue pair as failed.
     pub(crate) const fn fail(&mut self) {
         self.failed = true;
     }
 
-    /// Nothing is outstanding on it, which was told otherwise.
+    /// Marks the flush as reported, for a queue pair with nothing outstanding that was reported otherwise.
     pub(crate) const fn flushed(&mut self) {
         self.flush_reported = true;
     }
 
-    /// It begins anew.
+    /// Resets the state after a restart of the queue pair.
     pub(crate) const fn restart(&mut self) {
         *self = Self { failed: false, flush_reported: false };
     }
 
-    /// Sends have completed: tells what has to be known of it. There is room for [`Health::MAX_EVENTS`]: the callers see to
-    /// it.
+    /// Records a send completion and reports faults. Callers guarantee room for [`Health::MAX_EVENTS`]
+    /// events.
     #[inline]
     pub(crate) fn completed(&mut self, what: Completed, events: &mut ArrayVec<QpEvent, BURST>) {
         let mut event = |fault| {
@@ -84,7 +84,7 @@ impl Health {
 mod tests {
     use super::*;
 
-    fn told(health: &mut Health, status: WcStatus, outstanding: u32, datagram: bool) -> Vec<QpFault> {
+    fn faults(health: &mut Health, status: WcStatus, outstanding: u32, datagram: bool) -> Vec<QpFault> {
         let mut events = ArrayVec::new();
         let qpn = Qpn::new(7);
         health.completed(Completed { qpn, status, drained: false, outstanding, datagram }, &mut events);
@@ -92,14 +92,14 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_once_and_its_flush_once() {
+    fn an_error_and_its_flush_are_each_reported_once() {
         let mut health = Health::default();
-        assert_eq!(told(&mut health, WcStatus::Success, 3, false), []);
+        assert_eq!(faults(&mut health, WcStatus::Success, 3, false), []);
         let retry = QpFault::Send(WcStatus::RetryExceeded);
-        assert_eq!(told(&mut health, WcStatus::RetryExceeded, 2, false), [retry]);
-        assert_eq!(told(&mut health, WcStatus::Flushed, 1, false), []);
-        assert_eq!(told(&mut health, WcStatus::Flushed, 0, false), [QpFault::Flushed]);
-        assert_eq!(told(&mut health, WcStatus::Flushed, 0, false), []);
+        assert_eq!(faults(&mut health, WcStatus::RetryExceeded, 2, false), [retry]);
+        assert_eq!(faults(&mut health, WcStatus::Flushed, 1, false), []);
+        assert_eq!(faults(&mut health, WcStatus::Flushed, 0, false), [QpFault::Flushed]);
+        assert_eq!(faults(&mut health, WcStatus::Flushed, 0, false), []);
         assert!(health.failed());
     }
 
@@ -107,8 +107,8 @@ mod tests {
     fn only_a_datagram_queue_pair_comes_back_by_a_success() {
         for (datagram, failed) in [(true, false), (false, true)] {
             let mut health = Health::default();
-            told(&mut health, WcStatus::LocalLength, 1, datagram);
-            told(&mut health, WcStatus::Success, 1, datagram);
+            faults(&mut health, WcStatus::LocalLength, 1, datagram);
+            faults(&mut health, WcStatus::Success, 1, datagram);
             assert_eq!(health.failed(), failed);
         }
     }

@@ -1,4 +1,4 @@
-//! What a worker's queues keep of their queue pairs, whatever drives them.
+//! Bookkeeping of a worker's queue pairs, independent of the driver.
 
 mod credit;
 mod health;

@@ -1,25 +1,25 @@
-//! Which queue pair a completion's number names.
+//! Lookup of queue pairs by the number in a completion.
 
 use crate::hca::{RcSlot, UdSlot};
 
-/// A queue pair's place in a worker's tables.
+/// A queue pair's slot in a worker's tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
-    /// Of a datagram queue pair.
+    /// Slot of a datagram queue pair.
     Ud(UdSlot),
-    /// Of a connected one, and the datagram queue pair that it stands beside.
+    /// Slot of a connected queue pair, and the datagram queue pair of its link.
     Rc(RcSlot, UdSlot),
 }
 
 impl Place {
-    /// The datagram queue pair, or the one that the connection stands beside.
+    /// Returns the datagram queue pair, or the one of the connection's link.
     pub(crate) const fn ud(self) -> UdSlot {
         match self {
             Self::Ud(slot) | Self::Rc(_, slot) => slot,
         }
     }
 
-    /// The connection, if it is one.
+    /// Returns the slot of a connection.
     pub(crate) const fn rc(self) -> Option<RcSlot> {
         match self {
             Self::Ud(_) => None,
@@ -28,8 +28,10 @@ impl Place {
     }
 }
 
-/// Places by number. Numbers are the device's and lie close together, so that their low bits alone nearly always tell where to
-/// look; those that meet lie one behind the other.
+/// Hash table from queue pair number to slot.
+///
+/// Devices assign adjacent numbers, so the low bits are nearly always a perfect hash. Collisions use linear
+/// probing.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     entries: Box<[(u32, Option<Place>)]>,
@@ -37,14 +39,14 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// An empty table for this many queue pairs.
+    /// Creates an empty table for up to `most` queue pairs.
     pub(crate) fn new(most: usize) -> Self {
-        // At most half full: a search always ends, and soon.
+        // At most half full, so that a search always ends, and soon.
         let entries = vec![(0, None); (2 * most + 2).next_power_of_two()].into();
         Self { entries, used: 0 }
     }
 
-    /// How many queue pairs it knows.
+    /// Number of queue pairs in the table.
     #[inline]
     pub(crate) const fn len(&self) -> usize {
         self.used
@@ -58,17 +60,17 @@ impl Numbers {
         qpn as usize & (self.entries.len() - 1)
     }
 
-    /// Where a queue pair is.
+    /// Looks up a queue pair.
     #[inline]
     pub(crate) fn find(&self, qpn: u32) -> Option<Place> {
         match self.entries.get(self.home(qpn)) {
-            // Of a free one, where the search ends, it is `None`.
+            // A free entry, where a search ends, holds `None`.
             Some((number, place)) if *number == qpn => *place,
             _ => self.find_further(qpn),
         }
     }
 
-    /// It is not at home.
+    /// Continues the search after the home entry.
     #[cold]
     fn find_further(&self, qpn: u32) -> Option<Place> {
         let mut at = self.home(qpn);
@@ -81,7 +83,7 @@ impl Numbers {
         None
     }
 
-    /// Notes where a queue pair is. False if there are too many.
+    /// Inserts a queue pair. Returns false if the table is full.
     pub(crate) fn insert(&mut self, qpn: u32, place: Place) -> bool {
         let mut at = self.home(qpn);
         while let Some((number, Some(old))) = self.entries.get_mut(at) {
@@ -101,7 +103,7 @@ impl Numbers {
         true
     }
 
-    /// Forgets a queue pair.
+    /// Removes a queue pair.
     pub(crate) fn remove(&mut self, qpn: u32) {
         let mut hole = self.home(qpn);
         while let Some(&(number, Some(_))) = self.entries.get(hole) {
@@ -114,7 +116,7 @@ impl Numbers {
             return;
         }
         self.used -= 1;
-        // What lies behind moves up, unless that would put it in front of its home.
+        // Later entries move up, unless that would move them in front of their home.
         let mut at = self.next(hole);
         while let Some(&entry @ (number, Some(_))) = self.entries.get(at) {
             let mask = self.entries.len() - 1;
@@ -147,7 +149,7 @@ mod tests {
             x ^= x << 13;
             x ^= x >> 17;
             x ^= x << 5;
-            // Few homes, so that many meet; the highest ones go on at the beginning.
+            // Few home entries, so that many collide. The highest ones wrap around.
             let qpn = (x >> 8) % 7 * 128 + 120 + x % 9;
             let place = Place::Rc(RcSlot(round as u16), UdSlot(round as u8));
             if x & 0x1000 == 0 {

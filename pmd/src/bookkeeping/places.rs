@@ -1,4 +1,4 @@
-//! A worker's queue pairs in their places, and which of them wait for their doorbell.
+//! Slots of a worker's queue pairs, and the list of those that wait for their doorbell.
 
 use crate::fetch::fetch_at;
 
@@ -6,18 +6,19 @@ use crate::fetch::fetch_at;
 #[derive(Debug)]
 pub(crate) struct Places<Q> {
     places: Box<[Option<Q>]>,
-    /// Each place at most once: who posts to one that was not waiting notes it.
+    /// Queue pairs that wait for their doorbell, each at most once. The caller that posts to a queue pair
+    /// that is not waiting adds it.
     waiting: Vec<u16>,
 }
 
 impl<Q> Places<Q> {
-    /// An empty table of this many places, 65,536 at most.
+    /// Creates an empty table of `places` slots, at most 65,536.
     pub(crate) fn new(places: u32) -> Self {
         let places = places.min(1 << 16) as usize;
         Self { places: (0..places).map(|_| None).collect(), waiting: Vec::with_capacity(places) }
     }
 
-    /// Takes one in; where the place is taken, or not there, it is handed back.
+    /// Inserts a queue pair. If the slot is in use or does not exist, the queue pair is returned.
     pub(crate) fn insert(&mut self, at: u16, qp: Q) -> Result<(), Q> {
         match self.places.get_mut(usize::from(at)) {
             Some(place @ None) => {
@@ -28,47 +29,47 @@ impl<Q> Places<Q> {
         }
     }
 
-    /// True if one could be taken in there.
+    /// True if the slot exists and is free.
     pub(crate) fn is_free(&self, at: u16) -> bool {
         matches!(self.places.get(usize::from(at)), Some(None))
     }
 
-    /// Takes one out.
+    /// Removes a queue pair.
     pub(crate) fn remove(&mut self, at: u16) -> Option<Q> {
         let qp = self.places.get_mut(usize::from(at))?.take()?;
         self.rung(at);
         Some(qp)
     }
 
-    /// Takes all out.
+    /// Removes all queue pairs.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Q> + use<Q> {
         self.waiting.clear();
         std::mem::take(&mut self.places).into_iter().flatten()
     }
 
-    /// All that are there.
+    /// Iterates over all queue pairs.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Q> {
         self.places.iter().flatten()
     }
 
-    /// All that are there, to be changed.
+    /// Iterates mutably over all queue pairs.
     pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Q> {
         self.places.iter_mut().flatten()
     }
 
-    /// The one in a place.
+    /// Returns the queue pair in a slot.
     #[inline]
     pub(crate) fn get(&self, at: u16) -> Option<&Q> {
         self.places.get(usize::from(at))?.as_ref()
     }
 
-    /// The one in a place.
+    /// Returns the queue pair in a slot, mutably.
     #[inline]
     pub(crate) fn get_mut(&mut self, at: u16) -> Option<&mut Q> {
         self.places.get_mut(usize::from(at))?.as_mut()
     }
 
-    /// Has the processor fetch the two cache lines that one begins with.
+    /// Prefetches the first two cache lines of a queue pair.
     #[inline(always)]
     pub(crate) fn fetch(&self, at: u16) {
         if let Some(place) = self.places.get(usize::from(at)) {
@@ -78,24 +79,24 @@ impl<Q> Places<Q> {
         }
     }
 
-    /// Notes that one waits for its doorbell, which did not before.
+    /// Adds a queue pair to the waiting list. It must not be in the list.
     #[inline]
     pub(crate) fn wait(&mut self, at: u16) {
         self.waiting.push(at);
     }
 
-    /// True if any waits for its doorbell.
+    /// True if any queue pair waits for its doorbell.
     #[inline]
     pub(crate) const fn any_waits(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// One was rung for out of turn.
+    /// Removes a queue pair whose doorbell was rung separately from the waiting list.
     pub(crate) fn rung(&mut self, at: u16) {
         self.waiting.retain(|other| *other != at);
     }
 
-    /// Rings for all that wait.
+    /// Rings the doorbells of all waiting queue pairs.
     #[inline]
     pub(crate) fn ring(&mut self, mut ring: impl FnMut(u16, &mut Q)) {
         for at in self.waiting.drain(..) {

@@ -1,37 +1,42 @@
-//! How far a completion queue has been read.
+//! Read progress of a completion queue.
 
-/// Counts what was taken from a completion queue, so that who closes a queue pair knows when all that lay in the queue then has
-/// been read: as many entries as it holds were taken since, or it was found empty. Under load it never is.
+/// Counts the entries consumed from a completion queue.
+///
+/// After a queue pair is closed, all completions in the queue at that time have been read when either
+/// condition holds:
+///
+/// - A number of entries equal to the queue's size has been consumed since.
+/// - The queue was found empty. Under load this never happens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Progress {
-    /// Entries taken; where the queue was found empty, as many as it holds beside.
+    /// Entries consumed. Each time the queue was found empty, its capacity is added.
     read: u64,
     entries: u64,
 }
 
-/// A moment in the reading of a completion queue.
+/// A position in the read progress of a completion queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Mark(u64);
 
 impl Progress {
-    /// Of a queue that holds this many entries.
+    /// Creates the progress of a queue with this many entries.
     pub(crate) const fn new(entries: u32) -> Self {
         Self { read: 0, entries: entries as u64 }
     }
 
-    /// So many entries were taken, and the queue was found empty behind them or not.
+    /// Records that `taken` entries were consumed, and whether the queue was then empty.
     #[inline]
     pub(crate) const fn polled(&mut self, taken: usize, empty: bool) {
         let rest = if empty { self.entries } else { 0 };
         self.read = self.read.wrapping_add(taken as u64 + rest);
     }
 
-    /// This moment.
+    /// Returns the current position.
     pub(crate) const fn mark(&self) -> Mark {
         Mark(self.read)
     }
 
-    /// True if nothing that lay in the queue at that moment is left.
+    /// True if no completion that was in the queue at `mark` is left.
     pub(crate) const fn is_past(&self, mark: Mark) -> bool {
         self.read.wrapping_sub(mark.0) >= self.entries
     }

@@ -1,4 +1,4 @@
-//! Numbers of queue pairs that were removed with sends outstanding.
+//! Numbers of queue pairs that were removed with outstanding sends.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{Ordering, fence};
@@ -6,22 +6,22 @@ use std::sync::{Arc, Weak};
 
 use super::{Mark, Progress};
 
-/// Most numbers that are remembered one by one.
+/// Maximum number of queue pair numbers that are tracked individually.
 const MOST: usize = 4096;
 
-/// What a removed queue pair keeps until the device has destroyed it. Until then the
-/// device may write completions of it.
+/// A token that a removed queue pair holds until the device has destroyed it. Until then the device may write
+/// completions for it.
 #[derive(Clone, Debug)]
 pub(crate) struct Removed(Arc<()>);
 
 impl Removed {
-    /// Of a queue pair that the device did not destroy: its number stays stale for good.
+    /// Leaks the token of a queue pair that the device did not destroy. Its number stays stale permanently.
     pub(crate) fn forget(self) {
         std::mem::forget(self.0);
     }
 }
 
-/// How far a worker has read the completion queues for receives and for sends.
+/// A worker's read progress of the receive and send completion queues.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading<'a> {
     pub(crate) receives: &'a Progress,
@@ -38,11 +38,11 @@ impl Reading<'_> {
     }
 }
 
-/// Queue pairs, one or several, of which completions may be left.
+/// One or more queue pairs with possibly unread completions.
 #[derive(Debug)]
 struct Stale {
     pairs: Weak<()>,
-    /// How far the completion queues had been read when they were first seen to be destroyed.
+    /// Read progress when their destruction was first observed.
     destroyed: Option<(Mark, Mark)>,
 }
 
@@ -51,29 +51,32 @@ impl Stale {
         Self { pairs: Arc::downgrade(&removed.0), destroyed: None }
     }
 
-    /// True if no completion of theirs is left: the device has destroyed them all, and the completion
+    /// True if no completions of theirs are left: the device has destroyed all of them, and the completion
     /// queues were read up to that point.
     fn is_over(&mut self, reading: Reading<'_>) -> bool {
         if self.pairs.strong_count() > 0 {
             return false;
         }
-        // Pairs with the release by which the last of them let go, after its destruction.
+        // Synchronizes with the release by the last token, which is dropped after the destruction.
         fence(Ordering::Acquire);
         reading.is_past(*self.destroyed.get_or_insert_with(|| reading.marks()))
     }
 }
 
-/// Numbers of which completions may still lie in the completion queues. A new queue pair that gets such a number must not post before they
-/// were read: they would be taken for completions of its own sends, and its buffers would be given back while the device reads them.
+/// Queue pair numbers with possibly unread completions.
+///
+/// A new queue pair with such a number must not post until they are read. Otherwise they would be taken for
+/// completions of its own sends. Its buffers would then be reused while the device reads them.
 #[derive(Debug, Default)]
 pub(crate) struct StaleNumbers {
     numbers: BTreeMap<u32, Stale>,
-    /// Queue pairs beyond [`MOST`]: until these are over, any number may be stale.
+    /// Queue pairs beyond [`MOST`]. While these are pending, any number may be stale.
     others: Option<Stale>,
 }
 
 impl StaleNumbers {
-    /// A queue pair was removed with sends outstanding. It keeps what is returned until it is destroyed.
+    /// Records that a queue pair was removed with outstanding sends. The queue pair keeps the returned token
+    /// until it is destroyed.
     pub(crate) fn note(&mut self, number: u32, reading: Reading<'_>) -> Removed {
         if self.numbers.len() >= MOST {
             self.numbers.retain(|_, stale| !stale.is_over(reading));
@@ -89,7 +92,8 @@ impl StaleNumbers {
         removed
     }
 
-    /// A new queue pair has this number: true if completions of an older one may be left. To be called once for each queue pair.
+    /// Returns true if completions of an older queue pair with this number may be left. Call it once for each
+    /// new queue pair.
     pub(crate) fn take(&mut self, number: u32, reading: Reading<'_>) -> bool {
         let known = self.numbers.remove(&number).is_some();
         self.others.take_if(|others| others.is_over(reading));
@@ -101,7 +105,7 @@ impl StaleNumbers {
 mod tests {
     use super::*;
 
-    /// Completion queues of eight entries.
+    /// Completion queues with eight entries each.
     struct Queues(Progress, Progress);
 
     impl Queues {

@@ -1,19 +1,19 @@
-//! Memory work that a send queue owes an answer for.
+//! Memory work on a send queue that awaits a result.
 
 use crate::hca::{ChainSend, Outcome, WcStatus};
 use crate::mem::key::{PageList, RegisteredKey};
 
-/// What was posted.
+/// A posted operation.
 #[derive(Debug)]
 pub(crate) enum Operation<P> {
     Register(RegisteredKey<P>, PageList<P>),
     Invalidate(RegisteredKey<P>),
     Transfer(P),
-    /// The key has the chain.
+    /// The key owns the chain.
     Chain(RegisteredKey<P>, PageList<P>),
 }
 
-/// What was posted, and what its poster calls it.
+/// A posted operation with the poster's ticket.
 #[derive(Debug)]
 pub(crate) struct Work<P> {
     pub(crate) ticket: u32,
@@ -21,7 +21,7 @@ pub(crate) struct Work<P> {
 }
 
 impl<P> Work<P> {
-    /// The buffer whose data goes, or comes.
+    /// Returns the buffer that is the source or destination of the data.
     pub(crate) const fn payload(&self) -> Option<&P> {
         match &self.operation {
             Operation::Transfer(buf) => Some(buf),
@@ -31,7 +31,7 @@ impl<P> Work<P> {
 }
 
 impl<P> Operation<P> {
-    /// The list that the device reads for it.
+    /// Returns the list that the device reads for the operation.
     pub(crate) const fn list(&mut self) -> Option<&mut PageList<P>> {
         match self {
             Self::Register(_, list) | Self::Chain(_, list) => Some(list),
@@ -39,7 +39,7 @@ impl<P> Operation<P> {
         }
     }
 
-    /// What comes back of it.
+    /// Converts the completed work to its result.
     pub(crate) fn ended(self, status: WcStatus) -> Outcome<P> {
         let done = status == WcStatus::Success;
         match self {
@@ -53,7 +53,7 @@ impl<P> Operation<P> {
             Self::Transfer(buf) => Outcome::Transferred(buf),
             Self::Chain(key, list) if done => match key.freed() {
                 (key, Some(buf)) => Outcome::ChainSent(ChainSend { key, list, buf }),
-                // It was posted with one.
+                // It was posted with a list.
                 (key, None) => Outcome::Invalidated(key, None),
             },
             Self::Chain(key, list) => Outcome::ChainNotSent(key.abandon(), list),

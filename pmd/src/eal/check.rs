@@ -1,11 +1,12 @@
-//! Faults of EAL's arguments that EAL itself reports badly, or only after it has taken its one start.
+//! Checks of EAL arguments whose errors EAL reports poorly, or only after its single start is used up.
 
 use std::ffi::CStr;
 use std::path::Path;
 
 use super::EalError;
 
-/// The values of an option, as `-l 0-1`, `-l0-1`, `--vdev NAME` and `--vdev=NAME` give them. EAL's options end at `--`.
+/// Returns the values of an option, given as `-l 0-1`, `-l0-1`, `--vdev NAME` or `--vdev=NAME`. EAL's options
+/// end at `--`.
 fn values<'a>(arguments: &'a [String], option: &str) -> Vec<&'a str> {
     let mut found = Vec::new();
     let mut words = arguments.iter().skip(1).map(String::as_str).take_while(|&w| w != "--");
@@ -23,7 +24,7 @@ fn values<'a>(arguments: &'a [String], option: &str) -> Vec<&'a str> {
     found
 }
 
-/// True if an option is there, with or without a value. Long ones may be cut short, as getopt_long has it.
+/// True if an option is present, with or without a value. Long options may be abbreviated, as in getopt_long.
 fn has(arguments: &[String], option: &str) -> bool {
     arguments.iter().take_while(|a| *a != "--").any(|a| {
         let name = a.split_once('=').map_or(a.as_str(), |(name, _)| name);
@@ -31,13 +32,13 @@ fn has(arguments: &[String], option: &str) -> bool {
     })
 }
 
-/// A list of numbers and ranges, as `0-3,7`. `None` if it is not one.
+/// Parses a list of numbers and ranges, such as `0-3,7`.
 fn list(text: &str) -> Option<Vec<u32>> {
     let mut all = Vec::new();
     for part in text.trim().split(',').filter(|p| !p.is_empty()) {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
         let (from, to) = (from.trim().parse::<u32>().ok()?, to.trim().parse::<u32>().ok()?);
-        // EAL takes ranges both ways round, and has no use for numbers beyond this.
+        // EAL accepts ranges in both directions, and no larger numbers than this.
         let (from, to) = (from.min(to), from.max(to));
         if to > 4095 {
             all.push(to);
@@ -48,7 +49,7 @@ fn list(text: &str) -> Option<Vec<u32>> {
     Some(all)
 }
 
-/// Bits of a core mask, as `0x3` or `3`.
+/// Parses a core mask, such as `0x3` or `3`.
 fn mask(text: &str) -> Option<Vec<u32>> {
     let text = text.trim();
     let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
@@ -60,7 +61,7 @@ fn mask(text: &str) -> Option<Vec<u32>> {
     Some(all)
 }
 
-/// The CPUs that `-l` and `-c` name are online. What is no list or mask is left to EAL, as is `--lcores`.
+/// Checks that the CPUs in `-l` and `-c` are online. Malformed values and `--lcores` are left to EAL.
 pub(super) fn cpus(arguments: &[String], online: &str) -> Result<(), EalError> {
     let Some(there) = list(online) else { return Ok(()) };
     let named = (values(arguments, "-l").into_iter().filter(|v| !v.contains(['@', '('])).filter_map(list))
@@ -73,7 +74,7 @@ pub(super) fn cpus(arguments: &[String], online: &str) -> Result<(), EalError> {
     Ok(())
 }
 
-/// No secondary process is asked for. As getopt_long has it, the option may be cut short.
+/// Checks that no secondary process is requested. The option may be abbreviated, as in getopt_long.
 pub(super) fn process_type(arguments: &[String]) -> Result<(), EalError> {
     const OPTION: &str = "--proc-type";
     let mut words = arguments.iter().skip(1).map(String::as_str).take_while(|&word| word != "--");
@@ -83,7 +84,7 @@ pub(super) fn process_type(arguments: &[String]) -> Result<(), EalError> {
         if !is_option {
             continue;
         }
-        // `auto` is a secondary process where a primary one runs.
+        // `auto` means a secondary process if a primary is running.
         if let Some(kind @ ("secondary" | "auto")) = value.or_else(|| words.next()) {
             return Err(EalError::Secondary(kind.to_owned()));
         }
@@ -91,7 +92,8 @@ pub(super) fn process_type(arguments: &[String]) -> Result<(), EalError> {
     Ok(())
 }
 
-/// A driver is installed for each Ethernet `--vdev`; `plugins` is the directory that EAL loads drivers from.
+/// Checks that a driver is installed for each Ethernet `--vdev`. `plugins` is the directory that EAL loads
+/// drivers from.
 pub(super) fn vdevs(arguments: &[String], plugins: &Path) -> Result<(), EalError> {
     let there: Vec<String> = std::fs::read_dir(plugins)
         .into_iter()
@@ -103,13 +105,13 @@ pub(super) fn vdevs(arguments: &[String], plugins: &Path) -> Result<(), EalError
         })
         .filter(|name| name.starts_with("net_"))
         .collect();
-    // Drivers may be linked statically or given by -d: then this knows nothing.
+    // Drivers may be linked statically or given by `-d`; the check cannot see these.
     if there.is_empty() || has(arguments, "-d") {
         return Ok(());
     }
     for vdev in values(arguments, "--vdev") {
         let name = vdev.split_once(',').map_or(vdev, |(name, _)| name);
-        // net_tun is a second driver in net_tap's library.
+        // net_tun is a second driver in the library of net_tap.
         let known =
             name.starts_with("net_tun") || there.iter().any(|driver| name.starts_with(driver.as_str()));
         if name.starts_with("net_") && !known {
@@ -117,7 +119,7 @@ pub(super) fn vdevs(arguments: &[String], plugins: &Path) -> Result<(), EalError
             let mut drivers: Vec<_> =
                 there.into_iter().filter(|d| software.contains(&d.trim_start_matches("net_"))).collect();
             drivers.sort();
-            // A library has a file and links to it.
+            // The directory has a file and symbolic links for each library.
             drivers.dedup();
             return Err(EalError::Vdev { name: name.to_owned(), drivers: drivers.join(", ") });
         }
@@ -125,7 +127,7 @@ pub(super) fn vdevs(arguments: &[String], plugins: &Path) -> Result<(), EalError
     Ok(())
 }
 
-/// True if a hugetlbfs has files of EAL: those of a process that was killed are removed by the next EAL, which then has their pages.
+/// True if a hugetlbfs has files of EAL. The next EAL removes the files of a killed process and gets their pages.
 fn has_files(mounts: &str) -> bool {
     let mounts = mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(1);
@@ -136,7 +138,7 @@ fn has_files(mounts: &str) -> bool {
     files.any(|file| file.file_name().to_string_lossy().contains("map_"))
 }
 
-/// EAL's message for missing hugepages is "permission denied".
+/// Checks for hugepages. EAL's own message for missing ones is "permission denied".
 pub(super) fn hugepages(arguments: &[String]) -> Result<(), EalError> {
     if has(arguments, "--no-huge") {
         return Ok(());
@@ -156,20 +158,20 @@ pub(super) fn hugepages(arguments: &[String]) -> Result<(), EalError> {
     if mounted { Ok(()) } else { Err(EalError::NoHugetlbfs) }
 }
 
-/// The CPUs that are online, as the kernel lists them.
+/// Returns the online CPUs in the kernel's list format.
 pub(super) fn online_cpus() -> String {
     std::fs::read_to_string("/sys/devices/system/cpu/online")
         .map_or_else(|_| "unknown".to_owned(), |t| t.trim().to_owned())
 }
 
-/// The CPUs that this process may use, as the kernel lists them.
+/// Returns the CPUs that this process may use in the kernel's list format.
 pub(super) fn allowed_cpus() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let list = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:"));
     list.map_or_else(|| "0".to_owned(), |t| t.trim().to_owned())
 }
 
-/// Where EAL looks for drivers.
+/// Returns the directory in which EAL looks for drivers.
 pub(super) fn plugins() -> &'static Path {
     // SAFETY: a string literal of the shim.
     let path = unsafe { CStr::from_ptr(dpdk_sys::shim_pmd_dir()) };
@@ -224,7 +226,7 @@ mod tests {
                 other => panic!("{bad}: {other:?}"),
             }
         }
-        // Not ours to judge.
+        // Malformed lists are left to EAL.
         assert!(cpus(&words("x -l abc"), "0-1").is_ok() && cpus(&words("x -l 9"), "unknown").is_ok());
     }
 
@@ -275,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn hugepages_are_not_asked_for_by_everybody() {
+    fn hugepages_are_not_always_required() {
         assert!(hugepages(&words("x --no-huge")).is_ok());
         assert!(hugepages(&words("x --no-hug")).is_ok());
         let after = hugepages(&words("x -- --no-huge"));

@@ -1,4 +1,4 @@
-//! Who still needs EAL's memory. Ending EAL unmaps it, so that EAL ends only when nobody does.
+//! Reference count of EAL's memory. Cleaning EAL up unmaps the memory, so it happens only without users.
 
 use std::sync::Arc;
 
@@ -13,22 +13,22 @@ struct Life {
 enum Stage {
     /// Not started.
     Fresh,
-    /// [`begin`] was called: EAL starts, or has refused to.
+    /// [`begin`] was called: EAL is starting, or failed to start.
     Starting,
     /// Started.
     Running,
-    /// Ended, or its [`super::Eal`] was dropped while somebody needed its memory. For good.
+    /// Cleaned up, or its [`super::Eal`] was dropped while its memory was in use. Final.
     Over,
 }
 
 static LIFE: Mutex<Life> = Mutex::new(Life { stage: Stage::Fresh, holds: 0 });
 
-/// As long as one exists, EAL's memory stays. Pools, ports and jobs have one.
+/// Keeps EAL's memory mapped. Pools, ports and jobs hold one.
 #[derive(Debug)]
 pub(crate) struct Hold(());
 
 impl Hold {
-    /// `None` unless EAL runs.
+    /// Returns `None` unless EAL is running.
     pub(crate) fn take() -> Option<Arc<Self>> {
         let mut life = LIFE.lock();
         if life.stage != Stage::Running {
@@ -45,7 +45,7 @@ impl Drop for Hold {
     }
 }
 
-/// Claims the one start of this process; false if it was claimed before.
+/// Claims the single start of this process. Returns false if it was claimed before.
 pub(super) fn begin() -> bool {
     let mut life = LIFE.lock();
     let fresh = life.stage == Stage::Fresh;
@@ -55,17 +55,17 @@ pub(super) fn begin() -> bool {
     fresh
 }
 
-/// EAL has started.
+/// Marks EAL as started.
 pub(super) fn started() {
     LIFE.lock().stage = Stage::Running;
 }
 
-/// EAL is to end: runs `clean_up`, unless somebody holds its memory. True if it ran.
+/// Runs `clean_up` and returns true, unless EAL's memory is in use.
 pub(super) fn end(clean_up: impl FnOnce()) -> bool {
     let mut life = LIFE.lock();
     life.stage = Stage::Over;
     let free = life.holds == 0;
-    // Under the lock, so that nobody takes a hold meanwhile; nobody could after it, either.
+    // Under the lock, so that no hold is taken meanwhile. Afterwards none can be taken either.
     if free {
         clean_up();
     }

@@ -1,4 +1,5 @@
-//! Bonds of interfaces of the kernel, whose drivers do not tell the bond that a link is gone: looked after in its place.
+//! Bonds of kernel interfaces whose drivers do not report link loss to the bond. This module monitors the
+//! links instead.
 
 use super::EthConfig;
 use super::driver_of;
@@ -7,9 +8,9 @@ use crate::mem::{Pool, PoolConfig};
 use dpdk_sys as sys;
 
 const BONDING: &str = "net_bonding";
-/// Most members that are looked at.
+/// Maximum number of monitored members.
 const MEMBERS: usize = 32;
-/// Bytes of data in a buffer for a frame of LACP, at least.
+/// Minimum data room of a buffer for an LACP frame, in bytes.
 const LACP_ROOM: u16 = 256;
 
 /// The members of a bond, each with the interface below it.
@@ -17,31 +18,34 @@ const LACP_ROOM: u16 = 256;
 pub(super) struct Members {
     bond: u16,
     all: Vec<(u16, Interface)>,
-    /// One of them carries the traffic (active-backup); else LACP says which do.
+    /// True if one member carries all traffic (active-backup). Otherwise LACP selects the members.
     one_carries: bool,
 }
 
-/// True for a bond that speaks LACP (mode 4, IEEE 802.3ad): bursts in both directions keep its protocol going, several times in each tenth of a second,
-/// empty ones too.
+/// True for a bond in LACP mode (mode 4, IEEE 802.3ad). Its protocol needs bursts in both directions several
+/// times per 100 ms; empty bursts count too.
 pub(super) fn speaks_lacp(id: u16, driver: &str) -> bool {
     // SAFETY: the port exists, and is a bond if its driver is that of bonds.
     driver == BONDING && unsafe { sys::shim_bond_is_lacp(id) } != 0
 }
 
-/// Whether there is memory for what a bond in LACP's mode makes for each member: DPDK ends the program if there is not.
+/// Checks that there is memory for the buffers that a bond in LACP mode allocates for each member. DPDK exits
+/// the program if there is not.
 pub(super) fn memory_for_lacp(id: u16, config: &EthConfig) -> Result<(), String> {
-    // It has none before it is configured; they have two names, by the version.
+    // A bond has no members before it is configured. The argument has two names, depending on the DPDK
+    // version.
     let given = arguments(id).unwrap_or_default();
     let is_member = |word: &&str| word.starts_with("slave=") || word.starts_with("member=");
     let members = given.split(',').filter(is_member).count().clamp(1, MEMBERS);
-    // As many buffers as its transmit queues hold, of a header each and a frame of LACP, with room for whatever the device has adjusted.
+    // Buffers for its transmit queues, with a header and an LACP frame each, and spare ones in case the
+    // device adjusts the numbers.
     let each = u32::from(config.tx_descriptors) * u32::from(config.queues) + 1024;
     let config = PoolConfig { count: each * members as u32, data_room: LACP_ROOM, cache: 0, socket: -1 };
     let trial = Pool::create(&format!("lacp-{id}"), &config);
     trial.map(drop).map_err(|e| e.to_string())
 }
 
-/// The interfaces with AF_PACKET sockets below a port or a bond's members.
+/// Returns the interfaces with AF_PACKET sockets below a port, or below a bond's members.
 pub(super) fn packet_interfaces(id: u16, info: &sys::rte_eth_dev_info) -> Vec<Interface> {
     if driver_of(info) != BONDING {
         return Interface::below_packets(id, info).into_iter().collect();
@@ -50,7 +54,7 @@ pub(super) fn packet_interfaces(id: u16, info: &sys::rte_eth_dev_info) -> Vec<In
     all.iter().filter_map(|(member, info)| Interface::below_packets(*member, info)).collect()
 }
 
-/// The members of a bond with what DPDK says of them; `None` if it does not.
+/// Returns the members of a bond with their device information, or `None` if DPDK does not provide it.
 fn infos(bond: u16) -> Option<Vec<(u16, sys::rte_eth_dev_info)>> {
     let mut members = [0; MEMBERS];
     // SAFETY: a bond, and room for that many numbers.
@@ -64,7 +68,8 @@ fn infos(bond: u16) -> Option<Vec<(u16, sys::rte_eth_dev_info)>> {
     members.get(..usize::try_from(count).ok()?)?.iter().map(info).collect()
 }
 
-/// The driver of a port, and of each of its members where it is a bond: one without a name for members that DPDK does not tell of.
+/// Returns the driver of a port and, for a bond, of each member. Members without device information are
+/// represented by an empty name.
 pub(super) fn drivers(id: u16, info: &sys::rte_eth_dev_info) -> Vec<String> {
     let mut all = vec![driver_of(info)];
     if all == [BONDING] {
@@ -75,7 +80,8 @@ pub(super) fn drivers(id: u16, info: &sys::rte_eth_dev_info) -> Vec<String> {
 }
 
 impl Members {
-    /// Those of a port; `None` if it is no bond of these two kinds, or if the driver of a member tells the bond of its link.
+    /// Returns the members of a port's bond. Returns `None` if it is no bond of these two kinds, or if a
+    /// member's driver reports its link state.
     pub(super) fn of(id: u16, info: &sys::rte_eth_dev_info) -> Option<Self> {
         if driver_of(info) != BONDING {
             return None;
@@ -93,17 +99,18 @@ impl Members {
         })
     }
 
-    /// True if the link of any of them is up.
+    /// True if any member's link is up.
     pub(super) fn is_running(&self) -> bool {
         self.all.iter().any(|(_, below)| below.is_running())
     }
 
-    /// True once [`Self::is_running`] found that none of their interfaces exists any more.
+    /// True if [`Self::is_running`] found that none of their interfaces exists any more.
     pub(super) fn is_gone(&self) -> bool {
         !self.all.is_empty() && self.all.iter().all(|(_, below)| below.is_gone())
     }
 
-    /// Has the traffic go by a member whose link is up, if that of the active one is not; its number, if it is another one now.
+    /// Makes a member with a working link active if the active one's link is down. Returns its number if it
+    /// changed.
     pub(super) fn mind(&self) -> Option<u16> {
         let active = self.one_carries.then(|| self.active())??;
         if self.all.iter().any(|(member, below)| *member == active && below.is_running()) {
@@ -119,8 +126,9 @@ impl Members {
     }
 
     fn activate(&self, member: u16) -> bool {
-        // SAFETY: a bond that runs, and a member of it. Workers read the number of the active one with each burst: the old one or the
-        // new one, both of which run. Frames are for the bond's address, which is not the member's, so it is to take all.
+        // SAFETY: a running bond and one of its members. Workers read the number of the active member with
+        // each burst: they see the old or the new one, and both run. The frames are for the bond's address,
+        // not the member's, so the member must accept all addresses.
         unsafe {
             sys::shim_bond_activate(self.bond, member);
             sys::rte_eth_promiscuous_enable(member);

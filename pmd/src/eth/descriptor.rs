@@ -1,14 +1,15 @@
-//! What a worker may wait on: descriptors that belong to drivers.
+//! File descriptors that belong to drivers and that a worker may wait on.
 
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 
-/// A descriptor of a driver, which has it open as long as the port is not closed.
+/// A driver's file descriptor. The driver keeps it open until the port is closed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Descriptor(pub(super) RawFd);
 
 impl AsFd for Descriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the driver keeps it open until the port is closed, which who has this descriptor prevents (`Running`).
+        // SAFETY: the driver keeps the descriptor open until the port is closed, which the holder of this
+        // value prevents (`Running`).
         unsafe { BorrowedFd::borrow_raw(self.0) }
     }
 }

@@ -1,7 +1,7 @@
-//! What the kernel knows of the interface below a port, where its driver does not tell.
+//! The kernel's view of the interface below a port, for drivers that do not report it.
 //!
-//! DPDK's drivers on interfaces of the kernel call their link up whatever becomes of the interface, and of them only that of TAP
-//! interfaces tells who waits for frames what to wait for.
+//! DPDK's drivers on kernel interfaces always report their link as up. Only the TAP driver provides a
+//! descriptor to wait on for frames.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,18 +10,18 @@ use super::descriptor::Descriptor;
 use super::driver_of;
 use dpdk_sys as sys;
 
-/// Drivers on an interface of the kernel, named by `iface=`, that do not look after its link.
+/// Drivers on a kernel interface, named by `iface=`, that do not monitor its link.
 const BLIND: [&str; 3] = [AF_PACKET, AF_XDP, "net_pcap"];
-/// Another one, which says that it tells of changes and does not.
+/// A driver that claims to report link changes but does not.
 pub(super) const TAP: &str = "net_tap";
-/// Drivers whose sockets are readable when there is a frame.
+/// Drivers whose sockets become readable when a frame arrives.
 const AF_PACKET: &str = "net_af_packet";
 const AF_XDP: &str = "net_af_xdp";
 
-/// Bytes of its frames where nobody says.
+/// Default length of a frame in the packet ring, in bytes.
 const DEFAULT_FRAME: u32 = 2048;
-/// Bytes of a frame that hold no payload: the kernel's header, in front of the packet's own and with it rounded up (packet_mmap), and
-/// room for a VLAN tag.
+/// Bytes of a ring frame that hold no payload: the kernel's header and the packet's link-layer header,
+/// rounded up together (packet_mmap), and room for a VLAN tag.
 const FRAME_OVERHEAD: u32 = 88;
 
 /// False for a driver that is known to have no receive interrupts.
@@ -32,28 +32,29 @@ pub(super) fn may_interrupt(driver: &str) -> bool {
 /// The kernel's interface below a port.
 #[derive(Debug)]
 pub(super) struct Interface {
-    /// Its index, which stays when it is renamed.
+    /// Interface index. It stays the same when the interface is renamed.
     index: u32,
-    /// It was not found under its index. The driver's sockets are bound to it, and to no interface that is made later, whatever its
-    /// name or index: this never ends.
+    /// True once the index no longer exists. The state is final: the driver's sockets are bound to that
+    /// interface and never to a later one, whatever its name or index.
     gone: AtomicBool,
 }
 
 impl Interface {
-    /// That of a port whose driver does not tell what becomes of it; `None` as well if it is not in this namespace.
+    /// Returns the interface below a port whose driver does not report its state. Returns `None` also if it
+    /// is not in this namespace.
     pub(super) fn below(id: u16, info: &sys::rte_eth_dev_info) -> Option<Self> {
         BLIND.contains(&driver_of(info).as_str()).then_some(())?;
         Self::named_by(id)
     }
 
-    /// That of a member of a bond, where its driver does not tell the bond what becomes of it.
+    /// Returns the interface below a bond member whose driver does not report its state to the bond.
     pub(super) fn below_member(id: u16, info: &sys::rte_eth_dev_info) -> Option<Self> {
         let driver = driver_of(info);
         (BLIND.contains(&driver.as_str()) || driver == TAP).then_some(())?;
         Self::named_by(id)
     }
 
-    /// That of a port whose queues are AF_PACKET sockets.
+    /// Returns the interface below a port whose queues are AF_PACKET sockets.
     pub(super) fn below_packets(id: u16, info: &sys::rte_eth_dev_info) -> Option<Self> {
         (driver_of(info) == AF_PACKET).then(|| Self::named_by(id))?
     }
@@ -66,7 +67,7 @@ impl Interface {
         Self { index, gone: AtomicBool::new(false) }
     }
 
-    /// True if it is up and has a carrier; false as well once it is gone.
+    /// True if the interface is up and has a carrier. False also once it is gone.
     pub(super) fn is_running(&self) -> bool {
         let running = interface::is_running(self.index);
         if running.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::ENODEV)) {
@@ -75,25 +76,25 @@ impl Interface {
         !self.is_gone() && running.unwrap_or(true)
     }
 
-    /// True once [`Self::is_running`] found it deleted or in another network namespace.
+    /// True if [`Self::is_running`] found that it was deleted or moved to another network namespace.
     pub(super) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
 }
 
-/// The sockets that the drivers' queues wait at: readable as long as there is a frame.
+/// The sockets of a driver's queues. A socket is readable while a frame is available.
 #[derive(Debug)]
 pub(super) enum Sockets {
-    /// Those of AF_PACKET are bound to the interface.
+    /// AF_PACKET sockets, which are bound to the interface.
     Packet,
-    /// Those of AF_XDP do not tell: they are none of these, which were there before.
+    /// AF_XDP sockets, whose interface is unknown. The list contains those that existed before the setup.
     Xdp(Vec<RawFd>),
-    /// There are none to be waited at.
+    /// The driver has no sockets to wait on.
     None,
 }
 
 impl Sockets {
-    /// What is known of those of a port that is not set up yet.
+    /// Records the state before the port is set up.
     pub(super) fn before(driver: &str) -> Self {
         match driver {
             AF_PACKET => Self::Packet,
@@ -102,7 +103,8 @@ impl Sockets {
         }
     }
 
-    /// Those of the port's queues, in their order, once it is set up; empty where they are not what they should be.
+    /// Returns the sockets of the port's queues in queue order, after the setup. Returns none if their number
+    /// is wrong.
     pub(super) fn of(&self, interface: Option<&Interface>, queues: u16) -> Vec<Descriptor> {
         let found = match (self, interface) {
             (Self::Packet, Some(interface)) => {
@@ -111,7 +113,8 @@ impl Sockets {
             (Self::Xdp(before), _) => descriptors(|fd| is_xdp_socket(fd) && !before.contains(&fd)),
             (Self::Packet, None) | (Self::None, _) => Vec::new(),
         };
-        // One more, or one less, is not the driver's: then nobody is woken, which costs time and nothing else.
+        // With an extra or missing socket the assignment is unknown. No worker is then woken, which only adds
+        // latency.
         if found.len() == usize::from(queues) {
             found.into_iter().map(Descriptor).collect()
         } else {
@@ -120,16 +123,17 @@ impl Sockets {
     }
 }
 
-/// What the kernel lost of frames for the AF_PACKET sockets of a port, or of a bond's members, as the driver's rings were full: nobody else counts it.
+/// Frames that the kernel dropped because the AF_PACKET rings of a port, or of a bond's members, were full.
+/// No other counter includes them.
 #[derive(Debug, Default)]
 pub(super) struct RingLosses {
     sockets: Vec<Descriptor>,
-    /// The kernel begins anew each time that it is asked.
+    /// Sum so far. The kernel resets its counter with each query.
     lost: AtomicU64,
 }
 
 impl RingLosses {
-    /// Of the sockets that are bound to these interfaces, once their ports are set up.
+    /// Finds the sockets bound to these interfaces, once their ports are set up.
     pub(super) fn below(interfaces: &[Interface]) -> Self {
         let is_bound = |fd| {
             packet_socket_of(fd).is_some_and(|index| interfaces.iter().any(|below| below.index == index))
@@ -138,19 +142,19 @@ impl RingLosses {
         Self { sockets: found.into_iter().map(Descriptor).collect(), lost: AtomicU64::new(0) }
     }
 
-    /// Since the port was started. Makes system calls.
-    pub(super) fn ask(&self) -> u64 {
+    /// Returns the number of frames lost since the port was started. Makes system calls.
+    pub(super) fn total(&self) -> u64 {
         let new: u64 = self.sockets.iter().filter_map(lost_since_last).map(u64::from).sum();
         self.lost.fetch_add(new, Ordering::Relaxed) + new
     }
 }
 
-/// What a socket's ring lost since it was asked last (packet(7), PACKET_STATISTICS).
+/// Returns the frames that a socket's ring has lost since the last query (packet(7), PACKET_STATISTICS).
 fn lost_since_last(socket: &Descriptor) -> Option<u32> {
     let mut counts = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
     let mut len = size_of_val(&counts) as libc::socklen_t;
-    // SAFETY: the driver has the descriptor open (see `Descriptor`); place and length of the answer belong together, and the kernel writes
-    // no more than that.
+    // SAFETY: the driver has the descriptor open (see `Descriptor`). Address and length of the answer match,
+    // and the kernel writes no more than the length.
     let rc = unsafe {
         libc::getsockopt(
             socket.0,
@@ -163,7 +167,7 @@ fn lost_since_last(socket: &Descriptor) -> Option<u32> {
     (rc == 0).then_some(counts.tp_drops)
 }
 
-/// Such descriptors of this process, in the order of their numbers, in which they were opened.
+/// Returns the matching descriptors of this process in numerical order, which is the order of opening.
 fn descriptors(wanted: impl Fn(RawFd) -> bool) -> Vec<RawFd> {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let fds = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -172,7 +176,7 @@ fn descriptors(wanted: impl Fn(RawFd) -> bool) -> Vec<RawFd> {
     found
 }
 
-/// What a port was given behind its name.
+/// Returns the arguments of a port after its name.
 pub(super) fn arguments(id: u16) -> Option<String> {
     // SAFETY: the port exists; the answer is a C string that lives as long as the port does, or NULL.
     let text = unsafe { sys::shim_eth_arguments(id) };
@@ -183,8 +187,10 @@ pub(super) fn arguments(id: u16) -> Option<String> {
     Some(unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 
-/// Whether a port takes an MTU that its driver says it does not: that of AF_PACKET speaks of 1,500 bytes whatever its frames and its
-/// interface. `room` is the bytes of packet data in a buffer. An error is the reason, if there is more to say than the driver does.
+/// Checks an MTU that the driver rejects.
+///
+/// The AF_PACKET driver reports a limit of 1,500 bytes regardless of its frames and its interface. `room` is
+/// the data room of a buffer in bytes. An error contains the reason if it is more specific than the driver's.
 pub(super) fn takes_mtu(
     id: u16,
     info: &sys::rte_eth_dev_info,
@@ -203,7 +209,8 @@ pub(super) fn takes_mtu(
     }
 }
 
-/// Whether frames of the size that these arguments say hold such packets. Where a port's sizes are not given they follow `room`.
+/// Checks that ring frames with these arguments hold packets of this MTU. Sizes that are not given follow
+/// `room`.
 fn frames_hold(given: &str, mtu: u16, room: usize) -> Result<(), String> {
     let size = option(given, "framesz=").and_then(|size| size.parse().ok());
     let frame = size.unwrap_or(DEFAULT_FRAME);
@@ -224,7 +231,7 @@ fn frames_hold(given: &str, mtu: u16, room: usize) -> Result<(), String> {
              --vdev, or have framesz={needed} there and a multiple of that as blocksz="
         )
     };
-    Err(format!("the port's frames of {frame} bytes hold at most {most}: {remedy}"))
+    Err(format!("the port's ring frames of {frame} bytes hold at most {most}: {remedy}"))
 }
 
 fn option<'a>(arguments: &'a str, name: &str) -> Option<&'a str> {
@@ -235,7 +242,8 @@ fn named(arguments: &str) -> Option<&str> {
     option(arguments, "iface=")
 }
 
-/// Index of the interface that an AF_PACKET socket is bound to; `None` for anything else.
+/// Returns the index of the interface that an AF_PACKET socket is bound to, or `None` for any other
+/// descriptor.
 fn packet_socket_of(fd: RawFd) -> Option<u32> {
     // SAFETY: an address is bytes and numbers; all zeros is one.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -263,10 +271,10 @@ mod tests {
     fn an_interface_that_is_deleted_is_gone_and_one_without_a_carrier_is_not() {
         let there = Interface::new(interface::index("lo").unwrap());
         let deleted = Interface::new(i32::MAX as u32);
-        assert!(!deleted.is_gone(), "nobody has looked");
+        assert!(!deleted.is_gone(), "not checked yet");
         there.is_running();
         assert!(!there.is_gone() && !deleted.is_running() && deleted.is_gone());
-        // An interface that gets its index later is another one.
+        // An interface that reuses the index later is a different one.
         there.gone.store(true, Ordering::Relaxed);
         assert!(!there.is_running());
     }
@@ -287,7 +295,7 @@ mod tests {
             let error = frames_hold(given, 9000, room).unwrap_err();
             assert!(error.contains("data-room = 16384") && !error.contains("--vdev"), "{given}: {error}");
         }
-        // Whoever follows "set data-room" alone has the same frames again.
+        // A user who only follows "set data-room" would get the same frames again.
         for given in [
             "framecnt=64",
             "blocksz=4096",

@@ -1,25 +1,25 @@
-//! What a port does beside moving frames.
+//! Offloads of a port.
 
 use dpdk_sys as sys;
 
-/// What a port does of what its user would do else.
+/// Work that the port does instead of the software.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EthOffloads {
-    /// Takes the VLAN tag off what it receives ([`FrameTag::Taken`](crate::mem::FrameTag::Taken)).
+    /// Strip the VLAN tag of received frames ([`FrameTag::Taken`](crate::mem::FrameTag::Taken)).
     pub strip_tags: bool,
-    /// Puts a VLAN tag into what it sends ([`Mbuf::wish_tag`](crate::mem::Mbuf::wish_tag)).
+    /// Insert the requested VLAN tag into sent frames ([`Mbuf::wish_tag`](crate::mem::Mbuf::wish_tag)).
     pub insert_tags: bool,
-    /// Checks the IPv4 header of what it receives.
+    /// Validate the IPv4 header of received frames.
     pub check_ipv4: bool,
 }
 
-/// Drivers that put tags in as they send. Others that offer it (net_virtio) do so in a step of its own before, which nobody here
-/// takes.
+/// Drivers that insert tags in their transmit function. Others that offer the feature (net_virtio) insert
+/// them in the prepare step, which is not used here.
 const INSERTERS: [&str; 7] =
     ["net_af_packet", "net_mlx5", "mlx5_pci", "net_i40e", "net_ice", "net_ixgbe", "net_e1000_igb"];
 
 impl EthOffloads {
-    /// All that a port with this driver can do.
+    /// Returns all offloads of a port with this driver.
     pub(super) fn of(info: &sys::rte_eth_dev_info, driver: &str) -> Self {
         let inserts = info.tx_offload_capa & sys::SHIM_TX_OFFLOAD_VLAN_INSERT != 0;
         Self {

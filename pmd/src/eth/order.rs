@@ -1,4 +1,4 @@
-//! Bursts in another order.
+//! Reordering of bursts.
 
 use std::mem::MaybeUninit;
 
@@ -6,14 +6,15 @@ use arrayvec::ArrayVec;
 
 use crate::hca::BURST;
 
-/// Kinds of frames that [`group`] tells apart.
+/// Number of kinds of frames that [`group`] distinguishes.
 pub const KINDS: usize = 32;
-/// Frames of a kind that are worth it, on an average.
+/// Minimum average number of frames of a kind that justifies reordering.
 const WORTH: usize = 3;
 
-/// Puts frames of one kind behind each other, each kind's in their order, if there are several kinds and some of each: a sort by counting,
-/// without a comparison that a processor could guess wrong. `kinds` are those of the burst's frames, modulo [`KINDS`]. False if nothing would
-/// be won, and they stay as they came.
+/// Groups the frames of a burst by kind and keeps the order within each kind.
+///
+/// `kinds` contains the kind of each frame, modulo [`KINDS`]. It is a counting sort without unpredictable
+/// branches. Returns false and leaves the burst unchanged if grouping does not pay off.
 #[inline(always)]
 pub fn group<Frame>(burst: &mut ArrayVec<Frame, BURST>, kinds: &[u8; BURST]) -> bool {
     let length = burst.len();
@@ -22,7 +23,7 @@ pub fn group<Frame>(burst: &mut ArrayVec<Frame, BURST>, kinds: &[u8; BURST]) -> 
     for at in kinds.iter().take(length).map(kind) {
         next[at] += 1;
     }
-    // How many of a kind there are becomes where its first one goes.
+    // Convert the count of each kind to the index of its first frame.
     let (mut before, mut different) = (0, 0);
     for count in &mut next {
         different += usize::from(*count != 0);
@@ -33,12 +34,13 @@ pub fn group<Frame>(burst: &mut ArrayVec<Frame, BURST>, kinds: &[u8; BURST]) -> 
     }
     let mut grouped = [const { MaybeUninit::<Frame>::uninit() }; BURST];
     for (frame, at) in burst.iter().zip(kinds.iter().map(kind)) {
-        // SAFETY: the frame is valid. There are as many places as frames, each frame has one of its own, since the same kinds were counted
-        // above, and from here on only the copy is used.
+        // SAFETY: the frame is valid. There are as many slots as frames, and each frame has a slot of its
+        // own, because the same kinds were counted above. From here on only the copy is used.
         grouped[usize::from(next[at]) % BURST].write(unsafe { std::ptr::read(frame) });
         next[at] += 1;
     }
-    // SAFETY: the first `length` places are written, see above; the burst has that many frames, which are not dropped but replaced.
+    // SAFETY: the first `length` slots are written, see above. The burst has `length` frames, which are not
+    // dropped but replaced.
     unsafe { std::ptr::copy_nonoverlapping(grouped.as_ptr().cast::<Frame>(), burst.as_mut_ptr(), length) };
     true
 }
@@ -47,7 +49,8 @@ pub fn group<Frame>(burst: &mut ArrayVec<Frame, BURST>, kinds: &[u8; BURST]) -> 
 mod tests {
     use super::*;
 
-    /// The numbers of the frames in their new order. Each is a box of its own, so that one that is lost or there twice is found.
+    /// Returns the frame numbers in their new order. Each frame is a separate box, so that the allocator
+    /// detects lost and duplicate ones.
     fn grouped(kinds: &[u8]) -> Vec<usize> {
         let mut burst: ArrayVec<Box<usize>, BURST> = (0..kinds.len()).map(Box::new).collect();
         let mut of_all = [0; BURST];
@@ -62,7 +65,7 @@ mod tests {
     #[test]
     fn a_kind_is_together_and_in_its_order() {
         assert_eq!(grouped(&[5, 1, 5, 1, 31, 5, 1, 31, 5]), [1, 3, 6, 0, 2, 5, 8, 4, 7]);
-        // What is not told apart stays as it came.
+        // Frames of kinds that are equal modulo [`KINDS`] keep their order.
         assert_eq!(grouped(&[33, 1, 0, 33, 32, 0]), [2, 4, 5, 0, 1, 3]);
         for kinds in 2..=21 {
             let full: Vec<u8> = (0..BURST as u8).map(|n| n.wrapping_mul(7) % kinds).collect();

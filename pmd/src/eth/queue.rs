@@ -1,4 +1,4 @@
-//! One queue pair of a port: frames in and out, in bursts.
+//! One queue pair of a port: receives and sends bursts of frames.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -14,60 +14,63 @@ use crate::mem::{Mbuf, Pool};
 /// Frames of one receive or transmit call.
 pub type Burst = ArrayVec<Mbuf, BURST>;
 
-/// One queue pair of a port, for one worker.
+/// One queue pair of a port, owned by one worker.
 #[derive(Debug)]
 pub struct EthQueue {
     pub(super) port: u16,
     pub(super) queue: u16,
     pub(super) _running: Arc<Running>,
-    /// The driver sends the first segment only: longer chains must be copied.
+    /// True if the driver sends only the first segment, so that chains must be copied.
     pub(super) one_segment: bool,
-    /// A bond that has frames of its own to send, with each burst.
+    /// True for a bond that sends LACP frames along with each burst.
     pub(super) speaks_lacp: bool,
     pub(super) inserts_tags: bool,
-    /// What wakes this worker when there is a frame.
+    /// Wakes this worker when a frame arrives.
     pub(super) waker: Option<Waker>,
     pub(super) pool: Pool,
 }
 
 impl EthQueue {
-    /// True if the port puts the tags into frames that [`Mbuf::wish_tag`] asks for.
+    /// True if the port inserts the tags requested by [`Mbuf::wish_tag`].
     #[inline]
     #[must_use]
     pub const fn inserts_tags(&self) -> bool {
         self.inserts_tags
     }
 
-    /// Asks the port to wake by an interrupt when a frame comes, where it has one. True if it was not asked before: what came until
-    /// now does not wake, so look after it before you rest. Makes system calls, or writes to the port's registers.
+    /// Enables the port's wakeup interrupt, if it has one.
+    ///
+    /// Returns true if it was disabled before. Frames that arrived until now do not trigger it, so poll once
+    /// more before sleeping. Makes system calls, or writes to the port's registers.
     pub fn arm(&mut self) -> bool {
         self.waker.as_mut().is_some_and(Waker::arm)
     }
 
-    /// Asks it no more: who is awake wants no interrupts.
+    /// Disables the interrupt, for a worker that polls.
     pub fn disarm(&mut self) {
         if let Some(waker) = &mut self.waker {
             waker.disarm();
         }
     }
 
-    /// True if a frame ends a wait ([`super::wait`]).
+    /// True if an arriving frame ends a wait ([`super::wait`]).
     #[must_use]
     pub fn wakes(&self) -> bool {
         self.events().is_some()
     }
 
-    /// Readable when there is a frame; `None` where nothing tells.
+    /// Returns a descriptor that is readable when a frame is available, or `None` if the driver has none.
     #[must_use]
     pub(super) fn events(&self) -> Option<BorrowedFd<'_>> {
         self.waker.as_ref().and_then(Waker::events)
     }
 
-    /// Receives frames into an empty or part-filled burst; returns how many came.
+    /// Receives frames and appends them to `burst`. Returns their number.
     pub fn rx_burst(&mut self, burst: &mut Burst) -> usize {
         let (length, room) = (burst.len(), burst.remaining_capacity());
-        // SAFETY: an `Mbuf` is a pointer to a chain, and there is room for `room` of them behind the burst's last; the queue
-        // is set up and used by this worker only, and the driver gives `count` chains away, at most `room`.
+        // SAFETY: an `Mbuf` is a pointer to a chain, and there is room for `room` of them after the burst's
+        // last. The queue is set up and used by this worker only, and the driver hands over `count` chains,
+        // at most `room`.
         let count = unsafe {
             let behind = burst.as_mut_ptr().add(length).cast::<*mut sys::rte_mbuf>();
             let count = sys::shim_eth_rx_burst(self.port, self.queue, behind, room as u16);
@@ -77,17 +80,19 @@ impl EthQueue {
         count.into()
     }
 
-    /// Sends frames, oldest first; what the port does not take stays in the burst. Returns how many it took.
+    /// Sends frames, oldest first. Frames that the port does not accept stay in the burst. Returns the number
+    /// of accepted frames.
     ///
-    /// A driver that sends one segment only gets copies of chains. While there is no buffer for a copy, the
-    /// frame and those behind it stay in the burst. A frame longer than a buffer, and so longer than
-    /// `EthConfig::mtu`, is removed and not counted as taken.
+    /// For a driver that sends only one segment, chains are copied. If no buffer is free for a copy, that
+    /// frame and all later ones stay in the burst. A frame longer than a buffer, and therefore longer than
+    /// `EthConfig::mtu`, is removed and not counted as accepted.
     pub fn tx_burst(&mut self, burst: &mut Burst) -> usize {
         let ready = if self.one_segment { self.make_single(burst) } else { burst.len() };
         let length = burst.len();
         let raw = burst.as_mut_ptr().cast::<*mut sys::rte_mbuf>();
-        // SAFETY: an `Mbuf` is a pointer to a chain, and these are ours to give; the queue is set up and used by this worker
-        // only. The driver has taken the first `sent` of `ready`, which are `length` at most; the others move up.
+        // SAFETY: an `Mbuf` is a pointer to a chain, and these are owned here and may be given away. The
+        // queue is set up and used by this worker only. The driver has taken the first `sent` of `ready`, at
+        // most `length`; the others move up.
         let sent = unsafe {
             burst.set_len(0);
             let sent = sys::shim_eth_tx_burst(self.port, self.queue, raw, ready as u16);
@@ -99,20 +104,23 @@ impl EthQueue {
         sent.into()
     }
 
-    /// To be called in each turn, whether or not there is anything to send: a bond in LACP's mode sends its own frames with the bursts of
-    /// others, and without any its partner gives it up.
+    /// Lets a bond in LACP mode send its own frames. Call it in each iteration, even without frames to send.
+    ///
+    /// Such a bond sends LACP frames along with other bursts. Without bursts its partner would consider it
+    /// lost.
     #[inline]
     pub fn keep_up(&mut self) {
         if self.speaks_lacp {
-            // SAFETY: an array without elements is not looked into; the queue is set up and used by this worker only.
+            // SAFETY: an array without elements is not read; the queue is set up and used by this worker
+            // only.
             unsafe { sys::shim_eth_tx_burst(self.port, self.queue, std::ptr::null_mut(), 0) };
         }
     }
 
-    /// Copies chains into one buffer each, for drivers that send one segment only. Returns how many frames
-    /// are ready: all, or those before the first for which there is no buffer.
+    /// Copies chains into single buffers, for drivers that send only one segment. Returns the number of ready
+    /// frames: all, or those before the first one without a free buffer.
     fn make_single(&self, burst: &mut Burst) -> usize {
-        // As a rule none has more.
+        // Usually no frame has several segments.
         let first = burst.iter().position(|frame| frame.segment_count() != 1);
         let mut at = first.unwrap_or(burst.len());
         while let Some(frame) = burst.get_mut(at) {

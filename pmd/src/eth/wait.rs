@@ -1,4 +1,4 @@
-//! Waiting for frames and for a device at once.
+//! Waits for frames and device events at the same time.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -7,17 +7,18 @@ use arrayvec::ArrayVec;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::EthQueue;
-use super::waker::Told;
+use super::waker::WakeEvent;
 
-/// Most queues, and most devices, that are waited for at once; those behind them wake nobody.
+/// Maximum number of queues, and of devices, that are waited for. Any further ones do not end the wait.
 pub const MOST_WAITED: usize = 16;
 
-/// What ended a wait, beside time and the sockets of queues.
+/// Reason for the end of a wait, other than a timeout or a readable socket of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Woken {
-    /// The interrupt of a queue, or the end of what woke it, which has to be asked for again ([`EthQueue::disarm`], [`EthQueue::arm`]).
+    /// A queue's interrupt, or the loss of its wakeup source. It must be armed again ([`EthQueue::disarm`],
+    /// [`EthQueue::arm`]).
     pub interrupt: bool,
-    /// A device that tells.
+    /// A device event.
     pub device: bool,
 }
 
@@ -25,8 +26,10 @@ fn wanted(fd: BorrowedFd<'_>) -> PollFd<'_> {
     PollFd::from_borrowed_fd(fd, PollFlags::IN)
 }
 
-/// Waits until one of these queues has a frame or one of these devices' descriptors is readable, `at_most` that long. Queues of ports
-/// that do not tell, and those whose interrupt nobody asked for ([`EthQueue::arm`]), wake nobody.
+/// Waits up to `at_most` until a queue has a frame or a device's descriptor is readable.
+///
+/// Queues of ports without wakeups, and queues whose interrupt is not armed ([`EthQueue::arm`]), do not end
+/// the wait.
 pub fn wait<'q, 'd>(
     queues: impl Iterator<Item = &'q mut EthQueue>,
     devices: impl Iterator<Item = BorrowedFd<'d>>,
@@ -38,7 +41,7 @@ pub fn wait<'q, 'd>(
     let mut fds: ArrayVec<PollFd<'_>, { 2 * MOST_WAITED }> = devices.take(MOST_WAITED).map(wanted).collect();
     let count = fds.len();
     fds.extend(waited.iter().filter_map(|queue| queue.events()).map(wanted));
-    // An interrupted wait is a short one.
+    // An interrupted call ends the wait early.
     if !poll(&mut fds, Some(&timeout)).is_ok_and(|ready| ready > 0) {
         return Woken::default();
     }
@@ -47,11 +50,12 @@ pub fn wait<'q, 'd>(
     let (devices, ports) = found.split_at(count);
     let mut woken = Woken { interrupt: false, device: devices.iter().any(|flags| !flags.is_empty()) };
     for (queue, &flags) in waited.iter_mut().zip(ports) {
-        match queue.waker.as_ref().map_or(Told::Nothing, |waker| waker.told(flags)) {
-            Told::Nothing => {}
-            Told::Interrupt => woken.interrupt = true,
-            // Who rests is to ask anew, and learns that this one wakes no more.
-            Told::Gone => (queue.waker, woken.interrupt) = (None, true),
+        match queue.waker.as_ref().map_or(WakeEvent::Nothing, |waker| waker.classify(flags)) {
+            WakeEvent::Nothing => {}
+            WakeEvent::Interrupt => woken.interrupt = true,
+            // Return early so that the caller arms its queues again and sees that this one no longer wakes
+            // it.
+            WakeEvent::Gone => (queue.waker, woken.interrupt) = (None, true),
         }
     }
     woken

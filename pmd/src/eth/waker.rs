@@ -1,4 +1,4 @@
-//! What wakes a worker when a frame has come to its queue.
+//! Wakeup sources of a worker for frames on its queue.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -10,19 +10,19 @@ use super::descriptor::Descriptor;
 use super::kernel::TAP;
 use dpdk_sys as sys;
 
-/// What ends the rest of a worker when a frame comes to a port.
+/// Wakeup source of a sleeping worker when a frame arrives at a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WokenBy {
     /// The driver's socket is readable.
     Socket,
     /// The port's receive interrupt.
     RxInterrupt,
-    /// Nothing: the frame waits for the end of a nap.
+    /// None: the frame waits until the sleep timer expires.
     Timer,
 }
 
 impl WokenBy {
-    /// Its name for people and programs.
+    /// Returns its name in messages and JSON output.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -32,7 +32,7 @@ impl WokenBy {
         }
     }
 
-    /// What all queues of a port have.
+    /// Returns the source that all queues of a port have in common.
     pub(super) fn all(wakers: &[Option<Waker>]) -> Self {
         let of = |waker: &Option<Waker>| match waker {
             Some(Waker::Socket(_)) => Self::Socket,
@@ -44,32 +44,33 @@ impl WokenBy {
     }
 }
 
-/// What wakes the worker of a queue.
+/// Wakeup source of a queue's worker.
 #[derive(Debug)]
 pub(super) enum Waker {
-    /// Readable as long as there is a frame.
+    /// Readable while a frame is available.
     Socket(Descriptor),
-    /// Readable when a frame came since it was switched on.
+    /// Readable after a frame has arrived since the interrupt was enabled.
     Interrupt(Interrupt),
 }
 
-/// What a wait found.
+/// Meaning of a descriptor's poll result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Told {
-    /// A socket's frame, or nothing.
+pub(super) enum WakeEvent {
+    /// A frame on a socket, or nothing.
     Nothing,
-    /// An interrupt came: it has to be switched off, and on again before the next rest.
+    /// An interrupt. It must be disabled, and enabled again before the next sleep.
     Interrupt,
-    /// It will never tell again.
+    /// The wakeup source is permanently lost.
     Gone,
 }
 
-/// Who keeps a descriptor from being readable after it has told.
+/// The side that clears the readable state of an interrupt's descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Clearing {
-    /// The driver, when it gives the frame or switches the interrupt off.
+    /// The driver, when it returns the frame or when the interrupt is disabled.
     Driver,
-    /// Who waits: it is a counter (eventfd) that the kernel adds to, as VFIO does for MSI-X vectors.
+    /// The waiting worker. The descriptor is a counter (eventfd) that the kernel increments, as VFIO does for
+    /// MSI-X vectors.
     Counter,
 }
 
@@ -83,19 +84,19 @@ pub(super) struct Interrupt {
     switch: Switch,
 }
 
-/// Whether an interrupt tells of a frame.
+/// Whether the interrupt is enabled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Switch {
-    /// It was switched on and not off since.
+    /// Enabled.
     On,
-    /// It does not.
+    /// Disabled.
     Off,
-    /// It does always: there is nothing to switch.
+    /// Always enabled: the driver has no switch.
     Always,
 }
 
 impl Interrupt {
-    /// That of a queue of a running port; `None` if the driver has none, or none that a worker could wait for.
+    /// Returns the interrupt of a running port's queue, or `None` if it has none that a worker can wait on.
     pub(super) fn of(port: u16, queue: u16, driver: &str) -> Option<Self> {
         // SAFETY: the port runs and has that queue.
         let switch = match unsafe { sys::rte_eth_dev_rx_intr_enable(port, queue) } {
@@ -104,7 +105,7 @@ impl Interrupt {
             _ => return None,
         };
         if switch == Switch::Off {
-            // SAFETY: as above. It may complain that there was nothing to tell.
+            // SAFETY: as above. The driver may fail because there is nothing to disable.
             unsafe { sys::rte_eth_dev_rx_intr_disable(port, queue) };
         }
         // SAFETY: as above.
@@ -135,8 +136,8 @@ impl Interrupt {
 }
 
 impl Clearing {
-    /// By what the descriptor is. `None` for one that is the whole device's (UIO) and is read by EAL, and for a counter whose reader
-    /// could be made to wait.
+    /// Determines the side by the kind of descriptor. Returns `None` for a descriptor of the whole device
+    /// (UIO), which EAL reads, and for a blocking counter.
     fn of(descriptor: &Descriptor) -> Option<Self> {
         let path = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.0)).ok()?;
         let path = path.to_str()?;
@@ -151,7 +152,7 @@ impl Clearing {
 }
 
 impl Waker {
-    /// To be waited for; `None` while it would tell nothing.
+    /// Returns the descriptor to wait on, or `None` while it cannot signal.
     pub(super) fn events(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Socket(socket) => Some(socket.as_fd()),
@@ -161,7 +162,7 @@ impl Waker {
         }
     }
 
-    /// Switches an interrupt on. True if it was off: what came before does not wake.
+    /// Enables an interrupt. Returns true if it was disabled: frames that arrived before do not trigger it.
     pub(super) fn arm(&mut self) -> bool {
         match self {
             Self::Socket(_) => false,
@@ -169,33 +170,33 @@ impl Waker {
         }
     }
 
-    /// Switches an interrupt off.
+    /// Disables an interrupt.
     pub(super) fn disarm(&mut self) {
         if let Self::Interrupt(interrupt) = self {
             interrupt.off();
         }
     }
 
-    /// What the flags of its descriptor mean; takes note of it.
-    pub(super) fn told(&self, flags: PollFlags) -> Told {
+    /// Interprets the poll flags of the descriptor and clears the condition if necessary.
+    pub(super) fn classify(&self, flags: PollFlags) -> WakeEvent {
         match self {
-            // An interface that went down leaves an error which wakes until somebody asks for it.
+            // An interface that went down leaves a pending error, which ends every wait until it is read.
             Self::Socket(socket) if flags.contains(PollFlags::ERR) => {
                 let _ = socket_error(socket);
-                Told::Nothing
+                WakeEvent::Nothing
             }
-            // The interface below is gone, which would wake for ever.
+            // The interface below is gone. The condition would end every wait.
             Self::Interrupt(_) if flags.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) => {
-                Told::Gone
+                WakeEvent::Gone
             }
             Self::Interrupt(interrupt) if flags.contains(PollFlags::IN) => {
                 if interrupt.clearing == Clearing::Counter {
-                    // Another queue with the same vector may have been first.
+                    // Another queue with the same vector may already have read it.
                     let _ = rustix::io::read(interrupt.descriptor, &mut [0; 8]);
                 }
-                Told::Interrupt
+                WakeEvent::Interrupt
             }
-            Self::Socket(_) | Self::Interrupt(_) => Told::Nothing,
+            Self::Socket(_) | Self::Interrupt(_) => WakeEvent::Nothing,
         }
     }
 }
@@ -223,29 +224,29 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_is_read_when_it_has_told_and_nothing_else_is() {
+    fn only_a_counter_is_read_after_an_interrupt() {
         let fd = counter(7, EventfdFlags::NONBLOCK);
-        assert_eq!(waker(&fd, Switch::On).told(PollFlags::IN), Told::Interrupt);
+        assert_eq!(waker(&fd, Switch::On).classify(PollFlags::IN), WakeEvent::Interrupt);
         assert_eq!(rustix::io::read(&fd, &mut [0; 8]), Err(rustix::io::Errno::AGAIN), "it was read");
-        // Another queue was first.
-        assert_eq!(waker(&fd, Switch::On).told(PollFlags::IN), Told::Interrupt);
+        // The other queue was first.
+        assert_eq!(waker(&fd, Switch::On).classify(PollFlags::IN), WakeEvent::Interrupt);
 
         let (reader, writer) = std::io::pipe().unwrap();
         rustix::io::write(&writer, b"12345678").unwrap();
         let reader = OwnedFd::from(reader);
-        assert_eq!(waker(&reader, Switch::On).told(PollFlags::IN), Told::Interrupt);
-        assert_eq!(rustix::io::read(&reader, &mut [0; 8]), Ok(8), "a frame is the driver's");
+        assert_eq!(waker(&reader, Switch::On).classify(PollFlags::IN), WakeEvent::Interrupt);
+        assert_eq!(rustix::io::read(&reader, &mut [0; 8]), Ok(8), "the driver reads the frame");
     }
 
     #[test]
-    fn only_what_would_tell_is_waited_for() {
+    fn only_enabled_sources_are_waited_for() {
         let fd = counter(0, EventfdFlags::NONBLOCK);
         let waited =
             [Switch::On, Switch::Off, Switch::Always].map(|switch| waker(&fd, switch).events().is_some());
         assert_eq!(waited, [true, false, true]);
-        assert_eq!(waker(&fd, Switch::On).told(PollFlags::empty()), Told::Nothing);
+        assert_eq!(waker(&fd, Switch::On).classify(PollFlags::empty()), WakeEvent::Nothing);
         for end in [PollFlags::ERR, PollFlags::IN | PollFlags::HUP, PollFlags::NVAL] {
-            assert_eq!(waker(&fd, Switch::Always).told(end), Told::Gone);
+            assert_eq!(waker(&fd, Switch::Always).classify(end), WakeEvent::Gone);
         }
     }
 

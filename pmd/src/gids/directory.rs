@@ -1,7 +1,8 @@
-//! The directory in which one process serves the GID tables of all devices of a machine, each in a file that has the device's name.
+//! The directory in which one process serves the GID tables of all devices of a host. Each table is in a file
+//! with the device's name.
 //!
-//! It is its user's, and nobody else may write it. So what readers find in it is the service's: they check that, that the user is root or
-//! their own, and that the files are of the same user.
+//! Only the owner may write to the directory, so its contents come from the service. Readers check this. They
+//! also check that the owner is root or their own user, and that the files have the same owner.
 
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, Metadata, Permissions};
@@ -11,21 +12,22 @@ use std::path::{Path, PathBuf};
 
 use crate::shm::{Lock, ShmError};
 
-/// Where it is if nobody says otherwise.
+/// Default directory.
 pub const DEFAULT_DIRECTORY: &str = "/run/ipoib-gids";
-/// Most tables that a reader looks for in a directory.
+/// Maximum number of tables that a reader uses in a directory.
 pub const MAX_TABLES: usize = 256;
-/// Bytes of the longest name: the kernel's devices have 63 at most (IB_DEVICE_NAME_MAX), interfaces 15, with a word before them.
+/// Maximum length of a table name. Kernel devices have at most 63 bytes (IB_DEVICE_NAME_MAX); interfaces have
+/// 15, plus a prefix.
 const LONGEST_NAME: usize = 63;
-/// The file in it by which there is one service.
+/// File whose lock ensures that only one service uses the directory.
 const LOCK: &str = ".lock";
 
-/// Why a directory is not used.
+/// Reason why a directory is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
-    /// Another process serves there.
+    /// Another process serves this directory.
     #[error(
-        "{} has a service already{}: stop that one (systemctl stop ipoib-gids), or choose another directory with --dir",
+        "{} already has a service{}: stop it (systemctl stop ipoib-gids), or choose another directory with --dir",
         path.display(), process.map_or_else(String::new, |process| format!(", process {process}"))
     )]
     Served {
@@ -34,10 +36,10 @@ pub enum DirectoryError {
         /// The other process.
         process: Option<u32>,
     },
-    /// Others could put files into it.
-    #[error("{} may be written by others than its owner: chmod go-w it, or choose another directory", .0.display())]
+    /// Other users could create files in it.
+    #[error("{} is writable by users other than its owner: chmod go-w it, or choose another directory", .0.display())]
     Writable(PathBuf),
-    /// It is another user's.
+    /// It belongs to another user.
     #[error("{} belongs to user {owner}, not to this one: choose another directory with --dir", path.display())]
     Foreign {
         /// The directory.
@@ -45,9 +47,9 @@ pub enum DirectoryError {
         /// Its owner.
         owner: u32,
     },
-    /// It is of a user whom readers do not believe.
+    /// It belongs to a user that readers do not trust.
     #[error(
-        "{} belongs to user {owner}: tables are read from directories of root or of this user; name one of these", path.display()
+        "{} belongs to user {owner}: tables are read only from directories of root or of this user; specify one of these", path.display()
     )]
     Stranger {
         /// The directory.
@@ -55,26 +57,26 @@ pub enum DirectoryError {
         /// Its owner.
         owner: u32,
     },
-    /// There is none, so nobody serves.
+    /// The directory does not exist, so there is no service.
     #[error(
         "no GID tables are served in {}: start the service (systemctl start ipoib-gids, or ipoib-fwd gids --serve)", .0.display()
     )]
     Nowhere(PathBuf),
-    /// It is no directory.
-    #[error("{} is no directory (a symbolic link is none): name the directory itself", .0.display())]
+    /// It is not a directory.
+    #[error("{} is not a directory (symbolic links are not accepted): specify the directory itself", .0.display())]
     NotADirectory(PathBuf),
-    /// A call failed.
+    /// A system call failed.
     #[error("cannot {what} {}: {source}", path.display())]
     Call {
-        /// What was being done.
+        /// The failed operation.
         what: &'static str,
         /// The directory.
         path: PathBuf,
-        /// The system's answer.
+        /// The system error.
         #[source]
         source: io::Error,
     },
-    /// Its lock.
+    /// Its lock could not be taken.
     #[error(transparent)]
     Lock(#[from] ShmError),
 }
@@ -83,22 +85,22 @@ fn call(what: &'static str, path: &Path) -> impl Fn(io::Error) -> DirectoryError
     move |source| DirectoryError::Call { what, path: path.to_owned(), source }
 }
 
-/// The name of the table of a software RoCE port on an interface, that of its cable. No device of the kernel should have it.
+/// Returns the table name of a software RoCE port on an interface. No kernel device should have such a name.
 #[must_use]
 pub fn roce_table(interface: &str) -> String {
     format!("roce:{interface}")
 }
 
-/// True if a table may have this name, which becomes that of a file: it leads nowhere else, nor to what lies beside a table
-/// ([`shm`](crate::shm)).
+/// True if a table may have this name, which becomes a file name. It cannot lead to another directory or to a
+/// table's helper files ([`shm`](crate::shm)).
 #[must_use]
 pub fn is_table_name(name: &str) -> bool {
-    let beside = name.rsplit('.').next().is_none_or(|end| matches!(end, "" | "lock" | "new"));
+    let reserved = name.rsplit('.').next().is_none_or(|end| matches!(end, "" | "lock" | "new"));
     let plain = |c: char| !matches!(c, '/') && !c.is_control() && !c.is_whitespace();
-    !beside && !name.starts_with('.') && name.len() <= LONGEST_NAME && name.chars().all(plain)
+    !reserved && !name.starts_with('.') && name.len() <= LONGEST_NAME && name.chars().all(plain)
 }
 
-/// What a directory is, if nobody but its owner can put anything into it.
+/// Returns the directory's metadata if only its owner can create files in it.
 fn look(path: &Path) -> Result<Metadata, DirectoryError> {
     let found = std::fs::symlink_metadata(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => DirectoryError::Nowhere(path.to_owned()),
@@ -113,7 +115,7 @@ fn look(path: &Path) -> Result<Metadata, DirectoryError> {
     Ok(found)
 }
 
-/// The directory of this process, which is the only one that serves there as long as this lives.
+/// The directory of this process. No other process serves it as long as this value exists.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -121,10 +123,10 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Makes the directory if need be, and becomes the one that serves there.
+    /// Creates the directory if necessary and starts to serve it.
     pub fn serve(path: &Path) -> Result<Self, DirectoryError> {
         match DirBuilder::new().mode(0o755).create(path) {
-            // Whatever the umask: all may look GIDs up.
+            // Regardless of the umask: all users may look up GIDs.
             Ok(()) => std::fs::set_permissions(path, Permissions::from_mode(0o755))
                 .map_err(call("let others read", path))?,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -141,41 +143,43 @@ impl Directory {
         Ok(Self { path: path.to_owned(), lock })
     }
 
-    /// Where it is.
+    /// Returns the path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// True if it is still there: else new readers find nothing, and nobody is kept from serving in another one of its name.
+    /// True if it still exists. Otherwise new readers find nothing, and another service may start in a new
+    /// directory with the same name.
     #[must_use]
     pub fn is_in_place(&self) -> bool {
         self.lock.is_in_place()
     }
 
-    /// The file of a table; `None` if there can be none of this name.
+    /// Returns the file of a table, or `None` if the name is invalid.
     #[must_use]
     pub fn table(&self, name: &str) -> Option<PathBuf> {
         is_table_name(name).then(|| self.path.join(name))
     }
 
-    /// Removes the tables that an earlier service left and nobody keeps any more, but for those of these names. Returns how many.
+    /// Removes the tables of an earlier service that nobody maintains any more, except those that `keep`
+    /// accepts. Returns the number of removed tables.
     pub fn sweep(&self, keep: impl Fn(&str) -> bool) -> Result<usize, DirectoryError> {
         let mut removed = 0;
         for name in names(&self.path)?.iter().filter(|name| !keep(name)) {
             let path = self.path.join(name);
             match crate::shm::remove_left(&path) {
                 Ok(true) => removed += 1,
-                // One that another process keeps there stays.
+                // A table that another process maintains stays.
                 Ok(false) => {}
-                Err(error) => tracing::warn!("{name} stays, whose device is not there: {error}"),
+                Err(error) => tracing::warn!("table {name} of an absent device was not removed: {error}"),
             }
         }
         Ok(removed)
     }
 }
 
-/// Names of the tables in a directory, sorted, as many as there may be at most; and whose they are.
+/// Returns the sorted names of the tables in a directory, at most [`MAX_TABLES`], and the owner.
 pub fn tables(path: &Path) -> Result<(Vec<String>, u32), DirectoryError> {
     let owner = look(path)?.uid();
     if owner != 0 && owner != rustix::process::geteuid().as_raw() {
@@ -184,7 +188,7 @@ pub fn tables(path: &Path) -> Result<(Vec<String>, u32), DirectoryError> {
     Ok((names(path)?, owner))
 }
 
-/// The first names in their order, whatever the directory's.
+/// Returns the first names in sorted order, independent of the directory's order.
 fn names(path: &Path) -> Result<Vec<String>, DirectoryError> {
     let mut names = BTreeSet::new();
     for entry in std::fs::read_dir(path).map_err(call("list", path))? {
@@ -230,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_service_and_the_second_is_told_of_it() {
+    fn a_second_service_is_rejected_and_names_the_first() {
         let path = place("two");
         let first = Directory::serve(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o755);
@@ -244,7 +248,7 @@ mod tests {
         assert!(!first.is_in_place());
         fs::rename(path.join("moved"), path.join(LOCK)).unwrap();
         drop(first);
-        // Whatever is in the lock's file.
+        // Invalid contents of the lock file.
         for text in ["", "x", "99999999999999999999999"] {
             fs::write(path.join(LOCK), text).unwrap();
             drop(Directory::serve(&path).unwrap());
@@ -269,7 +273,7 @@ mod tests {
         assert!(matches!(Directory::serve(&link), Err(DirectoryError::NotADirectory(_))));
         assert!(matches!(tables(&link), Err(DirectoryError::NotADirectory(_))));
         fs::remove_file(&link).unwrap();
-        // Only root can give a directory away.
+        // Only root can change the owner of a directory.
         if std::os::unix::fs::chown(&path, Some(12_345), None).is_ok() {
             assert!(matches!(Directory::serve(&path), Err(DirectoryError::Foreign { owner: 12_345, .. })));
             let error = tables(&path).unwrap_err();
@@ -305,7 +309,7 @@ mod tests {
         assert_eq!(directory.sweep(|name| name == "served").unwrap(), 1);
         assert_eq!(tables(&path).unwrap().0, ["kept", "served"]);
         assert!(!path.join("left.lock").exists());
-        // What is no file is no table, and keeps nobody from serving.
+        // Anything but a file is not a table, and does not prevent a service.
         fs::create_dir(path.join("mlx5_0")).unwrap();
         std::os::unix::fs::symlink("kept", path.join("mlx5_1")).unwrap();
         assert_eq!(directory.sweep(|_| false).unwrap(), 1, "served");

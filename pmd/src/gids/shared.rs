@@ -1,4 +1,4 @@
-//! A table that another process shares, followed by its file's name: whoever maintains it may die and be started again.
+//! A table that another process shares. The reader follows the file's name, so the maintainer may restart.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,34 +8,34 @@ use gidcache::layout::LayoutError;
 
 use crate::shm::{ReadOnly, ShmError, monotonic_nanoseconds};
 
-/// A maintainer gives a sign of life every second; after this long without one its table may be stale.
+/// Maximum age of the heartbeat, which the maintainer updates every second. An older table may be stale.
 pub const SILENCE: Duration = Duration::from_secs(5);
 
-/// What a reader may think of a table.
+/// Trust in a table's contents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
-    /// It was as it should be within the last [`SILENCE`].
+    /// The maintainer confirmed it within the last [`SILENCE`].
     Current,
-    /// This process has taken it over, or is about to end, and does not speak for it: it is its predecessor's.
+    /// This process took it over and has not confirmed the predecessor's contents yet, or is about to exit.
     Unsaid(u32),
-    /// This process maintains it, and has said nothing for so long.
+    /// This process maintains it and has not confirmed it for this long.
     Silent(u32, Duration),
-    /// Nobody maintains it; this process did.
+    /// Nobody maintains it any more; this process was the last one.
     Dead(u32),
 }
 
-/// Why a file cannot be read as a table.
+/// Reason why a file cannot be read as a table.
 #[derive(Debug, thiserror::Error)]
 pub enum SharedError {
-    /// The memory.
+    /// The memory cannot be mapped.
     #[error(transparent)]
     Memory(#[from] ShmError),
-    /// The file is no table.
-    #[error("{} is no shared GID table", path.display())]
+    /// The file is not a table.
+    #[error("{} is not a shared GID table", path.display())]
     NoTable {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The defect.
         #[source]
         source: LayoutError,
     },
@@ -45,7 +45,7 @@ pub enum SharedError {
 #[derive(Debug)]
 pub struct SharedGids {
     path: PathBuf,
-    /// Whose the file has to be.
+    /// Required owner of the file.
     owner: Option<u32>,
     reader: Reader<ReadOnly>,
 }
@@ -56,7 +56,7 @@ impl SharedGids {
         Self::open_as(path, None)
     }
 
-    /// As [`SharedGids::open`], for a file that has to be this user's, also when it is opened again.
+    /// Opens a file like [`SharedGids::open`] but requires this owner, also when the file is opened again.
     pub fn open_of(path: &Path, owner: u32) -> Result<Self, SharedError> {
         Self::open_as(path, Some(owner))
     }
@@ -66,19 +66,20 @@ impl SharedGids {
         Ok(Self { path: path.to_owned(), owner, reader })
     }
 
-    /// The file.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Reads it, without system calls.
+    /// Returns the reader, which makes no system calls.
     #[must_use]
     pub const fn reader(&self) -> &Reader<ReadOnly> {
         &self.reader
     }
 
-    /// What the table is worth. What is read after this was asked is at least as new. Makes system calls.
+    /// Returns the state of the table. Data read after this call are at least as new as the state. Makes
+    /// system calls.
     pub fn standing(&self) -> Result<Standing, ShmError> {
         let maintained = self.reader.memory().is_maintained()?;
         let maintainer = self.reader.maintainer();
@@ -91,8 +92,10 @@ impl SharedGids {
         })
     }
 
-    /// Goes over to the file that has the name now, if nobody maintains the one that is open. True if it did; false if there is none, or
-    /// the same still: who is started again takes that over if it can. Makes system calls.
+    /// Switches to the file that has the name now, if nobody maintains the open one.
+    ///
+    /// Returns true if it switched. Returns false if there is no file or still the same one; a restarted
+    /// maintainer takes that over if it can. Makes system calls.
     pub fn follow(&mut self) -> Result<bool, SharedError> {
         if self.reader.memory().is_maintained()?
             || self.reader.memory().is_at(&self.path)
@@ -155,11 +158,11 @@ mod tests {
         first.heartbeat(long_ago);
         assert!(matches!(shared.standing().unwrap(), Standing::Silent(42, for_) if for_ > SILENCE));
         first.heartbeat(monotonic_nanoseconds());
-        // It dies, having said just now that all is well.
+        // It dies right after a heartbeat.
         drop(first);
         assert_eq!((shared.standing().unwrap(), gids(&shared)), (Standing::Dead(42), vec![1]));
         assert!(!shared.follow().unwrap());
-        // The next one goes on with the same memory, and does not speak for what it has not looked at.
+        // The next one continues with the same memory and does not confirm contents that it has not checked.
         let second = maintain(&path, 8);
         assert_eq!((shared.standing().unwrap(), gids(&shared)), (Standing::Unsaid(42), vec![1]));
         set(&second, 2);
@@ -167,14 +170,14 @@ mod tests {
         assert_eq!((shared.standing().unwrap(), gids(&shared)), (Standing::Current, vec![2]));
         assert!(!shared.follow().unwrap());
         drop(second);
-        // One whose table is longer begins another file.
+        // One with a longer table creates a new file.
         let third = maintain(&path, 16);
         set(&third, 3);
         third.heartbeat(monotonic_nanoseconds());
         assert_eq!((shared.standing().unwrap(), gids(&shared)), (Standing::Dead(42), vec![2]));
         assert!(shared.follow().unwrap());
         assert_eq!((shared.standing().unwrap(), gids(&shared)), (Standing::Current, vec![3]));
-        // A table that is gone for good.
+        // A table that is removed permanently.
         let memory = third.reader().unwrap().memory().clone();
         memory.remove(&path).unwrap();
         drop((third, memory));
@@ -192,7 +195,7 @@ mod tests {
             SharedGids::open_of(&path, ours + 1),
             Err(SharedError::Memory(ShmError::Foreign(_)))
         ));
-        // Cut off, it is none; what was mapped whole stays so.
+        // A truncated file is not a table. A complete mapping stays valid.
         let whole = std::fs::read(&path).unwrap();
         let cut = path.with_added_extension("cut");
         for len in [0, 8, 384, whole.len() - 8] {

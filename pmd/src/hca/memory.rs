@@ -1,5 +1,5 @@
-//! Memory work on connections: fast registration, and operations on a peer's memory (IBA 10.6, 10.7.2; the memory management
-//! extensions of Linux).
+//! Memory work on connections: fast registration, and operations on a peer's memory (IBA 10.6, 10.7.2; the
+//! memory management extensions of Linux).
 
 use ::hca::{BURST, Fence, KeyRights, MemoryKey, PostError, RcSlot, WcStatus};
 use arrayvec::ArrayVec;
@@ -8,125 +8,130 @@ use super::Queues;
 use crate::mem::Mbuf;
 use crate::mem::key::{DoubtfulKey, FreeKey, Memory, PageList, RegisteredKey};
 
-/// Finished work of one poll.
+/// Finished work returned by one poll.
 pub type DoneBurst<P = Mbuf> = ArrayVec<Done<P>, BURST>;
 
-/// A key to register and with what.
+/// A key to register and its new contents.
 #[derive(Debug)]
 pub struct Registration<P = Mbuf> {
-    /// The key; it gets its next tag.
+    /// The key. The registration increments its tag.
     pub key: FreeKey,
-    /// Where the list goes.
+    /// Storage for the list of pieces.
     pub list: PageList<P>,
     /// The memory.
     pub memory: Memory<P>,
-    /// Address that users are to name the first byte by.
+    /// Address at which users of the key see the first byte.
     pub start: u64,
-    /// Bytes from the start of the list that the key is to name; `None` = all.
+    /// Length of the range in bytes, from the start of the list; `None` for all.
     pub len: Option<u64>,
-    /// What may be done with it.
+    /// Operations that the key permits.
     pub rights: KeyRights,
 }
 
-/// A chain to be sent as one piece of memory, and what that takes.
+/// A chain to send as one memory segment, with the required key and list.
 #[derive(Debug)]
 pub struct ChainSend<P = Mbuf> {
-    /// The key that is to name it; it gets its next tag.
+    /// Key for the chain. The registration increments its tag.
     pub key: FreeKey,
-    /// Where the list goes.
+    /// Storage for the list of pieces.
     pub list: PageList<P>,
-    /// The message: any number of segments that key and list have room for.
+    /// The message. Its number of segments is limited by key and list.
     pub buf: P,
 }
 
-/// Memory of the other end.
+/// Memory of the remote end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RemoteMemory {
-    /// Address, as the other end's key has it.
+    /// Address as defined by the remote key.
     pub address: u64,
-    /// The other end's key.
+    /// Remote key.
     pub rkey: MemoryKey,
 }
 
-/// Why memory work was not taken.
+/// Reason why memory work was rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WorkError {
-    /// As any other post.
+    /// Same as for any other post.
     #[error(transparent)]
     Post(#[from] PostError),
-    /// Peers would write where the owner may not (IBA 10.6.3).
-    #[error("a key that peers may write to or do atomic operations on needs the right of local writes, too")]
+    /// Remote rights require the local write right (IBA 10.6.3).
+    #[error("a key with remote write or atomic rights also requires the local write right")]
     Rights,
-    /// The list has more pieces than the key can name, the list has room for, or fit into the work request.
-    #[error("{asked} pieces of memory, where there is room for {room}")]
+    /// The list has more pieces than the key, the list or the work request has room for.
+    #[error("{asked} pieces of memory exceed the limit of {room}")]
     Pieces {
-        /// Pieces.
+        /// Number of pieces.
         asked: usize,
-        /// Room.
+        /// Maximum number of pieces.
         room: usize,
     },
-    /// Longer than the list, nothing, or over the end of the address space.
+    /// The range is empty, exceeds the list, or wraps around the address space.
     #[error("{len} bytes from {start:#x} of a list of {listed} bytes")]
     Range {
         /// First address.
         start: u64,
-        /// Bytes of the key.
+        /// Length of the range in bytes.
         len: u64,
-        /// Bytes of the list.
+        /// Length of the list in bytes.
         listed: u64,
     },
-    /// The device has no such operation.
-    #[error("this device cannot do it")]
+    /// The device does not support the operation.
+    #[error("this device does not support the operation")]
     NotSupported,
 }
 
-/// Work that was not taken, and why.
+/// Rejected work with the reason.
 #[derive(Debug)]
 pub struct Returned<T> {
-    /// What was to be posted, unchanged.
+    /// The work, unchanged.
     pub work: T,
     /// The reason.
     pub error: WorkError,
 }
 
-/// Work that is done or has failed. Each post has one, in the order of posts on each connection.
+/// Work that has completed or failed. Each post has exactly one result. Results of a connection come in
+/// posting order.
 #[derive(Debug)]
 pub struct Done<P = Mbuf> {
     /// The connection.
     pub slot: RcSlot,
-    /// What its poster called it.
+    /// Ticket that the poster assigned.
     pub ticket: u32,
-    /// Outcome.
+    /// Completion status.
     pub status: WcStatus,
-    /// What comes back.
+    /// Resources that are returned.
     pub what: Outcome<P>,
 }
 
-/// What comes back of memory work.
+/// Resources returned by memory work.
 #[derive(Debug)]
 pub enum Outcome<P = Mbuf> {
-    /// The key has its memory; the list is empty.
+    /// The key now covers its memory. The list is empty.
     Registered(RegisteredKey<P>, PageList<P>),
-    /// The key is free, and its memory the poster's again.
+    /// The key is free. Its memory belongs to the poster again.
     Invalidated(FreeKey, Option<P>),
-    /// A registration that failed, or whose connection did: the key may have its memory or not. The list is empty; if the connection was
-    /// taken out before the device had read it, a list in a buffer has no room any more (see [`PageList`]).
+    /// A failed registration, or one on a failed connection. Whether the key covers the memory is unknown.
+    ///
+    /// The list is empty. If the connection was removed before the device had read a list in a buffer, that
+    /// list has no room any more (see [`PageList`]).
     NotRegistered(DoubtfulKey<P>, PageList<P>),
-    /// An invalidation that failed, or whose connection did.
+    /// A failed invalidation, or one on a failed connection.
     NotInvalidated(DoubtfulKey<P>),
-    /// A SEND, RDMA WRITE or RDMA READ: its buffer, after a READ that succeeded with what it read.
+    /// The buffer of a SEND, RDMA WRITE or RDMA READ. After a successful READ it contains the data.
     Transferred(P),
-    /// A chain that was sent as one piece: all that it took. The list is empty.
+    /// A chain was sent as one segment. All its resources are returned; the list is empty.
     ChainSent(ChainSend<P>),
-    /// A chain that may have been sent or not: its connection failed, and the status says by what, if it was by this chain. The key has the
-    /// chain. The list is as that of [`Outcome::NotRegistered`].
+    /// A chain that may or may not have been sent because its connection failed.
+    ///
+    /// If this chain caused the failure, the status is the reason. The key holds the chain. The list is as
+    /// for [`Outcome::NotRegistered`].
     ChainNotSent(DoubtfulKey<P>, PageList<P>),
 }
 
-/// Memory work on a worker's connections. Each post is followed by one [`Done`], and belongs to the queues until then. The device sees
-/// it at the next [`Queues::ring`].
+/// Memory work on a worker's connections. The queues own posted work until they return its [`Done`]. The
+/// device sees it after the next [`Queues::ring`].
 pub trait MemoryWork: Queues {
-    /// FAST_REG: the key has the memory as soon as this is done; what is posted behind it on the same connection may use it at once.
+    /// FAST_REG: assigns memory to a key. Later posts on the same connection may use the key immediately.
     #[expect(clippy::result_large_err, reason = "what is not taken is handed back")]
     fn register(
         &mut self,
@@ -135,7 +140,8 @@ pub trait MemoryWork: Queues {
         work: Registration,
     ) -> Result<MemoryKey, Returned<Registration>>;
 
-    /// LOCAL_INV: takes the memory away from a key. What is posted before it and uses the key must be done, or fenced off.
+    /// LOCAL_INV: removes the memory from a key. Earlier posts that use the key must have completed or be
+    /// ordered by a fence.
     fn invalidate(
         &mut self,
         slot: RcSlot,
@@ -144,7 +150,7 @@ pub trait MemoryWork: Queues {
         fence: Fence,
     ) -> Result<(), Returned<RegisteredKey>>;
 
-    /// SEND that takes the memory away from a key of the other end.
+    /// SEND that also invalidates a key of the remote end.
     fn send_invalidating(
         &mut self,
         slot: RcSlot,
@@ -153,11 +159,14 @@ pub trait MemoryWork: Queues {
         buf: Mbuf,
     ) -> Result<(), Returned<Mbuf>>;
 
-    /// SEND of a chain that has more segments than a work request can name: FAST_REG, a SEND of one piece, and LOCAL_INV behind a fence, in
-    /// one post with one [`Done`]. What is posted behind it waits until the peer has taken it. All three count as sends outstanding.
+    /// Sends a chain with more segments than a work request supports.
+    ///
+    /// One post consists of FAST_REG, a SEND of one segment, and LOCAL_INV behind a fence, with one [`Done`].
+    /// Later posts wait until the peer has acknowledged the message. All three requests count as outstanding
+    /// sends.
     fn send_chain(&mut self, slot: RcSlot, ticket: u32, work: ChainSend) -> Result<(), Returned<ChainSend>>;
 
-    /// RDMA WRITE of a buffer's data, with a number for the other end if there is one.
+    /// RDMA WRITE of a buffer's data, optionally with an immediate.
     fn write(
         &mut self,
         slot: RcSlot,
@@ -167,7 +176,7 @@ pub trait MemoryWork: Queues {
         immediate: Option<u32>,
     ) -> Result<(), Returned<Mbuf>>;
 
-    /// RDMA READ into a buffer's data, all of it.
+    /// RDMA READ that fills all of a buffer's data.
     fn read(
         &mut self,
         slot: RcSlot,
@@ -176,6 +185,6 @@ pub trait MemoryWork: Queues {
         into: Mbuf,
     ) -> Result<(), Returned<Mbuf>>;
 
-    /// Takes what [`Queues::poll_send`] found to be finished, up to the burst's capacity, oldest first.
+    /// Returns work that [`Queues::poll_send`] found finished, oldest first, up to the burst's capacity.
     fn take_done(&mut self, done: &mut DoneBurst);
 }

@@ -1,10 +1,13 @@
-//! The device seam: what every host channel adapter offers, whatever drives it.
+//! The device abstraction: operations of every host channel adapter, independent of the driver.
 //!
-//! Two faces. [`Control`] is cold and object safe: open, query, modify, destroy, multicast, MADs, asynchronous events;
-//! it lives on the control lcore. [`Queues`] is hot and generic: a worker lcore posts, rings once per burst and polls.
-//! [`Backend`] ties them together; it is chosen once at start-up and everything behind it is compiled per backend.
+//! - [`Control`] is the control path and is object safe: open, query, modify, destroy, multicast, MADs,
+//!   asynchronous events. It runs on the control lcore.
+//! - [`Queues`] is the data path and is generic: a worker lcore posts, rings doorbells once per burst, and
+//!   polls.
+//! - [`Backend`] connects both. It is chosen once at startup, and all code above it is compiled for each
+//!   backend.
 //!
-//! Ownership of buffers: posting moves a buffer in; an error hands it back; a completion returns or frees it.
+//! Buffer ownership: a post takes the buffer, an error returns it, and a completion returns or frees it.
 //! Destroying a queue pair flushes every outstanding buffer exactly once.
 
 mod control;

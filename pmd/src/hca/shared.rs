@@ -1,4 +1,4 @@
-//! A device with several users on one thread, each with a port and queues of its own.
+//! A device with several users on one thread, each with its own port and queues.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -16,30 +16,33 @@ use super::{Backend, Control, Queues};
 use crate::mem::key::{DoubtfulKey, FreeKey};
 use crate::mem::{Mbuf, Pool};
 
-/// One user's handle on a device. Calls go to the device; its events come to every user, each of whom knows its own. The device is
-/// closed with the last handle. Queues are what they are without it: it costs a worker nothing.
+/// One user's handle of a shared device.
+///
+/// Calls are forwarded to the device. Its events are delivered to every user, which must select its own. The
+/// device is closed with the last handle. Queues are those of the device, so sharing adds no cost for
+/// workers.
 #[derive(Debug)]
 pub struct Shared<B> {
     device: Rc<RefCell<Device<B>>>,
-    /// Which of the inboxes is this user's.
+    /// Index of this user's inbox.
     user: usize,
 }
 
 #[derive(Debug)]
 struct Device<B> {
     hca: B,
-    /// Events that a user has not taken; `None` for one that is gone.
+    /// Events that each user has not fetched; `None` for a dropped handle.
     inboxes: Vec<Option<VecDeque<AsyncEvent>>>,
 }
 
 impl<B: Backend> Shared<B> {
-    /// The first user's handle.
+    /// Creates the first user's handle.
     pub fn new(hca: B) -> Self {
         let device = Device { hca, inboxes: vec![Some(VecDeque::new())] };
         Self { device: Rc::new(RefCell::new(device)), user: 0 }
     }
 
-    /// Another user's handle: it hears of what happens from now on.
+    /// Creates a handle for another user. It receives events from now on.
     #[must_use]
     pub fn another(&self) -> Self {
         let mut device = self.device.borrow_mut();
@@ -90,7 +93,7 @@ impl<B: Backend> Control for Shared<B> {
     }
 
     fn register_pool(&mut self, pool: &Pool) -> Result<(), HcaError> {
-        // A device knows what it has registered already.
+        // The device tracks the memory that it has already registered.
         self.with(|hca| hca.register_pool(pool))
     }
 

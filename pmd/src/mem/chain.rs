@@ -1,4 +1,4 @@
-//! Packets of several segments.
+//! Packets with several segments.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::marker::PhantomData;
@@ -8,7 +8,7 @@ use dpdk_sys as sys;
 
 use super::mbuf::{Mbuf, raw};
 
-/// One segment's data.
+/// Data of one segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'m> {
     /// The data.
@@ -23,7 +23,7 @@ impl Segment<'_> {
     }
 }
 
-/// Walks a chain.
+/// Iterates over the segments of a chain.
 #[derive(Clone, Debug)]
 pub struct Segments<'m> {
     next: *mut sys::rte_mbuf,
@@ -47,25 +47,25 @@ impl<'m> Iterator for Segments<'m> {
 }
 
 impl Mbuf {
-    /// The segments, first to last.
+    /// Returns the segments in order.
     #[must_use]
     pub fn segments(&self) -> Segments<'_> {
         Segments { next: self.head(), owner: PhantomData }
     }
 
-    /// For writing the packet with one system call.
+    /// Returns slices for writing the packet with one system call.
     pub fn io_slices(&self) -> impl Iterator<Item = IoSlice<'_>> {
         self.segments().map(|s| IoSlice::new(s.bytes))
     }
 
-    /// For reading into the packet with one system call.
+    /// Returns slices for reading into the packet with one system call.
     pub fn io_slices_mut(&mut self) -> impl Iterator<Item = IoSliceMut<'_>> {
         let head = self.head();
         let chain = std::iter::successors(NonNull::new(head), |m| NonNull::new(raw::next(m.as_ptr())));
         chain.map(|m| {
             let m = m.as_ptr();
-            // SAFETY: the data lies within the segment's buffer; the packet is borrowed exclusively as long as the slices live,
-            // and the segments of a chain do not overlap.
+            // SAFETY: the data lies within the segment's buffer. The packet is borrowed exclusively as long
+            // as the slices live, and the segments of a chain do not overlap.
             let bytes = unsafe {
                 std::slice::from_raw_parts_mut(raw::buf_addr(m).add(raw::data_off(m)), raw::data_len(m))
             };
@@ -73,7 +73,7 @@ impl Mbuf {
         })
     }
 
-    /// Hangs another packet behind this one.
+    /// Appends another packet to this one.
     pub fn append_chain(&mut self, tail: Self) {
         let head = self.head();
         let mut last = head;
@@ -85,8 +85,8 @@ impl Mbuf {
         raw::set_next(last, tail.into_raw().as_ptr());
     }
 
-    /// Cuts the packet to its first `length` bytes; segments that hold none go back to the pool. False, and nothing
-    /// changed, if it is shorter.
+    /// Truncates the packet to `length` bytes. Segments without data return to the pool. Returns false,
+    /// without changes, if the packet is shorter.
     #[must_use]
     pub fn truncate(&mut self, length: usize) -> bool {
         let head = self.head();
@@ -98,7 +98,7 @@ impl Mbuf {
             left -= raw::data_len(last);
             let next = raw::next(last);
             if next.is_null() {
-                // The lengths do not add up; keep what there is.
+                // The segment lengths are inconsistent. Keep the packet unchanged.
                 return false;
             }
             last = next;
@@ -116,7 +116,7 @@ impl Mbuf {
         true
     }
 
-    /// Copies bytes of the packet from `offset` on, as many as there are and fit; returns how many.
+    /// Copies bytes from `offset` into `into`, as far as both reach. Returns the number of bytes.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> usize {
         let (mut skip, mut done) = (offset, 0);
         for segment in self.segments() {

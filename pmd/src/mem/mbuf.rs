@@ -1,4 +1,4 @@
-//! One packet buffer, or a chain of them, with one owner.
+//! A packet buffer or a chain of them, with one owner.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -8,9 +8,9 @@ use dpdk_sys as sys;
 
 use super::{FrameFacts, HEADROOM};
 
-/// A packet: a chain of one or more segments. Dropping it gives it back to its pool.
+/// A packet: a chain of one or more segments. Dropping it returns it to its pool.
 ///
-/// Every segment has a buffer of its own, with room in front of and behind its data; lengths are bytes.
+/// Every segment has its own buffer, with headroom and tailroom around its data. Lengths are in bytes.
 #[repr(transparent)]
 pub struct Mbuf(NonNull<sys::rte_mbuf>);
 
@@ -34,7 +34,8 @@ impl fmt::Debug for Mbuf {
 macro_rules! field {
     ($raw:expr, $offset:ident, $ty:ty) => {{
         let at: *mut sys::rte_mbuf = $raw;
-        // SAFETY: the segment is valid and ours; the offset is of a field of this type (offsets come from DPDK's headers).
+        // SAFETY: the segment is valid and owned; the offset is that of a field of this type (offsets come
+        // from DPDK's headers).
         unsafe { at.byte_add(sys::$offset as usize).cast::<$ty>().read() }
     }};
 }
@@ -48,7 +49,7 @@ macro_rules! set_field {
     }};
 }
 
-/// Raw access to one segment's fields.
+/// Raw access to the fields of a segment.
 pub(super) mod raw {
     use super::sys;
 
@@ -117,8 +118,10 @@ pub(super) mod raw {
     }
 }
 
-/// A packet of one segment, looked at: where its data is and how long, is not asked again, and is written into the buffer when it is an
-/// [`Mbuf`] again. Nobody asks it of one that is sent, which goes home from there: six instructions less.
+/// A single-segment packet with its data range in registers.
+///
+/// The range is written back to the buffer only on conversion to an [`Mbuf`]. A packet that is sent returns
+/// to its pool directly and never needs the write.
 #[derive(Debug)]
 pub struct Single {
     buf: Mbuf,
@@ -142,7 +145,7 @@ impl From<Single> for Mbuf {
 }
 
 impl Single {
-    /// The data.
+    /// Returns the data.
     #[inline(always)]
     #[must_use]
     pub const fn data(&self) -> &[u8] {
@@ -157,21 +160,24 @@ impl Single {
         self.buf.frame_facts()
     }
 
-    /// The buffer of a packet that is sent from where it lies: what is in the buffer of its place and length is of the packet that it was.
+    /// Returns the buffer of a packet that is sent from its current location. The data range stored in the
+    /// buffer stays outdated.
     #[inline(always)]
     pub(crate) fn into_sent(self) -> Mbuf {
         self.buf
     }
 
-    /// Address and bytes of the data, unless there is none.
+    /// Returns address and length of the data, or `None` if it is empty.
     #[inline(always)]
     #[must_use]
     pub(crate) fn piece(&self) -> Option<(u64, u32)> {
         (self.len > 0).then_some((self.data.as_ptr() as u64, self.len))
     }
 
-    /// Takes `off` bytes off the front, cuts the packet to the `length` bytes behind them, and puts `header`, which is no longer than what went,
-    /// in front of those, as [`Mbuf::reframe`] does. `None`, and the packet is gone, if it is shorter.
+    /// Removes `off` bytes from the front, truncates the rest to `length` bytes, and puts `header` in front,
+    /// like [`Mbuf::reframe`].
+    ///
+    /// `header` must not be longer than `off`. Returns `None`, and frees the packet, if it is shorter.
     #[inline(always)]
     #[must_use]
     pub fn reframe<const N: usize>(self, off: usize, length: u16, header: [u8; N]) -> Option<Self> {
@@ -189,29 +195,30 @@ impl Single {
 }
 
 impl Mbuf {
-    /// The packet, looked at, if it has one segment.
+    /// Converts the packet if it has one segment.
     #[inline(always)]
     pub fn single(self) -> Result<Single, Self> {
         let m = self.head();
         if raw::nb_segs(m) != 1 {
             return Err(self);
         }
-        // SAFETY: the data lies within the segment's buffer, which is initialised memory that we own.
+        // SAFETY: the data lies within the segment's buffer, which is initialized memory that is owned here.
         let data = unsafe { NonNull::new_unchecked(raw::buf_addr(m).add(raw::data_off(m))) };
         let len = raw::data_len(m) as u32;
         Ok(Single { buf: self, data, len })
     }
 
-    /// Takes over a chain.
+    /// Takes ownership of a chain.
     ///
     /// # Safety
     ///
-    /// `raw` is the head of a valid chain that nobody else owns, and every segment is direct, with a reference count of 1.
+    /// `raw` is the head of a valid chain without another owner. Every segment is direct and has a reference
+    /// count of 1.
     pub(crate) const unsafe fn from_raw(raw: NonNull<sys::rte_mbuf>) -> Self {
         Self(raw)
     }
 
-    /// Gives the chain away: to a port's queue, or to be taken over again.
+    /// Gives up ownership of the chain, for a port's queue or a later [`Mbuf::from_raw`].
     pub(crate) fn into_raw(self) -> NonNull<sys::rte_mbuf> {
         ManuallyDrop::new(self).0
     }
@@ -220,12 +227,15 @@ impl Mbuf {
         self.0.as_ptr()
     }
 
-    /// Gives many back to their pools at once. Those of one segment go straight into their pool's cache, as many of one pool as lie
-    /// one behind the other: DPDK's own call looks at each of them again.
+    /// Returns many packets to their pools at once.
+    ///
+    /// Runs of single-segment packets of one pool go directly to the pool's cache. DPDK's own function would
+    /// check each of them again.
     pub fn free_bulk<const N: usize>(batch: &mut arrayvec::ArrayVec<Self, N>) {
         let count = batch.len();
         let first = batch.as_mut_ptr().cast::<*mut sys::rte_mbuf>();
-        // SAFETY: an `Mbuf` is a pointer to a chain; all are ours, and with the length at 0 nobody else uses them after this.
+        // SAFETY: an `Mbuf` is a pointer to a chain. All are owned, and because the length is 0, nobody else
+        // uses them after this.
         let mut left = unsafe {
             batch.set_len(0);
             std::slice::from_raw_parts(first, count)
@@ -243,8 +253,9 @@ impl Mbuf {
                         && raw::refcnt(m) == 1
                 };
                 debug_assert!(now.iter().all(is_whole));
-                // SAFETY: of this pool, and of one segment each. They are direct and have one reference, as drivers give them and
-                // `Mbuf::from_raw` demands of whoever makes one, and nothing here attaches a buffer to another or adds a reference.
+                // SAFETY: the buffers belong to this pool and have one segment each. They are direct and have
+                // one reference: drivers deliver them so, `Mbuf::from_raw` requires it, and nothing here
+                // attaches a buffer to another or adds a reference.
                 unsafe { sys::shim_mbuf_raw_free_bulk(pool, now.as_ptr(), run as u32) };
             } else {
                 // SAFETY: a chain that was ours.
@@ -253,13 +264,13 @@ impl Mbuf {
         }
     }
 
-    /// Bytes of the packet, all segments together.
+    /// Total length of all segments in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         raw::pkt_len(self.head())
     }
 
-    /// True if it holds no byte.
+    /// True if it contains no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -271,35 +282,35 @@ impl Mbuf {
         raw::nb_segs(self.head())
     }
 
-    /// Data of the first segment.
+    /// Returns the data of the first segment.
     #[must_use]
     pub fn data(&self) -> &[u8] {
         let m = self.head();
-        // SAFETY: the data lies within the segment's buffer, which is initialised memory that we own.
+        // SAFETY: the data lies within the segment's buffer, which is initialized memory that is owned here.
         unsafe { std::slice::from_raw_parts(raw::buf_addr(m).add(raw::data_off(m)), raw::data_len(m)) }
     }
 
-    /// Data of the first segment, to be changed.
+    /// Returns the data of the first segment, mutably.
     pub fn data_mut(&mut self) -> &mut [u8] {
         let m = self.head();
         // SAFETY: as for `data`, and the borrow is exclusive.
         unsafe { std::slice::from_raw_parts_mut(raw::buf_addr(m).add(raw::data_off(m)), raw::data_len(m)) }
     }
 
-    /// Room in front of the first segment's data.
+    /// Headroom of the first segment in bytes.
     #[must_use]
     pub fn headroom(&self) -> usize {
         raw::data_off(self.head())
     }
 
-    /// Room behind the first segment's data.
+    /// Tailroom of the first segment in bytes.
     #[must_use]
     pub fn tailroom(&self) -> usize {
         let m = self.head();
         raw::buf_len(m).saturating_sub(raw::data_off(m) + raw::data_len(m))
     }
 
-    /// The `n` bytes right in front of the data.
+    /// Returns the `n` bytes directly in front of the data.
     #[must_use]
     pub fn before_data(&self, n: usize) -> Option<&[u8]> {
         let m = self.head();
@@ -308,7 +319,8 @@ impl Mbuf {
         Some(unsafe { std::slice::from_raw_parts(raw::buf_addr(m).add(offset), n) })
     }
 
-    /// Puts `n` bytes in front of the data and returns them, whatever they hold; `None` if there is no room.
+    /// Extends the data by `n` bytes at the front and returns these bytes, with unspecified contents. Returns
+    /// `None` if there is no room.
     pub fn prepend(&mut self, n: usize) -> Option<&mut [u8]> {
         let m = self.head();
         let offset = raw::data_off(m).checked_sub(n)?;
@@ -318,7 +330,7 @@ impl Mbuf {
         self.data_mut().get_mut(..n)
     }
 
-    /// Takes `n` bytes off the front; false, and nothing changed, if the first segment has fewer.
+    /// Removes `n` bytes from the front. Returns false, without changes, if the first segment is shorter.
     #[must_use]
     pub fn trim_front(&mut self, n: usize) -> bool {
         let m = self.head();
@@ -331,13 +343,15 @@ impl Mbuf {
         true
     }
 
-    /// Takes `off` bytes off the front, cuts the packet to the `length` bytes behind them, and puts `N` bytes in front of
-    /// those, whatever they hold: [`Mbuf::trim_front`], [`Mbuf::truncate`] and [`Mbuf::prepend`] at once. `None`, and the
-    /// packet perhaps half done, if it is shorter or there is no room.
+    /// Removes `off` bytes from the front, truncates the rest to `length` bytes, and puts `N` bytes with
+    /// unspecified contents in front.
+    ///
+    /// It combines [`Mbuf::trim_front`], [`Mbuf::truncate`] and [`Mbuf::prepend`]. Returns `None`, with the
+    /// packet possibly partly changed, if it is shorter or there is no room.
     #[inline]
     pub fn reframe<const N: usize>(&mut self, off: usize, length: usize) -> Option<&mut [u8; N]> {
         let m = self.head();
-        // The pointer to a next segment lies on the buffer's second cache line: of a single one it is not looked at.
+        // The `next` pointer lies on the buffer's second cache line. Do not read it for a single segment.
         if raw::nb_segs(m) != 1 {
             return self.reframe_chain(off, length);
         }
@@ -348,8 +362,9 @@ impl Mbuf {
         raw::set_data_off(m, start);
         raw::set_data_len(m, N + length);
         raw::set_pkt_len(m, N + length);
-        // SAFETY: the packet ends no further back in its buffer than before, and begins with these `N` bytes; we own the buffer, which is
-        // initialised memory, and the borrow is exclusive. No buffer lies at 0: a caller that looks at the result need not ask.
+        // SAFETY: the packet ends no later in its buffer than before and begins with these `N` bytes. The
+        // buffer is owned and is initialized memory, and the borrow is exclusive. No buffer is at address 0,
+        // so that callers need not check the result.
         unsafe {
             let at = raw::buf_addr(m).add(start);
             std::hint::assert_unchecked(!at.is_null());
@@ -365,8 +380,8 @@ impl Mbuf {
         self.prepend(N)?.first_chunk_mut()
     }
 
-    /// Adds `n` bytes behind the data of a packet of one segment and returns them, whatever they hold; `None` if there is
-    /// no room.
+    /// Extends the data of a single-segment packet by `n` bytes at the end and returns these bytes,
+    /// with unspecified contents. Returns `None` if there is no room.
     pub fn append(&mut self, n: usize) -> Option<&mut [u8]> {
         if self.segment_count() != 1 || self.tailroom() < n {
             return None;
@@ -378,9 +393,10 @@ impl Mbuf {
         self.data_mut().get_mut(before..)
     }
 
-    /// Where a single segment's data begins in its buffer, and how long it is. For receive queues: the device has
-    /// written there, and what its last owner wished or was told of it is of another packet. False, and nothing changed, if that is not
-    /// within the buffer or the packet has several segments.
+    /// Sets the data range of a single-segment packet, for receive queues.
+    ///
+    /// The device has written the data, so the offload flags of the previous packet are cleared. Returns
+    /// false, without changes, if the range exceeds the buffer or the packet has several segments.
     #[must_use]
     pub fn set_data(&mut self, offset: usize, length: usize) -> bool {
         let m = self.head();
@@ -395,8 +411,8 @@ impl Mbuf {
         true
     }
 
-    /// A buffer as it came from its pool, of one segment, holds `length` bytes behind its headroom, of which nothing is told. False, and nothing
-    /// changed, if they are not within the buffer.
+    /// Sets a fresh single-segment buffer to `length` bytes after the headroom, without offload flags.
+    /// Returns false, without changes, if they exceed the buffer.
     #[inline(always)]
     pub(super) fn set_received(&mut self, length: usize) -> bool {
         let m = self.head();
@@ -410,7 +426,7 @@ impl Mbuf {
         inside
     }
 
-    /// Address of the first segment's buffer, and its length with headroom.
+    /// Returns address and length of the first segment's buffer, including headroom.
     #[must_use]
     pub fn buffer(&self) -> (u64, usize) {
         let m = self.head();

@@ -1,7 +1,7 @@
 //! Packet buffers: DPDK mbufs in hugepage pools, owned like any other value.
 //!
-//! An [`Mbuf`] is a chain of segments with one owner; dropping it gives it back to its [`Pool`]. Pools lie in whole memory
-//! zones ([`Pool::zones`]), which are registered with host channel adapters once at start.
+//! An [`Mbuf`] is a chain of segments with one owner. Dropping it returns it to its [`Pool`]. Pools consist
+//! of whole memory zones ([`Pool::zones`]), which are registered with host channel adapters once at startup.
 
 mod chain;
 pub mod key;
@@ -16,7 +16,7 @@ pub use offload::{FrameFacts, FrameTag};
 pub(crate) use pool::free_late;
 pub use pool::{Pool, PoolConfig, PoolError, Zone, pools_left};
 
-/// Bytes in front of the data of a fresh buffer.
+/// Headroom of a fresh buffer in bytes.
 pub const HEADROOM: usize = 128;
 
 #[cfg(test)]

@@ -1,50 +1,51 @@
-//! What the queues need of a packet buffer and its pool. DPDK's mbufs have it; so that ownership can be tested without
-//! an environment, other things can, too.
+//! Requirements of the queues on a packet buffer and its pool. DPDK's mbufs fulfill them. Other types allow
+//! tests of ownership without an EAL.
 
 use arrayvec::ArrayVec;
 
 use super::{HEADROOM, Mbuf, Pool};
 
-/// Most buffers that a worker keeps in hand between the pool and its receive queues.
+/// Maximum number of buffers that a worker holds between the pool and its receive queues.
 pub const STASH: usize = 64;
 
-/// Buffers in hand.
+/// Buffers held between pool and receive queues.
 pub type Stash<P> = ArrayVec<P, STASH>;
 
-/// A packet buffer: a chain of one or more segments. Dropping it gives it back to its pool.
+/// A packet buffer: a chain of one or more segments. Dropping it returns it to its pool.
 pub trait Packet: Sized + Send + std::fmt::Debug + 'static {
-    /// Where fresh ones come from.
+    /// Pool of fresh buffers.
     type Pool: PacketPool<Self>;
 
-    /// Segments of the chain.
+    /// Number of segments of the chain.
     fn segments(&self) -> usize;
 
-    /// Address and bytes of the data of each segment.
+    /// Returns address and length of each segment's data.
     fn pieces(&self) -> impl Iterator<Item = (u64, u32)>;
 
-    /// Address and bytes of the data of a packet of one segment that is not empty; `None` for all others.
+    /// Returns address and length of the data of a nonempty single-segment packet, and `None` for others.
     #[inline]
     fn only_piece(&self) -> Option<(u64, u32)> {
         if self.segments() == 1 { self.pieces().next().filter(|(_, len)| *len > 0) } else { None }
     }
 
-    /// Address and bytes of the room behind the headroom of a fresh buffer.
+    /// Returns address and length of a fresh buffer's room after the headroom.
     fn room(&self) -> (u64, u32);
 
-    /// A buffer of one segment from [`PacketPool::take`] holds `len` bytes now, at most its room, and nothing is told of them.
+    /// Sets a single-segment buffer from [`PacketPool::take`] to `len` bytes, at most its room, without
+    /// offload metadata.
     fn fill(&mut self, len: u32);
 
-    /// In a buffer of one segment these bytes lie at `at` of the data, which end behind them. False, and nothing changed, if there is no
-    /// room.
+    /// Writes `bytes` at offset `at` of a single-segment buffer's data and makes the data end after them.
+    /// Returns false, without changes, if there is no room.
     fn lay(&mut self, at: usize, bytes: &[u8]) -> bool;
 
-    /// Hangs a chain behind this buffer of one segment.
+    /// Appends a chain to this single-segment buffer.
     fn append(&mut self, tail: Self);
 
-    /// The byte `distance` in front of the data; 0 if there is none.
+    /// Returns the byte `distance` bytes in front of the data, or 0 if there is none.
     fn byte_before_data(&self, distance: usize) -> u8;
 
-    /// Gives buffers back to their pools.
+    /// Returns buffers to their pools.
     fn free_all(batch: &mut Stash<Self>) {
         batch.clear();
     }
@@ -52,18 +53,20 @@ pub trait Packet: Sized + Send + std::fmt::Debug + 'static {
 
 /// A pool of packet buffers of one size.
 pub trait PacketPool<P>: Send + 'static {
-    /// Bytes of room behind the headroom of each buffer.
+    /// Room after the headroom of each buffer in bytes.
     fn room(&self) -> u32;
 
-    /// Adds `count` buffers, at most what fits; all or none. Returns whether it did. What they hold, and where, is as their last owner left it, until
-    /// [`Packet::fill`].
+    /// Adds `count` buffers, limited to what fits; all or none. Returns true on success.
+    ///
+    /// Their contents and data range are undefined until [`Packet::fill`].
     fn take(&mut self, count: usize, into: &mut Stash<P>) -> bool;
 
-    /// True if all its buffers lie within the `len` bytes from `start`.
+    /// True if all buffers lie within the `len` bytes from `start`.
     fn lies_within(&self, start: u64, len: u64) -> bool;
 }
 
-/// Sees to it that `stash` holds at least `count` buffers; takes many at once.
+/// Ensures that `stash` holds at least `count` buffers. Fills it completely if possible. Returns false if the
+/// pool is too empty.
 #[inline]
 pub(crate) fn top_up<P: Packet>(stash: &mut Stash<P>, pool: &mut P::Pool, count: usize) -> bool {
     if stash.len() >= count {
@@ -73,8 +76,9 @@ pub(crate) fn top_up<P: Packet>(stash: &mut Stash<P>, pool: &mut P::Pool, count:
     pool.take(space, stash) || pool.take(count.saturating_sub(stash.len()).min(space), stash)
 }
 
-/// Takes the buffer out of every `STEP`th place and adds it, up to the first for which there is no room: in nine instructions each, where pushing one
-/// looks for room and stores the length every time.
+/// Moves the buffer of every `STEP`th slot to the stash, up to the first one for which there is no room.
+///
+/// Unlike a loop over `push`, it does not check the room and store the length for each buffer.
 #[inline(always)]
 pub(crate) fn stow<const STEP: usize, T, P>(
     stash: &mut Stash<P>,
@@ -91,12 +95,16 @@ pub(crate) fn stow<const STEP: usize, T, P>(
             len += 1;
         }
     }
-    // SAFETY: so many are written. Were there a panic before, buffers would be lost, not given back twice.
+    // SAFETY: `len` elements are written. A panic before this line would leak buffers, but never free them
+    // twice.
     unsafe { stash.set_len(len) };
 }
 
-/// Makes a message of `len` bytes out of a receive's buffers, the first one and the others, each of which took `room` bytes, as one
-/// chain; how many buffers it took away. `None` if it is longer than the receive, or a buffer is not there.
+/// Builds a message of `len` bytes from a receive's first and other buffers, each with `room` bytes, as one
+/// chain.
+///
+/// Returns the message and the number of buffers used. Returns `None` if the message is longer than the
+/// receive or a buffer is missing.
 #[inline(always)]
 pub(crate) fn message<P: Packet>(
     first: &mut Option<P>,
@@ -107,7 +115,7 @@ pub(crate) fn message<P: Packet>(
     if len > room {
         return chain(first, others, len, room);
     }
-    // An empty message is one buffer, too.
+    // An empty message uses one buffer too.
     let mut buf = first.take()?;
     buf.fill(len);
     Some((buf, 1))
@@ -126,7 +134,7 @@ fn chain<P: Packet>(
     }
     let mut rest = len - (used as u32 - 1) * room;
     let mut chain: Option<P> = None;
-    // From the back, so that each step hangs one chain behind one buffer.
+    // From the end, so that each step appends a chain to a single buffer.
     for place in others.iter_mut().rev().chain([first]) {
         let mut buf = place.take()?;
         buf.fill(rest);

@@ -13,66 +13,66 @@ use super::HEADROOM;
 use super::mbuf::Mbuf;
 use crate::eal::Hold;
 
-/// Why a pool could not be made.
+/// Reason why a pool could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// A size is out of range.
     #[error("{what}: {value} is out of range ({limit})")]
     Size {
-        /// Which size.
+        /// The setting.
         what: &'static str,
-        /// What was asked for.
+        /// Requested value.
         value: usize,
-        /// What would do.
+        /// Valid range.
         limit: &'static str,
     },
-    /// EAL has not enough memory.
+    /// EAL does not have enough memory.
     #[error(
         "no memory for {count} packet buffers of {bytes} bytes: {reason}; reserve more hugepages \
          (scripts/setup --hugepages N), give EAL more memory (-m MEGABYTES), or lower buffers.count"
     )]
     Memory {
-        /// How many buffers were asked for.
+        /// Requested number of buffers.
         count: u32,
-        /// Bytes of each, with headroom.
+        /// Length of each buffer with headroom, in bytes.
         bytes: usize,
-        /// DPDK's word for it.
+        /// DPDK's error text.
         reason: String,
     },
-    /// EAL has not started, or has ended.
-    #[error("EAL does not run: packet buffers need Eal::init")]
+    /// EAL has not started or was cleaned up.
+    #[error("EAL is not running: packet buffers need Eal::init")]
     NoEal,
-    /// The name cannot be used.
+    /// The name is not valid.
     #[error("pool name {0:?} has a NUL byte or more than 25 characters")]
     Name(String),
 }
 
-/// Sizes of a pool.
+/// Settings of a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolConfig {
     /// Number of buffers.
     pub count: u32,
-    /// Bytes of packet data in one, without headroom.
+    /// Data room of a buffer without headroom, in bytes.
     pub data_room: u16,
-    /// Buffers that each lcore keeps at hand, 0 to 512.
+    /// Number of buffers in each lcore's cache, 0 to 512.
     pub cache: u16,
-    /// NUMA node; -1 = any.
+    /// NUMA node; -1 for any.
     pub socket: i32,
 }
 
-/// A contiguous piece of a pool's memory.
+/// A contiguous range of a pool's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Zone {
-    /// Its first byte.
+    /// Start address.
     pub address: u64,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
 #[derive(Debug)]
 struct Owner(Option<Mempool>);
 
-/// A mempool, and what keeps EAL's memory under it.
+/// A mempool and the hold on EAL's memory.
 #[derive(Debug)]
 struct Mempool {
     pool: NonNull<sys::rte_mempool>,
@@ -80,13 +80,13 @@ struct Mempool {
     _hold: Arc<Hold>,
 }
 
-// SAFETY: a mempool with the default (multi-producer, multi-consumer) ring may be used from any thread; its per-lcore
-// caches are indexed by the calling thread's own lcore id.
+// SAFETY: a mempool with the default (multi-producer, multi-consumer) ring may be used from any thread. Its
+// per-lcore caches are indexed by the calling thread's own lcore id.
 unsafe impl Send for Mempool {}
 // SAFETY: as above.
 unsafe impl Sync for Mempool {}
 
-/// Pools whose last handle is gone but which could not be freed then.
+/// Pools whose last handle was dropped but which could not be freed then.
 static LATE: Mutex<Vec<Mempool>> = Mutex::new(Vec::new());
 
 impl Drop for Owner {
@@ -96,9 +96,10 @@ impl Drop for Owner {
     }
 }
 
-/// Frees pools without handle to which every buffer has come home. Buffers that a port or a program still holds must not
-/// lose their memory, and another lcore that is just giving one back must not lose the cache it writes to: such pools stay,
-/// for the next try, or until exit.
+/// Frees pools without a handle once all their buffers have returned.
+///
+/// A pool with a buffer in use must keep its memory. So must a pool into whose cache another lcore is
+/// returning a buffer. Such pools stay until the next call, or until the process exits.
 pub(crate) fn free_late() {
     if !crate::eal::caches_are_still() {
         return;
@@ -107,7 +108,8 @@ pub(crate) fn free_late() {
         // SAFETY: the pool is valid until freed below.
         let home = unsafe { sys::rte_mempool_avail_count(late.pool.as_ptr()) } >= late.size;
         if home {
-            // Behind the count: a buffer counts once its giver is done with the pool's ring.
+            // The acquire pairs with the count: a buffer counts as returned after its lcore has finished with
+            // the pool's ring.
             fence(Ordering::Acquire);
             // SAFETY: it has no handle, no buffer of it is out, and nobody is inside a cache of it.
             unsafe { sys::rte_mempool_free(late.pool.as_ptr()) };
@@ -116,14 +118,15 @@ pub(crate) fn free_late() {
     });
 }
 
-/// Pools whose last handle is gone but which still have memory, because buffers of theirs are out or were when it went.
+/// Number of pools whose last handle was dropped but which still have memory, because some of their buffers
+/// are or were in use.
 #[must_use]
 pub fn pools_left() -> usize {
     LATE.lock().len()
 }
 
-/// A pool of packet buffers. Clones name the same pool; it is freed with the last one, or later, if buffers are still out
-/// then ([`pools_left`]).
+/// A pool of packet buffers. Clones refer to the same pool. It is freed with the last clone, or later if
+/// buffers are still in use ([`pools_left`]).
 #[derive(Clone, Debug)]
 pub struct Pool {
     _owner: Arc<Owner>,
@@ -138,7 +141,7 @@ unsafe impl Send for Pool {}
 unsafe impl Sync for Pool {}
 
 impl Pool {
-    /// Makes a pool. EAL must be initialised.
+    /// Creates a pool. EAL must be initialized.
     pub fn create(name: &str, config: &PoolConfig) -> Result<Self, PoolError> {
         let size = |what, value, limit| Err(PoolError::Size { what, value, limit });
         if config.count == 0 {
@@ -151,7 +154,7 @@ impl Pool {
         if config.cache > 512 {
             return size("cache", config.cache.into(), "at most 512");
         }
-        // DPDK wants a cache to be at most two thirds of the pool.
+        // DPDK limits a cache to two thirds of the pool.
         let cache = u32::from(config.cache).min(config.count / 2);
         let c_name = CString::new(name)
             .ok()
@@ -174,7 +177,7 @@ impl Pool {
         }
     }
 
-    /// A fresh buffer of one empty segment, its data at [`HEADROOM`].
+    /// Allocates a buffer with one empty segment, whose data starts at [`HEADROOM`].
     #[must_use]
     pub fn alloc(&self) -> Option<Mbuf> {
         // SAFETY: the pool is valid while a handle exists.
@@ -183,12 +186,12 @@ impl Pool {
         NonNull::new(raw).map(|raw| unsafe { Mbuf::from_raw(raw) })
     }
 
-    /// Adds `count` fresh buffers, but no more than fit; all or none. True if it did.
+    /// Adds `count` fresh buffers, limited to what fits; all or none. Returns true on success.
     pub fn alloc_bulk<const N: usize>(&self, count: usize, into: &mut ArrayVec<Mbuf, N>) -> bool {
         let count = count.min(into.remaining_capacity());
         let behind = into.len();
-        // SAFETY: an `Mbuf` is a pointer to a chain, and there is room for `count` of them. The pool, which is valid, gives all of
-        // them or none, and what it gave is ours alone.
+        // SAFETY: an `Mbuf` is a pointer to a chain, and there is room for `count` of them. The pool is
+        // valid. It gives all of them or none, and what it gave is owned here.
         unsafe {
             let place = into.as_mut_ptr().add(behind).cast::<*mut sys::rte_mbuf>();
             let given = sys::shim_mbuf_alloc_bulk(self.pool.as_ptr(), place, count as u32) == 0;
@@ -199,13 +202,15 @@ impl Pool {
         }
     }
 
-    /// The same as they come from the pool, each of one segment: where its data lie, how long they are and what its flags tell is what its last
-    /// owner left. For who sets all that anyway: to make `count` of them new, and to look at the second cache line of each, takes longer than to get them.
+    /// Like [`Pool::alloc_bulk`], but leaves the data range and flags as the last owner set them.
+    ///
+    /// Use it if the caller sets them anyway. Resetting each buffer touches its second cache line and takes
+    /// longer than the allocation.
     pub(super) fn take_bulk<const N: usize>(&self, count: usize, into: &mut ArrayVec<Mbuf, N>) -> bool {
         let count = count.min(into.remaining_capacity());
         let behind = into.len();
-        // SAFETY: as in `alloc_bulk`. What lies in a pool has one segment, is direct and has one reference. Of its data nobody reads before he
-        // has said where they lie and how long they are, as the caller must.
+        // SAFETY: as in `alloc_bulk`. A buffer in a pool has one segment, is direct and has one reference.
+        // Nobody reads its data before the caller has set their offset and length, as the caller must.
         unsafe {
             let place = into.as_mut_ptr().add(behind).cast::<*mut sys::rte_mbuf>();
             let given = sys::shim_mbuf_raw_alloc_bulk(self.pool.as_ptr(), place, count as u32) == 0;
@@ -216,7 +221,7 @@ impl Pool {
         }
     }
 
-    /// A buffer, or a chain of them, with a copy of `bytes`.
+    /// Allocates a buffer, or a chain, with a copy of `bytes`.
     #[must_use]
     pub fn copy_from_slice(&self, bytes: &[u8]) -> Option<Mbuf> {
         let mut parts = bytes.chunks(usize::from(self.data_room).max(1));
@@ -225,7 +230,7 @@ impl Pool {
             first.append(part.len())?.copy_from_slice(part);
         }
         let mut tail: Option<Mbuf> = None;
-        // From the end, so that each link is made once.
+        // From the end, so that each link is set once.
         for part in parts.rev() {
             let mut one = self.alloc()?;
             one.append(part.len())?.copy_from_slice(part);
@@ -240,32 +245,32 @@ impl Pool {
         Some(first)
     }
 
-    /// Buffers that the pool could give at this moment, those in caches included.
+    /// Number of buffers that can be allocated now, including those in caches.
     #[must_use]
     pub fn available(&self) -> u32 {
         // SAFETY: the pool is valid while a handle exists.
         unsafe { sys::rte_mempool_avail_count(self.pool.as_ptr()) }
     }
 
-    /// Buffers that are out.
+    /// Number of buffers in use.
     #[must_use]
     pub fn in_use(&self) -> u32 {
         self.size.saturating_sub(self.available())
     }
 
-    /// Buffers in all.
+    /// Total number of buffers.
     #[must_use]
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// Bytes of packet data in one buffer, without headroom.
+    /// Data room of a buffer without headroom, in bytes.
     #[must_use]
     pub fn data_room(&self) -> usize {
         self.data_room.into()
     }
 
-    /// The memory of all buffers, as few zones as possible.
+    /// Returns the memory of all buffers in as few zones as possible.
     #[must_use]
     pub fn zones(&self) -> Vec<Zone> {
         unsafe extern "C" fn visit(
@@ -281,7 +286,7 @@ impl Pool {
             zones.push(Zone { address: header.addr as u64, length: header.len as u64 });
         }
         let mut zones: Vec<Zone> = Vec::new();
-        // SAFETY: the pool is valid, and the vector outlives the call, which is the only time that it is used.
+        // SAFETY: the pool is valid, and the vector outlives the call; it is used only during the call.
         unsafe {
             sys::rte_mempool_mem_iter(
                 self.pool.as_ptr(),
@@ -290,7 +295,7 @@ impl Pool {
             )
         };
         zones.sort_by_key(|z| z.address);
-        // Neighbouring chunks become one zone.
+        // Merge adjacent chunks into one zone.
         zones.dedup_by(|next, last| {
             let joined = last.address + last.length == next.address;
             if joined {
@@ -301,7 +306,7 @@ impl Pool {
         zones
     }
 
-    /// For `rte_eth_rx_queue_setup`.
+    /// Returns the raw pointer for `rte_eth_rx_queue_setup`.
     pub(crate) fn as_ptr(&self) -> *mut sys::rte_mempool {
         self.pool.as_ptr()
     }

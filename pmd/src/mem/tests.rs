@@ -32,7 +32,7 @@ fn what_is_stowed_is_taken_out_of_each_place_once_and_no_more_than_there_is_room
     stow::<1, _, _>(&mut stash, &mut places, Option::take);
     stow::<1, _, _>(&mut stash, &mut places, Option::take);
     assert_eq!((values(&stash), places), (vec![0, 2, 3, 4], vec![const { None }; 5]));
-    // Every second place, the last of which has nothing beside it.
+    // Every second slot, the last of which has no neighbor.
     let mut places = full(5);
     stow::<2, _, _>(&mut stash, &mut places, Option::take);
     assert_eq!((values(&stash), places.iter().flatten().count()), (vec![0, 2, 3, 4, 0, 2, 4], 2));
@@ -45,7 +45,7 @@ fn what_is_stowed_is_taken_out_of_each_place_once_and_no_more_than_there_is_room
     assert_eq!(stash.len(), STASH);
 }
 
-/// A key for one region is asked for once, if all of a pool lies in it, to the last byte.
+/// A pool that lies completely in one region, to the last byte, needs one key lookup.
 #[test]
 fn a_pool_lies_within_what_begins_before_it_and_ends_behind_it() {
     let pool = pool("within", 512);
@@ -56,7 +56,7 @@ fn a_pool_lies_within_what_begins_before_it_and_ends_behind_it() {
     assert!(within(start, end));
     assert!(within(start - 1, end) && within(start, end + 1) && within(start - 4096, end + 4096));
     assert!(!within(start + 1, end) && !within(start, end - 1));
-    // Elsewhere: before it, behind it, in the middle of it, nowhere, and what ends where addresses begin anew.
+    // Other ranges: before it, after it, inside it, empty, and one that wraps around the address space.
     assert!(!within(start - 4096, start) && !within(end, end + 4096));
     assert!(!within(start + 64, end - 64));
     assert!(!pool.lies_within(start, 0) && !pool.lies_within(0, 0));
@@ -68,7 +68,7 @@ fn a_pool_lies_within_what_begins_before_it_and_ends_behind_it() {
 fn whatever_lies_one_behind_the_other_goes_to_its_own_pool() {
     let pools = [pool("bulk-a", 64), pool("bulk-b", 64)];
     let mut batch = ArrayVec::<Mbuf, 16>::new();
-    // Runs of one pool, alone and between chains, which begin and end the batch, too.
+    // Runs of one pool, alone and between chains. Chains are also at the start and the end of the batch.
     for (of, len) in
         [(0, 9000), (0, 1), (0, 2), (1, 3), (1, 9000), (1, 9000), (1, 4), (0, 5), (0, 4096), (1, 5000)]
     {
@@ -77,7 +77,7 @@ fn whatever_lies_one_behind_the_other_goes_to_its_own_pool() {
     assert_eq!((pools[0].in_use(), pools[1].in_use()), (7, 10));
     Mbuf::free_bulk(&mut batch);
     assert_eq!((batch.len(), pools[0].in_use(), pools[1].in_use()), (0, 0, 0));
-    // What came home is as good as new.
+    // Returned buffers are like new.
     for pool in &pools {
         let all: Vec<Mbuf> = std::iter::from_fn(|| pool.alloc()).collect();
         assert!(all.len() == 64 && all.iter().all(|m| m.segment_count() == 1 && m.is_empty()));
@@ -151,12 +151,16 @@ fn a_header_is_put_in_another_ones_place() {
     assert_eq!(reframed(b"fourteen bytespayload,padding", 14, 7), framed(b"payload", 1));
     assert_eq!(reframed(b"payload", 0, 7), framed(b"payload", 1));
     assert_eq!(reframed(b"payload", 7, 0), framed(b"", 1));
-    assert_eq!((reframed(b"payload", 8, 0), reframed(b"payload", 3, 5)), (None, None), "shorter than that");
+    assert_eq!(
+        (reframed(b"payload", 8, 0), reframed(b"payload", 3, 5)),
+        (None, None),
+        "the packet is shorter"
+    );
     let long: Vec<u8> = (0..9000u32).map(|i| (i * 7 % 251) as u8).collect();
     assert_eq!(reframed(&long, 18, 8900), framed(&long[18..8918], 3));
     assert_eq!(reframed(&long, 18, 100), framed(&long[18..118], 1));
     assert_eq!((reframed(&long, 5000, 100), reframed(&long, 18, 8983)), (None, None));
-    // One segment, looked at: likewise, where the header is no longer than what goes.
+    // A single segment behaves the same if the header is not longer than the removed part.
     let single = |bytes: &[u8], off: usize, length: usize| {
         let one = pool.copy_from_slice(bytes).unwrap().single().ok()?;
         assert_eq!(one.data(), bytes);
@@ -172,7 +176,7 @@ fn a_header_is_put_in_another_ones_place() {
         (single(b"payload", 8, 0), single(b"payload", 4, 4), single(b"payload", 3, 1)),
         (None, None, None)
     );
-    assert_eq!(single(&long, 18, 100), None, "it has several");
+    assert_eq!(single(&long, 18, 100), None, "it has several segments");
     let mut m = pool.copy_from_slice(b"payload").unwrap();
     assert!(m.reframe::<{ HEADROOM + 1 }>(0, 7).is_none(), "no room in front");
     drop(m);
@@ -241,7 +245,7 @@ fn a_chain_is_written_by_its_slices_and_each_byte_once() {
     let mut m = pool.copy_from_slice(&[0; 9000]).unwrap();
     let lengths: Vec<usize> = m.io_slices_mut().map(|s| s.len()).collect();
     assert_eq!(lengths, [4096, 4096, 808]);
-    // All of them at once, as a system call has them.
+    // All slices at once, as for a system call.
     let mut slices: Vec<_> = m.io_slices_mut().collect();
     for (byte, n) in slices.iter_mut().flat_map(|s| s.iter_mut()).zip(0u32..) {
         *byte += (n % 251) as u8;
@@ -260,13 +264,13 @@ fn a_port_s_flags_are_facts() {
         m.set_flags(flags, kind, tci);
         (m.frame_facts().tag, m.frame_facts().checksum)
     };
-    // An IPv4 packet, and one in another that way, as rte_mbuf_ptype.h numbers them.
+    // An IPv4 packet, and two encapsulated ones, numbered as in rte_mbuf_ptype.h.
     let (plain, vxlan, in_ip) = (0x10 | 0x1, 0x10 | 0x0030_3000, 0x10 | 0x0020_1000);
-    // As rte_mbuf_core.h numbers them.
+    // Bit numbers from rte_mbuf_core.h.
     let [vlan, bad, stripped, good, qinq_stripped, qinq] = [0, 4, 6, 7, 15, 20].map(|bit: u32| 1u64 << bit);
     for tunnel in [vxlan, in_ip] {
-        for told in [good, bad, good | bad] {
-            assert_eq!(of(told, tunnel, 0).1, Checksum::Unknown, "it may be said of the inner one");
+        for flags in [good, bad, good | bad] {
+            assert_eq!(of(flags, tunnel, 0).1, Checksum::Unknown, "it may be the inner header's");
         }
     }
     let mut facts = |flags, tci| of(flags, plain, tci);
@@ -275,10 +279,10 @@ fn a_port_s_flags_are_facts() {
     assert_eq!(
         facts(bad, 0),
         (FrameTag::InFrame, Checksum::Unknown),
-        "computed: some driver knows no tunnels"
+        "compute it: some drivers do not report tunnels"
     );
     let outer_bad = 1 << 5;
-    assert_eq!(facts(good | outer_bad, 0).1, Checksum::Unknown, "the good one is in a tunnel");
+    assert_eq!(facts(good | outer_bad, 0).1, Checksum::Unknown, "the good checksum is the inner one");
     assert_eq!(facts(good | bad, 0), (FrameTag::InFrame, Checksum::Missing));
     for flags in [qinq | vlan, qinq | vlan | stripped | qinq_stripped] {
         assert_eq!(facts(flags, 5).0, FrameTag::Stacked);
@@ -286,7 +290,7 @@ fn a_port_s_flags_are_facts() {
     assert_eq!(m.wished_tag(), None);
     m.wish_tag(100);
     assert_eq!((m.wished_tag(), m.len()), (Some(100), 64));
-    // What is used again knows nothing of it.
+    // A reused buffer has no metadata.
     drop(m);
     let all: Vec<Mbuf> = std::iter::from_fn(|| pool.alloc()).collect();
     assert!(all.iter().all(|m| m.wished_tag().is_none() && m.frame_facts() == FrameFacts::default()));

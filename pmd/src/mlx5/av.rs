@@ -1,4 +1,4 @@
-//! Destinations of datagrams, made ready for posting.
+//! Datagram destinations, prepared for posting.
 
 use ib_wire::Rate;
 
@@ -19,14 +19,14 @@ impl Destination {
         Self(address)
     }
 
-    /// The bytes.
+    /// Returns the encoded address.
     #[must_use]
     pub const fn address(&self) -> &DatagramAddress {
         &self.0
     }
 }
 
-/// The address without the other end's queue pair and key.
+/// Encodes the address without the remote queue pair number and Q_Key.
 #[must_use]
 pub fn address_vector(av: &AddressVector) -> DatagramAddress {
     let mut address = DatagramAddress {
@@ -45,8 +45,10 @@ pub fn address_vector(av: &AddressVector) -> DatagramAddress {
     address
 }
 
-/// mlx5's code, four bits, for a static rate. It knows 2.5 to 120, 200 and 300 Gb/s; the rates between are rounded up to one it
-/// knows, and what is faster than all is unlimited, 0.
+/// Encodes a static rate as mlx5's four-bit code.
+///
+/// mlx5 supports 2.5 to 120, 200 and 300 Gb/s. Rates in between are rounded up to the next supported rate.
+/// Faster rates become 0, unlimited.
 const fn static_rate(rate: Rate) -> u8 {
     match rate.code() {
         // 2.5, 10, 30, 5, 20, 40, 60, 80 and 120 Gb/s.

@@ -1,8 +1,8 @@
-//! Named barriers between a driver and a device that reads and writes memory by itself.
+//! Named barriers between the driver and a device that accesses memory by DMA.
 //!
-//! x86 keeps stores in order, and loads, for devices too: only write-combining stores to a register need an instruction.
-//! Arm keeps neither. Fences of the language order threads and say nothing of devices, so an architecture whose instructions are
-//! not named here is not supported.
+//! On x86, stores stay in order and loads stay in order, for devices too. Only write-combining stores to a
+//! register need an instruction. Arm guarantees neither order. Language fences order threads and do not cover
+//! devices. An architecture without an implementation in this module is therefore not supported.
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!(
@@ -12,7 +12,7 @@ compile_error!(
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::atomic::fence;
 
-/// Between filling queue entries and the doorbell record that gives them to the device.
+/// Orders filled queue entries before the doorbell record that hands them to the device.
 #[inline]
 pub fn udma_to_device() {
     fence(Release);
@@ -23,7 +23,7 @@ pub fn udma_to_device() {
     }
 }
 
-/// Between finding that the device has given an entry away and reading the rest of it.
+/// Orders the read of an entry's ownership bit before reads of the rest of the entry.
 #[inline]
 pub fn udma_from_device() {
     fence(Acquire);
@@ -34,13 +34,14 @@ pub fn udma_from_device() {
     }
 }
 
-/// Between memory that the device must see first (doorbell records) and a store to a write-combining register.
+/// Orders memory that the device must see first (doorbell records) before a store to a write-combining
+/// register.
 #[inline]
 pub fn mmio_wc_start() {
     store_fence();
 }
 
-/// After a store to a write-combining register: sends it now, and keeps it ahead of later ones.
+/// Flushes a store to a write-combining register and orders it before later stores.
 #[inline]
 pub fn mmio_flush_writes() {
     store_fence();

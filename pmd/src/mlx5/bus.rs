@@ -1,4 +1,4 @@
-//! The way of a doorbell from the driver to a device: a posted write of eight bytes to a register.
+//! Doorbell path from the driver to a device: a posted write of eight bytes to a register.
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
@@ -9,36 +9,36 @@ use super::rings::Register;
 
 /// A bus that carries doorbells.
 pub trait Bus: Send + 'static {
-    /// Writes the first eight bytes of a send to its queue pair's register, behind every store to memory that this
-    /// thread made before.
+    /// Writes the first eight bytes of a send to its queue pair's register. All earlier stores of this thread
+    /// to memory are ordered before it.
     fn ring(&mut self, register: &mut Register, doorbell: [u8; 8]);
 
-    /// Gives a device that lives in this process a turn. Returns true if it did anything.
+    /// Lets a device in this process make progress. Returns true if the device did any work.
     fn turn(&mut self) -> bool;
 
-    /// Writes to the register where completion queues are asked for an event. False if nobody would tell of one.
+    /// Writes to the register that arms a completion queue. Returns false if the bus cannot deliver events.
     fn arm(&mut self, _doorbell: [u8; 8]) -> bool {
         false
     }
 
-    /// Readable when there are events of the completion queue.
+    /// Returns a descriptor that is readable while completion queue events are pending.
     fn events(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Waits for events of the completion queue, `at_most` that long. How many came.
+    /// Waits up to `at_most` for completion queue events. Returns the number of events.
     fn wait(&mut self, at_most: Duration) -> u32 {
         std::thread::sleep(at_most);
         0
     }
 }
 
-/// Where events of a completion queue come from.
+/// Source of completion queue events.
 pub trait EventSource: Send + Debug {
-    /// Readable when there are events.
+    /// Returns a descriptor that is readable while events are pending.
     fn events(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Waits for events, `at_most` that long, and takes all that there are.
+    /// Waits up to `at_most` for events and consumes all pending ones. Returns their number.
     fn wait(&self, at_most: Duration) -> u32;
 }
 
@@ -50,14 +50,14 @@ pub struct PciBus {
 }
 
 impl PciBus {
-    /// The bus.
+    /// Creates the bus.
     ///
     /// # Safety
     ///
-    /// Each [`Register`] that queues on this bus use has the address of a mapped doorbell register (`bf.reg` and `bf.size` of
-    /// `mlx5dv_init_obj`), which stays mapped as long as they live and which no other thread writes to if it is
-    /// write-combining. `arm_register` is the address of the register that arms completion queues, which also stays mapped; it is
-    /// all threads' in common.
+    /// Each [`Register`] of a queue on this bus has the address of a mapped doorbell register (`bf.reg` and
+    /// `bf.size` of `mlx5dv_init_obj`). The register stays mapped as long as the queue lives. If it is
+    /// write-combining, no other thread writes to it. `arm_register` is the address of the register that arms
+    /// completion queues. It also stays mapped, and all threads share it.
     #[must_use]
     pub const unsafe fn new(arm_register: u64, events: Box<dyn EventSource>) -> Self {
         Self { arm_register, events }
@@ -82,8 +82,8 @@ impl Bus for PciBus {
     fn arm(&mut self, doorbell: [u8; 8]) -> bool {
         let at = self.arm_register as usize as *mut u64;
         barrier::mmio_wc_start();
-        // SAFETY: a mapped register by the contract of `new`, aligned to eight bytes; one store of eight bytes is whole, whoever
-        // else stores there.
+        // SAFETY: a mapped register by the contract of `new`, aligned to eight bytes. One store of eight
+        // bytes is atomic, even if other threads store there.
         unsafe { at.write_volatile(u64::from_ne_bytes(doorbell)) };
         barrier::mmio_flush_writes();
         true
@@ -98,7 +98,7 @@ impl Bus for PciBus {
     }
 }
 
-/// A bus without a device: it keeps the doorbells, for tests.
+/// A bus without a device that records doorbells, for tests.
 #[cfg(test)]
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {

@@ -1,4 +1,4 @@
-//! The completion queue: entries that change owner by a bit which turns over with each lap.
+//! The completion queue. The owner bit of an entry flips with each lap of the ring.
 
 use std::mem::offset_of;
 
@@ -12,7 +12,7 @@ use prm::{
     cqe_owner,
 };
 
-/// Where the words begin that tell of a message.
+/// Offset of the fields that describe a received message.
 const MESSAGE_WORDS: usize = offset_of!(Cqe, byte_cnt);
 const _: () = assert!(
     offset_of!(Cqe, sop_drop_qpn) == MESSAGE_WORDS + 12
@@ -20,14 +20,14 @@ const _: () = assert!(
         && CQE_SIZE == MESSAGE_WORDS + 20
 );
 
-/// What the completion of a message tells that came with nothing beside its data.
+/// Completion of a message that carries only data: no immediate and no invalidated key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Message {
     /// The queue pair.
     pub(super) qpn: u32,
-    /// Slot of the receive.
+    /// Slot of the receive entry.
     pub(super) counter: u16,
-    /// Bytes; a datagram's include the 40 of its GRH area.
+    /// Length in bytes. For a datagram it includes the 40 bytes of the GRH area.
     pub(super) byte_len: u32,
 }
 
@@ -40,8 +40,10 @@ impl Message {
     }
 }
 
-/// The messages in front of a completion queue that were sent with nothing beside their data. What is asked of each completion is a copy:
-/// the queue's own would be loaded again behind every write to a buffer.
+/// Iterates over data-only messages at the front of a completion queue.
+///
+/// The ring description is copied because the compiler would reload the queue's own fields after every write
+/// to a buffer.
 #[derive(Debug)]
 pub(super) struct Messages<'q> {
     queue: &'q mut CompletionQueue,
@@ -58,10 +60,10 @@ impl Drop for Messages<'_> {
 }
 
 impl Messages<'_> {
-    /// The entry of the next completion, if it is there and of such a message.
+    /// Returns the next entry if the device has written it and it is a data-only message.
     #[inline(always)]
     fn entry(&self) -> Option<RingMemory> {
-        // Without slots there is no entry either.
+        // The arithmetic holds without slots too: `part` then finds no entry.
         let at = (self.consumer & self.slots.wrapping_sub(1)) as usize * CQE_SIZE;
         let entry = self.buf.part(at, CQE_SIZE)?;
         let owner = entry.load_acquire(CQE_SIZE - 1);
@@ -73,19 +75,21 @@ impl Messages<'_> {
         Some(entry)
     }
 
-    /// What the next one tells of its message. The rest of it is not read. [`Messages::skip`] takes it.
+    /// Reads the next completion without consuming it; [`Messages::skip`] consumes it. Only the message
+    /// fields are read.
     #[inline(always)]
     pub(super) fn next(&self) -> Option<Message> {
         Some(Message::of(&self.entry()?))
     }
 
-    /// Takes the next completion, which was looked at.
+    /// Consumes the completion that [`Messages::next`] returned.
     #[inline(always)]
     pub(super) const fn skip(&mut self) {
         self.consumer = self.consumer.wrapping_add(1);
     }
 
-    /// What the completion tells of its message that was taken last, with the sender of a datagram: the device does not have it back yet.
+    /// Returns full details of the message consumed last, including a datagram's sender. The device does not
+    /// own this entry again yet.
     #[inline(always)]
     pub(super) fn taken(&self) -> Arrival {
         let at = (self.consumer.wrapping_sub(1) & self.slots.wrapping_sub(1)) as usize * CQE_SIZE;
@@ -93,12 +97,12 @@ impl Messages<'_> {
     }
 }
 
-/// What the completion of a send tells that has not failed.
+/// Completion of a successful send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Sent {
     /// The queue pair.
     pub(super) qpn: u32,
-    /// First WQEBB of the send.
+    /// Index of the first WQEBB of the send.
     pub(super) counter: u16,
 }
 
@@ -114,8 +118,8 @@ pub struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    /// The queue on a new ring. Its length is a power of two; a description that does not hold this makes a queue in which
-    /// nothing is ever found.
+    /// Creates the queue on a formatted ring. The length is a power of two; with any other description the
+    /// queue stays empty.
     #[must_use]
     pub fn new(ring: &CqRing) -> Self {
         let fits = ring.cqe_count.is_power_of_two()
@@ -132,7 +136,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Takes the next completion, if there is one.
+    /// Consumes and returns the next completion, if there is one.
     #[inline(always)]
     pub fn poll(&mut self) -> Option<Cqe> {
         if self.slots == 0 {
@@ -150,13 +154,13 @@ impl CompletionQueue {
         Some(cqe)
     }
 
-    /// The messages in front, one after the other.
+    /// Iterates over the data-only messages at the front.
     #[inline(always)]
     pub(super) const fn messages(&mut self) -> Messages<'_> {
         Messages { buf: self.buf, slots: self.slots, consumer: self.consumer, queue: self }
     }
 
-    /// What the next completion tells, if it is there and of a send that has not failed. [`CompletionQueue::skip`] takes it.
+    /// Reads the next completion if it is a successful send. [`CompletionQueue::skip`] consumes it.
     #[inline(always)]
     pub(super) fn sent(&self) -> Option<Sent> {
         if self.slots == 0 {
@@ -175,14 +179,14 @@ impl CompletionQueue {
         Some(Sent { qpn: qpn.get() & 0x00ff_ffff, counter: (counter.get() >> 16) as u16 })
     }
 
-    /// Takes the next completion, which was looked at.
+    /// Consumes the completion that [`CompletionQueue::sent`] returned.
     #[inline(always)]
     pub(super) const fn skip(&mut self) {
         self.consumer = self.consumer.wrapping_add(1);
     }
 
-    /// Tells the device how far we are, so that it may use the slots again. Once per batch; where nothing was taken the
-    /// record holds the right number already.
+    /// Publishes the consumer index so that the device may reuse the slots. Call it once per batch. It writes
+    /// nothing if the index has not moved.
     #[inline]
     pub fn publish(&mut self) {
         if self.published != self.consumer {
@@ -191,8 +195,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Asks for an event at the next completion, or the next solicited one; `events` of this queue have been fetched so
-    /// far. Returns what has to be written to the device's arm register.
+    /// Arms the queue for an event at the next completion, or at the next solicited one. `events` is the
+    /// number of events fetched from this queue so far. Returns the value for the device's arm register.
     pub fn arm(&mut self, events: u32, solicited: bool) -> [u8; 8] {
         let word =
             ((events & 3) << 28) | if solicited { ARM_SOLICITED } else { 0 } | (self.consumer & 0x00ff_ffff);
@@ -205,48 +209,48 @@ impl CompletionQueue {
     }
 }
 
-/// What a completion tells.
+/// A decoded completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
     /// The queue pair.
     pub qpn: u32,
-    /// First WQEBB of a send, slot of a receive.
+    /// Index of a send's first WQEBB, or the slot of a receive.
     pub counter: u16,
-    /// The rest.
+    /// Kind and details.
     pub what: What,
 }
 
-/// Which kind of completion it is.
+/// Kind of a completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum What {
-    /// A send is done, and all before it.
+    /// A send and all sends before it have completed.
     Sent {
-        /// Code of its opcode.
+        /// Opcode of the send.
         opcode: u8,
     },
-    /// A message has arrived.
+    /// A message was received.
     Received(Arrival),
     /// A send failed.
     SendFailed(Failure),
     /// A receive failed.
     ReceiveFailed(Failure),
-    /// A code that the driver does not know.
+    /// An opcode that the driver does not know.
     Unknown(u8),
 }
 
-/// How a work request failed.
+/// Status of a failed work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// Outcome.
+    /// Completion status.
     pub status: WcStatus,
-    /// The vendor's word on it.
+    /// Vendor error syndrome.
     pub vendor: u8,
 }
 
-/// A message that arrived.
+/// A received message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arrival {
-    /// Bytes; a datagram's include the 40 of its GRH area.
+    /// Length in bytes. For a datagram it includes the 40 bytes of the GRH area.
     pub byte_len: u32,
     /// Immediate or invalidated key.
     pub extra: Extra,
@@ -256,34 +260,36 @@ pub struct Arrival {
     pub slid: u16,
     /// Service level.
     pub sl: u8,
-    /// Low bits of the LID that it was sent to.
+    /// Low bits of the destination LID.
     pub dlid_path_bits: u8,
-    /// Index of the P_Key that matched; on queue pair 1 the P_Key itself; what an immediate leaves of it.
+    /// Index of the matching P_Key. On queue pair 1 it is the P_Key itself, or what an immediate leaves of
+    /// it.
     pub pkey_index: u16,
-    /// True if it had a GRH.
+    /// True if the message had a GRH.
     pub grh: bool,
     /// True if the sender solicited an event.
     pub solicited: bool,
-    /// True if the payload lies in the completion; the driver's queue pairs are made without this.
+    /// True if the payload is inline in the completion. The driver creates its queue pairs without this
+    /// feature.
     pub inline: bool,
-    /// True if the device found a right IPv4 header.
+    /// True if the device validated the IPv4 header.
     pub ipv4_is_good: bool,
 }
 
-/// What came beside the data.
+/// Value carried in addition to the data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extra {
-    /// Nothing.
+    /// No additional value.
     None,
-    /// An immediate, as a number.
+    /// Immediate value, in host byte order.
     Immediate(u32),
-    /// A key of ours that the message invalidated.
+    /// A local key that the message invalidated.
     Invalidated(u32),
 }
 
 impl Completion {
-    /// Reads an entry.
-    // What goes through memory on the way, in other pieces than it is read in, stalls each message: 7 ns.
+    /// Decodes a completion queue entry.
+    // Write and read memory in the same sizes here: a store-forwarding mismatch would stall each message.
     #[inline(always)]
     #[must_use]
     pub fn of(cqe: &Cqe) -> Self {
@@ -308,7 +314,7 @@ impl Completion {
 }
 
 impl Arrival {
-    /// True if an IPv4 header came with it. Only for Ethernet ports.
+    /// True if an IPv4 header carried the message. Valid only for Ethernet ports.
     #[inline]
     pub(super) const fn ipv4(&self) -> bool {
         (self.sl as u32) << cqe_flags::SL_SHIFT & cqe_flags::ROCE_IPV4 != 0

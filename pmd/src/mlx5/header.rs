@@ -1,10 +1,10 @@
-//! The formats against those of the installed `mlx5dv.h`, field by field, when the crate is compiled.
+//! Compile-time comparison of the formats with the installed `mlx5dv.h`, field by field.
 
 use verbs_sys as sys;
 
 use prm::*;
 
-/// Sizes and offsets of a struct of ours, and those of the header's.
+/// Compares size and offsets of a struct of [`prm`] with the header's.
 macro_rules! same {
     ($ours:ident $(= $size:ident)?: $($field:ident $theirs:ident),*) => {
         $(const _: () = assert!(size_of::<$ours>() == sys::$size as usize);)?
@@ -12,7 +12,7 @@ macro_rules! same {
     };
 }
 
-/// Constants of ours, and the header's.
+/// Compares constants of [`prm`] with the header's.
 macro_rules! equal {
     ($($ours:expr, $theirs:ident;)*) => {
         $(const _: () = assert!($ours as u64 == sys::$theirs as u64);)*
@@ -144,7 +144,7 @@ equal! {
     DBREC_RECEIVE, MLX5_RCV_DBR;
     DBREC_SEND, MLX5_SND_DBR;
     DatagramAddress::EXTENDED, MLX5_EXTENDED_UD_AV;
-    // The short form ends where what only a GRH needs begins (Linux: `struct mlx5_base_av`).
+    // The short form ends before the fields that only a GRH needs (Linux: `struct mlx5_base_av`).
     DatagramAddress::BASE, MLX5_AT_wqe_av_reserved0;
     CqeOpcode::Requester, MLX5_CQE_REQ;
     CqeOpcode::ReceiveWriteImm, MLX5_CQE_RESP_WR_IMM;

@@ -1,15 +1,17 @@
 //! The mlx5 data path: work queues, completion queues and doorbells as a ConnectX reads and writes them.
 //!
-//! The formats in memory are the crate [`prm`]; the software device shares that with this module, and nothing else.
+//! The memory formats are in the crate [`prm`]. That crate is all that this module shares with the software
+//! device.
 //!
-//! * [`rings`] – where a queue lies in memory and how large it is: the library's part of the work.
-//! * [`barrier`], [`bus`] – the order of stores, and the way of a doorbell to the device.
-//! * [`anchor`] – the device's objects, which queues with buffers outlive.
-//! * [`sq`], [`send`], [`umr`], [`rq`], [`srq`], [`cq`] – the queues over raw memory; [`av`] – addresses; [`mr`] – keys by address.
+//! * [`rings`] – location, size and initial contents of queues; the library's part of the work.
+//! * [`barrier`], [`bus`] – store ordering, and the doorbell path to the device.
+//! * [`anchor`] – device objects, which queues with buffers outlive.
+//! * [`sq`], [`send`], [`umr`], [`rq`], [`srq`], [`cq`] – queues over raw memory.
+//! * [`av`] – addresses; [`mr`] – keys by address.
 //!
-//! Sends ring the eight-byte doorbell. libmlx5 would copy a short entry whole to the register instead (BlueFlame), which
-//! begins with the same eight bytes: that saves the device a read for one packet and costs the processor for each of
-//! many, and a gateway posts in bursts.
+//! Sends ring the eight-byte doorbell. libmlx5 can instead copy a whole short entry to the register
+//! (BlueFlame), which starts with the same eight bytes. BlueFlame saves the device one read for a single
+//! packet but costs CPU time for each packet of a burst. A gateway posts in bursts.
 
 pub mod anchor;
 pub mod av;

@@ -1,25 +1,25 @@
-//! Local keys by address.
+//! Local key lookup by address.
 
 use arrayvec::ArrayVec;
 
 use crate::mem::packet::PacketPool;
 
-/// Most memory regions of one table: zones of hugepage pools are few and large.
+/// Maximum number of memory regions in a table. Memory zones of hugepage pools are few and large.
 pub const MAX_REGIONS: usize = 64;
 
-/// A registered region.
+/// A registered memory region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Region {
-    /// First address.
+    /// Start address.
     pub start: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Its local key.
+    /// Local key.
     pub lkey: u32,
 }
 
 impl Region {
-    /// True if the bytes lie inside.
+    /// True if all `len` bytes at `address` lie in the region.
     #[inline]
     #[must_use]
     pub const fn holds(&self, address: u64, len: u32) -> bool {
@@ -28,18 +28,21 @@ impl Region {
     }
 }
 
-/// The registered regions that a worker's buffers lie in. Looks at the one found last first, then at all.
+/// The registered regions that contain a worker's buffers. A lookup tries the last hit first, then all
+/// regions.
 #[derive(Clone, Debug)]
 pub struct MrTable {
     regions: ArrayVec<Region, MAX_REGIONS>,
-    /// A copy of that.
+    /// Copy of the region found last.
     last: Region,
-    /// Where a piece of at most [`SMALL`] bytes may begin in it, by the distance from its beginning.
+    /// Number of valid start offsets in `last` for a range of at most [`SMALL`] bytes.
     small: u64,
 }
 
-/// Bytes of a piece that is told to lie in the last region by one comparison: of a packet, whose length has 16 bits, that one is known beforehand. What
-/// lies in a region's last bytes, so many of them, is told by more.
+/// Ranges up to this length need one comparison to hit the last region.
+///
+/// A packet's length has 16 bits, so its range always qualifies. A range that starts in the last `SMALL`
+/// bytes of a region takes the full check.
 const SMALL: u32 = 1 << 17;
 
 impl Default for MrTable {
@@ -49,18 +52,18 @@ impl Default for MrTable {
 }
 
 impl MrTable {
-    /// An empty table.
+    /// Creates an empty table.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a region; a full table hands it back.
+    /// Adds a region. A full table returns it.
     pub fn add(&mut self, region: Region) -> Result<(), Region> {
         self.regions.try_push(region).map_err(|full| full.element())
     }
 
-    /// The key of the region that holds all the bytes.
+    /// Returns the key of the region that contains all the bytes.
     #[inline(always)]
     pub fn lkey(&mut self, address: u64, len: u32) -> Option<u32> {
         if len <= SMALL && address.wrapping_sub(self.last.start) < self.small {
@@ -78,13 +81,13 @@ impl MrTable {
         Some(self.last.lkey)
     }
 
-    /// The key of the region that holds all buffers of a pool, if one does.
+    /// Returns the key of the region that contains all buffers of a pool, if there is one.
     pub(super) fn of_pool<P>(&self, pool: &impl PacketPool<P>) -> Option<u32> {
         let region = self.regions.iter().find(|region| pool.lies_within(region.start, region.len))?;
         Some(region.lkey)
     }
 
-    /// The regions.
+    /// Returns all regions.
     #[must_use]
     pub fn regions(&self) -> &[Region] {
         &self.regions

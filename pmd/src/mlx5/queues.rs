@@ -1,8 +1,8 @@
 //! One worker's queues on an mlx5 device: see [`crate::hca::Queues`].
 //!
-//! Completions are found by queue pair number and slot, not by the user index of CQE version 1, which belongs to the
-//! library. A device that names an entry it was not given, or a length that does not fit, is counted and believed no further:
-//! no buffer is lost or given out twice.
+//! Completions are matched by queue pair number and slot. The user index of CQE version 1 belongs to the
+//! library and is not used. If a device names an entry that it does not own, or a length that does not fit,
+//! the driver counts an anomaly and ignores the entry. No buffer is lost or handed out twice.
 
 mod chain;
 mod entries;
@@ -34,99 +34,105 @@ use entries::SharedEntries;
 use prm::{DataSegment, SendOpcode};
 use receive::GRH_AREA;
 
-/// Events of one poll.
+/// Events returned by one poll.
 pub type Events = ArrayVec<QpEvent, BURST>;
 
-/// What a worker's queues are made of.
+/// Components of a worker's queues.
 #[derive(Debug)]
 pub struct Parts<B, P: Packet> {
-    /// Where receives complete, and the drain requests of passive queue pairs.
+    /// Completion queue for receives and for the drain requests of passive queue pairs.
     pub receive_cq: CqRing,
-    /// Where sends complete. Room for an entry of each send that can be outstanding.
+    /// Completion queue for sends, with an entry for each send that can be outstanding.
     pub send_cq: CqRing,
-    /// Name of the queues.
+    /// Identifier of the queue set.
     pub id: QueuesId,
-    /// The receive queue that all datagram queue pairs share: an entry is a buffer, with the GRH area in front of its data.
+    /// Receive queue shared by all datagram queue pairs. An entry is one buffer, with the GRH area in front
+    /// of its data.
     pub datagrams: SrqRing,
-    /// The receive queue that all connections share; `None` = datagrams only.
+    /// Receive queue shared by all connections; `None` for datagrams only.
     pub connections: Option<SrqRing>,
-    /// Receives to keep posted: for datagrams and for connections. Rings are larger than what was asked for.
+    /// Number of receives to keep posted, for datagrams and for connections. Rings can be larger than
+    /// requested.
     pub receive_depth: (u32, u32),
-    /// Bytes of the largest message that an entry for connections takes.
+    /// Maximum message length of an entry for connections, in bytes.
     pub srq_message: usize,
-    /// Memory that buffers lie in.
+    /// Registered memory that contains the buffers.
     pub regions: MrTable,
-    /// Where receive buffers come from.
+    /// Pool of receive buffers.
     pub pool: P::Pool,
-    /// The way to the device.
+    /// Doorbell path to the device.
     pub bus: B,
-    /// Places for datagram queue pairs.
+    /// Number of slots for datagram queue pairs.
     pub max_ud: u16,
-    /// Places for connected queue pairs.
+    /// Number of slots for connected queue pairs.
     pub max_rc: u32,
-    /// Most sends outstanding at once.
+    /// Maximum number of outstanding sends.
     pub max_sends: u32,
-    /// The shared receive queues' objects.
+    /// Device object of the datagram receive queue.
     pub datagrams_anchor: Anchored,
-    /// As above.
+    /// Device object of the connection receive queue.
     pub connections_anchor: Anchored,
 }
 
-/// What a device told that cannot be.
+/// Counters of invalid device behavior.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Anomalies {
     /// Completions of an unknown kind.
     pub unknown_opcode: u64,
-    /// Completions of queue pairs that are not, or no longer, in the table.
+    /// Completions of queue pairs that are not in the table, or no longer.
     pub unknown_qp: u64,
-    /// Completions that name an entry which the device did not have.
+    /// Completions that name an entry which the device did not own.
     pub unknown_entry: u64,
-    /// Queues of which an entry did not lie within the ring: they give the device nothing more, and their queue pairs have failed.
+    /// Queues with an entry outside the ring. They post nothing more, and their queue pairs have failed.
     pub out_of_range: u64,
     /// Messages shorter than a datagram's GRH area or longer than their buffers.
     pub bad_length: u64,
 }
 
-/// One worker's queues.
+/// A worker's queue set.
 #[derive(Debug)]
 pub struct MlxQueues<B: Bus, P: Packet> {
     id: QueuesId,
     receive_cq: CompletionQueue,
-    /// Events of it that were fetched: the device wants their number when it is asked for the next.
+    /// Number of events fetched. The device needs it when the queue is armed again.
     events: u32,
-    /// How far it was read.
+    /// Read progress of the receive completion queue.
     progress: Progress,
     send_cq: CompletionQueue,
-    /// How far that was read.
+    /// Read progress of the send completion queue.
     send_progress: Progress,
     numbers: Numbers,
     uds: Places<UdQp<P>>,
-    /// The number that is, or was last, in each place of `uds`. What a queue pair that was taken out had received came from the
-    /// datagrams' receives, so its number stays known until the place is taken anew.
+    /// Current or last queue pair number in each slot of `uds`.
+    ///
+    /// A removed queue pair received into buffers of the datagram receive queue. Its number therefore stays
+    /// known until the slot is reused.
     ud_numbers: Box<[Option<u32>]>,
     rcs: Places<RcQp<P>>,
     stale: StaleNumbers,
-    /// Connections that post nothing yet, since when: how far the completion queues had been read, for receives and for sends.
+    /// Connections that may not post yet, with the read progress of the receive and send completion queues
+    /// when they were added.
     sealed: Vec<(RcSlot, Mark, Mark)>,
-    /// Most segments of a message on a connection.
+    /// Maximum number of segments of a message on a connection.
     max_segments: usize,
     datagrams: SharedEntries<P>,
     connections: Option<SharedEntries<P>>,
     credit: Credit,
-    /// Queue pairs with sends that no completion will tell of, each once: the one that was looked at last is the last.
+    /// Queue pairs with unsignaled sends that no posted completion covers, each at most once. The most
+    /// recently visited one is last.
     lagging: VecDeque<Place>,
-    /// It was rung for sends since completions were reaped.
+    /// True if the doorbell was rung for sends since completions were last reaped.
     rang: bool,
     regions: MrTable,
     pool: P::Pool,
     stash: Stash<P>,
     bus: B,
     anomalies: Anomalies,
-    /// Queue pairs that failed because their send queue is broken; not reported yet.
+    /// Queue pairs that failed because of a broken send queue and are not reported yet.
     broken: VecDeque<Qpn>,
     datagrams_anchor: Anchored,
     connections_anchor: Anchored,
-    /// Memory work that has ended, oldest first.
+    /// Finished memory work, oldest first.
     done: VecDeque<Done<P>>,
 }
 
@@ -138,7 +144,7 @@ impl<B: Bus, P: Packet> Drop for MlxQueues<B, P> {
     }
 }
 
-/// The pieces of a buffer as data segments.
+/// Iterates over a buffer's segments as data segments.
 #[inline]
 fn data_segments<'a, P: Packet>(
     buf: &'a P,
@@ -151,7 +157,7 @@ fn data_segments<'a, P: Packet>(
 }
 
 impl<B: Bus, P: Packet> MlxQueues<B, P> {
-    /// The queues on new rings. Nothing is posted yet: [`MlxQueues::fill`] does.
+    /// Creates the queues on formatted rings. Nothing is posted until [`MlxQueues::fill`].
     #[must_use]
     pub fn new(parts: Parts<B, P>) -> Self {
         let room = crate::mem::packet::PacketPool::room(&parts.pool);
@@ -194,8 +200,8 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         }
     }
 
-    /// Destroys all queue pairs, then gives the buffers back, except those that the device does not let go of. Tells the first
-    /// failure.
+    /// Destroys all queue pairs, then returns the buffers, except those that the device does not release.
+    /// Returns the first error.
     fn end(&mut self) -> Result<(), HcaError> {
         // Queue pairs first: the device fills the shared receives for them.
         let mut result = Ok(());
@@ -219,18 +225,18 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         self.end()
     }
 
-    /// Their name.
+    /// Returns the identifier of the queue set.
     #[must_use]
     pub const fn id(&self) -> QueuesId {
         self.id
     }
 
-    /// The bus.
+    /// Returns the bus.
     pub const fn bus(&mut self) -> &mut B {
         &mut self.bus
     }
 
-    /// What the device told that cannot be, so far.
+    /// Returns the anomaly counters.
     #[must_use]
     pub fn anomalies(&self) -> Anomalies {
         let receives = self.connections.iter().chain([&self.datagrams]);
@@ -245,7 +251,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         self.post_piece_ud(slot, to, buf, piece, |buf| buf).or_else(|buf| self.post_any_ud(slot, to, buf))
     }
 
-    /// As [`MlxQueues::post_piece_rc`].
+    /// Like [`MlxQueues::post_piece_rc`], for datagrams.
     #[inline(always)]
     pub(super) fn post_piece_ud<M>(
         &mut self,
@@ -273,7 +279,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         Err(message)
     }
 
-    /// The same, whatever there is to look at.
+    /// Posts a datagram with all checks.
     #[inline(never)]
     pub(super) fn post_any_ud(
         &mut self,
@@ -304,15 +310,18 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
 
     /// Posts a message on a connection.
     ///
-    /// Most are in one piece, and find an allowance that the last one which looked at ring, signals and fences has left. Posting them
-    /// takes 115 instructions less.
+    /// The common case is a single-segment message within the allowance that the last checked post computed.
+    /// That path skips the checks of ring space, signals and fences.
     #[inline(always)]
     pub fn post_rc(&mut self, slot: RcSlot, buf: P) -> Result<(), (P, PostError)> {
         let piece = buf.only_piece();
         self.post_piece_rc(slot, buf, piece, |buf| buf).or_else(|buf| self.post_looking_rc(slot, buf))
     }
 
-    /// Posts a message in one piece on allowance, `bare` of what says where that is; handed back if there is none, or no such piece.
+    /// Posts a single-segment message within the allowance.
+    ///
+    /// `bare` strips the segment's location from `message`. Returns `message` if there is no allowance or the
+    /// message has no such segment.
     #[inline(always)]
     pub(super) fn post_piece_rc<M>(
         &mut self,
@@ -321,7 +330,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         piece: Option<(u64, u32)>,
         bare: impl FnOnce(M) -> P,
     ) -> Result<(), M> {
-        // A passive one has none, nor has one whose sends have failed.
+        // A passive queue pair and one with failed sends have no allowance.
         if let Some(rc) = self.rcs.get_mut(slot.0)
             && rc.side.has_allowance()
             && self.credit.is_plentiful()
@@ -339,7 +348,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         Err(message)
     }
 
-    /// The same of a message that finds no allowance, or that is to ask for a completion.
+    /// Posts a message that has no allowance or must request a completion.
     #[inline(never)]
     pub(super) fn post_looking_rc(&mut self, slot: RcSlot, buf: P) -> Result<(), (P, PostError)> {
         if let Some(rc) = self.rcs.get_mut(slot.0)
@@ -362,7 +371,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         self.post_any_rc(slot, buf)
     }
 
-    /// The same, whatever there is to look at.
+    /// Posts a message with all checks.
     #[inline(never)]
     pub(super) fn post_any_rc(&mut self, slot: RcSlot, buf: P) -> Result<(), (P, PostError)> {
         let Some(rc) = self.rcs.get_mut(slot.0) else {
@@ -392,7 +401,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         Ok(())
     }
 
-    /// Posts an entry that is longer than what was reserved for it.
+    /// Posts an entry that is longer than its reservation.
     #[cfg(test)]
     pub(super) fn post_too_long(&mut self, slot: RcSlot) {
         let rc = self.rcs.get_mut(slot.0).unwrap();
@@ -410,7 +419,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         self.rcs.get(slot.0).is_some_and(|rc| rc.side.has_allowance())
     }
 
-    /// Rings for all that was posted.
+    /// Rings the doorbells of all posted sends.
     #[inline]
     pub fn ring_all(&mut self) {
         let Self { uds, rcs, bus, lagging, rang, broken, .. } = self;

@@ -1,4 +1,4 @@
-//! The send half of a queue pair with the buffers that it owes, and the connected queue pair made of it.
+//! The send side of a queue pair with its pending buffers, and the connected queue pair built on it.
 
 mod completion;
 
@@ -16,11 +16,13 @@ use crate::mem::key::PageList;
 use crate::mem::packet::Packet;
 use prm::{DS_UNIT, DataSegment, DatagramAddress, SendOpcode, WQEBB, fm_ce_se};
 
-/// Most segments of a buffer that is sent: as many as an SRQ entry for IPoIB's largest message has, and to spare. The entry
-/// (656 bytes with an address) fits what devices allow, 1024.
+/// Maximum number of segments of a sent buffer.
+///
+/// An SRQ entry for IPoIB's largest message needs fewer. The send entry (656 bytes with an address) stays
+/// below the device limit of 1024 bytes.
 pub const MAX_SEND_SEGMENTS: usize = 36;
 
-/// Visits in which a queue pair had unsignalled sends and no new one, before a NOP fetches their completion.
+/// Idle visits of a queue pair with unsignaled sends before a NOP requests their completion.
 const IDLE_VISITS: u8 = 16;
 
 impl From<Full> for PostError {
@@ -29,67 +31,75 @@ impl From<Full> for PostError {
     }
 }
 
-/// Entries of a chain: it is registered, sent, invalidated. The last is owed an answer for all.
+/// Number of entries of a chain: register, send, invalidate. The result of the last one covers all.
 pub(super) const CHAIN_ENTRIES: usize = 3;
 
-/// What lies at the WQEBB where an entry begins.
+/// State of the WQEBB where an entry starts.
 #[derive(Debug)]
 struct Slot<P> {
     buf: Option<P>,
-    /// How many WQEBBs the entry has. 0: as many as a plain message, so that posting one writes nothing here.
+    /// Length of the entry in WQEBBs. 0 means the length of a plain message, so that posting one needs no
+    /// write here.
     wqebbs: u16,
 }
 
 impl<P> Slot<P> {
-    /// WQEBBs of the entry, where a plain message has so many.
+    /// Returns the length of the entry, given the length of a plain message.
     const fn wqebbs(&self, plain: u16) -> u16 {
         if self.wqebbs == 0 { plain } else { self.wqebbs }
     }
 }
 
 /// A send queue and the buffers of its entries.
-// In this order, what each message touches comes first: see `RcQp`.
+// The fields that each message touches come first: see `RcQp`.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct SendSide<P> {
     pub(super) sq: SendQueue,
     slots: Box<[Slot<P>]>,
-    /// How many messages in one piece may follow one another with no look at anything but this: the ring has room for them, none of them is
-    /// to ask for a completion, no fence is due, sends succeed. Each post that does look sets it anew. A send
-    /// that completes with an error ends it, and so does a drain; a post that is refused and a receive that fails leave it.
+    /// Number of single-segment messages that may be posted without further checks.
+    ///
+    /// For these the ring has room, no completion request is due, no fence is due, and sends have not failed.
+    /// Every checked post recomputes it. An error completion or a drain request zeroes it. A rejected post or
+    /// a failed receive does not change it.
     allowance: u16,
-    /// What the allowance was when all was booked: the difference was posted on it and is not counted below. Whoever asks for those numbers books
-    /// it first ([`SendSide::book`]), which is once a burst. (A count beside the allowance is added to together with it in a vector register, whose
-    /// load of more bytes than the store before it wrote waits for the store.)
+    /// Value of `allowance` when the counters below were last updated.
+    ///
+    /// The difference was posted since and is not in the counters. [`SendSide::book`] updates them once per
+    /// burst, before they are read. (A separate counter next to `allowance` would be updated with it in one
+    /// vector register. That wider load would stall on the preceding narrower store.)
     granted: u16,
-    /// WQEBBs of such a message.
+    /// Length of a plain message in WQEBBs.
     plain_wqebbs: u16,
-    /// Entries in the ring that have no buffer or another length: nobody is owed an answer, and nothing but buffers comes back, where there is none.
+    /// Entries in the ring without a buffer or with another length. If 0, no result is pending and
+    /// completions free only buffers.
     odd: u16,
-    /// Entries that the device has or is about to have.
+    /// Entries that the device owns or will own after the next doorbell.
     outstanding: u32,
     signal_every: u16,
-    /// Entries since the last signalled one, and the WQEBBs that they take.
+    /// Entries since the last signaled one, and their length in WQEBBs.
     unsignalled: u16,
     unsignalled_wqebbs: u16,
     idle_visits: u8,
-    /// It is among those that are visited.
+    /// True if the queue pair is in the list of visited ones.
     lagging: bool,
     pub(super) health: Health,
-    /// Most segments of a buffer.
+    /// Maximum number of segments of a buffer.
     max_segments: u8,
-    /// The drain request is outstanding, and where. An `Option` of it would have the largest niche of a queue pair, and who asks for one in its
-    /// place would look at this line, which messages do not touch.
+    /// True if the drain request is outstanding; `drain` is its index.
+    ///
+    /// An `Option` would provide the largest niche of a queue pair. A slot check would then read this cache
+    /// line, which messages do not touch.
     draining: bool,
     drain: u16,
-    /// The last entry of a chain of which an earlier one has failed, and how.
+    /// The last entry of a chain with an earlier failure, and the status of that failure.
     cause: Option<(u16, WcStatus)>,
-    /// By slots, too: work whose poster waits for an answer. Nothing on a queue pair that only sends messages.
+    /// Work that awaits a result, by slot. Empty on a queue pair that only sends messages.
     works: Box<[Option<Work<P>>]>,
 }
 
 impl<P> SendSide<P> {
-    /// Lets go of all buffers without giving them back.
+    /// Leaks all buffers instead of returning them to the pool.
     pub(super) fn forget(&mut self) {
         std::mem::forget(std::mem::take(&mut self.slots));
         std::mem::forget(std::mem::take(&mut self.works));
@@ -97,7 +107,8 @@ impl<P> SendSide<P> {
 }
 
 impl<P: Packet> SendSide<P> {
-    /// On a new ring. `head`: the length of what goes before a message's data, in units of 16 bytes.
+    /// Creates the send side on a formatted ring. `head` is the length in front of a message's data, in units
+    /// of 16 bytes.
     pub(super) fn new(rings: &QpRings, signal_every: u16, head: usize) -> Self {
         let sq = SendQueue::new(rings);
         Self {
@@ -130,20 +141,20 @@ impl<P: Packet> SendSide<P> {
         self.outstanding + self.unbooked() as u32
     }
 
-    /// Messages that were posted on allowance since all was booked.
+    /// Number of messages posted on the allowance since the counters were updated.
     #[inline(always)]
     const fn unbooked(&self) -> u16 {
         self.granted - self.allowance
     }
 
-    /// Nothing more is posted on allowance.
+    /// Revokes the allowance.
     #[inline(always)]
     const fn withdraw(&mut self) {
         self.granted -= self.allowance;
         self.allowance = 0;
     }
 
-    /// Counts what was posted on allowance.
+    /// Adds the messages posted on the allowance to the counters.
     #[inline]
     const fn book(&mut self) {
         let unbooked = self.unbooked();
@@ -156,7 +167,7 @@ impl<P: Packet> SendSide<P> {
         }
     }
 
-    /// Begins again after RESET, with nothing outstanding.
+    /// Restarts after RESET, with nothing outstanding.
     pub(super) fn restart(&mut self) {
         self.sq.restart();
         self.slots.iter_mut().for_each(|slot| slot.wqebbs = 0);
@@ -169,7 +180,7 @@ impl<P: Packet> SendSide<P> {
         self.health.restart();
     }
 
-    /// Sends have completed: see [`Health::completed`].
+    /// Records completed sends: see [`Health::completed`].
     #[inline]
     pub(super) fn completed(&mut self, what: Completed, events: &mut ArrayVec<QpEvent, BURST>) {
         self.health.completed(what, events);
@@ -178,13 +189,13 @@ impl<P: Packet> SendSide<P> {
         }
     }
 
-    /// The queue pair is in error.
+    /// Marks the queue pair as failed.
     pub(super) const fn fail(&mut self) {
         self.health.fail();
         self.withdraw();
     }
 
-    /// The number of a queue pair whose send queue has turned out to be broken: it fails with that. Once.
+    /// Fails the queue pair if its send queue is broken, and returns its number. Returns it once.
     #[inline(always)]
     pub(super) fn newly_broken(&mut self) -> Option<Qpn> {
         if !self.sq.is_broken() || self.health.failed() {
@@ -200,8 +211,9 @@ impl<P: Packet> SendSide<P> {
         self.allowance > 0
     }
 
-    /// Posts a message in one piece, which is `data`, on allowance: what [`SendSide::post`] would do with it. With an address it is a datagram.
-    // Two callers, which post most of what is posted at all.
+    /// Posts a single-segment message on the allowance; with an address, it is a datagram. The result is the
+    /// same as of [`SendSide::post`].
+    // It is inlined into two callers, which post nearly all messages.
     #[inline(always)]
     pub(super) fn post_allowed(&mut self, buf: P, to: Option<&DatagramAddress>, data: DataSegment) {
         self.put_plain(buf, to, data, 0);
@@ -212,7 +224,7 @@ impl<P: Packet> SendSide<P> {
     fn put_plain(&mut self, buf: P, to: Option<&DatagramAddress>, data: DataSegment, flags: u8) {
         let at = self.sq.post_plain(to, data, flags);
         if let Some(slot) = self.slots.get_mut(at) {
-            // What was there was taken when it completed, so that there is nothing to drop.
+            // The old buffer was taken on completion, so there is nothing to drop.
             std::mem::forget(slot.buf.replace(buf));
         }
     }
@@ -223,8 +235,9 @@ impl<P: Packet> SendSide<P> {
         !self.sq.is_fenced() && self.sq.size().saturating_sub(self.sq.used()) > self.plain_wqebbs
     }
 
-    /// Posts a message in one piece, which is `data`, without an allowance: what [`SendSide::post`] would do with it, in some 100 instructions
-    /// less. With thousands of connections completions are scarce, and each message goes this way.
+    /// Posts a single-segment message without an allowance. The result is the same as of [`SendSide::post`].
+    ///
+    /// With thousands of connections, completions are scarce and every message takes this path.
     #[inline(always)]
     pub(super) fn post_plain(
         &mut self,
@@ -246,7 +259,7 @@ impl<P: Packet> SendSide<P> {
         }
     }
 
-    /// Has the processor fetch what the next message touches beside this.
+    /// Prefetches the memory outside of `self` that the next message touches.
     #[inline(always)]
     pub(super) fn fetch_entry(&self) {
         let at = usize::from(self.sq.posted() & self.sq.size().wrapping_sub(1));
@@ -256,14 +269,14 @@ impl<P: Packet> SendSide<P> {
         }
     }
 
-    /// True if an entry of so many WQEBBs is to ask for a completion, however many may be outstanding.
+    /// True if an entry of `wqebbs` WQEBBs must request a completion, regardless of the send budget.
     #[inline(always)]
     const fn is_signal_due(&self, wqebbs: u16) -> bool {
-        // By the time that half of the ring waits for a completion, one must be on its way.
+        // Request a completion before half of the ring waits for one.
         self.unsignalled + 1 >= self.signal_every || self.unsignalled_wqebbs + wqebbs >= self.sq.size() / 2
     }
 
-    /// A message of so many WQEBBs was posted.
+    /// Counts a posted message of `wqebbs` WQEBBs.
     #[inline(always)]
     const fn posted(&mut self, wqebbs: u16, signal: bool) {
         if signal {
@@ -276,11 +289,11 @@ impl<P: Packet> SendSide<P> {
         self.idle_visits = 0;
     }
 
-    /// Sets the allowance anew. All is booked.
+    /// Recomputes the allowance. The counters are up to date.
     const fn allow(&mut self) {
-        // A plain message takes one WQEBB or two.
+        // A plain message takes one or two WQEBBs.
         let (size, shift) = (self.sq.size(), self.plain_wqebbs.saturating_sub(1));
-        // As `post` asks: less than the room that is left, and no completion due.
+        // The same conditions as in `post`: less than the remaining room, and no completion due.
         let room = size.saturating_sub(self.sq.used()).saturating_sub(1) >> shift;
         let entries = self.signal_every.saturating_sub(1).saturating_sub(self.unsignalled);
         let half = (size / 2).saturating_sub(1).saturating_sub(self.unsignalled_wqebbs) >> shift;
@@ -290,8 +303,12 @@ impl<P: Packet> SendSide<P> {
         self.granted = self.allowance;
     }
 
-    /// Posts `buf` by `post`, which is told the entry's flags and how many segments there are. `head` is the length of what
-    /// goes before the data, in units of 16 bytes. `scarce` asks for a completion whatever else. One WQEBB is kept back for the drain request.
+    /// Posts `buf` through `post`, which receives the entry's flags and the number of segments.
+    ///
+    /// - `head` is the length in front of the data, in units of 16 bytes.
+    /// - `scarce` forces a completion request.
+    ///
+    /// One WQEBB is reserved for the drain request.
     #[inline]
     pub(super) fn post(
         &mut self,
@@ -304,7 +321,7 @@ impl<P: Packet> SendSide<P> {
         let segments = buf.segments();
         let wqebbs = ((head + segments) * 16).div_ceil(WQEBB);
         let room = usize::from(self.sq.size() - self.sq.used());
-        // Who has another way for it need not try that where nothing has room.
+        // With `TooManySegments` the caller tries another method. That is pointless if the ring is full.
         if (segments > usize::from(self.max_segments) || wqebbs >= usize::from(self.sq.size())) && room > 1 {
             return Err((buf, PostError::TooManySegments));
         }
@@ -324,16 +341,16 @@ impl<P: Packet> SendSide<P> {
         }
     }
 
-    /// Posts a signalled entry without data.
+    /// Posts a signaled entry without data.
     fn post_nop(&mut self) -> Result<Posted, PostError> {
         let posted = self.sq.post_nop(fm_ce_se::CQ_UPDATE)?;
         self.signalled(posted);
         Ok(posted)
     }
 
-    /// An entry without a buffer was posted, whose completion all before it share.
+    /// Records a signaled entry without a buffer, whose completion covers all entries before it.
     fn signalled(&mut self, posted: Posted) {
-        // It may be of those behind which a fence is due.
+        // The entry may require a fence after it.
         self.withdraw();
         self.book();
         self.unsignalled = 0;
@@ -342,7 +359,7 @@ impl<P: Packet> SendSide<P> {
         self.note(posted, None);
     }
 
-    /// Posts work of at most so many units of 16 bytes, signalled. One WQEBB is kept back for the drain request.
+    /// Posts signaled work of at most `units` units of 16 bytes. One WQEBB is reserved for the drain request.
     pub(super) fn post_work(
         &mut self,
         units: usize,
@@ -354,7 +371,8 @@ impl<P: Packet> SendSide<P> {
         Ok(posted)
     }
 
-    /// As [`SendSide::post_work`], for several entries of so many WQEBBs together, of which the last is signalled: all or none.
+    /// Posts several entries of `wqebbs` WQEBBs in total, all or none. Only the last one is signaled. See
+    /// [`SendSide::post_work`].
     pub(super) fn post_works<const N: usize>(
         &mut self,
         wqebbs: usize,
@@ -369,7 +387,7 @@ impl<P: Packet> SendSide<P> {
         Ok(posted.last().copied())
     }
 
-    /// There is room for so many WQEBBs of work, and for what is owed.
+    /// Checks for room for `wqebbs` WQEBBs of work, and allocates storage for its result.
     fn make_room(&mut self, wqebbs: usize) -> Result<(), PostError> {
         if wqebbs >= usize::from(self.sq.size()) {
             return Err(PostError::TooManySegments);
@@ -383,7 +401,7 @@ impl<P: Packet> SendSide<P> {
         Ok(())
     }
 
-    /// What was posted there is owed an answer.
+    /// Records work that awaits a result.
     pub(super) fn owe(&mut self, posted: Posted, work: Work<P>) {
         let mask = self.sq.size().wrapping_sub(1);
         if let Some(place) = self.works.get_mut(usize::from(posted.index & mask)) {
@@ -391,7 +409,8 @@ impl<P: Packet> SendSide<P> {
         }
     }
 
-    /// All work on keys that is owed an answer, oldest first. Lists that the device reads stay here: it may still do so.
+    /// Takes all key work that awaits a result, oldest first. Lists stay here because the device may still
+    /// read them.
     pub(super) fn take_key_works(&mut self) -> impl Iterator<Item = Work<P>> + '_ {
         let (mask, retired) = (self.sq.size().wrapping_sub(1), self.sq.retired());
         let Self { slots, works, .. } = self;
@@ -406,7 +425,7 @@ impl<P: Packet> SendSide<P> {
         })
     }
 
-    // Two callers, one of them in the way of each packet.
+    // Two callers, one of them on the path of each packet.
     #[inline(always)]
     fn note(&mut self, posted: Posted, buf: Option<P>) {
         let mask = self.sq.size().wrapping_sub(1);
@@ -421,8 +440,10 @@ impl<P: Packet> SendSide<P> {
         self.outstanding += 1;
     }
 
-    /// Posts the drain request, one at a time: a send of nothing. In the error state a device flushes it like any other send,
-    /// which is what everybody relies on there; of a NOP no manual says so.
+    /// Posts the drain request, an empty send. Only one can be outstanding.
+    ///
+    /// In the error state a device flushes it like any other send, and other drivers rely on this too. No
+    /// manual says the same of a NOP.
     pub(super) fn post_drain(&mut self) -> Result<(), PostError> {
         if self.draining {
             return Err(PostError::Full);
@@ -434,7 +455,8 @@ impl<P: Packet> SendSide<P> {
         Ok(())
     }
 
-    /// Fetches the completion of sends that nothing will signal any more. True if a doorbell is due.
+    /// Requests the completion of trailing unsignaled sends after enough idle visits. Returns true if a
+    /// doorbell is due.
     #[inline]
     pub(super) fn visit(&mut self) -> bool {
         self.book();
@@ -445,13 +467,14 @@ impl<P: Packet> SendSide<P> {
         self.idle_visits >= IDLE_VISITS && self.post_nop().is_ok()
     }
 
-    /// The same at once, for who posts nothing any more. True if a doorbell is due.
+    /// Requests that completion immediately, for a queue pair that posts nothing more. Returns true if a
+    /// doorbell is due.
     pub(super) fn ask(&mut self) -> bool {
         self.book();
         self.unsignalled > 0 && self.post_nop().is_ok()
     }
 
-    /// True if it has sends that nothing signals, and is to be visited from now on.
+    /// True if it has unsignaled sends and is not yet in the list of visited queue pairs. Marks it as listed.
     #[inline]
     pub(super) const fn starts_to_lag(&mut self) -> bool {
         self.book();
@@ -460,7 +483,7 @@ impl<P: Packet> SendSide<P> {
         starts
     }
 
-    /// True if it is to be visited again.
+    /// True if it must be visited again.
     pub(super) const fn still_lags(&mut self) -> bool {
         self.book();
         self.lagging = self.unsignalled > 0;
@@ -468,26 +491,28 @@ impl<P: Packet> SendSide<P> {
     }
 }
 
-/// Hot half of a connected queue pair. What it still owes when it is dropped goes home with it.
+/// Data path of a connected queue pair. Dropping it returns its pending buffers.
 ///
-/// What a message touches lies on two neighbouring cache lines, in the order that is written here: with thousands of connections each message
-/// finds a queue pair that lies in no near cache.
+/// The fields that a message touches lie on two adjacent cache lines, in declaration order. With thousands of
+/// connections, each message finds its queue pair outside the near caches.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub struct RcQp<P> {
     pub(super) passive: bool,
-    /// Nothing is posted yet: completions of an older queue pair with its number may be left.
+    /// True while posting is not allowed: completions of an older queue pair with the same number may be
+    /// pending.
     pub(super) sealed: bool,
-    /// The datagram queue pair that it stands beside.
+    /// The datagram queue pair of the same link.
     pub(super) beside: UdSlot,
     pub(super) side: SendSide<P>,
     anchor: Anchored,
-    /// It was removed from the table with sends outstanding. Dropped last, after the device has let go.
+    /// Set if it was removed from the table with sends outstanding. Dropped last, after the device has
+    /// released the buffers.
     pub(super) removed: Option<Removed>,
 }
 
 impl<P> RcQp<P> {
-    /// The device did not let go.
+    /// The device did not release the buffers.
     fn forget(&mut self) {
         self.side.forget();
         if let Some(removed) = self.removed.take() {
@@ -505,20 +530,20 @@ impl<P> Drop for RcQp<P> {
 }
 
 impl<P: Packet> RcQp<P> {
-    /// A new queue pair; `passive` if its send completions go to the receive completion queue and it only ever posts its
-    /// drain request.
+    /// Creates a queue pair. Send completions of a `passive` one go to the receive completion queue, and it
+    /// posts only its drain request.
     #[must_use]
     pub fn new(rings: &QpRings, passive: bool, beside: UdSlot, signal_every: u32, anchor: Anchored) -> Self {
         let side = SendSide::new(rings, signal_every.min(1 << 12) as u16, CONTROL_UNITS);
         Self { passive, sealed: false, beside, side, anchor, removed: None }
     }
 
-    /// Destroys it; what it still owes goes home, or is kept if the device does not let go.
+    /// Destroys it. Pending buffers return to the pool, or are leaked if the device does not release them.
     pub fn destroy(mut self) -> Result<(), HcaError> {
         release(&mut self.anchor).inspect_err(|_| self.forget())
     }
 
-    /// Its number.
+    /// Returns the queue pair number.
     #[must_use]
     pub const fn qpn(&self) -> Qpn {
         Qpn::new(self.side.sq.qpn())
@@ -543,7 +568,7 @@ mod tests {
         type Qp = RcQp<Mbuf>;
         let cold = offset_of!(Qp, side) + offset_of!(SendSide<Mbuf>, draining);
         assert!(align_of::<Qp>() == 128 && cold <= 128, "{cold}");
-        // Whether there is one is told there, too.
+        // The `Option` of a slot uses a niche in the same lines.
         assert_eq!(size_of::<Option<Qp>>(), size_of::<Qp>());
     }
 }

@@ -1,4 +1,4 @@
-//! Registrations as send queue entries.
+//! Memory registrations as send queue entries.
 
 use super::sq::{Full, Posted, Request, SendQueue};
 use super::umr::{LIST_STEP, RIGHTS, pad_list};
@@ -7,23 +7,23 @@ use prm::{
     DS_UNIT, DataSegment, MAX_DS, MkeyContext, SendOpcode, UmrControl, mkey_access, mkey_mask, umr_flags,
 };
 
-/// Units of 16 bytes of an UMR without a list: control, UMR control, key context.
+/// Size of a UMR without a list in units of 16 bytes: control, UMR control, key context.
 const HEAD_UNITS: usize = 8;
 
-/// Most pieces of a list that lies in the entry itself.
+/// Maximum number of pieces of an inline list.
 pub(super) const INLINE_PIECES: usize = (MAX_DS - HEAD_UNITS) / LIST_STEP * LIST_STEP;
 
-/// What a key is to be.
+/// New contents of a key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyContents {
-    /// With its new tag.
+    /// Key with its new tag.
     pub(super) mkey: u32,
     pub(super) start: u64,
     pub(super) len: u64,
     pub(super) rights: KeyRights,
 }
 
-/// Bits of [`mkey_access`].
+/// Converts rights to bits of [`mkey_access`].
 fn access(rights: KeyRights) -> u8 {
     [
         (true, mkey_access::LOCAL_READ),
@@ -37,7 +37,7 @@ fn access(rights: KeyRights) -> u8 {
 }
 
 impl SendQueue {
-    /// Units of 16 bytes that [`SendQueue::post_registration`] needs: of a list in the entry, or of one elsewhere.
+    /// Size of a registration in units of 16 bytes, with an inline list or a separate one.
     pub(super) const fn registration_units(inline: Option<usize>) -> usize {
         match inline {
             Some(pieces) => HEAD_UNITS + pieces.next_multiple_of(LIST_STEP),
@@ -45,8 +45,8 @@ impl SendQueue {
         }
     }
 
-    /// FAST_REG: gives a free key its contents, `count` pieces. They lie in memory that `outside` names, padded to four, or come from
-    /// `pieces`.
+    /// FAST_REG: sets the contents of a free key to `count` pieces. They come from the memory that `outside`
+    /// names, padded to four entries, or from `pieces`.
     pub(super) fn post_registration(
         &mut self,
         flags: u8,

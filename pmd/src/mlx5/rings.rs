@@ -1,7 +1,11 @@
-//! Where a queue lies in memory, as `mlx5dv_init_obj` tells it, how large it is, and what it holds when it is new.
+//! Location, size and initial contents of queues, as described by `mlx5dv_init_obj`.
 //!
-//! This is the part of the library: a provider allocates the memory that the geometries ask for, formats it with the
-//! functions here, tells the device, and hands the descriptions to the driver.
+//! This is the library's part of the work. A provider does the following:
+//!
+//! 1. Allocate the memory that the geometries require.
+//! 2. Format it with the functions here.
+//! 3. Pass it to the device.
+//! 4. Pass the descriptions to the driver.
 
 mod geometry;
 mod memory;
@@ -13,8 +17,8 @@ pub use sizes::SharedSizes;
 
 use prm::{CQE_SIZE, NextSegment, WQEBB, cqe_owner};
 
-/// A doorbell register: where the first eight bytes of a send are written to tell the device of it. It has two halves
-/// that are written in turn, so that two writes in a row cannot be merged into one.
+/// A doorbell register: the driver writes the first eight bytes of a send to it. Writes alternate between its
+/// two halves, so that two consecutive writes cannot be combined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Register {
     address: u64,
@@ -23,27 +27,27 @@ pub struct Register {
 }
 
 impl Register {
-    /// A register at `address` of the bus (on PCI, the address in this process where it is mapped), with halves of
-    /// `half` bytes; 0 = it has only one.
+    /// Creates a register at `address` of the bus, with halves of `half` bytes. On PCI the address is where
+    /// the register is mapped in this process. If `half` is 0, the register has only one half.
     #[must_use]
     pub const fn new(address: u64, half: u32) -> Self {
         Self { address, half, odd: false }
     }
 
-    /// The address to write to now; the next call gives the other half.
+    /// Returns the address for the next write and switches to the other half.
     pub const fn turn_over(&mut self) -> u64 {
         let at = self.address + if self.odd { self.half as u64 } else { 0 };
         self.odd = !self.odd;
         at
     }
 
-    /// True if there are two, as of a write-combining register.
+    /// True if it has two halves, as a write-combining register has.
     #[must_use]
     pub const fn has_halves(&self) -> bool {
         self.half != 0
     }
 
-    /// The address of the first half.
+    /// Returns the address of the first half.
     #[must_use]
     pub const fn address(&self) -> u64 {
         self.address
@@ -57,14 +61,14 @@ pub struct CqRing {
     pub buf: RingMemory,
     /// Entries, a power of two.
     pub cqe_count: u32,
-    /// Consumer index and arm word.
+    /// Consumer index and arm value.
     pub dbrec: DoorbellRecord,
-    /// Its number.
+    /// Completion queue number.
     pub cqn: u32,
 }
 
 impl CqRing {
-    /// Makes the ring new: every entry invalid, both records 0.
+    /// Formats the ring: invalidates all entries and clears both records.
     pub fn format(&self) {
         for slot in 0..self.cqe_count as usize {
             let mut cqe = [0_u8; CQE_SIZE];
@@ -80,23 +84,23 @@ impl CqRing {
 pub struct SrqRing {
     /// The ring: `slots` entries of `stride` bytes.
     pub buf: RingMemory,
-    /// Bytes of a slot, a power of two.
+    /// Length of a slot in bytes, a power of two.
     pub stride: u32,
-    /// Slots in the list; one of them always stays free.
+    /// Number of slots in the list. One of them always stays free.
     pub slots: u32,
-    /// First slot to post to.
+    /// First slot to post.
     pub head: u16,
     /// Last slot of the list.
     pub tail: u16,
-    /// Counts the posts. Only its first word is there.
+    /// Post counter. Only its first word exists.
     pub dbrec: DoorbellRecord,
-    /// Its number.
+    /// Shared receive queue number.
     pub srqn: u32,
 }
 
 impl SrqRing {
-    /// Makes the ring new: slots 0 to `slots - 1` chained in order, the record 0. What lies behind them (the library's
-    /// wait queue, [`SrqGeometry::ring_slots`]) is chained as a list of its own.
+    /// Formats the ring: chains slots 0 to `slots - 1` in order and clears the record. The slots after these
+    /// (the library's wait queue, [`SrqGeometry::ring_slots`]) form a separate list.
     pub fn format(&self) {
         let stride = self.stride as usize;
         if stride == 0 {
@@ -118,26 +122,26 @@ impl SrqRing {
 /// The queues of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QpRings {
-    /// Its number.
+    /// Queue pair number.
     pub qpn: u32,
     /// Receive and send counters.
     pub dbrec: DoorbellRecord,
-    /// The send ring: `sq_wqebbs` blocks of 64 bytes.
+    /// Send ring: `sq_wqebbs` WQEBBs of 64 bytes.
     pub sq_buf: RingMemory,
-    /// Its WQEBBs, a power of two.
+    /// Number of WQEBBs of the send ring, a power of two.
     pub sq_wqebbs: u32,
-    /// The receive ring: `rq_slots` slots of `rq_stride` bytes; empty on a shared receive queue.
+    /// Receive ring: `rq_slots` slots of `rq_stride` bytes. Empty with a shared receive queue.
     pub rq_buf: RingMemory,
-    /// Its slots, a power of two; 0 on a shared receive queue.
+    /// Number of slots of the receive ring, a power of two. 0 with a shared receive queue.
     pub rq_slots: u32,
-    /// Bytes of a slot.
+    /// Length of a receive slot in bytes.
     pub rq_stride: u32,
-    /// Where sends ring.
+    /// Doorbell register for sends.
     pub register: Register,
 }
 
 impl QpRings {
-    /// Makes the queues new: all zeros.
+    /// Zeroes both rings and the record.
     pub fn format(&self) {
         self.sq_buf.zero(0, self.sq_wqebbs as usize * WQEBB);
         self.rq_buf.zero(0, self.rq_slots as usize * self.rq_stride as usize);

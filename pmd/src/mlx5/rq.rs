@@ -1,4 +1,4 @@
-//! The receive queue of a queue pair of its own. Its entries complete in the order in which they were posted.
+//! The receive queue of a single queue pair. Its entries complete in the order of posting.
 
 use super::barrier;
 use super::rings::{DoorbellRecord, QpRings, RingMemory};
@@ -17,7 +17,8 @@ pub struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// The receive queue of a new queue pair; one with no slots, on a shared receive queue, is always full.
+    /// Creates the receive queue of a new queue pair. A queue without slots, as with a shared receive queue,
+    /// is always full.
     #[must_use]
     pub fn new(rings: &QpRings) -> Self {
         let stride = rings.rq_stride as usize;
@@ -37,27 +38,29 @@ impl ReceiveQueue {
         }
     }
 
-    /// Slots of the ring.
+    /// Number of slots.
     #[must_use]
     pub const fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// Entries posted and not yet completed.
+    /// Number of entries posted and not completed.
     #[must_use]
     pub const fn outstanding(&self) -> u32 {
         self.posted.wrapping_sub(self.taken)
     }
 
-    /// Slot that the next post fills; `None` if the queue is full.
+    /// Returns the slot that the next post fills, or `None` if the queue is full.
     #[inline]
     #[must_use]
     pub const fn next_slot(&self) -> Option<usize> {
         if self.outstanding() < self.slots { Some((self.posted & (self.slots - 1)) as usize) } else { None }
     }
 
-    /// Posts a receive. Empty segments are left out; segments beyond the stride do not fit and are left out, too. Returns
-    /// its slot, or `None` if the queue is full. The device sees it at the next [`ReceiveQueue::publish`].
+    /// Posts a receive. Returns its slot, or `None` if the queue is full.
+    ///
+    /// Empty segments and segments that do not fit into the stride are omitted. The device sees the entry
+    /// after the next [`ReceiveQueue::publish`].
     #[inline]
     pub fn post(&mut self, segments: impl IntoIterator<Item = DataSegment>) -> Option<usize> {
         let slot = self.next_slot()?;
@@ -76,7 +79,7 @@ impl ReceiveQueue {
         Some(slot)
     }
 
-    /// Gives all posted entries to the device. No register is written.
+    /// Hands all posted entries to the device. Writes no register.
     #[inline]
     pub fn publish(&mut self) {
         if self.published != self.posted {
@@ -86,7 +89,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Begins again at the first slot, as the device does after RESET. Nothing may be outstanding.
+    /// Restarts at the first slot, as the device does after RESET. Nothing may be outstanding.
     pub fn restart(&mut self) {
         self.posted = 0;
         self.taken = 0;
@@ -94,7 +97,7 @@ impl ReceiveQueue {
         self.dbrec.store(DBREC_RECEIVE, 0);
     }
 
-    /// A completion has come: the slot of the oldest entry, which is free now. `None` if nothing was outstanding.
+    /// Completes the oldest entry. Returns its slot, which is now free, or `None` if nothing was outstanding.
     #[inline]
     pub fn take(&mut self) -> Option<usize> {
         if self.outstanding() == 0 {

@@ -1,20 +1,20 @@
-//! Sends, datagrams, RDMA and atomic operations as send queue entries.
+//! Send queue entries for sends, datagrams, RDMA and atomic operations.
 
 use super::sq::{Full, Posted, Request, SendQueue, inline_units};
 use prm::{AtomicSegment, DS_UNIT, DataSegment, DatagramAddress, RemoteAddressSegment, SendOpcode};
 
-/// Units of 16 bytes of a control segment.
+/// Length of a control segment in units of 16 bytes.
 pub(super) const CONTROL_UNITS: usize = 1;
 
-/// Units of 16 bytes of an address vector.
+/// Length of an address vector in units of 16 bytes.
 pub(super) const ADDRESS_UNITS: usize = size_of::<DatagramAddress>() / DS_UNIT;
 
-/// The other end's memory.
+/// Remote memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Remote {
     /// Address.
     pub address: u64,
-    /// Key.
+    /// Remote key.
     pub rkey: u32,
 }
 
@@ -27,9 +27,9 @@ impl Remote {
     }
 }
 
-/// Data operations of a send queue. Nothing is posted where an iterator yields an error.
+/// Data operations of a send queue. If an iterator yields an error, nothing is posted.
 impl SendQueue {
-    /// Posts a message on a connection, from at most `count` pieces of memory.
+    /// Posts a message on a connection, from at most `count` memory segments.
     #[inline]
     pub fn post_send<E: From<Full>>(
         &mut self,
@@ -45,7 +45,7 @@ impl SendQueue {
         })
     }
 
-    /// Posts a datagram, from at most `count` pieces of memory.
+    /// Posts a datagram, from at most `count` memory segments.
     #[inline]
     pub fn post_datagram<E: From<Full>>(
         &mut self,
@@ -63,7 +63,7 @@ impl SendQueue {
         })
     }
 
-    /// Posts a message whose bytes go into the entry; a datagram if it has an address.
+    /// Posts a message with inline data. With an address, it is a datagram.
     pub fn post_inline(
         &mut self,
         request: Request,
@@ -81,7 +81,7 @@ impl SendQueue {
         })
     }
 
-    /// Posts an RDMA WRITE or READ, from or to at most `count` pieces of memory.
+    /// Posts an RDMA WRITE from, or an RDMA READ to, at most `count` memory segments.
     pub fn post_rdma<E: From<Full>>(
         &mut self,
         request: Request,
@@ -98,7 +98,8 @@ impl SendQueue {
         })
     }
 
-    /// Posts an atomic operation: `swap_add` is what to swap in or to add. The old value goes to `result`.
+    /// Posts an atomic operation. `swap_add` is the value to swap in or to add. The old value is written to
+    /// `result`.
     pub fn post_atomic(
         &mut self,
         request: Request,
@@ -118,7 +119,7 @@ impl SendQueue {
         })
     }
 
-    /// Posts an entry that does nothing but complete in its turn.
+    /// Posts an entry without an operation, which completes in order.
     pub fn post_nop(&mut self, flags: u8) -> Result<Posted, Full> {
         self.post(Request { opcode: SendOpcode::Nop, flags, imm: 0 }, CONTROL_UNITS, |_| Ok(()))
     }

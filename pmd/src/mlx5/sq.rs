@@ -1,4 +1,5 @@
-//! The send queue: entries of whole WQEBBs, written around the end of the ring, given to the device by one doorbell.
+//! The send queue. Entries consist of whole WQEBBs, wrap at the end of the ring, and are handed to the device
+//! by one doorbell.
 
 use zerocopy::{Immutable, IntoBytes};
 
@@ -10,14 +11,14 @@ use prm::{
     SendOpcode, WQEBB, fm_ce_se,
 };
 
-/// What the control segment of an entry says.
+/// Fields of an entry's control segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Operation.
+    /// Opcode.
     pub opcode: SendOpcode,
     /// Bits of [`fm_ce_se`].
     pub flags: u8,
-    /// Immediate, key to invalidate, or key of an UMR.
+    /// Immediate, key to invalidate, or key of a UMR.
     pub imm: u32,
 }
 
@@ -26,17 +27,17 @@ pub struct Request {
 #[error("the send queue is full")]
 pub struct Full;
 
-/// Where an entry went.
+/// Location of a posted entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Posted {
-    /// Index of its first WQEBB, modulo 2^16; its completion names it.
+    /// Index of its first WQEBB, modulo 2^16. Its completion carries this index.
     pub index: u16,
-    /// Its length in WQEBBs.
+    /// Length in WQEBBs.
     pub wqebbs: u16,
 }
 
 /// A send queue. Indices count WQEBBs modulo 2^16.
-// In this order, what each message touches comes first: see `RcQp`.
+// The fields that each message touches come first: see `RcQp`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct SendQueue {
@@ -44,22 +45,23 @@ pub struct SendQueue {
     next_fence: u8,
     posted: u16,
     retired: u16,
-    /// WQEBBs of the ring less one.
+    /// Number of WQEBBs of the ring minus one.
     mask: u16,
     last: [u8; 8],
-    /// What the first eight bytes of each plain send have in common: its opcode, and the queue pair's number.
+    /// Constant part of the first eight bytes of each plain send: the opcode and the queue pair number.
     plain: u64,
     buf: RingMemory,
     dbrec: DoorbellRecord,
     register: Register,
     qpn: u32,
-    /// An entry did not lie within the ring, or not within what was reserved for it: nothing more is given to the device.
+    /// True if an entry did not lie within the ring or exceeded its reservation. Nothing more is then handed
+    /// to the device.
     broken: bool,
 }
 
 impl SendQueue {
-    /// The send queue of a new queue pair. The ring has 1 to 32,768 WQEBBs, a power of two, and lies in `rings.sq_buf`; a
-    /// description that does not hold this makes a queue that is always full.
+    /// Creates the send queue of a new queue pair. The ring in `rings.sq_buf` has 1 to 32,768 WQEBBs, a power
+    /// of two. With any other description the queue is always full.
     #[must_use]
     pub fn new(rings: &QpRings) -> Self {
         let fits = rings.sq_wqebbs.is_power_of_two()
@@ -83,7 +85,8 @@ impl SendQueue {
         }
     }
 
-    /// True if an entry could not be written as a whole. Such a queue rings for nothing any more; its queue pair has failed.
+    /// True if an entry could not be written completely. Such a queue no longer rings its doorbell, and its
+    /// queue pair has failed.
     #[inline]
     #[must_use]
     pub const fn is_broken(&self) -> bool {
@@ -95,44 +98,44 @@ impl SendQueue {
         self.broken = true;
     }
 
-    /// Number of the queue pair.
+    /// Queue pair number.
     #[must_use]
     pub const fn qpn(&self) -> u32 {
         self.qpn
     }
 
-    /// WQEBBs of the ring.
+    /// Number of WQEBBs of the ring.
     #[must_use]
     pub const fn size(&self) -> u16 {
         self.mask.wrapping_add(1)
     }
 
-    /// Index behind the last posted entry.
+    /// Producer index: the index after the last posted entry.
     #[must_use]
     pub const fn posted(&self) -> u16 {
         self.posted
     }
 
-    /// Index of the oldest WQEBB that is not free.
+    /// Consumer index: the index of the oldest WQEBB in use.
     #[must_use]
     pub const fn retired(&self) -> u16 {
         self.retired
     }
 
-    /// WQEBBs in use.
+    /// Number of WQEBBs in use.
     #[must_use]
     pub const fn used(&self) -> u16 {
         self.posted.wrapping_sub(self.retired)
     }
 
-    /// True if entries wait for [`SendQueue::ring`].
+    /// True if posted entries wait for [`SendQueue::ring`].
     #[must_use]
     pub const fn is_dirty(&self) -> bool {
         self.dirty
     }
 
-    /// Writes an entry of at most `units` units of 16 bytes, control segment included; `fill` writes what follows the
-    /// control segment. If it fails nothing has been posted.
+    /// Posts an entry of at most `units` units of 16 bytes, including the control segment. `fill` writes the
+    /// segments after the control segment. If `fill` fails, nothing is posted.
     #[inline]
     pub fn post<E: From<Full>>(
         &mut self,
@@ -163,8 +166,8 @@ impl SendQueue {
         Ok(self.finish(&control, ds))
     }
 
-    /// Posts an entry of a control segment and one data segment, which is not empty: what [`SendQueue::post`] would post,
-    /// with less ado.
+    /// Posts an entry of a control segment and one nonempty data segment. Equivalent to [`SendQueue::post`],
+    /// but faster.
     #[inline]
     pub fn post_single(&mut self, request: Request, data: DataSegment) -> Result<Posted, Full> {
         if self.used() >= self.size() {
@@ -179,14 +182,16 @@ impl SendQueue {
         Ok(self.finish(&control, 2))
     }
 
-    /// True if the next entry has to wait for the one before it.
+    /// True if the next entry must wait for the one before it.
     pub(super) const fn is_fenced(&self) -> bool {
         self.next_fence != 0
     }
 
-    /// Posts a SEND of one piece, which is not empty; with an address it is a datagram. The entry is what
-    /// [`SendQueue::post`] writes of it, put together in whole words: 60 instructions less. There is room for it and no fence is due:
-    /// the caller has seen to that. Returns its place in the ring, in WQEBBs.
+    /// Posts a SEND of one nonempty segment; with an address, it is a datagram. Returns its slot in the ring,
+    /// in WQEBBs.
+    ///
+    /// The entry is the same as from [`SendQueue::post`] but is assembled from whole words. The caller
+    /// guarantees that there is room and that no fence is due.
     #[inline(always)]
     pub(super) fn post_plain(&mut self, to: Option<&DatagramAddress>, data: DataSegment, flags: u8) -> usize {
         let (index, mask) = (self.posted, self.mask);
@@ -214,7 +219,7 @@ impl SendQueue {
         at
     }
 
-    /// Has the processor fetch a WQEBB of the ring, and the doorbell record.
+    /// Prefetches a WQEBB of the ring and the doorbell record.
     #[inline(always)]
     pub(super) fn fetch(&self, at: usize) {
         self.buf.fetch(at * WQEBB);
@@ -223,7 +228,7 @@ impl SendQueue {
 
     #[inline]
     fn control(&mut self, request: Request, ds: usize) -> ControlSegment {
-        // A fence that the caller asks for is stronger than the one an UMR leaves behind.
+        // A fence that the caller requests is stronger than the one that a UMR requires.
         let fence = if request.flags & fm_ce_se::FENCE != 0 { 0 } else { self.next_fence };
         self.next_fence = if request.opcode == SendOpcode::Umr { fm_ce_se::SMALL_FENCE } else { 0 };
         ControlSegment::new(request.opcode, self.posted, self.qpn, ds, request.flags | fence, request.imm)
@@ -240,8 +245,8 @@ impl SendQueue {
         posted
     }
 
-    /// Gives all posted entries to the device: the doorbell record, then the first eight bytes of the last entry. Does
-    /// nothing if there is none.
+    /// Hands all posted entries to the device: writes the doorbell record, then the first eight bytes of the
+    /// last entry to the register. Does nothing without posted entries.
     #[inline]
     pub fn ring(&mut self, bus: &mut impl Bus) {
         if !self.dirty {
@@ -256,7 +261,7 @@ impl SendQueue {
         bus.ring(&mut self.register, self.last);
     }
 
-    /// Begins again at the first WQEBB, as the device does after RESET. Nothing may be in use.
+    /// Restarts at the first WQEBB, as the device does after RESET. Nothing may be in use.
     pub fn restart(&mut self) {
         self.posted = 0;
         self.retired = 0;
@@ -265,14 +270,14 @@ impl SendQueue {
         self.dbrec.store(DBREC_SEND, 0);
     }
 
-    /// True if `index` lies among the entries in use.
+    /// True if `index` belongs to an entry in use.
     #[inline]
     #[must_use]
     pub const fn is_in_use(&self, index: u16) -> bool {
         index.wrapping_sub(self.retired) < self.used()
     }
 
-    /// Frees all WQEBBs in front of `behind`, which is at most [`SendQueue::posted`].
+    /// Frees all WQEBBs before `behind`, which is at most [`SendQueue::posted`].
     #[inline]
     pub fn retire(&mut self, behind: u16) {
         if behind.wrapping_sub(self.retired) <= self.used() {
@@ -281,7 +286,7 @@ impl SendQueue {
     }
 }
 
-/// Writes the segments behind a control segment; goes on at slot 0 where the ring ends.
+/// Writes the segments after a control segment. Wraps to slot 0 at the end of the ring.
 #[derive(Debug)]
 pub struct Writer {
     buf: RingMemory,
@@ -303,8 +308,8 @@ impl Writer {
         fits
     }
 
-    /// A segment that does not cross the end of the ring: one of 16 bytes anywhere, a longer one where WQEBBs begin or
-    /// behind the control segment.
+    /// Writes a segment that does not cross the end of the ring. A segment of 16 bytes may start anywhere. A
+    /// longer one must start at a WQEBB boundary or directly after the control segment.
     #[inline]
     pub fn segment<T: IntoBytes + Immutable>(&mut self, segment: &T) {
         let len = size_of::<T>();
@@ -315,7 +320,7 @@ impl Writer {
         }
     }
 
-    /// A piece of memory; an empty one is left out.
+    /// Writes a data segment. An empty one is omitted.
     #[inline]
     pub fn data(&mut self, data: DataSegment) {
         if data.byte_count != 0 {
@@ -323,7 +328,7 @@ impl Writer {
         }
     }
 
-    /// Bytes as they are, around the end of the ring.
+    /// Writes raw bytes and wraps at the end of the ring.
     pub fn bytes(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let len = bytes.len().min(if self.at == self.ring { self.ring } else { self.ring - self.at });
@@ -338,7 +343,7 @@ impl Writer {
         }
     }
 
-    /// Data in the entry itself: all the pieces as one segment.
+    /// Writes inline data: all pieces as one segment.
     pub fn inline(&mut self, pieces: &[&[u8]]) {
         let len: usize = pieces.iter().map(|piece| piece.len()).sum();
         if len == 0 {
@@ -353,7 +358,7 @@ impl Writer {
         self.pad();
     }
 
-    /// Goes on at the next unit of 16 bytes; what lies between is not written.
+    /// Skips to the next unit of 16 bytes without writing the gap.
     pub fn pad(&mut self) {
         let rest = self.written.next_multiple_of(DS_UNIT) - self.written;
         self.at += rest;
@@ -361,7 +366,7 @@ impl Writer {
     }
 }
 
-/// Units of 16 bytes of inline data of `len` bytes.
+/// Length of `len` bytes of inline data, in units of 16 bytes.
 #[must_use]
 pub const fn inline_units(len: usize) -> usize {
     if len == 0 { 0 } else { (size_of::<InlineHeader>() + len).div_ceil(DS_UNIT) }

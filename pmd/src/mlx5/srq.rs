@@ -1,41 +1,43 @@
 //! The shared receive queue: a linked list of slots that complete in any order.
 //!
-//! A slot's link is written only while it is posted, when the slot that follows it is already known; so one free slot is
-//! always kept back. (libmlx5 before release 48 also changed links of slots that had completed. A device follows links, and
-//! sees no difference.)
+//! A slot's link is written when the slot is posted. The next slot must be known by then, so one free slot is
+//! always reserved. (libmlx5 before release 48 also changed the links of completed slots. A device follows
+//! links and cannot see a difference.)
 
 use super::barrier;
 use super::rings::{DoorbellRecord, RingMemory, SrqRing};
 use prm::{DBREC_RECEIVE, DataSegment, NextSegment};
 
-/// A shared receive queue. What is posted with an entry is the queue's until a completion names its slot.
+/// A shared receive queue. It owns the value posted with an entry until a completion names the entry's slot.
 #[derive(Debug)]
 pub struct SharedReceiveQueue<T> {
     buf: RingMemory,
     stride: usize,
     max_segments: usize,
     dbrec: DoorbellRecord,
-    /// The slot that the next post fills.
+    /// Slot of the next post.
     head: u16,
-    /// Free slots behind it, oldest first: a ring of a power of two. A post takes the one at `posts`; what completes goes behind
-    /// all others, at `entries + completions`.
+    /// Ring of the other free slots, oldest first. Its length is a power of two. A post takes the slot at
+    /// `posts`. A completion appends its slot at `entries + completions`.
     free: Box<[u16]>,
-    /// Entries that can be posted at a time.
+    /// Maximum number of posted entries.
     entries: u32,
-    /// What was posted, by slot: something where the device has the slot.
+    /// Posted values by slot. `Some` where the device owns the slot.
     held: Box<[Option<T>]>,
-    /// How often was posted, and how often taken back, so far.
+    /// Number of posts and number of completions so far.
     posts: u32,
     completions: u32,
     published: u32,
-    /// An entry did not lie within the ring.
+    /// True if an entry did not lie within the ring.
     broken: bool,
 }
 
 impl<T> SharedReceiveQueue<T> {
-    /// The queue on a new ring, formatted as the library does: slots 0 to `slots - 1` chained in order. It takes `entries`
-    /// entries at a time, one less than the ring has slots at most, and uses no more slots than that takes: a ring is up to
-    /// twice as long as what was asked for, and each slot that was used keeps what its message left.
+    /// Creates the queue on a formatted ring, with slots 0 to `slots - 1` chained in order.
+    ///
+    /// It holds up to `entries` entries, at most one less than the ring has slots, and uses no more slots
+    /// than that requires. A ring can be twice as long as requested, and each used slot keeps the cache lines
+    /// of its message.
     #[must_use]
     pub fn new(ring: &SrqRing, entries: u32) -> Self {
         let stride = ring.stride as usize;
@@ -69,43 +71,43 @@ impl<T> SharedReceiveQueue<T> {
         }
     }
 
-    /// Data segments that an entry can have.
+    /// Maximum number of data segments of an entry.
     #[must_use]
     pub const fn max_segments(&self) -> usize {
         self.max_segments
     }
 
-    /// Slots of the ring.
+    /// Number of slots of the ring.
     #[must_use]
     pub const fn slots(&self) -> usize {
         self.held.len()
     }
 
-    /// How many of them are ever posted: one more than there are entries.
+    /// Number of slots that are ever posted: one more than the number of entries.
     #[must_use]
     pub const fn slots_in_use(&self) -> usize {
         if self.entries == 0 { 0 } else { self.entries as usize + 1 }
     }
 
-    /// Entries posted and not yet completed.
+    /// Number of entries posted and not completed.
     #[must_use]
     pub const fn outstanding(&self) -> u32 {
         self.posts.wrapping_sub(self.completions)
     }
 
-    /// Entries that can be posted now.
+    /// Number of entries that can be posted now.
     #[must_use]
     pub const fn room(&self) -> usize {
         self.entries.saturating_sub(self.outstanding()) as usize
     }
 
-    /// The slot that the next post fills, once another one is free to follow it.
+    /// Slot of the next post, once another slot is free to follow it.
     #[must_use]
     pub const fn head(&self) -> u16 {
         self.head
     }
 
-    /// Slot that the next post fills; `None` if the queue is full.
+    /// Returns the slot that the next post fills, or `None` if the queue is full.
     #[inline]
     #[must_use]
     pub fn next_slot(&self) -> Option<usize> {
@@ -117,7 +119,7 @@ impl<T> SharedReceiveQueue<T> {
         at as usize & (self.free.len() - 1)
     }
 
-    /// Writes data segment `index` of the slot that will be posted next.
+    /// Writes data segment `index` of the slot of the next post.
     #[inline]
     pub fn write_segment(&mut self, index: usize, segment: DataSegment) {
         if index < self.max_segments {
@@ -129,13 +131,13 @@ impl<T> SharedReceiveQueue<T> {
         }
     }
 
-    /// Ends the list of the slot that will be posted next behind `count` segments, if there is room for more.
+    /// Terminates the segment list of the next post's slot after `count` segments, if there is room for more.
     #[inline]
     pub fn terminate(&mut self, count: usize) {
         self.write_segment(count, DataSegment::terminator());
     }
 
-    /// The same of all slots. None may be posted.
+    /// Terminates the lists of all slots likewise. None may be posted.
     pub(super) fn terminate_all(&mut self, count: usize) {
         let first = self.head;
         for slot in 0..self.slots() {
@@ -145,12 +147,12 @@ impl<T> SharedReceiveQueue<T> {
         self.head = first;
     }
 
-    /// Posts the slot whose segments were written, with what it holds. Returns the slot, or `None` if the queue is full. The device sees it at the
-    /// next [`SharedReceiveQueue::publish`].
+    /// Posts the slot whose segments were written, with its value. Returns the slot, or `None` if the queue
+    /// is full. The device sees it after the next [`SharedReceiveQueue::publish`].
     #[inline]
     pub fn commit(&mut self, what: T) -> Option<usize> {
         let slot = self.next_slot()?;
-        // There is one: the queue is not full.
+        // There is one because the queue is not full.
         let next = *self.free.get(self.place(self.posts))?;
         *self.held.get_mut(slot)? = Some(what);
         self.head = next;
@@ -160,8 +162,11 @@ impl<T> SharedReceiveQueue<T> {
         Some(slot)
     }
 
-    /// Posts what comes as long as there are free slots, with `first` as its first data segment; the other segments are what they were in each slot.
-    /// Link and segment lie together, and are written so, in whole words. Returns how many.
+    /// Posts values while there are free slots, each with the result of `first` as first data segment.
+    /// Returns the number of posts.
+    ///
+    /// The other segments of a slot stay as they are. Link and first segment are adjacent and are written as
+    /// whole words.
     #[inline(always)]
     pub(super) fn commit_firsts(
         &mut self,
@@ -172,7 +177,7 @@ impl<T> SharedReceiveQueue<T> {
         let before = self.posts;
         let (mut head, mut written) = (self.head, true);
         loop {
-            // Of the free slots as many as lie one behind the other.
+            // Process contiguous runs of free slots.
             let (from, left) = (self.place(self.posts), self.room());
             let Some((_, free)) = self.free.split_at_checked(from) else { break };
             let run = free.get(..left).unwrap_or(free);
@@ -183,7 +188,7 @@ impl<T> SharedReceiveQueue<T> {
                     (zerocopy::transmute!(link(next)), zerocopy::transmute!(first(&what)));
                 written &= ring.write(slot, [link[0], link[1], segment[0], segment[1]]);
                 if let Some(held) = self.held.get_mut(slot) {
-                    // There was nothing to drop.
+                    // The slot was empty, so there is nothing to drop.
                     std::mem::forget(held.replace(what));
                 }
                 head = next;
@@ -199,7 +204,7 @@ impl<T> SharedReceiveQueue<T> {
         self.posts.wrapping_sub(before) as usize
     }
 
-    /// Posts a receive of these segments, empty ones too. Segments that do not fit are left out.
+    /// Posts a receive with these segments, including empty ones. Segments that do not fit are omitted.
     pub fn post(&mut self, segments: &[DataSegment], what: T) -> Option<usize> {
         self.next_slot()?;
         for (index, segment) in segments.iter().enumerate() {
@@ -209,7 +214,7 @@ impl<T> SharedReceiveQueue<T> {
         self.commit(what)
     }
 
-    /// Something was written, or did not lie within the ring: then nothing more is posted or given to the device.
+    /// Marks the queue as broken if a write was outside the ring. A broken queue posts nothing more.
     #[inline(always)]
     const fn check(&mut self, written: bool) {
         if !written {
@@ -218,7 +223,7 @@ impl<T> SharedReceiveQueue<T> {
         }
     }
 
-    /// Takes away the ring behind its first bytes.
+    /// Truncates the ring, for tests.
     #[cfg(test)]
     pub(super) fn shorten(&mut self, len: usize) {
         self.buf = self.buf.part(0, len).unwrap();
@@ -230,12 +235,12 @@ impl<T> SharedReceiveQueue<T> {
         self.broken
     }
 
-    /// Lets go of what is posted without dropping it.
+    /// Leaks the posted values without dropping them.
     pub(super) fn forget(&mut self) {
         std::mem::forget(std::mem::take(&mut self.held));
     }
 
-    /// Gives all posted entries to the device. No register is written.
+    /// Hands all posted entries to the device. Writes no register.
     #[inline]
     pub fn publish(&mut self) {
         if self.published != self.posts && !self.broken {
@@ -245,13 +250,13 @@ impl<T> SharedReceiveQueue<T> {
         }
     }
 
-    /// A completion has named `slot`: it is free now. `None` if the device did not have it.
+    /// Completes `slot`, which is now free. Returns `None` if the device did not own it.
     #[inline(always)]
     pub fn take(&mut self, slot: u16) -> Option<T> {
         self.completed().take(slot)
     }
 
-    /// To take back what many completions name, one after the other.
+    /// Starts a batch of completions.
     #[inline(always)]
     pub(super) fn completed(&mut self) -> Completed<'_, T> {
         let behind = self.entries.wrapping_add(self.completions);
@@ -260,7 +265,7 @@ impl<T> SharedReceiveQueue<T> {
     }
 }
 
-/// What a link to that slot is.
+/// Encodes a link to a slot.
 #[inline(always)]
 fn link(next: u16) -> NextSegment {
     let mut link = NextSegment::default();
@@ -268,12 +273,13 @@ fn link(next: u16) -> NextSegment {
     link
 }
 
-/// Takes back what completions name. Counts for itself: the queue's own number would be loaded and written with each.
+/// Takes slots back that completions name. It keeps its own counter; the queue's would be loaded and stored
+/// for each completion.
 #[derive(Debug)]
 pub(super) struct Completed<'q, T> {
     free: &'q mut [u16],
     held: &'q mut [Option<T>],
-    /// Where in the ring of free slots the next one goes.
+    /// Index of the next entry in the ring of free slots.
     behind: u32,
     completions: &'q mut u32,
     entries: u32,

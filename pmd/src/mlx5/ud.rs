@@ -1,4 +1,4 @@
-//! The hot half of a datagram queue pair.
+//! The data path of a datagram queue pair.
 
 use ib_wire::Qpn;
 
@@ -10,25 +10,25 @@ use crate::bookkeeping::Mark;
 use crate::hca::HcaError;
 use crate::mem::packet::Packet;
 
-/// Whether a datagram queue pair is posted to.
+/// State of a datagram queue pair with respect to posting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Door {
-    /// It is.
+    /// Sends may be posted.
     Open,
-    /// Not yet.
+    /// Not opened yet.
     New,
-    /// Not any more, since the receive completion queue had been read so far.
+    /// Closed. Holds the read progress of the receive completion queue at that time.
     Closed(Mark),
 }
 
-/// Hot half of a datagram queue pair. What it still owes when it is dropped goes home with it.
+/// Data path of a datagram queue pair. Dropping it returns its pending buffers.
 #[derive(Debug)]
 pub struct UdQp<P> {
     pub(super) side: SendSide<P>,
     pub(super) door: Door,
-    /// At an Ethernet port, where completions tell the kind of IP header in place of the service level.
+    /// True at an Ethernet port, where completions report the kind of IP header instead of the service level.
     pub(super) ethernet: bool,
-    /// Completions tell of IPv4 headers.
+    /// True if completions report IPv4 header checks.
     pub(super) checks_ipv4: bool,
     anchor: Anchored,
 }
@@ -42,26 +42,27 @@ impl<P> Drop for UdQp<P> {
 }
 
 impl<P: Packet> UdQp<P> {
-    /// A new queue pair; it receives into its worker's shared queue for datagrams.
+    /// Creates a queue pair. It receives into its worker's shared queue for datagrams.
     #[must_use]
     pub fn new(rings: &QpRings, ethernet: bool, signal_every: u32, anchor: Anchored) -> Self {
         let side = SendSide::new(rings, signal_every.min(1 << 12) as u16, CONTROL_UNITS + ADDRESS_UNITS);
         Self { side, door: Door::New, ethernet, checks_ipv4: false, anchor }
     }
 
-    /// Whether its completions tell of IPv4 headers. At an Ethernet port they tell of those that carry the datagram.
+    /// Sets whether its completions report IPv4 header checks. At an Ethernet port they refer to the headers
+    /// that carry the datagram.
     #[must_use]
     pub const fn checking_ipv4(mut self, yes: bool) -> Self {
         self.checks_ipv4 = yes;
         self
     }
 
-    /// Destroys it; what it still owes goes home, or is kept if the device does not let go.
+    /// Destroys it. Pending buffers return to the pool, or are leaked if the device does not release them.
     pub fn destroy(mut self) -> Result<(), HcaError> {
         release(&mut self.anchor).inspect_err(|_| self.side.forget())
     }
 
-    /// Its number.
+    /// Returns the queue pair number.
     #[must_use]
     pub const fn qpn(&self) -> Qpn {
         Qpn::new(self.side.sq.qpn())

@@ -1,7 +1,8 @@
-//! Keys made, bound and freed from a send queue: every one of these operations is an UMR entry.
+//! Key operations of a send queue: registration, binding and invalidation. Each is a UMR entry.
 //!
-//! IPoIB itself only SENDs; this is for storage-like services and for frames of more pieces than a send can have. The
-//! entry behind an UMR carries the small fence (see [`SendQueue::post`]), so it may use the key at once.
+//! IPoIB itself only uses SEND. Key operations serve storage-like services and frames with more segments than
+//! a send allows. The entry after a UMR carries the small fence (see [`SendQueue::post`]), so it may use the
+//! key.
 
 use super::sq::{Full, Posted, Request, SendQueue, Writer};
 use prm::{
@@ -9,31 +10,31 @@ use prm::{
     mkey_mask, umr_flags,
 };
 
-/// Units of 16 bytes of an UMR without a list: control, UMR control, key context.
+/// Length of a UMR without a list in units of 16 bytes: control, UMR control, key context.
 const HEAD_UNITS: usize = 8;
 
-/// Units of an entry that frees a key.
+/// Length of an entry that frees a key, in units of 16 bytes.
 pub(super) const FREE_UNITS: usize = HEAD_UNITS;
 
 /// Lists are padded to a multiple of this many entries.
 pub(super) const LIST_STEP: usize = 4;
 
-/// Rights that an UMR may set: all but local read, which a key always has.
+/// Rights that a UMR may set: all except local read, which a key always has.
 pub(super) const RIGHTS: u64 =
     mkey_mask::LOCAL_WRITE | mkey_mask::REMOTE_READ | mkey_mask::REMOTE_WRITE | mkey_mask::ATOMIC;
 
-/// Why a key operation was refused.
+/// Reason why a key operation was rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum UmrError {
     /// The send queue is full.
     #[error("the send queue is full")]
     Full,
     /// The list is longer than the key allows.
-    #[error("the key has room for {max} entries, not for {asked}")]
+    #[error("the key has room for {max} entries, not {asked}")]
     TooManyEntries {
-        /// Entries asked for.
+        /// Requested number of entries.
         asked: usize,
-        /// Entries of the key.
+        /// Capacity of the key in entries.
         max: usize,
     },
 }
@@ -44,36 +45,36 @@ impl From<Full> for UmrError {
     }
 }
 
-/// A key that lists of memory pieces can be written to.
+/// A key whose memory is a list of pieces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IndirectKey {
     /// The key with its new tag.
     pub mkey: u32,
-    /// Entries of its list.
+    /// Maximum number of entries of its list.
     pub max_entries: usize,
 }
 
 /// A piece of a strided layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Strided {
-    /// Address of the first round's piece.
+    /// Address of the piece in the first repetition.
     pub address: u64,
-    /// Bytes taken.
+    /// Length of the piece in bytes.
     pub bytes: u16,
-    /// Bytes passed over behind them.
+    /// Gap after the piece in bytes.
     pub skip: u16,
     /// Key of the memory.
     pub lkey: u32,
 }
 
-/// What memory a key stands for.
+/// Memory layout of a key.
 #[derive(Clone, Copy, Debug)]
 pub enum Layout<'a> {
-    /// Pieces, one behind the other.
+    /// Contiguous pieces.
     List(&'a [DataSegment]),
-    /// Rounds over strided pieces.
+    /// Repetitions of strided pieces.
     Interleaved {
-        /// Rounds.
+        /// Number of repetitions.
         repeat: u32,
         /// The pieces.
         pieces: &'a [Strided],
@@ -81,7 +82,7 @@ pub enum Layout<'a> {
 }
 
 impl Layout<'_> {
-    /// Entries of the list as the device counts them.
+    /// Number of list entries as the device counts them.
     fn entries(&self) -> usize {
         match self {
             Self::List(list) => list.len(),
@@ -133,25 +134,25 @@ pub(super) fn pad_list(writer: &mut Writer, entries: usize) {
 /// A memory window to bind (type 2, to this queue pair).
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
-    /// Its key as it was.
+    /// Current key.
     pub old_rkey: u32,
-    /// Its key from now on: another tag.
+    /// New key, with another tag.
     pub new_rkey: u32,
     /// Key of the memory region.
     pub mr_lkey: u32,
     /// First address.
     pub address: u64,
-    /// Bytes; 0 unbinds it.
+    /// Length in bytes; 0 unbinds it.
     pub len: u64,
-    /// Bits of [`mkey_access`]; local rights are not given.
+    /// Bits of [`mkey_access`]. Local rights are ignored.
     pub access: u8,
-    /// Addresses of its users begin at 0.
+    /// True if the addresses of its users start at 0.
     pub zero_based: bool,
 }
 
 /// Key operations of a send queue.
 impl SendQueue {
-    /// LOCAL_INV: frees a key; its tag becomes 0. `flags` as in [`Request::flags`].
+    /// LOCAL_INV: frees a key and resets its tag to 0. `flags` as in [`Request::flags`].
     pub fn post_local_invalidate(&mut self, flags: u8, rkey: u32) -> Result<Posted, Full> {
         self.post_free(flags, rkey, 0)
     }
@@ -171,7 +172,7 @@ impl SendQueue {
         })
     }
 
-    /// BIND_MW: binds a window, or unbinds it.
+    /// BIND_MW: binds or unbinds a window.
     pub fn post_bind_window(&mut self, flags: u8, window: &Window) -> Result<Posted, Full> {
         if window.len == 0 {
             return self.post_free(flags, window.old_rkey, window.new_rkey);
@@ -205,8 +206,8 @@ impl SendQueue {
         })
     }
 
-    /// Registers by UMR: gives `key` a tag and, where they are given, rights (bits of [`mkey_access`]) and memory. The key is
-    /// zero based and any queue pair may use it.
+    /// Registers memory by UMR: sets a tag of `key` and, if given, rights (bits of [`mkey_access`]) and
+    /// memory. The key is zero-based, and any queue pair may use it.
     pub fn post_key(
         &mut self,
         flags: u8,

@@ -1,4 +1,5 @@
-//! A lock that lives as long as the process that holds it, on a file that only its user may open. The file says which process that is.
+//! A lock held for the lifetime of a process, on a file that only its user may open. The file contains the
+//! process ID.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -9,12 +10,12 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::{ShmError, call, check_owner};
 
-/// How often the file is opened again because it was removed in between.
+/// Maximum number of attempts if the file is removed between opening and locking.
 const TRIES: u32 = 16;
-/// Digits of the longest number of a process, and the end of the line.
+/// Maximum length of a process ID with a newline.
 const LINE: usize = 16;
 
-/// A lock that this process has. The kernel lets go of it when the process is dead, whatever it died of.
+/// A lock that this process holds. The kernel releases it when the process dies for any reason.
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
@@ -22,7 +23,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock on `path`, which guards `what`; [`ShmError::Maintained`] if another process has it.
+    /// Takes the lock on `path`, which protects `what`. Returns [`ShmError::Maintained`] if another process
+    /// holds it.
     pub fn take(path: &Path, what: &Path) -> Result<Self, ShmError> {
         for _ in 0..TRIES {
             let file = OpenOptions::new()
@@ -38,7 +40,8 @@ impl Lock {
             if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
                 return Err(ShmError::Maintained { path: what.to_owned(), process: written_in(&file) });
             }
-            // Whoever had it may have removed it just before we got it, and then it keeps nobody out.
+            // The previous holder may have removed the file just before. A lock on a removed file excludes
+            // nobody.
             if is_at(&file, path) {
                 let line = format!("{}\n", std::process::id());
                 let written = file.set_len(0).and_then(|()| file.write_all_at(line.as_bytes(), 0));
@@ -49,19 +52,19 @@ impl Lock {
         Err(ShmError::Maintained { path: what.to_owned(), process: None })
     }
 
-    /// True if the file is where it was: else it keeps nobody out any more.
+    /// True if the file is still at its path. Otherwise the lock excludes nobody any more.
     #[must_use]
     pub fn is_in_place(&self) -> bool {
         is_at(&self.file, &self.path)
     }
 
-    /// Removes the file, which others then make anew. The lock is this process's until it is dropped.
+    /// Removes the file. Other processes then create a new one, but this lock is held until it is dropped.
     pub(super) fn remove(&self) -> io::Result<()> {
         std::fs::remove_file(&self.path)
     }
 }
 
-/// True if a file is what is at a path.
+/// True if the path refers to this file.
 pub(super) fn is_at(file: &File, path: &Path) -> bool {
     let place = |of: std::fs::Metadata| (of.dev(), of.ino());
     match (file.metadata(), std::fs::symlink_metadata(path)) {
@@ -70,7 +73,8 @@ pub(super) fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// The process that a lock's file names. It belongs to our user, but may have been written by anything of that.
+/// Reads the process ID in a lock file. The file belongs to this user, but any of the user's processes may
+/// have written it.
 fn written_in(file: &File) -> Option<u32> {
     let mut line = [0; LINE];
     let length = file.read_at(&mut line, 0).ok()?;

@@ -1,4 +1,4 @@
-//! What the driver's queues outlive: the device's objects that may still read or fill their buffers.
+//! Device objects that may still access the buffers of the driver's queues.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use parking_lot::Mutex;
 use crate::hca::{HcaError, QpTransition};
 use crate::mlx5::anchor::Anchor;
 
-/// The object behind one of the driver's queues.
+/// The object behind a driver queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Object {
     /// A queue pair.
     Pair(Qpn),
-    /// A shared receive queue, with all queue pairs that fill it.
+    /// A shared receive queue with all queue pairs that use it.
     Shared(u32),
 }
 
-/// Makes the device let go of an object's buffers; any thread may give the device a turn until then.
+/// Makes the device release an object's buffers. Until then any thread may advance the device.
 #[derive(Debug)]
 pub(super) struct SoftAnchor {
     engine: Arc<Mutex<Engine>>,
@@ -39,7 +39,7 @@ impl Anchor for SoftAnchor {
             Object::Shared(number) => engine.reset_users_of_srq(number),
         };
         match released {
-            // What is gone has no buffers.
+            // An object that no longer exists has no buffers.
             Err(HcaError::NotFound { .. }) => Ok(()),
             other => other,
         }

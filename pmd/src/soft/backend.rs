@@ -1,4 +1,4 @@
-//! The hot face: the mlx5 driver on this device's rings.
+//! The data path: the mlx5 driver on the rings of this device.
 
 use connectx::{Access, FastKey, ListKind, ProtectionDomain};
 use ib_wire::Qpn;
@@ -18,7 +18,8 @@ use crate::mlx5::rc::RcQp;
 use crate::mlx5::ud::UdQp;
 
 impl SoftHca {
-    /// A worker's queues, for any kind of packet buffer. The memory that buffers of `pool` lie in must be registered.
+    /// Creates a worker's queues for any kind of packet buffer. The memory of the buffers of `pool` must be
+    /// registered.
     pub(crate) fn queues_for<P: Packet>(
         &mut self,
         config: &QueuesConfig,
@@ -51,7 +52,7 @@ impl SoftHca {
         }))
     }
 
-    /// Destroys a worker's queues; what they hold goes home.
+    /// Destroys a worker's queues and frees their buffers.
     pub(crate) fn end_queues<P: Packet>(&mut self, queues: MlxQueues<SoftBus, P>) -> Result<(), HcaError> {
         let id = queues.id();
         let (uds, rcs) = queues.all_numbers();
@@ -65,7 +66,7 @@ impl SoftHca {
         unsafe { self.unmake_queues(id) }
     }
 
-    /// A datagram queue pair for any kind of packet buffer.
+    /// Creates a datagram queue pair for any kind of packet buffer.
     pub(crate) fn ud_for<P: Packet>(&mut self, config: &UdConfig) -> Result<UdQp<P>, HcaError> {
         let ethernet = self.engine.lock().is_ethernet(config.port);
         let (rings, signal_every) = self.make_ud(config)?;
@@ -73,7 +74,7 @@ impl SoftHca {
         Ok(UdQp::new(&rings, ethernet, signal_every, Some(anchor)).checking_ipv4(!ethernet))
     }
 
-    /// Destroys a datagram queue pair; what it owes goes home.
+    /// Destroys a datagram queue pair and frees its pending buffers.
     pub(crate) fn end_ud<P: Packet>(&mut self, ud: UdQp<P>) -> Result<(), HcaError> {
         let qpn = ud.qpn();
         ud.destroy()?;
@@ -81,24 +82,24 @@ impl SoftHca {
         unsafe { self.unmake_qp(qpn) }
     }
 
-    /// A connected queue pair for any kind of packet buffer.
+    /// Creates a connected queue pair for any kind of packet buffer.
     pub(crate) fn rc_for<P: Packet>(&mut self, config: &RcConfig) -> Result<RcQp<P>, HcaError> {
         let (rings, signal_every) = self.make_rc(config)?;
         let anchor = SoftAnchor::boxed(&self.engine, Object::Pair(Qpn::new(rings.qpn)));
         Ok(RcQp::new(&rings, config.passive, config.beside, signal_every, Some(anchor)))
     }
 
-    /// Destroys a connected queue pair; what it owes goes home.
+    /// Destroys a connected queue pair and frees its pending buffers.
     pub(crate) fn end_rc<P: Packet>(&mut self, rc: RcQp<P>) -> Result<(), HcaError> {
         let qpn = rc.qpn();
-        // A receive of the shared queue that it had begun to fill comes back with a completion.
+        // A partly filled receive of the shared queue comes back with a completion.
         rc.destroy()?;
         // SAFETY: the driver's queue pair is gone.
         unsafe { self.unmake_qp(qpn) }
     }
 }
 
-/// The device knows a key by the tag that it was made with.
+/// Returns the key with its initial tag, by which the device identifies it.
 const fn as_made(key: MemoryKey) -> u32 {
     key.index() << 8
 }
@@ -143,7 +144,7 @@ impl Backend for SoftHca {
             tag: 0,
             domain: ProtectionDomain::default(),
             list: ListKind::Keys,
-            // As lists are padded.
+            // Padded like the lists.
             octowords: pieces.next_multiple_of(4) as usize,
             access: Access::default(),
             remote_invalidate: true,
@@ -158,7 +159,7 @@ impl Backend for SoftHca {
     fn renew_key(&mut self, key: DoubtfulKey) -> Result<(FreeKey, Option<Mbuf>), HcaError> {
         self.engine.lock().deregister(as_made(key.key()))?;
         let pieces = key.pieces();
-        // From here on the device uses the memory no more.
+        // The device no longer uses the memory.
         let memory = key.forgotten();
         Ok((self.create_key(pieces)?, memory))
     }

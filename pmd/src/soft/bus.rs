@@ -12,17 +12,17 @@ use crate::mlx5::rings::Register;
 use connectx::doorbell::DoorbellSender;
 use connectx::engine::Engine;
 
-/// A handle of one thread on the device: its doorbells go through a queue of its own, and it gives the device turns.
+/// One thread's handle of the device. It has its own doorbell queue and advances the device.
 #[derive(Debug)]
 pub struct SoftBus {
     engine: Arc<Mutex<Engine>>,
     doorbells: DoorbellSender,
-    /// From its first rest on.
+    /// Created by the first `arm`.
     rest: Option<Rest>,
 }
 
 impl SoftBus {
-    /// Another handle on a device.
+    /// Creates another handle of a device.
     #[must_use]
     pub fn new(engine: &Arc<Mutex<Engine>>) -> Self {
         let doorbells = engine.lock().attach_doorbells();
@@ -40,9 +40,11 @@ impl Bus for SoftBus {
     #[inline]
     fn turn(&mut self) -> bool {
         let mut engine = match &self.rest {
-            // The look before a rest: who holds the device may do something else with it than give it a turn.
-            Some(rest) if rest.is_asked() => self.engine.lock(),
-            // Somebody else gives it a turn at this moment, which does as well, or the next turn comes at once.
+            // Last poll before a sleep. Wait for the lock, because its holder may not be advancing the
+            // device.
+            Some(rest) if rest.is_armed() => self.engine.lock(),
+            // Another thread is advancing the device now, which is equivalent; otherwise the next iteration
+            // does it.
             _ => match self.engine.try_lock() {
                 Some(engine) => engine,
                 None => return false,
@@ -50,11 +52,11 @@ impl Bus for SoftBus {
         };
         let now = Instant::now();
         if let Some(rest) = &mut self.rest {
-            rest.ask_again(&mut engine, now);
+            rest.arm_cables(&mut engine, now);
         }
         let worked = engine.step(now);
         if let (true, Some(rest)) = (worked, &mut self.rest) {
-            rest.end();
+            rest.disarm();
         }
         worked
     }
@@ -67,7 +69,7 @@ impl Bus for SoftBus {
             }
         }
         let Some(rest) = &mut self.rest else { return false };
-        rest.ask(&mut self.engine.lock(), Arming::from(doorbell), Instant::now())
+        rest.arm(&mut self.engine.lock(), Arming::from(doorbell), Instant::now())
     }
 
     fn events(&self) -> Option<BorrowedFd<'_>> {

@@ -1,4 +1,4 @@
-//! The cold face.
+//! The control path.
 
 use std::ptr::NonNull;
 
@@ -19,11 +19,11 @@ use connectx::cable::CableTrouble;
 use connectx::engine::MAX_QPS;
 use connectx::{DropReason, MAX_OCTOWORDS, MKeyCheck, RemoteOperations};
 
-/// Questions about a port's performance that one look for datagrams answers.
+/// Number of performance management queries that one call of `receive_mad` answers.
 const QUESTIONS: usize = 8;
 
 impl SoftHca {
-    /// Index of a port.
+    /// Returns the index of a port.
     fn port_index(&self, port: PortNumber) -> Result<usize, HcaError> {
         let index = usize::from(port.0).wrapping_sub(1);
         if index < self.management.len() {
@@ -34,9 +34,9 @@ impl SoftHca {
     }
 }
 
-// Workers give the device its turns. While there are none, whoever sends or takes management datagrams does; not beside
-// them, or it would fill their shared receive queues while they do not run, and a queue that runs dry costs its senders
-// their connections.
+// Workers advance the device. Without workers, calls that send or receive management datagrams do. These
+// calls must not do so while there are workers. They would fill the workers' shared receive queues while the
+// workers do not run. A queue that runs empty breaks its senders' connections.
 impl Control for SoftHca {
     fn device(&self) -> DeviceAttributes {
         DeviceAttributes {
@@ -89,11 +89,11 @@ impl Control for SoftHca {
     }
 
     fn register_pool(&mut self, pool: &Pool) -> Result<(), HcaError> {
-        // A pool is freed with its last handle: the device holds one.
+        // A pool is freed with its last handle, so the device keeps one.
         self.engine.lock().keep(pool.clone());
         for zone in pool.zones() {
             let Some(base) = NonNull::new(zone.address as *mut u8) else { continue };
-            // SAFETY: the device keeps the pool, so that its zones stay; buffers that are posted belong to the queues,
+            // SAFETY: the device keeps the pool, so that its zones stay. Posted buffers belong to the queues,
             // which give them back when they complete.
             unsafe { self.register_memory(base, zone.length as usize)? };
         }
@@ -127,7 +127,8 @@ impl Control for SoftHca {
 
     fn send_mad(&mut self, port: PortNumber, mad: &Mad) -> Result<(), HcaError> {
         let index = self.port_index(port)?;
-        // Class 0x01 and 0x81 go from queue pair 0, whatever they go to; all others from 1.
+        // Classes 0x01 and 0x81 are sent from queue pair 0, whatever their destination; all others from queue
+        // pair 1.
         let special = usize::from(!mad.header().class.is_smp());
         if special == 1 {
             self.check_grh(port, mad.peer.route.is_some())?;
@@ -158,11 +159,11 @@ impl Control for SoftHca {
             if header.class != MgmtClass::Perf || !matches!(header.method, Method::Get | Method::Set) {
                 return Ok(Some(mad));
             }
-            // Of a real adapter the kernel has the firmware answer, and its users never see them.
+            // On real hardware the kernel passes these to the firmware, and users never see them.
             let answer = engine.management(port, &mad.bytes, MKeyCheck::Due);
             drop(engine);
             if let Some(bytes) = answer {
-                // What finds no room is asked again.
+                // If there is no room, the sender repeats the query.
                 let _ = self.send_mad(port, &Mad { peer: mad.peer.reply(), bytes });
             }
         }

@@ -1,4 +1,4 @@
-//! The GID table of the hardware, for whoever manages it.
+//! Access to the hardware GID table, for the process that manages it.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub struct SoftGids {
 }
 
 impl SoftHca {
-    /// The device as [`gidcache`] tells it of entries.
+    /// Returns the device as a provider for [`gidcache`].
     #[must_use]
     pub fn gid_provider(&self) -> SoftGids {
         SoftGids { engine: Arc::clone(&self.engine) }
@@ -59,7 +59,7 @@ mod tests {
             seed: 1,
         })));
         let provider = SoftGids { engine: Arc::clone(&engine) };
-        // The table says four entries, the hardware has three.
+        // The table has four entries, the hardware three.
         let ports = [
             PortSetup { number: PORT, len: 4, kind: PortKind::Roce(RoceTypes::V2) },
             PortSetup { number: PortNumber(2), len: 3, kind: PortKind::Roce(RoceTypes::V2) },
@@ -76,7 +76,7 @@ mod tests {
         table.delete(PORT, &attributes(1).key).unwrap();
         assert_eq!(on_port(&engine), [(2, attributes(2))]);
         assert_eq!(engine.lock().gid(PORT, 2).unwrap(), attributes(2).key.gid);
-        // The subnet manager's table is not for us to write.
+        // Only the subnet manager writes this port's table.
         assert!(matches!(table.add(PortNumber(2), attributes(1)), Err(TableError::Provider { .. })));
         let events = std::iter::from_fn(|| engine.lock().next_event()).collect::<Vec<_>>();
         assert_eq!(events, [DeviceEvent::Async(AsyncEvent::GidChange(PORT)); 3]);

@@ -1,4 +1,4 @@
-//! Queue pairs 0 and 1 of a port: management datagrams through the driver's own rings.
+//! Queue pairs 0 and 1 of a port: management datagrams through the driver's rings.
 
 use ib_wire::mad::{MAD_LEN, Mad, MadAddress, Route};
 use ib_wire::packet::{GRH_LEN, Grh, RoceNetwork};
@@ -18,21 +18,21 @@ use connectx::engine::Engine;
 use connectx::{Access, QpKind};
 use prm::{DataSegment, SendOpcode, fm_ce_se};
 
-/// Datagrams that can wait to be sent.
+/// Send queue depth.
 const SENDS: u32 = 128;
-/// Datagrams that can wait to be fetched: a fabric of a thousand hosts may ask all at once.
+/// Receive queue depth. A fabric of a thousand hosts may send queries at the same time.
 const RECEIVES: u32 = 1024;
-/// A receive takes the GRH area and the datagram.
+/// Length of a receive buffer: the GRH area and the datagram.
 const RECEIVE_LEN: usize = GRH_LEN + MAD_LEN;
-/// Blocks that a send of one segment takes.
+/// WQEBBs of a single-segment send.
 const SEND_BLOCKS: u16 = 2;
 
-/// One management queue pair.
+/// A management queue pair.
 #[derive(Debug)]
 pub(super) struct Management {
     qp: Created<QpRings>,
     cq: Created<CqRing>,
-    /// Buffers: sends, then receives.
+    /// Buffers: first those of sends, then those of receives.
     buffers: Block,
     memory: RingMemory,
     lkey: u32,
@@ -53,7 +53,7 @@ impl Management {
         kind: QpKind,
     ) -> Result<Self, HcaError> {
         let cq = create_cq(engine, arena, 2 * SENDS + RECEIVES)?;
-        let asked = QpRequest {
+        let request = QpRequest {
             transport: Transport::Ud,
             send_wr: SENDS,
             send_sge: 1,
@@ -64,7 +64,7 @@ impl Management {
         };
         let number = cq.rings.cqn;
         let place = QpPlace { kind, port, srq: None, send_cq: number, recv_cq: number };
-        let qp = create_qp(engine, arena, &asked, place)?;
+        let qp = create_qp(engine, arena, &request, place)?;
         let slots = qp.rings.sq_wqebbs / u32::from(SEND_BLOCKS);
         let bytes = slots as usize * MAD_LEN + qp.rings.rq_slots as usize * RECEIVE_LEN;
         let buffers = arena.allocate(bytes)?;
@@ -106,14 +106,14 @@ impl Management {
         self.receives.post([DataSegment::new(address, RECEIVE_LEN as u32, self.lkey)]).is_some()
     }
 
-    /// Queues a datagram and rings.
+    /// Posts a datagram and rings the doorbell.
     pub(super) fn send(&mut self, engine: &mut Engine, bus: &mut SoftBus, mad: &Mad) -> Result<(), HcaError> {
         const FULL: HcaError = HcaError::Exhausted("room for management datagrams");
         let qpn = Qpn::new(self.qp.rings.qpn);
         if self.sends.used() + SEND_BLOCKS > self.sends.size() {
             return Err(FULL);
         }
-        // The entry has no place for a P_Key: it is the queue pair's at the time of sending.
+        // The entry has no P_Key field. The device uses the queue pair's P_Key at the time of sending.
         if mad.peer.pkey_index != self.pkey_index {
             if !engine.sends_are_done(qpn) {
                 return Err(FULL);
@@ -131,7 +131,7 @@ impl Management {
         Ok(())
     }
 
-    /// The next datagram that came. A send that failed is put right on the way.
+    /// Returns the next received datagram. Recovers from failed sends.
     pub(super) fn receive(&mut self, engine: &mut Engine) -> Option<Mad> {
         let mut mad = None;
         while mad.is_none() {
@@ -142,7 +142,7 @@ impl Management {
                 What::SendFailed(_) => {
                     self.sends.retire(completion.counter.wrapping_add(SEND_BLOCKS));
                     if self.sends.used() == 0 {
-                        // In SQE; in any other state there is nothing to recover.
+                        // Succeeds in SQE. In any other state there is nothing to recover.
                         let _ = engine.modify_qp(Qpn::new(self.qp.rings.qpn), &QpTransition::RecoverSend);
                     }
                 }
@@ -166,7 +166,7 @@ impl Management {
 
     fn datagram(&self, engine: &Engine, slot: usize, arrival: &Arrival) -> Option<Mad> {
         let at = self.receive_at(slot);
-        // Shorter ones are no management datagrams; their end would be another's.
+        // A shorter message is not a management datagram. The rest of the buffer belongs to an earlier one.
         if arrival.byte_len as usize != RECEIVE_LEN {
             return None;
         }
@@ -182,13 +182,13 @@ impl Management {
             let sgid_index = engine.gid_index(port, ours).unwrap_or(0);
             Route { gid, sgid_index, flow_label, hop_limit, traffic_class }
         });
-        // Queue pair 0 has no partition.
+        // Queue pair 0 has no P_Key.
         let pkey_index = engine.find_pkey(port, PKey(arrival.pkey_index)).unwrap_or(0);
         let peer = MadAddress {
             lid: Lid(arrival.slid),
             qpn: Qpn::new(arrival.src_qpn),
             qkey: QKey(0),
-            // At an Ethernet port the kind of the IP header stands there.
+            // At an Ethernet port this field contains the kind of IP header.
             sl: ServiceLevel::new(if ethernet { 0 } else { arrival.sl }),
             path_bits: arrival.dlid_path_bits,
             pkey_index,

@@ -1,4 +1,4 @@
-//! Memory for rings, as the library would allocate it.
+//! Memory for rings, allocated as the library would.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
@@ -12,10 +12,10 @@ use crate::hca::HcaError;
 use crate::mlx5::rings::{DoorbellRecord, RingMemory};
 use connectx::HostMemory;
 
-/// Rings and records begin on a cache line of their own.
+/// Alignment of rings and records: a cache line.
 const ALIGN: usize = 64;
 
-/// A zeroed piece of memory that never moves.
+/// Zeroed memory that never moves.
 #[derive(Debug)]
 struct Allocation {
     base: NonNull<u8>,
@@ -41,11 +41,11 @@ impl Drop for Allocation {
     }
 }
 
-/// All ring memory of a device. The device keeps it, so that it outlives everyone who can reach the device.
+/// All ring memory of a device. The device holds it, so it outlives all users of the device.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arena(Arc<Mutex<BTreeMap<usize, Allocation>>>);
 
-/// One piece of an [`Arena`], by address. It stays until [`Arena::free`].
+/// A block of an [`Arena`], by address. It is valid until [`Arena::free`].
 #[derive(Debug)]
 pub(super) struct Block {
     base: NonNull<u8>,
@@ -63,7 +63,7 @@ impl Arena {
         Ok(block)
     }
 
-    /// Bytes of all blocks.
+    /// Total length of all blocks in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.0.lock().values().map(|allocation| allocation.layout.size()).sum()
     }
@@ -78,26 +78,26 @@ impl Arena {
 }
 
 impl Block {
-    /// The driver's view of a part.
+    /// Returns the driver's view of a range.
     pub(super) fn ring(&self, at: usize, len: usize) -> RingMemory {
         debug_assert!(at + len <= self.len);
-        // SAFETY: inside the block, which stays until `Arena::free`, whose callers answer for it; driver and device
-        // hand entries over by records and owner bits.
+        // SAFETY: inside the block, which stays until `Arena::free`; its callers guarantee that nobody uses
+        // the block then. Driver and device hand entries over by records and owner bits.
         unsafe { RingMemory::new(self.base.add(at), len) }
     }
 
-    /// The driver's view of a record.
+    /// Returns the driver's view of a doorbell record.
     pub(super) fn record(&self, at: usize, words: usize) -> DoorbellRecord {
         debug_assert!(at.is_multiple_of(4) && at + words * 4 <= self.len);
         // SAFETY: as in `ring`; blocks are aligned to 64, and both sides use atomics.
         unsafe { DoorbellRecord::new(self.base.add(at).cast::<AtomicU32>(), words) }
     }
 
-    /// The device's view of a part.
+    /// Returns the device's view of a range.
     pub(super) fn host(&self, at: usize, len: usize) -> HostMemory {
         debug_assert!(at + len <= self.len);
-        // SAFETY: as in `ring`: the device's objects are destroyed before their memory is freed, and the device keeps
-        // the arena.
+        // SAFETY: as in `ring`. The device's objects are destroyed before their memory is freed, and the
+        // device keeps the arena.
         unsafe { HostMemory::new(self.base.add(at), len) }
     }
 }

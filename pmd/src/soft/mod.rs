@@ -1,6 +1,7 @@
-//! The software ConnectX as a host channel adapter: what libmlx5 and the kernel do for a real one – memory for rings,
-//! numbers, registration – in front of its
-//! [`Engine`], with the mlx5 driver behind it.
+//! The software ConnectX as a host channel adapter.
+//!
+//! This module does the work of libmlx5 and the kernel for a real adapter: ring memory, numbers and
+//! registration. It connects the device's [`Engine`] with the mlx5 driver.
 
 mod anchor;
 mod backend;
@@ -38,10 +39,10 @@ use queues::{Created, WorkerRings};
 pub use roce::{RoceConfig, RoceError, RoceGids};
 use served::ServedGids;
 
-/// What a software device is made with.
+/// Settings of a software device.
 #[derive(Clone, Debug)]
 pub struct SoftConfig {
-    /// Its name, `soft0`; with the node GUID, its node description.
+    /// Name, such as `soft0`. Name and node GUID form the node description.
     pub name: String,
     /// Node GUID.
     pub node_guid: Guid,
@@ -51,11 +52,11 @@ pub struct SoftConfig {
     pub max_mtu: Mtu,
     /// Entries of each port's GID table, 1 to 255.
     pub gid_table: u16,
-    /// Where queue pair numbers are drawn from.
+    /// Seed for queue pair numbers.
     pub seed: u64,
 }
 
-/// A queue pair and whose it is.
+/// A queue pair and its owner.
 #[derive(Debug)]
 struct QpRecord {
     created: Created<QpRings>,
@@ -71,16 +72,16 @@ pub struct SoftHca {
     regions: MrTable,
     bus: SoftBus,
     workers: BTreeMap<QueuesId, WorkerRings>,
-    /// Datagram and connected ones.
+    /// Datagram and connected queue pairs.
     pairs: BTreeMap<Qpn, QpRecord>,
-    /// Queue pairs 0 and 1 by port.
+    /// Queue pairs 0 and 1 of each port.
     management: Vec<[Management; 2]>,
-    /// Where the GIDs of its Ethernet port come from, if another process keeps them.
+    /// Source of the Ethernet port's GIDs, if another process maintains them.
     served: Option<ServedGids>,
 }
 
 impl SoftHca {
-    /// A device, its management queue pairs open, its ports without cables.
+    /// Creates a device with open management queue pairs and unplugged ports.
     pub fn new(config: &SoftConfig) -> Result<Self, HcaError> {
         let port = |guid: &Guid| PortConfig {
             guid: *guid,
@@ -96,7 +97,7 @@ impl SoftHca {
         })
     }
 
-    /// As [`SoftHca::new`], with ports of either kind. The description is also its name.
+    /// Like [`SoftHca::new`], with ports of either kind. The description is also the name.
     pub fn with_ports(config: EngineConfig) -> Result<Self, HcaError> {
         let count = config.ports.len();
         if !(1..=2).contains(&count) {
@@ -137,23 +138,23 @@ impl SoftHca {
         })
     }
 
-    /// The device itself, to give it turns from a thread of its own.
+    /// Returns the device, for a separate thread that advances it.
     #[must_use]
     pub const fn engine(&self) -> &Arc<Mutex<Engine>> {
         &self.engine
     }
 
-    /// Plugs a cable into a port, or pulls it.
+    /// Plugs a cable into a port, or unplugs it.
     pub fn set_cable(&mut self, port: PortNumber, cable: Option<CableEnd>) -> Result<(), HcaError> {
         self.engine.lock().set_cable(port, cable)
     }
 
-    /// Makes a port one that needs a GRH in every data packet ([`Engine::require_grh`]).
+    /// Makes a port require a GRH in every data packet ([`Engine::require_grh`]).
     pub fn require_grh(&mut self, port: PortNumber) -> Result<(), HcaError> {
         self.engine.lock().require_grh(port)
     }
 
-    /// What the kernel checks of every address (`rdma_check_ah_attr`).
+    /// Checks an address as the kernel does (`rdma_check_ah_attr`).
     fn check_grh(&self, port: PortNumber, present: bool) -> Result<(), HcaError> {
         if !present && self.engine.lock().port_attributes(port)?.grh_required {
             return Err(HcaError::Environment(format!(
@@ -164,17 +165,17 @@ impl SoftHca {
         Ok(())
     }
 
-    /// What the device did and dropped.
+    /// Returns the device's event and drop counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.engine.lock().counters().clone()
     }
 
-    /// Registers memory that packet buffers lie in.
+    /// Registers memory that contains packet buffers.
     ///
     /// # Safety
-    /// The memory stays readable and writable until the device is gone, and what is posted of it is the device's until it
-    /// completes.
+    /// The memory stays readable and writable until the device is gone. Posted parts of it belong to the
+    /// device until they complete.
     pub unsafe fn register_memory(&mut self, base: NonNull<u8>, len: usize) -> Result<(), HcaError> {
         let start = base.as_ptr().addr() as u64;
         if self.regions.regions().iter().any(|r| r.start == start && r.len == len as u64) {
@@ -189,17 +190,17 @@ impl SoftHca {
 
     fn make_queues(&mut self, config: &QueuesConfig, room: usize) -> Result<&WorkerRings, HcaError> {
         if self.workers.contains_key(&config.id) {
-            return Err(HcaError::Exhausted("queues of this number: they exist"));
+            return Err(HcaError::Exhausted("queues with this number: they already exist"));
         }
         let rings = WorkerRings::create(&mut self.engine.lock(), &self.arena, config, room)?;
         Ok(self.workers.entry(config.id).or_insert(rings))
     }
 
-    /// Destroys the queue pairs of a worker whose hot halves are elsewhere, so that its queues can be destroyed.
+    /// Destroys the queue pairs of a worker that are not in its tables, so that its queues can be destroyed.
     fn end_elsewhere(&mut self, id: QueuesId) {
         let mut engine = self.engine.lock();
         for (qpn, _) in self.pairs.iter().filter(|(_, pair)| pair.queues == id) {
-            // It may be gone already.
+            // It may not exist any more.
             let _ = engine.destroy_qp(*qpn);
         }
     }
@@ -246,14 +247,14 @@ impl SoftHca {
             .pairs
             .remove(&qpn)
             .ok_or_else(|| HcaError::NotFound { what: "queue pair", name: qpn.to_string() })?;
-        // It is gone already if its queues were destroyed before it.
+        // It no longer exists if its queues were destroyed first.
         let _ = self.engine.lock().destroy_qp(qpn);
         // SAFETY: the device's queue pair is gone, and the driver's by the contract of this function.
         unsafe { self.arena.free(record.created.block) };
         Ok(())
     }
 
-    /// Bytes of memory that all rings and their records take.
+    /// Memory used by all rings and their records, in bytes.
     #[must_use]
     pub fn ring_bytes(&self) -> usize {
         self.arena.bytes()
@@ -266,12 +267,12 @@ impl SoftHca {
             DeviceEvent::QpRequestError(qpn) | DeviceEvent::QpAccessError(qpn) => {
                 Some(AsyncEvent::QpFatal(qpn))
             }
-            // Nobody here drains.
+            // This driver does not use SQD.
             DeviceEvent::SqDrained(_) => None,
             DeviceEvent::SrqLimit(number) => {
                 let of = |w: &WorkerRings| w.connections.as_ref().is_some_and(|s| s.rings.srqn == number);
                 let id = self.workers.iter().find(|(_, w)| of(w)).map(|(id, _)| *id)?;
-                // The event comes once; it has been fetched, so the next shortage may be told.
+                // The event is raised once. It was fetched now, so re-arm it for the next shortage.
                 let _ = self.engine.lock().rearm_srq(number);
                 Some(AsyncEvent::SrqLimitReached(id))
             }
@@ -283,7 +284,7 @@ impl Drop for SoftHca {
     fn drop(&mut self) {
         let mut engine = self.engine.lock();
         for management in self.management.drain(..).flatten() {
-            // What cannot be destroyed keeps its memory: the device has the arena.
+            // An object that cannot be destroyed keeps its memory, since the device holds the arena.
             let _ = management.close(&mut engine, &self.arena);
         }
     }

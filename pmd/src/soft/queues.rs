@@ -1,4 +1,4 @@
-//! Creating and destroying a worker's queues, as the library and the kernel do it together.
+//! Creates and destroys a worker's queues, as the library and the kernel do together.
 
 use super::memory::{Arena, Block};
 use crate::hca::{HcaError, PortNumber, QueuesConfig, RcConfig, UdConfig};
@@ -9,21 +9,21 @@ use connectx::QpKind;
 use connectx::engine::{Engine, MAX_QPS, QpAttributes};
 use prm::DBREC_SIZE;
 
-/// Most receives in one shared receive queue.
+/// Maximum number of receives of a shared receive queue.
 const MAX_SRQ_WR: u32 = 32_767;
-/// Most entries of one completion queue.
+/// Maximum number of entries of a completion queue.
 const MAX_CQE: u32 = (1 << 22) - 1;
-/// Records lie on a cache line of their own behind the rings.
+/// Length of a doorbell record in bytes. Each has its own cache line after the rings.
 const RECORD: usize = 64;
 
-/// One object of the device and its memory.
+/// A device object with its memory.
 #[derive(Debug)]
 pub(super) struct Created<R> {
     pub(super) rings: R,
     pub(super) block: Block,
 }
 
-/// Everything that a worker's queues are made of.
+/// Components of a worker's queues.
 #[derive(Debug)]
 pub(super) struct WorkerRings {
     pub(super) receive_cq: Created<CqRing>,
@@ -31,7 +31,7 @@ pub(super) struct WorkerRings {
     pub(super) datagrams: Created<SrqRing>,
     pub(super) connections: Option<Created<SrqRing>>,
     pub(super) signal_every: u32,
-    /// Most sends outstanding at once.
+    /// Maximum number of outstanding sends.
     pub(super) sends: u32,
 }
 
@@ -39,7 +39,7 @@ fn too_large(what: &'static str, value: u32) -> HcaError {
     HcaError::Unsupported { what, value: u64::from(value), limit: "less".into() }
 }
 
-/// A completion queue for `entries` outstanding entries.
+/// Creates a completion queue for `entries` outstanding entries.
 pub(super) fn create_cq(
     engine: &mut Engine,
     arena: &Arena,
@@ -101,7 +101,7 @@ fn create_srq(
     }
 }
 
-/// What a queue pair is to be besides its sizes.
+/// Attributes of a queue pair other than its sizes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QpPlace {
     pub(super) kind: QpKind,
@@ -111,7 +111,7 @@ pub(super) struct QpPlace {
     pub(super) recv_cq: u32,
 }
 
-/// A queue pair in RESET.
+/// Creates a queue pair in RESET.
 pub(super) fn create_qp(
     engine: &mut Engine,
     arena: &Arena,
@@ -132,7 +132,7 @@ pub(super) fn create_qp(
         rq_buf: block.ring(0, rq_bytes),
         rq_slots: geometry.rq_slots,
         rq_stride: geometry.rq_stride,
-        // The device tells queue pairs apart by the doorbell itself.
+        // The device identifies queue pairs by the doorbell's contents.
         register: Register::new(0, 0),
     };
     rings.format();
@@ -161,7 +161,7 @@ pub(super) fn create_qp(
 }
 
 impl WorkerRings {
-    /// Creates all of a worker's queues; `room` is the bytes that one receive buffer takes.
+    /// Creates all of a worker's queues. A receive buffer has room for `room` bytes.
     pub(super) fn create(
         engine: &mut Engine,
         arena: &Arena,
@@ -233,7 +233,7 @@ impl WorkerRings {
         create_qp(engine, arena, &QpRequest::connection(config), place)
     }
 
-    /// Destroys all of it. The queue pairs must be gone.
+    /// Destroys all queues. The queue pairs must have been destroyed.
     ///
     /// # Safety
     /// No driver's queue uses the rings any more.
@@ -246,14 +246,15 @@ impl WorkerRings {
             blocks.push(srq.block);
         }
         for block in blocks {
-            // SAFETY: the device's objects are gone, as just done, and the driver's by the contract of this function.
+            // SAFETY: the device's objects have just been destroyed; the contract of this function covers the
+            // driver's objects.
             unsafe { arena.free(block) };
         }
         Ok(())
     }
 }
 
-/// What is created so far; dropped on an error, it is destroyed again.
+/// Objects created so far. Dropping the value on an error destroys them.
 struct Undo<'a> {
     engine: &'a mut Engine,
     arena: &'a Arena,

@@ -1,14 +1,15 @@
-//! How a worker rests on the software device, and what wakes it.
+//! Sleep and wakeup of workers on the software device.
 //!
-//! Each who rests has an epoll instance of its own. It is readable when
+//! Each sleeping worker has its own epoll instance. It becomes readable when one of these events occurs:
 //!
-//! * a completion came to its queue, in whoever's turn: the queue rings its bell;
-//! * a packet came to a cable. That wakes all who rest: one of them gives the device the turn that takes the packet, and a bell tells
-//!   whose it was;
-//! * it is time for something that the device waits for.
+//! * A completion is added to its queue, by any thread. The queue signals the worker's eventfd.
+//! * A packet arrives on a cable. This wakes all sleeping workers. One of them advances the device, which
+//!   takes the packet and signals its receiver.
+//! * A deadline of the device expires.
 //!
-//! Asking comes first, then a look (a turn), then the rest. What a cable promised is used up by the packet that it tells of; who takes
-//! its message has been busy by that ([`Engine::step`]) and asks anew before it rests, and with that for all the others.
+//! A worker first arms, then polls once more, then sleeps. A packet consumes the arming of its cable. The
+//! worker that takes the packet is busy ([`Engine::step`]) and arms again, also for the others, before it
+//! sleeps.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,14 +24,15 @@ use rustix::time::{
 use connectx::engine::Engine;
 use prm::ARM_SOLICITED;
 
-/// How often cables are asked anew to wake: one that was plugged in since, or came back, has not been asked.
+/// Interval for arming cables again: a cable that was plugged in or came up later is not armed yet.
 const AGAIN: Duration = Duration::from_millis(10);
-/// Until the next look while the device has work that it cannot do: nobody tells when a cable has room again.
+/// Poll interval while the device has work that it cannot do: there is no wakeup when a cable has room again.
 const HELD_UP: Duration = Duration::from_micros(20);
-/// Until the next look while no cable is asked: the device is kept busy by others, or has no cable that tells.
-const UNTOLD: Duration = Duration::from_millis(2);
+/// Poll interval while no cable is armed, because other threads keep the device busy or no cable supports
+/// wakeups.
+const UNARMED: Duration = Duration::from_millis(2);
 
-/// The arm word and the number of a completion queue, as written to the register that arms it.
+/// Arm value and number of a completion queue, as written to its arm register.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arming {
     queue: u32,
@@ -49,31 +51,31 @@ impl From<[u8; 8]> for Arming {
     }
 }
 
-/// One worker's rests.
+/// Sleep state of a worker.
 #[derive(Debug)]
 pub(super) struct Rest {
     wakers: OwnedFd,
     bell: OwnedFd,
     timer: OwnedFd,
-    /// The completion queue that rings the bell.
+    /// Completion queue that signals the eventfd.
     queue: Option<u32>,
-    /// It has asked, and nothing has come since.
-    asked: bool,
-    /// When the cables were asked.
+    /// True if the queue is armed and nothing has arrived since.
+    armed: bool,
+    /// Time when the cables were armed.
     cables: Option<Instant>,
-    /// When the timer ends.
+    /// Expiry of the timer.
     due: Option<Instant>,
 }
 
 impl Rest {
-    /// Nothing asked yet. An error is one of the limits on descriptors.
+    /// Creates the unarmed state. Fails if a limit on file descriptors is reached.
     pub(super) fn new() -> rustix::io::Result<Self> {
         let this = Self {
             wakers: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             timer: timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?,
             queue: None,
-            asked: false,
+            armed: false,
             cables: None,
             due: None,
         };
@@ -83,7 +85,8 @@ impl Rest {
         Ok(this)
     }
 
-    /// Each arrival tells once: who was woken takes all there is. One that is closed is out of it by itself.
+    /// Adds an edge-triggered source: the woken worker handles everything that is pending. The kernel removes
+    /// a closed descriptor.
     fn watch(&self, waker: BorrowedFd<'_>) -> rustix::io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         match epoll::add(&self.wakers, waker, epoll::EventData::new_u64(0), flags) {
@@ -92,31 +95,32 @@ impl Rest {
         }
     }
 
-    /// Asks to be woken. False if nobody would; what came before does not wake, so a look is to follow.
-    pub(super) fn ask(&mut self, engine: &mut Engine, arming: Arming, now: Instant) -> bool {
+    /// Arms the completion queue. Returns false if it cannot signal. Earlier completions do not wake the
+    /// worker, so it must poll afterwards.
+    pub(super) fn arm(&mut self, engine: &mut Engine, arming: Arming, now: Instant) -> bool {
         if self.queue != Some(arming.queue) {
             let Ok(bell) = self.bell.try_clone() else { return false };
             self.queue = engine.set_bell(arming.queue, bell).ok().map(|()| arming.queue);
         }
-        self.asked = engine.arm_cq(arming.queue, arming.consumer, arming.solicited_only).is_ok();
+        self.armed = engine.arm_cq(arming.queue, arming.consumer, arming.solicited_only).is_ok();
         self.cables = None;
-        self.ask_again(engine, now);
-        self.asked
+        self.arm_cables(engine, now);
+        self.armed
     }
 
-    /// Before a look of who may rest on after it: asks cables that have not been asked, or not for long.
-    pub(super) fn ask_again(&mut self, engine: &mut Engine, now: Instant) {
-        if !self.asked || self.cables.is_some_and(|at| now.saturating_duration_since(at) < AGAIN) {
+    /// Arms cables that are not armed, or not recently. Called before a poll that may be followed by a sleep.
+    pub(super) fn arm_cables(&mut self, engine: &mut Engine, now: Instant) {
+        if !self.armed || self.cables.is_some_and(|at| now.saturating_duration_since(at) < AGAIN) {
             return;
         }
-        let told = engine.rest(now, |waker| {
+        let armed = engine.rest(now, |waker| {
             if let Err(e) = self.watch(waker) {
-                tracing::debug!("a cable that does not wake: {e}");
+                tracing::debug!("cannot wait for a cable: {e}");
             }
         });
-        self.cables = told.then_some(now);
+        self.cables = armed.then_some(now);
         let due = engine.next_deadline(now).map(|at| at.max(now + HELD_UP));
-        self.set_timer(due.into_iter().chain((!told).then_some(now + UNTOLD)).min(), now);
+        self.set_timer(due.into_iter().chain((!armed).then_some(now + UNARMED)).min(), now);
     }
 
     fn set_timer(&mut self, due: Option<Instant>, now: Instant) {
@@ -126,34 +130,34 @@ impl Rest {
         let wait = due.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
         let it_value = timespec(wait);
         let time = Itimerspec { it_interval: timespec(Duration::ZERO), it_value };
-        // Without it, a rest is as long as it was to be.
+        // If this fails, the sleep lasts for its full time.
         self.due = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time).ok().and(due);
     }
 
-    /// True between a question and what comes: each turn may be the last one before a rest.
+    /// True from arming to the next event. Each poll in between may be the last one before a sleep.
     #[inline]
-    pub(super) const fn is_asked(&self) -> bool {
-        self.asked
+    pub(super) const fn is_armed(&self) -> bool {
+        self.armed
     }
 
-    /// There was something to do.
+    /// Disarms because there was work.
     #[inline]
-    pub(super) const fn end(&mut self) {
-        self.asked = false;
+    pub(super) const fn disarm(&mut self) {
+        self.armed = false;
     }
 
-    /// Readable when something came.
+    /// Returns a descriptor that is readable after an event.
     pub(super) fn events(&self) -> BorrowedFd<'_> {
         self.wakers.as_fd()
     }
 
-    /// Waits until something comes, `at_most` that long. True if it did.
+    /// Waits up to `at_most` for an event. Returns true if there was one.
     pub(super) fn wait(&mut self, at_most: Duration) -> bool {
         let mut events = [MaybeUninit::uninit(); 8];
-        // An interrupted wait is a short one.
+        // An interrupted call ends the wait early.
         let woken = epoll::wait(&self.wakers, &mut events[..], Some(&timespec(at_most)))
             .is_ok_and(|(new, _)| !new.is_empty());
-        self.asked &= !woken;
+        self.armed &= !woken;
         woken
     }
 }

@@ -20,48 +20,49 @@ use connectx::engine::EngineConfig;
 use connectx::ethernet::{guid_of_mac, roce_mtu};
 use interface;
 
-/// What such a device is made with.
+/// Settings of such a device.
 #[derive(Clone, Debug)]
 pub struct RoceConfig {
     /// Its name.
     pub name: String,
     /// A `roce:` cable.
     pub cable: CableUrl,
-    /// Its GIDs.
+    /// Source of its GIDs.
     pub gids: RoceGids,
-    /// Where queue pair numbers are drawn from.
+    /// Seed for queue pair numbers.
     pub seed: u64,
 }
 
-/// Where a port's GIDs come from.
+/// Source of a port's GIDs.
 #[derive(Clone, Debug)]
 pub enum RoceGids {
-    /// From these IP addresses: entries 1 and up of the GID table, each once. Entry 0 is the link-local GID of the interface's MAC
-    /// address. The kernel should not have them.
+    /// These IP addresses, each once, in entries 1 and up of the GID table. Entry 0 is the link-local GID of
+    /// the interface's MAC address. The kernel should not have these addresses.
     Addresses(Vec<IpAddr>),
-    /// From the table that a service keeps for the interface in this directory ([`Directory`](crate::gids::Directory)), as it changes:
-    /// the addresses are those that the kernel has ([`SoftHca::follow_gids`]).
+    /// The table that a service maintains for the interface in this directory
+    /// ([`Directory`](crate::gids::Directory)). It contains the kernel's addresses. The device follows its
+    /// changes ([`SoftHca::follow_gids`]).
     Served(PathBuf),
 }
 
-/// Why there is no such device.
+/// Reason why the device could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum RoceError {
-    /// The cable is of another kind.
-    #[error("{0} is no link for an Ethernet port; write roce:INTERFACE")]
+    /// The cable is not an Ethernet link.
+    #[error("{0} is not a link for an Ethernet port; use roce:INTERFACE")]
     NotEthernet(Box<CableUrl>),
-    /// The interface is not there or not Ethernet.
+    /// The interface does not exist or is not Ethernet.
     #[error("network interface {name}")]
     Interface {
         /// Its name.
         name: String,
-        /// The system's answer.
+        /// The system error.
         #[source]
         source: io::Error,
     },
-    /// The interface's packets are too short for RoCE.
+    /// The interface's MTU is too small for RoCE.
     #[error(
-        "network interface {name} has an MTU of {mtu}; RoCE needs 356 at least: ip link set {name} mtu 4500"
+        "network interface {name} has an MTU of {mtu}; RoCE requires at least 356: ip link set {name} mtu 4500"
     )]
     Mtu {
         /// Its name.
@@ -73,18 +74,18 @@ pub enum RoceError {
     #[error(transparent)]
     Cable(#[from] CableError),
     /// There are more addresses than a GID table has entries.
-    #[error("a GID table for {addresses} addresses")]
+    #[error("cannot create a GID table for {addresses} addresses")]
     Layout {
-        /// Addresses.
+        /// Number of addresses.
         addresses: usize,
-        /// What is wrong with it.
+        /// The error of the table layout.
         #[source]
         source: LayoutError,
     },
-    /// What was given is no address of a port.
+    /// An address cannot be used for a port.
     #[error("the port's addresses")]
     Address(#[from] TableError),
-    /// Nobody serves GID tables there.
+    /// The directory with GID tables cannot be used.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
     /// The service has no table for the interface.
@@ -94,11 +95,11 @@ pub enum RoceError {
     Served {
         /// The interface.
         interface: String,
-        /// What is wrong.
+        /// The error.
         #[source]
         source: SharedError,
     },
-    /// The device could not be made.
+    /// The device could not be created.
     #[error(transparent)]
     Hca(#[from] HcaError),
 }
@@ -106,14 +107,14 @@ pub enum RoceError {
 /// The only port.
 pub(super) const PORT: PortNumber = PortNumber(1);
 
-/// Entries of a table that has all addresses and the port's own.
+/// Table length for all addresses and the port's own one.
 fn table_len(addresses: &[IpAddr]) -> u16 {
     u16::try_from(addresses.len() + 1).unwrap_or(u16::MAX)
 }
 
 impl SoftHca {
-    /// A device whose only port, 1, is on a network interface. It has the interface's MAC address, and the largest MTU that
-    /// the interface's allows.
+    /// Creates a device whose only port, 1, is on a network interface. It uses the interface's MAC address
+    /// and the largest MTU that fits the interface's.
     pub fn roce(config: &RoceConfig) -> Result<Self, RoceError> {
         let Transport::Ethernet { interface: name } = &config.cable.transport else {
             return Err(RoceError::NotEthernet(Box::new(config.cable.clone())));
@@ -147,7 +148,7 @@ impl SoftHca {
         Ok(hca)
     }
 
-    /// Gives the port its GIDs, by the rules that the kernel's tables have.
+    /// Fills the GID table by the rules of the kernel.
     fn fill_gids(&self, mac: [u8; 6], addresses: &[IpAddr]) -> Result<(), RoceError> {
         let entry =
             |gid: Gid| Attributes { key: Key { gid, gid_type: GidType::RoceV2, ifindex: None }, vlan: None };
@@ -172,7 +173,7 @@ pub(super) mod tests {
 
     pub(in crate::soft) const MAC: [u8; 6] = [2, 0, 0, 0, 0, 7];
 
-    /// A device without its cable, and without GIDs.
+    /// Creates a device without a cable and without GIDs.
     pub(in crate::soft) fn device_with(gid_table: u16) -> SoftHca {
         let guid = guid_of_mac(MAC);
         let port = PortConfig { guid, max_mtu: Mtu::B1024, link_layer: LinkLayer::Ethernet, gid_table };

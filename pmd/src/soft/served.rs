@@ -1,4 +1,5 @@
-//! The GIDs of an Ethernet port from the table that a service keeps for its interface, as those of a real device's port come from the kernel's.
+//! GIDs of an Ethernet port from the table that a service maintains for its interface. They correspond to a
+//! real device's GIDs from the kernel.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,14 +11,14 @@ use super::{SoftHca, roce::RoceError};
 use crate::gids::{SharedError, SharedGids, Standing, roce_table};
 use connectx::MAX_GIDS;
 
-/// How often it is looked for whether somebody maintains the table, and which file it is.
+/// Interval for checking the table's maintainer and file.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The table, and what the device has of it.
+/// The table, and the device's copy of it.
 #[derive(Debug)]
 pub(super) struct ServedGids {
     shared: SharedGids,
-    /// The publication that the device has.
+    /// Publication number of the copy.
     publication: Option<u64>,
     held: Vec<Entry>,
     look: Instant,
@@ -25,7 +26,7 @@ pub(super) struct ServedGids {
 }
 
 impl ServedGids {
-    /// The table of an interface, in the directory of a service.
+    /// Opens the table of an interface in a service's directory.
     pub(super) fn open(directory: &Path, interface: &str, now: Instant) -> Result<Self, RoceError> {
         let failed = |source| RoceError::Served { interface: interface.to_owned(), source };
         let (_, owner) = crate::gids::tables(directory)?;
@@ -34,13 +35,13 @@ impl ServedGids {
         Ok(Self { shared, publication: None, held: Vec::new(), look: now + LOOK, standing })
     }
 
-    /// Entries of the device's table.
+    /// Number of entries for the device's table.
     pub(super) fn len(&self) -> u16 {
         let port = self.shared.reader().ports().find(|(number, _)| *number == PORT);
         port.map_or(1, |(_, len)| len.clamp(1, MAX_GIDS))
     }
 
-    /// Looks for the maintainer if it is time to.
+    /// Checks the maintainer if it is due.
     fn look(&mut self, now: Instant) -> Result<(), SharedError> {
         if now < self.look {
             return Ok(());
@@ -53,8 +54,10 @@ impl ServedGids {
         Ok(())
     }
 
-    /// What is different in the table since the last time; none while it cannot be read as a whole, or is another file that its maintainer does
-    /// not speak for yet: that may be empty still.
+    /// Returns the changes of the table since the last call.
+    ///
+    /// It returns none while the table cannot be read consistently. It also returns none for a new file that
+    /// its maintainer has not confirmed yet, since that may still be empty.
     fn changes(&mut self) -> Vec<Difference> {
         let is_another = self.publication.is_none() && !self.held.is_empty();
         if is_another && matches!(self.standing, Standing::Unsaid(_)) {
@@ -73,9 +76,12 @@ impl ServedGids {
 }
 
 impl SoftHca {
-    /// Takes over what has changed in the table that a service keeps for this device; without one it does nothing. To be called now and
-    /// then by whoever gives the device turns; [`Control::next_event`](crate::hca::Control::next_event) does. While nobody maintains the
-    /// table the device keeps the GIDs that it has.
+    /// Applies changes of the table that a service maintains for this device. Does nothing without such a
+    /// table.
+    ///
+    /// The thread that advances the device calls it periodically;
+    /// [`Control::next_event`](crate::hca::Control::next_event) does so. While nobody maintains the table,
+    /// the device keeps its GIDs.
     pub fn follow_gids(&mut self, now: Instant) {
         let Some(served) = &mut self.served else { return };
         let before = served.standing;
@@ -93,14 +99,15 @@ impl SoftHca {
         for change in changes {
             let entry = change.entry();
             let done = if change.is_addition() { provider.add_gid(entry) } else { provider.del_gid(entry) };
-            // A table that is longer than it was when the device was made, or of other ports: the device has no place for these.
+            // The device has no such entry if the table is longer than on creation, or has other ports.
             if let Err(error) = done {
                 tracing::warn!("GID {} of the served table: {error}", entry.index);
             }
         }
     }
 
-    /// What the table that a service keeps for this device is worth; `None` if its GIDs do not come from one.
+    /// Returns the state of the table that a service maintains for this device, or `None` if its GIDs come
+    /// from elsewhere.
     #[must_use]
     pub fn gids_standing(&self) -> Option<Standing> {
         self.served.as_ref().map(|served| served.standing)
@@ -129,7 +136,7 @@ mod tests {
         gidcache::gid_of_address([10, 0, 0, last].into())
     }
 
-    /// An empty table that nobody speaks for yet.
+    /// Creates an empty table that is not confirmed yet.
     fn unsaid(directory: &Directory, len: u16) -> DeviceTable<Maintained> {
         let setup = [PortSetup { number: PORT, len, kind: PortKind::Roce(RoceTypes::V2) }];
         let path = directory.table(&roce_table("eth7")).unwrap();
@@ -166,14 +173,14 @@ mod tests {
         hca.follow_gids(now);
         assert_eq!(gids(&hca), [(0, own), (1, gid(1))]);
         assert_eq!(hca.gids_standing(), Some(Standing::Current));
-        // An address more, one less; the device tells whoever uses it.
+        // One address is added and one removed. The device notifies its users.
         table.add(PORT, attributes(gid(2))).unwrap();
         table.delete(PORT, &attributes(gid(1)).key).unwrap();
         while hca.next_event().is_some() {}
         assert_eq!(gids(&hca), [(0, own), (2, gid(2))]);
         table.add(PORT, attributes(gid(3))).unwrap();
         assert_eq!(hca.next_event(), Some(AsyncEvent::GidChange(PORT)));
-        // The service dies: the GIDs stay. The next one goes on in the same memory.
+        // The service dies, and the GIDs stay. The next one continues with the same memory.
         drop(table);
         now += LOOK;
         hca.follow_gids(now);
@@ -184,13 +191,13 @@ mod tests {
         hca.follow_gids(now);
         assert_eq!(gids(&hca), [(0, own), (1, gid(3))]);
         drop(table);
-        // One of another version has a longer table, in another file.
-        // It is empty at first, and nobody says that it should be.
+        // A maintainer of another version has a longer table, in another file. At first it is empty and not
+        // confirmed.
         let table = unsaid(&directory, 9);
         now += LOOK;
         hca.follow_gids(now);
         assert_eq!(hca.gids_standing(), Some(Standing::Unsaid(42)));
-        assert_eq!(gids(&hca), [(0, own), (1, gid(3))], "what it had");
+        assert_eq!(gids(&hca), [(0, own), (1, gid(3))], "the previous GIDs");
         table.add_default(PORT, attributes(link_local_gid(MAC))).unwrap();
         for last in 1..=8 {
             table.add(PORT, attributes(gid(last))).unwrap();
@@ -201,7 +208,7 @@ mod tests {
         assert_eq!(
             gids(&hca),
             [(0, own), (1, gid(1)), (2, gid(2)), (3, gid(3))],
-            "as many as there is room for"
+            "limited to the device's room"
         );
         assert_eq!(hca.gids_standing(), Some(Standing::Current));
         drop((table, directory));

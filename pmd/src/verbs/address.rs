@@ -1,4 +1,4 @@
-//! Address vectors as the library wants them, and the handles made of them.
+//! Address vectors in the library's form, and address handles created from them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use verbs_sys as sys;
 use super::object::{AddressHandle, ProtectionDomain};
 use crate::hca::{AddressVector, HcaError, PortNumber, UdDestination};
 
-/// Handles that are kept before the ones out of use are looked for.
+/// Number of handles after which unused ones are first collected.
 const MIN_HANDLES: usize = 64;
 
-/// The library's form of an address vector.
+/// Converts an address vector to the library's form.
 pub(super) fn attributes(av: &AddressVector, port: PortNumber) -> sys::ibv_ah_attr {
     let mut attr = sys::ibv_ah_attr {
         dlid: av.dlid.0,
@@ -35,27 +35,27 @@ pub(super) fn attributes(av: &AddressVector, port: PortNumber) -> sys::ibv_ah_at
     attr
 }
 
-/// A datagram destination, ready to be posted.
+/// A datagram destination, prepared for posting.
 #[derive(Clone, Debug)]
 pub struct VerbsDestination {
     pub(super) handle: Arc<AddressHandle>,
     pub(super) qpn: Qpn,
-    /// As a work request has it.
+    /// Q_Key for the work request.
     pub(super) qkey: QKey,
 }
 
-/// All address handles, one for each way. They are destroyed here, on the control lcore, and not where the last packet
-/// completes: that is a system call.
+/// All address handles, one for each path. They are destroyed here on the control lcore, not where the last
+/// packet completes, because that is a system call.
 #[derive(Debug, Default)]
 pub(super) struct AddressHandles {
     handles: HashMap<(AddressVector, PortNumber), Arc<AddressHandle>>,
-    /// Made before the last change of GIDs, and still in use.
+    /// Handles created before the last GID change and still in use.
     outdated: Vec<Arc<AddressHandle>>,
     sweep_at: usize,
 }
 
 impl AddressHandles {
-    /// The handle for this destination.
+    /// Returns the handle for a destination.
     pub(super) fn destination(
         &mut self,
         domain: &Arc<ProtectionDomain>,
@@ -74,14 +74,14 @@ impl AddressHandles {
         Ok(VerbsDestination { handle, qpn: to.qpn, qkey: to.request_qkey() })
     }
 
-    /// The device's GIDs changed: destinations from now on get new handles. The kernel finds a handle's source GID when it is made,
-    /// and keeps the GID as long as there is one.
+    /// Handles a GID change of the device: later destinations get new handles. The kernel resolves a handle's
+    /// source GID on creation and keeps that GID as long as the handle exists.
     pub(super) fn renew(&mut self) {
         self.outdated.extend(self.handles.drain().map(|(_, handle)| handle));
         self.outdated.retain(|handle| Arc::strong_count(handle) > 1);
     }
 
-    /// Destroys handles that nobody else holds, those in use only once their number has doubled.
+    /// Destroys unused handles. Handles in use are checked again only after their number has doubled.
     fn sweep(&mut self) {
         self.outdated.retain(|handle| Arc::strong_count(handle) > 1);
         if self.handles.len() >= self.sweep_at.max(MIN_HANDLES) {

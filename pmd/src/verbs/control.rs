@@ -1,4 +1,4 @@
-//! The cold face.
+//! The control path.
 
 use std::sync::Arc;
 
@@ -26,13 +26,13 @@ impl<P: DataPath> Adapter<P> {
 
 impl<P: DataPath> Control for Adapter<P> {
     fn device(&self) -> DeviceAttributes {
-        let told = self.context.tells_invalidated();
+        let reports = self.context.reports_invalidated();
         let fast = P::fast_registration(self.context.has_windows(), self.indirect.most_pieces());
-        let fast =
-            fast.map(|fast| FastRegistration { remote_invalidate: fast.remote_invalidate && told, ..fast });
-        let told = self.context.attributes();
-        let max_send_segments = P::send_segments(told.max_send_segments);
-        DeviceAttributes { max_send_segments, fast_registration: fast, ..told }
+        let fast = fast
+            .map(|fast| FastRegistration { remote_invalidate: fast.remote_invalidate && reports, ..fast });
+        let known = self.context.attributes();
+        let max_send_segments = P::send_segments(known.max_send_segments);
+        DeviceAttributes { max_send_segments, fast_registration: fast, ..known }
     }
 
     fn port(&self, port: PortNumber) -> Result<PortAttributes, HcaError> {
@@ -61,8 +61,9 @@ impl<P: DataPath> Control for Adapter<P> {
             if self.regions.regions().iter().any(known) {
                 continue;
             }
-            // SAFETY: a pool's memory stays while it is held, which is done below until after the region is gone; buffers
-            // that are posted belong to the queues, which give them back when they complete.
+            // SAFETY: a pool's memory stays while the pool is held, and the code below holds it until after
+            // the region is gone. Posted buffers belong to the queues, which give them back when they
+            // complete.
             let region = unsafe { MemoryRegion::new(&self.domain, &zone, self.context.has_windows())? };
             let entry = Region { start: zone.address, len: zone.length, lkey: region.lkey() };
             self.regions.add(entry).map_err(|_| HcaError::Exhausted("memory regions of one device"))?;
@@ -73,7 +74,7 @@ impl<P: DataPath> Control for Adapter<P> {
 
     fn modify_qp(&mut self, qpn: Qpn, to: &QpTransition) -> Result<(), HcaError> {
         let (qp, record) = self.qp(qpn)?;
-        // Not every provider looks at it.
+        // Some providers do not check it.
         if let QpTransition::UdToInit { pkey_index, .. } | QpTransition::RcToInit { pkey_index } = *to {
             self.context.pkey(record.port, pkey_index)?;
         }

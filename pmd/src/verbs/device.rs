@@ -1,4 +1,4 @@
-//! Finding and opening devices.
+//! Device discovery and opening.
 
 use std::ffi::{CStr, c_int};
 use std::io;
@@ -12,19 +12,19 @@ use verbs_sys as sys;
 use super::remedy;
 use crate::hca::{DeviceAttributes, HcaError, LinkLayer, PortAttributes, PortNumber, PortState};
 
-/// Vendor of soft-RoCE devices, which never raise the last-WQE event.
+/// Vendor ID of soft-RoCE devices, which never raise the last-WQE event.
 const SOFT_ROCE: u32 = 0x00ff_ffff;
 
-/// A device that the machine has.
+/// A device of this host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Device {
-    /// Its name: `mlx5_0`.
+    /// Name, such as `mlx5_0`.
     pub name: String,
-    /// True if libmlx5 drives it.
+    /// True if libmlx5 supports it.
     pub is_mlx5: bool,
 }
 
-/// The library's list of devices.
+/// The library's device list.
 struct List {
     first: NonNull<*mut sys::ibv_device>,
     len: usize,
@@ -38,7 +38,7 @@ impl List {
         match NonNull::new(first) {
             Some(first) => Ok(Self { first, len: usize::try_from(len).unwrap_or(0) }),
             None => match io::Error::last_os_error() {
-                // The kernel has no verbs at all.
+                // The kernel does not support verbs.
                 e if e.raw_os_error() == Some(libc::ENOSYS) => Err(remedy::no_device()),
                 source => Err(HcaError::Io { what: "listing RDMA devices".into(), source }),
             },
@@ -66,7 +66,7 @@ impl Drop for List {
     }
 }
 
-/// All RDMA devices of this machine; none is no error.
+/// Lists all RDMA devices of this host. An empty list is not an error.
 pub fn devices() -> Result<Vec<Device>, HcaError> {
     let list = match List::read() {
         Ok(list) => list,
@@ -76,12 +76,13 @@ pub fn devices() -> Result<Vec<Device>, HcaError> {
     Ok(list.iter().map(|(_, device)| device).collect())
 }
 
-/// The device of this name, or the first with an InfiniBand port of this number.
+/// Finds the device with this name, or the first one whose port with this number is InfiniBand.
 pub fn find(name: Option<&str>, port: PortNumber) -> Result<Device, HcaError> {
     choose(name, port, |_| Ok(())).map(|(device, _)| device)
 }
 
-/// Opens the device of this name, or the first with an InfiniBand port of this number that passes `check`.
+/// Opens the device with this name, or the first one that passes `check` and whose port with this number is
+/// InfiniBand.
 pub(super) fn select(
     name: Option<&str>,
     port: PortNumber,
@@ -128,7 +129,7 @@ fn choose(
     })
 }
 
-/// Opens the device of this name.
+/// Opens the device with this name.
 pub(super) fn open(name: &str) -> Result<Context, HcaError> {
     let list = List::read()?;
     if list.len == 0 {
@@ -172,9 +173,9 @@ impl Context {
         // SAFETY: open; the attributes are ours.
         let rc = unsafe { sys::ibv_query_device(raw.as_ptr(), &mut context.attributes) };
         if rc != 0 {
-            return Err(remedy::code(format!("asking {} for its attributes", context.name), rc));
+            return Err(remedy::code(format!("querying the attributes of {}", context.name), rc));
         }
-        // Events are fetched when there are any, never waited for.
+        // Events are fetched without blocking.
         let events = context.events();
         fcntl_getfl(events).and_then(|flags| fcntl_setfl(events, flags | OFlags::NONBLOCK)).map_err(|e| {
             HcaError::Io { what: format!("setting up events of {}", context.name), source: e.into() }
@@ -195,7 +196,7 @@ impl Context {
         &self.name
     }
 
-    /// Readable when there is an asynchronous event.
+    /// Returns a descriptor that is readable when an asynchronous event is pending.
     pub(super) const fn events(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is the context's, which is open as long as it is borrowed.
         unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).async_fd) }
@@ -205,22 +206,22 @@ impl Context {
         &self.attributes
     }
 
-    /// True if completions of datagrams tell of IPv4 headers.
+    /// True if datagram completions report IPv4 header checks.
     pub(super) const fn checks_ipv4(&self) -> bool {
         self.attributes.device_cap_flags & sys::IBV_DEVICE_UD_IP_CSUM != 0
     }
 
-    /// False if the device never tells that a queue pair in error took its last receive.
-    pub(super) const fn tells_last_wqe(&self) -> bool {
+    /// False if the device never reports that a queue pair in the error state consumed its last receive.
+    pub(super) const fn reports_last_wqe(&self) -> bool {
         self.attributes.vendor_id != SOFT_ROCE
     }
 
-    /// False if completions tell of an invalidated key by a flag that is not the library's.
-    pub(super) const fn tells_invalidated(&self) -> bool {
+    /// False if completions report an invalidated key with a flag that differs from the library's.
+    pub(super) const fn reports_invalidated(&self) -> bool {
         self.attributes.vendor_id != SOFT_ROCE
     }
 
-    /// True if it has memory windows of type 2, of either kind.
+    /// True if it supports memory windows of type 2A or 2B.
     pub(super) const fn has_windows(&self) -> bool {
         let kinds = sys::IBV_DEVICE_MEM_WINDOW_TYPE_2A | sys::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
         self.attributes.device_cap_flags & kinds != 0
@@ -294,14 +295,14 @@ const fn port_state(state: sys::ibv_port_state) -> PortState {
     match state {
         sys::IBV_PORT_INIT => PortState::Init,
         sys::IBV_PORT_ARMED => PortState::Armed,
-        // Deferred: the link is interrupted for a moment and the configuration stays.
+        // Deferred: the link is interrupted briefly and keeps its configuration.
         sys::IBV_PORT_ACTIVE | sys::IBV_PORT_ACTIVE_DEFER => PortState::Active,
         _ => PortState::Down,
     }
 }
 
 const fn link_layer(layer: u8) -> LinkLayer {
-    // What does not say is InfiniBand: the field is younger than RoCE.
+    // An unspecified link layer means InfiniBand: the field is newer than RoCE.
     if layer as u32 == sys::IBV_LINK_LAYER_ETHERNET { LinkLayer::Ethernet } else { LinkLayer::InfiniBand }
 }
 

@@ -7,7 +7,8 @@ use verbs_sys as sys;
 use super::{Adapter, DataPath, LIMIT_PAUSE};
 use crate::hca::{AsyncEvent, PortNumber};
 
-/// Events that a queue pair, a port or the device itself raises. Not those of shared receive queues.
+/// Converts events of a queue pair, a port or the device itself. Events of shared receive queues are handled
+/// separately.
 fn translate(event: &sys::ibv_async_event) -> Option<AsyncEvent> {
     let port = || {
         // SAFETY: these events name a port.
@@ -37,7 +38,7 @@ fn translate(event: &sys::ibv_async_event) -> Option<AsyncEvent> {
 }
 
 impl<P: DataPath> Adapter<P> {
-    /// The next event of the device that means anything to us.
+    /// Returns the next relevant event of the device.
     pub(super) fn device_event(&mut self) -> Option<AsyncEvent> {
         if let Some(event) = self.own_events.pop() {
             return Some(event);
@@ -49,7 +50,7 @@ impl<P: DataPath> Adapter<P> {
             if unsafe { sys::ibv_get_async_event(self.context.raw(), &mut event) } != 0 {
                 return None;
             }
-            let told = if event.event_type == sys::IBV_EVENT_SRQ_LIMIT_REACHED {
+            let known = if event.event_type == sys::IBV_EVENT_SRQ_LIMIT_REACHED {
                 // SAFETY: this event names a shared receive queue.
                 let srq = unsafe { event.element.srq };
                 self.limits_due = Some(Instant::now() + LIMIT_PAUSE);
@@ -60,20 +61,20 @@ impl<P: DataPath> Adapter<P> {
             };
             // SAFETY: fetched above, acknowledged once.
             unsafe { sys::ibv_ack_async_event(&mut event) };
-            if let Some(AsyncEvent::GidChange(_)) = told {
+            if let Some(AsyncEvent::GidChange(_)) = known {
                 self.path.handle_gid_change();
             }
-            if told.is_some() {
-                return told;
+            if known.is_some() {
+                return known;
             }
         }
     }
 
-    /// False for what has been told in the device's place.
+    /// False for an event that was already reported on behalf of the device.
     fn is_news(&mut self, event: &AsyncEvent) -> bool {
         match event {
             AsyncEvent::LastWqeReached(qpn) => {
-                self.qps.get_mut(qpn).is_none_or(super::QpRecord::tell_last_wqe)
+                self.qps.get_mut(qpn).is_none_or(super::QpRecord::report_last_wqe)
             }
             _ => true,
         }

@@ -1,4 +1,4 @@
-//! GID tables of real devices: the kernel keeps them, and tells them whole.
+//! GID tables of real devices, which the kernel maintains and returns as a whole.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int};
@@ -15,20 +15,21 @@ use super::{device, remedy};
 use crate::gids::kind_of;
 use crate::hca::{HcaError, LinkLayer, PortNumber};
 
-/// Where the kernel says which device a node belongs to (`uverbs0/ibdev`).
+/// Kernel directory that maps nodes to devices (`uverbs0/ibdev`).
 const NODES: &str = "/sys/class/infiniband_verbs";
-/// Where the kernel lists VLAN interfaces, also in a /proc that has processes only (`ProcSubset=pid`), where there is no /proc/net.
+/// Kernel list of VLAN interfaces. This path also exists if /proc is mounted with `ProcSubset=pid`, where
+/// /proc/net does not.
 const VLANS: &str = "/proc/self/net/vlan/config";
 
 impl Context {
-    /// All entries of all ports, in one call.
+    /// Returns all entries of all ports with one call.
     pub(super) fn gids(&self) -> Result<Vec<Entry>, HcaError> {
         let mut len = 0_usize;
         for port in 1..=self.attributes().ports {
             len += usize::from(self.port(PortNumber(port))?.gid_table_len);
         }
         let mut entries = vec![sys::ibv_gid_entry::default(); len.max(1)];
-        // SAFETY: open; the array has as many entries as it is said to have, of the size that is told.
+        // SAFETY: open; the array has the passed number of entries, each of the passed size.
         let count = unsafe {
             sys::_ibv_query_gid_table(
                 self.raw(),
@@ -39,31 +40,33 @@ impl Context {
             )
         };
         let Ok(count) = usize::try_from(count) else {
-            let what = format!("asking {} for its GID table", self.name());
+            let what = format!("querying the GID table of {}", self.name());
             return Err(remedy::code(what, i32::try_from(count).unwrap_or(libc::EIO)));
         };
         let vlans = Vlans::read();
         Ok(entries.iter().take(count).filter_map(|entry| entry_of(entry, &vlans)).collect())
     }
 
-    /// One entry with all its attributes; `None` if the slot is empty.
+    /// Returns one entry with all attributes, or `None` if the slot is empty.
     pub(super) fn gid_entry(&self, port: PortNumber, index: u16) -> Result<Option<Entry>, HcaError> {
         let mut entry = sys::ibv_gid_entry::default();
-        // SAFETY: open; the entry is ours and of the size that is told.
+        // SAFETY: open; the entry is ours and has the passed size.
         let rc = unsafe {
             let (port, index) = (port.0.into(), index.into());
             sys::_ibv_query_gid_ex(self.raw(), port, index, &mut entry, 0, size_of::<sys::ibv_gid_entry>())
         };
         match rc {
             0 => Ok(entry_of(&entry, &Vlans::read())),
-            // Some kernels say so beyond the table, too.
+            // Some kernels also return this for an index beyond the table.
             libc::ENODATA if index < self.port(port)?.gid_table_len => Ok(None),
-            rc => Err(remedy::code(format!("asking {} for GID {index} of port {}", self.name(), port.0), rc)),
+            rc => {
+                Err(remedy::code(format!("querying {} for GID {index} of port {}", self.name(), port.0), rc))
+            }
         }
     }
 }
 
-/// What the library's entry says, if that makes sense: a GID of an interface.
+/// Converts the library's entry if it is valid: a GID of an interface.
 fn entry_of(entry: &sys::ibv_gid_entry, vlans: &Vlans) -> Option<Entry> {
     let port = PortNumber(u8::try_from(entry.port_num).ok()?);
     let index = u16::try_from(entry.gid_index).ok()?;
@@ -75,7 +78,7 @@ fn entry_of(entry: &sys::ibv_gid_entry, vlans: &Vlans) -> Option<Entry> {
         sys::IBV_GID_TYPE_ROCE_V2 => GidType::RoceV2,
         _ => return None,
     };
-    // One that is no interface's shall not cost those that are.
+    // Skip a GID without an interface; the others stay usable.
     if gid == Gid::ZERO || gid.is_multicast() {
         return None;
     }
@@ -85,17 +88,17 @@ fn entry_of(entry: &sys::ibv_gid_entry, vlans: &Vlans) -> Option<Entry> {
     Some(Entry { port, index, attributes, default: gid_type == GidType::Ib && index == 0 })
 }
 
-/// VLAN ids of interfaces by name; the table of GIDs does not tell them.
+/// VLAN IDs of interfaces by name. The GID table does not contain them.
 #[derive(Default, Debug)]
 struct Vlans(BTreeMap<String, VlanId>);
 
 impl Vlans {
     fn read() -> Self {
-        // Without VLANs there is no such file.
+        // The file does not exist without VLANs.
         std::fs::read_to_string(VLANS).map(|text| Self::parse(&text)).unwrap_or_default()
     }
 
-    /// Lines of `name | id | interface below`.
+    /// Parses lines of the form `name | id | interface below`.
     fn parse(text: &str) -> Self {
         let line = |line: &str| {
             let mut fields = line.split('|').map(str::trim);
@@ -113,7 +116,7 @@ impl Vlans {
     }
 }
 
-/// The name that an interface has at this moment, in this network namespace.
+/// Returns the current name of an interface in this network namespace.
 #[must_use]
 pub fn interface_name(ifindex: IfIndex) -> Option<String> {
     let mut name = [0_u8; libc::IF_NAMESIZE];
@@ -126,13 +129,13 @@ pub fn interface_name(ifindex: IfIndex) -> Option<String> {
     Some(String::from_utf8_lossy(name).into_owned())
 }
 
-/// The name in a file of sysfs, if it is not this one.
+/// Returns the name in a sysfs file if it differs from `name`.
 fn other_name(text: &str, name: &str) -> Option<String> {
     let now = text.trim_end();
     (!now.is_empty() && now != name).then(|| now.to_owned())
 }
 
-/// A real device, opened only to read its GID table and to hear of its changes.
+/// A real device, opened only to read its GID table and receive change events.
 #[derive(Debug)]
 pub struct GidDevice {
     context: Context,
@@ -144,30 +147,30 @@ impl GidDevice {
         Ok(Self { context: device::open(name)? })
     }
 
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.context.name()
     }
 
-    /// The name that the kernel gives it now, if that is another one. The library goes on with the name that a device had when this
-    /// process first saw it.
+    /// Returns the kernel's current name of the device if it has changed. The library keeps the name from
+    /// when this process first saw the device.
     #[must_use]
     pub fn renamed(&self) -> Option<String> {
         // SAFETY: the context is open and has its device, whose name is a C string within it.
         let node = unsafe { CStr::from_ptr((*(*self.context.raw()).device).dev_name.as_ptr()) };
         let file = Path::new(NODES).join(node.to_str().ok()?).join("ibdev");
-        // Where that cannot be read nothing is known; a device that is gone says so by an event.
+        // If the file cannot be read, the name is unknown. The removal of a device is reported by an event.
         other_name(&std::fs::read_to_string(file).ok()?, self.name())
     }
 
-    /// Its ports and what they are plugged into.
+    /// Returns its ports and their link layers.
     pub fn ports(&self) -> Result<Vec<(PortNumber, LinkLayer)>, HcaError> {
         let port = |n| Ok((PortNumber(n), self.context.port(PortNumber(n))?.link_layer));
         (1..=self.context.attributes().ports).map(port).collect()
     }
 
-    /// The tables that it has.
+    /// Returns the layout of its tables.
     pub fn setups(&self) -> Result<Vec<PortSetup>, HcaError> {
         let port = |number| {
             let port = self.context.port(number)?;
@@ -176,17 +179,21 @@ impl GidDevice {
         (1..=self.context.attributes().ports).map(PortNumber).map(port).collect()
     }
 
-    /// All entries of all ports, in one call.
+    /// Returns all entries of all ports with one call.
     pub fn entries(&self) -> Result<Vec<Entry>, HcaError> {
         self.context.gids()
     }
 
-    /// One entry with all its attributes; `None` if the slot is empty.
+    /// Returns one entry with all attributes, or `None` if the slot is empty.
     pub fn entry(&self, port: PortNumber, index: u16) -> Result<Option<Entry>, HcaError> {
         self.context.gid_entry(port, index)
     }
 
-    /// Takes the events that are there, without waiting. True if one may mean another table; an error if the device is gone.
+    /// Consumes the pending events without waiting. Returns true if one may indicate a table change.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the device was removed.
     pub fn take_events(&self) -> Result<bool, HcaError> {
         let mut concerned = false;
         loop {
@@ -208,7 +215,7 @@ impl GidDevice {
 }
 
 impl AsFd for GidDevice {
-    /// Readable when there is an event.
+    /// Readable when an event is pending.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.context.events()
     }

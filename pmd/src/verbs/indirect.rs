@@ -1,6 +1,8 @@
-//! Fast-registration keys of mlx5 devices: indirect ones, which the library makes and UMR entries of the driver give lists of pieces.
+//! Fast-registration keys of mlx5 devices. They are indirect keys: the library creates them, and UMR entries
+//! of the driver set their lists of pieces.
 //!
-//! The library makes them by a command of the program's own (DEVX), which takes a firmware and a kernel that let it. No privilege is needed.
+//! The library creates them with a user-level command (DEVX), which the firmware and the kernel must support.
+//! No privilege is needed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,26 +18,27 @@ use super::remedy;
 use crate::hca::{HcaError, MemoryKey};
 use crate::mem::key::FreeKey;
 
-/// Most pieces that the library can be asked for: it counts them in 16 bits, padded to four.
+/// Maximum number of pieces that the library accepts: a 16-bit count, padded to a multiple of four.
 const MOST_PIECES: u32 = 0xfffc;
-/// The modifier of a query for what is in force.
+/// Query modifier for the current values.
 const CURRENT: u16 = 1;
 
-/// All indirect keys of a device, by their places. The control lcore makes and destroys them; queues know them by their numbers.
+/// All indirect keys of a device by index. The control lcore creates and destroys them; queues refer to them
+/// by number.
 #[derive(Debug)]
 pub(super) struct IndirectKeys {
     keys: BTreeMap<u32, IndirectKey>,
-    /// Most pieces of a key; 0 where none can be made.
+    /// Maximum number of pieces of a key; 0 if keys cannot be created.
     most: u32,
 }
 
 impl IndirectKeys {
-    /// Of a driver that does not use them.
+    /// Creates the state for a driver that does not use indirect keys.
     pub(super) const fn unused() -> Self {
         Self { keys: BTreeMap::new(), most: 0 }
     }
 
-    /// Finds out what the device can do: by making a key.
+    /// Determines the device's capabilities by creating a key.
     pub(super) fn probe(domain: &Arc<ProtectionDomain>) -> Self {
         let context = domain.context();
         let most = most_pieces(context).and_then(|most| {
@@ -49,7 +52,7 @@ impl IndirectKeys {
         Self { most, ..Self::unused() }
     }
 
-    /// Most pieces of a key, if any can be made.
+    /// Returns the maximum number of pieces of a key, if keys can be created.
     pub(super) const fn most_pieces(&self) -> Option<u32> {
         if self.most == 0 { None } else { Some(self.most) }
     }
@@ -68,7 +71,7 @@ impl IndirectKeys {
             });
         }
         let made = IndirectKey::new(domain, pieces.min(MOST_PIECES) as u16).map_err(|error| {
-            // A device that has made one is short of something else.
+            // The device has created a key before, so it lacks some other resource.
             if self.most > 0 {
                 return error;
             }
@@ -79,14 +82,14 @@ impl IndirectKeys {
         Ok(FreeKey::new(key, pieces))
     }
 
-    /// Destroys a key: if that succeeds the device does not use its memory any more.
+    /// Destroys a key. On success the device no longer uses its memory.
     pub(super) fn destroy(&mut self, key: MemoryKey) -> Result<(), HcaError> {
         let made = self.keys.remove(&key.index());
         made.ok_or_else(|| HcaError::NotFound { what: "memory key", name: format!("{key:?}") })?.end()
     }
 }
 
-/// Asks the device itself, for the library does not tell.
+/// Queries the device directly, because the library does not provide the value.
 fn most_pieces(context: &Context) -> Result<u32, HcaError> {
     let input = InputHeader {
         opcode: opcode::QUERY_HCA_CAP.into(),
@@ -94,7 +97,7 @@ fn most_pieces(context: &Context) -> Result<u32, HcaError> {
         ..InputHeader::default()
     };
     let mut output = vec![0_u8; size_of::<OutputHeader>() + capability::CAPABILITIES];
-    // SAFETY: open; the library reads and writes as many bytes as it is told.
+    // SAFETY: open; the library reads and writes only the passed lengths.
     let rc = unsafe {
         sys::mlx5dv_devx_general_cmd(
             context.raw(),
@@ -105,13 +108,13 @@ fn most_pieces(context: &Context) -> Result<u32, HcaError> {
         )
     };
     if rc != 0 {
-        return Err(remedy::code("asking the device for its capabilities", rc));
+        return Err(remedy::code("querying the device's capabilities", rc));
     }
-    let told = output.get(size_of::<OutputHeader>()..).unwrap_or_default();
-    if general::UMR_WITHOUT_INDIRECT.get(told) != 0 {
-        let text = "its work requests give no memory to keys for lists (umr_indirect_mkey_disabled)";
+    let capabilities = output.get(size_of::<OutputHeader>()..).unwrap_or_default();
+    if general::UMR_WITHOUT_INDIRECT.get(capabilities) != 0 {
+        let text = "its UMR work requests do not support list keys (umr_indirect_mkey_disabled)";
         return Err(HcaError::Environment(text.to_owned()));
     }
-    let log = general::LOG_MAX_KLM_LIST.get(told);
+    let log = general::LOG_MAX_KLM_LIST.get(capabilities);
     Ok(1_u32.checked_shl(log as u32).unwrap_or(MOST_PIECES).min(MOST_PIECES))
 }

@@ -1,10 +1,14 @@
-//! Host channel adapters through libibverbs, whatever drives them, and management datagrams through libibumad.
+//! Host channel adapters through libibverbs, independent of the hardware, and management datagrams through
+//! libibumad.
 //!
-//! Every object of the library is owned: it holds what it was made from, is destroyed once, and only when nothing uses it any
-//! more. A worker's half owns its queue pairs; the control lcore's half, [`Adapter`], knows them as long as they live.
+//! Every library object has one owner. It holds the objects it was created from and is destroyed once, when
+//! it is no longer in use. The worker's part owns its queue pairs; the control lcore's part, [`Adapter`],
+//! tracks them while they exist.
 //!
-//! Packets go one of two ways ([`DataPath`]): by the library's calls, on any device ([`VerbsHca`], with [`VerbsQueues`] and
-//! [`VerbsRc`]); or by the mlx5 driver on the rings of a ConnectX ([`Mlx5Hca`]), which the library only creates.
+//! There are two data paths ([`DataPath`]):
+//!
+//! - Library calls, for any device ([`VerbsHca`], with [`VerbsQueues`] and [`VerbsRc`]).
+//! - The mlx5 driver on the rings of a ConnectX ([`Mlx5Hca`]), which the library only creates.
 
 mod address;
 mod control;
@@ -49,10 +53,10 @@ pub use queues::{Anomalies, VerbsQueues, VerbsRc, VerbsUd};
 pub use region::RegionDevice;
 pub use umad::REQUEST_TIME;
 
-/// A limit event is asked for again this long after one came: while receives are few, each one would raise it.
+/// Delay before the limit event is armed again: while receives are scarce, it would be raised again at once.
 const LIMIT_PAUSE: Duration = Duration::from_secs(1);
 
-/// A queue pair as the control lcore knows it.
+/// The control lcore's record of a queue pair.
 #[derive(Debug)]
 struct QpRecord {
     qp: Weak<QueuePair>,
@@ -60,22 +64,22 @@ struct QpRecord {
     queues: QueuesId,
     connected: bool,
     remote: RemoteAccess,
-    /// That it took its last receive has been told: by the device or in its place.
-    last_wqe_told: bool,
+    /// True once its last-WQE event has been reported, by the device or on its behalf.
+    last_wqe_reported: bool,
 }
 
 impl QpRecord {
-    /// True the first time.
-    const fn tell_last_wqe(&mut self) -> bool {
-        !std::mem::replace(&mut self.last_wqe_told, true)
+    /// Returns true on the first call only.
+    const fn report_last_wqe(&mut self) -> bool {
+        !std::mem::replace(&mut self.last_wqe_reported, true)
     }
 }
 
-/// What [`Adapter::open_with`] insists on and opens. The default is what the gateway needs.
+/// Requirements of [`Adapter::open_with`]. The default is what the gateway needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenOptions {
-    /// The port must have an InfiniBand link layer. Without it RoCE ports will do, whose address vectors all need a GRH and
-    /// which carry no IPoIB: for tests and tools.
+    /// Require an InfiniBand link layer. Without it RoCE ports are accepted, for tests and tools. Their
+    /// address vectors all need a GRH, and they do not carry IPoIB.
     pub infiniband: bool,
     /// Open the port's management agents: subnet administration and communication management.
     pub management: bool,
@@ -87,29 +91,32 @@ impl Default for OpenOptions {
     }
 }
 
-/// How packets reach a device that libibverbs has opened.
+/// Data path to a device opened through libibverbs.
 pub trait DataPath: Default + std::fmt::Debug {
-    /// What is known of a worker's queues beside what all have.
+    /// Path-specific state of a worker's queues.
     type Worker: std::fmt::Debug;
 
-    /// Why this way cannot be gone on this device; the text names the remedy.
+    /// Checks that the device supports this path. The error text contains a remedy.
     fn check(device: &Device) -> Result<(), HcaError>;
 
-    /// True if keys are indirect ones of mlx5 devices.
+    /// True if fast-registration keys are indirect mlx5 keys.
     const INDIRECT: bool = false;
 
-    /// How memory is registered from a send queue this way, on a device that has memory windows of type 2 or not, and whose indirect keys
-    /// have so many pieces at most; `None` if it is not.
+    /// Returns the limits of fast registration on this path, or `None` if it is not supported.
+    ///
+    /// `has_windows` is true for a device with memory windows of type 2. `pieces` is the maximum number of
+    /// pieces of its indirect keys.
     fn fast_registration(has_windows: bool, pieces: Option<u32>) -> Option<FastRegistration>;
 
-    /// Most pieces of memory that a send on a connection names, on a device whose calls allow so many.
+    /// Maximum number of segments of a send on a connection, for a device whose library calls allow
+    /// `allowed`.
     fn send_segments(allowed: u32) -> u32;
 
-    /// GIDs of the device are others now.
+    /// Handles a GID change of the device.
     fn handle_gid_change(&mut self) {}
 }
 
-/// By the library's calls.
+/// Data path through library calls.
 #[derive(Debug, Default)]
 pub struct Calls {
     handles: AddressHandles,
@@ -141,10 +148,10 @@ impl DataPath for Calls {
     }
 }
 
-/// Any host channel adapter, posted to and polled by the library's calls.
+/// Any host channel adapter, used through library calls.
 pub type VerbsHca = Adapter<Calls>;
 
-/// A ConnectX-4 or later: the library creates its queues, [`crate::mlx5`] drives them.
+/// A ConnectX-4 or later: the library creates its queues, and [`crate::mlx5`] drives them.
 pub type Mlx5Hca = Adapter<Rings>;
 
 /// A host channel adapter opened through libibverbs.
@@ -153,27 +160,27 @@ pub struct Adapter<P: DataPath> {
     context: Arc<Context>,
     domain: Arc<ProtectionDomain>,
     regions: MrTable,
-    // Before the memory that windows are bound to, and that keys name.
+    // Dropped before the memory to which windows and keys refer.
     path: P,
     indirect: IndirectKeys,
-    /// In the order of the table; pools are kept while they are registered.
+    /// Registered memory in table order. Pools are kept while they are registered.
     registered: Vec<(Arc<MemoryRegion>, Pool)>,
     workers: BTreeMap<QueuesId, WorkerRecord<P::Worker>>,
     qps: BTreeMap<Qpn, QpRecord>,
     management: BTreeMap<u8, ManagementPort>,
-    /// Events that the device does not raise and we do.
+    /// Events raised on behalf of the device.
     own_events: Vec<AsyncEvent>,
     limits_due: Option<Instant>,
 }
 
 impl<P: DataPath> Adapter<P> {
-    /// Opens a device; without a name, the first that will do and has an InfiniBand port of this number. Opens its
-    /// management agents.
+    /// Opens a device and its management agents. Without a name it opens the first suitable device whose port
+    /// with this number is InfiniBand.
     pub fn open(name: Option<&str>, port: PortNumber) -> Result<Self, HcaError> {
         Self::open_with(name, port, OpenOptions::default())
     }
 
-    /// As [`Adapter::open`], but for ports and uses that are not IPoIB's.
+    /// Like [`Adapter::open`], for ports and uses other than IPoIB.
     pub fn open_with(name: Option<&str>, port: PortNumber, options: OpenOptions) -> Result<Self, HcaError> {
         let context = Arc::new(device::select(name, port, P::check)?);
         let attributes = context.port(port)?;
@@ -200,7 +207,7 @@ impl<P: DataPath> Adapter<P> {
         })
     }
 
-    /// A queue pair that is still there.
+    /// Returns a queue pair that still exists.
     fn qp(&self, qpn: Qpn) -> Result<(Arc<QueuePair>, &QpRecord), HcaError> {
         self.qps
             .get(&qpn)

@@ -1,4 +1,4 @@
-//! The library's objects, each owned once: dropping one destroys it, and it holds what it was made from.
+//! Owned objects of the library. Dropping an object destroys it. Each holds the objects it was created from.
 
 use std::ffi::c_int;
 use std::io;
@@ -20,7 +20,7 @@ pub(super) use queue_pair::{QueuePair, QueuePairParts};
 pub(super) use shared_receive::SharedReceiveQueue;
 pub(super) use window::MemoryWindow;
 
-/// Tells of an object without buffers that the device did not let go of.
+/// Logs that the device did not release an object without buffers.
 fn complain(what: &str, rc: c_int) {
     if rc != 0 {
         tracing::warn!("destroying a {what}: {}", io::Error::from_raw_os_error(rc.abs()));
@@ -29,8 +29,8 @@ fn complain(what: &str, rc: c_int) {
 
 macro_rules! threads {
     ($($object:ident)*) => { $(
-        // SAFETY: the library locks what its objects share; posting to and polling one object from several threads is the
-        // caller's to avoid, and the queues, which alone do it, are not `Sync`.
+        // SAFETY: the library locks what its objects share. The caller must not post to or poll one object
+        // from several threads; only the queues do so, and they are not `Sync`.
         unsafe impl Send for $object {}
         // SAFETY: as above.
         unsafe impl Sync for $object {}
@@ -39,15 +39,16 @@ macro_rules! threads {
 
 use threads;
 
-/// The answer to an attempt to destroy an object that holds buffers.
+/// Result of destroying an object with buffers.
 fn destroyed(what: &str, rc: c_int) -> Result<(), HcaError> {
     if rc == 0 {
         return Ok(());
     }
-    Err(remedy::code(format!("destroying a {what}, whose buffers are kept until the process ends"), rc))
+    Err(remedy::code(format!("destroying a {what}; its buffers are leaked until the process exits"), rc))
 }
 
-/// Objects of a provider that a test plays. They are never destroyed: the library does not know them.
+/// Objects of a provider simulated by a test. They are never destroyed, because the library does not know
+/// them.
 #[cfg(test)]
 pub(super) mod played {
     use std::ptr::NonNull;

@@ -1,4 +1,4 @@
-//! Changes of a queue pair's state, as the library wants them (IBA 11.2.4.2).
+//! Queue pair state transitions in the library's form (IBA 11.2.4.2).
 
 use std::io;
 
@@ -10,14 +10,14 @@ use super::object::QueuePair;
 use super::remedy;
 use crate::hca::{HcaError, PortNumber, QpState, QpTransition, RemoteAccess};
 
-/// Bits of `ibv_access_flags` of a queue pair.
+/// Access flags of a queue pair (`ibv_access_flags`).
 const fn access_flags(remote: &RemoteAccess) -> u32 {
     (if remote.write { sys::IBV_ACCESS_REMOTE_WRITE } else { 0 })
         | (if remote.read { sys::IBV_ACCESS_REMOTE_READ } else { 0 })
         | (if remote.atomic { sys::IBV_ACCESS_REMOTE_ATOMIC } else { 0 })
 }
 
-/// Attributes of a transition, and which of them count.
+/// Returns the attributes of a transition, and the mask of valid ones.
 fn request(to: &QpTransition, (port, remote): (PortNumber, &RemoteAccess)) -> (sys::ibv_qp_attr, u32) {
     let mut attr = sys::ibv_qp_attr::default();
     let mask = match *to {
@@ -159,13 +159,13 @@ const fn state_name(state: QpState) -> &'static str {
     }
 }
 
-/// The state that the library tells.
+/// Converts the library's state.
 pub(super) const fn state(state: sys::ibv_qp_state) -> QpState {
     match state {
         sys::IBV_QPS_RESET => QpState::Reset,
         sys::IBV_QPS_INIT => QpState::Init,
         sys::IBV_QPS_RTR => QpState::Rtr,
-        // SQD is never asked for.
+        // This driver never requests SQD.
         sys::IBV_QPS_RTS => QpState::Rts,
         sys::IBV_QPS_SQD => QpState::SqDrained,
         sys::IBV_QPS_SQE => QpState::Sqe,
@@ -173,7 +173,8 @@ pub(super) const fn state(state: sys::ibv_qp_state) -> QpState {
     }
 }
 
-/// Whether IBA has this transition, for a queue pair of this kind, from this state. Providers are lenient, and differ.
+/// True if IBA defines this transition for this kind of queue pair and state. Providers are lenient and
+/// differ.
 const fn allowed(connected: bool, from: QpState, to: &QpTransition) -> bool {
     use QpTransition as To;
     let of_this_kind = match to {
@@ -181,7 +182,7 @@ const fn allowed(connected: bool, from: QpState, to: &QpTransition) -> bool {
         To::UdToInit { .. } | To::UdToReceive | To::UdToSend { .. } | To::UdQKey(_) | To::RecoverSend => {
             !connected
         }
-        // No such queue pairs are made here.
+        // Such queue pairs are not created here.
         To::UcToInit { .. } | To::UcToReceive(_) | To::UcToSend { .. } => false,
         To::DrainSend { .. } | To::ResumeSend | To::ToError | To::ToReset => true,
     };
@@ -245,7 +246,7 @@ mod tests {
         );
         assert_eq!((attr.dest_qp_num, attr.rq_psn, attr.path_mtu), (0x11, 0x222, 4));
         assert_eq!((attr.ah_attr.dlid, attr.ah_attr.port_num, attr.min_rnr_timer), (7, 1, 12));
-        // The optional attributes of IBA 11.2.4.2 are left alone.
+        // The optional attributes of IBA 11.2.4.2 are not set.
         assert_eq!(mask, 0x1 | 0x80 | 0x100 | 0x10_0000 | 0x1000 | 0x2_0000 | 0x8000);
         let (attr, mask) = request(
             &QpTransition::RcToSend(RcToSend {

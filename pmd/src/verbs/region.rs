@@ -1,4 +1,4 @@
-//! Registration by a device's command, for who compares its cost.
+//! Registration by a device command, for cost comparisons.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::object::{MemoryRegion, ProtectionDomain};
 use crate::hca::HcaError;
 use crate::mem::Zone;
 
-/// A device on which memory is registered, and nothing else is done with it.
+/// A device that is used only to register memory.
 #[derive(Debug)]
 pub struct RegionDevice {
     domain: Arc<ProtectionDomain>,
@@ -20,7 +20,7 @@ impl RegionDevice {
         Ok(Self { domain: Arc::new(ProtectionDomain::new(&context)?) })
     }
 
-    /// Registers memory for local access (`ibv_reg_mr`), and ends that again (`ibv_dereg_mr`).
+    /// Registers memory for local access (`ibv_reg_mr`) and deregisters it (`ibv_dereg_mr`).
     pub fn register(&self, memory: &mut [u8]) -> Result<(), HcaError> {
         let zone = Zone { address: memory.as_mut_ptr() as u64, length: memory.len() as u64 };
         // SAFETY: borrowed until the region is gone; without queue pairs the device does nothing with it.

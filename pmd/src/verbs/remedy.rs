@@ -1,4 +1,4 @@
-//! What stands in the way, and what to do about it.
+//! Errors of the environment, with remedies.
 
 use std::fmt::Write as _;
 use std::io;
@@ -10,20 +10,21 @@ use rustix::io::Errno;
 
 use crate::hca::{HcaError, PortNumber};
 
-/// Modules that register with communication management through `ib_cm`, or are it; in the order in which they unload.
+/// Modules that use communication management through `ib_cm`, and `ib_cm` itself, in the order in which they
+/// can be unloaded.
 const CM_MODULES: [&str; 7] = ["ib_ipoib", "ib_srp", "ib_srpt", "ib_isert", "rdma_ucm", "rdma_cm", "ib_cm"];
 
-/// The error that the library left in `errno`.
+/// Returns the error that the library left in `errno`.
 pub(super) fn last(what: impl Into<String>) -> HcaError {
     HcaError::Io { what: what.into(), source: io::Error::last_os_error() }
 }
 
-/// The error of a call that returns its error number.
+/// Returns the error of a call that returns an error number.
 pub(super) fn code(what: impl Into<String>, errno: i32) -> HcaError {
     HcaError::Io { what: what.into(), source: io::Error::from_raw_os_error(errno.abs()) }
 }
 
-/// An error with what the system said, in one line.
+/// Returns an error with the system's error text, in one line.
 pub(super) fn whole(error: &HcaError) -> String {
     match std::error::Error::source(error) {
         Some(source) => format!("{error}: {source}"),
@@ -31,14 +32,14 @@ pub(super) fn whole(error: &HcaError) -> String {
     }
 }
 
-/// An object that something else still uses cannot be destroyed.
+/// An object cannot be destroyed because it is still in use.
 pub(super) fn in_use(what: &str) -> HcaError {
     HcaError::Environment(format!(
-        "a {what} is still in use: destroy what uses it first; its buffers are kept"
+        "a {what} is still in use: destroy its users first; its buffers are leaked"
     ))
 }
 
-/// Receive buffers that a datagram of the port's MTU does not fit.
+/// Receive buffers are too small for a datagram of the port's MTU.
 pub(super) fn small_buffers(device: &str, port: PortNumber, mtu: usize, room: usize) -> HcaError {
     HcaError::Environment(format!(
         "port {} of {device} has an MTU of {mtu} bytes, and a receive buffer takes {room}: a longer datagram would stop the queue \
@@ -47,15 +48,15 @@ pub(super) fn small_buffers(device: &str, port: PortNumber, mtu: usize, room: us
     ))
 }
 
-/// Receives of one more datagram queue pair than the pool has buffers for.
+/// The pool has too few buffers for the receives of another datagram queue pair.
 pub(super) fn few_buffers(device: &str, each: u32, others: u32, most: u32) -> HcaError {
     HcaError::Environment(format!(
-        "{device} cannot share receives among datagram queue pairs: {each} for one more beside {others} of a worker are more than the \
-         {most} that there are packet buffers for; a restart deals them out anew among all links"
+        "{device} cannot share receives among datagram queue pairs: another queue pair needs {each} in addition to {others} of a worker, which exceeds the \
+         {most} for which there are packet buffers; a restart distributes them again among all links"
     ))
 }
 
-/// Datagrams that the mlx5 driver cannot address.
+/// The mlx5 driver cannot address datagrams at an Ethernet port.
 pub(super) fn no_ethernet_datagrams(device: &str, port: PortNumber) -> HcaError {
     HcaError::Environment(format!(
         "port {} of {device} is an Ethernet port, where the mlx5 driver does not know the destinations' MAC addresses: let the \
@@ -64,7 +65,7 @@ pub(super) fn no_ethernet_datagrams(device: &str, port: PortNumber) -> HcaError 
     ))
 }
 
-/// An address without a GRH at a port that shares its LID with others.
+/// An address has no GRH, at a port that shares its LID with others.
 pub(super) fn no_grh(device: &str, port: PortNumber, to: Lid) -> HcaError {
     HcaError::Environment(format!(
         "port {} of {device} requires a GRH, and the address of LID {to} has none: give the subnet manager's paths a hop limit of \
@@ -108,12 +109,12 @@ pub(super) fn not_mlx5(device: &str) -> HcaError {
     ))
 }
 
-/// Rings that the driver cannot take, and what makes the library create others.
+/// The driver does not support the rings. With the remedy the library creates different ones.
 pub(super) fn rings(what: &str, remedy: &str) -> HcaError {
     HcaError::Environment(format!("{what}: {remedy}, or let the library drive them (--hca-driver verbs)"))
 }
 
-/// Rings that are not as this driver expects them: nothing makes this library create others.
+/// The rings differ from what this driver expects, and no setting changes that.
 pub(super) fn foreign_rings(what: &str) -> HcaError {
     HcaError::Environment(format!(
         "{what}, which the mlx5 driver cannot use: let the library drive the queues (driver = \"verbs\" in [infiniband], or \
@@ -121,16 +122,17 @@ pub(super) fn foreign_rings(what: &str) -> HcaError {
     ))
 }
 
-/// Memory keys that a device does not let programs make.
+/// The device does not let programs create memory keys.
 pub(super) fn no_indirect_keys(device: &str, why: &str) -> HcaError {
     HcaError::Environment(format!(
-        "{device} makes no fast-registration keys for programs: {why}; that takes commands of their own (DEVX): a firmware with \
+        "{device} does not let programs create fast-registration keys: {why}; this requires user-level commands (DEVX): a firmware with \
          UCTX_EN (mlxconfig -d {device} set UCTX_EN=1, then a cold start), or a software ConnectX with --users; or let the \
          library register by memory windows (--hca-driver verbs)"
     ))
 }
 
-/// The device file of a class of RDMA devices that belongs to this device, and this port if files have one.
+/// Returns the device file of a class of RDMA devices for this device, and for this port if the class has a
+/// file per port.
 fn device_file(classes: &Path, class: &str, device: &str, port: Option<PortNumber>) -> Option<PathBuf> {
     let says = |entry: &Path, name: &str, wanted: &str| {
         std::fs::read_to_string(entry.join(name)).is_ok_and(|text| text.trim() == wanted)
@@ -142,7 +144,7 @@ fn device_file(classes: &Path, class: &str, device: &str, port: Option<PortNumbe
     Some(Path::new("/dev/infiniband").join(found.file_name()?))
 }
 
-/// True if the libraries' error, whatever it is, comes of want of permission: not all of them pass on what the kernel said.
+/// True if the error is caused by missing permissions. Some libraries do not return the kernel's error.
 fn is_forbidden(class: &str, device: &str, port: Option<PortNumber>, source: &io::Error) -> bool {
     source.kind() == io::ErrorKind::PermissionDenied
         || device_file(Path::new("/sys/class"), class, device, port)
@@ -152,7 +154,7 @@ fn is_forbidden(class: &str, device: &str, port: Option<PortNumber>, source: &io
 pub(super) fn open(device: &str, source: io::Error) -> HcaError {
     if is_forbidden("infiniband_verbs", device, None, &source) {
         return HcaError::Environment(format!(
-            "{device} may not be opened: run as root, or give the user access to /dev/infiniband/uverbs*"
+            "{device} cannot be opened: permission denied: run as root, or give the user access to /dev/infiniband/uverbs*"
         ));
     }
     match source.kind() {
@@ -163,7 +165,7 @@ pub(super) fn open(device: &str, source: io::Error) -> HcaError {
     }
 }
 
-/// Registration needs all the memory locked.
+/// Registration must lock all the memory.
 pub(super) fn registration(bytes: u64, source: io::Error) -> HcaError {
     if source.raw_os_error() == Some(libc::ENOMEM) {
         return HcaError::Environment(format!(
@@ -175,7 +177,7 @@ pub(super) fn registration(bytes: u64, source: io::Error) -> HcaError {
     HcaError::Io { what: format!("registering {bytes} bytes of packet buffers"), source }
 }
 
-/// Q_Keys with the top bit set are reserved to privileged programs (IBA 10.2.4).
+/// Q_Keys with the top bit set are reserved for privileged programs (IBA 10.2.4).
 pub(super) fn qkey(qkey: QKey, what: String, source: io::Error) -> HcaError {
     if qkey.is_privileged() && source.kind() == io::ErrorKind::PermissionDenied {
         return HcaError::Environment(format!(
@@ -192,7 +194,7 @@ pub(super) fn umad_open(device: &str, port: PortNumber, source: io::Error) -> Hc
     let port = port.0;
     if !Path::new("/sys/class/infiniband_mad/abi_version").exists() {
         return HcaError::Environment(format!(
-            "management datagrams of {device} port {port} are not within reach: modprobe ib_umad"
+            "management datagrams of {device} port {port} are not available: modprobe ib_umad"
         ));
     }
     if forbidden {
@@ -204,11 +206,11 @@ pub(super) fn umad_open(device: &str, port: PortNumber, source: io::Error) -> Hc
     HcaError::Io { what: format!("opening management datagrams of {device} port {port}"), source }
 }
 
-/// Another agent has the class of communication management. `modules` is where the kernel lists its modules.
+/// Another agent is registered for communication management. `modules` is the kernel's module directory.
 pub(super) fn cm_taken(device: &str, port: PortNumber, modules: &Path) -> HcaError {
     let loaded: Vec<_> = CM_MODULES.into_iter().filter(|m| modules.join(m).exists()).collect();
     let mut text = format!("communication management (class 7) of {device} port {} is taken", port.0);
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     if loaded.contains(&"ib_cm") {
         let _ = write!(
             text,
@@ -218,7 +220,7 @@ pub(super) fn cm_taken(device: &str, port: PortNumber, modules: &Path) -> HcaErr
             loaded.join(" ")
         );
     } else {
-        text.push_str(" by another program: only one can have it");
+        text.push_str(" by another program: only one can register for it");
     }
     HcaError::Environment(text)
 }

@@ -1,4 +1,4 @@
-//! Creating and destroying a worker's queues and connected queue pairs.
+//! Creates and destroys a worker's queues and connected queue pairs.
 
 use std::sync::{Arc, Weak};
 
@@ -15,44 +15,46 @@ use crate::hca::{
 use crate::mem::key::{DoubtfulKey, FreeKey};
 use crate::mem::{Mbuf, Pool};
 
-/// Segments of a datagram: a packet from Ethernet has one or two.
+/// Maximum number of segments of a datagram. A packet from Ethernet has one or two.
 pub(super) const UD_SEGMENTS: u32 = 4;
-/// Segments of a message on a connection: as many as an entry for IPoIB's largest has, and to spare.
+/// Maximum number of segments of a message on a connection. An entry for IPoIB's largest message needs fewer.
 pub(super) const RC_SEGMENTS: u32 = 24;
-/// Sends of a queue pair that only receives: one drain request at a time. Other users of devices ask for no fewer than this.
+/// Send depth of a queue pair that only receives. It posts one drain request at a time. Other users of the
+/// devices request at least this depth.
 const PASSIVE_SENDS: u32 = 4;
-/// Drain requests of one place that may wait in the completion queue: its queue pair's and the one's before.
+/// Maximum number of drain requests of one slot in the completion queue: its queue pair's and its
+/// predecessor's.
 const DRAINS: u32 = 2;
-/// Receives of a datagram queue pair that cannot share them, at least.
+/// Minimum number of receives of a datagram queue pair with its own receive queue.
 const OWN_RECEIVES: u32 = 16;
 
-/// What datagram queue pairs of a worker receive into.
+/// Receive queues of a worker's datagram queue pairs.
 #[derive(Debug)]
 pub(super) enum DatagramReceives {
-    /// One queue that they share.
+    /// A shared queue.
     Shared(Weak<SharedReceiveQueue>),
-    /// A queue of their own: the device cannot share it.
+    /// A separate queue for each, because the device cannot share them.
     Own {
-        /// Its depth.
+        /// Depth of each queue.
         each: u32,
-        /// Receives of all of them together, at most.
+        /// Maximum number of receives of all queues together.
         most: u32,
     },
 }
 
-/// A worker's queues as the control lcore knows them.
+/// The control lcore's record of a worker's queues.
 #[derive(Debug)]
 pub(super) struct WorkerRecord<W> {
     pub(super) send_cq: Weak<CompletionQueue>,
     pub(super) recv_cq: Weak<CompletionQueue>,
     pub(super) datagrams: DatagramReceives,
-    /// Connections'.
+    /// Shared receive queue of connections.
     pub(super) srq: Option<Weak<SharedReceiveQueue>>,
     pub(super) srq_limit: u32,
     pub(super) signal_every: u32,
-    /// Bytes that a receive buffer takes.
+    /// Room of a receive buffer in bytes.
     pub(super) room: usize,
-    /// What the way of packets adds.
+    /// State specific to the data path.
     pub(super) own: W,
 }
 
@@ -61,7 +63,7 @@ impl<W> WorkerRecord<W> {
         self.srq.as_ref().and_then(Weak::upgrade).is_some_and(|srq| srq.raw() == raw)
     }
 
-    /// Asks for the limit event, if one is wanted.
+    /// Arms the limit event, if one is configured.
     pub(super) fn arm(&self) -> Result<(), HcaError> {
         match self.srq.as_ref().and_then(Weak::upgrade) {
             Some(srq) if self.srq_limit > 0 => srq.arm(self.srq_limit),
@@ -69,12 +71,12 @@ impl<W> WorkerRecord<W> {
         }
     }
 
-    /// The completion queues: of sends, of receives.
+    /// Returns the completion queues: for sends, for receives.
     pub(super) fn cqs(&self) -> Option<[Arc<CompletionQueue>; 2]> {
         Some([self.send_cq.upgrade()?, self.recv_cq.upgrade()?])
     }
 
-    /// The connections' shared receive queue.
+    /// Returns the shared receive queue of connections.
     pub(super) fn connections(&self) -> Result<Arc<SharedReceiveQueue>, HcaError> {
         let srq = self.srq.as_ref().and_then(Weak::upgrade);
         srq.ok_or(HcaError::Exhausted("shared receive queues: these queues are datagram only"))
@@ -115,7 +117,7 @@ impl<P: DataPath> Adapter<P> {
 }
 
 impl VerbsHca {
-    /// The receive queue that datagram queue pairs share, if the device lets them.
+    /// Creates the shared receive queue for datagram queue pairs, if the device supports it.
     fn shared_datagrams(&self, depth: u32, cq: &Arc<CompletionQueue>) -> Option<Arc<SharedReceiveQueue>> {
         let limit = u32::try_from(self.context.limits().max_srq_wr).unwrap_or(0);
         let srq = (depth <= limit).then(|| SharedReceiveQueue::new(&self.domain, depth, 1).ok()).flatten();
@@ -134,8 +136,8 @@ impl VerbsHca {
     }
 }
 
-/// Receives of each datagram queue pair where they cannot be shared: its part of all, if there are as many as is likely. All places
-/// taken, `completions` must have room for them.
+/// Computes the number of receives of each datagram queue pair if they cannot be shared: its part of the
+/// total, for the expected number of queue pairs. With all slots in use, they must fit into `completions`.
 fn own_receives(depth: u32, config: &QueuesConfig, completions: u32) -> u32 {
     let places = u32::from(config.max_ud.max(1));
     let likely = u32::from(config.likely_ud.max(1)).min(places);
@@ -147,12 +149,12 @@ impl Backend for VerbsHca {
 
     fn create_queues(&mut self, config: &QueuesConfig, pool: &Pool) -> Result<VerbsQueues, HcaError> {
         if self.workers.contains_key(&config.id) {
-            return Err(HcaError::Exhausted("queues of this number: they exist"));
+            return Err(HcaError::Exhausted("queues with this number: they already exist"));
         }
         let limits = *self.context.limits();
         let depth = within("depth of the receive queue", config.ud_recv_depth.max(1), limits.max_qp_wr)?;
         let srq_depth = config.srq_depth;
-        // Every entry may complete by itself, once flushed.
+        // Each entry may complete separately once flushed.
         let drains = config.max_rc.saturating_mul(DRAINS);
         let spare =
             u32::try_from(limits.max_cqe).unwrap_or(0).saturating_sub(srq_depth.saturating_add(drains));
@@ -164,7 +166,7 @@ impl Backend for VerbsHca {
             limits.max_cqe,
         )?;
         within("queue pairs of one worker (infiniband.max-connections)", config.max_rc, limits.max_qp)?;
-        // Drain requests are not among the sends that are counted, and complete all the same.
+        // Drain requests are not counted as sends but also complete.
         let most = u32::try_from(limits.max_cqe).unwrap_or(1);
         let spare = drains.min(most / 2);
         let max_sends = config.max_sends.clamp(1, (most - spare).max(1));
@@ -174,7 +176,7 @@ impl Backend for VerbsHca {
         let datagrams = self.shared_datagrams(depth, &send_cq);
         if datagrams.is_none() {
             tracing::info!(
-                "{} cannot share receives among datagram queue pairs: each has {own} of its own",
+                "{} cannot share receives among datagram queue pairs: each has its own {own}",
                 self.context.name()
             );
         }
@@ -334,8 +336,10 @@ impl Backend for VerbsHca {
 }
 
 impl<P: DataPath> Adapter<P> {
-    /// A datagram as long as the port's MTU must fit a receive buffer behind its GRH's place: a real queue pair that gets a longer
-    /// one goes to the error state, and any host of the fabric can send it. A port that is not active will have its MTU later.
+    /// Checks that a datagram of the port's MTU fits into a receive buffer after its GRH area.
+    ///
+    /// A real queue pair that receives a longer one enters the error state, and any host of the fabric can
+    /// send it. The MTU of a port that is not active is not known yet.
     pub(super) fn check_room(&self, id: QueuesId, port: PortNumber, up: bool) -> Result<(), HcaError> {
         let room = self.workers.get(&id).map_or(0, |worker| worker.room);
         let attributes = self.context.port(port)?;
@@ -351,7 +355,7 @@ impl<P: DataPath> Adapter<P> {
         Ok(())
     }
 
-    /// Keeps account of a worker's new queues.
+    /// Records a worker's new queues.
     pub(super) fn keep_queues(
         &mut self,
         id: QueuesId,
@@ -362,7 +366,7 @@ impl<P: DataPath> Adapter<P> {
         Ok(())
     }
 
-    /// Keeps account of a new queue pair.
+    /// Records a new queue pair.
     pub(super) fn keep_qp(
         &mut self,
         qp: &Arc<QueuePair>,
@@ -372,33 +376,33 @@ impl<P: DataPath> Adapter<P> {
     ) {
         let remote = RemoteAccess::default();
         let record =
-            QpRecord { qp: Arc::downgrade(qp), port, queues, connected, remote, last_wqe_told: false };
+            QpRecord { qp: Arc::downgrade(qp), port, queues, connected, remote, last_wqe_reported: false };
         self.qps.insert(qp.number(), record);
     }
 
-    /// A worker's queues are gone.
+    /// Removes the record of a worker's destroyed queues.
     pub(super) fn forget_queues(&mut self, id: QueuesId) -> Result<(), HcaError> {
         self.workers.remove(&id).ok_or_else(|| no_queues(id))?;
-        // Queue pairs that were in its tables are gone with it.
+        // Queue pairs in its tables were destroyed with it.
         self.qps.retain(|_, record| record.qp.strong_count() > 0);
         Ok(())
     }
 
-    /// A queue pair is gone.
+    /// Removes the record of a destroyed queue pair.
     pub(super) fn forget_qp(&mut self, qpn: Qpn) -> Result<(), HcaError> {
         let record = self.qps.remove(&qpn);
         record.map(drop).ok_or_else(|| HcaError::NotFound { what: "queue pair", name: qpn.to_string() })
     }
 
-    /// What a provider does not tell and has to be told in its place.
+    /// Raises events that the provider does not report.
     pub(super) fn after_transition(&mut self, qpn: Qpn, to: &QpTransition) {
-        let tells = self.domain.context().tells_last_wqe();
+        let reports = self.domain.context().reports_last_wqe();
         let Some(record) = self.qps.get_mut(&qpn).filter(|record| record.connected) else { return };
         match to {
-            QpTransition::ToError if !tells && record.tell_last_wqe() => {
+            QpTransition::ToError if !reports && record.report_last_wqe() => {
                 self.own_events.push(crate::hca::AsyncEvent::LastWqeReached(qpn));
             }
-            QpTransition::ToReset => record.last_wqe_told = false,
+            QpTransition::ToReset => record.last_wqe_reported = false,
             _ => {}
         }
     }
@@ -424,11 +428,11 @@ mod tests {
             signal_every: 1,
         };
         let plenty = 1 << 22;
-        assert_eq!(own_receives(512, &config(1), plenty), 512, "the only link has all of them");
+        assert_eq!(own_receives(512, &config(1), plenty), 512, "the only link gets all of them");
         assert_eq!(own_receives(512, &config(4), plenty), 128);
         assert_eq!(own_receives(512, &config(0), plenty), 512);
         assert_eq!(own_receives(512, &config(128), plenty), OWN_RECEIVES, "never too few");
-        assert_eq!(own_receives(512, &config(1), 128 * 100), 100, "what completes has room");
+        assert_eq!(own_receives(512, &config(1), 128 * 100), 100, "completions must fit");
         assert_eq!(own_receives(8, &config(1), plenty), 8);
     }
 }

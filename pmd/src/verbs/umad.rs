@@ -1,8 +1,10 @@
-//! Management datagrams through libibumad: an agent for subnet administration and one for communication management.
+//! Management datagrams through libibumad, with one agent for subnet administration and one for communication
+//! management.
 //!
-//! The kernel writes its agent's number into the upper half of every request's transaction id, and answers only reach an agent
-//! with a request outstanding. So requests are remembered here: their answers get their upper half back, and while one is
-//! outstanding the kernel repeats it, and a repetition of ours is not sent.
+//! The kernel writes its agent number into the upper half of every request's transaction ID. It delivers a
+//! response only to an agent with a matching outstanding request. This module therefore tracks requests and
+//! restores the upper half of the transaction ID in responses. While a request is outstanding the kernel
+//! repeats it, and repetitions by the caller are not sent.
 
 use std::ffi::{CString, c_int, c_long};
 use std::io;
@@ -18,38 +20,41 @@ use verbs_sys as sys;
 use super::remedy;
 use crate::hca::{HcaError, PortNumber};
 
-/// Between two sendings of a request, milliseconds.
+/// Interval between transmissions of a request, in milliseconds.
 const PERIOD_MS: c_int = 1000;
-/// Repetitions by the kernel.
+/// Number of retransmissions by the kernel.
 const RETRIES: c_int = 2;
-/// The kernel repeats a request for less than this long, and remembers it no longer: the sender of a request must not give it up sooner.
+/// Upper limit of the time for which the kernel repeats and remembers a request. The sender must not give up
+/// sooner.
 pub const REQUEST_TIME: Duration = Duration::from_millis((PERIOD_MS * (RETRIES + 1)) as u64);
-/// Requests that may be outstanding. Cancelled requests stay outstanding until [`REQUEST_TIME`] is over.
+/// Maximum number of outstanding requests. Cancelled requests stay outstanding until [`REQUEST_TIME`] has
+/// passed.
 const REQUESTS: usize = 192;
-/// How many of them are reserved for group memberships: a link without these receives no ARP,
-/// while a path is simply looked up again.
+/// Number of these reserved for group memberships. Without a membership a link receives no ARP, while a path
+/// query is simply repeated.
 const RESERVED: usize = 64;
-/// Datagrams that one call passes over: answers to nothing, and requests that nobody answered.
+/// Maximum number of datagrams that one call skips: responses without a request, and requests without a
+/// response.
 const STRAYS: usize = 64;
-/// Class version of subnet administration and of communication management.
+/// Class version of subnet administration and communication management.
 const CLASS_VERSION: c_int = 2;
-/// Longs of a mask of 128 methods, and their bits.
+/// Length of a 128-bit method mask in longs, and the bits of a long.
 const MASK_LONGS: usize = 16 / size_of::<c_long>();
 const LONG_BITS: usize = c_long::BITS as usize;
 
-/// A datagram as `/dev/infiniband/umad*` has it.
+/// Format of a datagram in `/dev/infiniband/umad*`.
 #[repr(C)]
 struct Buffer {
     head: sys::ib_user_mad,
     bytes: [u8; MAD_LEN],
 }
 
-/// Requests without an answer yet, and where they went.
+/// Outstanding requests with their destinations.
 #[derive(Debug, Default)]
 struct Requests(ArrayVec<(Tid, Lid), REQUESTS>);
 
 impl Requests {
-    /// Notes a request. False if it is outstanding already. `attribute`: what it is about.
+    /// Records a request for `attribute`. Returns false if it is already outstanding.
     fn begin(&mut self, tid: Tid, attribute: u16, to: Lid) -> Result<bool, HcaError> {
         if self.0.iter().any(|(known, _)| low(*known) == low(tid)) {
             return Ok(false);
@@ -63,7 +68,7 @@ impl Requests {
         Ok(true)
     }
 
-    /// Ends a request; returns its transaction id as its sender knows it, and where it went.
+    /// Removes a request. Returns its transaction ID as the sender knows it, and its destination.
     fn end(&mut self, tid: Tid) -> Option<(Tid, Lid)> {
         let at = self.0.iter().position(|(known, _)| low(*known) == low(tid))?;
         Some(self.0.swap_remove(at))
@@ -123,7 +128,7 @@ impl ManagementPort {
             what: format!("registering for subnet administration on {device} port {}", port.0),
             source,
         })?;
-        // All of communication management is method Send, answers too.
+        // All of communication management uses method Send, also for replies.
         open.cm = open
             .register(MgmtClass::ComMgt, &[Method::Send])
             .map_err(|_| remedy::cm_taken(device, port, Path::new("/sys/module")))?;
@@ -139,7 +144,7 @@ impl ManagementPort {
         if agent < 0 { Err(io::Error::from_raw_os_error(-agent)) } else { Ok(agent) }
     }
 
-    /// Sends a datagram. Requests to subnet administration are repeated by the kernel.
+    /// Sends a datagram. The kernel repeats requests to subnet administration.
     pub(super) fn send(&mut self, mad: &Mad) -> Result<(), HcaError> {
         let header = mad.header();
         let agent = match header.class {
@@ -172,7 +177,7 @@ impl ManagementPort {
             )
         };
         if rc < 0 {
-            // The library hides the kernel's reason behind -EIO and leaves it in errno.
+            // The library returns -EIO and leaves the kernel's error in errno.
             let source = io::Error::last_os_error();
             self.requests.end(header.tid);
             let what = format!("sending a management datagram of class {:#x}", header.class.code());
@@ -181,18 +186,18 @@ impl ManagementPort {
         Ok(())
     }
 
-    /// The next datagram that came; does not wait.
+    /// Returns the next received datagram. Does not wait.
     pub(super) fn receive(&mut self) -> Result<Option<Mad>, HcaError> {
         for _ in 0..STRAYS {
             let mut buffer = Buffer { head: sys::ib_user_mad::default(), bytes: [0; MAD_LEN] };
             let mut len = MAD_LEN as c_int;
-            // SAFETY: the port is open and does not block; the buffer has room for `len` bytes behind its head.
+            // SAFETY: the port is open and nonblocking; the buffer has room for `len` bytes after its head.
             let agent =
                 unsafe { sys::umad_recv(self.port, std::ptr::from_mut(&mut buffer).cast(), &mut len, 0) };
             if agent < 0 {
                 return match -agent {
                     libc::EWOULDBLOCK | libc::EINTR => Ok(None),
-                    // The kernel took the agents away: it waits for us to let go of the device.
+                    // The kernel removed the agents and waits until this process closes the device.
                     libc::EIO | libc::ENODEV | libc::EPIPE => Err(HcaError::Gone(self.device.clone())),
                     errno => {
                         let source = io::Error::from_raw_os_error(errno);
@@ -207,7 +212,8 @@ impl ManagementPort {
                     Some((tid, to)) => {
                         header.tid = tid;
                         header.put(&mut mad.bytes);
-                        // Soft-RoCE tells no source LID, and 0 is none. Who answers is who was asked.
+                        // Soft-RoCE reports source LID 0, which is invalid. The response comes from the
+                        // destination of the request.
                         if mad.peer.lid == Lid(0) {
                             mad.peer.lid = to;
                         }
@@ -216,7 +222,7 @@ impl ManagementPort {
                     None => {}
                 }
             }
-            // What comes back with a status is a request of ours that nobody answered.
+            // A datagram with an error status is our own request that was not answered.
             if buffer.head.status == 0 {
                 return Ok(Some(mad));
             }
@@ -225,7 +231,7 @@ impl ManagementPort {
     }
 }
 
-/// Where to send to, as the kernel wants it: network byte order.
+/// Converts a destination to the kernel's format: network byte order.
 fn address(peer: &MadAddress) -> sys::ib_mad_addr {
     let mut addr = sys::ib_mad_addr {
         qpn: peer.qpn.get().to_be(),
@@ -247,7 +253,7 @@ fn address(peer: &MadAddress) -> sys::ib_mad_addr {
     addr
 }
 
-/// Where a datagram came from.
+/// Converts the source of a datagram.
 fn peer(addr: &sys::ib_mad_addr) -> MadAddress {
     let route = (addr.grh_present != 0).then(|| Route {
         // SAFETY: all views of a GID are 16 plain bytes.
@@ -278,11 +284,11 @@ mod tests {
         let mut requests = Requests::default();
         let (ours, other) = (Tid(0xaaaa_bbbb_0000_0001), Tid(0xaaaa_bbbb_0000_0002));
         assert!(requests.begin(ours, PATH_RECORD, Lid(5)).unwrap());
-        assert!(!requests.begin(ours, PATH_RECORD, Lid(5)).unwrap(), "a repetition is the kernel's");
+        assert!(!requests.begin(ours, PATH_RECORD, Lid(5)).unwrap(), "the kernel does the repetition");
         assert!(requests.begin(other, PATH_RECORD, Lid(5)).unwrap());
         assert_eq!(requests.end(Tid(0x0000_0007_0000_0001)), Some((ours, Lid(5))));
         assert_eq!(requests.end(Tid(0x0000_0007_0000_0001)), None, "answered once");
-        assert!(requests.begin(ours, PATH_RECORD, Lid(5)).unwrap(), "and may be asked again");
+        assert!(requests.begin(ours, PATH_RECORD, Lid(5)).unwrap(), "the query may be repeated");
     }
 
     #[test]
@@ -325,6 +331,6 @@ mod tests {
     fn the_mask_names_methods() {
         assert_eq!(mask(&[Method::Send])[0], 1 << 3);
         assert_eq!(mask(&[]).iter().copied().sum::<c_long>(), 0);
-        assert_eq!(size_of::<Buffer>() - MAD_LEN, 64, "the head that umad_size() tells of");
+        assert_eq!(size_of::<Buffer>() - MAD_LEN, 64, "the header length that umad_size() returns");
     }
 }

@@ -1,4 +1,4 @@
-//! The memory windows of a device, by which it registers memory from a send queue.
+//! Memory windows of a device, used to register memory from a send queue.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use super::remedy;
 use crate::hca::{HcaError, MemoryKey};
 use crate::mem::key::FreeKey;
 
-/// All type 2 windows of a device, by the place of their keys. The control lcore makes and destroys them; queues find them.
+/// All type 2 windows of a device by key index. The control lcore creates and destroys them; queues look them
+/// up.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Windows(Arc<Mutex<BTreeMap<u32, Arc<MemoryWindow>>>>);
 
@@ -27,7 +28,7 @@ impl Windows {
         Ok(FreeKey::new(key, 1))
     }
 
-    /// Destroys a window. What is outstanding holds it: then it stays.
+    /// Destroys a window. Outstanding work holds a reference, and the window then stays.
     pub(super) fn destroy(&self, key: MemoryKey) -> Result<(), HcaError> {
         let mut all = self.0.lock();
         let window = all

@@ -1,4 +1,4 @@
-//! Two ends with one worker's queues each, and what came of them.
+//! Two ends with one worker's queues each, and their results.
 
 use std::time::{Duration, Instant};
 
@@ -15,17 +15,17 @@ use crate::lab::{Failure, Lab, Need, Outcome, same, wrong};
 
 /// Q_Key of the datagram queue pairs.
 pub(crate) const QKEY: QKey = QKey(0x0b1b);
-/// The worker that the queues are for.
+/// The worker of the queues.
 pub(crate) const WORKER: QueuesId = QueuesId(3);
 /// The first datagram queue pair.
 pub(crate) const UD: UdSlot = UdSlot(0);
-/// Longer than anything takes that works.
+/// Time limit of any working operation.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// A message that arrived.
+/// A received message.
 pub(crate) struct Message {
     pub(crate) bytes: Vec<u8>,
-    /// The 40 bytes before it.
+    /// The 40 bytes in front of it.
     pub(crate) grh: Vec<u8>,
     pub(crate) qpn: Qpn,
     pub(crate) ud: Option<UdSlot>,
@@ -36,7 +36,7 @@ pub(crate) struct Message {
 
 /// One end.
 pub(crate) struct End<B: Backend> {
-    /// Memory work that has ended.
+    /// Finished memory work.
     pub(crate) done: Vec<Done>,
     pub(crate) hca: B,
     pub(crate) queues: B::Queues,
@@ -45,11 +45,11 @@ pub(crate) struct End<B: Backend> {
     pub(crate) messages: Vec<Message>,
     pub(crate) faults: Vec<QpEvent>,
     pub(crate) events: Vec<AsyncEvent>,
-    /// Buffers that send completions gave back.
+    /// Number of buffers returned by send completions.
     pub(crate) freed: usize,
     /// Keep the receive queues full.
     pub(crate) refill: bool,
-    /// Take what arrives.
+    /// Receive messages.
     pub(crate) receive: bool,
 }
 
@@ -60,7 +60,7 @@ impl<B: Backend<Queues: MemoryWork>> End<B> {
         let ud = hca.create_ud(&UdConfig { queues: WORKER, port, send_depth: 64 })?;
         let qpn = B::ud_qpn(&ud);
         if queues.insert_ud(UD, ud).is_err() {
-            return wrong("the first place is taken");
+            return wrong("the first slot is taken");
         }
         same!(queues.ud_qpn(UD), Some(qpn), "number of the datagram queue pair");
         Ok(Self {
@@ -78,7 +78,7 @@ impl<B: Backend<Queues: MemoryWork>> End<B> {
         })
     }
 
-    /// One round of a worker and of the control lcore.
+    /// Runs one iteration of the worker and of the control lcore.
     pub(crate) fn turn(&mut self) -> bool {
         let mut worked = self.queues.turn();
         self.queues.ring();
@@ -89,7 +89,7 @@ impl<B: Backend<Queues: MemoryWork>> End<B> {
         for received in burst {
             let mut bytes = vec![0; received.buf.len()];
             let whole = received.buf.read(0, &mut bytes) == bytes.len();
-            assert!(whole, "a chain is shorter than it says");
+            assert!(whole, "a chain is shorter than its length field");
             let grh = received.buf.before_data(40).unwrap_or_default().to_vec();
             let Received { qpn, ud, rc, source, checksum, .. } = received;
             self.messages.push(Message { bytes, grh, qpn, ud, rc, source, checksum });
@@ -121,7 +121,7 @@ impl<B: Backend<Queues: MemoryWork>> End<B> {
         self.events.iter().filter(|e| **e == event).count()
     }
 
-    /// RESET to RTS, and open.
+    /// Moves the queue pair from RESET to RTS and opens it.
     pub(crate) fn open_ud(&mut self, qkey: QKey) -> Outcome {
         for to in [
             QpTransition::UdToInit { pkey_index: 0, qkey },
@@ -138,12 +138,12 @@ impl<B: Backend<Queues: MemoryWork>> End<B> {
         Ok(self.hca.qp_state(qpn)?)
     }
 
-    /// A buffer or a chain of full buffers with these bytes.
+    /// Returns a buffer, or a chain of full buffers, with these bytes.
     pub(crate) fn buffer(&self, bytes: &[u8]) -> Outcome<Mbuf> {
         self.pool.copy_from_slice(bytes).ok_or_else(|| Failure::Wrong("the pool is empty".into()))
     }
 
-    /// A chain whose segments hold `piece` bytes each.
+    /// Returns a chain whose segments contain `piece` bytes each.
     pub(crate) fn chain(&self, bytes: &[u8], piece: usize) -> Outcome<Mbuf> {
         let mut chain: Option<Mbuf> = None;
         for part in bytes.chunks(piece).rev() {
@@ -157,26 +157,26 @@ impl<B: Backend<Queues: MemoryWork>> End<B> {
     }
 }
 
-/// How a connection is made. End 0 is the active one.
+/// Parameters of a connection. End 0 is the active one.
 #[derive(Clone, Copy)]
 pub(crate) struct How {
     pub(crate) mtu: Mtu,
-    /// Where each end begins to send.
+    /// First PSN of each end.
     pub(crate) psn: [u32; 2],
-    /// Where the other end expects it to begin, if elsewhere.
+    /// First PSN that the other end expects, if different.
     pub(crate) expected: Option<[u32; 2]>,
     pub(crate) timeout: u8,
     pub(crate) retry: u8,
     pub(crate) rnr_retry: u8,
     pub(crate) rnr_timer: u8,
     pub(crate) depth: u32,
-    /// End 1 is passive, as IPoIB's is.
+    /// End 1 is passive, as in IPoIB.
     pub(crate) passive: bool,
-    /// The datagram queue pair that both ends stand beside.
+    /// The datagram queue pair of the link, at both ends.
     pub(crate) beside: UdSlot,
-    /// The state that end 1 is taken to.
+    /// Final state of end 1.
     pub(crate) far: QpState,
-    /// What the ends permit each other.
+    /// Remote access rights of the ends.
     pub(crate) remote: RemoteAccess,
 }
 
@@ -199,7 +199,7 @@ impl Default for How {
     }
 }
 
-/// Queue pair numbers of a connection's ends.
+/// Queue pair numbers of the two ends.
 #[derive(Clone, Copy)]
 pub(crate) struct Link {
     pub(crate) slot: RcSlot,
@@ -225,7 +225,7 @@ pub(crate) fn rc_to_send(psn: u32, how: &How) -> QpTransition {
     })
 }
 
-/// The sizes that queues have if a check asks for nothing else.
+/// Default queue sizes of a check.
 pub(crate) fn sizes() -> QueuesConfig {
     QueuesConfig {
         id: WORKER,
@@ -249,7 +249,8 @@ pub(crate) struct Bench<'l, L: Lab> {
 }
 
 impl<'l, L: Lab> Bench<'l, L> {
-    /// Opens the devices and makes queues of these sizes. The datagram queue pairs are in RESET, nothing is posted.
+    /// Opens the devices and creates queues of these sizes. The datagram queue pairs are in RESET, and
+    /// nothing is posted.
     pub(crate) fn new(lab: &'l mut L, sizes: &QueuesConfig, pools: &[Pool; 2]) -> Outcome<Self> {
         let [a, b] = lab.open()?;
         let port = lab.port();
@@ -257,7 +258,7 @@ impl<'l, L: Lab> Bench<'l, L> {
         Ok(Self { lab, ends })
     }
 
-    /// As [`Bench::new`] leaves it, and then both datagram queue pairs to RTS and all receives posted.
+    /// Moves both datagram queue pairs to RTS and posts all receives, after [`Bench::new`].
     pub(crate) fn start(&mut self) -> Outcome {
         for end in &mut self.ends {
             end.open_ud(QKEY)?;
@@ -266,7 +267,7 @@ impl<'l, L: Lab> Bench<'l, L> {
         Ok(())
     }
 
-    /// Destroys everything; every buffer has to be home then.
+    /// Destroys everything. All buffers must have returned then.
     pub(crate) fn close(self) -> Outcome {
         for end in self.ends {
             let End { mut hca, mut queues, pool, .. } = end;
@@ -277,7 +278,10 @@ impl<'l, L: Lab> Bench<'l, L> {
             }
             hca.destroy_queues(queues)?;
             if pool.in_use() > 0 {
-                return wrong(format!("{} buffers are missing after all was destroyed", pool.in_use()));
+                return wrong(format!(
+                    "{} buffers are missing after everything was destroyed",
+                    pool.in_use()
+                ));
             }
         }
         Ok(())
@@ -296,7 +300,7 @@ impl<'l, L: Lab> Bench<'l, L> {
         a.turn() | b.turn()
     }
 
-    /// Turns until something holds, [`LIMIT`] at most.
+    /// Runs iterations until a condition holds, for at most [`LIMIT`].
     pub(crate) fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) -> Outcome {
         let end = Instant::now() + LIMIT;
         loop {
@@ -305,7 +309,7 @@ impl<'l, L: Lab> Bench<'l, L> {
                 return Ok(());
             }
             if Instant::now() >= end {
-                let told: Vec<_> = self
+                let states: Vec<_> = self
                     .ends
                     .iter()
                     .map(|e| {
@@ -313,7 +317,7 @@ impl<'l, L: Lab> Bench<'l, L> {
                         format!("{received} messages, {} sent, {:?}, {:?}", e.freed, e.faults, e.events)
                     })
                     .collect();
-                return wrong(format!("not within {LIMIT:?}: {what}; ends: {}", told.join(" | ")));
+                return wrong(format!("not within {LIMIT:?}: {what}; ends: {}", states.join(" | ")));
             }
             if !worked {
                 std::thread::sleep(Duration::from_micros(20));
@@ -321,7 +325,7 @@ impl<'l, L: Lab> Bench<'l, L> {
         }
     }
 
-    /// Turns for a while, so that what must not happen can.
+    /// Runs iterations for a while, so that forbidden events have time to occur.
     pub(crate) fn linger(&mut self, time: Duration) {
         let end = Instant::now() + time;
         while Instant::now() < end {
@@ -335,7 +339,7 @@ impl<'l, L: Lab> Bench<'l, L> {
         Ok(self.ends[of].hca.gid(self.lab.port(), 0)?)
     }
 
-    /// From one end to the other, with a GRH if asked for or if the link layer has nothing else.
+    /// Returns the path from one end to the other, with a GRH if requested or required by the link layer.
     pub(crate) fn way(&self, from: usize, grh: bool) -> Outcome<AddressVector> {
         let far = self.ends[1 - from].hca.port(self.lab.port())?;
         let global = GlobalRoute {
@@ -354,7 +358,7 @@ impl<'l, L: Lab> Bench<'l, L> {
         })
     }
 
-    /// From one end to the other's datagram queue pair, by a Q_Key or by the sender's own.
+    /// Returns a destination for the other end's datagram queue pair, with a given Q_Key or the sender's own.
     pub(crate) fn to(
         &mut self,
         from: usize,
@@ -366,7 +370,7 @@ impl<'l, L: Lab> Bench<'l, L> {
         Ok(self.ends[from].hca.destination(self.lab.port(), &to)?)
     }
 
-    /// From one end to a multicast group.
+    /// Returns a destination for a multicast group.
     pub(crate) fn destination_of_group(
         &mut self,
         from: usize,
@@ -383,15 +387,15 @@ impl<'l, L: Lab> Bench<'l, L> {
             .destination(self.lab.port(), &UdDestination { av, qpn: Qpn::MULTICAST, qkey: Some(QKEY) })?)
     }
 
-    /// Has end 1's port join a group, where somebody routes only what has been joined, and waits until the group's datagrams
-    /// come. The group's LID: `mlid`, where nobody does.
+    /// Makes end 1's port join a group, if the fabric routes only to members, and waits until the group's
+    /// datagrams arrive. Returns the group's LID; `mlid` if nothing routes.
     pub(crate) fn join(&mut self, mgid: Gid, mlid: Lid) -> Outcome<Lid> {
         let Some(mlid) = self.lab.join(&mut self.ends[1].hca, mgid)? else { return Ok(mlid) };
         let ud = self.ends[1].ud;
         self.ends[1].hca.attach_multicast(ud, mgid, mlid)?;
         let (to_group, to) = (self.destination_of_group(0, mgid, mlid)?, self.to(0, false, QKEY)?);
         let (mut next, mut sent) = (Instant::now(), Ok(()));
-        self.until("a datagram of a group that was joined", |b| {
+        self.until("a datagram of a joined group", |b| {
             if Instant::now() >= next {
                 next += Duration::from_millis(20);
                 sent = b.send_ud(0, &to_group, b"?");
@@ -399,7 +403,7 @@ impl<'l, L: Lab> Bench<'l, L> {
             sent.is_err() || !b.ends[1].messages.is_empty()
         })?;
         sent?;
-        // Everything before it has come, too.
+        // All earlier datagrams have arrived too.
         self.send_ud(0, &to, b".")?;
         self.until("the last one", |b| b.ends[1].messages.last().is_some_and(|m| m.bytes == b"."))?;
         self.ends[1].messages.clear();
@@ -407,7 +411,7 @@ impl<'l, L: Lab> Bench<'l, L> {
         Ok(mlid)
     }
 
-    /// Ends what [`Bench::join`] began.
+    /// Reverts [`Bench::join`].
     pub(crate) fn leave(&mut self, mgid: Gid) -> Outcome {
         self.lab.leave(&mut self.ends[1].hca, mgid)
     }
@@ -422,7 +426,7 @@ impl<'l, L: Lab> Bench<'l, L> {
         Ok(self.ends[from].queues.send_rc(link.slot, buf)?)
     }
 
-    /// Both ends of a connection, in the workers' tables.
+    /// Creates both ends of a connection, in the workers' tables.
     pub(crate) fn connect(&mut self, slot: u16, how: How) -> Outcome<Link> {
         let slot = RcSlot(slot);
         let mut rcs = Vec::new();
@@ -463,26 +467,26 @@ impl<'l, L: Lab> Bench<'l, L> {
         Ok(Link { slot, qpn })
     }
 
-    /// Waits until this many messages have arrived at an end, and takes them.
+    /// Waits until this number of messages has arrived at an end, and takes them.
     pub(crate) fn messages(&mut self, at: usize, count: usize) -> Outcome<Vec<Message>> {
         self.until(&format!("{count} messages at end {at}"), |b| b.ends[at].messages.len() >= count)?;
         Ok(self.ends[at].messages.drain(..).collect())
     }
 
-    /// Waits until an end's sends have given back this many buffers since it was made.
+    /// Waits until an end's sends have returned this number of buffers since its creation.
     pub(crate) fn freed(&mut self, at: usize, count: usize) -> Outcome {
-        self.until(&format!("{count} sent buffers back at end {at}"), |b| b.ends[at].freed >= count)?;
+        self.until(&format!("{count} sent buffers returned at end {at}"), |b| b.ends[at].freed >= count)?;
         if self.ends[at].freed > count {
-            return wrong(format!("{} sent buffers came back of {count}", self.ends[at].freed));
+            return wrong(format!("{} of {count} sent buffers returned", self.ends[at].freed));
         }
         Ok(())
     }
 }
 
-/// A prepared destination of a laboratory's device.
+/// A prepared destination of a lab's device.
 pub(crate) type Destination<L> = <<<L as Lab>::Hca as Backend>::Queues as Queues>::Destination;
 
-/// Bytes that tell where they are from.
+/// Returns bytes that identify their origin.
 pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     std::iter::repeat_with(|| {

@@ -1,50 +1,52 @@
-//! What a device under test is, apart from the seam: how two are had, what they cannot do, and what happens outside of them.
+//! Environment of the devices under test, outside of the device abstraction: opening two devices, their
+//! limitations, and external actions.
 
 use std::fmt;
 
 use ib_wire::{Gid, Lid, PKey, PortNumber};
 use pmd::hca::{Backend, HcaError, MemoryWork, PostError, Refused};
 
-/// Something that not every device can do or show.
+/// A feature that not every device supports or exposes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Need {
-    /// Completions tell the source LID.
+    /// Completions report the source LID.
     SourceLid,
-    /// Datagrams can go without a GRH.
+    /// Datagrams can be sent without a GRH.
     NoGrh,
     /// The P_Key table can be changed.
     Partitions,
     /// A send with a controlled Q_Key carries the queue pair's own (IBA 10.2.5).
     ControlledQKey,
-    /// Controlled Q_Keys are kept from the unprivileged.
+    /// Unprivileged programs cannot use controlled Q_Keys.
     Privileges,
-    /// A message that is too long ends as IBA 9.9.2.4 has it: length error at the responder, invalid request at the requester.
+    /// A message that is too long ends as in IBA 9.9.2.4: length error at the responder, invalid request at
+    /// the requester.
     LengthStatus,
     /// GIDs can be added from outside while the device is open.
     GidChange,
-    /// The port can be made to fail and come back.
+    /// The port can be made to fail and recover.
     PortEvents,
     /// Memory can be registered from a send queue.
     FastRegistration,
-    /// A key's bounds are looked at, not those of the region underneath.
+    /// A key's own bounds are checked, not those of the underlying region.
     KeyBounds,
-    /// A SEND that invalidates a key says so at its receiver, and at its sender if it could not.
+    /// A SEND that invalidates a key reports it to the receiver, and to the sender on failure.
     RemoteInvalidate,
-    /// A key can name many pieces of memory.
+    /// A key can cover many pieces of memory.
     LongLists,
-    /// The device carries management datagrams of ours.
+    /// The device carries management datagrams of the test.
     Management,
 }
 
-/// Why a check did not end well.
+/// Reason why a check did not succeed.
 pub(crate) enum Failure {
-    /// Something was not as it has to be.
+    /// A requirement was violated.
     Wrong(String),
-    /// The device cannot do it, for this reason.
+    /// The device does not support it, for this reason.
     Lacks(Need, &'static str),
 }
 
-/// What a check comes to.
+/// Result of a check.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 pub(crate) fn wrong<T>(text: impl Into<String>) -> Outcome<T> {
@@ -66,13 +68,13 @@ impl From<HcaError> for Failure {
 
 impl From<Refused> for Failure {
     fn from(e: Refused) -> Self {
-        Self::Wrong(format!("a buffer was refused: {}", e.error))
+        Self::Wrong(format!("a buffer was rejected: {}", e.error))
     }
 }
 
 impl From<PostError> for Failure {
     fn from(e: PostError) -> Self {
-        Self::Wrong(format!("a post was refused: {e}"))
+        Self::Wrong(format!("a post was rejected: {e}"))
     }
 }
 
@@ -86,7 +88,7 @@ macro_rules! same {
     }};
 }
 
-/// Fails the check if something does not hold.
+/// Fails the check if a condition does not hold.
 macro_rules! hold {
     ($condition:expr, $($what:tt)+) => {
         if !$condition {
@@ -97,46 +99,47 @@ macro_rules! hold {
 
 pub(crate) use {hold, same};
 
-/// Two devices on one link, and the hands that reach around them.
+/// Two devices on one link, with external control over them.
 pub(crate) trait Lab {
     /// The backend.
     type Hca: Backend<Queues: MemoryWork> + Send;
 
-    /// What to call it in the output.
+    /// Name in the output.
     fn name(&self) -> String;
 
-    /// Opens both ends, their ports active.
+    /// Opens both ends with active ports.
     fn open(&mut self) -> Result<[Self::Hca; 2], HcaError>;
 
-    /// The port of each device that is linked.
+    /// Returns the linked port of each device.
     fn port(&self) -> PortNumber {
         PortNumber(1)
     }
 
-    /// Why it cannot do this; `None` if it can.
+    /// Returns the reason why a feature is not supported, or `None` if it is.
     fn lacks(&self, need: Need) -> Option<&'static str>;
 
-    /// An entry of an end's P_Key table becomes this.
+    /// Sets an entry of an end's P_Key table.
     fn set_pkey(&mut self, _hca: &mut Self::Hca, _index: u16, _key: PKey) -> Outcome {
         wrong("this device's P_Keys cannot be set")
     }
 
-    /// Gives end 0 another GID, or takes it away.
+    /// Adds or removes a GID of end 0.
     fn change_gid(&mut self, _hcas: [&mut Self::Hca; 2], _add: bool) -> Outcome<Gid> {
         wrong("this device's GIDs cannot be changed")
     }
 
-    /// Has this end's port join a multicast group; the group's LID. `None` where nobody routes, so that every datagram comes.
+    /// Makes this end's port join a multicast group and returns the group's LID. Returns `None` if nothing
+    /// routes, so that every datagram arrives.
     fn join(&mut self, _hca: &mut Self::Hca, _mgid: Gid) -> Outcome<Option<Lid>> {
         Ok(None)
     }
 
-    /// Has it leave the group again.
+    /// Makes the port leave the group.
     fn leave(&mut self, _hca: &mut Self::Hca, _mgid: Gid) -> Outcome {
         Ok(())
     }
 
-    /// Pulls the cable of end 0, or puts it back.
+    /// Unplugs or plugs the cable of end 0.
     fn plug(&mut self, _hcas: [&mut Self::Hca; 2], _in_place: bool) -> Outcome {
         wrong("this device's cable cannot be pulled")
     }

@@ -1,14 +1,19 @@
-//! The device conformance suite: what the device seam promises, held against any pair of devices.
+//! The device conformance suite: checks the requirements of the device abstraction on a pair of devices.
 //!
-//! Without arguments it checks two software ConnectX on one link, and two with RoCE ports on a pair of interfaces (as root; in a
-//! namespace of its own), subject by subject, as `cargo nextest` runs it. With
-//! `--verbs ONE OTHER` it checks two devices of the machine that reach each other, which `scripts/lab verbs` does in a virtual
-//! machine; with `--mlx5`, two ConnectX by their rings. One line a check; the exit code tells whether all went well.
+//! Without arguments it checks two pairs of software devices, subject by subject, as `cargo nextest` runs it:
+//!
+//! - two software ConnectX on one link
+//! - two with RoCE ports on a pair of interfaces (as root, in a private namespace)
+//!
+//! With `--verbs ONE OTHER` it checks two connected devices of this host, which `scripts/lab verbs` does in a
+//! virtual machine. With `--mlx5` it uses two ConnectX through their rings. It prints one line per check, and
+//! the exit code is zero only if all succeed.
 //!
 //! ```text
 //! conformance [--verbs|--mlx5 ONE OTHER] [--cable COMMAND] [--json FILE] [FILTER]
 //!
-//! FILTER: part of SUBJECT::CHECK. COMMAND: what pulls the cable of ONE with the argument `pull`, and puts it back with `plug`
+//! FILTER: part of SUBJECT::CHECK. COMMAND: unplugs the cable of ONE with the argument `pull`, and plugs it
+//! in with `plug`
 //! ```
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
@@ -43,7 +48,7 @@ struct Options {
 }
 
 impl Options {
-    /// Ours, and those that test runners give to any test.
+    /// Parses our options, and those that test runners pass to any test.
     fn parse() -> Self {
         let mut options = Self::default();
         let mut words = std::env::args().skip(1);
@@ -87,20 +92,20 @@ fn run<L: Lab>(lab: &mut L, check: &Check<L>, pools: &[Pool; 2]) -> Outcome {
     outcome.and(closed)
 }
 
-/// What came of the checks so far.
+/// Results of the checks so far.
 #[derive(Default)]
 struct Results {
     pools: Option<[Pool; 2]>,
     ok: usize,
     failed: usize,
-    told: Vec<Value>,
+    reports: Vec<Value>,
 }
 
-/// Runs what is asked for of one laboratory.
+/// Runs the requested checks of one lab.
 fn suite<L: Lab>(lab: &mut L, options: &Options, results: &mut Results) {
     let mut counts = [0; 3];
     for (subject, checks) in checks::all::<L>() {
-        // A runner names a subject; a person may name a check.
+        // A test runner specifies a subject; a user may specify a check.
         let whole = options.wants(&format!("{}::{subject}", lab.name()));
         for check in checks {
             let name = format!("{subject}: {}", check.name);
@@ -121,7 +126,7 @@ fn suite<L: Lab>(lab: &mut L, options: &Options, results: &mut Results) {
             if !why.is_empty() {
                 println!("{:10}{why}", "");
             }
-            results.told.push(json!({
+            results.reports.push(json!({
                 "device": lab.name(), "subject": subject, "check": check.name, "result": word, "why": why,
                 "milliseconds": u64::try_from(ms).unwrap_or(u64::MAX),
             }));
@@ -135,14 +140,15 @@ fn suite<L: Lab>(lab: &mut L, options: &Options, results: &mut Results) {
     results.failed += failed;
 }
 
-/// The software devices. Those with RoCE ports only where they are asked for: their namespace is the whole process's.
+/// Runs the checks on the software devices. Those with RoCE ports run only on request, since their namespace
+/// applies to the whole process.
 fn soft_suites(options: &Options, results: &mut Results) {
     let named = |lab: &str| options.filters.iter().any(|f| f.starts_with(lab));
     if !named("soft::") {
         match roce::Roce::new() {
             Ok(mut lab) => suite(&mut lab, options, results),
             Err(why) => {
-                eprintln!("skipped roce  all of it\n          {why}");
+                eprintln!("skipped roce  all checks\n          {why}");
                 results.ok += usize::from(named("roce::"));
             }
         }
@@ -175,7 +181,7 @@ fn main() -> ExitCode {
         (None, None) => soft_suites(&options, &mut results),
     }
     if let Some(path) = &options.json {
-        std::fs::write(path, Value::from(results.told).to_string()).unwrap();
+        std::fs::write(path, Value::from(results.reports).to_string()).unwrap();
     }
     if results.failed == 0 && results.ok > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

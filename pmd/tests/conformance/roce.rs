@@ -1,4 +1,4 @@
-//! Two software ConnectX with Ethernet ports, RoCEv2 on a pair of interfaces in a network namespace that goes with the process.
+//! Two software ConnectX with Ethernet ports: RoCEv2 on a pair of interfaces in a private network namespace.
 
 use std::process::Command;
 use std::time::Instant;
@@ -13,15 +13,15 @@ use crate::lab::{Lab, Need, Outcome, wrong};
 
 const PORT: PortNumber = PortNumber(1);
 const INTERFACES: [&str; 2] = ["left", "right"];
-/// The entry that is added, and what it holds: 10.1.2.3.
+/// The added entry and its contents: 10.1.2.3.
 const INDEX: u16 = 2;
 const GID: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3]);
 
-/// The laboratory.
+/// The lab.
 pub(crate) struct Roce(());
 
 impl Roce {
-    /// The interfaces, in a new namespace; an error says why there are none. For a process that has no other thread yet.
+    /// Creates the interfaces in a new namespace. Call it before the process has other threads.
     pub(crate) fn new() -> Result<Self, String> {
         // SAFETY: no memory is involved.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
@@ -33,7 +33,7 @@ impl Roce {
         };
         ip(format!("link add {} type veth peer name {}", INTERFACES[0], INTERFACES[1]))?;
         for name in INTERFACES {
-            // The kernel shall not have the devices' addresses.
+            // The kernel must not have the devices' addresses.
             ip(format!("link set {name} addrgenmode none mtu 5000 up"))?;
         }
         Ok(Self(()))
@@ -63,7 +63,7 @@ impl Lab for Roce {
                 seed: n as u64,
             };
             let hca = SoftHca::roce(&config).map_err(|e| HcaError::Environment(e.to_string()))?;
-            // It sees in its first turn that the interface is up.
+            // The first iteration detects that the interface is up.
             hca.engine().lock().step(Instant::now());
             Ok(hca)
         };
@@ -72,8 +72,8 @@ impl Lab for Roce {
 
     fn lacks(&self, need: Need) -> Option<&'static str> {
         match need {
-            Need::Privileges => Some("a device in the program itself has nobody to keep them from"),
-            Need::NoGrh => Some("every packet of RoCE has an IP header, which is shown as GRH"),
+            Need::Privileges => Some("a device in the same process cannot check privileges"),
+            Need::NoGrh => Some("every RoCE packet has an IP header, which is reported as a GRH"),
             Need::SourceLid => Some("RoCE has no LIDs"),
             _ => None,
         }

@@ -11,7 +11,7 @@ use crate::lab::{Failure, Lab, Need, Outcome};
 
 const PORT: PortNumber = PortNumber(1);
 
-/// The laboratory.
+/// The lab.
 pub(crate) struct Soft;
 
 fn join(hcas: [&mut SoftHca; 2]) -> Result<(), HcaError> {
@@ -49,7 +49,7 @@ impl Lab for Soft {
 
     fn lacks(&self, need: Need) -> Option<&'static str> {
         match need {
-            Need::Privileges => Some("a device in the program itself has nobody to keep them from"),
+            Need::Privileges => Some("a device in the same process cannot check privileges"),
             _ => None,
         }
     }
@@ -58,7 +58,7 @@ impl Lab for Soft {
         Ok(hca.engine().lock().set_pkey(PORT, index, key)?)
     }
 
-    /// As a subnet manager at end 1 does it.
+    /// Done by a subnet manager at end 1.
     fn change_gid(&mut self, hcas: [&mut SoftHca; 2], add: bool) -> Outcome<Gid> {
         let guid = Guid(0x77_0000_0001);
         let mut guids = GuidBlock::default();

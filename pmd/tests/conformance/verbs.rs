@@ -1,5 +1,8 @@
-//! Two devices of this machine, opened through verbs and driven by its calls or by the rings of mlx5 devices, that reach each other: soft-RoCE over a pair of Ethernet interfaces, with
-//! Ethernet ports or with InfiniBand ones (the laboratory's `ibll`), or real ones.
+//! Two connected devices of this host, opened through verbs and used by library calls or through the rings of
+//! mlx5 devices.
+//!
+//! They are soft-RoCE devices on a pair of Ethernet interfaces, with Ethernet ports or InfiniBand ports (the
+//! test VM's `ibll`), or real devices.
 
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
@@ -16,29 +19,29 @@ use crate::bench::{LIMIT, QKEY};
 use crate::lab::{Lab, Need, Outcome, same, wrong};
 
 const PORT: PortNumber = PortNumber(1);
-/// The address that is added and taken away, and its GID.
+/// The address that is added and removed, and its GID.
 const ADDRESS: &str = "10.123.45.67/24";
 const ADDRESS_GID: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 123, 45, 67]);
 
-/// What drives the devices.
+/// Kind of the devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     /// Soft-RoCE.
     SoftRoce,
     /// Soft-RoCE with an InfiniBand link layer.
     Ibll,
-    /// Something else: hardware.
+    /// Any other kind: hardware.
     Other,
 }
 
-/// The laboratory.
+/// The lab.
 pub(crate) struct Verbs<P> {
     _path: PhantomData<P>,
     names: [String; 2],
     kind: Kind,
-    /// What pulls the cable of end 0 and puts it back, if it is not a kind that we can do that to.
+    /// Command that unplugs and plugs the cable of end 0, for kinds that the suite cannot control itself.
     cable: Option<String>,
-    /// Of the next request.
+    /// Transaction ID of the next request.
     tid: Tid,
 }
 
@@ -57,7 +60,7 @@ impl<P> Verbs<P> {
         Self { _path: PhantomData, names, kind, cable, tid: Tid(1) }
     }
 
-    /// The Ethernet interface below end 0.
+    /// Returns the Ethernet interface below end 0.
     fn interface(&self) -> Outcome<String> {
         match std::fs::read_to_string(parent(&self.names[0])) {
             Ok(name) => Ok(name.trim().to_owned()),
@@ -66,7 +69,7 @@ impl<P> Verbs<P> {
     }
 }
 
-/// Asks subnet administration to join a group, or to leave it.
+/// Requests a group join or leave from subnet administration.
 fn membership(hca: &mut impl Control, tid: Tid, method: Method, mgid: Gid) -> Outcome<McMemberRecord> {
     let port = hca.port(PORT)?;
     let record = McMemberRecord {
@@ -79,7 +82,7 @@ fn membership(hca: &mut impl Control, tid: Tid, method: Method, mgid: Gid) -> Ou
     };
     let mut mask = McMask::MGID | McMask::PORT_GID | McMask::JOIN_STATE;
     if method == Method::Set {
-        // What it takes to make the group (IBA 15.2.5.17.2).
+        // Components required to create the group (IBA 15.2.5.17.2).
         mask |= McMask::QKEY | McMask::TRAFFIC_CLASS | McMask::PKEY | McMask::SL | McMask::FLOW_LABEL;
     }
     let bytes = SaMad::request(method, tid, mask.bits(), &record).to_bytes();
@@ -98,10 +101,10 @@ fn membership(hca: &mut impl Control, tid: Tid, method: Method, mgid: Gid) -> Ou
                 "{method:?} of {mgid}: status {:?}",
                 answer.header.status
             );
-            return answer.record().map_or_else(|| wrong("an answer without a record"), Ok);
+            return answer.record().map_or_else(|| wrong("a response without a record"), Ok);
         }
     }
-    wrong(format!("{method:?} of {mgid}: no answer within {LIMIT:?}"))
+    wrong(format!("{method:?} of {mgid}: no response within {LIMIT:?}"))
 }
 
 fn run(program: &str, words: &[&str]) -> Outcome {
@@ -139,26 +142,28 @@ where
             (Need::SourceLid | Need::NoGrh | Need::ControlledQKey, Kind::Other) => None,
             (Need::LengthStatus, Kind::Other) => None,
             (Need::SourceLid, _) => Some("soft-RoCE completes with LID 0"),
-            (Need::NoGrh, _) => Some("every packet of soft-RoCE has an IP header, which it shows as GRH"),
-            (Need::ControlledQKey, _) => Some("soft-RoCE sends every Q_Key as it is"),
-            (Need::Partitions, Kind::Other) => Some("the subnet manager's to change"),
+            (Need::NoGrh, _) => Some("every soft-RoCE packet has an IP header, which is reported as a GRH"),
+            (Need::ControlledQKey, _) => Some("soft-RoCE sends every Q_Key unchanged"),
+            (Need::Partitions, Kind::Other) => Some("only the subnet manager can change it"),
             (Need::Partitions, _) => Some("soft-RoCE has one P_Key, 0xffff"),
             (Need::LengthStatus, _) => {
-                Some("soft-RoCE takes it for an operation that failed, and tells both so")
+                Some("soft-RoCE treats it as a failed operation and reports that to both ends")
             }
-            (Need::GidChange, _) => Some("the port's one GID is made of its LID, or the subnet manager's"),
-            (Need::PortEvents, Kind::SoftRoce) => {
-                Some("soft-RoCE loses its first GID, and its queue pairs go to error, with the interface")
+            (Need::GidChange, _) => {
+                Some("the port's only GID is derived from its LID or set by the subnet manager")
             }
+            (Need::PortEvents, Kind::SoftRoce) => Some(
+                "with the interface, soft-RoCE loses its first GID and its queue pairs enter the error state",
+            ),
             (Need::PortEvents, Kind::Other) if self.cable.is_some() => None,
-            // Of these the device tells itself.
+            // The device reports these itself.
             (Need::FastRegistration | Need::LongLists, _) => None,
             (Need::KeyBounds | Need::RemoteInvalidate, Kind::Other) => None,
-            (Need::KeyBounds, _) => Some("soft-RoCE looks at the region's bounds, not at the window's"),
-            (Need::RemoteInvalidate, _) => {
-                Some("soft-RoCE tells it by another flag than the library has, and the sender nothing")
-            }
-            (Need::PortEvents, Kind::Other) => Some("the cable is out of reach"),
+            (Need::KeyBounds, _) => Some("soft-RoCE checks the region's bounds, not the window's"),
+            (Need::RemoteInvalidate, _) => Some(
+                "soft-RoCE reports it with a flag that differs from the library's, and does not notify the sender",
+            ),
+            (Need::PortEvents, Kind::Other) => Some("the suite cannot control the cable"),
         }
     }
 
@@ -168,7 +173,7 @@ where
         Ok(ADDRESS_GID)
     }
 
-    /// As the subnet manager of an InfiniBand fabric has it.
+    /// As with the subnet manager of an InfiniBand fabric.
     fn join(&mut self, hca: &mut Adapter<P>, mgid: Gid) -> Outcome<Option<Lid>> {
         if self.kind != Kind::Other || hca.port(PORT)?.link_layer == LinkLayer::Ethernet {
             return Ok(None);
@@ -185,12 +190,12 @@ where
         membership(hca, self.tid, Method::Delete, mgid).map(drop)
     }
 
-    /// By the command that was given for it, or by `ibll`, which raises these events and shows the port's state.
+    /// Uses the given command, or `ibll`, which raises these events and shows the port's state.
     fn plug(&mut self, _hcas: [&mut Adapter<P>; 2], in_place: bool) -> Outcome {
         if let Some(command) = &self.cable {
             return run(command, &[if in_place { "plug" } else { "pull" }]);
         }
-        // Numbers of enum ib_event_type.
+        // Values of enum ib_event_type.
         let event = format!("{} {}", self.names[0], if in_place { 9 } else { 10 });
         match std::fs::write("/sys/module/ibll/parameters/event", event) {
             Ok(()) => Ok(()),

@@ -1,4 +1,4 @@
-//! The conformance suite on these devices. A thread gives them their turns, as hardware works by itself.
+//! The conformance suite on these devices. A thread advances them, because hardware works independently.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::lab::{Failure, Lab, Need, Outcome};
 use crate::rig::{PORT, alone, fresh_devices, join};
 use crate::{checks, fakekernel};
 
-/// Two devices; packets go the way `P`.
+/// Two devices with data path `P`.
 struct Library<P>(PhantomData<P>);
 
 impl<P: DataPath + Send> Lab for Library<P>
@@ -39,8 +39,8 @@ where
 
     fn lacks(&self, need: Need) -> Option<&'static str> {
         match need {
-            Need::Privileges => Some("the played kernel allows everything"),
-            Need::Management => Some("the played kernel has no management agents"),
+            Need::Privileges => Some("the fake kernel allows everything"),
+            Need::Management => Some("the fake kernel has no management agents"),
             Need::GidChange => Some("its GID table is a file that does not change"),
             _ => None,
         }
@@ -65,7 +65,7 @@ where
     }
 }
 
-/// What makes the devices work.
+/// A thread that advances the devices.
 struct Clockwork {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -74,12 +74,12 @@ struct Clockwork {
 impl Clockwork {
     fn start() -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
+        let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             let _alarm = Alarm;
-            while !told.load(Ordering::Acquire) {
+            while !stopped.load(Ordering::Acquire) {
                 match fakekernel::turn(Instant::now).1 {
-                    // Commands want the devices, too.
+                    // Commands need the devices too.
                     true => std::thread::yield_now(),
                     false => std::thread::sleep(Duration::from_micros(20)),
                 }
@@ -89,7 +89,8 @@ impl Clockwork {
     }
 }
 
-/// Without it a device that has panicked would be waited for, and what it said never be seen.
+/// Aborts on a panic. Otherwise the test would wait for a device that has panicked, and its message would
+/// never be shown.
 struct Alarm;
 
 impl Drop for Alarm {
@@ -109,7 +110,7 @@ impl Drop for Clockwork {
     }
 }
 
-/// `lists`: keys can be made that name lists.
+/// `lists`: keys for lists can be created.
 fn run<L: Lab>(lab: &mut L, lists: bool) {
     let _one = alone();
     let _clockwork = Clockwork::start();
@@ -137,7 +138,7 @@ fn run<L: Lab>(lab: &mut L, lists: bool) {
             }
         }
     }
-    assert!(bad.is_empty(), "{} checks went well, these did not:\n{}", well, bad.join("\n"));
+    assert!(bad.is_empty(), "{} checks succeeded, these did not:\n{}", well, bad.join("\n"));
     assert!(well > 40, "{well} checks only");
 }
 

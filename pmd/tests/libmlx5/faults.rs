@@ -1,4 +1,4 @@
-//! What goes wrong, and what ends, with the real library in between.
+//! Errors and destruction, with the real library in between.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::rig::{
 const SLOT: RcSlot = RcSlot(0);
 const OTHER: RcSlot = RcSlot(1);
 
-/// All bytes of the completion rings of a device, and their records.
+/// Returns the contents of all completion rings of a device, and their records.
 fn completion_queues(device: usize) -> Vec<Vec<u8>> {
     let rings = fakekernel::with(device, |d| {
         d.cqs().map(|cq| [(cq.buf, cq.entries as usize * 64), (cq.dbrec, 8)]).collect::<Vec<_>>()
@@ -36,14 +36,14 @@ fn destroying_a_queue_pair_leaves_the_completions_of_others_alone() {
     let pool = world.pool.clone();
     let (_, first) = connect(&mut a, &mut b, SLOT, false);
     let (_, second) = connect(&mut a, &mut b, OTHER, false);
-    // Some are consumed, so that the library's idea of where the driver is, the start, is wrong.
+    // Some are consumed, so that the library's view of the driver's position, the start, is wrong.
     for i in 0..10 {
         assert!(a.send_rc(&pool, SLOT, &pattern(i, 100)) && a.send_rc(&pool, OTHER, &pattern(i, 200)));
     }
     world.settle(&mut [&mut a, &mut b]);
     assert_eq!(b.received.len(), 20);
     b.received.clear();
-    // And some lie in the ring, of both, in turn.
+    // More are in the ring, alternating between both.
     for i in 0..10 {
         assert!(a.send_rc(&pool, SLOT, &pattern(i, 100)) && a.send_rc(&pool, OTHER, &pattern(i, 200)));
         world.settle(&mut [&mut a]);
@@ -57,7 +57,7 @@ fn destroying_a_queue_pair_leaves_the_completions_of_others_alone() {
     let of_second: Vec<_> = b.received.iter().filter(|m| m.qpn == second).map(|m| m.bytes.clone()).collect();
     let wanted: Vec<_> = (0..10).map(|i| pattern(i, 200)).chain([b"and on".to_vec()]).collect();
     assert_eq!(of_second, wanted);
-    // What had arrived before is still delivered.
+    // Messages that arrived earlier are still delivered.
     assert_eq!(b.received.iter().filter(|m| m.qpn == first).count(), 10);
     assert_eq!(b.queues().anomalies(), Default::default());
     assert_eq!(b.queues().receives_posted(), (64, 63));
@@ -69,7 +69,7 @@ fn destroying_a_queue_pair_leaves_the_completions_of_others_alone() {
 
 #[test]
 fn the_library_does_clean_completions_where_it_polls_itself() {
-    // What the test above is about.
+    // The behavior that the test above guards against.
     let mut world = world();
     let (mut a, mut b) = (world.host::<Calls>(0), world.host::<Calls>(1));
     let pool = world.pool.clone();
@@ -92,7 +92,7 @@ fn the_library_does_clean_completions_where_it_polls_itself() {
 }
 
 #[test]
-fn a_peer_that_is_gone_is_told_and_every_buffer_comes_back() {
+fn a_missing_peer_is_reported_and_every_buffer_is_returned() {
     let mut world = world();
     let (mut a, mut b) = (world.host::<Rings>(0), world.host::<Rings>(1));
     let pool = world.pool.clone();
@@ -144,14 +144,14 @@ fn a_passive_queue_pair_is_drained_and_its_events_come() {
     assert_eq!(b.async_events(), [AsyncEvent::LastWqeReached(passive)]);
     b.queues().post_drain(SLOT).unwrap();
     world.settle(&mut [&mut a, &mut b]);
-    // Behind the last message.
+    // After the last message.
     assert_eq!(b.received.len(), 1);
     let event = |fault| QpEvent { qpn: passive, fault };
     assert_eq!(b.events, [event(QpFault::Drained), event(QpFault::Flushed)]);
     a.destroy_rc(SLOT);
     b.destroy_rc(SLOT);
 
-    // The port's events come the same way.
+    // The port's events use the same path.
     fakekernel::with(1, |d| d.engine.set_cable(PortNumber(1), None)).unwrap();
     world.settle(&mut [&mut a, &mut b]);
     assert_eq!(b.async_events(), [AsyncEvent::PortError(PortNumber(1))]);
@@ -166,11 +166,11 @@ where
     let (mut a, mut b) = (world.host::<P>(0), world.host::<P>(1));
     let pool = world.pool.clone();
     let moment = Duration::from_millis(1);
-    // The count of events goes round.
+    // The event count wraps around.
     for i in 0..10 {
         assert!(b.queues().arm());
         fakekernel::turn(|| world.now);
-        assert!(!b.queues().wait(moment), "nothing has come");
+        assert!(!b.queues().wait(moment), "nothing has arrived");
         a.send_ud(&pool, to_lid(b.lid), b.ud, &pattern(i, 50));
         world.settle(&mut [&mut a]);
         assert!(b.queues().wait(moment), "message {i}");
@@ -178,7 +178,7 @@ where
         world.settle(&mut [&mut a, &mut b]);
         assert_eq!(b.received.len(), i + 1);
     }
-    // One that nobody waits for any more.
+    // An event that nobody waits for any more.
     assert!(b.queues().arm());
     a.send_ud(&pool, to_lid(b.lid), b.ud, b"last");
     world.settle(&mut [&mut a]);
@@ -201,7 +201,7 @@ fn a_datagram_queue_pair_comes_back_by_way_of_reset() {
     let (mut a, mut b) = (world.host::<Rings>(0), world.host::<Rings>(1));
     let pool = world.pool.clone();
     for round in 0..4 {
-        // The rings then stand in their middle; RESET, in the library, sets their records to 0.
+        // Afterwards the indices are in the middle of the rings. RESET, in the library, zeroes their records.
         for i in 0..21 {
             a.send_ud(&pool, to_lid(b.lid), b.ud, &pattern(i, 300));
         }
@@ -228,7 +228,7 @@ fn a_datagram_queue_pair_comes_back_by_way_of_reset() {
 }
 
 #[test]
-fn a_shared_queue_that_runs_low_and_dry_is_told() {
+fn a_low_and_an_empty_shared_queue_are_reported() {
     let mut world = world();
     let (mut a, mut b) = (world.host::<Rings>(0), world.host::<Rings>(1));
     let pool = world.pool.clone();
@@ -254,7 +254,7 @@ fn a_shared_queue_that_runs_low_and_dry_is_told() {
     assert_eq!((b.received.len(), b.queues().receives_posted().1), (63, 0));
     assert!(a.send_rc(&pool, SLOT, b"too much"));
     world.pass(Duration::from_millis(3), &mut [&mut a, &mut b]);
-    // The peer waits and tries again, three times; then room comes too late.
+    // The peer waits and retries three times; room comes too late.
     world.pass(Duration::from_secs(3), &mut [&mut a, &mut b]);
     let fault = QpEvent { qpn: from, fault: QpFault::Send(WcStatus::RnrRetryExceeded) };
     assert_eq!(a.events.first(), Some(&fault), "{:?}", a.events);
@@ -274,7 +274,7 @@ fn queues_that_are_dropped_give_everything_back() {
     }
     a.ring();
     fakekernel::turn(|| world.now);
-    // In the middle of it, with the connected queue pairs in their tables.
+    // During operation, with the connected queue pairs in their tables.
     drop((a, b));
     world.end();
 }
@@ -293,8 +293,8 @@ fn buffers_of_a_shared_queue_that_somebody_can_still_fill_are_not_given_back() {
     assert!(text.contains("shared receive queue is still in use"), "{text}");
     let per_entry = MESSAGE.div_ceil(ROOM.into()) as u32;
     let lost = 63 * per_entry;
-    assert_eq!(pool.in_use(), lost + of_a, "its queue pair lives: it may still fill these");
-    // And the device does.
+    assert_eq!(pool.in_use(), lost + of_a, "its queue pair exists and may still fill these");
+    // And the device does so.
     assert!(a.send_rc(&pool, SLOT, &pattern(0, 4000)));
     world.pass(Duration::from_millis(1), &mut [&mut a]);
     assert_eq!(a.freed, 1);
@@ -308,7 +308,7 @@ fn buffers_of_a_shared_queue_that_somebody_can_still_fill_are_not_given_back() {
     }
 }
 
-/// A kernel that does not destroy a queue pair: its buffers are the device's as before.
+/// A kernel that fails to destroy a queue pair: the device still owns its buffers.
 fn destroys_that_fail<P: DataPath>()
 where
     Adapter<P>: Backend,
@@ -318,7 +318,7 @@ where
     let pool = world.pool.clone();
     connect(&mut a, &mut b, SLOT, false);
     let at_rest = pool.in_use();
-    // Nobody gives the device a turn: the sends stay.
+    // The device is not advanced, so the sends stay.
     for i in 0..3 {
         assert!(a.send_rc(&pool, SLOT, &pattern(i, 100)));
     }
@@ -329,13 +329,13 @@ where
     assert!(text.contains("destroying a queue pair"), "{text}");
     assert_eq!(pool.in_use(), at_rest + 3, "the device may still read these");
     world.settle(&mut [&mut b]);
-    assert_eq!(b.received.len(), 3, "and it does");
+    assert_eq!(b.received.len(), 3, "it did");
     b.received.clear();
     let before = pool.in_use();
     let queues = a.queues.take().unwrap();
     assert!(a.hca.destroy_queues(queues).is_err());
-    // The stash alone goes home, and what the refilling took.
-    assert!(before - pool.in_use() < 64, "receives of a queue that lives: {} of {before}", pool.in_use());
+    // Only the stash, and the buffers of the last refill, are returned.
+    assert!(before - pool.in_use() < 64, "receives of an existing queue: {} of {before}", pool.in_use());
     // The worker's number is free again, and the device works.
     fakekernel::with(0, |d| d.keeps_queue_pairs = false);
     let queues = a.hca.create_queues(&config(0), &world.pool).unwrap();
@@ -345,17 +345,17 @@ where
 }
 
 #[test]
-fn what_the_device_does_not_let_go_of_is_told_and_kept() {
+fn unreleased_objects_are_reported_and_leaked() {
     destroys_that_fail::<Rings>();
 }
 
 #[test]
-fn what_the_device_does_not_let_go_of_is_told_and_kept_by_the_librarys_calls_too() {
+fn unreleased_objects_are_reported_and_leaked_with_library_calls_too() {
     destroys_that_fail::<Calls>();
 }
 
 #[test]
-fn what_the_driver_cannot_take_is_refused_with_a_remedy() {
+fn unsupported_settings_are_rejected_with_a_remedy() {
     for (variable, value, words) in [
         ("MLX5_CQE_SIZE", "128", ["completions of 128 bytes", "unset MLX5_CQE_SIZE"]),
         ("MLX5_QP_SIGNATURE", "1", ["sign entries", "unset MLX5_QP_SIGNATURE"]),
@@ -377,8 +377,8 @@ fn what_the_driver_cannot_take_is_refused_with_a_remedy() {
 }
 
 #[test]
-fn no_doorbell_register_left_is_told() {
-    // One page: the library's own for events.
+fn a_missing_doorbell_register_is_reported() {
+    // One page: the library's own one for events.
     let world = other_world(1, 1);
     let mut hca: Mlx5 = open(0);
     let text = hca.create_queues(&config(0), &world.pool).unwrap_err().to_string();
@@ -391,20 +391,20 @@ fn no_doorbell_register_left_is_told() {
 fn sizes_beyond_the_device_are_refused() {
     let world = world();
     let mut hca: Mlx5 = open(0);
-    for (asked, what) in [
+    for (request, what) in [
         (QueuesConfig { ud_recv_depth: 40_000, ..config(0) }, "depth of the receive queue"),
         (QueuesConfig { srq_depth: 40_000, ..config(0) }, "depth of the shared receive queue"),
         (QueuesConfig { srq_message: 100_000, ..config(0) }, "segments of a shared receive queue's entry"),
     ] {
-        let text = hca.create_queues(&asked, &world.pool).unwrap_err().to_string();
+        let text = hca.create_queues(&request, &world.pool).unwrap_err().to_string();
         assert!(text.contains(what), "{text}");
     }
-    assert_eq!(fakekernel::with(0, |d| d.census()), [1, 0, 0, 0, 0, 0], "nothing stays behind");
+    assert_eq!(fakekernel::with(0, |d| d.census()), [1, 0, 0, 0, 0, 0], "nothing is left");
     drop(hca);
     world.end();
 }
 
-/// The port's MTU is 4096, and a receive buffer takes 2048 bytes of a datagram.
+/// The port's MTU is 4096, and a receive buffer has room for 2048 bytes of a datagram.
 fn datagrams_that_do_not_fit<P: DataPath>()
 where
     Adapter<P>: Backend,
@@ -412,10 +412,10 @@ where
     let world = world();
     let mut a = world.host::<P>(0);
     fakekernel::with(0, |d| d.activate(ib_wire::Mtu::B4096));
-    let asked = UdConfig { queues: QueuesId(0), port: PortNumber(1), send_depth: 64 };
-    let text = a.hca.create_ud(&asked).map(drop).unwrap_err().to_string();
+    let request = UdConfig { queues: QueuesId(0), port: PortNumber(1), send_depth: 64 };
+    let text = a.hca.create_ud(&request).map(drop).unwrap_err().to_string();
     assert!(text.contains("an MTU of 4096 bytes") && text.contains("data-room = 4096"), "{text}");
-    // One that was made when the port had another MTU, or none.
+    // A queue pair created when the port had another MTU, or none.
     a.hca.modify_qp(a.ud, &QpTransition::ToReset).unwrap();
     a.hca.modify_qp(a.ud, &QpTransition::UdToInit { pkey_index: 0, qkey: crate::rig::QKEY }).unwrap();
     let text = a.hca.modify_qp(a.ud, &QpTransition::UdToReceive).unwrap_err().to_string();
@@ -436,17 +436,17 @@ fn datagram_queue_pairs_have_no_more_receives_of_their_own_than_there_are_buffer
     fakekernel::with(0, |d| d.shares_no_datagrams = true);
     let mut hca: Adapter<Calls> = open(0);
     hca.register_pool(&world.pool).unwrap();
-    let asked = QueuesConfig { ud_recv_depth: 64, ud_recv_most: 150, ..config(0) };
-    let mut queues = hca.create_queues(&asked, &world.pool).unwrap();
+    let request = QueuesConfig { ud_recv_depth: 64, ud_recv_most: 150, ..config(0) };
+    let mut queues = hca.create_queues(&request, &world.pool).unwrap();
     let ud = UdConfig { queues: QueuesId(0), port: PortNumber(1), send_depth: 64 };
     let place = |n| pmd::hca::UdSlot(n);
     for n in 0..2 {
         queues.insert_ud(place(n), hca.create_ud(&ud).unwrap()).unwrap();
     }
     let text = hca.create_ud(&ud).map(drop).unwrap_err().to_string();
-    let said = "64 for one more beside 2 of a worker are more than the 150 that there are packet buffers for";
+    let said = "another queue pair needs 64 in addition to 2 of a worker, which exceeds the 150 for which there are packet buffers";
     assert!(text.contains(said) && text.contains("restart"), "{text}");
-    // Who goes makes room.
+    // A removed one makes room.
     hca.destroy_ud(queues.remove_ud(place(0)).unwrap()).unwrap();
     queues.insert_ud(place(0), hca.create_ud(&ud).unwrap()).unwrap();
     hca.destroy_queues(queues).unwrap();
@@ -461,7 +461,7 @@ fn what_was_rung_at_devices_that_are_no_more_is_nobodys() {
     connect(&mut a, &mut b, SLOT, false);
     assert!(a.send_rc(&world.pool, SLOT, b"late"));
     a.ring();
-    // Whoever gives the devices turns comes when they have ended, and others are there.
+    // The thread that advances the devices runs after these were destroyed and others exist.
     a.end();
     b.end();
     fresh_devices();

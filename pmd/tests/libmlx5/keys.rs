@@ -1,4 +1,4 @@
-//! Keys for fast registration that libmlx5 makes.
+//! Fast-registration keys created by libmlx5.
 
 use std::collections::BTreeSet;
 
@@ -15,20 +15,20 @@ fn keys() -> usize {
 fn keys_are_made_within_the_devices_limits_and_go_with_the_device() {
     let world = world();
     let mut hca: Mlx5 = open(0);
-    let told = hca.device().fast_registration;
+    let limits = hca.device().fast_registration;
     let lists = FastRegistration {
         by: RegisteredBy::Umr,
         max_pieces: 4096,
         remote_invalidate: true,
         read_invalidate: false,
     };
-    assert_eq!(told, Some(lists));
-    assert_eq!(keys(), 0, "the one that was tried out is gone");
+    assert_eq!(limits, Some(lists));
+    assert_eq!(keys(), 0, "the key of the probe is destroyed");
     for pieces in [0, 4097, u32::MAX] {
         let text = hca.create_key(pieces).unwrap_err().to_string();
         assert!(text.contains("pieces of a memory key") && text.contains("1 to 4096"), "{text}");
     }
-    // What an entry's list is padded to fits, too.
+    // The padding of a list fits too.
     let mut made: Vec<_> = [1, 3, 4, 53, 4095, 4096].map(|pieces| hca.create_key(pieces).unwrap()).into();
     assert_eq!(made.iter().map(|key| key.pieces()).collect::<Vec<_>>(), [1, 3, 4, 53, 4095, 4096]);
     assert_eq!(made.iter().map(|key| key.key().index()).collect::<BTreeSet<_>>().len(), made.len());
@@ -36,7 +36,7 @@ fn keys_are_made_within_the_devices_limits_and_go_with_the_device() {
     hca.destroy_key(made.remove(0)).unwrap();
     assert_eq!(keys(), made.len());
     drop(hca);
-    assert_eq!(keys(), 0, "those that nobody gave back");
+    assert_eq!(keys(), 0, "keys that were not returned");
     world.end();
 }
 
@@ -54,7 +54,7 @@ fn a_key_of_another_device_is_none_here() {
 }
 
 #[test]
-fn a_key_that_the_device_does_not_let_go_of_is_told() {
+fn an_unreleased_key_is_reported() {
     let world = world();
     let mut hca: Mlx5 = open(0);
     let key = hca.create_key(2).unwrap();
@@ -62,7 +62,7 @@ fn a_key_that_the_device_does_not_let_go_of_is_told() {
     let text = hca.destroy_key(key).unwrap_err().to_string();
     assert!(text.contains("destroying a memory key"), "{text}");
     fakekernel::with(0, |device| device.keeps_keys = false);
-    // Others are made. It stays until the kernel closes the device, which nobody plays here.
+    // Others can be created. It stays until the kernel closes the device, which the fake kernel does not do.
     hca.create_key(2).unwrap();
     drop(hca);
     assert_eq!(keys(), 1);

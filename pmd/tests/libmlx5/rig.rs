@@ -1,4 +1,4 @@
-//! Two devices joined by a link, and hosts on them.
+//! Two connected devices with hosts.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,15 +19,15 @@ use crate::fakekernel::{self, Doorbell, Settings};
 
 pub(crate) const PORT: PortNumber = PortNumber(1);
 pub(crate) const QKEY: QKey = QKey(0x1b1b);
-/// Bytes that one buffer takes.
+/// Room of a buffer in bytes.
 pub(crate) const ROOM: u16 = 2048;
-/// Bytes that an entry of the shared receive queue takes.
+/// Maximum message length of a shared receive queue entry in bytes.
 pub(crate) const MESSAGE: usize = 20_000;
 
 /// The driver on the library's rings.
 pub(crate) type Mlx5 = Adapter<Rings>;
 
-/// One test at a time.
+/// A pair of devices. Only one test runs at a time.
 pub(crate) struct World {
     _one: MutexGuard<'static, ()>,
     pub(crate) pool: Pool,
@@ -39,22 +39,22 @@ fn settings(index: u16, cqe_version: u8) -> Settings {
     Settings { guid, lid: index + 1, cqe_version, pages: 16, write_combining: true, users: true }
 }
 
-/// Two new devices, joined.
+/// Creates two connected devices.
 pub(crate) fn world() -> World {
     boot(&[settings(0, 1), settings(1, 1)])
 }
 
-/// As [`world`], with devices of this CQE version and as many doorbell pages.
+/// Like [`world`], with this CQE version and number of doorbell pages.
 pub(crate) fn other_world(cqe_version: u8, pages: usize) -> World {
     boot(&[settings(0, cqe_version), settings(1, cqe_version)].map(|s| Settings { pages, ..s }))
 }
 
-/// As [`world`], on machines without write-combining.
+/// Like [`world`], without write-combining.
 pub(crate) fn plain_world() -> World {
     boot(&[settings(0, 1), settings(1, 1)].map(|s| Settings { write_combining: false, ..s }))
 }
 
-/// As [`world`], with devices whose programs give no commands of their own.
+/// Like [`world`], without user-level commands.
 pub(crate) fn closed_world() -> World {
     boot(&[settings(0, 1), settings(1, 1)].map(|s| Settings { users: false, ..s }))
 }
@@ -63,13 +63,13 @@ fn boot(settings: &[Settings; 2]) -> World {
     let one = alone();
     devices(settings);
     let config = PoolConfig { count: 8192, data_room: ROOM, cache: 0, socket: -1 };
-    // A pool of which buffers are kept for good keeps its name.
+    // A pool with leaked buffers keeps its name.
     static POOLS: AtomicU32 = AtomicU32::new(0);
     let name = format!("packets{}", POOLS.fetch_add(1, Ordering::Relaxed));
     World { _one: one, pool: Pool::create(&name, &config).unwrap(), now: Instant::now() }
 }
 
-/// One test at a time.
+/// Ensures that one test runs at a time.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     let one = ONE.lock().unwrap_or_else(|e| e.into_inner());
@@ -77,12 +77,12 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
     one
 }
 
-/// New devices, joined, without anyone on them.
+/// Creates two connected devices without hosts.
 pub(crate) fn fresh_devices() {
     devices(&[settings(0, 1), settings(1, 1)]);
 }
 
-/// Joins the two devices.
+/// Connects the two devices.
 pub(crate) fn join() {
     let (one, other) = CableEnd::pair().unwrap();
     fakekernel::with(0, |d| d.plug(one));
@@ -97,7 +97,7 @@ fn devices(settings: &[Settings; 2]) {
 }
 
 impl World {
-    /// Opens a device; queues for worker 0.
+    /// Opens a device, with queues for worker 0.
     pub(crate) fn host<P: DataPath>(&self, device: usize) -> Host<Adapter<P>>
     where
         Adapter<P>: Backend,
@@ -108,12 +108,12 @@ impl World {
         Host::new(hca, queues, Lid(device as u16 + 1))
     }
 
-    /// Lets devices and hosts work until nothing happens any more. Returns the doorbells.
+    /// Runs devices and hosts until they are idle. Returns the doorbells.
     pub(crate) fn settle(&mut self, hosts: &mut [&mut dyn Poll]) -> Vec<Doorbell> {
         let mut all = Vec::new();
         hosts.iter_mut().for_each(|host| host.ring());
         for idle in 0.. {
-            assert!(idle < 2_000, "it never comes to rest");
+            assert!(idle < 2_000, "the system never becomes idle");
             let (rung, mut worked) = fakekernel::turn(|| self.now);
             all.extend(rung);
             for host in hosts.iter_mut() {
@@ -126,7 +126,7 @@ impl World {
         unreachable!()
     }
 
-    /// As [`World::settle`], while time passes, so that timers expire.
+    /// Like [`World::settle`], while time passes, so that timers expire.
     pub(crate) fn pass(&mut self, time: Duration, hosts: &mut [&mut dyn Poll]) {
         for _ in 0..100 {
             self.now += time / 100;
@@ -134,14 +134,14 @@ impl World {
         }
     }
 
-    /// Ends two hosts, then everything.
+    /// Destroys two hosts, then everything.
     pub(crate) fn end_with<A: Backend, B: Backend>(self, a: Host<A>, b: Host<B>) {
         a.end();
         b.end();
         self.end();
     }
 
-    /// At the end: every buffer is home, and the kernel has no object left.
+    /// Checks at the end that all buffers have returned and the kernel has no objects left.
     pub(crate) fn end(self) {
         assert_eq!(self.pool.in_use(), 0, "buffers");
         for device in 0..2 {
@@ -176,22 +176,22 @@ pub(crate) fn config(worker: u16) -> QueuesConfig {
 /// The first datagram queue pair.
 pub(crate) const UD: UdSlot = UdSlot(0);
 
-/// Gives queues their first datagram queue pair.
+/// Creates the first datagram queue pair of a worker's queues.
 pub(crate) fn with_ud<B: Backend>(hca: &mut B, queues: &mut B::Queues) -> Qpn {
     let ud = hca.create_ud(&UdConfig { queues: queues.id(), port: PORT, send_depth: 64 }).unwrap();
     queues.insert_ud(UD, ud).unwrap();
     queues.ud_qpn(UD).unwrap()
 }
 
-/// What gets a turn in [`World::settle`].
+/// A participant in [`World::settle`].
 pub(crate) trait Poll {
-    /// True if anything came.
+    /// Returns true if anything arrived.
     fn poll(&mut self) -> bool;
-    /// Rings for what was posted.
+    /// Rings the doorbells of posted sends.
     fn ring(&mut self);
 }
 
-/// A message that came.
+/// A received message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Message {
     pub(crate) bytes: Vec<u8>,
@@ -201,7 +201,7 @@ pub(crate) struct Message {
 
 /// A program on a device.
 pub(crate) struct Host<B: Backend> {
-    // In this order: the queues go first.
+    // In this order: the queues are dropped first.
     pub(crate) queues: Option<B::Queues>,
     pub(crate) hca: B,
     pub(crate) lid: Lid,
@@ -265,7 +265,7 @@ impl<B: Backend> Host<B> {
         self.queues.as_mut().unwrap()
     }
 
-    /// From RESET to RTS.
+    /// Moves it from RESET to RTS.
     pub(crate) fn open_ud(&mut self) {
         for to in [
             QpTransition::UdToInit { pkey_index: 0, qkey: QKEY },
@@ -277,18 +277,18 @@ impl<B: Backend> Host<B> {
         self.queues().open_ud(UD);
     }
 
-    /// Sends a datagram to a queue pair behind a port.
+    /// Sends a datagram to a queue pair of a port.
     pub(crate) fn send_ud(&mut self, pool: &Pool, av: AddressVector, qpn: Qpn, bytes: &[u8]) {
         let to = self.hca.destination(PORT, &UdDestination { av, qpn, qkey: Some(QKEY) }).unwrap();
         self.queues().send_ud(UD, &to, message(pool, bytes)).unwrap();
     }
 
-    /// Sends on a connection; false if there is no room.
+    /// Sends on a connection. Returns false if there is no room.
     pub(crate) fn send_rc(&mut self, pool: &Pool, slot: RcSlot, bytes: &[u8]) -> bool {
         self.queues().send_rc(slot, message(pool, bytes)).is_ok()
     }
 
-    /// A new connected queue pair, in the table.
+    /// Creates a connected queue pair in the table.
     pub(crate) fn create_rc(&mut self, slot: RcSlot, passive: bool) -> Qpn {
         let config = RcConfig {
             queues: QueuesId(0),
@@ -304,7 +304,7 @@ impl<B: Backend> Host<B> {
         qpn
     }
 
-    /// Takes a connected queue pair out of the table and destroys it.
+    /// Removes a connected queue pair from the table and destroys it.
     pub(crate) fn destroy_rc(&mut self, slot: RcSlot) {
         let rc = self.queues().remove_rc(slot).unwrap();
         self.hca.destroy_rc(rc).unwrap();
@@ -332,12 +332,12 @@ impl<B: Backend> Host<B> {
         }
     }
 
-    /// Asynchronous events, all that are there.
+    /// Returns all pending asynchronous events.
     pub(crate) fn async_events(&mut self) -> Vec<AsyncEvent> {
         std::iter::from_fn(|| self.hca.next_event()).collect()
     }
 
-    /// Ends it, as a gateway does.
+    /// Destroys it as a gateway does.
     pub(crate) fn end(mut self) {
         let queues = self.queues.take().unwrap();
         self.hca.destroy_queues(queues).unwrap();
@@ -357,12 +357,12 @@ pub(crate) fn connect<A: Backend, B: Backend>(
     (one, other)
 }
 
-/// The way to a LID of the same subnet.
+/// Returns the path to a LID in the same subnet.
 pub(crate) const fn to_lid(lid: Lid) -> AddressVector {
     AddressVector { dlid: lid, sl: ServiceLevel::new(0), src_path_bits: 0, rate: Rate::new(0), grh: None }
 }
 
-/// A buffer, or a chain of them, with these bytes.
+/// Returns a buffer or chain with these bytes.
 pub(crate) fn message(pool: &Pool, bytes: &[u8]) -> Mbuf {
     let mut pieces = bytes.chunks(usize::from(ROOM)).rev().map(|piece| pool.copy_from_slice(piece).unwrap());
     let mut chain = pieces.next().unwrap_or_else(|| pool.copy_from_slice(&[]).unwrap());
@@ -373,7 +373,7 @@ pub(crate) fn message(pool: &Pool, bytes: &[u8]) -> Mbuf {
     chain
 }
 
-/// Bytes that tell messages apart.
+/// Returns bytes that identify a message.
 pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + seed * 31 + i / 251) as u8).collect()
 }

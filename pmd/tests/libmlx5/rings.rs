@@ -1,4 +1,4 @@
-//! What the library allocates is as large as our geometry says, and what the driver writes there is what the library writes.
+//! Compares ring sizes of the library with our geometry, and entries of the driver with the library's.
 
 use pmd::hca::{Backend, Control, QpTransition, Queues, RcConfig, RcSlot, UdConfig};
 use pmd::mlx5::rings::{CqGeometry, QpRequest, SharedSizes, SrqGeometry};
@@ -10,7 +10,7 @@ use crate::rig::{
 };
 
 const SLOT: RcSlot = RcSlot(0);
-/// Set where a completion may carry the payload: the driver does not look for it there.
+/// Set if a completion may contain the payload, which the driver does not support.
 const SCATTER_TO_CQE: u32 = 1 << 1;
 
 #[test]
@@ -20,7 +20,7 @@ fn the_library_makes_rings_of_our_geometry() {
     for (send, recv, srq, max_rc) in
         [(64, 64, 63, 16), (1, 1, 1, 1), (100, 300, 500, 3), (4096, 4096, 8191, 2000)]
     {
-        let asked = pmd::hca::QueuesConfig {
+        let request = pmd::hca::QueuesConfig {
             ud_recv_depth: recv,
             ud_recv_most: u32::MAX,
             srq_depth: srq,
@@ -28,12 +28,12 @@ fn the_library_makes_rings_of_our_geometry() {
             max_sends: 10 * send,
             ..config(0)
         };
-        let mut queues = hca.create_queues(&asked, &world.pool).unwrap();
-        let ud = UdConfig { queues: asked.id, port: PORT, send_depth: send };
+        let mut queues = hca.create_queues(&request, &world.pool).unwrap();
+        let ud = UdConfig { queues: request.id, port: PORT, send_depth: send };
         let datagrams = QpRequest::datagrams(&ud).geometry().unwrap();
         let made = hca.create_ud(&ud).unwrap();
         queues.insert_ud(UD, made).unwrap();
-        let shared = SharedSizes::new(&asked, ROOM.into(), 32_767, (1 << 22) - 1, 1 << 18).unwrap();
+        let shared = SharedSizes::new(&request, ROOM.into(), 32_767, (1 << 22) - 1, 1 << 18).unwrap();
         let (depth, segments) = shared.srq.unwrap();
         assert_eq!((depth, segments), (srq, MESSAGE.div_ceil(ROOM.into()) as u32));
         let ring = SrqGeometry::new(depth, segments, 32_767).unwrap();
@@ -51,16 +51,16 @@ fn the_library_makes_rings_of_our_geometry() {
             assert_eq!(cqs, ours);
         });
         for passive in [false, true] {
-            let asked = RcConfig {
+            let request = RcConfig {
                 queues: pmd::hca::QueuesId(0),
                 port: PORT,
                 beside: UD,
                 send_depth: if passive { 1 } else { 100 },
                 passive,
             };
-            let rc = hca.create_rc(&asked).unwrap();
+            let rc = hca.create_rc(&request).unwrap();
             let qpn = Mlx5::rc_qpn(&rc);
-            let geometry = QpRequest::connection(&asked).geometry().unwrap();
+            let geometry = QpRequest::connection(&request).geometry().unwrap();
             let made = fakekernel::with(0, |d| *d.qps().find(|qp| qp.qpn == qpn).unwrap());
             assert_eq!((made.sq_wqebbs, made.rq), (geometry.sq_wqebbs, (0, 0)));
             assert_eq!(made.flags & SCATTER_TO_CQE, 0);
@@ -72,7 +72,7 @@ fn the_library_makes_rings_of_our_geometry() {
     world.end();
 }
 
-/// What one datagram and one message leave behind: the doorbells, records, and the entries up to their addresses.
+/// Traces of one datagram and one message: the doorbells, the records, and the entries up to their addresses.
 #[derive(PartialEq, Eq, Debug)]
 struct Traces {
     doorbells: Vec<(usize, [u8; 8])>,
@@ -83,7 +83,7 @@ struct Traces {
 }
 
 impl Traces {
-    /// Which numbers queue pairs have depends on how many there were before.
+    /// Removes the queue pair numbers, which depend on the number of earlier queue pairs.
     fn without_numbers(mut self) -> Self {
         for entry in [&mut self.datagram, &mut self.message] {
             entry[4..7].fill(0);
@@ -123,7 +123,7 @@ where
     a.queues().ring();
     rung.extend(fakekernel::turn(|| world.now).0);
     let traces = Traces {
-        // Which half comes first depends on who used the register before.
+        // The first half used depends on earlier use of the register.
         doorbells: rung.iter().map(|d| (d.offset & 0x0ff, d.bytes)).collect(),
         // Control segment without its flags, address, byte count and key.
         datagram: [bytes(ud.sq_buf(), 11), bytes(ud.sq_buf() + 12, 4 + 48 + 8)].concat(),
@@ -146,7 +146,7 @@ where
 fn the_driver_writes_what_the_library_writes() {
     let (ours, theirs) = (traces::<Rings>(), traces::<Calls>());
     assert_eq!(ours, theirs);
-    // And that is what the formats say: two WQEBBs and one; receives are posted to the shared queues alone.
+    // The formats require the same: two WQEBBs and one. Receives are posted only to the shared queues.
     assert_eq!(ours.records, [[0, 2], [0, 1]]);
     assert_eq!(ours.shared_record, 63);
     assert_eq!(ours.datagram[..4], [0, 0, 0, 0x0a]);
@@ -157,7 +157,7 @@ fn each_worker_rings_a_register_of_its_own() {
     let mut world = world();
     let (mut a, mut b) = (world.host::<Rings>(0), world.host::<Rings>(1));
     let pool = world.pool.clone();
-    // Two more workers on the first device, each with its datagram queue pair.
+    // Two more workers on the first device, each with a datagram queue pair.
     let mut more: Vec<_> =
         [1, 2].map(|worker| a.hca.create_queues(&config(worker), &world.pool).unwrap()).into_iter().collect();
     let slots = [0, 1, 2].map(RcSlot);
@@ -173,9 +173,9 @@ fn each_worker_rings_a_register_of_its_own() {
     let mut registers: Vec<_> = rung.iter().filter(|d| sends(d.qpn())).map(Doorbell::register).collect();
     assert!(registers.len() >= 4);
     registers.dedup();
-    assert_eq!(registers.len(), 1, "a worker's queue pairs ring one register");
+    assert_eq!(registers.len(), 1, "a worker's queue pairs use one register");
 
-    // Those of the others are different ones.
+    // Those of the others are different.
     for queues in &mut more {
         let ud = with_ud(&mut a.hca, queues);
         to_send(&mut a.hca, ud);

@@ -1,4 +1,5 @@
-//! Packets between queue pairs that the real library made: both ends by our driver, both by the library's own calls, and one by each.
+//! Packets between queue pairs created by the real library: both ends with our driver, both with library
+//! calls, and one of each.
 
 use ib_wire::{Gid, Guid, Lid, Qpn};
 use pmd::hca::{AddressVector, Backend, Control, GlobalRoute, RcSlot, Source, UdDestination};
@@ -16,7 +17,7 @@ where
 {
     let (mut a, mut b) = (world.host::<P>(0), world.host::<Q>(1));
     let pool = world.pool.clone();
-    // More than any ring has entries, so that positions go round.
+    // More than any ring has entries, so that indices wrap around.
     for i in 0..400 {
         let bytes = pattern(i, 1 + i % 1900);
         a.send_ud(&pool, to_lid(b.lid), b.ud, &bytes);
@@ -86,7 +87,7 @@ where
     world.end_with(a, b);
 }
 
-/// Datagrams and four connections at once, in an order that is drawn.
+/// Datagrams and four connections at once, in random order.
 fn mixture<P: DataPath, Q: DataPath>(mut world: World)
 where
     Adapter<P>: Backend,
@@ -101,7 +102,7 @@ where
         dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (dice >> 33) % n
     };
-    // By way: four connections, then datagrams.
+    // By path: four connections, then datagrams.
     let mut sent = [0_usize; 5];
     let size = |way: usize, i: usize| if way == 4 { 1 + i % 1000 } else { (i * 37) % 6000 };
     for _ in 0..3000 {
@@ -137,9 +138,10 @@ where
     world.end_with(a, b);
 }
 
-/// The kernel refuses an address without a GRH at a virtual function's port; the driver writes addresses itself, and does the same.
+/// The kernel rejects an address without a GRH at a virtual function's port. The driver writes addresses
+/// itself and does the same.
 #[test]
-fn addresses_without_a_grh_are_refused_where_one_is_required() {
+fn addresses_without_a_required_grh_are_rejected() {
     let mut world = world();
     fakekernel::with(0, |d| d.engine.require_grh(PORT)).unwrap();
     let (mut a, mut b) = (world.host::<Rings>(0), world.host::<Rings>(1));

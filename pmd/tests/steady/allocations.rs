@@ -1,4 +1,4 @@
-//! An allocator that counts.
+//! A counting allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -7,14 +7,14 @@ thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator; each thread's allocations are counted.
+/// The system allocator with a per-thread count of allocations.
 pub(crate) struct Counting;
 
 fn count() {
     COUNT.with(|count| count.set(count.get() + 1));
 }
 
-/// Allocations of this thread so far.
+/// Returns the number of allocations of this thread so far.
 pub(crate) fn allocations() -> u64 {
     COUNT.with(Cell::get)
 }

@@ -1,4 +1,4 @@
-//! Two software devices on a connection, and keys of one of them that are registered, used and invalidated.
+//! Two software devices on a connection, with keys that are registered, used and invalidated.
 
 use std::time::Instant;
 
@@ -19,11 +19,11 @@ use crate::allocations::allocations;
 const PORT: PortNumber = PortNumber(1);
 const SLOT: RcSlot = RcSlot(0);
 const ID: QueuesId = QueuesId(0);
-/// Bytes of a piece of memory.
+/// Length of a piece of memory in bytes.
 const PIECE: usize = 64;
-/// Bytes of a buffer, and so of a message.
+/// Length of a buffer, and therefore of a message, in bytes.
 const ROOM: u16 = 4096;
-/// Turns in which anything is done that is done at all.
+/// Number of iterations in which any pending work finishes.
 const PATIENCE: u32 = 100_000;
 
 struct End {
@@ -90,7 +90,7 @@ impl End {
     }
 }
 
-/// A chain of so many full pieces.
+/// Returns a chain of full pieces.
 fn chain(pool: &Pool, pieces: usize) -> Mbuf {
     let mut chain: Option<Mbuf> = None;
     for _ in 0..pieces {
@@ -104,14 +104,14 @@ fn chain(pool: &Pool, pieces: usize) -> Mbuf {
     chain.unwrap()
 }
 
-/// A buffer that holds this.
+/// Returns a buffer with these bytes.
 fn buffer(pool: &Pool, bytes: &[u8]) -> Mbuf {
     let mut buf = pool.alloc().unwrap();
     buf.append(bytes.len()).unwrap().copy_from_slice(bytes);
     buf
 }
 
-/// What came of turns.
+/// Result of iterations.
 #[derive(Default)]
 struct Ended {
     work: Option<(WcStatus, Outcome)>,
@@ -123,19 +123,19 @@ pub(crate) struct Link {
     ends: [End; 2],
     pool: Pool,
     keys: KeyPool,
-    /// The device's clock stands still: nobody asks for the time.
+    /// The device's clock is constant, because the test never reads the time.
     now: Instant,
-    /// Allocations by the devices.
+    /// Number of allocations by the devices.
     by_devices: u64,
 }
 
-/// A list for so many pieces: in the work request, or, where that has no room, in a buffer.
+/// Returns a list for `pieces` pieces: in the work request or, if that has no room, in a buffer.
 pub(crate) fn list(pool: &Pool, pieces: usize) -> PageList {
     if pieces > 52 { PageList::in_buffer(pool.alloc().unwrap()) } else { PageList::new(pieces) }
 }
 
 impl Link {
-    /// With keys for so many pieces each.
+    /// Creates a link with keys for these numbers of pieces.
     pub(crate) fn new(pieces: &[usize]) -> Self {
         pmd::eal::for_tests();
         let config = PoolConfig { count: 2048, data_room: ROOM, cache: 0, socket: -1 };
@@ -157,17 +157,17 @@ impl Link {
         &self.pool
     }
 
-    /// Allocations of this thread so far that were not the devices'.
+    /// Number of this thread's allocations that were not the devices'.
     pub(crate) fn allocations(&self) -> u64 {
         allocations() - self.by_devices
     }
 
-    /// The devices' allocations so far.
+    /// Number of the devices' allocations.
     pub(crate) const fn allocations_by_devices(&self) -> u64 {
         self.by_devices
     }
 
-    /// Turns of both devices until an end's work is done, or until a message is there.
+    /// Runs both devices until an end's work has finished or a message has arrived.
     fn until(&mut self, at: usize, message: bool) -> Ended {
         let mut ended = Ended::default();
         for _ in 0..PATIENCE {
@@ -205,8 +205,8 @@ impl Link {
         buf
     }
 
-    /// Takes a key, gives it the memory of a fresh chain of so many pieces, has the peer write and read there, invalidates it, by itself
-    /// or by a SEND of the peer's, sends a chain under it, and puts it back.
+    /// Runs one cycle with a key: takes it, registers a fresh chain, lets the peer write and read, and
+    /// invalidates it locally or by a peer's SEND. Then sends a chain under it and returns it.
     pub(crate) fn cycle(&mut self, list: PageList, pieces: usize, number: u64) -> PageList {
         let key = self.keys.take(pieces as u32).unwrap();
         let old = key.key();
@@ -222,7 +222,7 @@ impl Link {
         let Outcome::Registered(key, list) = self.work(1) else { panic!("not registered") };
         assert!(key.key() == rkey && rkey != old && rkey.index() == old.index());
 
-        // Over the border between the last two pieces, where there is one.
+        // Across the boundary of the last two pieces, if there is one.
         let (offset, bytes) = ((PIECE * pieces - PIECE).max(20) - 4, number.to_le_bytes());
         let remote = RemoteMemory { address: key.start() + offset as u64, rkey };
         self.ends[0].queues.write(SLOT, 2, remote, buffer(&self.pool, &bytes), None).unwrap();
@@ -251,7 +251,7 @@ impl Link {
         list
     }
 
-    /// Sends a chain of so many pieces as one message under a key.
+    /// Sends a chain as one message under a key.
     fn send(&mut self, key: FreeKey, list: PageList, pieces: usize) -> (FreeKey, PageList) {
         let work = ChainSend { key, list, buf: chain(&self.pool, pieces) };
         self.ends[1].queues.send_chain(SLOT, 6, work).unwrap();

@@ -1,5 +1,5 @@
-//! Keys that are registered, used and invalidated again and again: no system call, and no allocation. Driver and device have one thread,
-//! so that the device's part is seen, too.
+//! Keys that are registered, used and invalidated repeatedly, without system calls and allocations. Driver
+//! and device share one thread, so the device's part is covered too.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod allocations;
@@ -16,16 +16,16 @@ use link::{Link, list};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// One, a class of keys, as many as a work request has room for, and more.
+/// One piece, a class of keys, the maximum of a work request, and more.
 const PIECES: [usize; 4] = [1, 16, 52, 100];
 const CYCLES: u64 = 1500;
-/// Until all that grows has grown: more than the tags of a key.
+/// Number of cycles until nothing grows any more: more than the number of tags of a key.
 const WARM_UP: u64 = 300;
 
-/// What a process of its own is to do, between its preparations and its end.
+/// Work of a separate process between its preparation and its end.
 const TRAPPED: &str = "STEADY_TEST_TRAPPED";
 
-/// A link, and lists that are kept, so that nothing is made in a cycle.
+/// A link, with lists that are kept, so that a cycle creates nothing.
 struct Run {
     link: Link,
     lists: [Option<pmd::mem::key::PageList>; PIECES.len()],
@@ -60,7 +60,7 @@ fn cycles_allocate_nothing() {
     assert_eq!(run.link.allocations_by_devices() - devices, 0, "by the devices");
 }
 
-/// From here on this thread may end its process, and nothing else: any other system call kills that.
+/// From here on this thread may only exit the process. Any other system call kills it.
 fn trap() {
     let rules = [(libc::SYS_exit_group, Vec::new())].into_iter().collect();
     let arch = std::env::consts::ARCH.try_into().unwrap();
@@ -69,13 +69,13 @@ fn trap() {
     seccompiler::apply_filter(&program).unwrap();
 }
 
-/// Ends the process without a word.
+/// Exits the process without output.
 fn end() -> ! {
     // SAFETY: no preconditions.
     unsafe { libc::_exit(0) }
 }
 
-/// How a process ends that does `what` in this test.
+/// Runs `what` of this test in a child process and returns its exit status.
 fn child(test: &str, what: &str) -> ExitStatus {
     let program = std::env::current_exe().unwrap();
     let output = Command::new(program).args(["--exact", test]).env(TRAPPED, what).output().unwrap();
@@ -87,7 +87,7 @@ fn child(test: &str, what: &str) -> ExitStatus {
 fn cycles_make_no_system_call() {
     if std::env::var_os(TRAPPED).is_none() {
         let status = child("cycles_make_no_system_call", "cycles");
-        return assert!(status.success(), "{status}; strace tells which call it was");
+        return assert!(status.success(), "{status}; use strace to find the call");
     }
     let mut run = Run::new();
     trap();

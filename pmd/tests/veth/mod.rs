@@ -1,4 +1,5 @@
-//! What tests of ports on veth pairs share: a network namespace that goes with the process, EAL, and frames of a private EtherType.
+//! Shared parts of tests with ports on veth pairs: a private network namespace, EAL, and frames of a private
+//! EtherType.
 #![allow(clippy::unwrap_used, dead_code, reason = "a test; not each of them uses all of it")]
 
 use std::process::Command;
@@ -11,7 +12,7 @@ use pmd::mem::{Pool, PoolConfig};
 /// The EtherType of the frames.
 pub(crate) const PRIVATE: [u8; 2] = [0x88, 0xb5];
 
-/// One queue, frames of 1,500 bytes, everything that the port can do.
+/// One queue, frames of 1,500 bytes, all features of the port.
 pub(crate) const CONFIG: EthConfig = EthConfig {
     queues: 1,
     rx_descriptors: 64,
@@ -27,7 +28,8 @@ pub(crate) fn run(line: &str) {
     assert!(status.success(), "{line}");
 }
 
-/// Gives this thread, its children and sockets a network namespace. False if that may not be, which is said.
+/// Gives this thread, its children and its sockets a network namespace. Prints a message and returns false if
+/// that is not permitted.
 pub(crate) fn own_namespace() -> bool {
     // SAFETY: no memory is involved.
     let own = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
@@ -37,7 +39,7 @@ pub(crate) fn own_namespace() -> bool {
     own
 }
 
-/// Two interfaces, joined and up, on which the kernel sends nothing by itself.
+/// Creates two connected interfaces that are up, on which the kernel itself sends nothing.
 pub(crate) fn veth(left: &str, right: &str, mtu: u16) {
     run(&format!("ip link add {left} mtu {mtu} type veth peer name {right} mtu {mtu}"));
     for name in [left, right] {
@@ -45,7 +47,7 @@ pub(crate) fn veth(left: &str, right: &str, mtu: u16) {
     }
 }
 
-/// EAL with these ports.
+/// Starts EAL with these ports.
 pub(crate) fn eal(vdevs: &[&str]) -> Eal {
     let words = "test --no-huge --no-shconf --no-pci -m 256 --no-telemetry --log-level=error --lcores 0@0";
     let ports = vdevs.iter().flat_map(|vdev| ["--vdev", vdev]);
@@ -56,10 +58,10 @@ pub(crate) fn pool(name: &str, count: u32, data_room: u16) -> Pool {
     Pool::create(name, &PoolConfig { count, data_room, cache: 0, socket: -1 }).unwrap()
 }
 
-/// For whatever has to happen, on a machine that may be busy.
+/// Time limit of a required event, on a machine that may be busy.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Waits until something is so, at most [`DEADLINE`].
+/// Waits until a condition holds, for at most [`DEADLINE`].
 pub(crate) fn until(is: impl Fn() -> bool) {
     let end = Instant::now() + DEADLINE;
     while !is() {
@@ -68,7 +70,8 @@ pub(crate) fn until(is: impl Fn() -> bool) {
     }
 }
 
-/// The kernel sends a frame by this interface: a broadcast from 02:00:00:00:00:09, with this behind its addresses.
+/// Sends a frame through the kernel on this interface: a broadcast from 02:00:00:00:00:09 with this content
+/// after its addresses.
 pub(crate) fn kernel_sends(interface: &str, behind: &[u8]) {
     let mut bytes = vec![0xff; 6];
     bytes.extend([2, 0, 0, 0, 0, 9]);

@@ -1,4 +1,4 @@
-/* What the bindings are made from. */
+/* Input of bindgen. */
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/ib_user_verbs.h>
 #include <rdma/mlx5-abi.h>

@@ -1,5 +1,5 @@
-//! Raw bindings to the kernel's verbs interface (`rdma/*.h`): what libibverbs and libmlx5 say to the kernel. For tests that answer
-//! in the kernel's place.
+//! Raw bindings to the kernel's verbs interface (`rdma/*.h`), which libibverbs and libmlx5 use. For tests
+//! that simulate the kernel.
 
 mod bindings {
     #![allow(

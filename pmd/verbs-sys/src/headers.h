@@ -1,4 +1,4 @@
-/* What the bindings are made from. */
+/* Input of bindgen. */
 #include <infiniband/mlx5dv.h>
 #include <infiniband/umad.h>
 #include <infiniband/verbs.h>

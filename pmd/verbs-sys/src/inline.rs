@@ -1,5 +1,5 @@
-//! The data path of `infiniband/verbs.h`: inline functions there, calls through the context's function pointers here.
-//! Errors are errno values; a provider that lacks an operation gives `ENOSYS`.
+//! The data path of `infiniband/verbs.h`: inline functions in C, calls through the context's function
+//! pointers here. Errors are errno values; a missing operation returns `ENOSYS`.
 
 use std::ffi::c_int;
 use std::mem::offset_of;
@@ -12,7 +12,7 @@ use crate::{
 /// `ENOSYS` of Linux.
 const NOT_SUPPORTED: c_int = 38;
 
-/// Takes up to `wc.len()` completions. Returns how many, or a negative number.
+/// Polls up to `wc.len()` completions. Returns their number, or a negative value on an error.
 ///
 /// # Safety
 ///
@@ -29,7 +29,7 @@ pub unsafe fn poll_cq(cq: *mut ibv_cq, wc: &mut [ibv_wc]) -> c_int {
     }
 }
 
-/// Asks for an event on the queue's channel when the next completion comes.
+/// Arms an event on the queue's channel for the next completion.
 ///
 /// # Safety
 ///
@@ -44,7 +44,7 @@ pub unsafe fn req_notify_cq(cq: *mut ibv_cq) -> c_int {
     }
 }
 
-/// Posts a list of sends; on an error `bad` is the first that was not taken.
+/// Posts a list of sends. On an error `bad` is the first one that was not accepted.
 ///
 /// # Safety
 ///
@@ -60,7 +60,7 @@ pub unsafe fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: &mut *mut ib
     }
 }
 
-/// Posts a list of receives; on an error `bad` is the first that was not taken.
+/// Posts a list of receives. On an error `bad` is the first one that was not accepted.
 ///
 /// # Safety
 ///
@@ -76,11 +76,12 @@ pub unsafe fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: &mut *mut ib
     }
 }
 
-/// Posts a list of receives to a shared receive queue; on an error `bad` is the first that was not taken.
+/// Posts a list of receives to a shared receive queue. On an error `bad` is the first one that was not
+/// accepted.
 ///
 /// # Safety
 ///
-/// `srq` is a live shared receive queue that no other thread posts to; the list and what it points to are valid.
+/// `srq` is a live shared receive queue that no other thread posts to; the list and its targets are valid.
 #[inline]
 pub unsafe fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad: &mut *mut ibv_recv_wr) -> c_int {
     // SAFETY: a live shared receive queue has a live context; the rest is the caller's.
@@ -92,15 +93,14 @@ pub unsafe fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad: &mut *
     }
 }
 
-/// The table of operations that a context has beyond those of the first version, if it reaches as far as the member at
-/// `offset`.
+/// Returns a context's table of extended operations, if it includes the member at `offset`.
 ///
 /// # Safety
 ///
 /// `context` is open.
 unsafe fn extended<'a>(context: *mut ibv_context, offset: usize) -> Option<&'a verbs_context> {
-    // SAFETY: the context is open; one whose `abi_compat` is all ones is the last member of a `verbs_context`, which tells
-    // how many of its members, counted from the end, are there.
+    // SAFETY: the context is open. A context whose `abi_compat` is all ones is the last member of a
+    // `verbs_context`, whose `sz` gives the number of valid bytes, counted from the end.
     unsafe {
         if (*context).abi_compat.addr() != usize::MAX {
             return None;
@@ -113,13 +113,14 @@ unsafe fn extended<'a>(context: *mut ibv_context, offset: usize) -> Option<&'a v
     }
 }
 
-/// Makes a memory window. Null on an error, or if the provider has none.
+/// Allocates a memory window. Returns null on an error or without support by the provider.
 ///
 /// # Safety
 ///
 /// `pd` is live.
 pub unsafe fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
-    // SAFETY: a live domain has a live context; the provider's function wants its three first members filled in by the caller.
+    // SAFETY: a live domain has a live context. The provider's function requires that the caller fills in the
+    // first three members.
     unsafe {
         let context = (*pd).context;
         let Some(alloc) = (*context).ops.alloc_mw else { return std::ptr::null_mut() };
@@ -133,7 +134,7 @@ pub unsafe fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
     }
 }
 
-/// Ends a memory window.
+/// Deallocates a memory window.
 ///
 /// # Safety
 ///
@@ -148,8 +149,8 @@ pub unsafe fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     }
 }
 
-/// Asks for a port's attributes. What the library exports under this name knows only those of its first version, without
-/// the link layer.
+/// Queries a port's attributes. The function that the library exports under this name only knows the first
+/// version of the structure, without the link layer.
 ///
 /// # Safety
 ///
@@ -165,7 +166,8 @@ pub unsafe fn query_port(context: *mut ibv_context, port: u8, attr: &mut ibv_por
     }
 }
 
-/// A thread domain: objects made in it are used by one thread at a time. Null if the provider has none.
+/// Allocates a thread domain, whose objects are used by one thread at a time. Returns null without support by
+/// the provider.
 ///
 /// # Safety
 ///
@@ -181,7 +183,7 @@ pub unsafe fn alloc_td(context: *mut ibv_context) -> *mut ibv_td {
     }
 }
 
-/// Ends a thread domain.
+/// Deallocates a thread domain.
 ///
 /// # Safety
 ///
@@ -198,7 +200,8 @@ pub unsafe fn dealloc_td(td: *mut ibv_td) -> c_int {
     }
 }
 
-/// A protection domain whose objects are those of `pd` and of the thread domain `td`. Null on an error.
+/// Allocates a protection domain for objects of both `pd` and the thread domain `td`. Returns null on an
+/// error.
 ///
 /// # Safety
 ///

@@ -1,8 +1,8 @@
-//! Raw bindings to the system's rdma-core – libibverbs, mlx5dv and libibumad – made at build time from its own headers.
-//! [`pmd`](../pmd) is their safe face.
+//! Raw bindings to the system's rdma-core (libibverbs, mlx5dv and libibumad), generated at build time from
+//! its headers. [`pmd`](../pmd) is the safe interface.
 //!
-//! The libraries are linked dynamically; device drivers (providers) are plugins that libibverbs loads. What its header has as
-//! inline functions over tables of function pointers is in [`inline`].
+//! The libraries are linked dynamically. Device drivers (providers) are plugins that libibverbs loads.
+//! Functions that are inline in the C header are in [`inline`].
 
 mod bindings {
     #![allow(

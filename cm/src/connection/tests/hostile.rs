@@ -1,4 +1,4 @@
-//! Datagrams of an enemy.
+//! Hostile datagrams.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ use super::*;
 
 const MAX: usize = 8;
 
-/// A CM datagram whose ids and GUID are few, so that it often meets a connection.
+/// A CM datagram with few different IDs and GUIDs, so that it often matches a connection.
 fn datagram() -> impl Strategy<Value = Vec<u8>> {
     (0x0fu8..=0x1b, 0u8..6, 0u8..6, any::<u8>(), proptest::collection::vec(any::<u8>(), MAD_LEN)).prop_map(
         |(attribute, mine, yours, flags, mut bytes)| {
@@ -20,7 +20,7 @@ fn datagram() -> impl Strategy<Value = Vec<u8>> {
             if attribute != 0x10 {
                 bytes[28..32].copy_from_slice(&[0xff, 0, 0, yours]);
             } else if flags & 1 == 0 {
-                // A request that can be taken.
+                // A valid request.
                 bytes[32..40].copy_from_slice(&SERVICE.0.to_be_bytes());
                 bytes[40..48].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, flags >> 6]);
                 bytes[24 + 43] &= !6;
@@ -42,7 +42,7 @@ proptest! {
         p.b.config.max_connections = MAX;
         p.b.config.max_transmit = 64;
         let mut qp = 0x100;
-        // Some connections of our own to be aimed at.
+        // Some local connections as targets.
         for n in 0..4 {
             let request = ConnectRequest::ipoib(SERVICE, qpn(0x10 + n), path(2, 1), &[]);
             p.b.connect(p.now, request).unwrap();
@@ -52,7 +52,7 @@ proptest! {
             let mut mad = Mad { peer: MadAddress::gsi(Lid(1), ServiceLevel::new(0)), bytes: Box::new([0; MAD_LEN]) };
             mad.bytes.copy_from_slice(&bytes);
             if bytes[28] == 0xff {
-                // Aim at a connection that exists.
+                // Use the ID of an existing connection.
                 let mut ids: Vec<_> = p.b.entries.keys().copied().collect();
                 ids.sort_unstable();
                 if let Some(id) = ids.get(usize::from(bytes[31])) {
@@ -160,16 +160,18 @@ fn nobody_answers_in_anothers_name() {
 #[test]
 fn nobody_holds_anothers_queue_pairs_and_ids() {
     let mut p = Pair::new();
-    // From LID 9 comes what the host at LID 1 will say.
+    // LID 9 sends the request that the host at LID 1 will send.
     p.dial(0x11);
     let req = p.a.poll_transmit().unwrap();
     p.b.handle_mad(p.now, &arrived(&req, 9));
     assert!(matches!(events(&mut p.b)[..], [Event::Requested { .. }]));
     p.at_b(&req);
-    let [Event::Requested { id, .. }] = events(&mut p.b)[..] else { panic!("the true one is heard") };
+    let [Event::Requested { id, .. }] = events(&mut p.b)[..] else {
+        panic!("the genuine request is accepted")
+    };
     p.b.accept(p.now, id, &accept(0x12)).unwrap();
     p.at_b(&req);
-    assert!(events(&mut p.b).is_empty(), "said again it is nothing new");
+    assert!(events(&mut p.b).is_empty(), "a duplicate has no effect");
     p.run_out();
     assert_empty(&p.b);
 }

@@ -1,4 +1,4 @@
-//! Two tables with a test's hand between them.
+//! Two tables with the test between them.
 
 mod hostile;
 mod origin;
@@ -18,7 +18,7 @@ use crate::Path;
 
 const SERVICE: ServiceId = ServiceId(0x1000_0000_0000_0048);
 
-/// The path from node `from` to node `to`; nodes are their LIDs.
+/// Returns the path from node `from` to node `to`; nodes are their LIDs.
 fn path(from: u16, to: u16) -> Path {
     Path {
         sgid: Gid::new(Gid::DEFAULT_PREFIX, Guid(from.into())),
@@ -46,7 +46,7 @@ fn qpn(n: u32) -> Qpn {
     Qpn::new(n)
 }
 
-/// A table at LID 1 that dials and one at LID 2 that listens.
+/// A table at LID 1 that connects and one at LID 2 that listens.
 struct Pair {
     now: Instant,
     a: ConnectionTable,
@@ -71,7 +71,7 @@ impl Pair {
         self.a.handle_mad(self.now, &arrived(mad, 2));
     }
 
-    /// Carries everything both ways until nothing is left to carry.
+    /// Delivers all datagrams in both directions until there are none.
     fn pump(&mut self) {
         loop {
             let (from_a, from_b) = (self.a.poll_transmit(), self.b.poll_transmit());
@@ -83,7 +83,7 @@ impl Pair {
         }
     }
 
-    /// REQ at b; the datagram too.
+    /// The REQ has arrived at b. Also returns the datagram.
     fn requested(&mut self, qp: u32) -> (ConnId, ConnId, Mad) {
         let a = self.dial(qp);
         let req = self.a.poll_transmit().unwrap();
@@ -92,7 +92,7 @@ impl Pair {
         (a, id, req)
     }
 
-    /// REP sent by b, on its way; the datagrams of REQ and REP.
+    /// The REP was sent by b and is in flight. Also returns the datagrams of REQ and REP.
     fn accepted(&mut self, qp: u32) -> (ConnId, ConnId, Mad, Mad) {
         let (a, b, req) = self.requested(qp);
         self.b.accept(self.now, b, &accept(qp + 0x1000)).unwrap();
@@ -100,7 +100,7 @@ impl Pair {
         (a, b, req, rep)
     }
 
-    /// In use at both ends; the datagrams of REQ, REP and RTU.
+    /// Established at both ends. Also returns the datagrams of REQ, REP and RTU.
     fn established(&mut self, qp: u32) -> (ConnId, ConnId, [Mad; 3]) {
         let (a, b, req, rep) = self.accepted(qp);
         self.at_a(&rep);
@@ -118,7 +118,7 @@ impl Pair {
         self.b.handle_timeout(self.now);
     }
 
-    /// Lets a table's timers run out, its datagrams lost.
+    /// Lets all timers expire while all datagrams are lost.
     fn run_out(&mut self) {
         while let Some(at) = [self.a.poll_timeout(), self.b.poll_timeout()].into_iter().flatten().min() {
             self.now = self.now.max(at);
@@ -140,7 +140,7 @@ fn accept(qp: u32) -> AcceptParams {
     }
 }
 
-/// A datagram as the other end receives it: from the sender's LID.
+/// Returns a datagram as received, with the sender's LID.
 fn arrived(mad: &Mad, from: u16) -> Mad {
     let mut mad = mad.clone();
     mad.peer.lid = Lid(from);
@@ -151,7 +151,7 @@ fn message(mad: &Mad) -> Message {
     Message::parse(&mad.bytes).unwrap().1
 }
 
-/// The only datagram that a table has to send.
+/// Returns the only datagram that a table sends.
 fn only(table: &mut ConnectionTable) -> Message {
     let mad = table.poll_transmit().expect("a datagram");
     assert_eq!(table.poll_transmit(), None);

@@ -1,4 +1,4 @@
-//! Messages from other ports than the peer's, and one port that asks for everything.
+//! Messages from ports other than the peer's, and a port that requests everything.
 
 use ib_wire::cm::{
     DisconnectReply, DisconnectRequest, InfoLength, LoadAlternatePath, MessageMraed, MessageReceiptAck,
@@ -14,7 +14,7 @@ fn from(lid: u16) -> MadAddress {
     MadAddress::gsi(Lid(lid), ServiceLevel::new(0))
 }
 
-/// Every message that names a connection, with the right ids, queue pairs and GUID.
+/// Returns every message that names a connection, with correct IDs, queue pairs and GUID.
 fn messages(ours: CommId, theirs: CommId, qp: u32, guid: Guid) -> Vec<Message> {
     let ids = (theirs, ours);
     let (local_comm_id, remote_comm_id) = ids;
@@ -48,7 +48,8 @@ fn messages(ours: CommId, theirs: CommId, qp: u32, guid: Guid) -> Vec<Message> {
     ]
 }
 
-/// Sends all of them from somewhere else to a connection in some state: it stays in that state, and its owner hears of nothing.
+/// Sends all of them from another port to a connection in some state. The state must not change, and the
+/// owner must get no event.
 fn assert_deaf(table: &mut ConnectionTable, now: Instant, id: ConnId, qp: u32, guid: Guid, liar: MadAddress) {
     let (state, theirs) = (table.state(id), table.entries[&id.0].remote_comm_id);
     let until = table.entries[&id.0].deadline;
@@ -60,11 +61,11 @@ fn assert_deaf(table: &mut ConnectionTable, now: Instant, id: ConnId, qp: u32, g
         let sent: Vec<_> =
             std::iter::from_fn(|| table.poll_transmit()).map(|mad| super::message(&mad)).collect();
         let says_nothing = |m: &Message| matches!(m, Message::DisconnectReply(r) if r.local_comm_id == id.0);
-        assert!(sent.iter().all(says_nothing), "as to anybody who ends what is not there: {sent:?}");
+        assert!(sent.iter().all(says_nothing), "as for any unknown connection: {sent:?}");
     }
 }
 
-/// In each state of either side, and from a virtual port with the peer's LID too.
+/// In each state of either side, and also from a virtual port with the peer's LID.
 #[test]
 fn only_the_peers_port_moves_a_connection() {
     let with_gid = |lid, n| from(lid).with_gid(Gid::new(Gid::DEFAULT_PREFIX, Guid(n)));
@@ -73,7 +74,8 @@ fn only_the_peers_port_moves_a_connection() {
         (Some((1, 2)), with_gid(1, 77)),
         (Some((1, 2)), with_gid(9, 2)),
         (None, with_gid(9, 1)),
-        // To the one who was asked, which has seen the peer's LID and GRH. The one who asked has its own choice of path only.
+        // For the passive end, which has seen the peer's LID and GRH. The active end only has its own choice
+        // of path.
         (Some((1, 2)), from(1)),
         (None, from(0)),
         (Some((1, 2)), with_gid(0, 1)),
@@ -86,7 +88,7 @@ fn only_the_peers_port_moves_a_connection() {
             }
             mad
         };
-        // At LID 1 there dials one whose path has a GRH, if its peer is a virtual port.
+        // At LID 1, a path with a GRH is used if the peer is a virtual port.
         let mut p = Pair::new();
         let hop_limit = u8::from(peer.is_some());
         let way = Path { hop_limit, ..path(1, 2) };
@@ -132,7 +134,7 @@ fn all_lids_of_the_peers_port_are_the_peers() {
         p.b.handle_mad(p.now, &arrived(&req, 8));
         let Some(Event::Requested { id: b, .. }) = p.b.poll_event() else { panic!("no request") };
         p.b.handle_mad(p.now, &arrived(&req, lid));
-        assert_eq!(p.b.poll_event().is_none(), is_peer, "the same request, or another port's");
+        assert_eq!(p.b.poll_event().is_none(), is_peer, "a duplicate, or another port's request");
         p.b.accept(p.now, b, &accept(0x22)).unwrap();
         let rtu = ReadyToUse { local_comm_id: a.0, remote_comm_id: b.0, private_data: [0; 224] };
         p.b.handle_mad(p.now, &Mad { peer: from(lid), bytes: Message::from(rtu).to_bytes(Tid(1)) });
@@ -140,9 +142,9 @@ fn all_lids_of_the_peers_port_are_the_peers() {
     }
 }
 
-/// The router that brings the peer's next message may be another one, with a LID of its own.
+/// The peer's next message may come through another router with its own LID.
 #[test]
-fn behind_a_router_the_gid_is_the_peers_name() {
+fn behind_a_router_the_gid_identifies_the_peer() {
     let (far, other) = (Gid::new(7, Guid(1)), Gid::new(7, Guid(3)));
     for (lid, gid, is_peer) in [(20, far, true), (21, far, true), (20, other, false), (21, other, false)] {
         let mut p = Pair::new();
@@ -158,7 +160,7 @@ fn behind_a_router_the_gid_is_the_peers_name() {
     }
 }
 
-/// A request of the hosts at a port, by number.
+/// Returns a request of the hosts at a port, by number.
 fn request(n: u32, guid: u64) -> Message {
     let mut request = Request {
         local_comm_id: CommId(n),
@@ -176,7 +178,8 @@ fn request(n: u32, guid: u64) -> Message {
     request.into()
 }
 
-/// A port that asks without end, names the longest times, and has each connection end again: the table is as full as its share.
+/// A port that sends requests continuously, sets maximum times and ends each connection: the table contains
+/// only its share.
 #[test]
 fn one_port_cannot_fill_the_table() {
     let mut p = Pair::new();
@@ -184,7 +187,7 @@ fn one_port_cannot_fill_the_table() {
     let subnet = Subnet { lmc: 2, ..Subnet::default() };
     p.b.set_subnet(subnet);
     for n in 0..4000u32 {
-        // By each of its LIDs, as one adapter and as many.
+        // From each of its LIDs, as one adapter and as several.
         let mad = Mad { peer: from(8 + n as u16 % 4), bytes: request(n, u64::from(n % 3)).to_bytes(Tid(1)) };
         p.b.handle_mad(p.now, &mad);
         for event in events(&mut p.b) {
@@ -201,7 +204,7 @@ fn one_port_cannot_fill_the_table() {
     }
     assert!(p.b.counters().dropped(Dropped::OverShare) > 3000);
     assert_eq!(p.b.counters().dropped(Dropped::NoRoom), 0);
-    // Neighbouring ports have their own.
+    // Neighboring ports have their own shares.
     for (n, lid) in [(1, 7), (2, 12)] {
         p.b.handle_mad(p.now, &Mad { peer: from(lid), bytes: request(n, 1).to_bytes(Tid(1)) });
         assert!(matches!(events(&mut p.b)[..], [Event::Requested { .. }]), "{lid}");
@@ -240,7 +243,8 @@ fn a_peer_cannot_choose_how_long_timewait_takes() {
     assert!(p.b.config.max_timewait < p.b.config.max_wait);
 }
 
-/// It has named the longest times. With the table half full of what peers have begun, it chooses no number of repetitions either.
+/// The peer set maximum times. If the table is half full of peers' connections, the peer does not choose the
+/// number of retransmissions either.
 #[test]
 fn a_peer_cannot_choose_how_long_its_drep_is_waited_for() {
     for (max_begun, repetitions) in [(1, 1), (2, 2)] {
@@ -263,7 +267,7 @@ fn a_peer_cannot_choose_how_long_its_drep_is_waited_for() {
     }
 }
 
-/// Peers see transaction ids.
+/// Peers see transaction IDs.
 #[test]
 fn transaction_ids_disclose_nothing_of_the_key_of_communication_ids() {
     let table = ConnectionTable::new(Config::new(3, Guid(1)));

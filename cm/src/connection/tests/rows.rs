@@ -1,4 +1,4 @@
-//! The rules, one test each.
+//! One test for each rule.
 
 use ib_wire::cm::{
     AprStatus, Failover, LoadAlternatePath, MessageMraed, MessageRejected, Reject, RejectReason, SidrRequest,
@@ -36,7 +36,7 @@ fn handshake_gives_each_side_the_other_s_queue_pair_and_psn() {
     p.pump();
     assert!(matches!(p.b.poll_event(), Some(Event::Established { id }) if id == b));
     assert_eq!((p.a.state(a), p.b.state(b)), (Some(State::Established), Some(State::Established)));
-    assert_eq!((p.a.poll_timeout(), p.b.poll_timeout()), (None, None), "nothing is sent again");
+    assert_eq!((p.a.poll_timeout(), p.b.poll_timeout()), (None, None), "nothing is retransmitted");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_known_request_gets_the_mra_again() {
     p.at_a(&mra);
     assert_eq!(p.a.state(a), Some(State::MraReqRcvd));
     p.wait(Duration::from_millis(8192));
-    assert_eq!(p.a.poll_transmit(), None, "patient for the service time and the way");
+    assert_eq!(p.a.poll_transmit(), None, "waits for the service time and the transit");
     p.wait(Duration::from_millis(2048));
     assert!(matches!(only(&mut p.a), Message::Request(_)));
     p.b.accept(p.now, b, &accept(0x22)).unwrap();
@@ -114,7 +114,7 @@ fn a_known_request_in_timewait_is_stale() {
 fn a_request_from_a_queue_pair_in_use_is_stale_and_ends_the_old_connection() {
     let mut p = Pair::new();
     let (_, b, _) = p.established(0x11);
-    // The peer has restarted: same adapter, same queue pair, another communication id.
+    // The peer has restarted: same adapter and queue pair, another communication ID.
     p.a = ConnectionTable::new(Config::new(99, Guid(1 << 8)));
     let again = p.dial(0x11);
     let req = p.a.poll_transmit().unwrap();
@@ -184,7 +184,7 @@ fn a_repeated_reply_gets_the_mra_again() {
     let (a, b, _, rep) = p.accepted(0x11);
     p.at_a(&rep);
     p.at_a(&rep);
-    assert_eq!(p.a.poll_transmit(), None, "the owner is still moving its queue pair");
+    assert_eq!(p.a.poll_transmit(), None, "the owner is still changing its queue pair's state");
     p.a.delay(p.now, a, TimeoutCode::new(20)).unwrap();
     let mra = p.a.poll_transmit().unwrap();
     assert!(matches!(message(&mra), Message::MessageReceiptAck(m) if m.message == MessageMraed::Reply));
@@ -201,7 +201,7 @@ fn a_repeated_reply_gets_the_mra_again() {
 fn a_reply_from_a_queue_pair_in_use_is_stale() {
     let mut p = Pair::new();
     let (old, ..) = p.established(0x11);
-    // The listener has restarted and its queue pair has the old number.
+    // The listener has restarted, and its queue pair has the old number.
     p.b = ConnectionTable::new(Config::new(77, Guid(2 << 8)));
     p.b.listen(SERVICE).unwrap();
     let (new, b, _) = p.requested(0x12);
@@ -278,7 +278,7 @@ fn data_counts_as_rtu() {
     assert_eq!(p.b.state(b), Some(State::RepSent));
     p.b.communication_established(p.now, qpn(0x1011));
     assert!(matches!(events(&mut p.b)[..], [Event::Established { id }] if id == b));
-    assert_eq!(p.b.poll_timeout(), None, "the REP is not sent again");
+    assert_eq!(p.b.poll_timeout(), None, "the REP is not retransmitted");
     p.b.communication_established(p.now, qpn(0x1011));
     assert!(p.b.poll_event().is_none());
 }
@@ -341,7 +341,7 @@ fn a_request_without_answer_is_sent_sixteen_times() {
     use ib_wire::cm::AttributeId as A;
     assert_eq!((p.a.counters().sent(A::Request), p.a.counters().retransmitted(A::Request)), (16, 15));
     assert!(matches!(events(&mut p.a)[..], [Event::TimedOut { .. }, Event::Released { .. }]));
-    // 4096 ms for the peer, twice 1024 ms for the way.
+    // 4096 ms for the peer, twice 1024 ms for the transit.
     assert_eq!(p.now - start, Duration::from_millis(16 * 6144));
     assert_eq!(p.a.counters().rejects_sent(RejectReason::Timeout), 1);
     assert_empty(&p.a);

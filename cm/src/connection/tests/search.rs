@@ -1,22 +1,23 @@
-//! Every schedule of a few decisions: what the network does to each datagram, when time passes, what the owners do.
-//! A schedule is replayed from the start, then left in peace, and must come to rest with both ends agreeing.
+//! Checks every schedule of a few decisions: the network's treatment of each datagram, the passage of time,
+//! and the owners' actions. Each schedule is replayed from the start and then continues without disturbance.
+//! It must become idle, with both ends in agreement.
 
 use super::*;
 
-/// Decisions of one schedule.
+/// Number of decisions of a schedule.
 const DEPTH: usize = 6;
 
 #[derive(Clone, Copy, Debug)]
 enum Choice {
-    /// Carry the oldest datagram on its way to b, or to a.
+    /// Deliver the oldest datagram in flight to b, or to a.
     Deliver(usize),
-    /// Carry it and leave a copy behind.
+    /// Deliver it and keep a copy in flight.
     Repeat(usize),
     /// Lose it.
     Lose(usize),
-    /// The earliest deadline comes.
+    /// Advance to the earliest deadline.
     Time,
-    /// The owner of a, or of b, does the next thing it has to.
+    /// The owner of a, or of b, performs its next required action.
     Act(usize),
     /// The owner of a, or of b, ends the connection.
     End(usize),
@@ -39,13 +40,13 @@ const CHOICES: [Choice; 11] = [
 struct World {
     now: Instant,
     nodes: [ConnectionTable; 2],
-    /// Datagrams on their way from node 0 and from node 1.
+    /// Datagrams in flight from node 0 and from node 1.
     wires: [Vec<Mad>; 2],
-    /// What the owners have been told and not yet acted upon.
-    told: [Vec<Event>; 2],
+    /// Events that the owners have not acted upon yet.
+    pending: [Vec<Event>; 2],
     released: [Vec<ConnId>; 2],
     next_qp: u32,
-    /// A REJ that nobody repeats may be lost, and then the ends may differ.
+    /// A REJ is not retransmitted. If it was lost, the ends may differ.
     one_shot_lost: bool,
 }
 
@@ -57,7 +58,7 @@ impl World {
             now,
             nodes,
             wires: [Vec::new(), Vec::new()],
-            told: [Vec::new(), Vec::new()],
+            pending: [Vec::new(), Vec::new()],
             released: [Vec::new(), Vec::new()],
             next_qp: 0x100,
             one_shot_lost: false,
@@ -77,16 +78,16 @@ impl World {
                 match event {
                     Event::Released { .. } => {
                         self.released[at].push(id);
-                        self.told[at].retain(|e| e.id() != id);
+                        self.pending[at].retain(|e| e.id() != id);
                     }
-                    Event::Requested { .. } | Event::Replied { .. } => self.told[at].push(event),
-                    _ => self.told[at].retain(|e| e.id() != id),
+                    Event::Requested { .. } | Event::Replied { .. } => self.pending[at].push(event),
+                    _ => self.pending[at].retain(|e| e.id() != id),
                 }
             }
         }
     }
 
-    /// False if there is nothing to do it to.
+    /// Makes a decision. Returns false if it is not possible.
     fn choose(&mut self, choice: Choice) -> bool {
         match choice {
             Choice::Deliver(from) | Choice::Repeat(from) => {
@@ -116,10 +117,10 @@ impl World {
                 }
             }
             Choice::Act(at) => {
-                if self.told[at].is_empty() {
+                if self.pending[at].is_empty() {
                     return false;
                 }
-                let event = self.told[at].remove(0);
+                let event = self.pending[at].remove(0);
                 let id = event.id();
                 if matches!(event, Event::Requested { .. }) {
                     self.next_qp += 1;
@@ -138,7 +139,7 @@ impl World {
                     .collect();
                 live.sort_unstable();
                 let Some(id) = live.first() else { return false };
-                self.told[at].retain(|e| e.id() != ConnId(*id));
+                self.pending[at].retain(|e| e.id() != ConnId(*id));
                 self.nodes[at].disconnect(self.now, ConnId(*id)).unwrap();
             }
         }
@@ -146,7 +147,7 @@ impl World {
         true
     }
 
-    /// Everything that is due happens, nothing is lost.
+    /// Lets everything that is due happen, without losses.
     fn settle(&mut self) {
         for _ in 0..500 {
             let quiet =
@@ -157,7 +158,7 @@ impl World {
                 return;
             }
         }
-        panic!("it never comes to rest");
+        panic!("it never becomes idle");
     }
 
     fn check(&mut self) {

@@ -1,11 +1,12 @@
-//! Two tables over a network that loses, repeats, delays and reorders; thousands of seeded schedules.
+//! Two tables on a network that loses, duplicates, delays and reorders datagrams, with thousands of seeded
+//! schedules.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::*;
 use crate::random::Random;
 
-/// What the network does, in percent and milliseconds.
+/// Behavior of the network, in percent and milliseconds.
 #[derive(Clone, Copy)]
 struct Weather {
     loss: u64,
@@ -13,14 +14,14 @@ struct Weather {
     delay: u64,
 }
 
-/// What an owner has seen of one connection.
+/// Events of one connection seen by its owner.
 #[derive(Default, Debug)]
 struct Seen {
     log: Vec<&'static str>,
     released: bool,
 }
 
-/// A table, and an owner that does what the events ask for, or something else that is allowed.
+/// A table with an owner that performs the required actions, or other allowed ones.
 struct Node {
     lid: u16,
     table: ConnectionTable,
@@ -104,7 +105,7 @@ impl Node {
         }
     }
 
-    /// (our id, peer's id) of what is in use, as seen from the side that dialled.
+    /// Returns (local ID, peer's ID) of the established connections, as seen from the active side.
     fn in_use(&self, active: bool) -> Vec<(u32, u32)> {
         let mut all: Vec<_> = self
             .table
@@ -161,7 +162,7 @@ impl World {
         }
     }
 
-    /// One step of the earliest thing that is due; false if nothing is.
+    /// Executes the earliest step that is due. Returns false if there is none.
     fn step(&mut self, calm: bool) -> bool {
         let timers = self.nodes.iter().filter_map(|n| n.table.poll_timeout()).min();
         let datagram = self.network.first_key_value().map(|((at, _), _)| *at);
@@ -187,7 +188,7 @@ impl World {
         true
     }
 
-    /// Data on a connection that the dialling side uses may come before the RTU.
+    /// Data on an active connection may arrive before the RTU.
     fn data(&mut self) {
         for from in 0..2 {
             let pairs = self.nodes[from].in_use(true);
@@ -204,7 +205,7 @@ impl World {
         }
     }
 
-    /// Owners end connections when they like.
+    /// Owners end connections at random.
     fn whims(&mut self) {
         for at in 0..2 {
             if self.percent(3) && !self.nodes[at].live.is_empty() {
@@ -226,14 +227,14 @@ impl World {
         let mut steps = 0;
         while self.step(calm) {
             steps += 1;
-            assert!(steps < 20_000, "it never comes to rest");
+            assert!(steps < 20_000, "it never becomes idle");
         }
     }
 
     fn agree(&self, what: &str) {
         let [a, b] = &self.nodes;
-        assert_eq!(a.in_use(true), b.in_use(false), "{what}: dialled by 1");
-        assert_eq!(b.in_use(true), a.in_use(false), "{what}: dialled by 2");
+        assert_eq!(a.in_use(true), b.in_use(false), "{what}: initiated by 1");
+        assert_eq!(b.in_use(true), a.in_use(false), "{what}: initiated by 2");
         for node in &self.nodes {
             for entry in node.table.entries.values() {
                 assert_eq!(entry.state, State::Established, "{what}: stuck at node {}", node.lid);

@@ -1,4 +1,4 @@
-//! What IPoIB connected mode puts into CM messages (RFC 4755, and Linux where it differs).
+//! The use of CM messages in IPoIB connected mode (RFC 4755, and Linux where it differs).
 
 use crate::layout::layout;
 use crate::{Qpn, ServiceId};
@@ -13,19 +13,20 @@ layout! {
     pub struct PrivateData[8] {
         /// The sender's datagram queue pair.
         ud_qpn: Qpn = 1 @ 0, 24;
-        /// Largest message that the sender receives, bytes, with the 4 bytes of encapsulation in Linux's reading.
+        /// Largest message that the sender receives, in bytes. Linux counts the 4 bytes of encapsulation,
+        /// too.
         receive_mtu: u32 = 4 @ 0, 32;
     }
 }
 
 impl PrivateData {
-    /// From the private data of a message, which is always longer.
+    /// Reads the start of a message's private data, which is always longer.
     #[must_use]
     pub fn from_message(private_data: &[u8]) -> Option<Self> {
         private_data.first_chunk().map(Self::parse)
     }
 
-    /// As bytes.
+    /// Converts to bytes.
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];

@@ -1,4 +1,4 @@
-//! One message of communication management in its datagram.
+//! A message of communication management in its datagram.
 
 use super::{
     AlternatePathResponse, BODY, CLASS_VERSION, DisconnectReply, DisconnectRequest, LoadAlternatePath,
@@ -38,23 +38,23 @@ open_enum! {
     }
 }
 
-/// Why a datagram is no CM message.
+/// Reason why a datagram is not a CM message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CmError {
-    /// Another base version than 1.
-    #[error("base version {0}")]
+    /// The base version is not 1.
+    #[error("base version {0} is not 1")]
     BaseVersion(u8),
-    /// Another management class.
+    /// The management class is not communication management.
     #[error("management class {0:?} is not communication management")]
     Class(MgmtClass),
-    /// Another class version than 2.
-    #[error("class version {0}")]
+    /// The class version is not 2.
+    #[error("class version {0} is not 2")]
     ClassVersion(u8),
-    /// Another method than Send.
-    #[error("method {0:?}")]
+    /// The method is not Send.
+    #[error("method {0:?} is not Send")]
     Method(Method),
-    /// No message of this crate.
-    #[error("attribute {0:?}")]
+    /// This crate does not know the attribute.
+    #[error("attribute {0:?} is not a CM message")]
     Attribute(AttributeId),
 }
 
@@ -144,13 +144,13 @@ impl Message {
         Ok((header, message))
     }
 
-    /// Writes the message under a given header; reserved bits of `bytes` stay as they are.
+    /// Writes the message with the given header; reserved bits of `bytes` do not change.
     pub fn write(&self, header: &MadHeader, bytes: &mut [u8; MAD_LEN]) {
         header.put(bytes);
         self.put_body(bytes);
     }
 
-    /// A fresh datagram.
+    /// Builds a new datagram with the message.
     #[must_use]
     pub fn to_bytes(&self, tid: Tid) -> Box<[u8; MAD_LEN]> {
         let header =

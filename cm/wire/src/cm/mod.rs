@@ -21,7 +21,7 @@ pub use crate::sa::FlowLabel;
 
 /// Version of the class's format.
 pub const CLASS_VERSION: u8 = 2;
-/// Where the class's own part of a datagram begins.
+/// Offset of the class-specific part of a datagram.
 const BODY: usize = 24;
 
 #[cfg(test)]

@@ -5,9 +5,9 @@ use crate::layout::{layout, open_enum};
 use crate::{CommId, Gid, Lid, Qpn, Rate, ServiceLevel, TimeoutCode};
 
 layout! {
-    /// A path as REQ carries it; "local" is the end of the message's sender.
+    /// A path in a REQ; "local" is the end of the message's sender.
     pub struct PathInfo[44] {
-        /// LID of the sender's port; permissive = take it from the datagram.
+        /// LID of the sender's port; the permissive LID means the source LID of the datagram.
         local_lid: Lid = 0 @ 0, 16;
         /// LID of the receiver's port.
         remote_lid: Lid = 2 @ 0, 16;
@@ -25,7 +25,7 @@ layout! {
         hop_limit: u8 = 41 @ 0, 8;
         /// Service level.
         sl: ServiceLevel = 42 @ 0, 4;
-        /// Both ends are in one subnet: no GRH needed.
+        /// Both ends are in one subnet, so that no GRH is needed.
         subnet_local: bool = 42 @ 4, 1;
         /// Local ACK timeout of the sender's queue pair.
         ack_timeout: TimeoutCode = 43 @ 0, 5;
@@ -64,7 +64,7 @@ layout! {
         remote_comm_id: CommId = 4 @ 0, 32;
         /// The receiver's queue pair.
         remote_qpn: Qpn = 12 @ 0, 24;
-        /// Time within which the receiver has to answer.
+        /// Time within which the receiver must respond.
         remote_response_timeout: TimeoutCode = 15 @ 0, 5;
         /// LID of the sender's port.
         local_lid: Lid = 20 @ 0, 16;
@@ -94,7 +94,7 @@ layout! {
 }
 
 layout! {
-    /// APR: answers LAP.
+    /// APR: the response to LAP.
     pub struct AlternatePathResponse[232] {
         /// Communication id of the sender.
         local_comm_id: CommId = 0 @ 0, 32;
@@ -124,9 +124,9 @@ open_enum! {
         Rejected = 3,
         /// Redirect.
         Redirect = 4,
-        /// It is the path in use.
+        /// The path is already in use.
         IsPrimary = 5,
-        /// Not our queue pair.
+        /// The queue pair is not the one of this connection.
         QpnMismatch = 6,
     }
 }

@@ -4,7 +4,7 @@ use crate::CommId;
 use crate::layout::{layout, narrow_number, open_enum};
 
 layout! {
-    /// REJ: refuses or gives up a connection.
+    /// REJ: refuses a connection or abandons its setup.
     pub struct Reject[232] {
         /// Communication id of the sender; 0 if it has none.
         local_comm_id: CommId = 0 @ 0, 32;
@@ -14,7 +14,7 @@ layout! {
         message: MessageRejected = 8 @ 0, 2;
         /// Bytes of `info` in use.
         info_length: InfoLength = 9 @ 0, 7;
-        /// Why.
+        /// Reason.
         reason: RejectReason = 10 @ 0, 16;
         /// Additional rejection information; its meaning depends on the reason.
         info: [u8; 72] = 12 @ 0, 576;
@@ -24,7 +24,7 @@ layout! {
 }
 
 impl Reject {
-    /// The additional information that is in use.
+    /// The part of the additional information that is in use.
     #[must_use]
     pub fn used_info(&self) -> &[u8] {
         let n = usize::from(self.info_length.get()).min(self.info.len());
@@ -44,13 +44,13 @@ narrow_number! {
 }
 
 open_enum! {
-    /// Which message a REJ rejects, 2 bits.
+    /// The message that a REJ rejects, 2 bits.
     pub enum MessageRejected(u8) {
         /// REQ.
         Request = 0,
         /// REP.
         Reply = 1,
-        /// No message in particular.
+        /// No particular message.
         NoMessage = 2,
     }
 }
@@ -64,7 +64,7 @@ open_enum! {
         NoEec = 2,
         /// No resources.
         NoResources = 3,
-        /// No answer came; the information is the sender's CA GUID.
+        /// No response arrived; the information is the sender's CA GUID.
         Timeout = 4,
         /// The request is not supported.
         Unsupported = 5,
@@ -72,11 +72,11 @@ open_enum! {
         InvalidCommId = 6,
         /// Invalid communication instance.
         InvalidCommInstance = 7,
-        /// Nobody listens to this service id.
+        /// No service listens on this service id.
         InvalidServiceId = 8,
         /// Invalid transport service.
         InvalidTransport = 9,
-        /// The connection is a left-over of an earlier one.
+        /// The connection is a remnant of an earlier one.
         StaleConnection = 10,
         /// The RD channel does not exist.
         NoRdc = 11,
@@ -104,19 +104,19 @@ open_enum! {
         AlternateHopLimit = 22,
         /// Alternate path: packet rate.
         AlternateRate = 23,
-        /// Ask another port and CM.
+        /// Redirect to another port and CM.
         PortCmRedirect = 24,
-        /// Ask another port.
+        /// Redirect to another port.
         PortRedirect = 25,
         /// Invalid path MTU.
         InvalidMtu = 26,
         /// Too few responder resources.
         InsufficientResources = 27,
-        /// The consumer rejects; only then is the private data its own.
+        /// The consumer rejects. Only with this reason is the private data the consumer's.
         Consumer = 28,
         /// The RNR retry count is rejected.
         RnrRetry = 29,
-        /// The communication id is in use already.
+        /// The communication id is already in use.
         DuplicateCommId = 30,
         /// Class version not supported.
         ClassVersion = 31,

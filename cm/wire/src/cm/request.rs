@@ -5,11 +5,11 @@ use crate::layout::{layout, narrow_number, open_enum};
 use crate::{CommId, Guid, Mtu, PKey, Psn, QKey, Qpn, ServiceId, TimeoutCode};
 
 layout! {
-    /// REQ: asks for a connection.
+    /// REQ: requests a connection.
     pub struct Request[232] {
         /// Communication id of the sender.
         local_comm_id: CommId = 0 @ 0, 32;
-        /// Service asked for.
+        /// Requested service.
         service_id: ServiceId = 8 @ 0, 64;
         /// GUID of the sender's channel adapter.
         ca_guid: Guid = 16 @ 0, 64;
@@ -25,15 +25,15 @@ layout! {
         initiator_depth: u8 = 39 @ 0, 8;
         /// The receiver's EE context.
         remote_eecn: Qpn = 40 @ 0, 24;
-        /// Time within which the receiver has to answer.
+        /// Time within which the receiver must respond.
         remote_response_timeout: TimeoutCode = 43 @ 0, 5;
         /// Transport service.
         transport: Transport = 43 @ 5, 2;
-        /// The sender does end-to-end flow control.
+        /// The sender supports end-to-end flow control.
         flow_control: bool = 43 @ 7, 1;
-        /// PSN with which the *receiver* of this message shall begin to send.
+        /// First PSN that the *receiver* of this message sends with.
         starting_psn: Psn = 44 @ 0, 24;
-        /// Time within which the sender will answer.
+        /// Time within which the sender will respond.
         local_response_timeout: TimeoutCode = 47 @ 0, 5;
         /// Transport retries.
         retry_count: RetryCount = 47 @ 5, 3;
@@ -43,13 +43,13 @@ layout! {
         path_mtu: PathMtu = 50 @ 0, 4;
         /// An RD channel exists.
         rdc_exists: bool = 50 @ 4, 1;
-        /// RNR retries that the sender wants the receiver to use; 7 = without end.
+        /// RNR retries that the receiver should use; 7 = unlimited.
         rnr_retry_count: RnrRetry = 50 @ 5, 3;
-        /// How often either side sends a message again.
+        /// Maximum number of times that either side repeats a message.
         max_cm_retries: MaxCmRetries = 51 @ 0, 4;
-        /// The sender's queue pair is on a shared receive queue.
+        /// The sender's queue pair uses a shared receive queue.
         srq: bool = 51 @ 4, 1;
-        /// Transport when `transport` is extended.
+        /// Transport if `transport` is extended.
         extended_transport: ExtendedTransport = 51 @ 5, 3;
         /// Primary path; "local" is the sender's end.
         primary: PathInfo = 52 @ 0, 352;
@@ -79,7 +79,7 @@ layout! {
         local_qpn: Qpn = 12 @ 0, 24;
         /// The sender's EE context.
         local_eecn: Qpn = 16 @ 0, 24;
-        /// PSN with which the *receiver* of this message shall begin to send.
+        /// First PSN that the *receiver* of this message sends with.
         starting_psn: Psn = 20 @ 0, 24;
         /// RDMA reads and atomics that the sender can serve at once.
         responder_resources: u8 = 24 @ 0, 8;
@@ -87,13 +87,13 @@ layout! {
         initiator_depth: u8 = 25 @ 0, 8;
         /// Longest time that the sender's channel adapter takes for an ACK.
         target_ack_delay: TimeoutCode = 26 @ 0, 5;
-        /// What became of the alternate path.
+        /// Outcome for the alternate path.
         failover: Failover = 26 @ 5, 2;
-        /// The sender does end-to-end flow control.
+        /// The sender supports end-to-end flow control.
         flow_control: bool = 26 @ 7, 1;
-        /// RNR retries that the sender wants the receiver to use; 7 = without end.
+        /// RNR retries that the receiver should use; 7 = unlimited.
         rnr_retry_count: RnrRetry = 27 @ 0, 3;
-        /// The sender's queue pair is on a shared receive queue.
+        /// The sender's queue pair uses a shared receive queue.
         srq: bool = 27 @ 3, 1;
         /// GUID of the sender's channel adapter.
         ca_guid: Guid = 28 @ 0, 64;
@@ -117,7 +117,7 @@ open_enum! {
         Uc = 1,
         /// Reliable datagram.
         Rd = 2,
-        /// See the extended type.
+        /// The extended transport type applies.
         Extended = 3,
     }
 }
@@ -133,7 +133,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// What the sender of a REP did with the alternate path, 2 bits.
+    /// How the sender of a REP handled the alternate path, 2 bits.
     pub enum Failover(u8) {
         /// Accepted, or none was given.
         Accepted = 0,
@@ -150,7 +150,7 @@ narrow_number! {
 }
 
 narrow_number! {
-    /// RNR retries, 3 bits; 7 = without end.
+    /// RNR retries, 3 bits; 7 = unlimited.
     RnrRetry(u8, 3)
 }
 
@@ -160,7 +160,7 @@ narrow_number! {
 }
 
 narrow_number! {
-    /// Path MTU code, 4 bits; kept even if it names no MTU (that is REJ reason 26).
+    /// Path MTU code, 4 bits. A code that names no MTU is kept; REJ reason 26 is for such codes.
     PathMtu(u8, 4)
 }
 

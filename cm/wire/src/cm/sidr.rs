@@ -4,9 +4,9 @@ use crate::layout::{layout, open_enum};
 use crate::{PKey, QKey, Qpn, ServiceId};
 
 layout! {
-    /// SIDR_REQ: which datagram queue pair offers a service?
+    /// SIDR_REQ: requests the datagram queue pair that offers a service.
     pub struct SidrRequest[232] {
-        /// Names the request.
+        /// Identifies the request.
         request_id: u32 = 0 @ 0, 32;
         /// Partition.
         pkey: PKey = 4 @ 0, 16;
@@ -18,9 +18,9 @@ layout! {
 }
 
 layout! {
-    /// SIDR_REP: the answer.
+    /// SIDR_REP: the response to SIDR_REQ.
     pub struct SidrReply[232] {
-        /// Names the request.
+        /// Identifies the request.
         request_id: u32 = 0 @ 0, 32;
         /// Outcome.
         status: SidrStatus = 4 @ 0, 8;

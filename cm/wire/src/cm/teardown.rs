@@ -4,7 +4,7 @@ use crate::layout::{layout, open_enum};
 use crate::{CommId, Qpn, TimeoutCode};
 
 layout! {
-    /// MRA: "message received, be patient".
+    /// MRA: acknowledges a message whose response will take longer.
     pub struct MessageReceiptAck[232] {
         /// Communication id of the sender.
         local_comm_id: CommId = 0 @ 0, 32;
@@ -12,7 +12,7 @@ layout! {
         remote_comm_id: CommId = 4 @ 0, 32;
         /// The message that arrived.
         message: MessageMraed = 8 @ 0, 2;
-        /// Time that the answer will take at most.
+        /// Maximum time that the response will take.
         service_timeout: TimeoutCode = 9 @ 0, 5;
         /// Private data.
         private_data: [u8; 222] = 10 @ 0, 1776;
@@ -20,7 +20,7 @@ layout! {
 }
 
 open_enum! {
-    /// Which message an MRA is about, 2 bits.
+    /// The message that an MRA acknowledges, 2 bits.
     pub enum MessageMraed(u8) {
         /// REQ.
         Request = 0,
@@ -58,7 +58,7 @@ layout! {
 }
 
 layout! {
-    /// DREP: answers DREQ.
+    /// DREP: the response to DREQ.
     pub struct DisconnectReply[232] {
         /// Communication id of the sender.
         local_comm_id: CommId = 0 @ 0, 32;

@@ -5,7 +5,7 @@ use super::*;
 use crate::mad::MAD_LEN;
 use crate::{CommId, Mtu, Psn, Qpn, ServiceId, Tid, TimeoutCode};
 
-/// The header of a CM message with this attribute, and arbitrary bytes behind it.
+/// The header of a CM message with this attribute, followed by arbitrary bytes.
 fn arbitrary_message() -> impl Strategy<Value = Box<[u8; MAD_LEN]>> {
     (0x10u8..=0x1a, proptest::collection::vec(any::<u8>(), MAD_LEN)).prop_map(|(attribute, bytes)| {
         let mut mad = Box::new([0; MAD_LEN]);

@@ -1,8 +1,10 @@
 //! Both CRCs of a packet in one pass over its payload.
 //!
-//! What a message leaves when it is divided by a multiple of both generators tells what it leaves when it is divided by either. So the states of
-//! both CRCs behind the headers, which the two sum differently, become one state, the payload is summed once, and the state is taken apart again.
-//! Folding knows 64 bits and generators that end with 1: this one is the product of the invariant one and, twice, the variant one.
+//! The remainder of a message modulo a multiple of both generators determines its remainder modulo each
+//! generator. The two CRCs sum the headers differently, so their states after the headers are joined into one
+//! state. The payload is then summed once, and the state is split again. The library folds with generators
+//! of 64 bits whose last term is 1. The generator here is the ICRC's times the VCRC's twice, which has 64
+//! bits.
 
 use std::sync::LazyLock;
 
@@ -13,13 +15,13 @@ const INVARIANT: u64 = 0x04c1_1db7;
 const VARIANT: u64 = 0x100b;
 const INVARIANT_BITS: usize = 32;
 const VARIANT_BITS: usize = 16;
-/// Bits of both.
+/// Bits of both states.
 const BITS: usize = INVARIANT_BITS + VARIANT_BITS;
 /// Terms below x^64 of the product.
 const PRODUCT: u64 = product(product(INVARIANT | 1 << INVARIANT_BITS));
 const PRODUCT_BITS: usize = 64;
 
-/// Times the variant CRC's generator, without carry and without what is x^64 and above.
+/// `a` times the variant CRC's generator, carry-less, without the terms from x^64 on.
 const fn product(a: u64) -> u64 {
     let (mut sum, mut n) = (a << VARIANT_BITS, 0);
     while n < VARIANT_BITS {
@@ -31,15 +33,17 @@ const fn product(a: u64) -> u64 {
     sum
 }
 
-/// What one bit more makes of a state of so many bits, least significant bit first.
+/// The state of `bits` bits after one more message bit, least significant bit first.
 const fn step(state: u64, generator: u64, bits: usize, bit: u64) -> u64 {
     let turned = generator.reverse_bits() >> (64 - bits);
     let next = state ^ bit;
     next >> 1 ^ (if next & 1 == 1 { turned } else { 0 })
 }
 
-/// What each bit of a state, apart from the others, is as the other kind of state. `from` and `to` are the same states as both kinds, and enough of
-/// them to tell.
+/// The linear map between two kinds of states: for each single bit of a state of the first kind, the state of
+/// the second kind.
+///
+/// `from[n]` and `to[n]` are the two states of one message. The `from` states must be linearly independent.
 const fn inverted<const N: usize>(mut from: [u64; N], mut to: [u64; N]) -> [u64; N] {
     let mut bit = 0;
     while bit < N {
@@ -62,7 +66,7 @@ const fn inverted<const N: usize>(mut from: [u64; N], mut to: [u64; N]) -> [u64;
     to
 }
 
-/// By each four bits of a state.
+/// One row for each four bits of a state, indexed by their value.
 type Table<const N: usize> = [[u64; 16]; N];
 
 const fn table<const BITS: usize, const N: usize>(bits: [u64; BITS]) -> Table<N> {
@@ -85,7 +89,8 @@ const fn table<const BITS: usize, const N: usize>(bits: [u64; BITS]) -> Table<N>
     table
 }
 
-/// States behind messages of `N` bits of which one is set: those of both CRCs, the variant one above, and that of the product.
+/// States after messages of `N` bits of which one bit is set: the states of both CRCs, the variant one in the
+/// upper bits, and the state of the product.
 const fn states<const N: usize>() -> ([u64; N], [u64; N]) {
     let (mut apart, mut joint) = ([0; N], [0; N]);
     let mut message = 0;
@@ -105,12 +110,12 @@ const fn states<const N: usize>() -> ([u64; N], [u64; N]) {
     (apart, joint)
 }
 
-/// From both states to one.
+/// From the states of both CRCs to the joint state.
 static JOIN: Table<{ BITS / 4 }> = {
     let (apart, joint) = states::<BITS>();
     table(inverted(apart, joint))
 };
-/// And back.
+/// From the joint state to the states of both CRCs.
 static PART: Table<{ PRODUCT_BITS / 4 }> = {
     let (apart, joint) = states::<PRODUCT_BITS>();
     table(inverted(joint, apart))
@@ -126,21 +131,21 @@ fn mapped<const N: usize>(table: &Table<N>, state: u64) -> u64 {
     })
 }
 
-/// True if one pass is faster than two: where there is multiplication without carry.
+/// True if one pass is faster than two, which needs carry-less multiplication.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(super) fn is_fast() -> bool {
-    // The library asks for both.
+    // The library requires both features.
     std::arch::is_x86_feature_detected!("pclmulqdq") && std::arch::is_x86_feature_detected!("sse4.1")
 }
 
-/// Elsewhere it was not measured.
+/// False on other architectures, for which there is no measurement.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const fn is_fast() -> bool {
     false
 }
 
-/// The states of both CRCs, without what is done to them at the end, behind `bytes`, from those ahead of them on.
+/// Advances the states of both CRCs over `bytes`. The states are raw: without initial or final inversion.
 pub(super) fn update((invariant, variant): (u32, u16), bytes: &[u8]) -> (u32, u16) {
     let mut params = *FOLDED;
     params.init_algorithm = mapped(&JOIN, u64::from(invariant) | u64::from(variant) << INVARIANT_BITS);

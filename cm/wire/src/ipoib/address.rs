@@ -7,20 +7,20 @@ use crate::{Gid, Guid, Qpn};
 /// Bytes of a link-layer address.
 pub const HARDWARE_ADDRESS_LEN: usize = 20;
 
-/// The first byte of a link-layer address: which connected modes its owner takes part in. It does not name anything,
-/// so addresses are compared without it.
+/// The first byte of a link-layer address: the connected modes that its owner supports. The flags are not
+/// part of the identity, so addresses are compared without them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct AddressFlags(u8);
 
 impl AddressFlags {
-    /// Datagram only.
+    /// Datagram mode only.
     pub const NONE: Self = Self(0);
-    /// Reliable connections.
+    /// Reliable connections (RC).
     pub const RC: Self = Self(0x80);
-    /// Unreliable connections.
+    /// Unreliable connections (UC).
     pub const UC: Self = Self(0x40);
 
-    /// From the byte; the six reserved bits are kept.
+    /// Converts from the byte; the six reserved bits are kept.
     #[must_use]
     pub const fn from_byte(b: u8) -> Self {
         Self(b)
@@ -51,13 +51,13 @@ impl fmt::Debug for AddressFlags {
     }
 }
 
-/// A link-layer address of 20 bytes: flags, queue pair of the datagram service, port GID. `==` compares all of it;
-/// identity is [`HardwareAddress::is_same_as`].
+/// A link-layer address of 20 bytes: flags, queue pair of the datagram service, port GID. `==` compares all
+/// bytes; [`HardwareAddress::is_same_as`] compares the identity.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct HardwareAddress {
     /// Connected modes.
     pub flags: AddressFlags,
-    /// Datagram queue pair; [`Qpn::MULTICAST`] for a group. It may change while the GID stays.
+    /// Datagram queue pair; [`Qpn::MULTICAST`] for a group. It may change while the GID stays the same.
     pub qpn: Qpn,
     /// Port GID, or a group's.
     pub gid: Gid,
@@ -78,7 +78,7 @@ impl HardwareAddress {
         Self { flags: AddressFlags(b[0]), qpn: Qpn::from_be_bytes([b[1], b[2], b[3]]), gid }
     }
 
-    /// The twenty bytes.
+    /// Converts to twenty bytes.
     #[must_use]
     pub fn to_bytes(self) -> [u8; HARDWARE_ADDRESS_LEN] {
         let mut out = [0; HARDWARE_ADDRESS_LEN];
@@ -88,13 +88,14 @@ impl HardwareAddress {
         out
     }
 
-    /// The address without its flags: fit as a key, and ordered as RFC 4755 section 4 compares two dialling ends.
+    /// The address without its flags. It can be used as a key, and its order is that of RFC 4755 section 4,
+    /// for ends that dial each other at the same time.
     #[must_use]
     pub const fn identity(self) -> (Qpn, Gid) {
         (self.qpn, self.gid)
     }
 
-    /// True if both name the same interface or group: the flags do not count.
+    /// True if both addresses name the same interface or group; the flags are ignored.
     #[must_use]
     pub fn is_same_as(self, other: Self) -> bool {
         self.identity() == other.identity()
@@ -116,8 +117,8 @@ impl fmt::Display for HardwareAddress {
     }
 }
 
-/// The IPv6 interface identifier of a port: its GUID as a modified EUI-64 (RFC 4391 section 8). As in Linux, a GUID
-/// that has the universal/local bit set already stays as it is.
+/// The IPv6 interface identifier of a port: its GUID as a modified EUI-64 (RFC 4391 section 8). As in Linux,
+/// a GUID whose universal/local bit is already set is not changed.
 #[must_use]
 pub const fn interface_id(port: Guid) -> [u8; 8] {
     (port.0 | 0x0200_0000_0000_0000).to_be_bytes()

@@ -7,18 +7,18 @@ use super::{HARDWARE_ADDRESS_LEN, HardwareAddress};
 /// Bytes of a packet.
 pub const ARP_LEN: usize = 56;
 
-/// ARP's number of InfiniBand.
+/// ARP hardware type of InfiniBand.
 const HARDWARE_TYPE: u16 = 32;
 const PROTOCOL_IPV4: u16 = 0x0800;
 
-/// What a packet wants.
+/// Operation of an ARP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ArpOperation {
-    /// Who has the target's IP address?
+    /// Requests the link-layer address of the target's IP address.
     Request,
-    /// The sender has.
+    /// Gives the link-layer address of the sender's IP address.
     Reply,
-    /// Any other; made by parsing only.
+    /// Any other operation; only parsing makes it.
     Other(u16),
 }
 
@@ -40,11 +40,11 @@ impl ArpOperation {
     }
 }
 
-/// Why bytes are not an ARP packet for IPv4 over InfiniBand.
+/// Reason why bytes are not an ARP packet for IPv4 over InfiniBand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ArpError {
     /// Too few bytes.
-    #[error("{0} bytes are too few")]
+    #[error("{0} bytes are too few for an ARP packet")]
     TooShort(usize),
     /// Not InfiniBand.
     #[error("hardware type {0} is not InfiniBand's")]
@@ -52,7 +52,7 @@ pub enum ArpError {
     /// Not IPv4.
     #[error("protocol {0:#06x} is not IPv4")]
     Protocol(u16),
-    /// Not 20 and 4.
+    /// The address lengths are not 20 and 4.
     #[error("address lengths {hardware} and {protocol} are not 20 and 4")]
     AddressLength {
         /// Bytes of a hardware address.
@@ -65,7 +65,7 @@ pub enum ArpError {
 /// An ARP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Arp {
-    /// What it wants.
+    /// The operation.
     pub operation: ArpOperation,
     /// The sender's link-layer address.
     pub sender: HardwareAddress,
@@ -85,7 +85,7 @@ impl Arp {
         Self { operation: ArpOperation::Request, sender, sender_ip, target, target_ip }
     }
 
-    /// The reply to this packet, from the owner of its target address.
+    /// The reply to this request, from the owner of its target address.
     #[must_use]
     pub const fn reply(&self, owner: HardwareAddress) -> Self {
         Self {
@@ -97,10 +97,10 @@ impl Arp {
         }
     }
 
-    /// Reads a packet (behind the encapsulation header); bytes behind it are ignored.
+    /// Reads a packet, which starts after the encapsulation header. Bytes after the packet are ignored.
     ///
     /// # Errors
-    /// Says what is wrong with the bytes.
+    /// If the bytes are not a valid packet.
     pub fn parse(bytes: &[u8]) -> Result<Self, ArpError> {
         let Some(b) = bytes.first_chunk::<ARP_LEN>() else { return Err(ArpError::TooShort(bytes.len())) };
         let hardware_type = u16::from_be_bytes([b[0], b[1]]);
@@ -127,7 +127,7 @@ impl Arp {
         })
     }
 
-    /// The bytes, without encapsulation header.
+    /// Converts to bytes, without the encapsulation header.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; ARP_LEN] {
         let mut out = [0; ARP_LEN];

@@ -1,4 +1,4 @@
-//! IP groups and the multicast GIDs that carry them (RFC 4391 section 4).
+//! Mapping of IP groups to multicast GIDs (RFC 4391 section 4).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,7 +12,7 @@ const SIGNATURE_IPV6: [u8; 2] = [0x60, 0x1b];
 /// Last four bytes of every broadcast group.
 pub const BROADCAST_SUFFIX: [u8; 4] = [0xff; 4];
 
-/// Scope nibble of an MGID; an IPoIB link has one for all its groups.
+/// Scope nibble of an MGID; an IPoIB link uses one scope for all its groups.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct GroupScope(u8);
 
@@ -39,18 +39,18 @@ impl Default for GroupScope {
     }
 }
 
-/// What an IPoIB MGID stands for.
+/// The group that an IPoIB MGID represents.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum IpoibGroup {
     /// The broadcast group of a link.
     Broadcast,
-    /// An IPv4 group: the lower 28 bits are known, and the upper four are always 1110.
+    /// An IPv4 group. The MGID carries the lower 28 bits; the upper four are always 1110.
     Ipv4(Ipv4Addr),
-    /// An IPv6 group: the lower 80 bits; the upper 48 do not travel and are zero here.
+    /// An IPv6 group. The MGID carries the lower 80 bits; the upper 48 are zero here.
     Ipv6Suffix([u8; 10]),
 }
 
-/// MGID prefix; partitions always appear with the full-member bit (RFC 4391 section 4).
+/// MGID prefix. Partitions always appear with the full-member bit (RFC 4391 section 4).
 fn prefix(signature: [u8; 2], pkey: PKey, scope: GroupScope) -> Gid {
     let mut gid = Gid::ZERO;
     gid.0[0] = 0xff;
@@ -68,7 +68,8 @@ pub fn broadcast_gid(pkey: PKey, scope: GroupScope) -> Gid {
     gid
 }
 
-/// The MGID of an IP group on a link, or of IPv4's limited broadcast. `None` if `group` is not multicast.
+/// The MGID of an IP group on a link, or of IPv4's limited broadcast. Returns `None` if `group` is not
+/// multicast.
 #[must_use]
 pub fn multicast_gid(group: IpAddr, pkey: PKey, scope: GroupScope) -> Option<Gid> {
     match group {
@@ -89,7 +90,7 @@ pub fn multicast_gid(group: IpAddr, pkey: PKey, scope: GroupScope) -> Option<Gid
 }
 
 impl IpoibGroup {
-    /// Reads an MGID. `None` if it is no IPoIB group.
+    /// Reads an MGID. Returns `None` if it is not an IPoIB group.
     #[must_use]
     pub fn from_gid(gid: Gid) -> Option<Self> {
         let b = gid.0;
@@ -111,14 +112,15 @@ impl IpoibGroup {
         }
     }
 
-    /// Partition and scope of an MGID, whatever it stands for.
+    /// Partition and scope of any MGID.
     #[must_use]
     pub const fn link_of(gid: Gid) -> (PKey, GroupScope) {
         (PKey(u16::from_be_bytes([gid.0[4], gid.0[5]])), GroupScope::new(gid.0[1]))
     }
 }
 
-/// An IPv6 suffix is shown as the link-local group that has it, since the upper bits do not travel.
+/// Displays an IPv6 suffix as the link-local group with this suffix, because the MGID does not carry the
+/// upper bits.
 impl std::fmt::Display for IpoibGroup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -1,5 +1,5 @@
-//! IP over InfiniBand: encapsulation, link-layer addresses, ARP, neighbour discovery's option, group mapping
-//! (RFC 4391, RFC 4755).
+//! IP over InfiniBand: encapsulation, link-layer addresses, ARP, the link-layer address option of neighbor
+//! discovery, and the mapping of groups (RFC 4391, RFC 4755).
 
 mod address;
 mod arp;
@@ -16,10 +16,10 @@ pub use neighbour::{LINK_OPTION_LEN, LinkOption, LinkOptionKind, NdOptions};
 /// Bytes of the encapsulation header (RFC 4391 section 6).
 pub const ENCAPSULATION_LEN: usize = 4;
 
-/// Largest IP packet in connected mode as Linux has it, bytes.
+/// Largest IP packet in connected mode, bytes; the value of Linux.
 pub const CONNECTED_IP_MTU: usize = 65_520;
 
-/// Type of an encapsulated packet; the numbers are Ethernet's.
+/// Ethertype of an encapsulated packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum EtherType {
     /// 0x0800.
@@ -30,12 +30,12 @@ pub enum EtherType {
     Rarp,
     /// 0x86dd.
     Ipv6,
-    /// Any other; made by [`EtherType::from_code`] only for numbers that have no variant of their own.
+    /// Any other; [`EtherType::from_code`] makes it only for numbers without a variant.
     Other(u16),
 }
 
 impl EtherType {
-    /// From its number.
+    /// Converts from the number.
     #[must_use]
     pub const fn from_code(code: u16) -> Self {
         match code {
@@ -47,7 +47,7 @@ impl EtherType {
         }
     }
 
-    /// Its number.
+    /// The number.
     #[must_use]
     pub const fn code(self) -> u16 {
         match self {
@@ -60,15 +60,15 @@ impl EtherType {
     }
 }
 
-/// The encapsulation header: type, then two reserved bytes of zero.
+/// The encapsulation header: type, then two reserved zero bytes.
 #[must_use]
 pub const fn encapsulation(ethertype: EtherType) -> [u8; ENCAPSULATION_LEN] {
     let [a, b] = ethertype.code().to_be_bytes();
     [a, b, 0, 0]
 }
 
-/// Splits a message into type and content; the reserved bytes are ignored (RFC 4391 section 6). `None` if it is
-/// shorter than the header.
+/// Splits a message into type and content; the reserved bytes are ignored (RFC 4391 section 6). Returns
+/// `None` if it is shorter than the header.
 #[must_use]
 pub const fn decapsulate(message: &[u8]) -> Option<(EtherType, &[u8])> {
     match message.split_first_chunk::<ENCAPSULATION_LEN>() {

@@ -1,31 +1,32 @@
-//! Neighbour discovery's link-layer address option (RFC 4861 section 4.6.1 with RFC 4391 section 9.3).
+//! Link-layer address option of neighbor discovery (RFC 4861 section 4.6.1 with RFC 4391 section 9.3).
 
 use super::{HARDWARE_ADDRESS_LEN, HardwareAddress};
 
 /// Bytes of the option: three units of eight.
 pub const LINK_OPTION_LEN: usize = 24;
 
-/// Whose address it is.
+/// Owner of the address in the option.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum LinkOptionKind {
-    /// The sender's.
+    /// The sender of the message.
     Source = 1,
-    /// The target's.
+    /// The target of the message.
     Target = 2,
 }
 
 /// A link-layer address option of an IPoIB interface.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LinkOption {
-    /// Whose address.
+    /// Owner of the address.
     pub kind: LinkOptionKind,
     /// The address.
     pub address: HardwareAddress,
 }
 
 impl LinkOption {
-    /// Reads one option, type to end. `None` if it is another option or has another length.
+    /// Reads one option from its type to its end. Returns `None` if it is another option or has another
+    /// length.
     #[must_use]
     pub fn parse(option: &[u8]) -> Option<Self> {
         let b: &[u8; LINK_OPTION_LEN] = option.try_into().ok()?;
@@ -42,7 +43,7 @@ impl LinkOption {
         Some(Self { kind, address: HardwareAddress::from_bytes(&address) })
     }
 
-    /// The bytes.
+    /// Converts to bytes.
     #[must_use]
     pub fn to_bytes(self) -> [u8; LINK_OPTION_LEN] {
         let mut out = [0; LINK_OPTION_LEN];
@@ -53,8 +54,9 @@ impl LinkOption {
     }
 }
 
-/// The options of a neighbour discovery message, one slice each, type to end. Ends at the first option that is
-/// broken (length 0, or beyond the message); [`NdOptions::is_sound`] tells whether that happened.
+/// Iterates over the options of a neighbor discovery message; each item is one option from its type to its
+/// end. The iterator stops at the first broken option (length 0, or beyond the message);
+/// [`NdOptions::is_sound`] reports that case.
 #[derive(Clone, Debug)]
 pub struct NdOptions<'a> {
     rest: &'a [u8],
@@ -62,13 +64,13 @@ pub struct NdOptions<'a> {
 }
 
 impl<'a> NdOptions<'a> {
-    /// Over the bytes behind a message's fixed part.
+    /// Iterates over `options`, the bytes after a message's fixed part.
     #[must_use]
     pub const fn new(options: &'a [u8]) -> Self {
         Self { rest: options, sound: true }
     }
 
-    /// False once a broken option was met; such a message is to be dropped (RFC 4861 section 4.6).
+    /// False once a broken option was found; such a message must be dropped (RFC 4861 section 4.6).
     #[must_use]
     pub const fn is_sound(&self) -> bool {
         self.sound

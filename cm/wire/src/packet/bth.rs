@@ -6,31 +6,31 @@ use crate::{PKey, Psn, Qpn};
 /// Bytes of the base transport header.
 pub const BTH_LEN: usize = 12;
 
-/// Base transport header without its pad count, which follows from the payload.
+/// Base transport header without its pad count, which is computed from the payload.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Bth {
-    /// What the packet is.
+    /// Opcode.
     pub opcode: Opcode,
-    /// The receiver shall raise an event.
+    /// The receiver should raise an event.
     pub solicited: bool,
-    /// Path migration state: set when migrated, the state of a queue pair that has no alternate path.
+    /// Path migration state. It is set when migrated and on a queue pair without an alternate path.
     pub migrated: bool,
     /// Partition.
     pub pkey: PKey,
-    /// Forward congestion was met. Not covered by the ICRC.
+    /// Forward explicit congestion notification. Not covered by the ICRC.
     pub fecn: bool,
-    /// Backward notification of congestion. Not covered by the ICRC.
+    /// Backward explicit congestion notification. Not covered by the ICRC.
     pub becn: bool,
     /// Destination queue pair.
     pub dest_qpn: Qpn,
-    /// An acknowledge is wanted.
+    /// An acknowledge is requested.
     pub ack_request: bool,
     /// Packet sequence number.
     pub psn: Psn,
 }
 
 impl Bth {
-    /// The twelve bytes; `pad` is 0 to 3.
+    /// Converts to twelve bytes; `pad` is 0 to 3.
     #[must_use]
     #[inline(always)]
     pub const fn to_bytes(self, pad: u8) -> [u8; BTH_LEN] {
@@ -38,14 +38,15 @@ impl Bth {
         let word0 = (self.opcode.to_byte() as u32) << 24 | flags | self.pkey.0 as u32;
         let word1 = (self.fecn as u32) << 31 | (self.becn as u32) << 30 | self.dest_qpn.get();
         let word2 = (self.ack_request as u32) << 31 | self.psn.get();
-        // In whole words: bytes would be put together one by one.
+        // Whole words: the compiler would assemble single bytes one by one.
         let [a, b, c, d] = word0.to_be_bytes();
         let [e, f, g, h] = word1.to_be_bytes();
         let [i, j, k, l] = word2.to_be_bytes();
         [a, b, c, d, e, f, g, h, i, j, k, l]
     }
 
-    /// Reads the header. The second result is the pad count, the third the transport version, which must be 0.
+    /// Reads the header. The second result is the pad count; the third is the transport version, which must
+    /// be 0.
     #[must_use]
     #[inline(always)]
     pub const fn from_bytes(b: &[u8; BTH_LEN]) -> (Self, u8, u8) {

@@ -1,36 +1,36 @@
-//! From a packet to bytes, in the caller's memory.
+//! Writes packets into the caller's memory.
 
 use super::{BTH_LEN, Bth, Extended, GRH_LEN, Grh, LRH_LEN, Lnh, Lrh};
 use crate::crc::{self, ICRC_LEN, VCRC_LEN};
 
-/// Why a packet cannot be written.
+/// Reason why a packet cannot be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EncodeError {
-    /// The memory is too small.
-    #[error("the packet needs {need} bytes, {have} are there")]
+    /// The buffer is too small.
+    #[error("the packet needs {need} bytes, but the buffer has {have}")]
     NoRoom {
         /// Bytes of the packet.
         need: usize,
-        /// Bytes of memory.
+        /// Bytes of the buffer.
         have: usize,
     },
-    /// Longer than the length field of its LRH or IP header can say.
-    #[error("a packet of {0} bytes is longer than its header can say")]
+    /// The packet is longer than the length field of its LRH or IP header can express.
+    #[error("a packet of {0} bytes is too long for the length field of its header")]
     TooLong(usize),
-    /// The extended headers are not those of the opcode.
-    #[error("opcode {opcode:#04x} does not go with these extended headers")]
+    /// The extended headers do not match the opcode.
+    #[error("the extended headers do not match opcode {opcode:#04x}")]
     Layout {
         /// The opcode.
         opcode: u8,
     },
 }
 
-/// Writes BTH and extended headers to the front of `out`; `None` if they do not fit.
+/// Writes BTH and extended headers to the front of `out`. Returns `None` if they do not fit.
 #[inline(always)]
 pub(super) fn write_transport(bth: &Bth, extended: &Extended, payload: usize, out: &mut [u8]) -> Option<()> {
     let (head, rest) = out.split_first_chunk_mut::<BTH_LEN>()?;
     *head = bth.to_bytes((payload.next_multiple_of(4) - payload) as u8);
-    // Most packets have none, or that of an acknowledge.
+    // Most packets have no extended header, or that of an acknowledge.
     match extended {
         Extended::Bare => {}
         Extended::Aeth(aeth) => *rest.first_chunk_mut()? = aeth.to_bytes(),
@@ -47,24 +47,24 @@ fn write_extended(extended: Extended, out: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// All headers of a packet. Lengths, LNH and pad count follow from the rest on writing.
+/// All headers of a packet. Lengths, LNH and pad count are computed on writing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Headers {
     /// Local route header.
     pub lrh: Lrh,
-    /// Global route header, if there shall be one.
+    /// Global route header, if the packet has one.
     pub grh: Option<Grh>,
     /// Base transport header.
     pub bth: Bth,
-    /// Extended headers; must be those of the opcode.
+    /// Extended headers; they must match the opcode.
     pub extended: Extended,
 }
 
 impl Headers {
-    /// Most bytes of headers ahead of a payload.
+    /// Maximum bytes of headers before a payload.
     pub const MAX_LEN: usize = LRH_LEN + GRH_LEN + BTH_LEN + Extended::MAX_LEN;
 
-    /// Bytes ahead of the payload.
+    /// Bytes before the payload.
     #[must_use]
     #[inline]
     pub const fn header_len(&self) -> usize {
@@ -79,12 +79,13 @@ impl Headers {
         self.header_len() + payload.next_multiple_of(4) + ICRC_LEN + VCRC_LEN
     }
 
-    /// Writes the headers to the front of `out`. The caller fills [`Frame::payload_mut`] and ends the packet with
-    /// [`Frame::seal`].
+    /// Writes the headers to the front of `out`. The caller fills [`Frame::payload_mut`] and finishes the
+    /// packet with [`Frame::seal`].
     ///
     /// # Errors
-    /// If the packet does not fit into `out` or into an LRH, or the extended headers are not the opcode's.
-    // Into whoever makes the headers: then they are never put together in memory before they are written.
+    /// If the packet does not fit into `out` or into the LRH's length field, or if the extended headers do
+    /// not match the opcode.
+    // Inlined into the callers: the headers are then never assembled in memory before they are written.
     #[inline(always)]
     pub fn write<'b>(&self, payload: usize, out: &'b mut [u8]) -> Result<Frame<'b>, EncodeError> {
         let need = self.checked_len(payload)?;
@@ -95,7 +96,7 @@ impl Headers {
         Ok(Frame { packet, header_len: self.header_len(), payload })
     }
 
-    /// Bytes of the whole packet, if it can be one.
+    /// Bytes of the whole packet, if a packet can have this length.
     #[inline(always)]
     pub(super) fn checked_len(&self, payload: usize) -> Result<usize, EncodeError> {
         if self.bth.opcode.layout() != self.extended.layout() {
@@ -112,7 +113,8 @@ impl Headers {
         Ok(need)
     }
 
-    /// Writes the headers of a packet of `need` bytes to the front of `out`; `None` if they do not fit.
+    /// Writes the headers of a packet of `need` bytes to the front of `out`. Returns `None` if they do not
+    /// fit.
     #[inline(always)]
     pub(super) fn write_head(&self, payload: usize, need: usize, out: &mut [u8]) -> Option<()> {
         let words = (need - VCRC_LEN) / 4;
@@ -141,7 +143,7 @@ impl Headers {
     }
 }
 
-/// A packet whose headers are written and whose payload is the caller's to fill.
+/// A packet whose headers are written. The caller fills the payload.
 #[derive(Debug)]
 #[must_use = "a frame is no packet before it is sealed"]
 pub struct Frame<'b> {
@@ -152,7 +154,7 @@ pub struct Frame<'b> {
 }
 
 impl Frame<'_> {
-    /// Where the payload goes.
+    /// The area of the payload.
     #[must_use]
     #[inline]
     pub fn payload_mut(&mut self) -> &mut [u8] {
@@ -171,8 +173,8 @@ impl Frame<'_> {
         len
     }
 
-    /// Writes pad bytes, and zeros where the CRCs would be: for a packet that does not leave the memory it is in. Otherwise as
-    /// [`Frame::seal`]; [`crc::seal`] makes up for it.
+    /// Writes pad bytes, and zeros instead of the CRCs, for a packet that does not leave its memory.
+    /// Otherwise the same as [`Frame::seal`]; [`crc::seal`] can add the CRCs later.
     #[inline]
     pub fn leave_bare(self) -> usize {
         self.packet.get_mut(self.header_len + self.payload..).unwrap_or_default().fill(0);

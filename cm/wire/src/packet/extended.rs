@@ -13,14 +13,14 @@ pub const AETH_LEN: usize = 4;
 /// Datagram extended header (IBA 9.3.3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Deth {
-    /// Key of the destination.
+    /// Q_Key of the destination.
     pub qkey: QKey,
     /// Source queue pair.
     pub src_qpn: Qpn,
 }
 
 impl Deth {
-    /// The eight bytes.
+    /// Converts to eight bytes.
     #[must_use]
     #[inline]
     pub const fn to_bytes(self) -> [u8; DETH_LEN] {
@@ -52,7 +52,7 @@ pub struct Reth {
 }
 
 impl Reth {
-    /// The sixteen bytes.
+    /// Converts to sixteen bytes.
     #[must_use]
     #[inline]
     pub const fn to_bytes(self) -> [u8; RETH_LEN] {
@@ -82,13 +82,13 @@ pub struct AtomicEth {
     pub compare: u64,
 }
 
-/// End-to-end credit field of an acknowledge, five bits (IBA 9.7.7.2.4): 31 says that credits are not used, as every
-/// responder on a shared receive queue does.
+/// End-to-end credit field of an acknowledge, five bits (IBA 9.7.7.2.4). The value 31 means that credits are
+/// not used, as with every responder on a shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Credit(u8);
 
 impl Credit {
-    /// No limit: credits are not used.
+    /// Unlimited: credits are not used.
     pub const INVALID: Self = Self(31);
 
     /// The lower five bits of `code`.
@@ -104,7 +104,8 @@ impl Credit {
     }
 }
 
-/// Code of how long a sender shall wait after an RNR NAK, five bits (IBA table 45); 0 is the longest, 655.36 ms.
+/// Code of the time that a sender waits after an RNR NAK, five bits (IBA table 45); 0 is the longest, 655.36
+/// ms.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RnrTimer(u8);
 
@@ -121,10 +122,10 @@ impl RnrTimer {
         self.0
     }
 
-    /// The time it stands for.
+    /// The duration that the code means.
     #[must_use]
     pub const fn duration(self) -> std::time::Duration {
-        // Hundredths of a millisecond: from code 2 on, steps of 1.5 and 1.33 by turns.
+        // Hundredths of a millisecond. From code 2 on, the steps alternate between factors of 1.5 and 1.33.
         let hundredths = match self.0 {
             0 => 65_536,
             1 => 1,
@@ -135,14 +136,14 @@ impl RnrTimer {
     }
 }
 
-/// Why a packet was refused (IBA 9.7.5.2.1).
+/// Reason why a packet was refused (IBA 9.7.5.2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NakCode {
     /// PSN out of sequence.
     SequenceError,
     /// Request not supported or malformed.
     InvalidRequest,
-    /// The R_Key does not allow it.
+    /// The R_Key does not permit the access.
     RemoteAccess,
     /// The responder failed.
     RemoteOperation,
@@ -181,16 +182,16 @@ impl NakCode {
 pub enum Syndrome {
     /// Received.
     Ack(Credit),
-    /// No receive buffer: try again after the time.
+    /// No receive buffer: retry after the time.
     RnrNak(RnrTimer),
     /// Refused.
     Nak(NakCode),
-    /// A code that has no meaning, kept as it came.
+    /// A code without a meaning, kept unchanged.
     Reserved(u8),
 }
 
 impl Syndrome {
-    /// From its wire byte.
+    /// Converts from the wire byte.
     #[must_use]
     pub const fn from_byte(b: u8) -> Self {
         match b >> 5 {
@@ -201,7 +202,7 @@ impl Syndrome {
         }
     }
 
-    /// The wire byte.
+    /// Converts to the wire byte.
     #[must_use]
     #[inline]
     pub const fn to_byte(self) -> u8 {
@@ -217,14 +218,14 @@ impl Syndrome {
 /// Acknowledge extended header (IBA 9.3.6).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Aeth {
-    /// What the responder says.
+    /// The responder's verdict.
     pub syndrome: Syndrome,
-    /// Message sequence number: messages completed, modulo 2^24; it counts as a PSN does.
+    /// Message sequence number: messages completed, modulo 2^24. It counts as a PSN does.
     pub msn: Psn,
 }
 
 impl Aeth {
-    /// The four bytes.
+    /// Converts to four bytes.
     #[must_use]
     #[inline]
     pub const fn to_bytes(self) -> [u8; AETH_LEN] {
@@ -240,14 +241,14 @@ impl Aeth {
     }
 }
 
-/// The headers between BTH and payload.
+/// The headers between the BTH and the payload.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Extended {
     /// None.
     Bare,
     /// Datagram.
     Deth(Deth),
-    /// Datagram with immediate data (as it is on the wire, no byte order).
+    /// Datagram with immediate data (in wire order, not converted).
     DethImmediate(Deth, [u8; 4]),
     /// RDMA request.
     Reth(Reth),
@@ -259,7 +260,7 @@ pub enum Extended {
     Ieth(Rkey),
     /// Acknowledge.
     Aeth(Aeth),
-    /// Acknowledge of an atomic operation with the value that was there.
+    /// Acknowledge of an atomic operation with the previous value.
     AethAtomic(Aeth, u64),
     /// Atomic request.
     Atomic(AtomicEth),
@@ -278,10 +279,10 @@ pub enum Extended {
 }
 
 impl Extended {
-    /// Most bytes of any of them.
+    /// Maximum bytes of any variant.
     pub const MAX_LEN: usize = 32;
 
-    /// Which headers these are.
+    /// The layout of these headers.
     #[must_use]
     #[inline]
     pub const fn layout(&self) -> Layout {
@@ -343,7 +344,8 @@ impl Extended {
         }
     }
 
-    /// Reads the headers of `layout` from the front of `b`; the rest is the payload. `None` if they do not fit.
+    /// Splits the headers of `layout` off the front of `b`; the remainder is the payload. Returns `None` if
+    /// they do not fit.
     pub(super) fn split(layout: Layout, b: &[u8]) -> Option<(Self, &[u8])> {
         Some(match layout {
             Layout::Bare => (Self::Bare, b),
@@ -408,7 +410,7 @@ impl Extended {
         })
     }
 
-    /// The bytes, in the first [`Layout::len`] bytes of the result.
+    /// Converts to bytes, in the first [`Layout::len`] bytes of the result.
     pub(super) fn to_bytes(self) -> [u8; Self::MAX_LEN] {
         let mut out = [0; Self::MAX_LEN];
         match self {

@@ -8,7 +8,7 @@ pub const GRH_LEN: usize = 40;
 /// Next header of a GRH: a BTH follows (IBA 8.3.5).
 pub const GRH_NEXT_HEADER: u8 = 0x1b;
 
-/// Global route header without its payload length, which follows from the packet.
+/// Global route header without its payload length, which is computed from the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Grh {
     /// Traffic class.
@@ -24,7 +24,7 @@ pub struct Grh {
 }
 
 impl Grh {
-    /// The forty bytes; `payload_len` counts from the BTH to the ICRC.
+    /// Converts to forty bytes; `payload_len` counts from the BTH to the ICRC.
     #[must_use]
     #[inline]
     pub fn to_bytes(self, payload_len: u16) -> [u8; GRH_LEN] {
@@ -39,8 +39,8 @@ impl Grh {
         out
     }
 
-    /// Reads the header as far as it can be anything; the parser checks version, next header and length. The second
-    /// result is the payload length.
+    /// Reads the header without checks; the parser checks version, next header and length. The second result
+    /// is the payload length.
     #[must_use]
     #[inline]
     pub fn from_bytes(b: &[u8; GRH_LEN]) -> (Self, u16) {

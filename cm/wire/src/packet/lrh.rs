@@ -41,7 +41,7 @@ pub enum Lnh {
 }
 
 impl Lnh {
-    /// From the lower two bits of the LRH's second byte.
+    /// Converts from the lower two bits of the LRH's second byte.
     #[must_use]
     pub const fn from_bits(bits: u8) -> Self {
         match bits & 3 {
@@ -53,7 +53,7 @@ impl Lnh {
     }
 }
 
-/// Local route header without what follows from the rest of the packet (LNH, packet length).
+/// Local route header without LNH and packet length, which are computed from the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Lrh {
     /// Virtual lane. Not covered by the ICRC.
@@ -67,7 +67,8 @@ pub struct Lrh {
 }
 
 impl Lrh {
-    /// The eight bytes; `words` is the packet's length from LRH to ICRC in words of four bytes, at most 0x7ff.
+    /// Converts to eight bytes; `words` is the packet's length from LRH to ICRC in words of four bytes, at
+    /// most 0x7ff.
     #[must_use]
     #[inline(always)]
     pub const fn to_bytes(self, lnh: Lnh, words: u16) -> [u8; LRH_LEN] {

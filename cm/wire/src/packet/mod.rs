@@ -1,7 +1,8 @@
 //! Packets as they cross a link, LRH to VCRC (IBA chapters 5 to 9).
 //!
-//! [`Packet`] is a checked view over received bytes. [`Headers`] is the same information as a value;
-//! [`Headers::write`] lays it down in the caller's memory and [`Frame::seal`] ends the packet, without allocation.
+//! [`Packet`] is a checked view over received bytes. [`Headers`] is the same information as a value.
+//! [`Headers::write`] writes it into the caller's memory and [`Frame::seal`] finishes the packet, without
+//! allocation.
 
 mod bth;
 mod encode;

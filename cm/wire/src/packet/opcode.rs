@@ -1,6 +1,6 @@
-//! Opcodes of the base transport header (IBA 9.2, table 38; annex A14) and what headers each brings.
+//! Opcodes of the base transport header (IBA 9.2, table 38; annex A14) and the headers that each requires.
 
-/// Transport service: the upper three bits of an opcode, as far as this crate knows them.
+/// Transport service: the upper three bits of an opcode, for the services that this crate knows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Service {
     /// Reliable connection.
@@ -11,7 +11,7 @@ pub enum Service {
     Ud,
     /// Extended reliable connection (IBA annex A14).
     Xrc,
-    /// Anything else: reliable datagram, congestion notification, manufacturer's.
+    /// Any other: reliable datagram, congestion notification, vendor-specific.
     Other,
 }
 
@@ -78,20 +78,20 @@ impl Layout {
 
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $layout:ident;)*) => {
-        /// Opcode of a packet: all of RC, UC, UD and XRC; any other one is kept as it came.
+        /// Opcode of a packet: all opcodes of RC, UC, UD and XRC. Any other is kept unchanged.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum Opcode {
             $($(#[$doc])* $name,)*
-            /// An opcode that this crate gives no meaning; made by [`Opcode::from_byte`] only for codes that have no
-            /// variant of their own.
+            /// An opcode that this crate does not know. [`Opcode::from_byte`] makes it only for codes without
+            /// a variant.
             Other(u8),
         }
 
         impl Opcode {
-            /// Every opcode that has a variant of its own.
+            /// Every opcode that has a variant.
             pub const KNOWN: &[Self] = &[$(Self::$name),*];
 
-            /// From its wire code.
+            /// Converts from the wire code.
             #[must_use]
             #[inline]
             pub const fn from_byte(code: u8) -> Self {
@@ -111,7 +111,8 @@ macro_rules! opcodes {
                 }
             }
 
-            /// The headers between BTH and payload; for an unknown opcode all behind the BTH is payload.
+            /// The headers between the BTH and the payload. With an unknown opcode, everything after the BTH
+            /// is payload.
             #[must_use]
             #[inline]
             pub const fn layout(self) -> Layout {
@@ -261,14 +262,14 @@ impl Opcode {
         }
     }
 
-    /// True for an RC request, false for a response, and for all that is not RC.
+    /// True for an RC request, false for an RC response and for every other service.
     #[must_use]
     #[inline]
     pub const fn is_rc_request(self) -> bool {
         matches!(self.to_byte(), 0x00..=0x0c | 0x13 | 0x14 | 0x16 | 0x17)
     }
 
-    /// What an XRC packet would be on a reliable connection; any other as it is.
+    /// The RC equivalent of an XRC opcode; any other opcode is returned unchanged.
     #[must_use]
     pub const fn without_xrc(self) -> Self {
         match self.service() {
@@ -277,7 +278,7 @@ impl Opcode {
         }
     }
 
-    /// What an RC packet is on an extended reliable connection; any other as it is.
+    /// The XRC equivalent of an RC opcode; any other opcode is returned unchanged.
     #[must_use]
     pub const fn with_xrc(self) -> Self {
         match self.service() {

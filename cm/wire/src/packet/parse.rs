@@ -1,26 +1,26 @@
-//! From bytes to a packet.
+//! Parses packets.
 
 use super::{BTH_LEN, Bth, Extended, GRH_LEN, GRH_NEXT_HEADER, Grh, Headers, LRH_LEN, Lnh, Lrh};
 use crate::crc::{self, ICRC_LEN, VCRC_LEN};
 
-/// Why bytes are not a packet.
+/// Reason why bytes are not a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ParseError {
-    /// Fewer bytes than any packet has.
+    /// Fewer bytes than the shortest packet.
     #[error("{0} bytes are too few for a packet")]
     TooShort(usize),
     /// LVER is not 0.
     #[error("link version {0} is not 0")]
     LinkVersion(u8),
-    /// A raw packet; only IBA transport is known here.
+    /// A raw packet; this crate knows only IBA transport.
     #[error("raw packet (LNH {0:?})")]
     Raw(Lnh),
-    /// The LRH's length is not that of the bytes.
-    #[error("LRH says {said} bytes up to the VCRC, {have} are there")]
+    /// The LRH's length differs from the number of bytes.
+    #[error("the LRH gives {said} bytes up to the VCRC, but the packet has {have}")]
     Length {
-        /// Bytes from LRH to VCRC by the LRH.
+        /// Bytes from LRH to VCRC according to the LRH.
         said: usize,
-        /// Bytes there.
+        /// Bytes present.
         have: usize,
     },
     /// The GRH's version is not 6.
@@ -29,18 +29,18 @@ pub enum ParseError {
     /// The GRH's next header is not a BTH.
     #[error("GRH next header {0:#04x} is not a BTH")]
     GrhNextHeader(u8),
-    /// The GRH's length is not that of what follows.
-    #[error("GRH says {said} bytes, {have} are there")]
+    /// The GRH's length differs from the number of bytes after it.
+    #[error("the GRH gives {said} bytes, but the packet has {have}")]
     GrhLength {
-        /// Bytes from BTH to ICRC by the GRH.
+        /// Bytes from BTH to ICRC according to the GRH.
         said: usize,
-        /// Bytes there.
+        /// Bytes present.
         have: usize,
     },
     /// TVer is not 0.
     #[error("transport version {0} is not 0")]
     TransportVersion(u8),
-    /// The headers that the opcode asks for do not fit.
+    /// The headers that the opcode requires do not fit.
     #[error("opcode {opcode:#04x}: the packet ends within its headers")]
     Truncated {
         /// The opcode.
@@ -51,18 +51,18 @@ pub enum ParseError {
     Pad {
         /// Pad count of the BTH.
         pad: u8,
-        /// Bytes there.
+        /// Bytes present.
         have: usize,
     },
-    /// Something else than UDP to port 4791 (RoCEv2 only).
-    #[error("not UDP to the port of RoCEv2")]
+    /// Not UDP to port 4791 (RoCEv2 only).
+    #[error("not UDP to port 4791")]
     OtherTraffic,
-    /// Not IPv4 or IPv6 as RoCEv2 has it, or lengths that contradict each other (RoCEv2 only).
+    /// Not IPv4 or IPv6 in the form that RoCEv2 requires, or contradictory lengths (RoCEv2 only).
     #[error("not a RoCEv2 packet: {0}")]
     NotRoce(&'static str),
 }
 
-/// BTH, what follows from its opcode, and the payload: the part that an InfiniBand and a RoCEv2 packet share.
+/// BTH, extended headers and payload: the part that InfiniBand and RoCEv2 packets share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transport<'a> {
     /// Base transport header.
@@ -76,10 +76,10 @@ pub struct Transport<'a> {
 }
 
 impl<'a> Transport<'a> {
-    /// Reads `bytes`, BTH to last pad byte.
+    /// Reads `bytes`, from the BTH to the last pad byte.
     ///
     /// # Errors
-    /// Says what is wrong with the bytes.
+    /// If the bytes are not a valid transport part.
     #[inline(always)]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let Some((head, rest)) = bytes.split_first_chunk::<BTH_LEN>() else {
@@ -90,7 +90,7 @@ impl<'a> Transport<'a> {
             return Err(ParseError::TransportVersion(version));
         }
         let layout = bth.opcode.layout();
-        // Most packets have none.
+        // Most packets have no extended headers.
         let split =
             if layout.is_empty() { Some((Extended::Bare, rest)) } else { Extended::split(layout, rest) };
         let Some((extended, body)) = split else {
@@ -104,7 +104,7 @@ impl<'a> Transport<'a> {
     }
 }
 
-/// A checked view over a whole packet, LRH to VCRC. Checked are the lengths and versions, not the CRCs.
+/// A checked view over a whole packet, LRH to VCRC. Lengths and versions are checked, the CRCs are not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet<'a> {
     bytes: &'a [u8],
@@ -114,14 +114,14 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Fewest bytes of a packet: LRH, BTH, ICRC, VCRC.
+    /// Minimum bytes of a packet: LRH, BTH, ICRC, VCRC.
     pub const MIN_LEN: usize = LRH_LEN + BTH_LEN + ICRC_LEN + VCRC_LEN;
 
     /// Reads exactly one packet, LRH to VCRC.
     ///
     /// # Errors
-    /// Says what is wrong with the bytes.
-    // Into whoever looks at the headers: what is looked at once need not be put together in memory.
+    /// If the bytes are not a valid packet.
+    // Inlined into the callers: a header that is read at once need not be assembled in memory.
     #[inline(always)]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let too_short = ParseError::TooShort(bytes.len());
@@ -138,7 +138,7 @@ impl<'a> Packet<'a> {
         if said != bytes.len() {
             return Err(ParseError::Length { said, have: bytes.len() });
         }
-        // LRH and the two CRCs are there by the first check.
+        // The first check guarantees LRH and both CRCs.
         let (rest, _) = rest.split_last_chunk::<{ ICRC_LEN + VCRC_LEN }>().ok_or(too_short)?;
         let (grh, rest) = match lnh {
             Lnh::Local => (None, rest),
@@ -170,7 +170,7 @@ impl<'a> Packet<'a> {
         self.grh.as_ref()
     }
 
-    /// The forty bytes of the GRH as they came, if there is one.
+    /// The forty received bytes of the GRH, if there is one.
     #[must_use]
     pub fn grh_bytes(&self) -> Option<&'a [u8; GRH_LEN]> {
         self.grh?;
@@ -207,20 +207,20 @@ impl<'a> Packet<'a> {
         Headers { lrh: self.lrh, grh: self.grh, bth: self.transport.bth, extended: self.transport.extended }
     }
 
-    /// True if the invariant CRC is right.
+    /// True if the invariant CRC is correct.
     #[must_use]
     pub fn icrc_is_right(&self) -> bool {
         crc::verify_icrc(self.bytes)
     }
 
-    /// True if the variant CRC is right.
+    /// True if the variant CRC is correct.
     #[must_use]
     pub fn vcrc_is_right(&self) -> bool {
         crc::verify_vcrc(self.bytes)
     }
 }
 
-/// `bytes`: GRH to last pad byte.
+/// Parses a GRH; `bytes` reach from the GRH to the last pad byte.
 fn parse_grh(bytes: &[u8]) -> Result<(Grh, &[u8]), ParseError> {
     let Some((head, rest)) = bytes.split_first_chunk::<GRH_LEN>() else {
         return Err(ParseError::TooShort(bytes.len()));

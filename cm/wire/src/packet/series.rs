@@ -1,9 +1,9 @@
-//! Packets whose headers are the same but for their numbers.
+//! Packets whose headers differ only in PSN and acknowledge request.
 
 use super::{BTH_LEN, EncodeError, Frame, GRH_LEN, Headers, LRH_LEN};
 use crate::Psn;
 
-/// Headers that are made once, for packets with payloads of one length and no extended header.
+/// Headers that are built once, for packets with payloads of one length and without extended headers.
 #[derive(Clone, Debug)]
 pub struct Series {
     /// LRH to BTH.
@@ -14,10 +14,10 @@ pub struct Series {
 }
 
 impl Series {
-    /// Packets with these headers and `payload` bytes of payload.
+    /// Prepares packets with these headers and `payload` bytes of payload.
     ///
     /// # Errors
-    /// If there cannot be such packets, or they have extended headers.
+    /// If no such packet is possible, or the headers include extended headers.
     pub fn new(headers: &Headers, payload: usize) -> Result<Self, EncodeError> {
         let packet_len = headers.checked_len(payload)?;
         let header_len = headers.header_len();
@@ -35,13 +35,14 @@ impl Series {
         self.packet_len
     }
 
-    /// Writes the headers of the packet with this number to the front of `out`, as [`Headers::write`] does; `None` if the packet does not fit.
+    /// Writes the headers of the packet with this PSN to the front of `out`, as [`Headers::write`] does.
+    /// Returns `None` if the packet does not fit.
     #[inline(always)]
     pub fn write<'b>(&self, psn: Psn, ack_request: bool, out: &'b mut [u8]) -> Option<Frame<'b>> {
         const LOCAL: usize = LRH_LEN + BTH_LEN;
         let Self { header_len, payload, .. } = *self;
         let packet = out.get_mut(..self.packet_len)?;
-        // Most have no GRH: as a whole.
+        // Most packets have no GRH: copy their headers with a fixed length.
         match (packet.first_chunk_mut::<LOCAL>(), self.bytes.first_chunk::<LOCAL>()) {
             (Some(head), Some(bytes)) if header_len == LOCAL => *head = *bytes,
             _ => packet.get_mut(..header_len)?.copy_from_slice(self.bytes.get(..header_len)?),

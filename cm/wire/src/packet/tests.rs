@@ -27,7 +27,7 @@ fn grh() -> impl Strategy<Value = Grh> {
 fn extended(layout: Layout) -> impl Strategy<Value = Extended> {
     (any::<[u8; 32]>()).prop_map(move |b| {
         let (extended, _) = Extended::split(layout, &b).unwrap();
-        // What DETH carries in its reserved byte is not kept.
+        // The value in the reserved byte of the DETH is not kept.
         extended
     })
 }

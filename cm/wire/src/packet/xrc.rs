@@ -1,5 +1,5 @@
-//! Extended reliable connections (IBA annex A14): a request names, behind its BTH, the shared receive queue that it is for. Answers name
-//! none. All else is as on a reliable connection.
+//! Extended reliable connections (IBA annex A14). A request names its shared receive queue in a header after
+//! the BTH; a response names none. Everything else is the same as on a reliable connection.
 
 use super::{Extended, Layout};
 use crate::XrcSrqn;
@@ -7,15 +7,15 @@ use crate::XrcSrqn;
 /// Bytes of the XRC extended header.
 pub const XRCETH_LEN: usize = 4;
 
-/// XRC extended header: the shared receive queue that a request is for.
+/// XRC extended header: the shared receive queue of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct XrcEth {
-    /// Its number.
+    /// Number of the shared receive queue.
     pub srqn: XrcSrqn,
 }
 
 impl XrcEth {
-    /// The four bytes; the first is reserved.
+    /// Converts to four bytes; the first is reserved.
     #[must_use]
     #[inline]
     pub const fn to_bytes(self) -> [u8; XRCETH_LEN] {
@@ -32,7 +32,7 @@ impl XrcEth {
 }
 
 impl Layout {
-    /// What follows the XRCETH; the same for what has none.
+    /// The layout after the XRCETH; a layout without XRCETH is returned unchanged.
     pub(super) const fn without_xrc(self) -> Self {
         match self {
             Self::Xrc => Self::Bare,
@@ -61,7 +61,7 @@ impl Extended {
         }
     }
 
-    /// What follows the XRC header; the same for what has none.
+    /// The headers after the XRC header; headers without one are returned unchanged.
     #[must_use]
     pub const fn without_xrc(self) -> Self {
         match self {
@@ -75,7 +75,8 @@ impl Extended {
         }
     }
 
-    /// The headers of a request on a reliable connection behind an XRC header; those of an answer, and of other services, as they are.
+    /// Puts an XRC header before the headers of a request on a reliable connection. Headers of a response or
+    /// of another service are returned unchanged.
     #[must_use]
     pub const fn with_xrc(self, xrc: XrcEth) -> Self {
         match self {
@@ -111,9 +112,9 @@ mod tests {
             assert_eq!(opcode.layout().without_xrc(), rc.layout());
             requests += usize::from(rc.is_rc_request());
         }
-        // All of RC: 17 requests of its 23 opcodes.
+        // All RC opcodes: 17 of the 23 are requests.
         assert_eq!(requests, 17);
-        // Other services have no such form.
+        // Other services have no XRC form.
         for opcode in [Opcode::UdSendOnly, Opcode::UcSendOnly, Opcode::Other(0xc0)] {
             assert_eq!((opcode.with_xrc(), opcode.without_xrc()), (opcode, opcode));
         }

@@ -5,7 +5,7 @@ use crate::layout::{integer_field, layout};
 use crate::{Gid, Lid, PKey, QKey, Qpn, ServiceLevel, TimeoutCode};
 
 layout! {
-    /// What a class's agent at a port can do, and where it wants to be asked instead.
+    /// The abilities of a class's agent at a port, and the address that it redirects requests to.
     pub struct ClassPortInfo[72] {
         /// Base version.
         base_version: u8 = 0 @ 0, 8;
@@ -15,7 +15,7 @@ layout! {
         capability_mask: u16 = 2 @ 0, 16;
         /// Second capability mask, 27 bits.
         capability_mask2: CapabilityMask2 = 4 @ 0, 27;
-        /// Time that the agent may take for an answer.
+        /// Maximum time that the agent takes to respond.
         response_time: TimeoutCode = 7 @ 3, 5;
         /// Redirect: GID.
         redirect_gid: Gid = 8 @ 0, 128;
@@ -55,7 +55,7 @@ layout! {
 }
 
 bitflags::bitflags! {
-    /// Optional abilities of subnet administration (IBA 15.2.5.1). Bits without a name are kept.
+    /// Optional capabilities of subnet administration (IBA 15.2.5.1). Bits without a name are kept.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     pub struct CapabilityMask2: u32 {
         /// Groups can be joined as send-only full member.

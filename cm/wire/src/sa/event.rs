@@ -3,7 +3,7 @@
 use crate::layout::{Field, layout, narrow_number};
 use crate::{Gid, Lid, Qpn, TimeoutCode};
 
-/// Start of the LID range of a subscription that means every port.
+/// First LID of a subscription to the events of every port.
 pub const SUBSCRIBE_ALL_LIDS: Lid = Lid(0xffff);
 
 /// Trap numbers of subnet management (IBA 14.2.5.1).
@@ -29,25 +29,25 @@ pub mod trap {
 }
 
 layout! {
-    /// A subscription, or its end.
+    /// Starts or ends a subscription.
     pub struct InformInfo[36] {
-        /// Only events of this port; zero = see the LID range.
+        /// GID of the port whose events are reported; zero selects the LID range.
         gid: Gid = 0 @ 0, 128;
-        /// First LID; [`SUBSCRIBE_ALL_LIDS`] = all.
+        /// First LID; [`SUBSCRIBE_ALL_LIDS`] selects all.
         lid_begin: Lid = 16 @ 0, 16;
-        /// Last LID; 0 = only the first.
+        /// Last LID; 0 selects only the first.
         lid_end: Lid = 18 @ 0, 16;
         /// 1 for traps of the specification, 0 for a vendor's.
         is_generic: u8 = 22 @ 0, 8;
-        /// 1 subscribes, 0 ends the subscription.
+        /// 1 starts the subscription, 0 ends it.
         subscribe: u8 = 23 @ 0, 8;
-        /// Class of events; 0xffff = all.
+        /// Type of the events; 0xffff selects all.
         kind: u16 = 24 @ 0, 16;
-        /// Trap number; 0xffff = all.
+        /// Trap number; 0xffff selects all.
         trap_number: u16 = 26 @ 0, 16;
-        /// Queue pair that the reports go to; 1 when subscribing.
+        /// Queue pair that receives the reports; 1 when subscribing.
         qpn: Qpn = 28 @ 0, 24;
-        /// Time that the subscriber takes for an answer.
+        /// Time that the subscriber takes to respond.
         response_time: TimeoutCode = 31 @ 3, 5;
         /// Producer of the event: 1 CA, 2 switch, 3 router, 4 class manager, 0xffffff all.
         producer: Qpn = 33 @ 0, 24;
@@ -55,7 +55,7 @@ layout! {
 }
 
 impl InformInfo {
-    /// Subscribes to one trap of any port, or ends that.
+    /// Starts or ends a subscription to one trap of all ports.
     #[must_use]
     pub const fn trap(trap_number: u16, subscribe: bool) -> Self {
         Self {
@@ -100,7 +100,7 @@ layout! {
         toggle: bool = 8 @ 0, 1;
         /// Count.
         count: NoticeCount = 8 @ 1, 15;
-        /// Details; their shape depends on the trap.
+        /// Details; their layout depends on the trap.
         details: [u8; 54] = 10 @ 0, 432;
         /// GID of the issuer.
         issuer_gid: Gid = 64 @ 0, 128;
@@ -108,7 +108,7 @@ layout! {
 }
 
 impl Notice {
-    /// A trap of the class manager about a GID: numbers 64 to 67.
+    /// Builds a trap of the class manager about a GID: numbers 64 to 67.
     #[must_use]
     pub fn about_gid(trap_number: u16, issuer_lid: Lid, gid: Gid) -> Self {
         let mut details = [0; 54];
@@ -126,7 +126,7 @@ impl Notice {
         }
     }
 
-    /// The GID or MGID that traps 64 to 67 are about.
+    /// The GID or MGID of traps 64 to 67.
     #[must_use]
     pub fn gid(&self) -> Option<Gid> {
         (self.is_generic && (trap::GID_IN_SERVICE..=trap::GROUP_DELETED).contains(&self.trap_number))

@@ -5,7 +5,7 @@ use crate::layout::{integer_field, layout};
 use crate::{Gid, Lid, PKey, QKey, Rate, ServiceLevel};
 
 layout! {
-    /// A multicast group and one port's part in it.
+    /// A multicast group and the membership of one port.
     pub struct McMemberRecord[52] {
         /// The group.
         mgid: Gid = 0 @ 0, 128;
@@ -15,7 +15,7 @@ layout! {
         qkey: QKey = 32 @ 0, 32;
         /// Multicast LID of the group.
         mlid: Lid = 36 @ 0, 16;
-        /// How `mtu` is meant.
+        /// Comparison for `mtu`.
         mtu_selector: Selector = 38 @ 0, 2;
         /// MTU of the group.
         mtu: MtuCode = 38 @ 2, 6;
@@ -23,11 +23,11 @@ layout! {
         traffic_class: u8 = 39 @ 0, 8;
         /// Partition.
         pkey: PKey = 40 @ 0, 16;
-        /// How `rate` is meant.
+        /// Comparison for `rate`.
         rate_selector: Selector = 42 @ 0, 2;
         /// Static rate.
         rate: Rate = 42 @ 2, 6;
-        /// How `life_time` is meant.
+        /// Comparison for `life_time`.
         life_time_selector: Selector = 43 @ 0, 2;
         /// Packet life time.
         life_time: LifeTime = 43 @ 2, 6;
@@ -39,9 +39,9 @@ layout! {
         hop_limit: u8 = 47 @ 0, 8;
         /// Scope.
         scope: Scope = 48 @ 0, 4;
-        /// The port's part.
+        /// Membership of the port.
         join_state: JoinState = 48 @ 4, 4;
-        /// Joined on behalf of another port.
+        /// The port was joined on behalf of another port.
         proxy_join: bool = 49 @ 0, 1;
     }
 }
@@ -53,16 +53,16 @@ impl Default for McMemberRecord {
 }
 
 bitflags::bitflags! {
-    /// What part a port has in a group.
+    /// Membership of a port in a group.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     pub struct JoinState: u8 {
-        /// Sends and receives, keeps the group alive.
+        /// Sends and receives; keeps the group alive.
         const FULL_MEMBER = 1;
-        /// Sends and receives, does not keep it alive.
+        /// Sends and receives; does not keep the group alive.
         const NON_MEMBER = 2;
-        /// Sends only, does not keep it alive.
+        /// Sends only; does not keep the group alive.
         const SEND_ONLY_NON_MEMBER = 4;
-        /// Sends only, keeps it alive.
+        /// Sends only; keeps the group alive.
         const SEND_ONLY_FULL_MEMBER = 8;
     }
 }

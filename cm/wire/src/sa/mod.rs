@@ -1,4 +1,4 @@
-//! Subnet administration (IBA 15): the datagram around a record, and its records.
+//! Subnet administration (IBA 15): its datagram and its records.
 
 mod class_port_info;
 mod event;
@@ -19,7 +19,7 @@ use crate::{Mtu, Tid};
 
 /// Version of the class's format.
 pub const CLASS_VERSION: u8 = 2;
-/// Bytes of a datagram that records may take.
+/// Bytes of a datagram that are available for records.
 pub const DATA_LEN: usize = 200;
 
 /// Attribute ids of the class (IBA 15.2.5).
@@ -60,7 +60,7 @@ pub mod status {
     /// The request is denied.
     pub const DENIED: u8 = 7;
 
-    /// What a status of subnet administration is called, class-specific or not.
+    /// The name of a status of subnet administration, class-specific or common.
     #[must_use]
     pub const fn name(status: super::MadStatus) -> &'static str {
         match (status.class_code(), status.common_code()) {
@@ -88,24 +88,24 @@ layout! {
         header: MadHeader = 0 @ 0, 192;
         /// The RMPP header.
         rmpp: RmppHeader = 24 @ 0, 96;
-        /// SM_Key; 0 from clients that are not trusted.
+        /// SM_Key; 0 from untrusted clients.
         sm_key: u64 = 36 @ 0, 64;
-        /// Distance from one record to the next in answers with several, in units of 8 bytes.
+        /// Distance between records in a response with several, in units of 8 bytes.
         attribute_offset: u16 = 44 @ 0, 16;
-        /// Which components of the record the request means.
+        /// The components of the record that the request uses.
         component_mask: u64 = 48 @ 0, 64;
         /// The record or records.
         data: [u8; DATA_LEN] = 56 @ 0, 1600;
     }
 }
 
-/// A record of subnet administration and the names that go with it.
+/// A record of subnet administration.
 pub trait Record: Sized {
-    /// Its attribute id.
+    /// Attribute id of the record.
     const ATTRIBUTE: u16;
-    /// Reads it from the start of a datagram's data.
+    /// Reads the record from the start of a datagram's data.
     fn from_data(data: &[u8; DATA_LEN]) -> Self;
-    /// Writes it to the start of a datagram's data.
+    /// Writes the record to the start of a datagram's data.
     fn to_data(&self, data: &mut [u8; DATA_LEN]);
 }
 
@@ -133,7 +133,7 @@ record! {
 }
 
 impl SaMad {
-    /// A request for one record.
+    /// Builds a request with one record.
     #[must_use]
     pub fn request<R: Record>(method: Method, tid: Tid, component_mask: u64, record: &R) -> Self {
         let mut data = [0; DATA_LEN];
@@ -148,7 +148,7 @@ impl SaMad {
         }
     }
 
-    /// The answer to `request` with one record.
+    /// Builds the response to `request` with one record.
     #[must_use]
     pub fn answer<R: Record>(request: &Self, record: &R) -> Self {
         let mut answer = *request;
@@ -160,7 +160,7 @@ impl SaMad {
         answer
     }
 
-    /// The answer that refuses `request`.
+    /// Builds the response that refuses `request`.
     #[must_use]
     pub fn refusal(request: &Self, status: MadStatus) -> Self {
         let mut answer = *request;
@@ -169,7 +169,7 @@ impl SaMad {
         answer
     }
 
-    /// The record, if the attribute is `R`'s.
+    /// The record, if the attribute is that of `R`.
     #[must_use]
     pub fn record<R: Record>(&self) -> Option<R> {
         (self.header.attribute == R::ATTRIBUTE).then(|| R::from_data(&self.data))
@@ -185,7 +185,7 @@ impl SaMad {
 }
 
 open_enum! {
-    /// How a component with a selector is compared.
+    /// Comparison for a component with a selector.
     pub enum Selector(u8) {
         /// Greater than the value.
         Greater = 0,
@@ -193,13 +193,13 @@ open_enum! {
         Less = 1,
         /// Exactly the value.
         Exactly = 2,
-        /// The largest there is (for life times the smallest).
+        /// The largest available value (for life times the smallest).
         Best = 3,
     }
 }
 
 narrow_number! {
-    /// MTU code, 6 bits, as records carry it: kept even if it names no MTU.
+    /// MTU code of a record, 6 bits. A code that names no MTU is kept.
     MtuCode(u8, 6)
 }
 
@@ -233,7 +233,7 @@ narrow_number! {
 }
 
 impl LifeTime {
-    /// The same as a five-bit time code, at most 31.
+    /// The life time as a five-bit time code, at most 31.
     #[must_use]
     pub const fn timeout(self) -> crate::TimeoutCode {
         crate::TimeoutCode::new(if self.get() > 31 { 31 } else { self.get() })
@@ -241,7 +241,7 @@ impl LifeTime {
 }
 
 narrow_number! {
-    /// Number of paths asked for, 7 bits.
+    /// Number of requested paths, 7 bits.
     NumbPath(u8, 7)
 }
 

@@ -17,7 +17,7 @@ layout! {
         dlid: Lid = 40 @ 0, 16;
         /// Source LID.
         slid: Lid = 42 @ 0, 16;
-        /// For raw packets.
+        /// The path carries raw packets.
         raw_traffic: bool = 44 @ 0, 1;
         /// Flow label.
         flow_label: FlowLabel = 44 @ 4, 20;
@@ -25,9 +25,9 @@ layout! {
         hop_limit: u8 = 47 @ 0, 8;
         /// Traffic class.
         traffic_class: u8 = 48 @ 0, 8;
-        /// The way back is this way reversed.
+        /// The path is valid in both directions.
         reversible: bool = 49 @ 0, 1;
-        /// Number of paths that the request wants at most.
+        /// Maximum number of paths in the response.
         numb_path: NumbPath = 49 @ 1, 7;
         /// Partition.
         pkey: PKey = 50 @ 0, 16;
@@ -35,15 +35,15 @@ layout! {
         qos_class: QosClass = 52 @ 0, 12;
         /// Service level.
         sl: ServiceLevel = 53 @ 4, 4;
-        /// How `mtu` is meant.
+        /// Comparison for `mtu`.
         mtu_selector: Selector = 54 @ 0, 2;
         /// MTU.
         mtu: MtuCode = 54 @ 2, 6;
-        /// How `rate` is meant.
+        /// Comparison for `rate`.
         rate_selector: Selector = 55 @ 0, 2;
         /// Static rate.
         rate: Rate = 55 @ 2, 6;
-        /// How `life_time` is meant.
+        /// Comparison for `life_time`.
         life_time_selector: Selector = 56 @ 0, 2;
         /// Packet life time.
         life_time: LifeTime = 56 @ 2, 6;

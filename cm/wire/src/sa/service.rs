@@ -12,7 +12,7 @@ layout! {
         gid: Gid = 8 @ 0, 128;
         /// Partition.
         pkey: PKey = 24 @ 0, 16;
-        /// Lease, seconds; 0xffffffff = for ever.
+        /// Lease in seconds; 0xffffffff = unlimited.
         lease: u32 = 28 @ 0, 32;
         /// Key that protects the registration.
         key: [u8; 16] = 32 @ 0, 128;
@@ -24,7 +24,8 @@ layout! {
 }
 
 bitflags::bitflags! {
-    /// Components of a ServiceRecord (without the 64 parts of its data, bits 7 and up, which are kept).
+    /// Components of a ServiceRecord. The 64 parts of its data, bits 7 and up, have no names here but are
+    /// kept.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     pub struct ServiceMask: u64 {
         /// Service id.

@@ -7,7 +7,7 @@ fn roundtrip<R: Record + PartialEq + std::fmt::Debug>(data: &[u8; DATA_LEN]) {
     let record = R::from_data(data);
     let mut over = *data;
     record.to_data(&mut over);
-    assert_eq!(over, *data, "reserved bits stay");
+    assert_eq!(over, *data, "reserved bits do not change");
     let mut fresh = [0; DATA_LEN];
     record.to_data(&mut fresh);
     assert_eq!(R::from_data(&fresh), record);

@@ -1,36 +1,38 @@
-//! The M_Key check of a port (IBA 14.2.4): who does not know the key changes nothing, and with more protection reads nothing; but a key whose
-//! owner is gone does not last for ever.
+//! The M_Key check of a port (IBA 14.2.4). A requester without the key cannot change anything; with more
+//! protection it cannot read anything either. A lease limits the protection, so that a port whose key is lost
+//! becomes manageable again.
 
 use std::time::{Duration, Instant};
 
 use super::{PortInfo, Smp};
 use crate::mad::Method;
 
-/// The lease of a key.
+/// State of the key's lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Lease {
-    /// Nobody has come with a wrong key.
+    /// No request with a wrong key has arrived.
     #[default]
     Quiet,
-    /// Somebody has, and nobody has looked at the clock yet.
+    /// A request with a wrong key has arrived, but [`MKeyGuard::follow`] has not yet set the end.
     Begins,
-    /// The protection ends then unless somebody comes with the right key.
+    /// The protection ends at this time, unless a request with the correct key arrives before.
     Ends(Instant),
 }
 
-/// What guards a port.
+/// The M_Key check of one port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MKeyGuard {
     key: u64,
     protect: u8,
-    /// Seconds; 0 is for ever.
+    /// Lease in seconds; 0 is unlimited.
     period: u16,
     violations: u16,
     lease: Lease,
 }
 
 impl MKeyGuard {
-    /// May this packet be carried out? Of `Get`, `Set` and `TrapRepress`; counts what may not.
+    /// Checks if a packet may be executed, for `Get`, `Set` and `TrapRepress`. Counts the packets that may
+    /// not.
     pub fn admits(&mut self, smp: &Smp) -> bool {
         if self.key == 0 || smp.mkey == self.key {
             self.lease = Lease::Quiet;
@@ -46,7 +48,8 @@ impl MKeyGuard {
         false
     }
 
-    /// Looks at the clock: after the lease anybody may read the key, and with it take the port over (IBA 14.2.4.3).
+    /// Advances the lease to `now`. After the lease anybody may read the key, and can take over the port with
+    /// it (IBA 14.2.4.3).
     pub fn follow(&mut self, now: Instant) {
         match self.lease {
             Lease::Begins => self.lease = Lease::Ends(now + Duration::from_secs(self.period.into())),
@@ -58,16 +61,17 @@ impl MKeyGuard {
         }
     }
 
-    /// Takes over what a `Set` says.
+    /// Applies the fields of a `Set`.
     pub fn set(&mut self, want: &PortInfo) {
         self.key = want.mkey;
         self.protect = want.mkey_protect.get();
         self.period = want.mkey_lease;
-        // Any write clears it (IBA 14.2.5.6).
+        // Any write clears the counter (IBA 14.2.5.6).
         self.violations = self.violations.min(want.mkey_violations);
     }
 
-    /// Fills in what the answer to `smp` shows: the key only to those that know it, or where the protection does not hide it.
+    /// Fills in the guard's fields for the response to `smp`. The key is visible only to a requester that
+    /// knows it, or if the protection does not hide it.
     pub fn show(&self, smp: &Smp, info: &mut PortInfo) {
         let hidden = self.protect != 0 && smp.mkey != self.key;
         info.mkey = if hidden { 0 } else { self.key };
@@ -109,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn protection_says_who_reads_and_who_sees_the_key() {
+    fn protection_controls_access_and_key_visibility() {
         for (protect, reads, sees) in
             [(0, true, true), (1, true, false), (2, false, false), (3, false, false)]
         {
@@ -131,7 +135,7 @@ mod tests {
         guard.follow(at(100));
         assert!(!guard.admits(&smp(Method::Get, 0)));
         guard.follow(at(100));
-        assert!(!guard.admits(&smp(Method::Get, 0)), "the second does not make it longer");
+        assert!(!guard.admits(&smp(Method::Get, 0)), "a second violation does not extend the lease");
         guard.follow(at(109));
         assert!(guard.admits(&smp(Method::Get, 7)), "its owner");
         guard.follow(at(111));
@@ -147,6 +151,6 @@ mod tests {
         assert!(!guard.admits(&smp(Method::Get, 0)));
         guard.follow(at(0));
         guard.follow(at(1 << 30));
-        assert!(!guard.admits(&smp(Method::Get, 0)), "without a lease for ever");
+        assert!(!guard.admits(&smp(Method::Get, 0)), "unlimited without a lease");
     }
 }

@@ -1,4 +1,4 @@
-//! Which lane a service level goes by, and whose turn it is among lanes (IBA 14.2.5.8, 14.2.5.9).
+//! Mapping of service levels to lanes, and arbitration between lanes (IBA 14.2.5.8, 14.2.5.9).
 
 use crate::ServiceLevel;
 use crate::layout::Field;
@@ -7,10 +7,10 @@ use crate::packet::VirtualLane;
 /// Entries of an arbitration block.
 const ENTRIES: usize = 32;
 
-/// Lane of each service level; lane 15 drops (IBA 7.6.6).
+/// Lane of each service level; packets mapped to lane 15 are dropped (IBA 7.6.6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LaneMap {
-    /// By service level.
+    /// Indexed by service level.
     pub lanes: [VirtualLane; 16],
 }
 
@@ -18,13 +18,14 @@ impl LaneMap {
     /// Bytes on the wire.
     pub const LEN: usize = 8;
 
-    /// Attribute modifier at a switch: the ports that packets come in and go out by. Other nodes have one map and do not look at it.
+    /// Attribute modifier at a switch: ingress and egress port of the packets. Other nodes have one map and
+    /// ignore the modifier.
     #[must_use]
     pub const fn modifier(ingress: u8, egress: u8) -> u32 {
         (ingress as u32) << 8 | egress as u32
     }
 
-    /// The ports of a switch that a modifier names, in and out.
+    /// The ingress and egress port of a switch that a modifier names.
     #[must_use]
     pub const fn place(modifier: u32) -> (u8, u8) {
         ((modifier >> 8) as u8, modifier as u8)
@@ -53,19 +54,19 @@ impl Field for LaneMap {
     }
 }
 
-/// What a lane may send before it is the next one's turn.
+/// Share of a lane in one round of the arbitration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ArbitrationEntry {
     /// The lane.
     pub lane: VirtualLane,
-    /// Units of 64 bytes; 0 skips the entry.
+    /// Weight in units of 64 bytes; 0 skips the entry.
     pub weight: u8,
 }
 
-/// Half of a port's table of low or of high priority.
+/// Half of a port's low-priority or high-priority table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct VlArbitrationBlock {
-    /// In turn.
+    /// The entries in round-robin order.
     pub entries: [ArbitrationEntry; ENTRIES],
 }
 
@@ -73,14 +74,14 @@ impl VlArbitrationBlock {
     /// Bytes on the wire.
     pub const LEN: usize = 64;
 
-    /// Attribute modifier: 1 and 2 are the halves of the low priority's table, 3 and 4 of the high one's; `port` is that of a
-    /// switch, 0 on other nodes.
+    /// Attribute modifier. Blocks 1 and 2 are the halves of the low-priority table, 3 and 4 those of the
+    /// high-priority table. `port` is the port of a switch, 0 on other nodes.
     #[must_use]
     pub const fn modifier(block: u16, port: u8) -> u32 {
         (block as u32) << 16 | port as u32
     }
 
-    /// Block and port that a modifier names.
+    /// The block and port that a modifier names.
     #[must_use]
     pub const fn place(modifier: u32) -> (u16, u8) {
         ((modifier >> 16) as u16, modifier as u8)
@@ -105,15 +106,16 @@ impl Field for VlArbitrationBlock {
     }
 }
 
-/// The arbitration tables of a port with one data lane: kept as they are written, since there is nobody to take turns with.
+/// The arbitration tables of a port with one data lane. They are stored as written; one lane needs no
+/// arbitration.
 #[derive(Clone, Debug, Default)]
 pub struct ArbitrationTables([VlArbitrationBlock; 4]);
 
 impl ArbitrationTables {
-    /// Entries of each of the two tables, as PortInfo tells.
+    /// Entries of each of the two tables, as in PortInfo.
     pub const CAP: u8 = 8;
 
-    /// A block, by the number that its modifier has.
+    /// The block with the number of the attribute modifier.
     pub fn block(&mut self, number: u16) -> Option<&mut VlArbitrationBlock> {
         self.0.get_mut(usize::from(number).checked_sub(1)?)
     }

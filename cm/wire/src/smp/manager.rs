@@ -6,13 +6,13 @@ use crate::layout::{layout, narrow_number, open_enum};
 open_enum! {
     /// State of a subnet manager.
     pub enum SmState(u8) {
-        /// Keeps still.
+        /// Inactive.
         NotActive = 0,
-        /// Looks around.
+        /// Discovering the subnet.
         Discovering = 1,
-        /// Waits for the master to fail.
+        /// Standby until the master fails.
         Standby = 2,
-        /// Runs the subnet.
+        /// Managing the subnet.
         Master = 3,
     }
 }
@@ -23,13 +23,13 @@ narrow_number! {
 }
 
 layout! {
-    /// What a subnet manager says of itself.
+    /// The attributes of a subnet manager.
     pub struct SmInfo[21] {
-        /// Its port.
+        /// GUID of its port.
         guid: Guid = 0 @ 0, 64;
-        /// SM_Key, shown only to those that have it.
+        /// SM_Key, visible only to requesters that know it.
         sm_key: u64 = 8 @ 0, 64;
-        /// Counts what it did: a standby sees that the master lives.
+        /// Activity counter, which shows a standby that the master is alive.
         act_count: u32 = 16 @ 0, 32;
         /// Priority.
         priority: SmPriority = 20 @ 0, 4;

@@ -1,7 +1,7 @@
-//! Subnet management packets (IBA 14.2): the datagram, its attributes, and the way of directed-route ones.
+//! Subnet management packets (IBA 14.2): the datagram, its attributes, and directed routes.
 //!
-//! An attribute is read into a value with [`Smp::attribute`], changed, and written back with [`Smp::set_attribute`], which leaves
-//! reserved bits as they were.
+//! [`Smp::attribute`] reads an attribute into a value, and [`Smp::set_attribute`] writes it back. Reserved
+//! bits do not change.
 
 mod guard;
 mod lanes;
@@ -66,54 +66,54 @@ pub mod attribute {
     pub const MULTICAST_FORWARDING: u16 = 0x001b;
     /// SMInfo.
     pub const SM_INFO: u16 = 0x0020;
-    /// What Mellanox's adapters tell of a port beside PortInfo: the speed FDR10.
+    /// Mellanox extension of PortInfo: the FDR10 speed.
     pub const MELLANOX_PORT_INFO: u16 = 0xff90;
 }
 
-/// Bit of the status field that tells a directed-route answer from a request (IBA 14.2.1.2).
+/// Bit of the status field that distinguishes a directed-route response from a request (IBA 14.2.1.2).
 const DIRECTION: u16 = 0x8000;
 
 layout! {
-    /// A whole subnet management packet. Of LID-routed ones only header, M_Key and data mean something.
+    /// A whole subnet management packet. In LID-routed packets only header, M_Key and data have a meaning.
     pub struct Smp[256] {
         /// The common header.
         header: MadHeader = 0 @ 0, 192;
         /// M_Key.
         mkey: u64 = 24 @ 0, 64;
-        /// Source LID ahead of the directed part of the way; permissive if there is none.
+        /// Source LID before the directed part of the route; permissive if there is none.
         dr_slid: Lid = 32 @ 0, 16;
-        /// Destination LID behind the directed part of the way; permissive if there is none.
+        /// Destination LID after the directed part of the route; permissive if there is none.
         dr_dlid: Lid = 34 @ 0, 16;
         /// The attribute.
         data: [u8; DATA_LEN] = 64 @ 0, 512;
-        /// Ports to leave by, from index 1.
+        /// Egress port of each hop, from index 1.
         initial_path: [u8; 64] = 128 @ 0, 512;
-        /// Ports that were entered by, from index 1.
+        /// Ingress port of each hop, from index 1.
         return_path: [u8; 64] = 192 @ 0, 512;
     }
 }
 
-/// Why a datagram is not a subnet management packet.
+/// Reason why a datagram is not a subnet management packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SmpError {
-    /// Base version is not 1.
+    /// The base version is not 1.
     #[error("base version {0} is not 1")]
     BaseVersion(u8),
-    /// Neither of the two classes.
+    /// The class is none of the two.
     #[error("class {0:#04x} is not subnet management")]
     Class(u8),
-    /// Class version is not 1.
+    /// The class version is not 1.
     #[error("class version {0} is not 1")]
     ClassVersion(u8),
 }
 
 /// An attribute of subnet management.
 pub trait Attribute: Sized {
-    /// Its id.
+    /// Id of the attribute.
     const ID: u16;
-    /// Reads it; reserved bits are dropped.
+    /// Reads the attribute; reserved bits are dropped.
     fn from_data(data: &[u8; DATA_LEN]) -> Self;
-    /// Writes it; reserved bits stay as they are.
+    /// Writes the attribute; reserved bits do not change.
     fn to_data(&self, data: &mut [u8; DATA_LEN]);
 }
 
@@ -149,7 +149,7 @@ impl Smp {
     /// Reads a datagram.
     ///
     /// # Errors
-    /// If it is of another class or version.
+    /// If its class or a version is another.
     pub fn from_mad(bytes: &[u8; MAD_LEN]) -> Result<Self, SmpError> {
         let smp = Self::parse(bytes);
         if smp.header.base_version != crate::mad::BASE_VERSION {
@@ -164,7 +164,7 @@ impl Smp {
         Ok(smp)
     }
 
-    /// A directed-route request along `path`, without attribute.
+    /// Builds a directed-route request along `path`, without attribute.
     #[must_use]
     pub const fn directed(method: Method, tid: Tid, id: u16, modifier: u32, path: &DirectedPath) -> Self {
         let mut header = MadHeader::new(MgmtClass::SubnDirected, CLASS_VERSION, method, tid, id);
@@ -181,7 +181,7 @@ impl Smp {
         }
     }
 
-    /// A LID-routed packet without attribute.
+    /// Builds a LID-routed packet without attribute.
     #[must_use]
     pub const fn lid_routed(method: Method, tid: Tid, id: u16, modifier: u32) -> Self {
         let mut header = MadHeader::new(MgmtClass::SubnLid, CLASS_VERSION, method, tid, id);
@@ -197,20 +197,20 @@ impl Smp {
         }
     }
 
-    /// The same packet with an attribute in it.
+    /// The same packet with an attribute.
     #[must_use]
     pub fn with<A: Attribute>(mut self, attribute: &A) -> Self {
         self.set_attribute(attribute);
         self
     }
 
-    /// The attribute, if the id is `A`'s.
+    /// The attribute, if the id is that of `A`.
     #[must_use]
     pub fn attribute<A: Attribute>(&self) -> Option<A> {
         (self.header.attribute == A::ID).then(|| A::from_data(&self.data))
     }
 
-    /// Writes an attribute into the data; reserved bits stay as they are.
+    /// Writes an attribute into the data; reserved bits do not change.
     pub fn set_attribute<A: Attribute>(&mut self, attribute: &A) {
         attribute.to_data(&mut self.data);
     }
@@ -221,7 +221,7 @@ impl Smp {
         matches!(self.header.class, MgmtClass::SubnDirected)
     }
 
-    /// True for a directed-route packet on its way back: the direction bit.
+    /// True for a returning directed-route packet: the direction bit.
     #[must_use]
     pub const fn is_returning(&self) -> bool {
         self.is_directed() && self.header.status.0 & DIRECTION != 0
@@ -233,25 +233,25 @@ impl Smp {
         MadStatus(self.header.status.0 & !DIRECTION)
     }
 
-    /// Place on the way of a directed-route packet.
+    /// Current hop of a directed-route packet.
     #[must_use]
     pub const fn hop_pointer(&self) -> u8 {
         (self.header.class_specific >> 8) as u8
     }
 
-    /// Hops of the way of a directed-route packet.
+    /// Number of hops of a directed-route packet.
     #[must_use]
     pub const fn hop_count(&self) -> u8 {
         self.header.class_specific as u8
     }
 
-    /// Sets the place on the way.
+    /// Sets the current hop.
     pub const fn set_hop_pointer(&mut self, to: u8) {
         self.header.class_specific = (to as u16) << 8 | self.header.class_specific & 0xff;
     }
 
-    /// Turns a request into its answer: method, direction, status. The attribute is the caller's to fill; hop pointer
-    /// and paths stay, since the way back is computed from them.
+    /// Turns a request into its response: method, direction and status. The caller fills in the attribute.
+    /// Hop pointer and paths do not change, because the return route is computed from them.
     #[must_use]
     pub fn answer(mut self, status: MadStatus) -> Self {
         self.header.method = self.header.method.response().unwrap_or(Method::GetResp);
@@ -268,7 +268,8 @@ impl Smp {
         bytes
     }
 
-    /// As a datagram from QP0 to QP0 of `lid` ([`Lid::PERMISSIVE`] for a purely directed route).
+    /// Wraps the packet in a datagram from QP0 to QP0 of `lid` ([`Lid::PERMISSIVE`] for a purely directed
+    /// route).
     #[must_use]
     pub fn to_mad(&self, lid: Lid) -> Mad {
         let peer = MadAddress {

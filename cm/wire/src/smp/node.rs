@@ -4,7 +4,7 @@ use crate::layout::{layout, open_enum};
 use crate::{Guid, Qpn};
 
 open_enum! {
-    /// What a node is.
+    /// Type of a node.
     pub enum NodeType(u8) {
         /// Channel adapter.
         ChannelAdapter = 1,
@@ -16,37 +16,37 @@ open_enum! {
 }
 
 layout! {
-    /// What every node is asked first.
+    /// The basic attributes of a node.
     pub struct NodeInfo[40] {
         /// Base version of datagrams.
         base_version: u8 = 0 @ 0, 8;
         /// Class version of subnet management.
         class_version: u8 = 1 @ 0, 8;
-        /// Kind of node.
+        /// Type of the node.
         node_type: NodeType = 2 @ 0, 8;
-        /// Physical ports; a switch's port 0 does not count.
+        /// Physical ports, without port 0 of a switch.
         num_ports: u8 = 3 @ 0, 8;
         /// GUID of the system that the node belongs to.
         system_image_guid: Guid = 4 @ 0, 64;
         /// GUID of the node.
         node_guid: Guid = 12 @ 0, 64;
-        /// GUID of the port that the question came in by; of a switch the one GUID of port 0.
+        /// GUID of the port that received the request; for a switch, the GUID of port 0.
         port_guid: Guid = 20 @ 0, 64;
         /// Entries of each P_Key table.
         partition_cap: u16 = 28 @ 0, 16;
-        /// The vendor's device.
+        /// Device id of the vendor.
         device_id: u16 = 30 @ 0, 16;
-        /// The vendor's revision.
+        /// Revision of the vendor.
         revision: u32 = 32 @ 0, 32;
-        /// Port that the question came in by.
+        /// Port that received the request.
         local_port: u8 = 36 @ 0, 8;
-        /// The vendor (an IEEE OUI, 24 bits).
+        /// Vendor id (an IEEE OUI, 24 bits).
         vendor_id: Qpn = 37 @ 0, 24;
     }
 }
 
 layout! {
-    /// A name for people.
+    /// A human-readable name.
     pub struct NodeDescription[64] {
         /// UTF-8, filled with zeros.
         text: [u8; 64] = 0 @ 0, 512;
@@ -54,7 +54,7 @@ layout! {
 }
 
 impl NodeDescription {
-    /// From a name; what is longer than 64 bytes is cut at a character.
+    /// Converts from a name. A name longer than 64 bytes is cut at a character boundary.
     #[must_use]
     pub fn new(name: &str) -> Self {
         let mut text = [0; 64];

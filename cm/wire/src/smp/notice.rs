@@ -2,7 +2,7 @@
 
 use super::{Attribute, Capabilities, DATA_LEN, NodeType, Smp, attribute};
 
-/// Hops of a directed route that trap 256 has room for.
+/// Maximum hops of a directed route in trap 256.
 const NOTICE_HOPS: u8 = 30;
 
 use crate::layout::Field;
@@ -14,7 +14,7 @@ impl Attribute for Notice {
     const ID: u16 = attribute::NOTICE;
 
     fn from_data(data: &[u8; DATA_LEN]) -> Self {
-        // The issuer's GID lies behind the cut and reads as zero.
+        // The issuer's GID lies after the cut and reads as zero.
         Field::get(data, 0, Self::LEN * 8)
     }
 
@@ -24,7 +24,7 @@ impl Attribute for Notice {
 }
 
 impl Notice {
-    /// Trap 128 of the switch at `lid`: one of its links changed its state.
+    /// Builds trap 128 of the switch at `lid`: one of its links changed its state.
     #[must_use]
     pub fn link_state_change(lid: Lid) -> Self {
         let mut notice = Self::about_gid(trap::LINK_STATE, lid, crate::Gid::ZERO);
@@ -34,7 +34,7 @@ impl Notice {
         notice
     }
 
-    /// Trap 144 of the channel adapter port at `lid`: its capabilities are now others.
+    /// Builds trap 144 of the channel adapter port at `lid`: its capabilities changed.
     #[must_use]
     pub fn capability_change(lid: Lid, capabilities: Capabilities) -> Self {
         let mut notice = Self::about_gid(trap::CAPABILITY_CHANGE, lid, crate::Gid::ZERO);
@@ -45,17 +45,18 @@ impl Notice {
         notice
     }
 
-    /// Trap 144 of the channel adapter port at `lid`: its node's description is now another.
+    /// Builds trap 144 of the channel adapter port at `lid`: its node description changed.
     #[must_use]
     pub fn description_change(lid: Lid, capabilities: Capabilities) -> Self {
         let mut notice = Self::capability_change(lid, capabilities);
-        // OtherLocalChanges, and of the flags that say which: NodeDescriptionChanged.
+        // OtherLocalChanges, and the flag NodeDescriptionChanged.
         true.put(&mut notice.details, 47, 1);
         true.put(&mut notice.details, 95, 1);
         notice
     }
 
-    /// Trap 256 of the port at `lid`, of that kind of node: the request `smp`, which came from `source`, does not know the M_Key.
+    /// Builds trap 256 of the port at `lid` on a node of type `node`: the request `smp` from `source` has a
+    /// wrong M_Key.
     #[must_use]
     pub fn bad_mkey(node: NodeType, lid: Lid, source: Lid, smp: &Smp) -> Self {
         let mut notice = Self::about_gid(trap::BAD_MKEY, lid, crate::Gid::ZERO);
@@ -79,7 +80,7 @@ impl Notice {
         notice
     }
 
-    /// This event as a trap to the subnet manager.
+    /// Converts the notice to a trap for the subnet manager.
     #[must_use]
     pub fn to_trap(&self, tid: Tid) -> Smp {
         Smp::lid_routed(Method::Trap, tid, attribute::NOTICE, 0).with(self)

@@ -1,21 +1,21 @@
-//! The way of a directed-route packet as its sender writes it.
+//! The route of a directed-route packet, as its sender writes it.
 
-/// Most hops of a directed route (IBA 14.2.1.2).
+/// Maximum hops of a directed route (IBA 14.2.1.2).
 pub const MAX_HOPS: u8 = 63;
 
-/// Ports to leave by, one per hop. Without hops: the node itself.
+/// Egress ports, one per hop. A route without hops ends at the node itself.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DirectedPath {
     hops: u8,
-    /// As in the packet: entry 0 is not used.
+    /// As in the packet: entry 0 is unused.
     ports: [u8; 64],
 }
 
 impl DirectedPath {
-    /// To the node itself.
+    /// The route to the node itself.
     pub const LOCAL: Self = Self { hops: 0, ports: [0; 64] };
 
-    /// One hop more, leaving by `port`. `None` if there are 63 already.
+    /// Adds one hop through `port`. Returns `None` if the route already has 63 hops.
     #[must_use]
     pub fn then(mut self, port: u8) -> Option<Self> {
         if self.hops == MAX_HOPS {
@@ -32,7 +32,7 @@ impl DirectedPath {
         self.hops
     }
 
-    /// The ports as the packet carries them, from index 1.
+    /// The ports in the format of the packet, from index 1.
     #[must_use]
     pub const fn ports(&self) -> &[u8; 64] {
         &self.ports

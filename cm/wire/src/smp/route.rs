@@ -1,4 +1,5 @@
-//! What a node does with a directed-route packet: the subnet management interface of every port (IBA 14.2.2).
+//! Forwarding of a directed-route packet by a node: the subnet management interface of every port (IBA
+//! 14.2.2).
 
 use super::{MAX_HOPS, NodeType, Smp};
 use crate::Lid;
@@ -8,25 +9,25 @@ use crate::Lid;
 pub enum Origin {
     /// The node's own agent or manager.
     Local,
-    /// This port's link.
+    /// The link of this port.
     Port(u8),
 }
 
-/// What is to be done with it.
+/// The next step for a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DirectedStep {
-    /// It is at its end: a request for the node's agent, an answer for its manager.
+    /// Deliver it locally: a request to the node's agent, a response to its manager.
     Deliver,
-    /// It leaves by this port. A channel adapter has only the one that it came in by or was sent from; a port that
-    /// the node does not have means that the packet is dropped.
+    /// Send it through this port. A channel adapter uses the port that received or sent the packet. If the
+    /// node does not have the port, the packet is dropped.
     Send(u8),
-    /// It is at the end of its directed part and goes on by LID.
+    /// Send it by LID: its directed part has ended.
     SendByLid(Lid),
-    /// It is broken and dropped.
+    /// Drop it: it is malformed.
     Discard,
 }
 
-/// Takes a directed-route packet one hop on and updates its hop pointer and return path.
+/// Advances a directed-route packet by one hop and updates its hop pointer and return path.
 #[must_use]
 pub fn step(smp: &mut Smp, node: NodeType, origin: Origin) -> DirectedStep {
     if smp.hop_count() > MAX_HOPS || smp.hop_pointer() > smp.hop_count() + 1 {
@@ -35,7 +36,7 @@ pub fn step(smp: &mut Smp, node: NodeType, origin: Origin) -> DirectedStep {
     if smp.is_returning() { step_back(smp, node, origin) } else { step_out(smp, node, origin) }
 }
 
-/// A request on its way out (IBA 14.2.2.2).
+/// Advances an outgoing request (IBA 14.2.2.2).
 fn step_out(smp: &mut Smp, node: NodeType, origin: Origin) -> DirectedStep {
     let (pointer, count) = (smp.hop_pointer(), smp.hop_count());
     match (origin, pointer) {
@@ -43,7 +44,7 @@ fn step_out(smp: &mut Smp, node: NodeType, origin: Origin) -> DirectedStep {
             smp.set_hop_pointer(1);
             leave(&smp.initial_path, 1)
         }
-        // Zero hops: the node itself. It counts as arrived, so the pointer stands one behind the last hop.
+        // Zero hops: the node itself. The packet has arrived, so the pointer is one past the last hop.
         (Origin::Local, 0) => {
             smp.set_hop_pointer(1);
             arrive(smp.dr_dlid)
@@ -65,11 +66,11 @@ fn step_out(smp: &mut Smp, node: NodeType, origin: Origin) -> DirectedStep {
     }
 }
 
-/// An answer on its way back (IBA 14.2.2.4).
+/// Advances a returning response (IBA 14.2.2.4).
 fn step_back(smp: &mut Smp, node: NodeType, origin: Origin) -> DirectedStep {
     let (pointer, count) = (smp.hop_pointer(), smp.hop_count());
     match (origin, pointer) {
-        // Zero hops, asked from the node itself.
+        // Zero hops: the request came from the node itself.
         (Origin::Local, 1) if count == 0 => {
             smp.set_hop_pointer(0);
             arrive(smp.dr_slid)

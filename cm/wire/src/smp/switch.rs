@@ -5,7 +5,7 @@ use crate::layout::{Field, layout, narrow_number};
 
 /// LIDs in one block of the linear forwarding table.
 pub const LFT_BLOCK_LEN: usize = 64;
-/// Entry of the linear forwarding table that drops (IBA 14.2.5.10).
+/// Entry of the linear forwarding table that drops packets (IBA 14.2.5.10).
 pub const LFT_NO_PORT: u8 = 255;
 /// Multicast LIDs in one block of the multicast forwarding table.
 pub const MFT_BLOCK_LEN: usize = 32;
@@ -13,7 +13,7 @@ pub const MFT_BLOCK_LEN: usize = 32;
 pub const MFT_PORTS: usize = 16;
 
 narrow_number! {
-    /// Two bits of the optimised SL-to-VL programming.
+    /// Two bits of optimized SL-to-VL programming.
     SlToVlProgramming(u8, 2)
 }
 
@@ -26,33 +26,33 @@ layout! {
         random_cap: u16 = 2 @ 0, 16;
         /// Entries of the multicast forwarding table.
         multicast_cap: u16 = 4 @ 0, 16;
-        /// Last LID of the linear table in use.
+        /// Last LID in use in the linear table.
         linear_top: u16 = 6 @ 0, 16;
-        /// Port for LIDs that the random table does not have.
+        /// Port for LIDs without an entry in the random table.
         default_port: u8 = 8 @ 0, 8;
-        /// Port for unknown multicast from elsewhere.
+        /// Port for unknown multicast packets from any other port.
         default_multicast_primary: u8 = 9 @ 0, 8;
-        /// Port for unknown multicast that came from that port.
+        /// Port for unknown multicast packets that arrived on the primary default port.
         default_multicast_not_primary: u8 = 10 @ 0, 8;
-        /// Longest stay of a packet in the switch.
+        /// Maximum lifetime of a packet in the switch.
         life_time: TimeoutCode = 11 @ 0, 5;
-        /// A port changed its state; written as 1 to clear it.
+        /// The state of a port changed; writing 1 clears the bit.
         port_state_change: bool = 11 @ 5, 1;
-        /// Optimised SL-to-VL programming.
+        /// Optimized SL-to-VL programming.
         sl_to_vl_programming: SlToVlProgramming = 11 @ 6, 2;
-        /// LIDs that each port may have.
+        /// Maximum LIDs per port.
         lids_per_port: u16 = 12 @ 0, 16;
         /// Entries of the partition enforcement table of each port.
         partition_enforcement_cap: u16 = 14 @ 0, 16;
-        /// Can enforce on the way in.
+        /// Supports inbound partition enforcement.
         enforce_in: bool = 16 @ 0, 1;
-        /// Can enforce on the way out.
+        /// Supports outbound partition enforcement.
         enforce_out: bool = 16 @ 1, 1;
-        /// Can drop raw packets on the way in.
+        /// Supports an inbound filter for raw packets.
         filter_raw_in: bool = 16 @ 2, 1;
-        /// Can drop raw packets on the way out.
+        /// Supports an outbound filter for raw packets.
         filter_raw_out: bool = 16 @ 3, 1;
-        /// Port 0 has what a channel adapter's port has.
+        /// Port 0 has the attributes of a channel adapter's port.
         enhanced_port0: bool = 16 @ 4, 1;
         /// Last multicast LID in use.
         multicast_top: u16 = 18 @ 0, 16;
@@ -66,9 +66,9 @@ impl Default for SwitchInfo {
 }
 
 layout! {
-    /// Ports of 64 LIDs, the first being 64 times the attribute modifier.
+    /// Egress ports of 64 LIDs; the first LID is 64 times the attribute modifier.
     pub struct LinearForwardingBlock[64] {
-        /// One port each; [`LFT_NO_PORT`] drops.
+        /// One port per LID; [`LFT_NO_PORT`] drops packets.
         ports: [u8; LFT_BLOCK_LEN] = 0 @ 0, 512;
     }
 }
@@ -91,7 +91,7 @@ impl MulticastForwardingBlock {
         (block & 0x1ff) as u32 | ((position & 0xf) as u32) << 28
     }
 
-    /// Block and position that a modifier names.
+    /// The block and position that a modifier names.
     #[must_use]
     pub const fn place(modifier: u32) -> (u16, u8) {
         (modifier as u16 & 0x1ff, (modifier >> 28) as u8)

@@ -1,4 +1,4 @@
-//! Tables of a port that come in blocks: GUIDs and P_Keys (IBA 14.2.5.5, 14.2.5.7).
+//! Tables of a port that are divided into blocks: GUIDs and P_Keys (IBA 14.2.5.5, 14.2.5.7).
 
 use crate::layout::Field;
 use crate::{Guid, PKey};
@@ -8,28 +8,28 @@ pub const GUID_BLOCK_LEN: usize = 8;
 /// P_Keys in a block.
 pub const PKEY_BLOCK_LEN: usize = 32;
 
-/// Eight GUIDs of a port, the first being 8 times the attribute modifier.
+/// Eight GUIDs of a port; the index of the first is 8 times the attribute modifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GuidBlock {
-    /// The GUIDs; zero = free.
+    /// The GUIDs; zero is an unused entry.
     pub guids: [Guid; GUID_BLOCK_LEN],
 }
 
 /// 32 P_Keys of a port (see [`PKeyBlock::modifier`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PKeyBlock {
-    /// The keys; zero = free.
+    /// The keys; zero is an unused entry.
     pub keys: [PKey; PKEY_BLOCK_LEN],
 }
 
 impl PKeyBlock {
-    /// Attribute modifier of a block; `port` is that of a switch, 0 on other nodes.
+    /// Attribute modifier of a block; `port` is the port of a switch, 0 on other nodes.
     #[must_use]
     pub const fn modifier(block: u16, port: u8) -> u32 {
         block as u32 | (port as u32) << 16
     }
 
-    /// Block and port that a modifier names.
+    /// The block and port that a modifier names.
     #[must_use]
     pub const fn place(modifier: u32) -> (u16, u8) {
         (modifier as u16, (modifier >> 16) as u8)

@@ -5,7 +5,8 @@ use crate::packet::VirtualLane;
 use crate::sa::{Notice, trap};
 use crate::{Guid, Mtu, PKey};
 
-/// Reading drops reserved bits, writing leaves them: any 64 bytes survive a round trip through an attribute.
+/// Checks that any 64 bytes survive a round trip through an attribute: reading drops reserved bits, writing
+/// does not change them.
 fn survives<A: Attribute>(data: [u8; 64]) {
     let smp = Smp { data, ..Smp::lid_routed(Method::Get, Tid(1), A::ID, 0) };
     let mut again = smp;
@@ -96,7 +97,8 @@ fn other_classes_and_versions_are_refused() {
     assert_eq!(broken(2, 2), SmpError::ClassVersion(2));
 }
 
-/// Manager behind switch A; out by A's port 3 into B's port 1, out by B's port 2 into an adapter's port 1, and back.
+/// The manager is behind switch A. The route leaves A by port 3, enters B by port 1, leaves B by port 2,
+/// enters an adapter by port 1, and returns.
 #[test]
 fn two_hops_out_and_back() {
     let path = DirectedPath::LOCAL.then(3).unwrap().then(2).unwrap();
@@ -120,7 +122,7 @@ fn zero_hops_ask_the_node_itself() {
     let answer = smp.answer(MadStatus::OK);
     assert_eq!(step(&mut { answer }, NodeType::Switch, Origin::Local), DirectedStep::Deliver);
     for node in [NodeType::Switch, NodeType::ChannelAdapter] {
-        assert_eq!(step(&mut { answer }, node, Origin::Port(1)), DirectedStep::Discard, "by no link");
+        assert_eq!(step(&mut { answer }, node, Origin::Port(1)), DirectedStep::Discard, "not through a link");
     }
 }
 
@@ -180,7 +182,7 @@ fn traps() {
         (trap::BAD_MKEY, 2, Qpn::new(1), Lid(3))
     );
     assert_eq!((&notice.details[..22], &notice.details[22..]), (&by_lid[..], &[0; 32][..]));
-    // As a directed-route packet's way back is told: 30 hops of it.
+    // The notice has up to 30 hops of a directed-route packet's return path.
     let mut path = DirectedPath::LOCAL;
     for hops in 1..=31u8 {
         path = path.then(hops).unwrap();
@@ -188,11 +190,11 @@ fn traps() {
         smp.return_path = std::array::from_fn(|at| 100 + at as u8);
         let notice = Notice::bad_mkey(NodeType::ChannelAdapter, Lid(3), Lid(9), &smp);
         assert_eq!(notice.details[4..6], [0xff, 0xff]);
-        let told = usize::from(hops.min(30));
+        let shown = usize::from(hops.min(30));
         assert_eq!(notice.details[23], if hops > 30 { 0xc0 | 30 } else { 0x80 | hops });
         let way = &notice.details[24..];
         assert!(
-            (1..).zip(&way[..told]).all(|(at, port)| *port == 100 + at) && way[told..] == [0; 30][told..]
+            (1..).zip(&way[..shown]).all(|(at, port)| *port == 100 + at) && way[shown..] == [0; 30][shown..]
         );
     }
 }

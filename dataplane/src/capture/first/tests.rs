@@ -10,12 +10,12 @@ use super::super::tests::{Folder, names};
 use super::super::{Bounds, Capture, LINKTYPE_ERF, LINKTYPE_ETHERNET, header};
 use super::{OpenOptions, left, open_file, written_over};
 
-/// A user who is neither root nor we.
+/// A user other than root and this one.
 const SOMEBODY: u32 = 65_534;
 
 const SMALL: Bounds = Bounds { files: 2, size: Bounds::LEAST_SIZE };
 
-/// A file as a capture has left it.
+/// Creates a leftover of an earlier capture.
 fn leave(path: &Path, link_type: u32) {
     fs::write(path, [&header(link_type)[..], b"of before"].concat()).unwrap();
 }
@@ -24,7 +24,7 @@ fn pipe(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
-/// Why a capture may not begin, which has to say what to do about it.
+/// Returns the reason why a capture is rejected. The message must contain a remedy.
 fn refusal(path: &Path) -> (std::path::PathBuf, io::ErrorKind) {
     let error = Capture::create(path, SMALL).unwrap_err();
     assert!(error.source.to_string().contains(": "), "no remedy in {}", error.source);
@@ -34,13 +34,13 @@ fn refusal(path: &Path) -> (std::path::PathBuf, io::ErrorKind) {
 fn we_are_root(what: &str) -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
-        eprintln!("skipped: only root can give {what} to somebody else");
+        eprintln!("skipped: only root can give {what} to another user");
     }
     is_root
 }
 
 #[test]
-fn beside_a_pipe_the_other_kind_is_bounded_over_restarts_too() {
+fn next_to_a_pipe_the_other_kind_is_bounded_over_restarts_too() {
     let folder = Folder::new("half-a-pipe");
     let path = folder.0.join("c");
     pipe(&path);
@@ -76,7 +76,7 @@ fn nothing_goes_before_both_kinds_are_known_to_be_a_captures() {
         let before = names(&folder);
         assert_eq!(refusal(&path), (foreign.clone(), io::ErrorKind::AlreadyExists));
         assert_eq!(names(&folder), before);
-        assert!(fs::read(&path).unwrap().ends_with(b"of before"), "nor is it written over");
+        assert!(fs::read(&path).unwrap().ends_with(b"of before"), "it is not overwritten either");
         fs::remove_file(&foreign).unwrap();
     }
     drop(Capture::create(&path, SMALL).unwrap());
@@ -97,16 +97,16 @@ fn what_another_capture_has_open_stays() {
         assert_eq!(refusal(&path).1, io::ErrorKind::ResourceBusy, "{before:?}");
         assert_eq!(names(&folder), before);
     }
-    // Another capture's first file looks like a number's; those that are full are its own, too.
-    let mut beside = Capture::create(&folder.0.join("d.1"), Bounds { files: 3, ..SMALL }).unwrap();
-    let mut tap = beside.tap();
+    // The first file of another capture looks like a numbered one; its full files belong to it too.
+    let mut other = Capture::create(&folder.0.join("d.1"), Bounds { files: 3, ..SMALL }).unwrap();
+    let mut tap = other.tap();
     (0..50).for_each(|_| tap.offer(FrameKind::InfiniBand, TapDirection::Sent, &[0; 2000]));
-    while beside.drain().unwrap() > 0 {}
+    while other.drain().unwrap() > 0 {}
     assert!(folder.0.join("d.1.1").exists());
     assert_eq!(refusal(&folder.0.join("d")), (folder.0.join("d.1"), io::ErrorKind::ResourceBusy));
     assert!(folder.0.join("d.1").exists() && !folder.0.join("d").exists());
-    // When they have ended all that may be taken over.
-    drop((running, beside));
+    // After both have ended, all files may be taken over.
+    drop((running, other));
     drop(Capture::create(&path, SMALL).unwrap());
     drop(Capture::create(&folder.0.join("d"), SMALL).unwrap());
     assert_eq!(names(&folder), ["c", "d", "d.1.1"]);
@@ -126,7 +126,7 @@ fn an_empty_file_is_a_captures_only_as_one_would_have_left_it() {
     if we_are_root("a file") {
         make(0o600, Some(SOMEBODY));
         assert_eq!(refusal(&path), (empty.clone(), io::ErrorKind::AlreadyExists));
-        // Whoever a gateway has become has the directory.
+        // The directory belongs to the user that the gateway switches to.
         chown(&folder.0, Some(SOMEBODY), None).unwrap();
         drop(Capture::create(&path, SMALL).unwrap());
         assert!(!empty.exists());
@@ -145,18 +145,18 @@ fn what_a_link_leads_to_is_not_taken_away_and_links_of_others_lead_nowhere() {
     leave(&target, LINKTYPE_ETHERNET);
     symlink("target", &link).unwrap();
     let mut capture = Capture::create(&path, SMALL).unwrap();
-    // It is in use, and empty as one that begins.
+    // It is in use and contains only the header.
     assert_eq!(fs::read(&target).unwrap(), header(LINKTYPE_ETHERNET));
     let mut tap = capture.tap();
     tap.offer(FrameKind::Ethernet, TapDirection::Sent, &[0xff; 60]);
     assert_eq!(capture.drain().unwrap(), 1);
     assert_eq!(fs::read(&target).unwrap().len(), 24 + 16 + 60);
     drop(capture);
-    // A number's is none of a capture.
+    // A numbered symbolic link is not a leftover of a capture.
     symlink("target", folder.0.join("c.1.eth.pcap")).unwrap();
     assert_eq!(refusal(&path), (folder.0.join("c.1.eth.pcap"), io::ErrorKind::AlreadyExists));
     fs::remove_file(folder.0.join("c.1.eth.pcap")).unwrap();
-    // Not to its end, nor half way.
+    // Links are not followed endlessly.
     let round = folder.0.join("round");
     symlink("round", &round).unwrap();
     assert!(Capture::create(&round, SMALL).is_err());
@@ -182,7 +182,7 @@ fn what_a_link_leads_to_is_not_taken_away_and_links_of_others_lead_nowhere() {
 fn what_takes_a_files_place_after_it_was_looked_at_is_not_waited_for_and_not_followed() {
     let folder = Folder::new("swapped");
     let [fifo, link, target] = ["fifo", "link", "target"].map(|name| folder.0.join(name));
-    // Nobody has it open: whoever opens it in the ordinary way waits without end.
+    // The pipe has no reader, so a plain open would block forever.
     pipe(&fifo);
     leave(&target, LINKTYPE_ERF);
     symlink(&target, &link).unwrap();
@@ -207,15 +207,15 @@ fn what_is_there_stays_as_it_is_until_the_capture_begins() {
     leave(&folder.0.join("c.1"), LINKTYPE_ERF);
     leave(&folder.0.join("c.eth.pcap"), LINKTYPE_ETHERNET);
     let before = names(&folder);
-    // A start that fails afterwards.
+    // A start that fails later.
     drop(Capture::prepare(&path, SMALL).unwrap());
     let mut capture = Capture::prepare(&path, SMALL).unwrap();
-    assert_eq!(refusal(&path).1, io::ErrorKind::ResourceBusy, "one that has not begun holds what it found");
+    assert_eq!(refusal(&path).1, io::ErrorKind::ResourceBusy, "a prepared capture holds its locks");
     assert_eq!(names(&folder), before);
     assert!(before.iter().all(|name| fs::read(folder.0.join(name)).unwrap().ends_with(b"of before")));
     capture.begin().unwrap();
     assert_eq!((names(&folder), fs::read(&path).unwrap()), (vec!["c".to_owned()], header(LINKTYPE_ERF)));
-    // A directory in the place of either file is in the way.
+    // A directory in place of either file is in the way.
     for name in ["d", "d.eth.pcap"] {
         fs::create_dir(folder.0.join(name)).unwrap();
         assert_eq!(refusal(&folder.0.join("d")), (folder.0.join(name), io::ErrorKind::AlreadyExists));

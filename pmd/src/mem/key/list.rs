@@ -1,36 +1,38 @@
-//! Lists of memory pieces for a key.
+//! Lists of memory pieces for keys.
 
 use crate::mem::Mbuf;
 use crate::mem::packet::Packet;
 
-/// Bytes of a piece in a list that a device reads.
+/// Length of an entry in a list that a device reads, in bytes.
 const ENTRY: usize = 16;
-/// Pieces are laid out for the device in groups of this many.
+/// Lists are padded to groups of this many entries for the device.
 pub(crate) const GROUP: usize = 4;
-/// A list outside of its work request begins at a multiple of this many bytes (Linux's `MLX5_UMR_ALIGN`).
+/// Alignment in bytes of a list outside its work request (Linux's `MLX5_UMR_ALIGN`).
 const ALIGN: u64 = 2048;
 
-/// A list has no room for another piece.
+/// The list has no room for another piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the list has room for {room} pieces of memory")]
 pub struct ListFull {
-    /// Most pieces.
+    /// Maximum number of pieces.
     pub room: usize,
 }
 
-/// The memory of a registration.
+/// Memory of a registration.
 #[derive(Debug)]
 pub enum Memory<P = Mbuf> {
-    /// The data of a buffer's segments, one behind the other. It belongs to the key until that is free again.
+    /// The data of a buffer's segments, in order. The key owns the buffer until the key is free again.
     Chain(P),
-    /// What was put into the list with [`PageList::push`].
+    /// The pieces added to the list with [`PageList::push`].
     Listed,
 }
 
-/// Pieces of memory that a key is to name, one behind the other. It belongs to the queues from the post of a registration to its
-/// completion, which hands it back empty; several in flight make a pipeline. Nothing is allocated once it is made.
+/// Contiguous sequence of memory pieces for a key.
 ///
-/// Nobody else can have it meanwhile:
+/// The queues own the list from the post of a registration to its completion, which returns it empty. Use
+/// several lists for a pipeline. It allocates only on creation.
+///
+/// While it is posted, the caller cannot access it:
 ///
 /// ```compile_fail,E0382
 /// use pmd::hca::{MemoryWork, RcSlot, Registration};
@@ -42,49 +44,51 @@ pub enum Memory<P = Mbuf> {
 /// }
 /// ```
 ///
-/// One that lies in a buffer loses it with its queue pair, if that is taken out while the device may still read there: the buffer goes
-/// home when the queue pair is destroyed, and the list has no room any more.
+/// A list in a buffer loses the buffer if its queue pair is removed while the device may still read it. The
+/// buffer is then freed with the queue pair, and the list has no room any more.
 #[derive(Debug)]
 pub struct PageList<P = Mbuf> {
     pieces: Vec<(u64, u32)>,
     room: usize,
-    /// Where the device reads a list that is too long for a work request.
+    /// Memory for a list that is too long for a work request.
     outside: Option<Outside<P>>,
     len: u64,
 }
 
-/// Memory of a list outside of its work request.
+/// Memory of a list outside its work request.
 #[derive(Debug)]
 pub(crate) struct Outside<P> {
     buffer: P,
-    /// Where the list begins in the buffer's room.
+    /// Offset of the list in the buffer.
     offset: usize,
 }
 
 impl<P: Packet> Outside<P> {
-    /// Where the device reads the list.
+    /// Returns the address of the list for the device.
     pub(crate) fn address(&self) -> u64 {
         self.buffer.room().0 + self.offset as u64
     }
 
-    /// Writes `bytes` at byte `at` of the list; false if there is no room.
+    /// Writes `bytes` at offset `at` of the list. Returns false if there is no room.
     pub(crate) fn lay(&mut self, at: usize, bytes: &[u8]) -> bool {
         self.buffer.lay(self.offset + at, bytes)
     }
 }
 
 impl<P: Packet> PageList<P> {
-    /// An empty list for so many pieces, which go into the work request: up to 52 on mlx5.
+    /// Creates an empty list with room for `room` pieces, which are copied into the work request: up to 52 on
+    /// mlx5.
     #[must_use]
     pub fn new(room: usize) -> Self {
         Self { pieces: Vec::with_capacity(room), room, outside: None, len: 0 }
     }
 
-    /// An empty list for as many pieces as `buffer`, fresh from its pool, has room for, 16 bytes each: there the device reads them. The
-    /// pool is registered with the device.
+    /// Creates an empty list in `buffer`, with room for all pieces of 16 bytes that fit. The device reads
+    /// them there.
     ///
-    /// The list begins at the first multiple of 2,048 bytes in the buffer, so that up to 2,047 bytes are lost: at least 124 pieces fit
-    /// 4,096 bytes of room.
+    /// The buffer must be fresh from its pool, and the pool must be registered with the device. The list
+    /// starts at the first multiple of 2,048 bytes in the buffer, so up to 2,047 bytes are unused. A buffer
+    /// with 4,096 bytes of room holds at least 124 pieces.
     #[must_use]
     pub fn in_buffer(buffer: P) -> Self {
         let (address, len) = buffer.room();
@@ -93,46 +97,47 @@ impl<P: Packet> PageList<P> {
         Self { outside: Some(Outside { buffer, offset }), ..Self::new(room) }
     }
 
-    /// Most pieces.
+    /// Maximum number of pieces.
     #[must_use]
     pub const fn room(&self) -> usize {
         self.room
     }
 
-    /// Pieces in it.
+    /// Number of pieces.
     #[must_use]
     pub const fn count(&self) -> usize {
         self.pieces.len()
     }
 
-    /// Bytes of all pieces.
+    /// Total length of all pieces in bytes.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.len
     }
 
-    /// True if it has no byte.
+    /// True if the list contains no bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Forgets all pieces.
+    /// Removes all pieces.
     pub fn clear(&mut self) {
         self.pieces.clear();
         self.len = 0;
     }
 
-    /// Adds a piece of registered memory; one of no bytes is left out.
+    /// Adds a piece of registered memory. An empty piece is omitted.
     ///
     /// # Safety
     ///
-    /// Until the key is free again these bytes stay, and nobody but the device and the key's holders touches them.
+    /// The bytes stay valid until the key is free again. Until then only the device and the users of the key
+    /// access them.
     pub unsafe fn push(&mut self, address: u64, bytes: u32) -> Result<(), ListFull> {
         self.add(address, bytes)
     }
 
-    /// Adds the pages of `1 << shift` bytes, at most 2 GiB, that begin at these addresses; all or none.
+    /// Adds pages of `1 << shift` bytes, at most 2 GiB, at these addresses; all or none.
     ///
     /// # Safety
     ///
@@ -146,7 +151,7 @@ impl<P: Packet> PageList<P> {
         }
     }
 
-    /// The pieces of a buffer, in place of what it held.
+    /// Replaces the contents with the segments of a buffer.
     pub(crate) fn fill(&mut self, chain: &P) -> Result<(), ListFull> {
         self.clear();
         chain.pieces().try_for_each(|(address, bytes)| self.add(address, bytes))
@@ -164,19 +169,19 @@ impl<P: Packet> PageList<P> {
         Ok(())
     }
 
-    /// Address and bytes of each piece.
+    /// Returns address and length of each piece.
     pub(crate) fn pieces(&self) -> &[(u64, u32)] {
         &self.pieces
     }
 
-    /// Leaves its buffer behind, and all room with it, if it lies in one.
+    /// Gives up the buffer of the list, and with it all room.
     pub(crate) fn leave(&mut self) -> Option<P> {
         let outside = self.outside.take()?;
         self.room = 0;
         Some(outside.buffer)
     }
 
-    /// Where the device is to read the list, if it was made so.
+    /// Returns the memory of the list, if it is outside the work request.
     pub(crate) const fn outside(&mut self) -> Option<&mut Outside<P>> {
         self.outside.as_mut()
     }
@@ -186,7 +191,7 @@ impl<P: Packet> PageList<P> {
 mod tests {
     use super::*;
 
-    /// A buffer without memory, for its address.
+    /// A buffer without memory that only has an address.
     #[derive(Debug)]
     struct At(u64, u32);
 
@@ -248,7 +253,7 @@ mod tests {
             assert_eq!(list.room(), room, "{address:#x} {len}");
             let outside = list.outside().unwrap();
             assert_eq!(outside.address(), begin);
-            // The last byte of the room is there, and no byte behind it.
+            // The last byte of the room is writable, and the next one is not.
             if room > 0 {
                 assert!(outside.lay((room - GROUP) * ENTRY, &[0; GROUP * ENTRY]));
             }

@@ -1,16 +1,16 @@
-//! Memory keys that are given memory from a send queue, as their owners hold them.
+//! Typed handles of memory keys that are registered from a send queue.
 //!
-//! A key is in one of four hands, and moves from one to the next with each call:
+//! A key is in one of four states. Each call moves it to the next:
 //!
 //! ```text
 //!               register                   completion
 //!   FreeKey ───────────────> (the queues) ───────────> RegisteredKey
 //!      ^                          │ flushed                  │ invalidate, or a peer's SEND did
-//!      │ made anew                v                          v
-//!      └──────────────────── DoubtfulKey <───────────── (the queues) ──> FreeKey
+//!      │ recreated                v                          v
+//!      └─────────────────── DoubtfulKey <───────────── (the queues) ──> FreeKey
 //! ```
 //!
-//! The tag turns over with each registration, inside of it: no caller can forget it.
+//! Each registration increments the tag internally, so callers cannot forget it.
 
 mod list;
 mod pool;
@@ -21,7 +21,7 @@ pub(crate) use list::GROUP;
 pub use list::{ListFull, Memory, PageList};
 pub use pool::{KeyPool, KeyPoolConfig, KeyPoolStatistics};
 
-/// A key without memory. It lives in its device until that is closed, or is given back to it.
+/// A key without memory. It exists until its device is closed, or until it is returned to the device.
 #[derive(PartialEq, Eq, Debug)]
 pub struct FreeKey {
     key: MemoryKey,
@@ -29,26 +29,26 @@ pub struct FreeKey {
 }
 
 impl FreeKey {
-    /// A key that a device has made, with room for so many pieces. For backends: nobody else may name a device's keys.
+    /// Wraps a key created by a device, with room for `pieces` pieces. Only backends may call it.
     #[must_use]
     pub const fn new(key: MemoryKey, pieces: u32) -> Self {
         Self { key, pieces }
     }
 
-    /// As it was when it last had memory.
+    /// Returns the key with the tag of its last registration.
     #[must_use]
     pub const fn key(&self) -> MemoryKey {
         self.key
     }
 
-    /// Most pieces of memory that it can name.
+    /// Maximum number of memory pieces.
     #[must_use]
     pub const fn pieces(&self) -> u32 {
         self.pieces
     }
 }
 
-/// A key with memory: peers and queues may use it under [`RegisteredKey::key`] until it is invalidated.
+/// A key with memory. Peers and queues may use it as [`RegisteredKey::key`] until it is invalidated.
 #[derive(Debug)]
 pub struct RegisteredKey<P = super::Mbuf> {
     pub(crate) key: MemoryKey,
@@ -60,56 +60,58 @@ pub struct RegisteredKey<P = super::Mbuf> {
 }
 
 impl<P> RegisteredKey<P> {
-    /// Its lkey and rkey.
+    /// Returns the key, which is both lkey and rkey.
     #[must_use]
     pub const fn key(&self) -> MemoryKey {
         self.key
     }
 
-    /// Address that its users name its first byte by.
+    /// Address of the first byte for users of the key.
     #[must_use]
     pub const fn start(&self) -> u64 {
         self.start
     }
 
-    /// Bytes.
+    /// Length in bytes.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.len
     }
 
-    /// True for a key without a byte.
+    /// True if the key covers no bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// What may be done with it.
+    /// Operations that the key permits.
     #[must_use]
     pub const fn rights(&self) -> KeyRights {
         self.rights
     }
 
-    /// What a peer's SEND made of it that invalidated `key` (see [`Source::RcInvalidated`](crate::hca::Source::RcInvalidated)): a free
-    /// key and its memory. If that was another, the key comes back unchanged.
+    /// Handles a peer's SEND that invalidated `key` (see
+    /// [`Source::RcInvalidated`](crate::hca::Source::RcInvalidated)). Returns the free key and its memory. If
+    /// `key` is a different key, returns `self` unchanged.
     pub fn invalidated_by_peer(self, key: MemoryKey) -> Result<(FreeKey, Option<P>), Self> {
         if key == self.key { Ok(self.freed()) } else { Err(self) }
     }
 
-    /// It has no memory any more.
+    /// Converts an invalidated key to a free key and its memory.
     pub(crate) fn freed(mut self) -> (FreeKey, Option<P>) {
         (FreeKey { key: self.key, pieces: self.pieces }, self.memory.take())
     }
 
-    /// As a key of which nobody knows what it is: one whose connection has ended, on which alone it could be invalidated.
+    /// Converts it to a key in an unknown state, because the connection ended and only that connection could
+    /// invalidate it.
     #[must_use]
     pub fn abandon(mut self) -> DoubtfulKey<P> {
         DoubtfulKey { key: self.key, pieces: self.pieces, memory: self.memory.take() }
     }
 }
 
-// Whoever has the key can still write there: memory that nobody took back does not go home, but for what only work requests of the owner's
-// may read, which have ended by then.
+// A peer may still write through the key, so memory that was not reclaimed must not be reused. The exception
+// is a key that only local work requests could read: these have ended by now.
 impl<P> Drop for RegisteredKey<P> {
     fn drop(&mut self) {
         let memory = self.memory.take();
@@ -119,8 +121,10 @@ impl<P> Drop for RegisteredKey<P> {
     }
 }
 
-/// A key of which nobody knows what it is: its queue pair failed while an operation on it was on its way. The device makes it anew
-/// ([`Backend::renew_key`](crate::hca::Backend::renew_key)), and then its memory is free.
+/// A key in an unknown state, because its queue pair failed during an operation on it.
+///
+/// The device recreates it ([`Backend::renew_key`](crate::hca::Backend::renew_key)), which also frees its
+/// memory.
 #[derive(Debug)]
 pub struct DoubtfulKey<P = super::Mbuf> {
     pub(crate) key: MemoryKey,
@@ -129,19 +133,19 @@ pub struct DoubtfulKey<P = super::Mbuf> {
 }
 
 impl<P> DoubtfulKey<P> {
-    /// As it was when it was posted last.
+    /// Returns the key with the tag of its last post.
     #[must_use]
     pub const fn key(&self) -> MemoryKey {
         self.key
     }
 
-    /// Most pieces of memory that it could name.
+    /// Maximum number of memory pieces.
     #[must_use]
     pub const fn pieces(&self) -> u32 {
         self.pieces
     }
 
-    /// Its memory, once the device has forgotten the key.
+    /// Returns its memory, after the device has destroyed the key.
     pub(crate) fn forgotten(mut self) -> Option<P> {
         self.memory.take()
     }

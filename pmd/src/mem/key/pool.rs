@@ -1,20 +1,21 @@
-//! Free keys by size, for those who need one for a moment.
+//! Pool of free keys by size, for short-term use.
 
 use std::time::{Duration, Instant};
 
 use super::FreeKey;
 
-/// Size classes: a key of class `n` has room for `4 << n` pieces.
+/// Number of size classes. A key of class `n` has room for `4 << n` pieces.
 const CLASSES: usize = 12;
-/// Pieces of the smallest class.
+/// Number of pieces of the smallest class.
 const SMALLEST: u32 = 4;
 
-/// How a pool of keys is kept.
+/// Settings of a key pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyPoolConfig {
-    /// Most keys, in use or not.
+    /// Maximum number of keys, both in use and free.
     pub most: usize,
-    /// A key that was not used for this long, at the least, is to be given back to the device; at the most it is twice as long.
+    /// Minimum idle time after which a key should be returned to the device. The actual time is at most twice
+    /// as long.
     pub idle: Duration,
 }
 
@@ -24,33 +25,36 @@ impl Default for KeyPoolConfig {
     }
 }
 
-/// What a pool of keys has done.
+/// Statistics of a key pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KeyPoolStatistics {
     /// Keys in use.
     pub in_use: usize,
-    /// Most that were in use at once.
+    /// Maximum number of keys in use at once.
     pub most_in_use: usize,
-    /// Keys that wait to be used.
+    /// Free keys.
     pub idle: usize,
-    /// Times that a key was taken.
+    /// Number of successful requests for a key.
     pub taken: u64,
-    /// Times that there was none.
+    /// Number of requests without a free key.
     pub missed: u64,
-    /// Keys that nobody used for a long time, given back.
+    /// Number of keys returned to the device because they were idle.
     pub aged: u64,
 }
 
 #[derive(Debug, Default)]
 struct Class {
-    /// Used since the last look; the one used last is the last.
+    /// Keys used since the last check, most recent last.
     active: Vec<FreeKey>,
-    /// Not used since.
+    /// Keys not used since.
     inactive: Vec<FreeKey>,
 }
 
-/// Free keys by size. The one that was given back last is taken first: its entry is the likeliest to be in the device's cache. It
-/// makes none itself, which takes a command of the device: who misses one asks the control lcore.
+/// Free keys by size. The most recently returned key is used first: its entry is likeliest in the device's
+/// cache.
+///
+/// The pool does not create keys, which takes a device command. If a key is missing, the caller requests one
+/// from the control lcore.
 #[derive(Debug)]
 pub struct KeyPool {
     classes: [Class; CLASSES],
@@ -59,14 +63,14 @@ pub struct KeyPool {
     looked: Option<Instant>,
 }
 
-/// The smallest class with room for so many pieces.
+/// Returns the smallest class with room for `pieces` pieces.
 fn class_of(pieces: u32) -> Option<usize> {
     let class = pieces.div_ceil(SMALLEST).max(1).checked_next_power_of_two()?.trailing_zeros() as usize;
     (class < CLASSES).then_some(class)
 }
 
 impl KeyPool {
-    /// An empty pool.
+    /// Creates an empty pool.
     #[must_use]
     pub fn new(config: KeyPoolConfig) -> Self {
         let room =
@@ -79,19 +83,19 @@ impl KeyPool {
         }
     }
 
-    /// Pieces that a key must have room for that is to serve so many: what to ask the device for. `None` if no class is that large.
+    /// Returns the size of a key to create for `pieces` pieces, or `None` if no class is large enough.
     #[must_use]
     pub fn size_for(pieces: u32) -> Option<u32> {
         class_of(pieces).map(|class| SMALLEST << class)
     }
 
-    /// True if another key may be made.
+    /// True if another key may be created.
     #[must_use]
     pub const fn has_room(&self) -> bool {
         self.statistics.in_use + self.statistics.idle < self.config.most
     }
 
-    /// Takes in a key that the device has made for it, ready to be used. A full pool, or one without a class for it, hands it back.
+    /// Adds a newly created key. A full pool, or one without a matching class, returns it.
     pub fn add(&mut self, key: FreeKey) -> Result<(), FreeKey> {
         let class = Self::class_with(&key).filter(|_| self.has_room());
         let Some(class) = class.and_then(|class| self.classes.get_mut(class)) else { return Err(key) };
@@ -100,7 +104,8 @@ impl KeyPool {
         Ok(())
     }
 
-    /// A key with room for so many pieces, and no more than twice as many; `None` if there is none now.
+    /// Takes a key from the smallest class with room for `pieces` pieces, or from the next one. Returns
+    /// `None` if both are empty.
     pub fn take(&mut self, pieces: u32) -> Option<FreeKey> {
         let first = class_of(pieces)?;
         let near = self.classes.iter_mut().skip(first).take(2);
@@ -117,7 +122,7 @@ impl KeyPool {
         Some(key)
     }
 
-    /// Gives a key back that was taken. One that is not of this pool's is handed back.
+    /// Returns a taken key to the pool. A key of another pool is handed back.
     pub fn put(&mut self, key: FreeKey) -> Result<(), FreeKey> {
         let class = Self::class_with(&key).filter(|_| self.statistics.in_use > 0);
         let Some(class) = class.and_then(|class| self.classes.get_mut(class)) else { return Err(key) };
@@ -127,12 +132,12 @@ impl KeyPool {
         Ok(())
     }
 
-    /// A key that was taken will not come back.
+    /// Records that a taken key will not be returned.
     pub const fn forget(&mut self) {
         self.statistics.in_use = self.statistics.in_use.saturating_sub(1);
     }
 
-    /// Hands one key to `expired` for each that nobody used for [`KeyPoolConfig::idle`].
+    /// Passes each key that was idle for [`KeyPoolConfig::idle`] to `expired`.
     pub fn age(&mut self, now: Instant, mut expired: impl FnMut(FreeKey)) {
         let since = *self.looked.get_or_insert(now);
         if now.saturating_duration_since(since) < self.config.idle {
@@ -149,13 +154,13 @@ impl KeyPool {
         }
     }
 
-    /// What it has done.
+    /// Returns the statistics.
     #[must_use]
     pub const fn statistics(&self) -> KeyPoolStatistics {
         self.statistics
     }
 
-    /// The largest class that a key's room is enough for.
+    /// Returns the largest class that the key has room for.
     fn class_with(key: &FreeKey) -> Option<usize> {
         let fours = key.pieces() / SMALLEST;
         Some((fours.checked_ilog2()? as usize).min(CLASSES - 1))
@@ -193,7 +198,7 @@ mod tests {
     fn a_key_serves_up_to_half_its_size() {
         let mut pool = pool(4);
         pool.add(key(1, 64)).unwrap();
-        assert_eq!(pool.take(16), None, "a fourth of its size");
+        assert_eq!(pool.take(16), None, "a quarter of its size");
         assert_eq!(pool.take(65), None);
         assert!(pool.take(17).is_some());
         assert_eq!((pool.statistics().taken, pool.statistics().missed), (1, 2));
@@ -212,11 +217,11 @@ mod tests {
         assert_eq!(pool.add(key(3, 4)).unwrap_err().key().index(), 3);
         let taken = pool.take(4).unwrap();
         assert!(!pool.has_room(), "one in use counts");
-        // It did not come back from its connection.
+        // The key was lost with its connection.
         let _lost = taken;
         pool.forget();
         assert!(pool.has_room());
-        // What was never taken cannot come back.
+        // A key that was never taken cannot be returned.
         assert!(pool.put(key(9, 4)).is_err());
         assert!(pool.add(key(9, 3)).is_err(), "no class is that small");
     }
@@ -240,9 +245,9 @@ mod tests {
     }
 
     proptest! {
-        /// No key is in two hands, none is lost, and the figures are true, whatever is done.
+        /// No key is duplicated or lost, and the statistics are correct, for any sequence of calls.
         #[test]
-        fn every_key_is_in_one_place(steps in prop::collection::vec((0..4_u8, 1..200_u32), 1..200)) {
+        fn every_key_has_one_owner(steps in prop::collection::vec((0..4_u8, 1..200_u32), 1..200)) {
             let mut pool = pool(16);
             let (mut held, mut made, mut gone, mut now) = (Vec::new(), 0_u32, 0, Instant::now());
             for (what, pieces) in steps {

@@ -1,4 +1,4 @@
-//! Chains sent as one piece of memory: see [`crate::hca::MemoryWork::send_chain`].
+//! Buffer chains sent as one memory segment: see [`crate::hca::MemoryWork::send_chain`].
 
 use super::MlxQueues;
 use super::memory::{flags, lay_out, named};
@@ -13,9 +13,9 @@ use crate::mlx5::sq::{Posted, Request, SendQueue};
 use crate::mlx5::umr::FREE_UNITS;
 use prm::{DS_UNIT, DataSegment, SendOpcode, WQEBB};
 
-/// Units of 16 bytes of a SEND of one piece.
+/// Size of a SEND of one segment, in units of 16 bytes.
 const SEND_UNITS: usize = 2;
-/// Most bytes of one piece (the length in an entry has 31 bits).
+/// Maximum length of one segment in bytes (the length in an entry has 31 bits).
 const LONGEST: u64 = (1 << 31) - 1;
 
 impl<B: Bus, P: Packet> MlxQueues<B, P> {
@@ -51,8 +51,8 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         work: &mut ChainSend<P>,
     ) -> Result<(Posted, KeyContents), WorkError> {
         let list = &mut work.list;
-        let (asked, room) = (work.buf.segments(), work.key.pieces() as usize);
-        list.fill(&work.buf).map_err(|full| WorkError::Pieces { asked, room: full.room })?;
+        let (requested, room) = (work.buf.segments(), work.key.pieces() as usize);
+        list.fill(&work.buf).map_err(|full| WorkError::Pieces { asked: requested, room: full.room })?;
         let count = list.count();
         if count > room {
             return Err(WorkError::Pieces { asked: count, room });
@@ -74,12 +74,12 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         let was_dirty = rc.side.sq.is_dirty();
         let regions = &mut self.regions;
         let posted = rc.side.post_works(wqebbs, |sq| {
-            // Each was found just now.
+            // All pieces were found above.
             let pieces = list.pieces().iter().filter_map(|piece| named(regions, *piece).ok());
             let registered = sq.post_registration(0, &contents, count, outside, pieces)?;
             let request = Request { opcode: SendOpcode::Send, flags: 0, imm: 0 };
             let sent = sq.post_single(request, DataSegment::new(start, len as u32, contents.mkey))?;
-            // A message that the peer has not taken may have to be read again.
+            // The peer may request a retransmission of a message that it has not acknowledged.
             let freed = sq.post_local_invalidate(flags(Fence::All), contents.mkey)?;
             Ok([registered, sent, freed])
         })?;
@@ -87,7 +87,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         for _ in 0..CHAIN_ENTRIES {
             self.credit.take();
         }
-        // Room for its answer is there before it is asked for.
+        // Reserve room for the result before posting.
         self.done.reserve(self.credit.outstanding() as usize);
         if !was_dirty {
             self.rcs.wait(slot.0);

@@ -1,9 +1,10 @@
 //! A shared receive queue with its buffers.
 //!
-//! Each entry has as many buffers as the largest message needs, and nearly every message takes the first one alone. So the first ones of
-//! all entries lie side by side, 4 KiB for 512 entries (as a part of entries of 17 buffers they were spread over 70), and what a refill
-//! writes of such an entry is its link and its first data segment: all else is in the ring since the entry was posted last. Where one region holds the whole
-//! pool, its key is asked for once.
+//! Each entry has the buffers that the largest message needs, but nearly every message consumes only the
+//! first. The first buffers of all entries are therefore contiguous: 512 entries need 4 KiB. (As a part of
+//! entries of 17 buffers they would spread over 70 KiB.) A refill of such an entry writes only its link and
+//! first data segment; the ring still holds the rest from the last post. If one region contains the whole
+//! pool, its key is looked up once.
 
 use crate::mem::packet::{self, Packet, PacketPool as _, STASH, Stash, top_up};
 use crate::mlx5::mr::MrTable;
@@ -11,39 +12,43 @@ use crate::mlx5::rings::SrqRing;
 use crate::mlx5::srq::{Completed, SharedReceiveQueue};
 use prm::DataSegment;
 
-/// What a device told of an entry that cannot be.
+/// Invalid device report about an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wrong {
-    /// It did not have the entry.
+    /// The device did not own the entry.
     Entry,
     /// The message is longer than the entry.
     Length,
 }
 
-/// A shared receive queue with its buffers: a message takes an entry's first ones away; the rest stays, and with it what the ring
-/// says of them.
+/// A shared receive queue with its buffers. A message takes the first buffers of an entry. The others stay,
+/// and so do their data segments in the ring.
 #[derive(Debug)]
 pub(super) struct SharedEntries<P> {
-    /// With the first buffer of each entry that the device has.
+    /// Ring, with the first buffer of each entry that the device owns.
     queue: SharedReceiveQueue<P>,
-    /// The others of each entry.
+    /// Buffers after the first, of all entries.
     others: Box<[Option<P>]>,
-    /// How many of those an entry has.
+    /// Number of those buffers in each entry.
     others_each: usize,
-    /// How many of the first of those may be missing in each entry; none behind them is, and none of one that the device has.
+    /// Number of leading buffers in `others` that may be missing, for each entry. None after them is missing,
+    /// and none of an entry that the device owns.
     missing: Box<[u8]>,
-    /// Slots in use of which any may be missing: as a rule none, and then nobody asks which.
+    /// Number of slots with a nonzero `missing`. Usually 0, which skips the search.
     lacking: usize,
-    /// Bytes in front of each buffer's data that the device fills, too.
+    /// Bytes in front of each buffer's data that the device fills too.
     front: u32,
-    /// Bytes that a buffer takes, those in front included.
+    /// Capacity of a buffer in bytes, including `front`.
     room: u32,
-    /// The key of all buffers, where it is one.
+    /// Local key of all buffers, if one key covers them all.
     lkey: Option<u32>,
 }
 
 impl<P: Packet> SharedEntries<P> {
-    /// The queue of `entries` on a new ring for messages of `message` bytes, in buffers of `pool` with `front` bytes before their data.
+    /// Creates a queue of `entries` on a formatted ring.
+    ///
+    /// An entry takes a message of `message` bytes in buffers of `pool`, with `front` bytes before their
+    /// data.
     pub(super) fn new(
         ring: &SrqRing,
         entries: u32,
@@ -72,7 +77,7 @@ impl<P: Packet> SharedEntries<P> {
         }
     }
 
-    /// Lets go of all buffers without giving them back.
+    /// Leaks all buffers instead of returning them to the pool.
     pub(super) fn forget(&mut self) {
         self.queue.forget();
         std::mem::forget(std::mem::take(&mut self.others));
@@ -83,12 +88,12 @@ impl<P: Packet> SharedEntries<P> {
         self.queue.is_broken()
     }
 
-    /// Entries that the device has.
+    /// Number of entries that the device owns.
     pub(super) const fn outstanding(&self) -> u32 {
         self.queue.outstanding()
     }
 
-    /// To take messages out that are no longer than a buffer, one after the other.
+    /// Starts taking consecutive single-buffer messages.
     #[inline(always)]
     pub(super) fn completed(&mut self) -> CompletedEntries<'_, P> {
         CompletedEntries { slots: self.queue.completed(), front: self.front, room: self.room }
@@ -116,7 +121,8 @@ impl<P: Packet> SharedEntries<P> {
         Ok(message)
     }
 
-    /// Posts entries until the queue is full, or `stash` and pool are empty. Returns how many.
+    /// Posts entries until the queue is full, or `stash` and pool are empty. Returns the number of entries
+    /// posted.
     pub(super) fn refill(
         &mut self,
         stash: &mut Stash<P>,
@@ -142,8 +148,8 @@ impl<P: Packet> SharedEntries<P> {
         posted
     }
 
-    /// Posts entries of which the first buffer alone is missing, as in nearly all, since short messages took it; as long as there are buffers at
-    /// hand.
+    /// Posts entries that lack only their first buffer, the common case after short messages. Stops when the
+    /// stash is empty.
     #[inline(always)]
     fn refill_firsts(&mut self, lkey: u32, stash: &mut Stash<P>) -> usize {
         let (front, room) = (u64::from(self.front), self.room);
@@ -152,7 +158,8 @@ impl<P: Packet> SharedEntries<P> {
         self.queue.commit_firsts(buffers, |buf| DataSegment::new(buf.room().0 - front, room, lkey))
     }
 
-    /// Posts the next entry, with buffers wherever it lacks them. False if there are not enough, or the queue is full.
+    /// Posts the next entry and fills in missing buffers. Returns false if there are too few buffers or the
+    /// queue is full.
     #[inline(never)]
     fn fill(&mut self, stash: &mut Stash<P>, pool: &mut P::Pool, regions: &mut MrTable) -> bool {
         let Some(slot) = self.queue.next_slot() else { return false };
@@ -180,7 +187,7 @@ impl<P: Packet> SharedEntries<P> {
     }
 }
 
-/// Takes messages out of entries that completions name, each of a buffer alone.
+/// Takes single-buffer messages out of the entries that completions name.
 #[derive(Debug)]
 pub(super) struct CompletedEntries<'q, P> {
     slots: Completed<'q, P>,
@@ -189,13 +196,13 @@ pub(super) struct CompletedEntries<'q, P> {
 }
 
 impl<P: Packet> CompletedEntries<'_, P> {
-    /// True if a message of so many bytes takes one buffer.
+    /// True if a message of `len` bytes fits into one buffer.
     #[inline(always)]
     pub(super) const fn fits(&self, len: u32) -> bool {
         len <= self.room
     }
 
-    /// A message that fits. An empty one is one buffer, too.
+    /// Takes a message that fits. An empty message takes one buffer too.
     #[inline(always)]
     pub(super) fn message(&mut self, slot: u16, len: u32) -> Result<P, Wrong> {
         let mut buf = self.slots.take(slot).ok_or(Wrong::Entry)?;
@@ -203,7 +210,7 @@ impl<P: Packet> CompletedEntries<'_, P> {
         Ok(buf)
     }
 
-    /// A datagram, of whose `len` bytes the first lie in front of the buffer's data.
+    /// Takes a datagram whose first bytes of `len` lie in front of the buffer's data.
     #[inline(always)]
     pub(super) fn datagram(&mut self, slot: u16, len: u32) -> Result<P, Wrong> {
         let mut buf = self.slots.take(slot).ok_or(Wrong::Entry)?;
@@ -215,7 +222,8 @@ impl<P: Packet> CompletedEntries<'_, P> {
     }
 }
 
-/// What a fresh buffer is in the ring, with the bytes in front of its data; `None` if the device does not know its memory.
+/// Returns the data segment of a fresh buffer, with the bytes in front of its data. Returns `None` if its
+/// memory is not registered.
 #[inline(always)]
 fn segment<P: Packet>(buf: &P, front: u32, regions: &mut MrTable) -> Option<DataSegment> {
     let (address, len) = buf.room();

@@ -18,7 +18,7 @@ use crate::mlx5::sq::{Posted, Request, SendQueue};
 use crate::mlx5::umr::FREE_UNITS;
 use prm::{DataSegment, SendOpcode, fm_ce_se};
 
-/// Flags of all memory work: each has its completion.
+/// Completion flags of memory work. Every request is signaled.
 pub(super) const fn flags(fence: Fence) -> u8 {
     fm_ce_se::CQ_UPDATE
         | match fence {
@@ -28,13 +28,13 @@ pub(super) const fn flags(fence: Fence) -> u8 {
         }
 }
 
-/// A piece under its region's key.
+/// Returns a piece as a data segment with its region's key.
 pub(super) fn named(regions: &mut MrTable, (address, bytes): (u64, u32)) -> Result<DataSegment, WorkError> {
     let lkey = regions.lkey(address, bytes).ok_or(PostError::NotRegistered)?;
     Ok(DataSegment::new(address, bytes, lkey))
 }
 
-/// Puts a list where the device reads it, if it is not to go into the entry.
+/// Writes a list to the memory that the device reads, unless the list goes into the entry.
 pub(super) fn lay_out<P: Packet>(
     list: &mut PageList<P>,
     regions: &mut MrTable,
@@ -62,7 +62,8 @@ pub(super) fn lay_out<P: Packet>(
 }
 
 impl<B: Bus, P: Packet> MlxQueues<B, P> {
-    /// Posts work of so many units of 16 bytes at most, which is owed an answer from now on. What `post` refuses is not posted.
+    /// Posts work of at most `units` units of 16 bytes and registers it for a result. If `post` fails,
+    /// nothing is posted.
     fn post_work(
         &mut self,
         slot: RcSlot,
@@ -78,7 +79,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         let was_dirty = rc.side.sq.is_dirty();
         let posted = rc.side.post_work(units, |sq| post(sq, regions))?;
         credit.take();
-        // Room for its answer is there before it is asked for.
+        // Reserve room for the result before posting.
         done.reserve(credit.outstanding() as usize);
         if !was_dirty {
             rcs.wait(slot.0);
@@ -133,8 +134,8 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             return Err(WorkError::Rights);
         }
         if let Memory::Chain(chain) = &work.memory {
-            let asked = chain.segments();
-            list.fill(chain).map_err(|full| WorkError::Pieces { asked, room: full.room })?;
+            let requested = chain.segments();
+            list.fill(chain).map_err(|full| WorkError::Pieces { asked: requested, room: full.room })?;
         }
         let count = list.count();
         if count > room {
@@ -149,7 +150,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         let contents = KeyContents { mkey: work.key.key().next().get(), start, len, rights: work.rights };
         let units = SendQueue::registration_units(outside.is_none().then_some(count));
         let posted = self.post_work(slot, units, |sq, regions| {
-            // Each was found just now.
+            // All pieces were found above.
             let pieces = list.pieces().iter().filter_map(|piece| named(regions, *piece).ok());
             Ok(sq.post_registration(flags(Fence::None), &contents, count, outside, pieces)?)
         })?;
@@ -209,7 +210,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         }
     }
 
-    /// WQEBBs that were posted on a connection so far, modulo 2^16.
+    /// Number of WQEBBs posted on a connection so far, modulo 2^16.
     #[must_use]
     pub fn posted_wqebbs(&self, slot: RcSlot) -> Option<u16> {
         self.rcs.get(slot.0).map(|rc| rc.side.sq.posted())

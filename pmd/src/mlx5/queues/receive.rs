@@ -1,4 +1,4 @@
-//! The receiving half: what arrives by the shared receive queues, one for datagrams and one for connections.
+//! Receive path: messages from the shared receive queues for datagrams and for connections.
 
 use arrayvec::ArrayVec;
 use ib_wire::{Lid, Qpn, ServiceLevel};
@@ -12,19 +12,19 @@ use crate::mlx5::bus::Bus;
 use crate::mlx5::cq::{Arrival, Completion, Extra, Message, What};
 use crate::mlx5::ud::UdQp;
 
-/// A datagram, where it came from, and what the device says of the packet in it.
+/// A datagram with its source and the device's checksum result.
 type Arrived<P> = (P, UdSource, Checksum);
 
-/// Bytes in front of a datagram's data where its GRH goes, or nothing.
+/// Bytes in front of a datagram's data that are reserved for its GRH.
 pub(super) const GRH_AREA: u32 = 40;
 
-/// From the last byte of the GRH area back to the first byte of the destination GID.
+/// Distance from the end of the GRH area back to the first byte of the destination GID.
 const DGID_BEFORE_DATA: usize = 16;
-/// The destination of an IPv4 header, which ends where the data begin.
+/// Distance from the start of the data back to the destination address of the IPv4 header that ends there.
 const IPV4_DESTINATION_BEFORE_DATA: usize = 4;
 
 impl<B: Bus, P: Packet> MlxQueues<B, P> {
-    /// Fills the receive queues up. Returns how many entries it posted.
+    /// Refills the receive queues. Returns the number of entries posted.
     pub fn fill(&mut self) -> usize {
         let Self { stash, pool, regions, .. } = self;
         let mut posted = self.datagrams.refill(stash, pool, regions);
@@ -34,21 +34,21 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         posted
     }
 
-    /// Receives posted: (for datagrams, for connections).
+    /// Number of receives posted: (for datagrams, for connections).
     #[must_use]
     pub fn posted_receives(&self) -> (u32, u32) {
         let connections = self.connections.as_ref().map_or(0, |srq| srq.outstanding());
         (self.datagrams.outstanding(), connections)
     }
 
-    /// Hands up to `limit` received messages to `sink`, oldest first.
+    /// Passes up to `limit` received messages to `sink`, oldest first.
     #[inline]
     pub fn receive(&mut self, limit: usize, mut sink: impl FnMut(Received<P>), events: &mut Events) {
         let (mut received, mut taken, mut empty) = (0, 0, false);
         let mut batch = ArrayVec::new();
         while received < limit {
-            // Nearly all messages, by connections and queue pairs that we know, with nothing beside their data, take a look at the part of their
-            // completion that is of use.
+            // Fast path: known queue pairs and messages that carry only data. It reads only the needed fields
+            // of a completion.
             let messages = self.plain_messages(limit - received, &mut sink);
             let datagrams = self.plain_datagrams(limit - received - messages.received, &mut sink);
             received += messages.received + datagrams.received;
@@ -68,7 +68,8 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             let qpn = Qpn::new(completion.qpn);
             match completion.what {
                 What::Received(arrival) => {
-                    // Each kind is handed on by itself: put together first, it would go through memory in pieces.
+                    // Pass each kind to the sink separately: merging them first would write parts of the
+                    // value to memory.
                     let place = self.numbers.find(completion.qpn);
                     if let Some(Place::Ud(slot)) = place {
                         if let Some((buf, source, checksum)) = self.datagram(slot, completion, arrival) {
@@ -88,14 +89,15 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
                     }
                 }
                 What::ReceiveFailed(failure) => {
-                    // The entry keeps its buffers but the first one, which is among the next to be posted.
+                    // The entry keeps its buffers except the first. The first buffer is replaced when the
+                    // entry is posted again.
                     let known = match (self.numbers.find(completion.qpn), &mut self.connections) {
                         (Some(Place::Ud(_)), _) => self.datagrams.single(completion.counter),
                         (_, Some(srq)) => srq.single(completion.counter),
                         (_, None) => Err(Wrong::Entry),
                     };
                     if let Some(buf) = self.right(known) {
-                        // Where there is no room it goes home.
+                        // If the stash is full, the buffer returns to the pool.
                         let _ = self.stash.try_push(buf);
                     }
                     if failure.status != WcStatus::Flushed {
@@ -116,8 +118,8 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         P::free_all(&mut batch);
     }
 
-    /// Takes messages by connections that we know, each of one buffer with nothing beside its data, up to the first completion of something else.
-    // A function of its own has the registers for itself.
+    /// Consumes data-only, single-buffer messages of known connections, up to the first other completion.
+    // A separate function leaves the registers to this loop.
     #[inline(never)]
     fn plain_messages(&mut self, limit: usize, sink: &mut impl FnMut(Received<P>)) -> Polled {
         let mut polled = Polled::default();
@@ -144,7 +146,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         polled
     }
 
-    /// Takes datagrams to one queue pair that we know, with nothing beside their data, up to the first completion of something else.
+    /// Consumes data-only datagrams to one known queue pair, up to the first other completion.
     #[inline(never)]
     fn plain_datagrams(&mut self, limit: usize, sink: &mut impl FnMut(Received<P>)) -> Polled {
         let mut polled = Polled::default();
@@ -152,7 +154,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         let mut messages = receive_cq.messages();
         let Some(Message { qpn: number, .. }) = messages.next() else { return polled };
         let Some(Place::Ud(slot)) = numbers.find(number) else { return polled };
-        // One that has been taken out since, perhaps with another in its place, has no business here any more.
+        // The queue pair may have been removed since, and its slot reused.
         let Some(ud) = uds.get(slot.0.into()).filter(|ud| ud.side.sq.qpn() == number) else { return polled };
         let (kind, mut entries) = (Kind::of(ud), datagrams.completed());
         while polled.received < limit
@@ -163,7 +165,8 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
             polled.taken += 1;
             match entries.datagram(counter, byte_len) {
                 Ok(buf) => {
-                    // What it tells of the sender is read when it is wanted: read before the buffer's part, it waits on the stack.
+                    // Read the sender's fields only when needed: read earlier, they would be spilled to the
+                    // stack.
                     let (source, checksum) = kind.source(&buf, messages.taken());
                     let (qpn, source) = (Qpn::new(qpn), Source::Ud(source));
                     sink(Received { buf, qpn, ud: Some(slot), rc: None, source, checksum });
@@ -175,7 +178,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         polled
     }
 
-    /// A datagram with something beside its data, or to a queue pair that was taken out.
+    /// Handles a datagram that carries more than data, or one for a removed queue pair.
     fn datagram(&mut self, at: UdSlot, completion: Completion, arrival: Arrival) -> Option<Arrived<P>> {
         let taken = self.datagrams.completed().datagram(completion.counter, arrival.byte_len);
         let ud = self.uds.get(at.0.into()).filter(|ud| ud.side.sq.qpn() == completion.qpn);
@@ -198,10 +201,10 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         self.right(taken)
     }
 
-    /// Counts what a device told that cannot be.
+    /// Counts an invalid device report.
     #[inline(always)]
-    fn right<T>(&mut self, told: Result<T, Wrong>) -> Option<T> {
-        told.map_err(|wrong| self.anomalies.note(wrong)).ok()
+    fn right<T>(&mut self, result: Result<T, Wrong>) -> Option<T> {
+        result.map_err(|wrong| self.anomalies.note(wrong)).ok()
     }
 }
 
@@ -215,14 +218,14 @@ impl Anomalies {
     }
 }
 
-/// How many completions were taken, and how many messages they brought.
+/// Number of completions consumed and of messages received.
 #[derive(Clone, Copy, Default, Debug)]
 struct Polled {
     received: usize,
     taken: usize,
 }
 
-/// What the completions of a queue pair's datagrams mean.
+/// Interpretation of a queue pair's datagram completions.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     /// See [`UdQp::ethernet`].
@@ -236,7 +239,8 @@ impl Kind {
         Self { ethernet: ud.ethernet, checks_ipv4: ud.checks_ipv4 }
     }
 
-    /// Where a datagram came from, whose buffer is filled, and what the device says of the packet in it.
+    /// Returns the source of a received datagram and the device's checksum result. The buffer has been
+    /// filled.
     #[inline(always)]
     fn source<P: Packet>(self, buf: &P, arrival: Arrival) -> (UdSource, Checksum) {
         let good = arrival.ipv4_is_good && self.checks_ipv4;

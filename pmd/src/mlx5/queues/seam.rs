@@ -1,4 +1,4 @@
-//! The queues as the device seam wants them, with DPDK's packet buffers.
+//! Implementation of the device traits for these queues, with DPDK packet buffers.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -19,8 +19,8 @@ use crate::mlx5::rc::RcQp;
 use crate::mlx5::ud::UdQp;
 use prm::SendOpcode;
 
-/// Queue pairs that near caches hold beside all else, with the entries that are written next. With 100 it costs a tenth to ask for them before, with
-/// 1,000 it gains as much.
+/// Number of queue pairs, with their next entries, that the near caches are assumed to hold. Prefetching pays
+/// off only for more queue pairs.
 const NEAR: usize = 512;
 
 fn refused((buf, error): (Mbuf, PostError)) -> Refused {

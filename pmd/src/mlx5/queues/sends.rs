@@ -1,4 +1,4 @@
-//! Completions of sends: buffers go home, and those that no completion would tell of are asked for.
+//! Send completions: reclaims buffers, and posts a NOP to flush trailing unsignaled sends.
 
 use ib_wire::Qpn;
 
@@ -9,14 +9,15 @@ use crate::mem::packet::{Packet, Stash};
 use crate::mlx5::bus::Bus;
 use crate::mlx5::cq::{Completion, Sent, What};
 
-/// Most completions that one poll of sends takes.
+/// Maximum number of completions that one poll of sends consumes.
 const SEND_BATCH: usize = 64;
-/// Queue pairs that one poll looks at for sends that nothing will signal any more: where there was something to do, and where not.
+/// Number of queue pairs visited per poll for trailing unsignaled sends: after a poll with work, and after an
+/// idle one.
 const VISITS: usize = 2;
 const IDLE_VISITS: usize = 64;
 
 impl<B: Bus, P: Packet> MlxQueues<B, P> {
-    /// Reaps send completions. Returns how many buffers went home.
+    /// Reaps send completions. Returns the number of buffers freed.
     #[inline(never)]
     pub fn reap(&mut self, events: &mut Events) -> usize {
         if !self.broken.is_empty() {
@@ -55,7 +56,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         freed
     }
 
-    /// Reports queue pairs whose send queues are broken.
+    /// Reports queue pairs with broken send queues.
     #[cold]
     fn report_broken(&mut self, events: &mut Events) {
         while !events.is_full()
@@ -66,8 +67,8 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         }
     }
 
-    /// Messages have been sent, and nothing else is to be told of them: what [`MlxQueues::send_completion`] would do, in half of
-    /// the instructions. `None`, and nothing is done, where it takes more than that.
+    /// Fast path of [`MlxQueues::send_completion`] for successful messages without other pending work.
+    /// Returns `None`, without side effects, if the full path is needed.
     #[inline(always)]
     fn complete_sent(&mut self, Sent { qpn, counter }: Sent, batch: &mut Stash<P>) -> Option<usize> {
         let side = match self.numbers.find(qpn)? {
@@ -79,7 +80,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         Some(count.into())
     }
 
-    /// Looks at some of the queue pairs that lag.
+    /// Visits some of the queue pairs in `lagging`.
     fn visit(&mut self, most: usize) {
         for _ in 0..most.min(self.lagging.len()) {
             let Some(place) = self.lagging.pop_front() else { return };
@@ -92,7 +93,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
                 }
             };
             let Some(side) = side else { continue };
-            // Rung at once if it was not waiting for the next round anyway.
+            // Ring immediately unless the queue pair already waits for the next doorbell round.
             let was_dirty = side.sq.is_dirty();
             if room && side.visit() {
                 self.credit.take();
@@ -106,7 +107,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         }
     }
 
-    /// A send has completed or failed. Returns how many buffers it frees into `batch`.
+    /// Processes a completed or failed send. Returns the number of buffers freed into `batch`.
     #[inline(never)]
     pub(super) fn send_completion(
         &mut self,

@@ -1,4 +1,4 @@
-//! Queue pairs come and go.
+//! Insertion and removal of queue pairs.
 
 use ib_wire::Qpn;
 
@@ -30,7 +30,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         self.uds.insert(slot.0.into(), ud)
     }
 
-    /// See [`crate::hca::Queues::open_ud`]. Does nothing as long as anything is outstanding.
+    /// See [`crate::hca::Queues::open_ud`]. Does nothing while sends or receives are outstanding.
     pub fn open_datagrams(&mut self, slot: UdSlot) {
         if self.datagrams_outstanding(slot) == 0
             && let Some(ud) = self.uds.get_mut(slot.0.into())
@@ -45,11 +45,12 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     pub fn close_datagrams(&mut self, slot: UdSlot) {
         let Some(ud) = self.uds.get_mut(slot.0.into()) else { return };
         ud.door = Door::Closed(self.progress.mark());
-        // Its turn among all that lag would come, but with thousands of connections late, and until then the link has no datagrams.
+        // With thousands of connections, waiting for its turn in `lagging` takes long, and the link has no
+        // datagrams until then.
         if self.credit.has_room() && ud.side.ask() {
             self.credit.take();
         }
-        // What waits for the doorbell is flushed with the rest.
+        // Sends that wait for the doorbell are flushed with the rest.
         ud.side.sq.ring(&mut self.bus);
         self.uds.rung(slot.0.into());
     }
@@ -71,18 +72,18 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         Some(ud)
     }
 
-    /// Number of the datagram queue pair in a slot.
+    /// Returns the number of the datagram queue pair in a slot.
     #[must_use]
     pub fn datagrams_qpn(&self, slot: UdSlot) -> Option<Qpn> {
         self.uds.get(slot.0.into()).map(UdQp::qpn)
     }
 
-    /// Numbers of all queue pairs: datagram ones, connected ones.
+    /// Returns the numbers of all queue pairs: (datagram, connected).
     pub(crate) fn all_numbers(&self) -> (Vec<Qpn>, Vec<Qpn>) {
         (self.uds.all().map(UdQp::qpn).collect(), self.rcs.all().map(RcQp::qpn).collect())
     }
 
-    /// Takes a connected queue pair into the table.
+    /// Inserts a connected queue pair.
     #[expect(clippy::result_large_err, reason = "what is not taken is handed back")]
     pub fn insert(&mut self, slot: RcSlot, mut rc: RcQp<P>) -> Result<(), RcQp<P>> {
         if !self.rcs.is_free(slot.0) || !self.numbers.insert(rc.qpn().get(), Place::Rc(slot, rc.beside)) {
@@ -97,10 +98,11 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         self.rcs.insert(slot.0, rc)
     }
 
-    /// Takes a connected queue pair out of the table.
+    /// Removes a connected queue pair.
     pub fn remove(&mut self, slot: RcSlot) -> Option<RcQp<P>> {
         let mut rc = self.rcs.remove(slot.0)?;
-        // Buffers that the device may still have go home with the queue pair; keys would be lost with it.
+        // Buffers that the device may still use are released with the queue pair. Keys would be lost, so they
+        // are reported as flushed.
         let status = WcStatus::Flushed;
         self.done.extend(rc.side.take_key_works().map(|work| {
             let what = work.operation.ended(status);
@@ -119,7 +121,8 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         Some(rc)
     }
 
-    /// Lets connections post whose numbers name nobody else any more.
+    /// Lets connections post once no pending completion can belong to an older queue pair with the same
+    /// number.
     pub(super) fn unseal(&mut self) {
         let Self { sealed, rcs, progress, send_progress, .. } = self;
         sealed.retain(|(slot, received, sent)| {
@@ -131,10 +134,11 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         });
     }
 
-    /// Posts the drain request of a queue pair that is in error, and rings.
+    /// Posts the drain request of a queue pair in the error state and rings its doorbell.
     pub fn drain(&mut self, slot: RcSlot) -> Result<(), PostError> {
         let rc = self.rcs.get_mut(slot.0).ok_or(PostError::NoConnection)?;
-        // Those of passive ones complete among the receives, where there is room for one of each.
+        // Drain requests of passive queue pairs complete on the receive completion queue, which has room for
+        // them.
         if rc.sealed || !rc.passive && !self.credit.has_room() {
             return Err(PostError::Full);
         }
@@ -148,7 +152,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
         Ok(())
     }
 
-    /// Sends outstanding on a connected queue pair.
+    /// Returns the number of outstanding sends of a connected queue pair.
     #[must_use]
     pub fn outstanding(&self, slot: RcSlot) -> usize {
         self.rcs.get(slot.0).map_or(0, |rc| rc.side.outstanding() as usize)

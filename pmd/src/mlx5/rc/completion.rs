@@ -1,22 +1,22 @@
-//! Sends have completed: what comes back of their entries.
+//! Send completions: buffers and results released by completed entries.
 
 use super::{CHAIN_ENTRIES, SendSide};
 use crate::bookkeeping::{Operation, Work};
 use crate::hca::WcStatus;
 use crate::mem::packet::{Packet, Stash, stow};
 
-/// What a completion did.
+/// Effect of a completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(in crate::mlx5) struct Reaped {
-    /// False if the device named an entry that it did not have.
+    /// False if the device named an entry that it did not own.
     pub(in crate::mlx5) known: bool,
-    /// The drain request was among the entries.
+    /// True if the drain request was among the entries.
     pub(in crate::mlx5) drained: bool,
 }
 
 impl<P: Packet> SendSide<P> {
-    /// A completion names the entry at `counter`: it ended with `status`, all before it are done, and their buffers are `freed`. `worked`
-    /// gets what is owed an answer, and how it ended.
+    /// Completes the entry at `counter` with `status`, and all entries before it successfully. Their buffers
+    /// go to `freed`. `worked` receives the pending work with its status.
     #[inline]
     pub(in crate::mlx5) fn complete(
         &mut self,
@@ -35,7 +35,7 @@ impl<P: Packet> SendSide<P> {
             self.blame(status);
         }
         if self.outstanding == 0 {
-            // Flushed ones complete whether signalled or not.
+            // Flushed entries complete whether or not they are signaled.
             self.unsignalled = 0;
             self.unsignalled_wqebbs = 0;
             self.odd = 0;
@@ -43,16 +43,18 @@ impl<P: Packet> SendSide<P> {
         reaped
     }
 
-    /// Messages have been sent, up to the one at `counter`: what [`SendSide::complete`] does where no entry is [odd](Self::odd) and no send has failed,
-    /// in half of the instructions. Their buffers are added to `batch`, and given back whenever it is full. Returns
-    /// how many there were; `None`, and nothing is done, where there is more to do.
+    /// Fast path of [`SendSide::complete`] for messages up to the one at `counter`.
+    ///
+    /// It applies if no entry is [odd](Self::odd) and no send has failed. Buffers go to `batch`, which is
+    /// returned to the pool whenever it is full. Returns the number of buffers, or `None`, without side
+    /// effects, if the full path is needed.
     #[inline(always)]
     pub(in crate::mlx5) fn complete_sent(&mut self, counter: u16, batch: &mut Stash<P>) -> Option<u16> {
         if self.odd != 0 || self.health.failed() || !self.sq.is_in_use(counter) {
             return None;
         }
         self.book();
-        // A message may be named by any of its blocks.
+        // A completion may name any WQEBB of a message.
         let behind = counter.wrapping_sub(self.sq.retired());
         let count = (behind >> self.plain_wqebbs.saturating_sub(1)) + 1;
         self.take_plain(count, batch);
@@ -63,7 +65,8 @@ impl<P: Packet> SendSide<P> {
         Some(count)
     }
 
-    /// Takes the buffers of the `count` oldest entries, none of which is [odd](Self::odd): side by side up to the end of the ring, and then from its beginning.
+    /// Takes the buffers of the `count` oldest entries, none of which is [odd](Self::odd). They are
+    /// contiguous modulo the ring size.
     #[inline(always)]
     fn take_plain(&mut self, count: u16, batch: &mut Stash<P>) {
         let (mask, step) = (self.sq.size().wrapping_sub(1), usize::from(self.plain_wqebbs));
@@ -72,7 +75,7 @@ impl<P: Packet> SendSide<P> {
             if batch.is_full() {
                 P::free_all(batch);
             }
-            // With thousands of connections nearly all complete one by one.
+            // With thousands of connections, nearly every completion covers one message.
             if left == 1 {
                 let buf = self.slots.get_mut(usize::from(at & mask)).and_then(|slot| slot.buf.take());
                 batch.extend(buf);
@@ -97,7 +100,7 @@ impl<P: Packet> SendSide<P> {
         self.sq.retire(at);
     }
 
-    /// Completes all entries up to the one at `counter`, whatever they are. Returns the index behind them.
+    /// Completes all entries up to the one at `counter`, of any kind. Returns the index after them.
     #[inline(never)]
     fn complete_any(
         &mut self,
@@ -135,7 +138,7 @@ impl<P: Packet> SendSide<P> {
         at
     }
 
-    /// How work ended whose last entry, at `index`, ended with `status`.
+    /// Returns the status of work whose last entry, at `index`, completed with `status`.
     fn outcome(&self, index: u16, status: WcStatus) -> WcStatus {
         match self.cause {
             Some((last, cause)) if last == index && status == WcStatus::Flushed => cause,
@@ -143,7 +146,8 @@ impl<P: Packet> SendSide<P> {
         }
     }
 
-    /// What failed just now may have been of a chain whose last entry is still to be flushed: that is where it is told why.
+    /// Records the failed entry's status for the last entry of its chain, which is flushed later and reports
+    /// it.
     #[cold]
     fn blame(&mut self, status: WcStatus) {
         if status == WcStatus::Flushed {
@@ -151,7 +155,7 @@ impl<P: Packet> SendSide<P> {
         }
         let mask = self.sq.size().wrapping_sub(1);
         let mut at = self.sq.retired();
-        // A chain that begins behind it has its last entry further on.
+        // A chain that starts after it has its last entry further on.
         for _ in 1..CHAIN_ENTRIES {
             let place = usize::from(at & mask);
             let (true, Some(slot)) = (self.sq.is_in_use(at), self.slots.get(place)) else { return };

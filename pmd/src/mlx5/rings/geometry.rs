@@ -1,4 +1,4 @@
-//! How large rings are for what was asked, by libmlx5's rules.
+//! Ring sizes for requested capacities, by libmlx5's rules.
 
 use prm::{
     AtomicSegment, ControlSegment, DataSegment, DatagramAddress, InlineHeader, MkeyContext, NextSegment,
@@ -14,61 +14,61 @@ pub enum Transport {
     Ud,
 }
 
-/// What will be posted to a send queue.
+/// Operations that a send queue supports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendOperations {
-    /// Anything: a connected queue pair keeps room for the longest entry.
+    /// All operations. A connected queue pair reserves room for the longest entry.
     All,
-    /// SEND, with or without immediate.
+    /// SEND, with or without an immediate.
     SendOnly,
 }
 
-/// What is asked of a queue pair.
+/// Requested capacities of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QpRequest {
     /// Transport service.
     pub transport: Transport,
-    /// Sends outstanding, each of the largest size.
+    /// Maximum number of outstanding sends, each of the largest size.
     pub send_wr: u32,
-    /// Data segments of a send.
+    /// Maximum number of data segments of a send.
     pub send_sge: u32,
-    /// Receives outstanding; 0 on a shared receive queue.
+    /// Maximum number of outstanding receives; 0 with a shared receive queue.
     pub recv_wr: u32,
-    /// Data segments of a receive.
+    /// Maximum number of data segments of a receive.
     pub recv_sge: u32,
-    /// Bytes sent inline.
+    /// Maximum inline data in bytes.
     pub inline_data: u32,
-    /// What will be posted.
+    /// Operations to support.
     pub operations: SendOperations,
 }
 
-/// Sizes and places of a queue pair's rings in one buffer, the receive ring first.
+/// Sizes and offsets of a queue pair's rings in one buffer. The receive ring comes first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpGeometry {
-    /// Slots of the receive ring; 0 on a shared receive queue.
+    /// Number of receive slots; 0 with a shared receive queue.
     pub rq_slots: u32,
-    /// Bytes of a receive slot.
+    /// Length of a receive slot in bytes.
     pub rq_stride: u32,
-    /// Blocks of 64 bytes of the send ring.
+    /// Number of WQEBBs (64 bytes) of the send ring.
     pub sq_wqebbs: u32,
-    /// Where the send ring begins in the buffer.
+    /// Offset of the send ring in the buffer.
     pub sq_offset: u32,
-    /// Bytes that can be sent inline.
+    /// Maximum inline data in bytes.
     pub max_inline: u32,
-    /// Data segments that a receive can have.
+    /// Maximum number of data segments of a receive.
     pub max_recv_sge: u32,
 }
 
 impl QpGeometry {
-    /// The geometry for `asked`; `None` if it is larger than 2^31 bytes.
+    /// Computes the geometry. Returns `None` if it exceeds 2^31 bytes.
     #[must_use]
-    pub fn new(asked: &QpRequest) -> Option<Self> {
+    pub fn new(request: &QpRequest) -> Option<Self> {
         let unit = size_of::<DataSegment>() as u32;
         let overhead = size_of::<ControlSegment>() as u32
-            + match (asked.transport, asked.operations) {
+            + match (request.transport, request.operations) {
                 (Transport::Ud, _) => size_of::<DatagramAddress>() as u32,
                 (Transport::Rc, SendOperations::SendOnly) => 0,
-                // The longest head of all is the one of an UMR with the smallest list, 64 bytes.
+                // The longest head is that of a UMR with the smallest list, 64 bytes.
                 (Transport::Rc, SendOperations::All) => {
                     (size_of::<UmrControl>() + size_of::<MkeyContext>() + 64)
                         .max(size_of::<RemoteAddressSegment>() + size_of::<AtomicSegment>())
@@ -76,20 +76,20 @@ impl QpGeometry {
                 }
             };
         let header = size_of::<InlineHeader>() as u32;
-        let inline = if asked.inline_data == 0 {
+        let inline = if request.inline_data == 0 {
             0
         } else {
-            asked.inline_data.checked_add(header)?.checked_next_multiple_of(unit)?
+            request.inline_data.checked_add(header)?.checked_next_multiple_of(unit)?
         };
-        let data = asked.send_sge.checked_mul(unit)?.max(inline);
+        let data = request.send_sge.checked_mul(unit)?.max(inline);
         let send_size = overhead.checked_add(data)?.checked_next_multiple_of(WQEBB as u32)?;
-        let sq_bytes = asked.send_wr.checked_mul(send_size)?.checked_next_power_of_two()?.max(WQEBB as u32);
+        let sq_bytes = request.send_wr.checked_mul(send_size)?.checked_next_power_of_two()?.max(WQEBB as u32);
 
-        let (rq_slots, rq_stride) = if asked.recv_wr == 0 {
+        let (rq_slots, rq_stride) = if request.recv_wr == 0 {
             (0, 1)
         } else {
-            let stride = asked.recv_sge.max(1).checked_mul(unit)?.checked_next_power_of_two()?;
-            let bytes = asked.recv_wr.checked_next_power_of_two()?.checked_mul(stride)?.max(WQEBB as u32);
+            let stride = request.recv_sge.max(1).checked_mul(unit)?.checked_next_power_of_two()?;
+            let bytes = request.recv_wr.checked_next_power_of_two()?.checked_mul(stride)?.max(WQEBB as u32);
             (bytes / stride, stride)
         };
         Some(Self {
@@ -102,7 +102,7 @@ impl QpGeometry {
         })
     }
 
-    /// Bytes of the buffer that holds both rings.
+    /// Length in bytes of the buffer that contains both rings.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.sq_offset as usize + self.sq_wqebbs as usize * WQEBB
@@ -112,18 +112,19 @@ impl QpGeometry {
 /// Sizes of a shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SrqGeometry {
-    /// Slots that the driver posts to, a power of two; one of them always stays free.
+    /// Slots that the driver posts to, a power of two. One of them always stays free.
     pub slots: u32,
-    /// Slots of the whole ring: the second half, where there is one, is the library's wait queue for page faults.
+    /// Slots of the whole ring. The second half, if present, is the library's wait queue for page faults.
     pub ring_slots: u32,
-    /// Bytes of a slot, a power of two.
+    /// Length of a slot in bytes, a power of two.
     pub stride: u32,
-    /// Data segments that an entry can have.
+    /// Maximum number of data segments of an entry.
     pub max_sge: u32,
 }
 
 impl SrqGeometry {
-    /// The geometry for `wr` receives of `sge` segments on a device that allows `device_max_wr`; `None` if it allows less.
+    /// Computes the geometry for `wr` receives of `sge` segments. Returns `None` if the device allows less
+    /// (`device_max_wr`).
     #[must_use]
     pub fn new(wr: u32, sge: u32, device_max_wr: u32) -> Option<Self> {
         if wr > device_max_wr {
@@ -141,7 +142,7 @@ impl SrqGeometry {
         Some(Self { slots, ring_slots, stride, max_sge: (stride - head) / unit })
     }
 
-    /// Bytes of the ring.
+    /// Length of the ring in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.ring_slots as usize * self.stride as usize
@@ -151,19 +152,20 @@ impl SrqGeometry {
 /// Size of a completion queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CqGeometry {
-    /// Entries of the ring, a power of two; one more than may be outstanding.
+    /// Number of entries, a power of two and at least one more than can be outstanding.
     pub slots: u32,
 }
 
 impl CqGeometry {
-    /// The geometry for `cqe` outstanding entries; `None` if it is more than 2^22.
+    /// Computes the geometry for `cqe` outstanding entries. Returns `None` if the ring would exceed 2^22
+    /// entries.
     #[must_use]
     pub fn new(cqe: u32) -> Option<Self> {
         let slots = cqe.checked_add(1)?.checked_next_power_of_two()?;
         (slots <= 1 << 22).then_some(Self { slots })
     }
 
-    /// Bytes of the ring.
+    /// Length of the ring in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.slots as usize * super::CQE_SIZE

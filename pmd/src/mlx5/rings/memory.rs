@@ -1,4 +1,4 @@
-//! Memory that a queue shares with its device.
+//! Memory shared by a queue and its device.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -8,7 +8,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::fetch::fetch_at;
 
-/// A piece of memory that the driver and a device both read and write, in turns that the queue's protocol sets.
+/// A range of memory that the driver and a device both access. The queue's protocol defines which side owns
+/// each byte.
 #[derive(Clone, Copy, Debug)]
 pub struct RingMemory {
     base: NonNull<u8>,
@@ -23,44 +24,44 @@ impl RingMemory {
     ///
     /// # Safety
     ///
-    /// The bytes are readable and writable for as long as any copy of the result is used, and no Rust reference to them
-    /// exists. Two threads touch the same byte only as the protocol of the queue orders it: an entry is written before
-    /// the doorbell record or owner bit that gives it away (with release ordering), and read after that was seen (with
-    /// acquire ordering).
+    /// The bytes are readable and writable for as long as any copy of the result is used, and no Rust
+    /// reference to them exists. Two threads touch the same byte only in the order of the queue's protocol.
+    /// An entry is written before the doorbell record or owner bit that hands it over (with release
+    /// ordering). It is read after that record or bit was seen (with acquire ordering).
     #[must_use]
     pub const unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
         Self { base, len }
     }
 
-    /// No memory.
+    /// Creates an empty range.
     #[must_use]
     pub const fn empty() -> Self {
         Self { base: NonNull::dangling(), len: 0 }
     }
 
-    /// Bytes.
+    /// Length in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// True if there are none.
+    /// True if the range is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The first byte.
+    /// Address of the first byte.
     #[must_use]
     pub const fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// The `len` bytes from `offset`, if they lie inside.
+    /// Returns the `len` bytes from `offset`, if they lie inside the range.
     #[inline]
     #[must_use]
     pub fn part(&self, offset: usize, len: usize) -> Option<Self> {
-        // How far back it may begin is known once for all parts of a length.
+        // Written so that the last valid offset can be computed once for all parts of one length.
         if offset > self.len.checked_sub(len)? {
             return None;
         }
@@ -68,7 +69,8 @@ impl RingMemory {
         Some(Self { base: unsafe { self.base.add(offset) }, len })
     }
 
-    /// As many slots of `stride` bytes as there are, `count` at most, each of which begins with a `T`. None, if one is shorter.
+    /// Returns up to `count` slots of `stride` bytes, each of which starts with a `T`. Returns no slots if
+    /// one is shorter than a `T`.
     #[inline]
     #[must_use]
     pub fn slots<T>(&self, stride: usize, count: usize) -> Slots<T> {
@@ -78,24 +80,25 @@ impl RingMemory {
 
     #[inline]
     fn holds(&self, offset: usize, len: usize) -> bool {
-        // An offset that is known to be small needs no look whether the sum is one.
+        // For a small constant offset the compiler removes the overflow check.
         offset.checked_add(len).is_some_and(|end| end <= self.len)
     }
 
-    /// Writes a value at `offset`. False, and nothing is written, if it does not lie inside: the queue must not give the entry to the device.
+    /// Writes a value at `offset`. Returns false, without writing, if it does not lie inside. The queue must
+    /// then not hand the entry to the device.
     #[inline]
     pub fn write<T: IntoBytes + Immutable + ?Sized>(&self, offset: usize, value: &T) -> bool {
         let bytes = value.as_bytes();
         let inside = self.holds(offset, bytes.len());
         if inside {
-            // SAFETY: inside, as just checked; writable and unshared at this moment by the contract of `new`; a value
-            // that the caller holds by reference does not overlap memory that has no references.
+            // SAFETY: inside, as just checked; writable and unshared at this moment by the contract of `new`.
+            // A value that the caller holds by reference does not overlap memory that has no references.
             unsafe { self.base.add(offset).as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         }
         inside
     }
 
-    /// Has the processor fetch the cache line at `offset`.
+    /// Prefetches the cache line at `offset`.
     #[inline(always)]
     pub fn fetch(&self, offset: usize) {
         fetch_at(self.base.as_ptr().wrapping_add(offset));
@@ -109,25 +112,26 @@ impl RingMemory {
         }
     }
 
-    /// Reads a value at `offset`; zeros where it does not lie inside.
+    /// Reads a value at `offset`. Returns zeros if it does not lie inside.
     #[inline]
     #[must_use]
     pub fn read<T: FromBytes>(&self, offset: usize) -> T {
         if self.holds(offset, size_of::<T>()) {
-            // SAFETY: inside, as just checked; readable and unshared at this moment by the contract of `new`; any bytes
-            // make a `T`.
+            // SAFETY: inside, as just checked; readable and unshared at this moment by the contract of `new`.
+            // Any bytes are a valid `T`.
             unsafe { self.base.add(offset).cast::<T>().as_ptr().read_unaligned() }
         } else {
             T::new_zeroed()
         }
     }
 
-    /// Reads a byte that the device may write at any time, before everything that is read afterwards.
+    /// Reads a byte that the device may write at any time, ordered before all later reads.
     #[inline]
     #[must_use]
     pub fn load_acquire(&self, offset: usize) -> u8 {
         if self.holds(offset, 1) {
-            // SAFETY: inside, as just checked; an `AtomicU8` has no alignment, and the other side writes it as one.
+            // SAFETY: inside, as just checked. An `AtomicU8` has no alignment, and the other side writes the
+            // byte atomically.
             unsafe { std::sync::atomic::AtomicU8::from_ptr(self.base.add(offset).as_ptr()) }
                 .load(Ordering::Acquire)
         } else {
@@ -136,7 +140,7 @@ impl RingMemory {
     }
 }
 
-/// The slots of a ring, each of which begins with a `T`: where they end is asked once for all of them.
+/// The slots of a ring, each of which starts with a `T`. The bounds are checked once for all of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Slots<T> {
     base: NonNull<u8>,
@@ -146,13 +150,14 @@ pub struct Slots<T> {
 }
 
 impl<T: IntoBytes + Immutable> Slots<T> {
-    /// Writes what a slot begins with. False, and nothing is written, if it is not there.
+    /// Writes the start of a slot. Returns false, without writing, if there is no such slot.
     #[inline(always)]
     pub fn write(&self, slot: usize, value: T) -> bool {
         let inside = slot < self.count;
         if inside {
-            // SAFETY: `count` slots of `stride` bytes, each at least as long as a `T`, lie in the memory that the caller of
-            // `RingMemory::new` described; writable and unshared at this moment by that contract.
+            // SAFETY: `count` slots of `stride` bytes, each at least as long as a `T`, lie in the memory that
+            // the caller of `RingMemory::new` described. They are writable and unshared at this moment by
+            // that contract.
             unsafe { self.base.add(slot * self.stride).cast::<T>().as_ptr().write_unaligned(value) };
         }
         inside
@@ -174,20 +179,21 @@ impl DoorbellRecord {
     ///
     /// # Safety
     ///
-    /// The words are readable and writable for as long as any copy of the result is used, and are touched by atomic
-    /// operations only.
+    /// The words are readable and writable for as long as any copy of the result is used. They are accessed
+    /// only by atomic operations.
     #[must_use]
     pub const unsafe fn new(words: NonNull<AtomicU32>, count: usize) -> Self {
         Self { words, count }
     }
 
-    /// True if it has word `index`. Queues ask when they are made, so that no store is lost later.
+    /// True if word `index` exists. Queues check this on creation so that no later store is lost.
     #[must_use]
     pub const fn has(&self, index: usize) -> bool {
         index < self.count
     }
 
-    /// Writes word `index`, after everything that this thread wrote before; one that is not there is not written.
+    /// Writes word `index`, ordered after all earlier writes of this thread. Does nothing if the word does
+    /// not exist.
     #[inline]
     pub fn store(&self, index: usize, value: u32) {
         if index < self.count {
@@ -196,7 +202,7 @@ impl DoorbellRecord {
         }
     }
 
-    /// Reads word `index`, before everything that this thread reads afterwards.
+    /// Reads word `index`, ordered before all later reads of this thread.
     #[must_use]
     pub fn load(&self, index: usize) -> u32 {
         if index < self.count {
@@ -207,13 +213,13 @@ impl DoorbellRecord {
         }
     }
 
-    /// Has the processor fetch it.
+    /// Prefetches the record.
     #[inline(always)]
     pub fn fetch(&self) {
         fetch_at(self.words.as_ptr());
     }
 
-    /// Sets all words to 0.
+    /// Clears all words.
     pub fn clear(&self) {
         for index in 0..self.count {
             self.store(index, 0);

@@ -1,22 +1,24 @@
-//! How large a worker's queues have to be for what is asked of them, whoever creates them.
+//! Sizes of a worker's queues for the requested configuration, independent of the provider that creates them.
 
 use super::{CqGeometry, QpGeometry, QpRequest, SendOperations, SrqGeometry, Transport};
 use crate::hca::{HcaError, QueuesConfig, RcConfig, UdConfig};
 
-/// Most WQEBBs of a send queue, and most slots of a receive queue: positions count modulo 2^16.
+/// Maximum number of WQEBBs of a send queue and of slots of a receive queue. Indices count modulo 2^16.
 const MAX_BLOCKS: u32 = 1 << 15;
-/// Sends of a queue pair that only receives: one drain request at a time. Other users of devices ask for no fewer than this.
+/// Send depth of a queue pair that only receives. It posts one drain request at a time. Other users of the
+/// devices request at least this depth.
 const PASSIVE_SENDS: u32 = 4;
-/// Drain requests of one place that may wait in the completion queue: its queue pair's and the one's before.
+/// Maximum number of drain requests of one slot in the completion queue: its queue pair's and its
+/// predecessor's.
 const DRAINS: u32 = 2;
-/// WQEBBs of a queue pair that sends data: the longest entry has ten.
+/// Minimum number of WQEBBs of a queue pair that sends data. The longest entry has ten.
 const MIN_SEND_DEPTH: u32 = 16;
 fn refused(what: &'static str, value: u32, limit: u32) -> HcaError {
     HcaError::Unsupported { what, value: value.into(), limit: format!("at most {limit}") }
 }
 
 impl QpRequest {
-    /// What is asked of a datagram queue pair.
+    /// Request for a datagram queue pair.
     #[must_use]
     pub fn datagrams(config: &UdConfig) -> Self {
         Self {
@@ -30,7 +32,7 @@ impl QpRequest {
         }
     }
 
-    /// What is asked of a connected queue pair.
+    /// Request for a connected queue pair.
     #[must_use]
     pub fn connection(config: &RcConfig) -> Self {
         let least = if config.passive { PASSIVE_SENDS } else { MIN_SEND_DEPTH };
@@ -45,7 +47,7 @@ impl QpRequest {
         }
     }
 
-    /// The rings for it, if they are not too long to be counted in.
+    /// Computes the rings. Fails if they are too long for 16-bit indices.
     pub fn geometry(&self) -> Result<QpGeometry, HcaError> {
         QpGeometry::new(self)
             .filter(|g| g.sq_wqebbs <= MAX_BLOCKS && g.rq_slots <= MAX_BLOCKS)
@@ -55,25 +57,28 @@ impl QpRequest {
 
 /// Sizes of the queues that a worker's queue pairs share.
 ///
-/// One completion queue takes the sends of all queue pairs: a worker that polled thousands of queues, one a connection, would
-/// touch as many cache lines in each turn to find most of them empty. What it has room for is what can be outstanding, which the
-/// worker's queues see to, and not the sum of all rings: these are never all full at once, and each holds buffers that there
-/// would have to be as many of.
+/// One completion queue serves the sends of all queue pairs. Polling one queue for each of thousands of
+/// connections would touch as many cache lines in each iteration, most of them for empty queues. It has room
+/// for the sends that can be outstanding, which the worker limits. It is smaller than the sum of all rings:
+/// these are never all full at once, because each entry holds a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SharedSizes {
     /// Depth of the shared receive queue for datagrams.
     pub datagrams: u32,
     /// Depth and segments of the shared receive queue for connections, if there is one.
     pub srq: Option<(u32, u32)>,
-    /// Entries of the completion queue of sends: as many as may be outstanding.
+    /// Entries of the send completion queue: the maximum number of outstanding sends.
     pub sends: u32,
-    /// Entries of the completion queue of receives, and of passive queue pairs' drain requests.
+    /// Entries of the completion queue for receives and for drain requests of passive queue pairs.
     pub receives: u32,
 }
 
 impl SharedSizes {
-    /// The sizes on a device that allows `max_srq_wr` shared receives, completion queues of `max_cqe` entries and `max_qp` queue
-    /// pairs; a receive buffer takes `room` bytes. What cannot fit is refused here, not when connections come.
+    /// Computes the sizes.
+    ///
+    /// The device allows `max_srq_wr` shared receives, completion queues of `max_cqe` entries and `max_qp`
+    /// queue pairs. A receive buffer has room for `room` bytes. Configurations that cannot fit are rejected
+    /// here and not when connections are made.
     pub fn new(
         config: &QueuesConfig,
         room: usize,
@@ -94,13 +99,13 @@ impl SharedSizes {
         }
         let most = max_cqe.min((1 << 22) - 1);
         let receives = entries.saturating_add(config.max_rc.saturating_mul(DRAINS));
-        for (what, asked, limit) in [
+        for (what, requested, limit) in [
             ("completions of receives and ends of connections", receives, most),
             ("queue pairs of one worker", config.max_rc.saturating_add(config.max_ud.into()), max_qp),
         ] {
-            if asked > limit {
+            if requested > limit {
                 let limit = format!("at most {limit}: lower infiniband.max-connections");
-                return Err(HcaError::Unsupported { what, value: asked.into(), limit });
+                return Err(HcaError::Unsupported { what, value: requested.into(), limit });
             }
         }
         let sizes = Self { datagrams, srq, sends: config.max_sends.clamp(1, most), receives };

@@ -1,4 +1,5 @@
-//! Posting on allowance against posting with a look at everything: entries, doorbells, refusals and what comes home are the same.
+//! Posting on the allowance compared with fully checked posting: entries, doorbells, errors and returned
+//! buffers are the same.
 
 use proptest::prelude::*;
 
@@ -14,26 +15,26 @@ const CONNECTIONS: u16 = 3;
 const FLUSHED: u8 = 0x05;
 const RETRY: u8 = 0x15;
 
-/// What befalls the queues.
+/// An operation on the queues.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A message of so many bytes, by the connection of this number, or as a datagram.
+    /// A message of this length on the connection of this number, or as a datagram.
     Post(u16, usize),
     Ring,
-    /// The device takes what was given to it, and completes so many of the entries that ask for it.
+    /// The device consumes the posted entries and completes some of the signaled ones.
     Complete(usize, usize),
-    /// It fails one, and flushes all others.
+    /// The device fails one entry and flushes all others.
     Fail(usize),
     Reap,
     Drain(u16),
-    /// Work behind which a fence is due.
+    /// Posts work that requires a fence after it.
     Register(u16),
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let qp = 0..=CONNECTIONS;
     prop_oneof![
-        // Empty ones, and some of several pieces, take no short cut.
+        // Empty and multi-segment messages do not use the allowance.
         30 => (qp.clone(), prop_oneof![4 => 1..=ROOM, 1 => 0..=3 * ROOM]).prop_map(|(qp, len)| Step::Post(qp, len)),
         4 => Just(Step::Ring),
         4 => (0..=usize::from(CONNECTIONS), 0..6_usize).prop_map(|(qp, count)| Step::Complete(qp, count)),
@@ -44,11 +45,12 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// An entry, wherever its buffer lies.
+/// An entry without the location of its buffer.
 fn seen(taken: &Taken) -> Taken {
     let mut seen = taken.clone();
     seen.pieces.iter_mut().for_each(|(address, _)| *address = 0);
-    // Data segments name memory, and the units of an UMR entry keys, too, which are each one's own.
+    // Data segments contain addresses, and the units of a UMR entry contain keys. Both differ between the two
+    // sides.
     let head = taken.units.len() - taken.pieces.len();
     seen.units.truncate(if taken.opcode == SendOpcode::Umr as u8 { 0 } else { head });
     seen
@@ -57,9 +59,9 @@ fn seen(taken: &Taken) -> Taken {
 struct Side {
     device: Device,
     queues: TestQueues,
-    /// By queue pair, entries that the device has.
+    /// Entries that the device owns, by queue pair.
     working: Vec<Vec<Taken>>,
-    /// It never posts on allowance.
+    /// True for the side that never posts on the allowance.
     looks: bool,
 }
 
@@ -91,9 +93,9 @@ impl Side {
         taken
     }
 
-    /// All that can be told of a step.
+    /// Returns a description of all visible effects of a step.
     fn step(&mut self, step: &Step, n: usize, to: &Destination) -> String {
-        let told = match step {
+        let effect = match step {
             Step::Post(qp, len) => {
                 let bytes: Vec<u8> = (0..*len).map(|i| (n * 31 + i) as u8).collect();
                 format!("{:?}", self.post(*qp, &bytes, to))
@@ -140,7 +142,7 @@ impl Side {
             (0..CONNECTIONS).map(|slot| self.queues.outstanding(RcSlot(slot))).collect();
         let datagrams = self.queues.datagrams_outstanding(UdSlot(0));
         let rung = std::mem::take(&mut self.queues.bus().rung);
-        format!("{told} {outstanding:?} {datagrams} {} {rung:?}", self.device.buffers.out())
+        format!("{effect} {outstanding:?} {datagrams} {} {rung:?}", self.device.buffers.out())
     }
 }
 
@@ -160,7 +162,7 @@ proptest! {
     }
 }
 
-/// The test above would say nothing if nothing were posted on allowance.
+/// Ensures that the test above covers posting on the allowance.
 #[test]
 fn most_messages_find_an_allowance() {
     let depths = Depths { send: 64, ud_receive: 8, shared: 8, signal_every: 8, sends: 512, buffers: 200 };
@@ -176,5 +178,5 @@ fn most_messages_find_an_allowance() {
             side.step(&Step::Reap, n, &to);
         }
     }
-    assert_eq!(allowed, 60 - 60_usize.div_ceil(8), "all but those that ask for a completion");
+    assert_eq!(allowed, 60 - 60_usize.div_ceil(8), "all except the signaled ones");
 }

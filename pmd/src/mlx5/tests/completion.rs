@@ -8,20 +8,17 @@ use crate::mlx5::cq::{Completion, CompletionQueue, Extra, What};
 use crate::mlx5::rings::CqRing;
 use prm::{Cqe, SendOpcode};
 
-/// Vectors that are not run, and why.
+/// Vectors that are not run, with reasons.
 const SKIPPED: &[(&str, &str)] = &[
-    (
-        "rc_srq_inline_scatter_32",
-        "payload in the completion: queue pairs are made without it (see Arrival::inline)",
-    ),
+    ("rc_srq_inline_scatter_32", "inline payload: queue pairs do not use it (see Arrival::inline)"),
     ("rc_rq_inline_scatter_32", "as rc_srq_inline_scatter_32"),
     ("req_read_inline_scatter", "as rc_srq_inline_scatter_32"),
-    ("unknown_index", "the library's own table; the driver goes by queue pair number"),
+    ("unknown_index", "the library's own table; the driver uses the queue pair number"),
     ("unknown_index_v0", "as unknown_index"),
     ("srqn_in_place_of_index", "as unknown_index"),
 ];
 
-/// Verbs' status codes in the order of `ibv_wc_status`.
+/// Verbs status codes in the order of `ibv_wc_status`.
 fn status(code: u64) -> WcStatus {
     match code {
         0 => WcStatus::Success,
@@ -56,7 +53,7 @@ fn send_opcode(code: u8, theirs: &str) -> bool {
     }
 }
 
-/// The queue as the vector has it: so many slots, so many taken already, then the entries.
+/// The vector's queue: its number of slots, the slots already consumed, then the entries.
 fn queue(vector: &Value) -> (Arena, CqRing, CompletionQueue) {
     let slots = number(&vector["cq_slots"]) as usize;
     let mut arena = Arena::new(slots * 64 + 4096);

@@ -1,5 +1,5 @@
-//! Packet buffers that are counted, and a device that does what a test tells it: it takes send entries, and writes
-//! completions by its own reading of the formats.
+//! Counted packet buffers, and a scripted device. It consumes send entries and writes completions, with an
+//! independent reading of the formats.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,7 +18,8 @@ use prm::{ControlSegment, Cqe, CqeOpcode, DataSegment, ErrorCqe, INVALID_LKEY, N
 
 pub(super) const HEADROOM: usize = 128;
 pub(super) const ROOM: usize = 64;
-/// From one buffer to the next: the room of each begins at a multiple of this, so that a list of a key fits all of it.
+/// Distance between buffers. The data of each starts at a multiple of this, so that all of it fits into a
+/// key's list.
 pub(super) const EACH: usize = 2048;
 pub(super) const LKEY: u32 = 0x1234_5600;
 pub(super) const UD: u32 = 0x40;
@@ -26,17 +27,18 @@ pub(super) const UD: u32 = 0x40;
 pub(super) const RECEIVE_ENTRIES: usize = 1024;
 /// Buffers of an entry of the shared receive queue.
 pub(super) const PER_ENTRY: usize = 3;
-/// What a buffer holds that has gone home.
+/// Contents of a freed buffer.
 const POISON: u8 = 0xdd;
 
-/// Where buffers live, and which of them are out.
+/// Memory of all buffers, and which of them are in use.
 pub(super) struct Store {
     _arena: Arena,
     pub(super) memory: RingMemory,
     out: Mutex<Vec<bool>>,
 }
 
-// SAFETY: the arena is only kept alive by it; memory is reached by copies, each buffer by its one owner at a time.
+// SAFETY: this value only keeps the arena alive. Memory is accessed by copies, each buffer by its one owner
+// at a time.
 unsafe impl Send for Store {}
 // SAFETY: as above.
 unsafe impl Sync for Store {}
@@ -67,7 +69,7 @@ impl Buffers {
         Some(index)
     }
 
-    /// A chain that holds `bytes`; at least one segment.
+    /// Returns a chain that contains `bytes`, with at least one segment.
     pub(super) fn chain(&self, bytes: &[u8]) -> Option<Buffer> {
         let mut buffer = Buffer { store: self.clone(), parts: vec![] };
         for part in bytes.chunks(ROOM) {
@@ -85,16 +87,16 @@ impl Buffers {
         usize::try_from(address.checked_sub(self.base()).expect("an address in the pool")).unwrap()
     }
 
-    /// Memory as the device reads it.
+    /// Reads memory as the device does.
     pub(super) fn get(&self, address: u64, len: usize) -> Vec<u8> {
         let at = self.offset(address);
         (at..at + len).map(|i| self.0.memory.read::<u8>(i)).collect()
     }
 
-    /// Memory as the device writes it: only into buffers that are out.
+    /// Writes memory as the device does: only to buffers in use.
     pub(super) fn put(&self, address: u64, bytes: &[u8]) {
         let at = self.offset(address);
-        assert!(self.0.out.lock().unwrap()[at / EACH], "the device writes into a buffer that is at home");
+        assert!(self.0.out.lock().unwrap()[at / EACH], "the device writes to a free buffer");
         assert!(bytes.is_empty() || (at + bytes.len() - 1) / EACH == at / EACH);
         self.0.memory.write(at, bytes);
     }
@@ -122,7 +124,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         for (index, _) in &self.parts {
             let was = std::mem::replace(&mut self.store.0.out.lock().unwrap()[*index], false);
-            assert!(was, "buffer {index} comes home twice");
+            assert!(was, "buffer {index} is freed twice");
             self.store.0.memory.write(index * EACH, [POISON; EACH].as_slice());
         }
     }
@@ -188,7 +190,7 @@ impl PacketPool<Buffer> for Buffers {
     }
 }
 
-/// A send entry that the device has taken.
+/// A send entry that the device has consumed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Taken {
     pub(super) index: u16,
@@ -196,22 +198,22 @@ pub(super) struct Taken {
     pub(super) opcode: u8,
     pub(super) signalled: bool,
     pub(super) pieces: Vec<(u64, usize)>,
-    /// What the pieces held then.
+    /// Contents of the segments at that time.
     pub(super) bytes: Vec<u8>,
     pub(super) imm: u32,
     pub(super) fence: u8,
-    /// What follows the control segment.
+    /// Units after the control segment.
     pub(super) units: Vec<[u8; 16]>,
 }
 
-/// The device's end of a queue pair.
+/// Device side of a queue pair.
 pub(super) struct DeviceQp {
     rings: QpRings,
     sq_taken: u16,
     passive: bool,
 }
 
-/// The device's end of a shared receive queue.
+/// Device side of a shared receive queue.
 struct Shared {
     ring: SrqRing,
     taken: u16,
@@ -223,7 +225,7 @@ impl Shared {
         Self { ring, taken: 0, next: 0 }
     }
 
-    /// The next entry.
+    /// Consumes the next entry.
     fn take(&mut self) -> Option<u16> {
         if self.ring.dbrec.load(0) as u16 == self.taken {
             return None;
@@ -235,13 +237,13 @@ impl Shared {
         Some(slot)
     }
 
-    /// Unit `n` of an entry; 0 is the link.
+    /// Reads unit `n` of an entry; 0 is the link.
     fn segment(&self, slot: u16, n: usize) -> DataSegment {
         self.ring.buf.read(usize::from(slot) * self.ring.stride as usize + n * 16)
     }
 }
 
-/// Rings, and the device's ends of them.
+/// Rings and their device side.
 pub(super) struct Device {
     arena: Arena,
     pub(super) buffers: Buffers,
@@ -258,7 +260,7 @@ pub(super) struct Depths {
     pub(super) ud_receive: u32,
     pub(super) shared: u32,
     pub(super) signal_every: u32,
-    /// Most sends outstanding at once.
+    /// Maximum number of outstanding sends.
     pub(super) sends: u32,
     pub(super) buffers: usize,
 }
@@ -272,7 +274,8 @@ impl Device {
         let ud = arena.qp(UD, depths.send, 0, 16);
         ud.format();
         let datagrams = arena.srq(2 * depths.ud_receive, 2 * depths.ud_receive, 32);
-        // 16 bytes of link and three segments fill the stride; the fourth unit of a longer one would be the terminator.
+        // The link (16 bytes) and three segments fill the stride. In a longer one the fourth segment would be
+        // the terminator.
         let srq = arena.srq(depths.shared, depths.shared, 128);
         let receive_cq = arena.cq(RECEIVE_ENTRIES as u32);
         let send_cq = arena.cq(depths.sends.next_power_of_two());
@@ -314,7 +317,7 @@ impl Device {
         )
     }
 
-    /// A connected queue pair: its hot half. The device's end is the last of `qps`.
+    /// Creates a connected queue pair and returns its data path. The device side is the last of `qps`.
     pub(super) fn rc(&mut self, qpn: u32, wqebbs: u32, passive: bool, signal_every: u32) -> RcQp<Buffer> {
         let rings = self.arena.qp(qpn, wqebbs, 0, 16);
         rings.format();
@@ -322,7 +325,7 @@ impl Device {
         RcQp::new(&rings, passive, UdSlot(0), signal_every, None)
     }
 
-    /// Takes the send entries that were given to the device.
+    /// Consumes the send entries that were handed to the device.
     pub(super) fn take_sends(&mut self, qp: usize) -> Vec<Taken> {
         let DeviceQp { rings, sq_taken, .. } = &mut self.qps[qp];
         let posted = rings.dbrec.load(1) as u16;
@@ -350,7 +353,7 @@ impl Device {
                 .filter_map(|n| {
                     let data = DataSegment::read_from_bytes(&unit(n)).unwrap();
                     let lkey = data.lkey.get();
-                    // Of a key that was registered just now, the list is not followed.
+                    // The list of a newly registered key is not followed.
                     let made = |t: &Taken| t.opcode == SendOpcode::Umr as u8 && t.imm == lkey;
                     assert!(lkey == LKEY || taken.iter().any(made));
                     (lkey == LKEY).then_some((data.address.get(), data.byte_count.get() as usize))
@@ -392,18 +395,18 @@ impl Device {
         self.write(receive, cqe, opcode);
     }
 
-    /// A send is done.
+    /// Completes a send.
     pub(super) fn sent(&mut self, qp: usize, index: u16) {
         self.send_cqe(qp, index, Cqe::default(), CqeOpcode::Requester);
     }
 
-    /// A send failed with `syndrome`. The byte count holds what must not be read.
+    /// Fails a send with `syndrome`. The byte count contains a value that must not be used.
     pub(super) fn send_failed(&mut self, qp: usize, index: u16, syndrome: u8) {
         let cqe = zerocopy::transmute!(ErrorCqe { syndrome, reserved_36: [0xff; 18], ..ErrorCqe::default() });
         self.send_cqe(qp, index, cqe, CqeOpcode::RequesterError);
     }
 
-    /// A datagram: 40 bytes of GRH area, then the payload. False if no receive is posted.
+    /// Delivers a datagram: 40 bytes of GRH area, then the payload. Returns false if no receive is posted.
     pub(super) fn datagram(&mut self, grh: Option<[u8; 40]>, payload: &[u8]) -> bool {
         let Some(counter) = self.datagrams.take() else { return false };
         let data = self.datagrams.segment(counter, 1);
@@ -421,7 +424,7 @@ impl Device {
         true
     }
 
-    /// Takes the next entry of the shared receive queue and writes `payload` to it: its slot.
+    /// Consumes the next entry of the shared receive queue and writes `payload` to it. Returns its slot.
     pub(super) fn scatter(&mut self, payload: &[u8]) -> Option<u16> {
         let slot = self.srq.take()?;
         let mut rest = payload;
@@ -440,7 +443,7 @@ impl Device {
         Some(slot)
     }
 
-    /// Tells of a message in `slot` of the shared receive queue.
+    /// Reports a message in `slot` of the shared receive queue.
     pub(super) fn received(&mut self, qpn: u32, slot: u16, len: u32) {
         let mut cqe = Cqe::default();
         cqe.byte_cnt.set(len);
@@ -449,7 +452,7 @@ impl Device {
         self.write(true, cqe, CqeOpcode::ReceiveSend);
     }
 
-    /// Takes the next entry of the shared receive queue and fails it.
+    /// Consumes the next entry of the shared receive queue and fails it.
     pub(super) fn receive_failed(&mut self, qpn: u32, slot: u16, syndrome: u8) {
         let mut cqe: Cqe =
             zerocopy::transmute!(ErrorCqe { syndrome, reserved_36: [0xff; 18], ..ErrorCqe::default() });
@@ -464,7 +467,7 @@ impl Device {
         self.receive_failed(UD, counter, syndrome);
     }
 
-    /// Writes anything at all to the receive completion queue.
+    /// Writes an arbitrary entry to the receive completion queue.
     pub(super) fn raw(&mut self, cqe: Cqe, opcode: u8) {
         let (ring, produced) = &mut self.receive_cq;
         let lap = u8::from(*produced & ring.cqe_count != 0);

@@ -107,7 +107,7 @@ fn register_halves_take_turns() {
 }
 
 #[test]
-fn a_queue_pair_that_only_receives_has_as_many_sends_as_devices_are_used_to() {
+fn a_queue_pair_that_only_receives_has_the_usual_minimum_of_sends() {
     let config = RcConfig {
         queues: QueuesId(0),
         port: PortNumber(1),

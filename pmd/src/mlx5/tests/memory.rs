@@ -1,4 +1,4 @@
-//! Memory work on a device that does what the test says: what is posted, what comes back, and who owns what meanwhile.
+//! Memory work on a scripted device: posted entries, results, and ownership of buffers in between.
 
 use zerocopy::FromBytes;
 
@@ -19,7 +19,7 @@ const SLOT: RcSlot = RcSlot(0);
 const UMR: u8 = SendOpcode::Umr as u8;
 const FLUSHED: u8 = 0x05;
 const BIND: u8 = 0x06;
-/// A key as it came from the device.
+/// A key as the device creates it.
 const KEY: u32 = 0x0018_0300;
 
 fn connected() -> (Device, TestQueues) {
@@ -51,7 +51,7 @@ fn segment(unit: &[u8]) -> (u64, u32, u32) {
     (data.address.get(), data.byte_count.get(), data.lkey.get())
 }
 
-/// The UMR control, the key context, and what follows them.
+/// Returns the UMR control, the key context and the segments after them.
 fn umr(units: &[[u8; 16]]) -> (UmrControl, MkeyContext, Vec<(u64, u32, u32)>) {
     let all = units.concat();
     let control = UmrControl::read_from_bytes(&all[..48]).unwrap();
@@ -67,7 +67,7 @@ fn a_chain_is_registered_and_comes_back() {
     let pieces: Vec<_> = chain.pieces().map(|(address, len)| (address, len, LKEY)).collect();
     let out = device.buffers.out();
     let key = queues.register_key(SLOT, 11, work).unwrap();
-    assert_eq!(key, MemoryKey::new(KEY + 1), "the next tag, known at once");
+    assert_eq!(key, MemoryKey::new(KEY + 1), "the next tag, known immediately");
     queues.ring_all();
     let taken = device.take_sends(1);
     assert_eq!((taken[0].opcode, taken[0].imm, taken[0].signalled), (UMR, KEY + 1, true));
@@ -90,7 +90,7 @@ fn a_chain_is_registered_and_comes_back() {
     };
     let Outcome::Registered(key, list) = what else { panic!("{what:?}") };
     assert_eq!((key.start(), key.len(), list.count()), (0x1_0000, 3 * ROOM as u64 + 5, 0));
-    assert_eq!(device.buffers.out(), out, "the memory is the key's");
+    assert_eq!(device.buffers.out(), out, "the memory belongs to the key");
 
     queues.invalidate_key(SLOT, 12, key, Fence::Reads).unwrap();
     queues.ring_all();
@@ -108,7 +108,7 @@ fn a_chain_is_registered_and_comes_back() {
         panic!("{all:?}")
     };
     assert_eq!(memory.bytes(), vec![7; 3 * ROOM + 5]);
-    // Tag 0 is what a freed key has: it is never used.
+    // A freed key has tag 0, which is never used.
     let mut key = key;
     for round in 0..300_u32 {
         let work = Registration { key, ..registration(&device, 1) };
@@ -175,7 +175,7 @@ fn what_cannot_be_is_handed_back() {
     assert_eq!(error, WorkError::Range { start: 0x1_0000, len: listed + 1, listed });
     let (error, work) = refused(&mut queues, Registration { start: u64::MAX, len: None, ..work });
     assert!(matches!(error, WorkError::Range { .. }));
-    // Memory of nobody's, by a caller who said that it was somebody's.
+    // Unregistered memory, passed by a caller that claims it is valid.
     let mut list = PageList::new(52);
     // SAFETY: nothing is ever read or written there.
     unsafe { list.push(0x1000, 64).unwrap() };
@@ -197,7 +197,7 @@ fn a_full_queue_hands_work_back() {
             Err(returned) => break returned.error,
         }
     };
-    // 8 units and 4 of a list are 3 WQEBBs; one is kept back.
+    // 8 units and 4 of a list are 3 WQEBBs; one is reserved.
     assert_eq!((posted, error), (21, WorkError::Post(PostError::Full)));
 }
 
@@ -231,9 +231,9 @@ fn the_dead_connection_gives_everything_back() {
     device.send_failed(1, taken[2].index, FLUSHED);
     device.send_failed(1, taken[3].index, FLUSHED);
     let all = done(&mut queues);
-    let told: Vec<_> = all.iter().map(|done| (done.ticket, done.status)).collect();
+    let results: Vec<_> = all.iter().map(|done| (done.ticket, done.status)).collect();
     let bind = WcStatus::MemoryWindowBind;
-    assert_eq!(told, [(1, WcStatus::Success), (2, bind), (3, WcStatus::Flushed), (4, WcStatus::Flushed)]);
+    assert_eq!(results, [(1, WcStatus::Success), (2, bind), (3, WcStatus::Flushed), (4, WcStatus::Flushed)]);
     for (at, done) in all.into_iter().enumerate() {
         match (at, done.what) {
             (0 | 3, Outcome::Transferred(buf)) => assert_eq!(buf.bytes().len(), 10),
@@ -244,7 +244,7 @@ fn the_dead_connection_gives_everything_back() {
             (at, what) => panic!("{at}: {what:?}"),
         }
     }
-    assert_eq!(device.buffers.out(), 2, "the memory of doubtful keys is not given out again");
+    assert_eq!(device.buffers.out(), 2, "the memory of keys in an unknown state is not reused");
     let late = queues.transfer(
         SLOT,
         5,
@@ -260,7 +260,7 @@ fn keys_of_a_connection_that_is_taken_out_are_not_lost_with_it() {
     let (device, mut queues) = connected();
     queues.register_key(SLOT, 1, registration(&device, 10)).unwrap();
     let remote = RemoteMemory { address: 0, rkey: MemoryKey::new(1) };
-    let buf = device.buffers.chain(b"on its way").unwrap();
+    let buf = device.buffers.chain(b"in flight").unwrap();
     queues.transfer(SLOT, 2, (SendOpcode::RdmaWriteImm, 9), Some(remote), buf).unwrap();
     let rc = queues.remove(SLOT).unwrap();
     let all = done(&mut queues);
@@ -270,7 +270,7 @@ fn keys_of_a_connection_that_is_taken_out_are_not_lost_with_it() {
     ));
     assert_eq!(device.buffers.out(), 2);
     drop(rc);
-    assert_eq!(device.buffers.out(), 1, "the buffer goes home with its queue pair");
+    assert_eq!(device.buffers.out(), 1, "the buffer is freed with its queue pair");
 }
 
 #[test]
@@ -281,8 +281,8 @@ fn messages_and_work_share_a_queue() {
     queues.post_rc(SLOT, device.buffers.chain(b"second").unwrap()).unwrap();
     queues.ring_all();
     let taken = device.take_sends(1);
-    assert_eq!(taken[2].fence, 1, "what uses the key waits for it");
-    // One completion tells of the message before it, too.
+    assert_eq!(taken[2].fence, 1, "an entry that uses the key waits for it");
+    // One completion also covers the message before it.
     device.sent(1, taken[1].index);
     let all = done(&mut queues);
     assert_eq!((all.len(), queues.outstanding(SLOT)), (1, 1));
@@ -311,7 +311,7 @@ fn a_chain_goes_as_one_piece_and_its_key_is_free_behind_it() {
     queues.ring_all();
     let taken = device.take_sends(1);
     assert_eq!(taken.iter().map(|entry| entry.signalled).collect::<Vec<_>>(), [false, false, true]);
-    // The send waits for the key, the key's end for all.
+    // The send waits for the key; the invalidation waits for all.
     assert_eq!(taken.iter().map(|entry| entry.fence).collect::<Vec<_>>(), [0, 1, 3]);
     let (_, context, list) = umr(&taken[0].units);
     assert_eq!((context.access, context.len.get()), (mkey_access::LOCAL_READ, 40 * ROOM as u64));
@@ -340,13 +340,13 @@ fn a_chain_says_why_it_failed_whichever_of_its_entries_did() {
         }
         queues.ring_all();
         let taken = device.take_sends(1);
-        // The first chain is done, an entry of the second fails, and what is behind it is flushed.
+        // The first chain succeeds, an entry of the second fails, and the rest is flushed.
         let fails = 3 + failing;
         device.sent(1, taken[2].index);
         device.send_failed(1, taken[fails].index, syndrome);
         taken[fails + 1..].iter().for_each(|entry| device.send_failed(1, entry.index, FLUSHED));
-        let told: Vec<_> = done(&mut queues).iter().map(|done| (done.ticket, done.status)).collect();
-        assert_eq!(told, [(0, WcStatus::Success), (1, status), (2, WcStatus::Flushed)], "entry {failing}");
+        let results: Vec<_> = done(&mut queues).iter().map(|done| (done.ticket, done.status)).collect();
+        assert_eq!(results, [(0, WcStatus::Success), (1, status), (2, WcStatus::Flushed)], "entry {failing}");
     }
 }
 
@@ -359,8 +359,8 @@ fn what_fails_before_a_chain_is_not_its_failure() {
     let taken = device.take_sends(1);
     device.send_failed(1, taken[0].index, BIND);
     taken[1..].iter().for_each(|entry| device.send_failed(1, entry.index, FLUSHED));
-    let told: Vec<_> = done(&mut queues).iter().map(|done| done.status).collect();
-    assert_eq!(told, [WcStatus::Flushed]);
+    let results: Vec<_> = done(&mut queues).iter().map(|done| done.status).collect();
+    assert_eq!(results, [WcStatus::Flushed]);
 }
 
 #[test]
@@ -380,7 +380,7 @@ fn a_list_stays_with_its_queue_pair_while_the_device_may_read_it() {
         .collect();
     assert_eq!(lists.iter().map(PageList::room).collect::<Vec<_>>(), [0, 0]);
     drop(lists);
-    // A piece of memory and two of a chain, whose keys nobody knows anything of, and the lists.
+    // One piece of memory and two of a chain, whose keys are in an unknown state, and the lists.
     assert_eq!(device.buffers.out(), 3 + 2);
     drop(rc);
     assert_eq!(device.buffers.out(), 3);
@@ -396,16 +396,16 @@ fn a_chain_that_cannot_go_is_handed_back() {
     assert_eq!(refused(&mut queues, work), WorkError::Pieces { asked: 5, room: 4 });
     let work = ChainSend { buf: device.buffers.chain(&[]).unwrap(), ..chain_send(&device, 1) };
     assert!(matches!(refused(&mut queues, work), WorkError::Range { len: 0, .. }));
-    // 28 units, 2 and 8 are 10 WQEBBs together; of 64 one is kept back.
+    // 28, 2 and 8 units are 10 WQEBBs in total; one of 64 is reserved.
     let mut posted = 0;
     while queues.post_chain(SLOT, posted, chain_send(&device, 18)).is_ok() {
         posted += 1;
     }
     assert_eq!((posted, queues.outstanding(SLOT)), (6, 18));
     let error = refused(&mut queues, chain_send(&device, 18));
-    assert_eq!(error, WorkError::Post(PostError::Full), "and nothing of it was posted");
+    assert_eq!(error, WorkError::Post(PostError::Full), "nothing was posted");
     assert_eq!(queues.outstanding(SLOT), 18);
-    // Taken out, it hands keys and lists over, and the chains with the keys.
+    // On removal it returns keys and lists, and the chains with the keys.
     let rc = queues.remove(SLOT).unwrap();
     let all = done(&mut queues);
     assert_eq!(all.len(), 6);
@@ -413,6 +413,6 @@ fn a_chain_that_cannot_go_is_handed_back() {
         let Outcome::ChainNotSent(key, list) = done.what else { panic!("{:?}", done.what) };
         assert_eq!((done.status, list.count(), key.pieces()), (WcStatus::Flushed, 0, 64));
     }
-    assert_eq!(device.buffers.out(), 6 * 18, "until the keys are made anew nobody else gets the memory");
+    assert_eq!(device.buffers.out(), 6 * 18, "the memory is not reused until the keys are recreated");
     drop(rc);
 }

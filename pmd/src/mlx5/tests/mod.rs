@@ -1,4 +1,4 @@
-//! The driver against bytes that libmlx5 wrote (`tests/data/mlx5`), and against what can go wrong at the ends of rings.
+//! Tests of the driver against bytes that libmlx5 wrote (`tests/data/mlx5`), and of ring boundaries.
 
 mod allowance;
 mod completion;
@@ -38,7 +38,7 @@ fn bytes(value: &Value) -> Vec<u8> {
     (0..digits.len()).step_by(2).map(|i| u8::from_str_radix(&digits[i..i + 2], 16).unwrap()).collect()
 }
 
-/// A number: JSON's own, or a string "0x…".
+/// Parses a number: a JSON number or a string "0x…".
 fn number(value: &Value) -> u64 {
     match value {
         Value::String(text) => u64::from_str_radix(text.strip_prefix("0x").unwrap(), 16).unwrap(),
@@ -50,7 +50,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Memory for rings and doorbell records, with bytes in it that nobody may take for good ones.
+/// Memory for rings and doorbell records, filled with bytes that are never valid.
 pub(crate) struct Arena {
     words: Box<[u64]>,
     used: usize,
@@ -61,7 +61,7 @@ impl Arena {
         Self { words: vec![0xa5a5_a5a5_a5a5_a5a5; bytes.div_ceil(8) + 64].into(), used: 0 }
     }
 
-    /// What is handed out next begins `before` bytes in front of a multiple of `align`.
+    /// Makes the next allocation start `before` bytes in front of a multiple of `align`.
     pub(crate) fn align(&mut self, align: usize, before: usize) {
         let next = self.words.as_ptr().addr() + self.used;
         self.used += (next + before).next_multiple_of(align) - (next + before);
@@ -119,17 +119,17 @@ impl Arena {
     }
 }
 
-/// The bytes of a doorbell record, in memory order.
+/// Returns the bytes of a doorbell record, in memory order.
 fn record_bytes(record: &DoorbellRecord) -> Vec<u8> {
     [record.load(0).to_be_bytes(), record.load(1).to_be_bytes()].concat()
 }
 
-/// `len` bytes of a ring of `size` bytes from `at`, around its end.
+/// Returns `len` bytes from `at` of a ring of `size` bytes, wrapping at its end.
 fn unwrapped(ring: &RingMemory, size: usize, at: usize, len: usize) -> Vec<u8> {
     (at..at + len).map(|i| ring.read::<u8>(i % size)).collect()
 }
 
-/// Compares bytes, except those that libmlx5 leaves as they are.
+/// Compares bytes, except those that libmlx5 leaves untouched.
 fn assert_same(name: &str, ours: &[u8], theirs: &[u8], untouched: &Value) {
     let (mut ours, mut theirs) = (ours.to_vec(), theirs.to_vec());
     for hole in list(untouched) {

@@ -1,4 +1,4 @@
-//! A worker's queues on a device that does what the test says: who owns which buffer when.
+//! Tests of a worker's queues on a scripted device: buffer ownership over time.
 
 use ib_wire::{Lid, QKey, Qpn, Rate, ServiceLevel};
 
@@ -61,12 +61,12 @@ fn pattern(seed: u32, len: usize) -> Vec<u8> {
 fn one_completion_frees_all_before_it() {
     let (mut device, mut queues) = connected(&DEPTHS, 32);
     for i in 0..8 {
-        // Some take two WQEBBs: 4 pieces.
+        // Some messages have 4 segments and take two WQEBBs.
         send(&device, &mut queues, &pattern(i, if i % 3 == 0 { 4 * ROOM } else { 10 })).unwrap();
     }
-    assert!(queues.bus().rung.is_empty(), "nothing is rung for before the burst ends");
+    assert!(queues.bus().rung.is_empty(), "no doorbell before the burst ends");
     queues.ring_all();
-    assert_eq!(queues.bus().rung.len(), 1, "one doorbell a burst");
+    assert_eq!(queues.bus().rung.len(), 1, "one doorbell per burst");
     let taken = device.take_sends(1);
     let signalled: Vec<usize> = (0..8).filter(|i| taken[*i].signalled).collect();
     assert_eq!(signalled, [3, 7], "one in four");
@@ -120,7 +120,7 @@ fn a_failed_connection_flushes_and_takes_nothing_more() {
     let (freed, events) = reap(&mut queues);
     assert_eq!((freed, events), (5, vec![QpFault::Send(WcStatus::RetryExceeded)]));
     assert_eq!(send(&device, &mut queues, b"more"), Err(PostError::NoConnection));
-    assert_eq!(device.buffers.out(), 1, "a refused buffer went back to its owner, one is outstanding");
+    assert_eq!(device.buffers.out(), 1, "a rejected buffer went back to its owner, one is outstanding");
     device.send_failed(1, taken[5].index, FLUSHED);
     assert_eq!(reap(&mut queues), (1, vec![QpFault::Flushed]));
     assert_eq!(reap(&mut queues), (0, vec![]));
@@ -198,7 +198,7 @@ fn a_short_message_takes_only_what_it_fills() {
     assert_eq!(queues.posted_receives(), (8, 1), "underrun is visible");
     assert_eq!(queues.fill(), 6);
     drop(received);
-    // What the pool handed out for the refill is what left, and what stays in hand between pool and ring is bounded.
+    // The pool replaces only buffers that left, and the stash between pool and ring is bounded.
     assert!(device.buffers.out() <= full.max(8 + 7 * PER_ENTRY) + crate::mem::packet::STASH);
     drop(queues);
     assert_eq!(device.buffers.out(), 0);
@@ -232,7 +232,7 @@ fn a_receive_that_fails_costs_no_buffer() {
 }
 
 #[test]
-fn datagrams_tell_where_they_come_from() {
+fn datagrams_carry_their_source() {
     let (mut device, mut queues) = Device::new(&DEPTHS);
     queues.fill();
     let mut grh = [0; 40];
@@ -242,7 +242,7 @@ fn datagrams_tell_where_they_come_from() {
     assert!(device.datagram(Some(grh), b"to one"));
     assert!(device.datagram(None, b"no GRH"));
     let (received, _) = receive(&mut queues);
-    let told: Vec<_> = received
+    let sources: Vec<_> = received
         .iter()
         .map(|(buf, qpn, source)| {
             let Source::Ud(ud) = source else { panic!("{source:?}") };
@@ -252,12 +252,12 @@ fn datagrams_tell_where_they_come_from() {
         })
         .collect();
     let expected = [(b"to all", true, true), (b"to one", true, false), (b"no GRH", false, false)];
-    assert_eq!(told, expected.map(|(bytes, grh, multicast)| (bytes.to_vec(), grh, multicast)));
+    assert_eq!(sources, expected.map(|(bytes, grh, multicast)| (bytes.to_vec(), grh, multicast)));
 }
 
 #[test]
 fn a_full_queue_hands_back_and_always_has_a_completion_coming() {
-    // Signalled so rarely that only the rule of the half ring asks for completions.
+    // Signaled so rarely that only the half-ring rule requests completions.
     let depths = Depths { signal_every: 1000, ..DEPTHS };
     let (mut device, mut queues) = connected(&depths, 16);
     let mut sent = 0;
@@ -280,7 +280,7 @@ fn a_full_queue_hands_back_and_always_has_a_completion_coming() {
         queues.ring_all();
         let taken = device.take_sends(1);
         let signalled: Vec<_> = taken.iter().filter(|t| t.signalled).collect();
-        assert!(!signalled.is_empty(), "lap {lap}: a full ring without a completion to come");
+        assert!(!signalled.is_empty(), "lap {lap}: a full ring without a pending completion");
         signalled.iter().for_each(|t| device.sent(1, t.index));
         assert!(reap(&mut queues).0 > 0);
     }
@@ -311,7 +311,7 @@ fn a_taken_place_hands_the_queue_pair_back() {
     assert_eq!(queues.insert(SLOT, other).unwrap_err().qpn(), Qpn::new(0x42));
     let other = device.rc(0x43, 8, false, 4);
     assert!(queues.insert(RcSlot(8), other).is_err(), "beyond the table");
-    // Posted and removed before it was rung for: what it owes goes home with it, and nobody rings.
+    // Posted and removed before the doorbell: its buffers are freed with it, and the doorbell is not rung.
     send(&device, &mut queues, b"x").unwrap();
     let removed = queues.remove(SLOT).unwrap();
     queues.ring_all();
@@ -329,7 +329,7 @@ fn completions_of_an_older_queue_pair_of_the_same_number_free_nothing_of_the_new
     }
     queues.ring_all();
     let old = device.take_sends(1);
-    // It is taken out, its sends complete all the same, and the device gives its number again at once.
+    // It is removed, its sends still complete, and the device reuses its number immediately.
     drop(queues.remove(SLOT).unwrap());
     assert_eq!(device.buffers.out(), 0);
     device.sent(1, old[3].index);
@@ -338,14 +338,14 @@ fn completions_of_an_older_queue_pair_of_the_same_number_free_nothing_of_the_new
     assert_eq!(send(&device, &mut queues, b"new"), Err(PostError::Full));
     assert_eq!(queues.drain(SLOT), Err(PostError::Full));
     assert_eq!(reap(&mut queues), (0, vec![]));
-    // Both completion queues have been read as far as they were filled then.
+    // Both completion queues have been read up to their state at that time.
     receive(&mut queues);
     for _ in 0..4 {
         send(&device, &mut queues, b"new").unwrap();
     }
     queues.ring_all();
     let new = device.take_sends(2);
-    assert_eq!((reap(&mut queues), device.buffers.out()), ((0, vec![]), 4), "the device has them all");
+    assert_eq!((reap(&mut queues), device.buffers.out()), ((0, vec![]), 4), "the device owns them all");
     device.sent(2, new[3].index);
     assert_eq!((reap(&mut queues), device.buffers.out()), ((4, vec![]), 0));
 }
@@ -360,7 +360,7 @@ fn an_entry_that_does_not_fit_fails_its_queue_pair_and_the_device_gets_nothing_o
     assert_eq!(reap(&mut queues), (0, vec![]), "reported once");
     assert_eq!(queues.anomalies(), Anomalies { out_of_range: 1, ..Anomalies::default() });
     assert_eq!(send(&device, &mut queues, b"x"), Err(PostError::NoConnection));
-    // Other queue pairs go on.
+    // Other queue pairs continue.
     queues.post_ud(UD_SLOT, &destination(), device.buffers.chain(b"y").unwrap()).unwrap();
     queues.ring_all();
     assert_eq!(queues.bus().rung.len(), 1);
@@ -411,7 +411,7 @@ fn a_lying_device_is_counted_and_gets_nothing() {
     assert_eq!(
         device.buffers.out(),
         out - 4,
-        "two datagrams' buffers went home, and the first ones of two messages"
+        "the buffers of two datagrams and the first buffers of two messages were freed"
     );
     assert_eq!(queues.fill(), 2 + 2);
     drop(queues);
@@ -437,7 +437,7 @@ fn a_pool_that_runs_dry_leaves_whole_entries_only() {
 #[test]
 fn a_receive_that_failed_wants_no_buffer_of_a_dry_pool() {
     let whole = connected(&DEPTHS, 32).1.fill();
-    // Those of one entry more: one is never posted, and follows the first one that fails.
+    // Buffers for one more entry: that entry is never posted and follows the first one that fails.
     let depths = Depths { buffers: 8 + (whole - 8 + 1) * PER_ENTRY, ..DEPTHS };
     let (mut device, mut queues) = connected(&depths, 32);
     assert_eq!(queues.fill(), whole);
@@ -471,26 +471,27 @@ fn what_is_outstanding_on_all_queue_pairs_together_is_bounded() {
             }
         }
     }
-    // The completion queue has 1,024 entries, and the rings have room for twice that. No connection holds more than it leaves to all
-    // others of the 768 that are not kept back: eight hold 85 each, and the first one more.
+    // The completion queue has 1,024 entries, and the rings have room for twice that. 768 are not reserved.
+    // No connection holds more than it leaves to all others: eight hold 85 each, and the first holds one
+    // more.
     assert_eq!(sent, 8 * 85 + 4);
     queues.post_ud(UD_SLOT, &destination(), device.buffers.chain(b"x").unwrap()).unwrap();
     queues.ring_all();
     let taken = device.take_sends(1);
     device.sent(1, taken[9].index);
     assert_eq!(reap(&mut queues).0, 10);
-    // One that is taken out leaves its place to others, once its completions cannot come any more.
+    // A removed one leaves its share to others once its completions cannot arrive any more.
     drop(queues.remove(RcSlot(1)).unwrap());
     assert_eq!(reap(&mut queues).0, 0);
     let mut more = 0;
     while queues.post_rc(RcSlot(0), device.buffers.chain(b"z").unwrap()).is_ok() {
         more += 1;
     }
-    // It holds 76 still and 178 are free: until it holds more than it leaves.
+    // It still holds 76 and 178 are free: it may post until it holds more than it leaves.
     assert_eq!(more, 52);
 }
 
-/// Posts to a connection, or datagrams, until no more are taken; how many were.
+/// Posts to a connection, or datagrams, until no more are accepted. Returns their number.
 fn fill_up(device: &Device, queues: &mut TestQueues, slot: Option<RcSlot>) -> usize {
     let mut count = 0;
     loop {
@@ -519,7 +520,7 @@ fn peers_that_take_nothing_stop_neither_datagrams_nor_other_connections() {
     for round in 0..100 {
         let messages = fill_up(&device, &mut queues, Some(RcSlot(7)));
         let datagrams = fill_up(&device, &mut queues, None);
-        // What is kept for datagrams, and what is left of the rest.
+        // Reserved for datagrams, and the remainder.
         assert!(messages == 16 && datagrams >= 128, "{round}: {messages}, {datagrams}");
         for qp in [0, 8] {
             for entry in device.take_sends(qp).iter().filter(|entry| entry.signalled) {
@@ -531,7 +532,7 @@ fn peers_that_take_nothing_stop_neither_datagrams_nor_other_connections() {
 }
 
 #[test]
-fn who_asks_for_completions_of_stalled_peers_leaves_room_to_datagrams() {
+fn completion_requests_for_stalled_peers_leave_room_for_datagrams() {
     let depths = Depths { send: 512, signal_every: 1000, sends: 32, ..DEPTHS };
     let (mut device, mut queues) = Device::new(&depths);
     for n in 0..8_u16 {
@@ -539,7 +540,7 @@ fn who_asks_for_completions_of_stalled_peers_leaves_room_to_datagrams() {
         queues.post_rc(RcSlot(n), device.buffers.chain(b"x").unwrap()).unwrap();
     }
     queues.ring_all();
-    // All that connections may have.
+    // The complete share of connections.
     while (0..8).any(|n| queues.post_rc(RcSlot(n), device.buffers.chain(b"x").unwrap()).is_ok()) {}
     queues.ring_all();
     (0..100).for_each(|_| assert_eq!(reap(&mut queues), (0, vec![])));
@@ -548,17 +549,17 @@ fn who_asks_for_completions_of_stalled_peers_leaves_room_to_datagrams() {
 }
 
 #[test]
-fn what_a_closed_queue_pair_has_sent_is_asked_for_at_once() {
+fn closing_a_queue_pair_requests_its_completions_at_once() {
     let (mut device, mut queues) = connected(&DEPTHS, 32);
     queues.post_ud(UD_SLOT, &destination(), device.buffers.chain(b"datagram").unwrap()).unwrap();
     queues.ring_all();
     assert!(!device.take_sends(0)[0].signalled);
     queues.close_datagrams(UD_SLOT);
-    let asked = device.take_sends(0);
-    assert_eq!(asked.iter().map(|entry| (entry.opcode, entry.signalled)).collect::<Vec<_>>(), [(NOP, true)]);
-    device.sent(0, asked[0].index);
+    let nops = device.take_sends(0);
+    assert_eq!(nops.iter().map(|entry| (entry.opcode, entry.signalled)).collect::<Vec<_>>(), [(NOP, true)]);
+    device.sent(0, nops[0].index);
     assert_eq!(reap(&mut queues), (1, vec![]));
-    // One that has nothing under way is asked for nothing.
+    // One without outstanding sends posts no NOP.
     let (mut device, mut queues) = connected(&DEPTHS, 32);
     queues.close_datagrams(UD_SLOT);
     assert!(device.take_sends(0).is_empty());
@@ -577,11 +578,11 @@ fn a_closed_queue_pair_is_given_back_while_others_keep_the_completion_queue_full
     let mut taken = 0;
     while queues.datagrams_outstanding(UD_SLOT) > 0 {
         queues.fill();
-        // Never empty: one more than is taken.
+        // Keep it from becoming empty: add one more message than is taken.
         message(if taken == 0 { 4 } else { 3 });
         let mut events = Events::new();
         queues.receive(3, |_| taken += 1, &mut events);
-        assert!(taken <= 2 * RECEIVE_ENTRIES, "closed for ever");
+        assert!(taken <= 2 * RECEIVE_ENTRIES, "closed forever");
     }
-    assert!(taken >= RECEIVE_ENTRIES, "what lay there may not have been read");
+    assert!(taken >= RECEIVE_ENTRIES, "completions at that time may be unread");
 }

@@ -114,8 +114,11 @@ fn a_doorbell_record_has_no_word_beyond_its_own() {
     assert_eq!(words.map(AtomicU32::into_inner), [1_u32.to_be(), 0]);
 }
 
-/// Release 44 changes a link when it polls, later ones when they post, as we do. What a device finds when it follows the
-/// links of posted slots is the same: after each post, the chain of slots that it has not taken yet.
+/// Compares the free list with both libmlx5 releases.
+///
+/// Release 44 changes a link when it polls; later releases do when they post, as this driver does. A device
+/// that follows the links of posted slots finds the same: after each post, the chain of slots that it has not
+/// consumed.
 #[test]
 fn slots_freed_out_of_order_are_chained_as_libmlx5_does() {
     let vector = family("srq.json").remove("consume_out_of_order_and_repost").unwrap();
@@ -142,7 +145,7 @@ fn slots_freed_out_of_order_are_chained_as_libmlx5_does() {
             let theirs = list(&step["ring"]).iter().find(|s| s["slot"] == slot).unwrap();
             let mut expected = bytes(&theirs["bytes"]);
             let ours = slot_bytes(&ring, slot, 32);
-            // The address is the harness's affair.
+            // The address depends on the test harness.
             expected[24..].copy_from_slice(&ours[24..]);
             assert_eq!(hex(&ours), hex(&expected), "{what}");
             assert_eq!(
@@ -187,7 +190,8 @@ fn shared_receive_record_counts_modulo_65536() {
     assert_eq!(posts, 65_538);
 }
 
-/// Where the two releases' vectors are the same, one run of them is enough; where they differ is known.
+/// Vectors that are identical in both releases are run once. This test checks that the known difference is
+/// the only one.
 #[test]
 fn releases_of_libmlx5_differ_in_one_vector() {
     let (old, new) = (family("srq.json"), family("rdma-core-64/srq.json"));
@@ -195,7 +199,7 @@ fn releases_of_libmlx5_differ_in_one_vector() {
         old.iter().filter(|(name, v)| new.get(*name) != Some(v)).map(|(name, _)| name).collect();
     assert_eq!(differ, ["consume_out_of_order_and_repost"]);
     assert_eq!((old.len(), new.len()), (16, 16));
-    assert_eq!(7 + 7 + 2, 16, "all of the family is run: initial ones, posts, and these two");
+    assert_eq!(7 + 7 + 2, 16, "the whole family is run: initial states, posts, and these two");
 }
 
 #[test]
@@ -211,5 +215,5 @@ fn a_ring_longer_than_its_queue_has_but_the_slots_in_use() {
             assert_eq!(queue.take(slot as u16), Some(()));
         }
     }
-    assert_eq!(slots.len(), 6, "those posted, and the one that is kept back");
+    assert_eq!(slots.len(), 6, "the posted ones and the reserved one");
 }

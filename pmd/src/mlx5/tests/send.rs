@@ -14,14 +14,14 @@ use crate::mlx5::umr::{IndirectKey, Layout, Strided, UmrError, Window};
 use prm::{DataSegment, SendOpcode, fm_ce_se, mkey_access};
 use zerocopy::IntoBytes;
 
-/// Vectors that say nothing about a driver that posts SENDs, and why.
+/// Vectors that do not apply to a driver that posts SENDs, with reasons.
 const SKIPPED: &[(&str, &str)] = &[
-    ("send_1_sge_signature", "signatures are not in use: queue pairs are made without them"),
+    ("send_1_sge_signature", "signatures are not used by these queue pairs"),
     (
         "queue_full",
         "no posts in it: libmlx5 counts entries against max_send_wr, this driver WQEBBs against the ring",
     ),
-    ("ud_underlay", "underlay queue pairs are not in use: the datagram queue pair is a plain one"),
+    ("ud_underlay", "underlay queue pairs are not used: the datagram queue pair is a plain one"),
     ("ud_underlay_csum", "as ud_underlay"),
     ("ud_underlay_inline", "as ud_underlay"),
     ("create_mkey_4", "a command to the firmware, not an entry of a queue"),
@@ -54,7 +54,7 @@ fn av(ah: &Value) -> AddressVector {
     }
 }
 
-/// Verbs' access flags as the device's.
+/// Converts verbs access flags to the device's.
 fn rights(flags: u64) -> u8 {
     [
         (1, mkey_access::LOCAL_WRITE),
@@ -182,7 +182,7 @@ fn run(name: &str, vector: &Value) {
     let mut sq = SendQueue::new(&rings);
     let mut bus = Recorder::default();
 
-    // Bring the queue to the index where the vector begins, one WQEBB and one doorbell at a time.
+    // Advance the queue to the vector's start index, one WQEBB and one doorbell at a time.
     let before = number(&Value::String(format!(
         "0x{}",
         &vector["posts"][0]["dbrec"]["before"].as_str().unwrap()[8..]
@@ -197,7 +197,8 @@ fn run(name: &str, vector: &Value) {
         let wrs = list(&call["posted"]);
         let refused = call.get("error").is_some();
         for wr in wrs {
-            // A queue pair made with sq_sig_all signals what is posted without the flag; ours is told for each post.
+            // A queue pair with sq_sig_all signals posts without the flag. This driver sets the flag in each
+            // post.
             let result =
                 post(&mut sq, wr, name == "send_sq_sig_all" || key_signalled(wrs, wr), key_entries(name));
             assert_eq!(result.is_err(), refused, "{name}: {result:?}");
@@ -219,7 +220,7 @@ fn run(name: &str, vector: &Value) {
     }
 }
 
-/// The `umr` vectors do not tell their flags: the last request of a call is signalled.
+/// The `umr` vectors do not contain flags: the last request of a call is signaled.
 fn key_signalled(wrs: &[Value], wr: &Value) -> bool {
     let keyed = wrs.iter().any(|w| w.get("send_flags").is_none());
     keyed && std::ptr::eq(wr, wrs.last().unwrap())
@@ -294,7 +295,7 @@ fn an_entry_of_one_piece_is_the_same_by_the_short_way() {
         let by_long: Result<Posted, Full> = long.post_send(request, 1, [Ok(data)]);
         assert_eq!(short.post_single(request, data), by_long);
         let (mut theirs, mut ours) = (Recorder::default(), Recorder::default());
-        // Queues fill up, refuse, and are emptied.
+        // Queues fill up, reject posts and are emptied.
         if lap % 11 == 10 {
             assert_eq!(by_long, Err(Full));
             long.ring(&mut theirs);

@@ -1,5 +1,5 @@
-//! Everything at once, in a random but repeatable order: whatever happens, each buffer has one owner, arrives whole, and goes
-//! home once.
+//! All operations in a random but repeatable order. Each buffer has one owner at any time, arrives intact and
+//! is freed once.
 
 use std::collections::VecDeque;
 
@@ -32,14 +32,14 @@ struct Soak {
     random: Random,
     device: Device,
     queues: TestQueues,
-    /// Per queue pair: what was posted, in order, and not yet taken by the device.
+    /// Messages posted and not yet consumed by the device, in order, per queue pair.
     posted: Vec<VecDeque<Vec<u8>>>,
-    /// Per queue pair: what the device has and has not completed.
+    /// Messages that the device has consumed and not completed, per queue pair.
     working: Vec<VecDeque<Taken>>,
-    /// What the device has scattered and not yet told: (queue pair, slot, bytes).
+    /// Messages scattered and not yet reported: (queue pair, slot, bytes).
     scattered: Vec<(u32, u16, Vec<u8>)>,
-    /// What it has told, in order.
-    told: VecDeque<Vec<u8>>,
+    /// Messages reported, in order.
+    reported: VecDeque<Vec<u8>>,
     checked: u64,
 }
 
@@ -59,7 +59,7 @@ impl Soak {
             posted: vec![VecDeque::new(); qps],
             working: vec![VecDeque::new(); qps],
             scattered: vec![],
-            told: VecDeque::new(),
+            reported: VecDeque::new(),
             checked: 0,
         }
     }
@@ -90,7 +90,7 @@ impl Soak {
         }
     }
 
-    /// The device takes what it was given; then it completes some of it, each completion behind the one before.
+    /// Lets the device consume the posted entries and complete some of them, in order.
     fn work(&mut self) {
         let qp = self.random.below(self.posted.len() as u64) as usize;
         for taken in self.device.take_sends(qp) {
@@ -108,7 +108,7 @@ impl Soak {
                 .iter()
                 .flat_map(|(address, len)| self.device.buffers.get(*address, *len))
                 .collect();
-            assert_eq!(now, taken.bytes, "a buffer changed before its send was done");
+            assert_eq!(now, taken.bytes, "a buffer changed before its send completed");
             self.checked += 1;
             if taken.signalled {
                 self.device.sent(qp, taken.index);
@@ -116,13 +116,13 @@ impl Soak {
         }
     }
 
-    /// Messages are scattered in the order of the list and told in any.
+    /// Scatters messages in posting order and reports them in any order.
     fn deliver(&mut self) {
         match self.random.below(4) {
             0 => {
                 let bytes = self.random.bytes(ROOM);
                 if self.device.datagram(None, &bytes) {
-                    self.told.push_back(bytes);
+                    self.reported.push_back(bytes);
                 }
             }
             1 => {
@@ -140,7 +140,7 @@ impl Soak {
                     self.device.receive_failed(qpn, slot, FLUSHED);
                 } else {
                     self.device.received(qpn, slot, bytes.len() as u32);
-                    self.told.push_back(bytes);
+                    self.reported.push_back(bytes);
                 }
             }
         }
@@ -153,7 +153,7 @@ impl Soak {
         self.queues.receive(limit, |r| got.push((r.buf, r.qpn)), &mut events);
         assert!(got.len() <= limit && events.is_empty());
         for (buf, qpn) in got {
-            assert_eq!(Some(buf.bytes()), self.told.pop_front(), "told and received in one order");
+            assert_eq!(Some(buf.bytes()), self.reported.pop_front(), "reported and received in one order");
             assert!(qpn.get() == UD || (RC..RC + CONNECTIONS).contains(&qpn.get()));
             self.checked += 1;
         }
@@ -187,7 +187,7 @@ fn every_buffer_has_one_owner_whatever_happens() {
         }
         assert!(soak.checked > 1_000, "seed {seed}: {} messages", soak.checked);
         assert_eq!(soak.queues.anomalies(), Anomalies::default());
-        // Nothing more is posted: all that was sent goes home by itself.
+        // Nothing more is posted, and all sent buffers must be freed without further posts.
         for _ in 0..2_000 {
             soak.queues.ring_all();
             soak.work();
@@ -196,7 +196,7 @@ fn every_buffer_has_one_owner_whatever_happens() {
         }
         let outstanding: usize = (0..CONNECTIONS).map(|i| soak.queues.outstanding(RcSlot(i as u16))).sum();
         assert_eq!(outstanding, 0, "seed {seed}");
-        assert!(soak.told.is_empty(), "seed {seed}: all that was told has been received");
+        assert!(soak.reported.is_empty(), "seed {seed}: all reported messages have been received");
         let Soak { device, queues, .. } = soak;
         drop(queues);
         assert_eq!(device.buffers.out(), 0, "seed {seed}");

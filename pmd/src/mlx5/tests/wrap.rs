@@ -1,4 +1,4 @@
-//! What can go wrong at the ends of rings and of numbers.
+//! Boundary cases of rings and of counters.
 
 use super::device::{Buffers, EACH};
 use super::{Arena, unwrapped};
@@ -77,7 +77,7 @@ fn an_index_is_in_use_across_65536() {
         [65_533, 65_534, 65_535, 0, 1, 2].into_iter().filter(|i| sq.is_in_use(*i)).collect();
     assert_eq!(in_use, [65_534, 65_535, 0, 1]);
     sq.retire(3);
-    assert_eq!(sq.used(), 4, "nothing beyond what was posted is freed");
+    assert_eq!(sq.used(), 4, "only posted WQEBBs are freed");
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn a_shared_queue_never_gives_a_slot_twice() {
                     assert!(!posted.contains(&slot));
                     posted.push(slot);
                 }
-                None => assert_eq!(posted.len(), 7, "one slot is kept back"),
+                None => assert_eq!(posted.len(), 7, "one slot is reserved"),
             }
         } else if !posted.is_empty() {
             let slot = posted.swap_remove((state >> 8) as usize % posted.len());
@@ -157,7 +157,7 @@ fn keys_are_found_by_the_whole_range() {
     assert_eq!(table.lkey(u64::MAX, u32::MAX), None);
 }
 
-/// One key for a whole pool is taken only from a region that holds all of it.
+/// One key for a whole pool is used only if one region contains the whole pool.
 #[test]
 fn a_pool_has_one_key_if_one_region_holds_it() {
     let pool = Buffers::new(4);

@@ -1,4 +1,4 @@
-//! The driver's queues on the device, with packet buffers that are counted.
+//! Tests of the driver's queues on the device, with counted packet buffers.
 
 use std::sync::Arc;
 
@@ -138,7 +138,7 @@ impl PacketPool<Buffer> for Buffers {
         true
     }
 
-    // As of a pool in several regions: each buffer's key is looked up.
+    // Like a pool in several regions: each buffer's key is looked up.
     fn lies_within(&self, _start: u64, _len: u64) -> bool {
         false
     }
@@ -153,7 +153,7 @@ struct Worker {
     events: Vec<QpEvent>,
 }
 
-/// Lets a device use the buffers, which outlive it in these tests.
+/// Registers the buffers with a device. They outlive it in these tests.
 pub(super) fn register(hca: &mut SoftHca, buffers: &Buffers) {
     let host = buffers.0.memory.host();
     let base = std::ptr::NonNull::new(host.address() as usize as *mut u8).unwrap();
@@ -161,7 +161,7 @@ pub(super) fn register(hca: &mut SoftHca, buffers: &Buffers) {
     unsafe { hca.register_memory(base, host.len()).unwrap() };
 }
 
-/// A worker's queues, with receives, and its datagram queue pair.
+/// Creates a worker's queues with receives, and its datagram queue pair.
 pub(super) fn queues(
     hca: &mut SoftHca,
     buffers: &Buffers,
@@ -271,7 +271,7 @@ fn turns(a: &mut Worker, b: &mut Worker, n: usize) {
 }
 
 #[test]
-fn the_lid_that_was_sent_to_is_told_and_can_be_answered_from() {
+fn the_destination_lid_is_reported_and_can_be_used_as_a_source() {
     let (a, mut b) = joined();
     mask_lid(&mut b, &a, Lid(4), 2);
     let (mut a, mut b) = (Worker::new(a), Worker::new(b));
@@ -325,7 +325,7 @@ fn datagrams_and_messages_by_driver_and_device() {
     }
     assert!(a.events.is_empty() && b.events.is_empty());
 
-    // The passive end is taken down as IPoIB does it: error, last entry, drain request, drained, destroyed.
+    // The passive end is destroyed as IPoIB does it: error, last entry, drain request, drained, destroyed.
     b.hca.modify_qp(bq, &QpTransition::ToError).unwrap();
     let mut events = std::iter::from_fn(|| b.hca.next_event());
     assert!(events.any(|e| e == AsyncEvent::LastWqeReached(bq)));
@@ -335,7 +335,7 @@ fn datagrams_and_messages_by_driver_and_device() {
     let rc = b.queues.remove(RcSlot(5)).unwrap();
     b.hca.end_rc(rc).unwrap();
 
-    // The active end has sends under way that nobody answers.
+    // The active end has outstanding sends that are never acknowledged.
     for i in 0..5 {
         a.queues.post_rc(RcSlot(0), a.buffers.chain(&pattern(3000, i))).unwrap();
     }
@@ -367,7 +367,7 @@ fn whatever_is_destroyed_first_every_buffer_goes_home() {
         }
         a.turn();
         b.turn();
-        // In the middle of a message.
+        // During a message.
         match order {
             0 => {
                 let rc = b.queues.remove(RcSlot(1)).unwrap();
@@ -389,7 +389,7 @@ fn a_datagram_queue_pair_comes_back_from_error_with_every_buffer() {
     let (mut a, mut b) = pair();
     let to = Destination::new(&UdDestination { av: local(Lid(2)), qpn: b.ud, qkey: Some(QKey(0xb1b)) });
     for round in 0..5u64 {
-        // So many that the rings stand in their middle, and the last ones are not signalled.
+        // An amount that leaves the indices in the middle of the rings and the last sends unsignaled.
         for i in 0..37 {
             a.queues.post_ud(UD, &to, a.buffers.chain(&pattern(200, round * 100 + i))).unwrap();
             turns(&mut a, &mut b, 2);
@@ -398,14 +398,14 @@ fn a_datagram_queue_pair_comes_back_from_error_with_every_buffer() {
         let got: Vec<_> = b.got.drain(..).map(|(bytes, ..)| bytes).collect();
         assert!(got.iter().zip(0..).all(|(bytes, i)| *bytes == pattern(200, round * 100 + i)));
         assert_eq!(got.len(), 37, "round {round}");
-        // Two that nobody has rung for yet are flushed, too.
+        // Two posts without a doorbell are flushed too.
         for i in 0..2 {
             a.queues.post_ud(UD, &to, a.buffers.chain(&pattern(100, i))).unwrap();
         }
         for end in [&mut a, &mut b] {
             end.hca.modify_qp(end.ud, &QpTransition::ToError).unwrap();
             if round % 2 == 1 {
-                // The worker, who does not know yet, posts what came back again.
+                // The worker, which has not been notified yet, posts returned buffers again.
                 end.turn();
             }
             end.queues.close_datagrams(UD);
@@ -435,7 +435,7 @@ fn numbers_and_room_run_out_with_an_error() {
     let (mut a, _b) = pair();
     let config = rc_config(1, true);
     let made: Vec<_> = std::iter::from_fn(|| a.hca.rc_for::<Buffer>(&config).ok()).collect();
-    // All numbers but the management's and the datagrams'.
+    // All numbers except those of the management and datagram queue pairs.
     assert!((8000..8192).contains(&made.len()), "{}", made.len());
     assert_eq!(a.hca.rc_for::<Buffer>(&config).map(drop).unwrap_err().to_string(), "out of queue pairs");
     assert!(a.hca.rc_for::<Buffer>(&RcConfig { queues: QueuesId(9), ..config }).is_err());
@@ -460,7 +460,7 @@ fn dropped_queues_are_out_of_the_reach_of_other_threads_turns() {
         turns(&mut a, &mut b, 4);
         let engine = b.hca.engine().clone();
         let elsewhere = kept_elsewhere.then(|| b.queues.remove(RcSlot(1)).unwrap());
-        // As safe code may: nobody asked the device.
+        // Safe code may do this without the device's knowledge.
         drop(b.queues);
         assert_eq!(b.buffers.home(), BUFFERS);
         let before = b.buffers.0.memory.get(0, BUFFERS * EACH);
@@ -472,7 +472,10 @@ fn dropped_queues_are_out_of_the_reach_of_other_threads_turns() {
             a.turn();
             engine.lock().step(std::time::Instant::now());
         }
-        assert!(b.buffers.0.memory.get(0, BUFFERS * EACH) == before, "somebody else's packet now");
+        assert!(
+            b.buffers.0.memory.get(0, BUFFERS * EACH) == before,
+            "the memory may belong to another packet"
+        );
         drop(elsewhere);
     }
 }
@@ -511,7 +514,7 @@ fn four_thousand_active_and_four_thousand_passive_connections_fit_one_worker() {
     for (slot, rc) in made.into_iter().enumerate() {
         queues.insert(RcSlot(slot as u16), rc).unwrap();
     }
-    // A ring and its records each; the completion queues do not grow with them.
+    // A ring and its records for each. The completion queues do not grow with them.
     assert_eq!(bytes, [128 * 64 + 64, 4 * 64 + 64]);
     assert!(own < 8 << 20, "{own} bytes of queues");
     a.hca.end_queues(queues).unwrap();

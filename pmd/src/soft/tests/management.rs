@@ -1,4 +1,4 @@
-//! Two devices as adapters: datagrams of queue pair 1 through the driver's rings.
+//! Tests of two devices as adapters: datagrams of queue pair 1 through the driver's rings.
 
 use std::time::Instant;
 
@@ -35,7 +35,7 @@ pub(super) fn joined() -> (SoftHca, SoftHca) {
     (a, b)
 }
 
-/// `from` gives the port at `to` another LID and a LID mask, as a subnet manager does.
+/// `from` assigns another LID and LID mask to the port at `to`, as a subnet manager does.
 pub(super) fn mask_lid(from: &mut SoftHca, to: &SoftHca, lid: Lid, lmc: u8) {
     let at = to.port(PORT).unwrap().lid;
     let get = Smp::lid_routed(Method::Get, Tid(1), attribute::PORT_INFO, 1);
@@ -62,7 +62,7 @@ fn mad(to: MadAddress, tid: u64) -> Mad {
 fn management_datagrams_come_with_the_address_of_their_sender() {
     let (mut a, mut b) = joined();
     let to = MadAddress::gsi(Lid(2), ServiceLevel::new(3));
-    // More than the rings have room for, in rounds.
+    // More than the rings have room for, over several rounds.
     for round in 0..40u64 {
         for i in 0..20 {
             a.send_mad(PORT, &mad(to, round * 20 + i)).unwrap();
@@ -91,7 +91,7 @@ fn management_datagrams_come_with_the_address_of_their_sender() {
 }
 
 #[test]
-fn a_port_tells_what_it_has_counted_and_its_users_do_not_see_the_question() {
+fn a_port_reports_its_counters_and_users_do_not_see_the_query() {
     let (mut a, mut b) = joined();
     let to = MadAddress::gsi(Lid(2), ServiceLevel::new(0));
     for tid in 0..5 {
@@ -104,19 +104,16 @@ fn a_port_tells_what_it_has_counted_and_its_users_do_not_see_the_question() {
     question.bytes[perf::DATA + 1] = 1;
     a.send_mad(PORT, &question).unwrap();
     a.send_mad(PORT, &mad(to, 6)).unwrap();
-    assert_eq!(b.receive_mad(PORT).unwrap().expect("the datagram behind it").header().tid, Tid(6));
+    assert_eq!(b.receive_mad(PORT).unwrap().expect("the next datagram").header().tid, Tid(6));
     let answer = a.receive_mad(PORT).unwrap().expect("an answer");
     assert_eq!((answer.header().method, answer.header().tid), (Method::GetResp, Tid(0x77)));
     let counters = perf::PortCounters::parse(answer.bytes[perf::DATA..].first_chunk().unwrap());
     assert_eq!(counters.receive_packets, 7);
-    // What is no question goes to whoever listens.
+    // Any other datagram goes to the listener.
     MadHeader::new(MgmtClass::Perf, 1, Method::GetResp, Tid(0x78), perf::attribute::PORT_COUNTERS)
         .put(&mut question.bytes);
     a.send_mad(PORT, &question).unwrap();
-    assert_eq!(
-        b.receive_mad(PORT).unwrap().expect("an answer that nobody waits for").header().tid,
-        Tid(0x78)
-    );
+    assert_eq!(b.receive_mad(PORT).unwrap().expect("an unexpected response").header().tid, Tid(0x78));
 }
 
 #[test]
@@ -133,18 +130,18 @@ fn route_and_partition_of_a_datagram_are_kept() {
     let got = b.receive_mad(PORT).unwrap().expect("a datagram");
     assert_eq!(got.peer.pkey_index, 4);
     assert_eq!(got.peer.route, Some(Route { gid: a.gid(PORT, 0).unwrap(), ..route }));
-    // The answer goes back by the address that came with it.
+    // The response uses the address of the query.
     b.send_mad(PORT, &Mad { peer: got.peer.reply(), ..got }).unwrap();
-    assert_eq!(a.receive_mad(PORT).unwrap().expect("an answer").peer.pkey_index, 4);
+    assert_eq!(a.receive_mad(PORT).unwrap().expect("a response").peer.pkey_index, 4);
     b.engine().lock().set_pkey(PORT, 4, PKey(0)).unwrap();
     a.send_mad(PORT, &mad(to, 2)).unwrap();
     assert!(b.receive_mad(PORT).unwrap().is_none());
     assert_eq!(b.counters().drops(DropReason::PartitionKey), 1);
 }
 
-/// IBA 13.5.4: an answer comes from the LID that was asked.
+/// IBA 13.5.4: a response comes from the LID that the query was sent to.
 #[test]
-fn answers_come_from_the_lid_that_was_asked() {
+fn responses_come_from_the_queried_lid() {
     let (mut a, mut b) = joined();
     mask_lid(&mut b, &a, Lid(4), 2);
     for lid in 4..8 {
@@ -154,7 +151,7 @@ fn answers_come_from_the_lid_that_was_asked() {
         a.send_mad(PORT, &Mad { peer: got.peer.reply(), ..got }).unwrap();
         let answer = b.receive_mad(PORT).unwrap().expect("an answer");
         assert_eq!((answer.peer.lid, answer.peer.path_bits), (Lid(lid), 0));
-        // And so does the agent.
+        // The agent does the same.
         let get = Smp::lid_routed(Method::Get, Tid(3), attribute::PORT_INFO, 1);
         b.send_mad(PORT, &get.to_mad(Lid(lid))).unwrap();
         a.engine().lock().step(Instant::now());
@@ -166,14 +163,14 @@ fn answers_come_from_the_lid_that_was_asked() {
 fn a_full_queue_says_so() {
     let (mut a, _b) = joined();
     let to = MadAddress::gsi(Lid(2), ServiceLevel::new(0));
-    // Nobody fetches the completions.
+    // The completions are not fetched.
     let sent = (0..1000).take_while(|&i| a.send_mad(PORT, &mad(to, i)).is_ok()).count();
     assert_eq!(sent, 128);
     assert!(a.receive_mad(PORT).unwrap().is_none());
     a.send_mad(PORT, &mad(to, 0)).unwrap();
 }
 
-/// As the kernel does at the port of a virtual function.
+/// The kernel does the same at the port of a virtual function.
 #[test]
 fn a_port_that_requires_a_grh_refuses_addresses_without() {
     let (mut a, mut b) = joined();
@@ -187,13 +184,13 @@ fn a_port_that_requires_a_grh_refuses_addresses_without() {
     a.engine().lock().step(Instant::now());
     let arrived = a.receive_mad(PORT).unwrap().expect("the second one");
     assert_eq!((arrived.bytes[255], arrived.peer.route.map(|r| r.gid)), (2, Some(b.gid(PORT, 0).unwrap())));
-    // The answer goes by the same GIDs, and arrives.
+    // The response uses the same GIDs and arrives.
     a.send_mad(PORT, &Mad { peer: arrived.peer.reply(), bytes: arrived.bytes }).unwrap();
     b.engine().lock().step(Instant::now());
     assert!(b.receive_mad(PORT).unwrap().is_some());
     a.send_mad(PORT, &mad(MadAddress::gsi(Lid(2), ServiceLevel::new(0)), 3)).unwrap();
     b.engine().lock().step(Instant::now());
-    assert!(b.receive_mad(PORT).unwrap().is_none(), "by LID alone it is another port's");
+    assert!(b.receive_mad(PORT).unwrap().is_none(), "the LID alone belongs to another port");
 
     let destination = |grh| UdDestination {
         av: AddressVector { dlid: Lid(1), sl: plain.sl, src_path_bits: 0, rate: Rate::new(0), grh },

@@ -1,10 +1,10 @@
-//! Memory of the host.
+//! Host memory.
 
 use std::ptr::NonNull;
 
 use connectx::HostMemory;
 
-/// Memory of the host; never touched through references.
+/// Host memory, never accessed through references.
 pub(super) struct Memory {
     base: NonNull<u8>,
     words: usize,

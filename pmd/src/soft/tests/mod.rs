@@ -15,7 +15,7 @@ fn local(dlid: Lid) -> AddressVector {
     AddressVector { dlid, sl: ServiceLevel::new(0), src_path_bits: 0, rate: Rate::new(0), grh: None }
 }
 
-/// Bytes that tell where they are from.
+/// Returns bytes that identify their origin.
 fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..len)

@@ -1,4 +1,4 @@
-//! Workers that rest on one device, and what wakes them.
+//! Tests of sleep and wakeup of workers on one device.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -19,12 +19,12 @@ use connectx::cable::{CableEnd, CableUrl};
 
 type Queues = MlxQueues<SoftBus, Buffer>;
 
-/// Longer than [`LOST`]: a wait that only an event ends in time.
+/// Duration of a wait that only an event ends in time; longer than [`LOST`].
 const LONG: Duration = Duration::from_secs(300);
-/// A wait of this length was not ended by an event. Generous: the machine may be busy.
+/// A wait of this duration was not ended by an event. It is generous because the machine may be busy.
 const LOST: Duration = Duration::from_secs(120);
 
-/// Two devices on a cable in shared memory: one with workers that rest, and one that sends to them.
+/// Two devices on a shared-memory cable: one with sleeping workers, and one that sends to them.
 struct Rig {
     hca: SoftHca,
     workers: Vec<(Queues, Qpn)>,
@@ -61,7 +61,7 @@ impl Rig {
         Self { hca, workers, peer, sender, buffers }
     }
 
-    /// A datagram to the worker's queue pair is on the cable when this returns.
+    /// Sends a datagram to the worker's queue pair. It is on the cable when this returns.
     fn send(&mut self, to: Qpn) {
         let to = Destination::new(&UdDestination { av: local(Lid(1)), qpn: to, qkey: Some(QKey(0xb1b)) });
         self.sender.post_ud(UD, &to, self.buffers[1].chain(&pattern(100, 1))).unwrap();
@@ -71,7 +71,7 @@ impl Rig {
     }
 }
 
-/// A turn of a worker: how many messages came, and whether there was anything to do.
+/// Runs one iteration of a worker. Returns the number of messages and whether there was any work.
 fn turn(queues: &mut Queues) -> (u64, bool) {
     let mut got = 0;
     let mut busy = queues.bus().turn();
@@ -83,15 +83,15 @@ fn turn(queues: &mut Queues) -> (u64, bool) {
     (got, busy)
 }
 
-/// Asks and looks until there is nothing to do.
+/// Arms and polls until there is no work.
 fn come_to_rest(queues: &mut Queues) {
     let end = Instant::now() + LOST;
     loop {
         assert!(Instant::now() < end, "always busy");
-        // What came while it was awake has told as well.
+        // Events from the busy time are pending too.
         while turn(queues).1 || queues.wait_for_event(Duration::ZERO) {}
         assert!(queues.ask_for_event());
-        // A device that was busy a moment ago asks no cable yet.
+        // A device that was just busy does not arm cables yet.
         std::thread::sleep(Duration::from_millis(1));
         if !turn(queues).1 {
             return;
@@ -109,7 +109,7 @@ fn a_packet_ends_a_rest_on_an_idle_device() {
     for round in 0..3 {
         let (ref mut worker, qpn) = rig.workers[0];
         come_to_rest(worker);
-        assert!(rests(worker), "nothing has come in round {round}");
+        assert!(rests(worker), "nothing has arrived in round {round}");
         rig.send(qpn);
         let worker = &mut rig.workers[0].0;
         let start = Instant::now();
@@ -119,7 +119,7 @@ fn a_packet_ends_a_rest_on_an_idle_device() {
 }
 
 #[test]
-fn what_comes_in_anothers_turn_wakes_whose_it_is() {
+fn a_message_taken_by_another_worker_wakes_its_receiver() {
     let mut rig = Rig::new(2);
     for round in 0..3 {
         for (worker, _) in &mut rig.workers {
@@ -129,7 +129,7 @@ fn what_comes_in_anothers_turn_wakes_whose_it_is() {
         let [(first, _), (second, _)] = &mut rig.workers[..] else { panic!() };
         assert!(first.wait_for_event(LONG));
         assert_eq!(turn(first), (0, true), "the other's");
-        // The message on the cable is taken. No other handle's turn would find anything.
+        // The message on the cable has been taken. A poll by another handle would find nothing.
         let start = Instant::now();
         assert!(second.wait_for_event(LONG) && start.elapsed() < LOST, "round {round}");
         assert_eq!(turn(second).0, 1);
@@ -144,7 +144,7 @@ fn a_rest_on_a_device_that_another_keeps_busy_ends_with_a_packet() {
     for _ in 0..100 {
         rig.send(qpns[0]);
         turn(&mut rig.workers[0].0);
-        // It asks, and looks, while the first works.
+        // It arms and polls while the first one works.
         assert!(rig.workers[1].0.ask_for_event());
         turn(&mut rig.workers[1].0);
     }
@@ -165,7 +165,7 @@ fn a_rest_ends_when_it_is_time_for_what_the_device_waits_for() {
         RcConfig { queues: QueuesId(0), port: PORT, beside: UdSlot(0), send_depth: 16, passive: false };
     let rc = rig.hca.rc_for(&config).unwrap();
     let qpn = rc.qpn();
-    // Nobody has that number there: no answer comes.
+    // No queue pair has that number, so no response comes.
     let receive = RcToReceive {
         av: local(Lid(2)),
         dest_qpn: Qpn::new(0x00_beef),
@@ -192,14 +192,14 @@ fn a_rest_ends_when_it_is_time_for_what_the_device_waits_for() {
         if worker.outstanding(RcSlot(0)) > 0 {
             worker.wait_for_event(LONG);
         }
-        assert!(start.elapsed() < LOST, "it rested on");
+        assert!(start.elapsed() < LOST, "the wakeup was lost");
         turn(worker);
     }
-    assert!(start.elapsed() >= Duration::from_millis(200), "it has waited");
+    assert!(start.elapsed() >= Duration::from_millis(200), "it must have slept");
 }
 
 #[test]
-fn who_gives_the_device_work_without_giving_it_turns_wakes_a_worker() {
+fn work_from_a_thread_that_does_not_advance_the_device_wakes_a_worker() {
     let mut rig = Rig::new(2);
     for (worker, _) in &mut rig.workers {
         come_to_rest(worker);
@@ -216,20 +216,20 @@ fn who_gives_the_device_work_without_giving_it_turns_wakes_a_worker() {
     assert_eq!(rig.peer.receive_mad(PORT).unwrap().unwrap().header().tid, Tid(7));
 }
 
-/// The loop of a worker, with rests that only a packet ends.
+/// A worker's loop with sleeps that only a packet ends.
 fn work(queues: &mut Queues, got: &AtomicU64, stop: &AtomicBool) {
-    let (mut asked, mut idle) = (false, 0);
+    let (mut armed, mut idle) = (false, 0);
     while !stop.load(Ordering::Relaxed) {
         let (n, busy) = turn(queues);
         got.fetch_add(n, Ordering::Release);
         idle = if busy { 0 } else { idle + 1 };
-        asked &= !busy;
+        armed &= !busy;
         if idle < 8 {
             std::hint::spin_loop();
-        } else if !asked {
-            asked = queues.ask_for_event();
+        } else if !armed {
+            armed = queues.ask_for_event();
         } else {
-            asked = !queues.wait_for_event(LONG);
+            armed = !queues.wait_for_event(LONG);
         }
     }
 }
@@ -254,7 +254,7 @@ fn no_packet_is_slept_through_by_two_workers() {
             let to = (dice >> 60) as usize & 1;
             rig.send(qpns[to]);
             sent[to] += 1;
-            // Whatever they do at that moment: they work, ask, look, rest.
+            // At any point of the loop: working, arming, polling or sleeping.
             let begin = Instant::now();
             let pause = begin + Duration::from_nanos((dice >> 33) % 200_000);
             while got[to].load(Ordering::Acquire) < sent[to] && begin.elapsed() < LOST {
@@ -270,6 +270,6 @@ fn no_packet_is_slept_through_by_two_workers() {
         }
         stop.store(true, Ordering::Relaxed);
         qpns.into_iter().for_each(|qpn| rig.send(qpn));
-        assert_eq!(lost, None, "round and worker that slept on");
+        assert_eq!(lost, None, "round and worker without a wakeup");
     });
 }

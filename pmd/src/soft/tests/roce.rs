@@ -1,4 +1,4 @@
-//! A device with an Ethernet port.
+//! Tests of a device with an Ethernet port.
 
 use connectx::PortConfig;
 use connectx::cable::CableEnd;
@@ -12,7 +12,7 @@ use super::PORT;
 use crate::hca::{Control, LinkLayer};
 use crate::soft::SoftHca;
 
-/// Places in the GID table: link-local, IPv4.
+/// Indices in the GID table: link-local, IPv4.
 const SIX: u8 = 0;
 const FOUR: u8 = 1;
 
@@ -28,7 +28,7 @@ fn entry(gid: Gid, gid_type: GidType) -> Attributes {
     Attributes { key: Key { gid, gid_type, ifindex: None }, vlan: None }
 }
 
-/// Queue pair 1, with the way back in what arrives.
+/// Queue pair 1: a received datagram contains the return address.
 #[test]
 fn management_datagrams_can_be_answered() {
     let (left, right) = CableEnd::ethernet_pair().unwrap();

@@ -1,18 +1,23 @@
-//! The mlx5 driver on real devices: queues that the library creates, and whose rings it then hands over (`mlx5dv_init_obj`).
+//! The mlx5 driver on real devices. The library creates the queues and then hands over their rings
+//! (`mlx5dv_init_obj`).
 //!
-//! What the library keeps for itself, and why it does no harm:
+//! The library keeps some state of its own, which is harmless for these reasons:
 //!
-//! * Its own consumer index of a completion queue stays 0. Destroying a queue pair, and moving one to RESET, would look
-//!   from there on for that queue pair's completions and take them out, moving others. It leaves a queue alone whose ring was
-//!   handed over (since rdma-core 15), so completion queues are taken before any queue pair is made on them.
-//! * Its list of free shared receives is only changed by its own posting and polling, and by that clean-up.
-//! * Doorbell registers. It deals them out to queue pairs, and several may get one and the same, under a lock of its own. Only
-//!   one thread may write to a register at a time; so each worker has a thread domain, whose register is its own. Where the kernel
-//!   found no write-combining (a virtual machine, other processors) there are no such registers, and all ring a single one, which is not
-//!   cached: there a doorbell is one store, whole whoever else stores.
-//! * Records of a queue pair are set to 0 when it is moved to RESET, when nothing of it is outstanding.
-//! * User indices, by which completions of version 1 name queue pairs: the driver goes by their numbers, which both versions have.
-//! * Small payloads that completions may carry, signatures, completions of 128 bytes: switched off, or refused.
+//! * Its consumer index of a completion queue stays 0. When a queue pair is destroyed or moved to RESET, the
+//!   library would search from there for that queue pair's completions, remove them and move others. It skips
+//!   queues whose rings were handed over (since rdma-core 15). Completion queues are therefore handed over
+//!   before any queue pair is created on them.
+//! * Its list of free shared receives changes only when it posts or polls, and in the cleanup above.
+//! * It assigns doorbell registers to queue pairs. Several queue pairs may share a register, protected by the
+//!   library's lock. Only one thread may write to a register at a time, so each worker has a thread domain
+//!   with its own register. If the kernel provides no write-combining (a virtual machine, other processors),
+//!   there is a single uncached register for all. A doorbell there is one store, which is atomic with respect
+//!   to other stores.
+//! * It zeroes a queue pair's doorbell records when the queue pair moves to RESET. Nothing is outstanding
+//!   then.
+//! * It assigns user indices, which identify queue pairs in version 1 completions. The driver uses queue pair
+//!   numbers, which both versions contain.
+//! * Inline payload in completions, signatures, and 128-byte completions are disabled or rejected.
 
 mod rings;
 mod setup;
@@ -26,37 +31,37 @@ use crate::hca::{FastRegistration, HcaError, RegisteredBy};
 use crate::mlx5::anchor::Anchor;
 use crate::mlx5::rc::MAX_SEND_SEGMENTS;
 
-/// By the mlx5 driver, on the rings of the device.
+/// Data path through the mlx5 driver on the rings of the device.
 #[derive(Debug, Default)]
 pub struct Rings {
-    /// Of ports that were used, by number.
+    /// Addressing of the ports used so far, by port number.
     addressing: BTreeMap<u8, PortAddressing>,
 }
 
-/// How a port addresses others; neither changes while the device is open.
+/// Addressing mode of a port. It does not change while the device is open.
 #[derive(Clone, Copy, Debug)]
 struct PortAddressing {
-    /// By MAC addresses.
+    /// True if the port uses MAC addresses.
     ethernet: bool,
-    /// Never without a GRH.
+    /// True if every packet needs a GRH.
     grh_required: bool,
 }
 
-/// What is known of a worker's queues.
+/// Driver-specific state of a worker's queues.
 #[derive(Debug)]
 pub struct RingWorker {
-    /// Where its queue pairs are made.
+    /// Domain of its queue pairs.
     domain: Weak<ProtectionDomain>,
-    /// What they ring.
+    /// Doorbell register of its queue pairs.
     register: WorkerRegister,
 }
 
-/// The doorbell register of a worker's queue pairs.
+/// Doorbell register of a worker's queue pairs.
 #[derive(Debug)]
 enum WorkerRegister {
-    /// One that no other worker rings, at this address; `None` before the first queue pair.
+    /// A register used only by this worker, at this address; `None` before the first queue pair.
     Own(Option<u64>),
-    /// One for all, without write-combining.
+    /// A register shared by all workers, without write-combining.
     Shared,
 }
 
@@ -87,16 +92,16 @@ impl DataPath for Rings {
 impl Anchor for Arc<QueuePair> {
     fn release(self: Box<Self>) -> Result<(), HcaError> {
         let pair = Self::into_inner(*self).ok_or_else(|| remedy::in_use("queue pair"))?;
-        // SAFETY: the last holder, who drops it.
+        // SAFETY: the last holder, which drops it.
         unsafe { pair.end() }
     }
 }
 
 impl Anchor for Arc<SharedReceiveQueue> {
     fn release(self: Box<Self>) -> Result<(), HcaError> {
-        // Queue pairs that still live hold it, and can fill its entries.
+        // Existing queue pairs hold a reference and may fill its entries.
         let queue = Self::into_inner(*self).ok_or_else(|| remedy::in_use("shared receive queue"))?;
-        // SAFETY: the last holder, who drops it.
+        // SAFETY: the last holder, which drops it.
         unsafe { queue.end() }
     }
 }

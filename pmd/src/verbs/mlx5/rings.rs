@@ -1,4 +1,4 @@
-//! Taking over the rings of the library's objects.
+//! Takes over the rings of the library's objects.
 
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
@@ -11,7 +11,7 @@ use crate::hca::HcaError;
 use crate::mlx5::rings::{CqRing, DoorbellRecord, QpRings, Register, RingMemory, SrqRing};
 use prm::{ARM_REGISTER, CQE_SIZE, WQEBB};
 
-/// Asks the library for what `obj` has pointers to.
+/// Queries the library for the rings that `obj` refers to.
 fn init(obj: &mut sys::mlx5dv_obj, kind: sys::mlx5dv_obj_type, what: &str) -> Result<(), HcaError> {
     // SAFETY: the objects are live and libmlx5's, what is answered goes to variables of the callers'.
     match unsafe { sys::mlx5dv_init_obj(obj, u64::from(kind)) } {
@@ -22,14 +22,16 @@ fn init(obj: &mut sys::mlx5dv_obj, kind: sys::mlx5dv_obj_type, what: &str) -> Re
 
 fn memory<T>(start: *mut T, bytes: usize, what: &str) -> Result<RingMemory, HcaError> {
     let start = NonNull::new(start.cast()).ok_or_else(|| no_ring(what))?;
-    // SAFETY: the library's ring, which is as long as it says and lives as long as its object, which the queues on the ring
-    // outlive by their anchor; from now on the library leaves it alone, and the driver keeps to the protocol.
+    // SAFETY: the library's ring. It has the given length and lives as long as its object, which the anchor
+    // keeps until after the queues on the ring. From now on the library does not touch it, and the driver
+    // follows the protocol.
     Ok(unsafe { RingMemory::new(start, bytes) })
 }
 
 fn record(words: *mut sys::__be32, count: usize, what: &str) -> Result<DoorbellRecord, HcaError> {
     let words = NonNull::new(words.cast::<AtomicU32>()).filter(|w| w.is_aligned());
-    // SAFETY: the library's record, as `memory`; the library writes to it only while it moves the queue pair to RESET.
+    // SAFETY: the library's record, as for `memory`. The library writes to it only while it moves the queue
+    // pair to RESET.
     words.map(|words| unsafe { DoorbellRecord::new(words, count) }).ok_or_else(|| no_ring(what))
 }
 
@@ -37,8 +39,8 @@ fn no_ring(what: &str) -> HcaError {
     remedy::foreign_rings(&format!("libmlx5 gave a {what} a ring of an unexpected form"))
 }
 
-/// The ring of a new completion queue, and the address of the register that arms it. From now on the library does not touch the
-/// ring.
+/// Returns the ring of a new completion queue, and the address of its arm register. The library does not
+/// touch the ring afterwards.
 pub(super) fn cq(queue: &CompletionQueue) -> Result<(CqRing, u64), HcaError> {
     let what = "completion queue";
     let mut out = sys::mlx5dv_cq::default();
@@ -49,7 +51,7 @@ pub(super) fn cq(queue: &CompletionQueue) -> Result<(CqRing, u64), HcaError> {
     if out.cqe_size as usize != CQE_SIZE {
         return Err(remedy::rings(
             &format!(
-                "libmlx5 makes completions of {} bytes, and the driver reads those of {CQE_SIZE}",
+                "libmlx5 uses completions of {} bytes, but the driver requires {CQE_SIZE}",
                 out.cqe_size
             ),
             "unset MLX5_CQE_SIZE",
@@ -67,7 +69,7 @@ pub(super) fn cq(queue: &CompletionQueue) -> Result<(CqRing, u64), HcaError> {
     Ok((ring, out.cq_uar as u64 + ARM_REGISTER as u64))
 }
 
-/// The ring of a new shared receive queue.
+/// Returns the ring of a new shared receive queue.
 pub(super) fn srq(queue: &SharedReceiveQueue, segments: u32) -> Result<SrqRing, HcaError> {
     let what = "shared receive queue";
     let mut out = sys::mlx5dv_srq { comp_mask: u64::from(sys::MLX5DV_SRQ_MASK_SRQN), ..Default::default() };
@@ -75,7 +77,7 @@ pub(super) fn srq(queue: &SharedReceiveQueue, segments: u32) -> Result<SrqRing, 
     obj.srq.in_ = queue.raw();
     obj.srq.out = &mut out;
     init(&mut obj, sys::MLX5DV_OBJ_SRQ, what)?;
-    // The list of a new queue goes from the first slot to the last; the library's wait queue lies behind it.
+    // The list of a new queue contains all slots in order. The library's wait queue follows.
     let slots = out.tail.saturating_add(1);
     if out.head != 0 || !slots.is_power_of_two() || slots > 1 << 16 || !out.stride.is_power_of_two() {
         return Err(no_ring(what));
@@ -98,7 +100,7 @@ pub(super) fn srq(queue: &SharedReceiveQueue, segments: u32) -> Result<SrqRing, 
     })
 }
 
-/// The rings of a new queue pair.
+/// Returns the rings of a new queue pair.
 pub(super) fn qp(pair: &QueuePair) -> Result<QpRings, HcaError> {
     let what = "queue pair";
     let mut out = sys::mlx5dv_qp::default();
@@ -125,18 +127,18 @@ pub(super) fn qp(pair: &QueuePair) -> Result<QpRings, HcaError> {
         },
         rq_slots: rq.wqe_cnt,
         rq_stride: rq.stride,
-        // Without BlueFlame there is one half only.
+        // Without BlueFlame the register has only one half.
         register: Register::new(out.bf.reg as u64, out.bf.size),
     })
 }
 
-/// Refuses what would put words between the rings and the driver: signatures of entries.
+/// Rejects settings that change the ring format: signatures of entries.
 pub(super) fn check_environment() -> Result<(), HcaError> {
     for name in ["MLX5_QP_SIGNATURE", "MLX5_SRQ_SIGNATURE"] {
         let on = std::env::var(name).is_ok_and(|value| value != "0");
         if on {
             return Err(remedy::rings(
-                "libmlx5 is told to sign entries, and the driver does not sign them",
+                "libmlx5 is configured to sign entries, which the driver does not support",
                 &format!("unset {name}"),
             ));
         }

@@ -1,4 +1,4 @@
-//! Creating and destroying a worker's queues and connected queue pairs.
+//! Creates and destroys a worker's queues and connected queue pairs.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::mlx5::rc::RcQp;
 use crate::mlx5::rings::{QpGeometry, QpRequest, QpRings, Register, SharedSizes};
 use crate::mlx5::ud::UdQp;
 
-/// What a worker's queues hold beside their queue pairs, which may come and go.
+/// Objects of a worker's queues other than its queue pairs.
 #[derive(Debug)]
 struct Own {
     recv_cq: Arc<CompletionQueue>,
@@ -43,10 +43,10 @@ impl EventSource for Own {
     }
 }
 
-/// True if the rings hold what was asked for. Larger ones do: how many sends are outstanding is bounded by the completion
-/// queue's room, not by the rings.
-const fn suffices(sq_wqebbs: u32, rq_slots: u32, asked: &QpGeometry) -> bool {
-    sq_wqebbs >= asked.sq_wqebbs && rq_slots >= asked.rq_slots
+/// True if the rings are large enough. Larger ones are fine: the completion queue limits the number of
+/// outstanding sends, not the rings.
+const fn suffices(sq_wqebbs: u32, rq_slots: u32, needed: &QpGeometry) -> bool {
+    sq_wqebbs >= needed.sq_wqebbs && rq_slots >= needed.rq_slots
 }
 
 impl Mlx5Hca {
@@ -54,7 +54,7 @@ impl Mlx5Hca {
         u32::try_from(of(self.context.limits())).unwrap_or(0)
     }
 
-    /// How a port addresses others, read once.
+    /// Returns the addressing mode of a port, read once.
     fn addressing(&mut self, port: PortNumber) -> Result<PortAddressing, HcaError> {
         if let Some(known) = self.path.addressing.get(&port.0) {
             return Ok(*known);
@@ -68,21 +68,21 @@ impl Mlx5Hca {
         Ok(read)
     }
 
-    /// A queue pair on the worker's own register.
+    /// Creates a queue pair with the worker's doorbell register.
     fn ring_qp(
         &mut self,
         id: QueuesId,
-        asked: &QpRequest,
+        request: &QpRequest,
         parts: QueuePairParts,
     ) -> Result<(Arc<QueuePair>, QpRings), HcaError> {
         let worker = self.workers.get(&id).ok_or_else(|| no_queues(id))?;
         let domain = worker.own.domain.upgrade().ok_or_else(|| no_queues(id))?;
-        let geometry = asked.geometry()?;
+        let geometry = request.geometry()?;
         let pair = Arc::new(QueuePair::for_rings(&domain, parts)?);
         let rings = rings::qp(&pair)?;
         if !suffices(rings.sq_wqebbs, rings.rq_slots, &geometry) {
             return Err(remedy::foreign_rings(&format!(
-                "libmlx5 made queues of {} and {} blocks, where {} and {} are needed",
+                "libmlx5 created queues of {} and {} blocks, but {} and {} are required",
                 rings.sq_wqebbs, rings.rq_slots, geometry.sq_wqebbs, geometry.rq_slots
             )));
         }
@@ -90,13 +90,13 @@ impl Mlx5Hca {
         Ok((pair, rings))
     }
 
-    /// The register is the worker's, and one that no other worker rings; or one that is not write-combining.
+    /// Checks that the register is exclusive to this worker, or is not write-combining.
     fn claim_register(&mut self, id: QueuesId, register: Register) -> Result<(), HcaError> {
         let worker = self.workers.get(&id).ok_or_else(|| no_queues(id))?;
         if matches!(worker.own.register, WorkerRegister::Shared) {
             if register.has_halves() {
                 return Err(remedy::foreign_rings(
-                    "libmlx5 gave a queue pair a write-combining register that others may ring",
+                    "libmlx5 assigned a queue pair a write-combining register that others may use",
                 ));
             }
             return Ok(());
@@ -106,7 +106,7 @@ impl Mlx5Hca {
             |worker: &RingWorker| matches!(worker.register, WorkerRegister::Own(Some(r)) if r == register);
         if self.workers.iter().any(|(other, worker)| *other != id && rings(&worker.own)) {
             return Err(remedy::rings(
-                "libmlx5 gave two workers one doorbell register",
+                "libmlx5 assigned one doorbell register to two workers",
                 "raise MLX5_TOTAL_UUARS, or use one worker",
             ));
         }
@@ -115,7 +115,7 @@ impl Mlx5Hca {
             && *own.get_or_insert(register) != register
         {
             return Err(remedy::foreign_rings(
-                "libmlx5 gave a queue pair another register than its worker's",
+                "libmlx5 assigned a queue pair a register other than its worker's",
             ));
         }
         Ok(())
@@ -127,7 +127,7 @@ impl Backend for Mlx5Hca {
 
     fn create_queues(&mut self, config: &QueuesConfig, pool: &Pool) -> Result<Self::Queues, HcaError> {
         if self.workers.contains_key(&config.id) {
-            return Err(HcaError::Exhausted("queues of this number: they exist"));
+            return Err(HcaError::Exhausted("queues with this number: they already exist"));
         }
         rings::check_environment()?;
         let limits = *self.context.limits();
@@ -147,17 +147,17 @@ impl Backend for Mlx5Hca {
         let channel = Arc::new(CompletionChannel::new(&self.context)?);
         let recv_cq = Arc::new(CompletionQueue::new(&self.context, sizes.receives, Some(channel))?);
         let send_cq = Arc::new(CompletionQueue::new(&self.context, sizes.sends, None)?);
-        // Before any queue pair is made on them.
+        // Must happen before any queue pair is created on them.
         let ((receive_ring, arm_register), (send_ring, _)) = (rings::cq(&recv_cq)?, rings::cq(&send_cq)?);
         let (domain, register) = match ProtectionDomain::for_thread(&self.domain) {
             Ok(domain) => (Arc::new(domain), WorkerRegister::Own(None)),
-            // The kernel found no write-combining.
+            // The kernel provides no write-combining.
             Err(HcaError::Io { source, .. }) if source.raw_os_error() == Some(libc::EOPNOTSUPP) => {
                 (Arc::clone(&self.domain), WorkerRegister::Shared)
             }
             Err(e) => {
                 let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
-                let what = format!("no doorbell register for this worker alone: {why}");
+                let what = format!("no exclusive doorbell register for this worker: {why}");
                 return Err(remedy::rings(&what, "use fewer workers"));
             }
         };
@@ -173,9 +173,9 @@ impl Backend for Mlx5Hca {
         };
         self.keep_queues(config.id, worker)?;
         let own = Own { recv_cq, _send_cq: send_cq, _domain: domain };
-        // SAFETY: the queue pairs' registers are mapped by the library for as long as its context is open, which the queue
-        // pairs hold and the queues hold them; no other worker has this one, or it is not write-combining, as is checked for
-        // each. The one that arms is the context's, too.
+        // SAFETY: the library maps the queue pairs' registers for as long as its context is open. The queue
+        // pairs hold the context, and the queues hold them. Either no other worker has this register, or it
+        // is not write-combining; this is checked for each. The arm register belongs to the context, too.
         let bus = unsafe { PciBus::new(arm_register, Box::new(own)) };
         Ok(MlxQueues::new(Parts {
             id: config.id,
@@ -204,8 +204,8 @@ impl Backend for Mlx5Hca {
     }
 
     fn create_ud(&mut self, config: &UdConfig) -> Result<UdQp<Mbuf>, HcaError> {
-        let asked = QpRequest::datagrams(config);
-        within("depth of the send queue", asked.send_wr, self.context.limits().max_qp_wr)?;
+        let request = QpRequest::datagrams(config);
+        within("depth of the send queue", request.send_wr, self.context.limits().max_qp_wr)?;
         self.check_room(config.queues, config.port, false)?;
         let worker = self.workers.get(&config.queues).ok_or_else(|| no_queues(config.queues))?;
         let [send_cq, recv_cq] = worker.cqs().ok_or_else(|| no_queues(config.queues))?;
@@ -216,11 +216,11 @@ impl Backend for Mlx5Hca {
             send_cq,
             recv_cq,
             srq: Some(srq.ok_or_else(|| no_queues(config.queues))?),
-            send_wr: asked.send_wr,
-            send_sge: asked.send_sge,
+            send_wr: request.send_wr,
+            send_sge: request.send_sge,
             recv_wr: 0,
         };
-        let (qp, rings) = self.ring_qp(config.queues, &asked, parts)?;
+        let (qp, rings) = self.ring_qp(config.queues, &request, parts)?;
         let ethernet = self.addressing(config.port)?.ethernet;
         self.keep_qp(&qp, config.queues, config.port, false);
         let checks = self.context.checks_ipv4() && !ethernet;
@@ -239,7 +239,7 @@ impl Backend for Mlx5Hca {
     }
 
     fn create_rc(&mut self, config: &RcConfig) -> Result<RcQp<Mbuf>, HcaError> {
-        let asked = QpRequest::connection(config);
+        let request = QpRequest::connection(config);
         let worker = self.workers.get(&config.queues).ok_or_else(|| no_queues(config.queues))?;
         let [send_cq, recv_cq] = worker.cqs().ok_or_else(|| no_queues(config.queues))?;
         let (srq, signal_every) = (worker.connections()?, worker.signal_every);
@@ -248,11 +248,11 @@ impl Backend for Mlx5Hca {
             send_cq: if config.passive { Arc::clone(&recv_cq) } else { send_cq },
             recv_cq,
             srq: Some(srq),
-            send_wr: asked.send_wr,
-            send_sge: asked.send_sge,
+            send_wr: request.send_wr,
+            send_sge: request.send_sge,
             recv_wr: 0,
         };
-        let (qp, rings) = self.ring_qp(config.queues, &asked, parts)?;
+        let (qp, rings) = self.ring_qp(config.queues, &request, parts)?;
         self.keep_qp(&qp, config.queues, config.port, true);
         Ok(RcQp::new(&rings, config.passive, config.beside, signal_every, Some(Box::new(qp))))
     }
@@ -279,7 +279,7 @@ impl Backend for Mlx5Hca {
     fn renew_key(&mut self, key: DoubtfulKey) -> Result<(FreeKey, Option<Mbuf>), HcaError> {
         self.indirect.destroy(key.key())?;
         let pieces = key.pieces();
-        // From here on the device uses the memory no more.
+        // The device no longer uses the memory.
         let memory = key.forgotten();
         Ok((self.indirect.create(&self.domain, pieces)?, memory))
     }
@@ -289,11 +289,11 @@ impl Backend for Mlx5Hca {
         if addressing.ethernet {
             return Err(remedy::no_ethernet_datagrams(self.context.name(), port));
         }
-        // The kernel refuses such an address handle; here nobody else would.
+        // The kernel rejects such an address handle. This path does not use the kernel, so check here.
         if addressing.grh_required && to.av.grh.is_none() {
             return Err(remedy::no_grh(self.context.name(), port, to.av.dlid));
         }
-        // No object of the library: the address goes into each entry.
+        // The library needs no object: the address is part of each entry.
         Ok(Destination::new(to))
     }
 }
@@ -303,8 +303,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn larger_queues_than_asked_for_are_taken_and_smaller_ones_refused() {
-        let asked = QpGeometry {
+    fn larger_queues_than_requested_are_accepted_and_smaller_ones_rejected() {
+        let needed = QpGeometry {
             rq_slots: 32,
             rq_stride: 64,
             sq_wqebbs: 64,
@@ -315,7 +315,7 @@ mod tests {
         for (sq_wqebbs, rq_slots, taken) in
             [(64, 32, true), (128, 32, true), (64, 64, true), (32, 32, false), (64, 16, false)]
         {
-            assert_eq!(suffices(sq_wqebbs, rq_slots, &asked), taken, "{sq_wqebbs} {rq_slots}");
+            assert_eq!(suffices(sq_wqebbs, rq_slots, &needed), taken, "{sq_wqebbs} {rq_slots}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Completion queues, and where they tell that there is something in them.
+//! Completion queues and their event channels.
 
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
@@ -17,7 +17,7 @@ use crate::hca::HcaError;
 
 threads! { CompletionChannel CompletionQueue }
 
-/// Where completion queues tell that there is something in them.
+/// Channel for events of completion queues.
 #[derive(Debug)]
 pub(in crate::verbs) struct CompletionChannel {
     raw: NonNull<sys::ibv_comp_channel>,
@@ -42,11 +42,11 @@ impl CompletionChannel {
         unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).fd) }
     }
 
-    /// Waits for events, `at_most` that long, and takes all that there are. How many there were.
+    /// Waits up to `at_most` for events and consumes all pending ones. Returns their number.
     pub(in crate::verbs) fn wait(&self, at_most: Duration) -> u32 {
         let timeout = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: at_most.subsec_nanos().into() };
         let mut fds = [PollFd::from_borrowed_fd(self.events(), PollFlags::IN)];
-        // An interrupted wait is a short one.
+        // An interrupted call ends the wait early.
         if !poll(&mut fds, Some(&timeout)).is_ok_and(|ready| ready > 0) {
             return 0;
         }
@@ -78,7 +78,7 @@ pub(in crate::verbs) struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    /// A queue that can be polled, and waited for if it has a channel.
+    /// Creates a queue. It supports waiting if it has a channel.
     pub(in crate::verbs) fn new(
         context: &Arc<Context>,
         entries: u32,
@@ -93,24 +93,25 @@ impl CompletionQueue {
         Ok(Self { raw, channel, _context: Arc::clone(context) })
     }
 
-    /// How many completions it holds.
+    /// Number of completions that it holds.
     pub(in crate::verbs) fn entries(&self) -> u32 {
         // SAFETY: live; the library sets it once, when the queue is made.
         u32::try_from(unsafe { (*self.raw()).cqe }).unwrap_or(u32::MAX)
     }
 
-    /// Asks for an event when the next completion comes. False if there is no channel or the provider cannot.
+    /// Arms an event for the next completion. Returns false without a channel or if the provider does not
+    /// support it.
     pub(in crate::verbs) fn arm(&self) -> bool {
         // SAFETY: live.
         self.channel.is_some() && unsafe { sys::inline::req_notify_cq(self.raw()) } == 0
     }
 
-    /// Readable when the event that was asked for is there.
+    /// Returns a descriptor that is readable when an armed event is pending.
     pub(in crate::verbs) fn events(&self) -> Option<BorrowedFd<'_>> {
         self.channel.as_ref().map(|channel| channel.events())
     }
 
-    /// Waits for the event that was asked for, `at_most` that long. How many came.
+    /// Waits up to `at_most` for an armed event. Returns the number of events.
     pub(in crate::verbs) fn wait(&self, at_most: Duration) -> u32 {
         match &self.channel {
             Some(channel) => channel.wait(at_most),

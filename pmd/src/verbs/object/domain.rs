@@ -1,4 +1,4 @@
-//! Protection domains, and what is nothing without one: registered memory and address handles.
+//! Protection domains with their registered memory and address handles.
 
 use std::ffi::c_int;
 use std::io;
@@ -20,7 +20,7 @@ threads! { ProtectionDomain MemoryRegion AddressHandle }
 pub(in crate::verbs) struct ProtectionDomain {
     raw: NonNull<sys::ibv_pd>,
     context: Arc<Context>,
-    /// Of one for a single thread: the thread domain, and the domain whose objects may be used within.
+    /// For a domain of one thread: the thread domain, and the domain whose objects may be used in it.
     within: Option<(NonNull<sys::ibv_td>, Arc<Self>)>,
 }
 
@@ -32,7 +32,7 @@ impl ProtectionDomain {
         Ok(Self { raw, context: Arc::clone(context), within: None })
     }
 
-    /// A domain for queue pairs that one thread posts to, in which the memory of `whole` may be used.
+    /// Creates a domain for queue pairs used by one thread. Memory of `whole` may be used in it.
     pub(in crate::verbs) fn for_thread(whole: &Arc<Self>) -> Result<Self, HcaError> {
         let context = &whole.context;
         // SAFETY: the context is open.
@@ -70,7 +70,7 @@ impl Drop for ProtectionDomain {
     }
 }
 
-/// Registered memory.
+/// A registered memory region.
 #[derive(Debug)]
 pub(in crate::verbs) struct MemoryRegion {
     raw: NonNull<sys::ibv_mr>,
@@ -78,11 +78,12 @@ pub(in crate::verbs) struct MemoryRegion {
 }
 
 impl MemoryRegion {
-    /// Registers a zone of a pool for local access; with `windows`, for them, too.
+    /// Registers a zone of a pool for local access and, if `windows` is true, for windows.
     ///
     /// # Safety
     ///
-    /// The zone stays mapped while the region lives, and what is posted of it is the device's until it completes.
+    /// The zone stays mapped while the region lives. Posted parts of it belong to the device until they
+    /// complete.
     pub(in crate::verbs) unsafe fn new(
         domain: &Arc<ProtectionDomain>,
         zone: &Zone,

@@ -1,4 +1,4 @@
-//! Memory keys for lists of other keys.
+//! Memory keys for lists of pieces.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::hca::{HcaError, MemoryKey};
 
 threads! { IndirectKey }
 
-/// A free key of libmlx5 that UMR entries give a list of pieces.
+/// A free libmlx5 key. UMR entries set its list of pieces.
 #[derive(Debug)]
 pub(in crate::verbs) struct IndirectKey {
     raw: Option<NonNull<sys::mlx5dv_mkey>>,
@@ -19,7 +19,8 @@ pub(in crate::verbs) struct IndirectKey {
 }
 
 impl IndirectKey {
-    /// With room for so many pieces. Its tag may be changed, and a peer's SEND may end what it stands for.
+    /// Creates a key with room for `pieces` pieces. Its tag can be changed, and a peer's SEND can invalidate
+    /// it.
     pub(in crate::verbs) fn new(domain: &Arc<ProtectionDomain>, pieces: u16) -> Result<Self, HcaError> {
         let mut attributes = sys::mlx5dv_mkey_init_attr {
             pd: domain.raw(),
@@ -34,13 +35,13 @@ impl IndirectKey {
         Ok(Self { raw: Some(raw), _domain: Arc::clone(domain) })
     }
 
-    /// Its key as it was made.
+    /// Returns the key with its initial tag.
     pub(in crate::verbs) fn key(&self) -> MemoryKey {
         // SAFETY: live.
         self.raw.map_or(MemoryKey::new(0), |raw| MemoryKey::new(unsafe { (*raw.as_ptr()).lkey }))
     }
 
-    /// Destroys it, and tells how that went: if it did not, the device may still use the memory that it has.
+    /// Destroys the key. On an error the device may still use its memory.
     pub(in crate::verbs) fn end(mut self) -> Result<(), HcaError> {
         match self.raw.take() {
             // SAFETY: ours, and nobody else has it.

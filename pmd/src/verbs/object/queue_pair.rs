@@ -15,7 +15,7 @@ use crate::hca::HcaError;
 
 threads! { QueuePair }
 
-/// What a queue pair is made with.
+/// Attributes of a new queue pair.
 #[derive(Clone, Debug)]
 pub(in crate::verbs) struct QueuePairParts {
     pub(in crate::verbs) kind: sys::ibv_qp_type,
@@ -27,7 +27,7 @@ pub(in crate::verbs) struct QueuePairParts {
     pub(in crate::verbs) recv_wr: u32,
 }
 
-/// A queue pair. Once destroyed, the device has none of its buffers any more.
+/// A queue pair. After its destruction the device owns none of its buffers.
 #[derive(Debug)]
 pub(in crate::verbs) struct QueuePair {
     raw: NonNull<sys::ibv_qp>,
@@ -36,7 +36,7 @@ pub(in crate::verbs) struct QueuePair {
     srq: Option<Arc<SharedReceiveQueue>>,
     domain: Arc<ProtectionDomain>,
     ended: AtomicBool,
-    /// Attached, and not detached: a queue pair in a group is not destroyed.
+    /// Multicast groups to which it is attached. A queue pair in a group cannot be destroyed.
     groups: Mutex<Vec<(Gid, Lid)>>,
 }
 
@@ -57,7 +57,7 @@ impl QueuePairParts {
 }
 
 impl QueuePair {
-    /// A queue pair to be used by the library's calls.
+    /// Creates a queue pair for use through library calls.
     pub(in crate::verbs) fn new(
         domain: &Arc<ProtectionDomain>,
         parts: QueuePairParts,
@@ -75,8 +75,8 @@ impl QueuePair {
         Self::own(domain, parts, raw)
     }
 
-    /// A queue pair whose rings are to be used. It is told that nothing but SEND is posted, so that an entry takes no more
-    /// room than that needs, and that payload never lies in completions.
+    /// Creates a queue pair for use through its rings. Only SEND is declared, so that an entry takes no more
+    /// room than it needs, and inline payload in completions is disabled.
     pub(in crate::verbs) fn for_rings(
         domain: &Arc<ProtectionDomain>,
         parts: QueuePairParts,
@@ -120,8 +120,12 @@ impl QueuePair {
         })
     }
 
-    /// Destroys it, the first time. If that fails the device may still read and fill its buffers: then they are better lost
-    /// than in two hands, and what it was made from stays.
+    /// Destroys it on the first call.
+    ///
+    /// # Errors
+    ///
+    /// On failure the device may still access its buffers. They must be leaked rather than reused, and the
+    /// objects it was created from stay.
     ///
     /// # Safety
     ///
@@ -130,7 +134,8 @@ impl QueuePair {
         if self.ended.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
-        // A device that is taken away is not waited for until its groups have been left. What has no such group any more says so.
+        // When a device is removed, the library does not wait until the groups are left. An error therefore
+        // only means that the group is gone.
         let groups = std::mem::take(&mut *self.groups.lock());
         for (mgid, mlid) in groups {
             drop(self.detach(mgid, mlid));
@@ -153,7 +158,7 @@ impl QueuePair {
         Qpn::new(unsafe { (*self.raw()).qp_num })
     }
 
-    /// Changes attributes; an error number on failure.
+    /// Changes attributes. Returns an error number on failure.
     pub(in crate::verbs) fn modify(&self, attr: &mut sys::ibv_qp_attr, mask: u32) -> Result<(), i32> {
         // SAFETY: live; the attributes are ours.
         match unsafe { sys::ibv_modify_qp(self.raw(), attr, mask as c_int) } {
@@ -166,7 +171,7 @@ impl QueuePair {
         let (mut attr, mut init) = (sys::ibv_qp_attr::default(), sys::ibv_qp_init_attr::default());
         // SAFETY: live; the attributes are ours.
         let rc = unsafe { sys::ibv_query_qp(self.raw(), &mut attr, sys::IBV_QP_STATE as c_int, &mut init) };
-        if rc == 0 { Ok(attr.qp_state) } else { Err(remedy::code("asking for a queue pair's state", rc)) }
+        if rc == 0 { Ok(attr.qp_state) } else { Err(remedy::code("querying a queue pair's state", rc)) }
     }
 
     pub(in crate::verbs) fn attach(&self, mgid: Gid, mlid: Lid) -> Result<(), HcaError> {

@@ -37,8 +37,12 @@ impl SharedReceiveQueue {
         Ok(Self { raw, domain: Arc::clone(domain), ended: AtomicBool::new(false) })
     }
 
-    /// Destroys it, the first time. If that fails the device may still fill its buffers: then they are better lost than in two
-    /// hands, and what it was made from stays.
+    /// Destroys it on the first call.
+    ///
+    /// # Errors
+    ///
+    /// On failure the device may still fill its buffers. They must be leaked rather than reused, and the
+    /// objects it was created from stay.
     ///
     /// # Safety
     ///
@@ -55,7 +59,7 @@ impl SharedReceiveQueue {
         result
     }
 
-    /// Asks for an event when fewer receives than this are posted.
+    /// Arms an event for when fewer than `limit` receives are posted.
     pub(in crate::verbs) fn arm(&self, limit: u32) -> Result<(), HcaError> {
         let mut attr = sys::ibv_srq_attr { srq_limit: limit, ..Default::default() };
         // SAFETY: live; the attributes are ours.

@@ -26,7 +26,7 @@ impl MemoryWindow {
         Ok(Self { raw: Some(raw), _domain: Arc::clone(domain) })
     }
 
-    /// The library's object; null once it is destroyed.
+    /// Returns the library's object; null after its destruction.
     pub(in crate::verbs) const fn raw(&self) -> *mut sys::ibv_mw {
         match self.raw {
             Some(raw) => raw.as_ptr(),
@@ -34,13 +34,13 @@ impl MemoryWindow {
         }
     }
 
-    /// Its key as it was made.
+    /// Returns the key with its initial tag.
     pub(in crate::verbs) fn key(&self) -> MemoryKey {
         // SAFETY: live.
         self.raw.map_or(MemoryKey::new(0), |raw| MemoryKey::new(unsafe { (*raw.as_ptr()).rkey }))
     }
 
-    /// Destroys it, and tells how that went.
+    /// Destroys the window.
     pub(in crate::verbs) fn end(mut self) -> Result<(), HcaError> {
         match self.raw.take() {
             // SAFETY: ours, and nobody else has it.

@@ -1,4 +1,4 @@
-//! What the device tells: messages that arrived, sends that are done, and what failed.
+//! Completions: received messages, completed sends, and failures.
 
 use arrayvec::ArrayVec;
 use ib_wire::{Lid, Qpn, ServiceLevel};
@@ -11,7 +11,7 @@ use crate::hca::{BURST, Done, MemoryKey, QpEvent, QpFault, Source, UdSource, WcS
 use crate::mem::{HEADROOM, Mbuf};
 use crate::verbs::object::CompletionQueue;
 
-/// From the first byte of the data back to the first byte of the destination GID.
+/// Distance from the start of the data back to the first byte of the destination GID.
 const DGID_BEFORE_DATA: usize = 16;
 
 impl VerbsQueues {
@@ -31,7 +31,7 @@ impl VerbsQueues {
         }
     }
 
-    /// A send or drain request has completed. Returns how many buffers went home.
+    /// Processes a completed send or drain request. Returns the number of buffers freed.
     #[inline]
     pub(super) fn send_completion(
         &mut self,
@@ -77,7 +77,7 @@ impl VerbsQueues {
         freed
     }
 
-    /// The receives for datagrams that a completion of this queue pair is of.
+    /// Returns the datagram receive queue of this queue pair.
     pub(super) fn datagrams_of(&mut self, qpn: u32) -> Option<&mut DatagramReceives> {
         match &mut self.datagrams {
             Some(shared) => Some(&mut shared.receives),
@@ -93,7 +93,7 @@ impl VerbsQueues {
             self.anomalies.unknown_entry += 1;
             return None;
         };
-        // One that has been taken out since has no business here any more.
+        // The queue pair may have been removed since.
         if !matches!(self.numbers.find(wc.qp_num), Some(Place::Ud(_))) {
             self.anomalies.unknown_qp += 1;
             return None;
@@ -135,7 +135,7 @@ impl VerbsQueues {
         }
     }
 
-    /// A receive that failed, or was flushed.
+    /// Processes a failed or flushed receive.
     pub(super) fn receive_failed(
         &mut self,
         wc: &sys::ibv_wc,
@@ -165,7 +165,7 @@ impl VerbsQueues {
     }
 }
 
-/// Keeps a failure of posting until events are asked for.
+/// Stores a posting failure until events are polled.
 pub(super) fn note_failure(faults: &mut ArrayVec<QpEvent, BURST>, qpn: Qpn, flushed: bool) {
     let _ = faults.try_push(QpEvent { qpn, fault: QpFault::Send(WcStatus::General) });
     if flushed {
@@ -173,12 +173,12 @@ pub(super) fn note_failure(faults: &mut ArrayVec<QpEvent, BURST>, qpn: Qpn, flus
     }
 }
 
-/// Completions of one poll.
+/// Maximum number of completions of one poll.
 pub(super) fn room(events: &ArrayVec<QpEvent, BURST>) -> usize {
     (events.remaining_capacity() / Health::MAX_EVENTS).min(BURST)
 }
 
-/// The library's statuses (IBA 11.6.2).
+/// Converts the library's statuses (IBA 11.6.2).
 const fn status(status: sys::ibv_wc_status) -> WcStatus {
     match status {
         sys::IBV_WC_SUCCESS => WcStatus::Success,

@@ -1,7 +1,8 @@
 //! One worker's queues: see [`crate::hca::Queues`].
 //!
-//! A work request's id names its kind and its place here. A device that names one that it was not given, or a length that does
-//! not fit, is counted and believed no further: no buffer is lost or given out twice.
+//! The ID of a work request encodes its kind and slot. If a device names an ID that it does not own, or a
+//! length that does not fit, the driver counts an anomaly and ignores the completion. No buffer is lost or
+//! handed out twice.
 
 mod completions;
 mod pairs;
@@ -28,13 +29,13 @@ use receive::{SharedDatagrams, SharedReceives, Stash};
 use send::Lists;
 pub(super) use send::SendSide;
 
-/// What a work request is; the upper half of its id.
+/// Kind of a work request, the upper half of its ID.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 enum Kind {
     Send = 1,
     Drain = 2,
-    /// A receive for datagrams.
+    /// A datagram receive.
     Datagram = 3,
     /// A receive for connections.
     Shared = 4,
@@ -55,12 +56,12 @@ const fn untag(id: u64) -> Option<(Kind, u32)> {
     Some((kind, id as u32))
 }
 
-/// What a device told that cannot be.
+/// Counters of invalid device behavior.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Anomalies {
-    /// Completions of queue pairs that are not, or no longer, in the table.
+    /// Completions of queue pairs that are not in the table, or no longer.
     pub unknown_qp: u64,
-    /// Completions that name an entry which the device did not have.
+    /// Completions that name an entry which the device did not own.
     pub unknown_entry: u64,
     /// Messages shorter than a datagram's GRH area or longer than their buffers.
     pub bad_length: u64,
@@ -68,42 +69,42 @@ pub struct Anomalies {
     pub bad_poll: u64,
 }
 
-/// What a worker's queues are made of.
+/// Components of a worker's queues.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) id: QueuesId,
     pub(super) send_cq: Arc<CompletionQueue>,
     pub(super) recv_cq: Arc<CompletionQueue>,
-    /// The receive queue that all datagram queue pairs share, and its depth; `None` where each has its own.
+    /// Receive queue shared by all datagram queue pairs, and its depth; `None` if each has its own.
     pub(super) datagrams: Option<(Arc<SharedReceiveQueue>, u32)>,
-    /// The receive queue that all connections share, and the segments of its entries.
+    /// Receive queue shared by all connections, and the number of segments of its entries.
     pub(super) srq: Option<(Arc<SharedReceiveQueue>, usize)>,
     pub(super) srq_depth: u32,
     pub(super) regions: MrTable,
-    /// The same regions as the library has them.
+    /// The library objects of the same regions.
     pub(super) memory: Vec<Arc<MemoryRegion>>,
     pub(super) windows: Windows,
     pub(super) pool: Pool,
     pub(super) max_ud: u16,
     pub(super) max_rc: u32,
-    /// Most sends outstanding at once: what the completion queue has room for.
+    /// Maximum number of outstanding sends: the capacity of the completion queue.
     pub(super) max_sends: u32,
 }
 
-/// One worker's queues. Dropping them destroys their queue pairs, then gives their buffers back.
+/// A worker's queue set. Dropping it destroys its queue pairs, then returns their buffers.
 #[derive(Debug)]
 pub struct VerbsQueues {
     id: QueuesId,
     numbers: Numbers,
     uds: Places<VerbsUd>,
     rcs: Places<VerbsRc>,
-    /// Most segments of a message on a connection.
+    /// Maximum number of segments of a message on a connection.
     max_segments: usize,
     datagrams: Option<SharedDatagrams>,
     shared: Option<SharedReceives>,
     send_cq: Arc<CompletionQueue>,
     recv_cq: Arc<CompletionQueue>,
-    /// How far the receive completion queue was read.
+    /// Read progress of the receive completion queue.
     progress: Progress,
     lists: Lists,
     stash: Stash,
@@ -115,7 +116,7 @@ pub struct VerbsQueues {
     /// Faults found while posting.
     faults: ArrayVec<QpEvent, BURST>,
     anomalies: Anomalies,
-    /// Memory work that has ended, oldest first.
+    /// Finished memory work, oldest first.
     done: VecDeque<Done>,
 }
 
@@ -156,8 +157,8 @@ impl VerbsQueues {
         }
     }
 
-    /// Destroys all queue pairs, then gives the buffers back, except those that the device does not let go of. Tells the first
-    /// failure.
+    /// Destroys all queue pairs, then returns the buffers, except those that the device does not release.
+    /// Returns the first error.
     fn end(&mut self) -> Result<(), HcaError> {
         // Queue pairs use the shared receives.
         let mut result = Ok(());
@@ -176,7 +177,7 @@ impl VerbsQueues {
         self.end()
     }
 
-    /// What the device told that cannot be, so far.
+    /// Returns the anomaly counters.
     #[must_use]
     pub const fn anomalies(&self) -> Anomalies {
         self.anomalies

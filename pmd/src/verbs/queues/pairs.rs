@@ -1,4 +1,4 @@
-//! Hot halves of queue pairs.
+//! Data path of queue pairs.
 
 use ib_wire::Qpn;
 
@@ -10,22 +10,22 @@ use crate::mem::Pool;
 use crate::mlx5::mr::MrTable;
 use crate::verbs::remedy;
 
-/// Whether a datagram queue pair is posted to.
+/// State of a datagram queue pair with respect to posting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Door {
-    /// It is.
+    /// Sends may be posted.
     Open,
-    /// Not yet.
+    /// Not opened yet.
     New,
-    /// Not any more, since the receive completion queue had been read so far.
+    /// Closed. Holds the read progress of the receive completion queue at that time.
     Closed(Mark),
 }
 
-/// Hot half of a datagram queue pair. What it still owes when it is dropped goes home with it.
+/// Data path of a datagram queue pair. Dropping it returns its pending buffers.
 #[derive(Debug)]
 pub struct VerbsUd {
     pub(super) side: SendSide,
-    /// Where the device cannot share receives among datagram queue pairs: its own.
+    /// Its own receive queue, if the device cannot share receives among datagram queue pairs.
     pub(super) own: Option<DatagramReceives>,
     pub(super) door: Door,
 }
@@ -36,7 +36,7 @@ impl VerbsUd {
         Self { side, own, door: Door::New }
     }
 
-    /// Its number.
+    /// Returns the queue pair number.
     #[must_use]
     pub const fn qpn(&self) -> Qpn {
         self.side.qpn()
@@ -63,7 +63,7 @@ impl Drop for VerbsUd {
     }
 }
 
-/// Hot half of a connected queue pair. What it still owes when it is dropped goes home with it.
+/// Data path of a connected queue pair. Dropping it returns its pending buffers.
 #[derive(Debug)]
 pub struct VerbsRc {
     pub(super) side: SendSide,
@@ -76,7 +76,7 @@ impl VerbsRc {
         Self { side, passive, beside }
     }
 
-    /// Its number.
+    /// Returns the queue pair number.
     #[must_use]
     pub const fn qpn(&self) -> Qpn {
         self.side.qpn()
@@ -88,7 +88,7 @@ impl VerbsRc {
 }
 
 impl VerbsUd {
-    /// Fills the receive queue up that it has of its own.
+    /// Refills its own receive queue, if it has one.
     pub(super) fn refill_own(&mut self, stash: &mut Stash, pool: &mut Pool, regions: &mut MrTable) -> usize {
         let Self { side, own, .. } = self;
         own.as_mut()

@@ -1,4 +1,4 @@
-//! Receive buffers: of the datagram queue, and of the shared receive queue.
+//! Receive buffers of the datagram queues and of the shared receive queue.
 
 use std::sync::Arc;
 
@@ -13,23 +13,24 @@ use crate::mem::packet::{self, top_up};
 use crate::mem::{HEADROOM, Mbuf, Pool};
 use crate::mlx5::mr::MrTable;
 
-/// Bytes in front of a datagram's data where its GRH goes, or nothing.
+/// Bytes in front of a datagram's data that are reserved for its GRH.
 pub(super) const GRH_AREA: usize = 40;
-/// Work requests of one call to the library.
+/// Maximum number of work requests in one library call.
 const LIST: usize = 16;
-/// Segments of one entry, at most.
+/// Maximum number of segments of an entry.
 const MAX_SEGMENTS: usize = 32;
-/// Buffers in hand.
+/// Buffers held between pool and receive queues.
 pub(super) type Stash = packet::Stash<Mbuf>;
 
-/// Chains work requests, posts them by `post`, and returns how many were taken.
+/// Chains work requests and posts them with `post`. Returns the number of accepted ones.
 fn post_list(
     requests: &mut [sys::ibv_recv_wr],
     post: impl FnOnce(*mut sys::ibv_recv_wr, &mut *mut sys::ibv_recv_wr) -> i32,
 ) -> usize {
     let first = requests.as_mut_ptr();
     for at in 1..requests.len() {
-        // SAFETY: both lie within the array, which is borrowed exclusively and used through `first` alone from here on.
+        // SAFETY: both lie within the array, which is borrowed exclusively and used only through `first` from
+        // here on.
         unsafe { (*first.add(at - 1)).next = first.add(at) };
     }
     let mut bad = std::ptr::null_mut();
@@ -40,7 +41,7 @@ fn post_list(
     if bad.is_null() { 0 } else { offset.min(requests.len()) }
 }
 
-/// Datagram receives: one buffer each.
+/// Datagram receives with one buffer each.
 #[derive(Debug)]
 pub(super) struct DatagramReceives {
     buffers: Box<[Option<Mbuf>]>,
@@ -56,24 +57,24 @@ impl DatagramReceives {
         (self.buffers.len() - self.free.len()) as u32
     }
 
-    /// True if there is no place for a buffer, as when it has ended.
+    /// True if there are no slots, as after its destruction.
     fn is_gone(&self) -> bool {
         self.buffers.is_empty()
     }
 
-    /// Lets go of all buffers without giving them back.
+    /// Leaks all buffers instead of returning them to the pool.
     pub(super) fn forget(&mut self) {
         std::mem::forget(std::mem::take(&mut self.buffers));
     }
 
-    /// The device has filled, or given back, this one.
+    /// Takes the buffer of a slot that the device has completed.
     pub(super) fn take(&mut self, slot: u32) -> Option<Mbuf> {
         let buf = self.buffers.get_mut(slot as usize)?.take()?;
         self.free.push(slot);
         Some(buf)
     }
 
-    /// Posts receives by `post` until all are posted or the pool is empty. Returns how many.
+    /// Posts receives with `post` until the queue is full or the pool is empty. Returns their number.
     pub(super) fn refill(
         &mut self,
         stash: &mut Stash,
@@ -108,7 +109,7 @@ impl DatagramReceives {
             let count = slots.len();
             let complete =
                 requests.get(..count).unwrap_or_default().iter().take_while(|r| r.num_sge > 0).count();
-            // The buffers are kept in `self.buffers` until they complete.
+            // The buffers stay in `self.buffers` until they complete.
             let taken = post_list(requests.get_mut(..complete).unwrap_or_default(), &post);
             for slot in slots.drain(..).skip(taken) {
                 drop(self.take(slot));
@@ -122,7 +123,7 @@ impl DatagramReceives {
     }
 }
 
-/// The receive queue that all datagram queue pairs share.
+/// Receive queue shared by all datagram queue pairs.
 #[derive(Debug)]
 pub(super) struct SharedDatagrams {
     queue: Arc<SharedReceiveQueue>,
@@ -142,7 +143,7 @@ impl SharedDatagrams {
         })
     }
 
-    /// Destroys the queue; see [`SharedReceives::destroy`].
+    /// Destroys the queue. See [`SharedReceives::destroy`].
     pub(super) fn destroy(&mut self) -> Result<(), HcaError> {
         if self.receives.is_gone() {
             return Ok(());
@@ -169,12 +170,12 @@ fn end(queue: &Arc<SharedReceiveQueue>) -> Result<(), HcaError> {
     if Arc::strong_count(queue) > 1 {
         return Err(remedy::in_use("shared receive queue"));
     }
-    // SAFETY: the only holder, who ends.
+    // SAFETY: the only holder, which ends here.
     unsafe { queue.end() }
 }
 
-/// The shared receive queue with its buffers: each entry has as many as the largest message needs. A message takes the first
-/// ones away; the rest stays for the next message.
+/// The shared receive queue with its buffers. Each entry has the buffers that the largest message needs. A
+/// message takes the first ones; the rest stays for the next message.
 #[derive(Debug)]
 pub(super) struct SharedReceives {
     queue: Arc<SharedReceiveQueue>,
@@ -200,8 +201,8 @@ impl SharedReceives {
         Self { queue, per_entry, buffers, free: (0..entries).rev().collect(), entries, room }
     }
 
-    /// Destroys the queue. Its buffers go home unless the device may still fill them, as for a queue pair that still lives: then
-    /// they are better lost than in two hands.
+    /// Destroys the queue and returns its buffers to the pool. If the device may still fill them, for example
+    /// for an existing queue pair, they are leaked.
     pub(super) fn destroy(&mut self) -> Result<(), HcaError> {
         let buffers = std::mem::take(&mut self.buffers);
         let result = if buffers.is_empty() { Ok(()) } else { end(&self.queue) };
@@ -220,9 +221,9 @@ impl SharedReceives {
         self.buffers.get_mut(start..start + self.per_entry).unwrap_or_default()
     }
 
-    /// The device has given an entry back. False if it had not got it.
+    /// Takes an entry back from the device. Returns false if the device did not own it.
     fn give_back(&mut self, slot: u32) -> bool {
-        // An entry that the device has is complete; one that it has not lacks its first buffer, or is free.
+        // An entry that the device owns is complete. Any other lacks its first buffer or is free.
         let ours = self.entry(slot).first().is_none_or(Option::is_none);
         if !ours {
             self.free.push(slot);
@@ -230,17 +231,17 @@ impl SharedReceives {
         !ours
     }
 
-    /// An entry that failed: its buffers are posted again.
+    /// Takes back a failed entry, whose buffers are posted again.
     pub(super) fn recycle(&mut self, slot: u32) -> bool {
         let known = self.give_back(slot);
         if known {
-            // Without its first buffer it counts as given back.
+            // Without its first buffer it counts as taken back.
             drop(self.entry(slot).first_mut().and_then(Option::take));
         }
         known
     }
 
-    /// Takes a message of `len` bytes out of an entry; an error says whether the device had the entry.
+    /// Takes a message of `len` bytes out of an entry. The error is true if the device owned the entry.
     pub(super) fn message(&mut self, slot: u32, len: usize) -> Result<Mbuf, bool> {
         if !self.give_back(slot) {
             return Err(false);
@@ -253,14 +254,14 @@ impl SharedReceives {
         match message {
             Some((message, _)) => Ok(message),
             None => {
-                // Without its first buffer the entry counts as given back.
+                // Without its first buffer the entry counts as taken back.
                 drop(self.entry(slot).first_mut().and_then(Option::take));
                 Err(true)
             }
         }
     }
 
-    /// Posts entries until the queue is full or the pool is empty. Returns how many.
+    /// Posts entries until the queue is full or the pool is empty. Returns their number.
     pub(super) fn refill(&mut self, stash: &mut Stash, pool: &mut Pool, regions: &mut MrTable) -> usize {
         let mut posted = 0;
         while let Some(slot) = self.free.pop() {
@@ -276,8 +277,8 @@ impl SharedReceives {
                 ..Default::default()
             }];
             let taken = post_list(&mut request, |first, bad| {
-                // SAFETY: the queue lives and only its one owner posts to it; the list and the buffers, which are kept in
-                // `self.buffers` until they complete, are valid.
+                // SAFETY: the queue lives and only its one owner posts to it. The list is valid, and so are
+                // the buffers, which `self.buffers` keeps until they complete.
                 unsafe { sys::inline::post_srq_recv(self.queue.raw(), first, bad) }
             });
             if taken == 0 {
@@ -289,7 +290,7 @@ impl SharedReceives {
         posted
     }
 
-    /// An entry that could not be posted counts as given back again.
+    /// Marks an entry that could not be posted as taken back.
     fn withdraw(&mut self, slot: u32) {
         drop(self.entry(slot).first_mut().and_then(Option::take));
         self.free.push(slot);

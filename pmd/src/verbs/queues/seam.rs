@@ -1,4 +1,4 @@
-//! The queues as the device seam wants them.
+//! Implementation of the device traits.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::hca::{
 use crate::mem::Mbuf;
 use crate::verbs::address::VerbsDestination;
 
-/// Polls of the send completions in one turn, so that a turn takes as many as it may post.
+/// Number of send completion polls in one iteration. It can thus reap all the sends that it may post.
 const SEND_ROUNDS: usize = 8;
 
 impl Queues for VerbsQueues {
@@ -77,7 +77,7 @@ impl Queues for VerbsQueues {
 
     fn ring(&mut self) {
         let Self { uds, rcs, lists, regions, faults, credit, done, .. } = self;
-        // What the library does not take is dropped.
+        // Requests that the library does not accept are dropped.
         let mut ring = |side: &mut SendSide, slot: Option<RcSlot>| {
             let before = side.outstanding();
             let taken = side.ring(lists, regions, |Work { ticket, operation }| {
@@ -108,7 +108,7 @@ impl Queues for VerbsQueues {
             let most = room(events).min(burst.remaining_capacity());
             let mut wc = [sys::ibv_wc::default(); BURST];
             let wc = Self::poll(&self.recv_cq, wc.get_mut(..most).unwrap_or_default(), &mut self.anomalies);
-            // A queue that has fewer than were asked for has no more.
+            // A poll that returns fewer completions than requested has emptied the queue.
             self.progress.polled(wc.len(), wc.len() < most);
             for wc in wc {
                 let Some((kind, place)) = untag(wc.wr_id) else {
@@ -130,7 +130,7 @@ impl Queues for VerbsQueues {
                 if let Some((buf, source)) = arrived {
                     let place = self.numbers.find(wc.qp_num);
                     let (ud, rc) = (place.map(Place::ud), place.and_then(Place::rc));
-                    // Only with datagrams, and where the device looks at all, is this set.
+                    // Set only for datagrams, on devices that check.
                     let checksum = if wc.wc_flags & sys::IBV_WC_IP_CSUM_OK != 0 {
                         Checksum::Good
                     } else {
@@ -193,7 +193,7 @@ impl Queues for VerbsQueues {
     }
 
     fn open_ud(&mut self, slot: UdSlot) {
-        // The library counts its rings from 0 again by itself.
+        // The library restarts its ring indices at 0 itself.
         if let Some(ud) = self.uds.get_mut(slot.0.into()) {
             ud.side.health.restart();
             ud.door = Door::Open;

@@ -1,4 +1,4 @@
-//! The send half of a queue pair with the buffers that it owes.
+//! The send side of a queue pair with its pending buffers.
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ use crate::hca::{HcaError, PostError};
 use crate::mem::Mbuf;
 use crate::mlx5::mr::MrTable;
 
-/// Work requests of one call to the library.
+/// Maximum number of work requests in one library call.
 const LIST: usize = 32;
-/// Segments of one call.
+/// Maximum number of segments in one library call.
 const LIST_SEGMENTS: usize = 8 * LIST;
 
 /// A work request that is queued or outstanding.
@@ -28,16 +28,16 @@ struct Slot {
     work: Option<(WorkRequest, Work<Mbuf>)>,
 }
 
-/// What a completion did.
+/// Effect of a completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Reaped {
-    /// False if the device named an entry that it did not have.
+    /// False if the device named an entry that it did not own.
     pub(super) known: bool,
-    /// Buffers that went home.
+    /// Number of buffers freed.
     pub(super) freed: usize,
 }
 
-/// Work requests under construction; they point at each other during one call only.
+/// Work requests under construction. Pointers between them are used during one call only.
 pub(super) struct Lists {
     requests: Box<[sys::ibv_send_wr]>,
     segments: Box<[sys::ibv_sge]>,
@@ -61,11 +61,11 @@ impl Lists {
     }
 }
 
-/// A send queue and its buffers. Entries are counted from 0 on: those before `retired` are done, those before `posted` are
-/// the device's, those before `queued` wait for the next ring.
+/// A send queue and its buffers. Entries are counted from 0: those before `retired` have completed, those
+/// before `posted` belong to the device, and those before `queued` wait for the next doorbell.
 #[derive(Debug)]
 pub(in super::super) struct SendSide {
-    // First, so that the device lets go of the buffers before they go home.
+    // First, so that the device releases the buffers before they are freed.
     pub(super) qp: Arc<QueuePair>,
     qpn: Qpn,
     slots: Box<[Slot]>,
@@ -76,9 +76,9 @@ pub(in super::super) struct SendSide {
     posted: u32,
     queued: u32,
     unsignalled: u32,
-    /// The drain request is outstanding.
+    /// True if the drain request is outstanding.
     draining: bool,
-    /// It was destroyed, or that was tried.
+    /// True if its destruction was attempted.
     ended: bool,
     pub(super) health: Health,
 }
@@ -100,7 +100,7 @@ impl SendSide {
             slots: (0..places).map(|_| Slot::default()).collect(),
             depth,
             segments: (segments as usize).min(LIST_SEGMENTS),
-            // Half of the queue at most waits for one completion.
+            // At most half of the queue waits for one completion.
             signal_every: signal_every.min(depth / 2).max(1),
             retired: 0,
             posted: 0,
@@ -112,25 +112,25 @@ impl SendSide {
         }
     }
 
-    /// Destroys the queue pair. Its buffers go home unless the device may still have them: then they are better lost than in two
-    /// hands.
+    /// Destroys the queue pair and returns its buffers to the pool. If the device may still use them, they
+    /// are leaked.
     fn end(&mut self) -> Result<(), HcaError> {
         let result = if Arc::strong_count(&self.qp) > 1 {
             Err(remedy::in_use("queue pair"))
         } else {
-            // SAFETY: the only holder, who ends.
+            // SAFETY: the only holder, which ends here.
             unsafe { self.qp.end() }
         };
         let slots = std::mem::take(&mut self.slots);
         if result.is_err() {
             std::mem::forget(slots);
         }
-        // Told once.
+        // Reported once.
         self.ended = true;
         result
     }
 
-    /// As dropping it does, and tells how that went.
+    /// Destroys the queue pair like `drop`, and returns the result.
     pub(super) fn destroy(&mut self) -> Result<(), HcaError> {
         if self.ended { Ok(()) } else { self.end() }
     }
@@ -143,15 +143,15 @@ impl SendSide {
         self.queued.wrapping_sub(self.retired) + u32::from(self.draining)
     }
 
-    /// Sends that have not completed, other than the drain request.
+    /// Number of uncompleted sends other than the drain request.
     pub(super) const fn sends(&self) -> u32 {
         self.queued.wrapping_sub(self.retired)
     }
 
-    /// Posts receives of the queue pair's own; see `ibv_post_recv`.
+    /// Posts receives to the queue pair's own receive queue; see `ibv_post_recv`.
     pub(super) fn post_receives(&self, first: *mut sys::ibv_recv_wr, bad: &mut *mut sys::ibv_recv_wr) -> i32 {
-        // SAFETY: the queue pair lives and only its one owner posts to it; the callers' lists and buffers are valid until they
-        // complete.
+        // SAFETY: the queue pair lives and only its one owner posts to it. The callers' lists and buffers are
+        // valid until they complete.
         unsafe { sys::inline::post_recv(self.qp.raw(), first, bad) }
     }
 
@@ -163,7 +163,7 @@ impl SendSide {
         entry as usize & self.slots.len().wrapping_sub(1)
     }
 
-    /// Takes a buffer for the next ring.
+    /// Queues a buffer until the next doorbell.
     #[inline]
     pub(super) fn queue(
         &mut self,
@@ -191,7 +191,7 @@ impl SendSide {
         Ok(())
     }
 
-    /// Takes work for the next ring, as [`SendSide::queue`] a buffer.
+    /// Queues work until the next doorbell, as [`SendSide::queue`] does for a buffer.
     pub(super) fn queue_work(
         &mut self,
         request: WorkRequest,
@@ -212,12 +212,12 @@ impl SendSide {
         self.segments = self.segments.min(most.max(1));
     }
 
-    /// Most pieces of a buffer that is sent.
+    /// Maximum number of segments of a sent buffer.
     pub(super) const fn max_segments(&self) -> usize {
         self.segments
     }
 
-    /// All work on keys that is owed an answer, oldest first.
+    /// Takes all key work that awaits a result, oldest first.
     pub(super) fn take_key_works(&mut self) -> impl Iterator<Item = Work<Mbuf>> + '_ {
         let (retired, mask) = (self.retired, self.slots.len().wrapping_sub(1));
         let slots = &mut self.slots;
@@ -228,8 +228,8 @@ impl SendSide {
         })
     }
 
-    /// Gives what is queued to the device. False if the library did not take all of it: what it did not take is dropped,
-    /// and the queue pair counts as failed. Work among it is `worked`.
+    /// Posts the queued requests. Returns false if the library did not accept all of them: the rest is
+    /// dropped, and the queue pair counts as failed. Dropped work is passed to `worked`.
     pub(super) fn ring(
         &mut self,
         lists: &mut Lists,
@@ -249,8 +249,8 @@ impl SendSide {
         true
     }
 
-    /// Writes work requests for what is queued, as many as one call takes; returns how many. The last one is signalled, so
-    /// that no buffer waits for a later send.
+    /// Builds work requests for queued entries, up to the maximum of one call. Returns their number. The last
+    /// one is signaled, so that no buffer waits for a later send.
     fn build(&mut self, lists: &mut Lists, regions: &mut MrTable) -> usize {
         let (mut count, mut used) = (0, 0);
         let mut entry = self.posted;
@@ -262,7 +262,7 @@ impl SendSide {
             let Some(segments) = lists.segments.get_mut(room) else { break };
             for (segment, piece) in segments.iter_mut().zip(buf.into_iter().flat_map(Mbuf::segments)) {
                 let length = piece.bytes.len() as u32;
-                // It was found when the buffer was taken.
+                // It was found when the buffer was queued.
                 let lkey = regions.lkey(piece.address(), length).unwrap_or(0);
                 *segment = sys::ibv_sge { addr: piece.address(), length, lkey };
             }
@@ -315,7 +315,7 @@ impl SendSide {
         self.queued = self.posted;
     }
 
-    /// Posts the drain request: an empty send on a queue pair in error, which completes flushed.
+    /// Posts the drain request: an empty send on a queue pair in the error state, which completes as flushed.
     pub(super) fn post_drain(&mut self) -> Result<(), PostError> {
         if self.draining {
             return Err(PostError::Full);
@@ -333,13 +333,13 @@ impl SendSide {
         Ok(())
     }
 
-    /// The drain request has completed. False if there was none.
+    /// Records that the drain request has completed. Returns false if there was none.
     pub(super) const fn drained(&mut self) -> bool {
         std::mem::replace(&mut self.draining, false)
     }
 
-    /// A completion names an entry: it and all before it are done, and their buffers go home. Work is `worked`, with whether it is the
-    /// entry that was named.
+    /// Completes an entry and all before it, and frees their buffers. Work is passed to `worked`, with a flag
+    /// that is true for the named entry.
     #[inline]
     pub(super) fn complete(&mut self, entry: u32, mut worked: impl FnMut(Work<Mbuf>, bool)) -> Reaped {
         let ahead = entry.wrapping_sub(self.retired);
@@ -359,24 +359,25 @@ impl SendSide {
     }
 }
 
-/// Chains work requests and posts them; returns how many the library took.
+/// Chains work requests and posts them. Returns the number that the library accepted.
 fn post(qp: &QueuePair, requests: &mut [sys::ibv_send_wr]) -> usize {
     let first = requests.as_mut_ptr();
     for at in 1..requests.len() {
-        // SAFETY: both lie within the array, which is borrowed exclusively and used through `first` alone from here on.
+        // SAFETY: both lie within the array, which is borrowed exclusively and used only through `first` from
+        // here on.
         unsafe { (*first.add(at - 1)).next = first.add(at) };
     }
     if requests.is_empty() {
         return 0;
     }
     let mut bad = std::ptr::null_mut();
-    // SAFETY: the queue pair lives and only its one owner posts to it; the list was chained above, its segments and handles
-    // live during the call.
+    // SAFETY: the queue pair lives and only its one owner posts to it. The list was chained above; its
+    // segments and handles live during the call.
     let rc = unsafe { sys::inline::post_send(qp.raw(), first, &mut bad) };
     if rc == 0 {
         return requests.len();
     }
-    // Those before the bad one were taken.
+    // Requests before the bad one were accepted.
     let offset = (bad as usize).wrapping_sub(first as usize) / size_of::<sys::ibv_send_wr>();
     if bad.is_null() { 0 } else { offset.min(requests.len()) }
 }

@@ -1,4 +1,4 @@
-//! The queues on a provider that the test plays, behind the function pointers that a real one would fill in.
+//! Tests of the queues on a simulated provider, which sets the function pointers that a real provider would.
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
@@ -20,7 +20,7 @@ const LKEY: u32 = 0x77;
 const UD_SLOT: UdSlot = UdSlot(0);
 const RECEIVE_ENTRIES: c_int = 2 * BURST as c_int;
 
-/// What was posted, and what is to complete.
+/// Posted requests, and completions to return.
 #[derive(Default)]
 struct Provider {
     sends: Vec<(u64, u32, Vec<sys::ibv_sge>)>,
@@ -28,7 +28,7 @@ struct Provider {
     shared: Vec<(u64, Vec<sys::ibv_sge>)>,
     send_completions: VecDeque<sys::ibv_wc>,
     receive_completions: VecDeque<sys::ibv_wc>,
-    /// Sends that are taken before posting fails.
+    /// Number of sends accepted before posting fails.
     takes: Option<usize>,
 }
 
@@ -97,7 +97,8 @@ unsafe extern "C" fn post_srq_recv(
 }
 
 unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, room: c_int, wc: *mut sys::ibv_wc) -> c_int {
-    // SAFETY: the test's completion queues have the provider as their context; `cqe` says which of the two it is.
+    // SAFETY: the test's completion queues have the provider as their context; `cqe` selects one of the two
+    // types.
     unsafe {
         let provider = &mut *(*cq).cq_context.cast::<Provider>();
         let queue =
@@ -232,16 +233,16 @@ fn one_completion_frees_all_sends_before_it_and_no_tail_waits() {
     assert_eq!(rig.sent(), (5, ArrayVec::new()));
     assert_eq!(rig.pool.in_use(), out - 5);
     rig.provider().send_completions.push_back(wc(last, UD, sys::IBV_WC_SUCCESS, 0));
-    assert_eq!(rig.sent().0, 0, "told twice");
+    assert_eq!(rig.sent().0, 0, "reported twice");
     assert_eq!(rig.queues.anomalies().unknown_entry, 1);
-    // A single one is signalled.
+    // A single send is signaled.
     rig.queues.send_ud(UD_SLOT, &to, rig.pool.alloc().unwrap()).unwrap();
     rig.queues.ring();
     assert_eq!(rig.provider().sends.last().unwrap().1, sys::IBV_SEND_SIGNALED);
 }
 
 #[test]
-fn what_the_library_does_not_take_is_dropped_and_told() {
+fn requests_that_the_library_rejects_are_dropped_and_reported() {
     let mut rig = Rig::new("verbs-refused");
     rig.queues.insert_rc(RcSlot(1), rig.rc(8, false)).unwrap();
     for _ in 0..3 {
@@ -256,7 +257,7 @@ fn what_the_library_does_not_take_is_dropped_and_told() {
     assert_eq!(events.as_slice(), [QpEvent { qpn: Qpn::new(RC), fault: QpFault::Send(WcStatus::General) }]);
     let refused = rig.queues.send_rc(RcSlot(1), rig.pool.alloc().unwrap()).unwrap_err();
     assert_eq!(refused.error, PostError::NoConnection);
-    // The one that was taken comes back when the queue pair is flushed.
+    // The accepted one returns when the queue pair is flushed.
     let id = rig.provider().sends[0].0;
     rig.provider().send_completions.push_back(wc(id, RC, sys::IBV_WC_WR_FLUSH_ERR, 0));
     let (freed, events) = rig.sent();
@@ -276,7 +277,7 @@ fn peers_that_take_nothing_stop_no_datagrams() {
         held.push(sends.take_while(Result::is_ok).count());
         rig.queues.ring();
     }
-    // None has more of 48 than it leaves, beyond 16; the last eighth is not theirs.
+    // Beyond 16, none has more of 48 than it leaves; the last eighth is reserved.
     assert_eq!(held, [25, 16, 15, 0, 0]);
     for round in 0..10 {
         for _ in 0..8 {
@@ -341,7 +342,7 @@ fn a_datagram_begins_behind_the_place_of_its_grh() {
     assert!(source.has_grh && source.multicast);
     let anomalies = rig.queues.anomalies();
     assert_eq!((anomalies.unknown_entry, anomalies.bad_length), (2, 1));
-    assert_eq!(rig.queues.refill(), 2, "the two that were used up");
+    assert_eq!(rig.queues.refill(), 2, "the two that were consumed");
 }
 
 #[test]
@@ -360,7 +361,7 @@ fn a_message_takes_the_segments_that_it_fills_and_the_rest_is_posted_again() {
     assert_eq!(again.0, id);
     assert_eq!(again.1[2].addr, list[2].addr, "the segment that was not filled");
     assert!(again.1[..2].iter().all(|s| s.addr != list[0].addr && s.addr != list[1].addr));
-    // Too long, twice, and failed: counted, and posted again.
+    // Twice too long, and once failed: counted and posted again.
     let long = wc(id, RC, sys::IBV_WC_SUCCESS, 3 * 4096 + 1);
     let failed = wc(rig.provider().shared[1].0, RC, sys::IBV_WC_LOC_LEN_ERR, 0);
     rig.provider().receive_completions.extend([long, long, failed]);
@@ -379,7 +380,7 @@ fn a_drain_request_completes_once_behind_the_receives() {
     let mut rig = Rig::new("verbs-drain");
     rig.queues.insert_rc(RcSlot(0), rig.rc(0, true)).unwrap();
     let data = rig.queues.send_rc(RcSlot(0), rig.pool.alloc().unwrap()).unwrap_err();
-    assert_eq!(data.error, PostError::NoConnection, "a passive one is not for data");
+    assert_eq!(data.error, PostError::NoConnection, "a passive one sends no data");
     rig.queues.post_drain(RcSlot(0)).unwrap();
     assert_eq!(rig.queues.post_drain(RcSlot(0)), Err(PostError::Full), "one at a time");
     let (id, flags, list) = rig.provider().sends[0].clone();
@@ -389,7 +390,7 @@ fn a_drain_request_completes_once_behind_the_receives() {
     let (_, events) = rig.received();
     let faults: Vec<_> = events.iter().map(|e| e.fault).collect();
     assert_eq!(faults, [QpFault::Drained, QpFault::Flushed]);
-    assert_eq!(rig.queues.anomalies().unknown_entry, 1, "told twice");
+    assert_eq!(rig.queues.anomalies().unknown_entry, 1, "reported twice");
     assert!(rig.queues.remove_rc(RcSlot(0)).is_some());
     rig.provider().receive_completions.push_back(completion);
     rig.received();
@@ -406,12 +407,12 @@ fn a_closed_queue_pair_is_given_back_while_others_keep_the_completion_queue_full
     while rig.queues.ud_outstanding(UD_SLOT) > 0 {
         rig.provider().receive_completions.resize(RECEIVE_ENTRIES as usize, failed);
         rig.received();
-        assert!(!rig.provider().receive_completions.is_empty(), "a poll has room for no more");
+        assert!(!rig.provider().receive_completions.is_empty(), "a poll takes no more");
         taken += RECEIVE_ENTRIES as usize - rig.provider().receive_completions.len();
-        assert!(taken < 3 * RECEIVE_ENTRIES as usize, "closed for ever");
+        assert!(taken < 3 * RECEIVE_ENTRIES as usize, "closed forever");
     }
-    assert!(taken >= RECEIVE_ENTRIES as usize, "what lay there may not have been read");
-    // A poll that gets less than it asks for has found the queue empty.
+    assert!(taken >= RECEIVE_ENTRIES as usize, "completions at that time may be unread");
+    // A poll that returns less than it requests has emptied the queue.
     rig.queues.open_ud(UD_SLOT);
     rig.queues.close_ud(UD_SLOT);
     assert_eq!(rig.queues.ud_outstanding(UD_SLOT), 1);

@@ -1,4 +1,4 @@
-//! Memory work by the library's calls: keys are memory windows of type 2.
+//! Memory work through library calls. Keys are memory windows of type 2.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::mem::Mbuf;
 use crate::mem::key::{Memory, RegisteredKey};
 use crate::verbs::object::{MemoryRegion, MemoryWindow};
 
-/// What goes into a work request beside the segments of its buffer.
+/// Part of a work request other than its buffer's segments.
 #[derive(Clone, Debug)]
 pub(super) enum WorkRequest {
     Bind(Bind),
@@ -24,12 +24,12 @@ pub(super) enum WorkRequest {
     Read(RemoteMemory),
 }
 
-/// A window, and what it is to be.
+/// A window with its new contents.
 #[derive(Clone, Debug)]
 pub(super) struct Bind {
     window: Arc<MemoryWindow>,
     region: Arc<MemoryRegion>,
-    /// The key as it was.
+    /// Current key.
     old: MemoryKey,
     key: MemoryKey,
     address: u64,
@@ -37,7 +37,7 @@ pub(super) struct Bind {
     access: u32,
 }
 
-/// Bits of `ibv_access_flags` of a window; those for its owner are the region's.
+/// Access flags of a window (`ibv_access_flags`). The owner's rights are those of the region.
 const fn access(rights: KeyRights, zero_based: bool) -> u32 {
     (if rights.remote_write { sys::IBV_ACCESS_REMOTE_WRITE } else { 0 })
         | (if rights.remote_read { sys::IBV_ACCESS_REMOTE_READ } else { 0 })
@@ -46,7 +46,7 @@ const fn access(rights: KeyRights, zero_based: bool) -> u32 {
 }
 
 impl WorkRequest {
-    /// Makes a SEND, whose id and segments are there, this.
+    /// Converts a SEND whose ID and segments are set to this request.
     pub(super) fn fill(&self, request: &mut sys::ibv_send_wr) {
         use sys::ibv_wr_opcode as code;
         request.send_flags = sys::IBV_SEND_SIGNALED;
@@ -57,7 +57,7 @@ impl WorkRequest {
         match self {
             Self::Bind(bind) => {
                 let mw = bind.window.raw();
-                // SAFETY: live: the work request holds it. Who posts it tells the library how the key is now.
+                // SAFETY: live: the work request holds it. The poster reports the current key to the library.
                 unsafe { (*mw).rkey = bind.old.get() };
                 request.opcode = code::IBV_WR_BIND_MW;
                 request.__bindgen_anon_2.bind_mw = sys::ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
@@ -74,7 +74,7 @@ impl WorkRequest {
             Self::Invalidate { rkey, fence } => {
                 request.opcode = code::IBV_WR_LOCAL_INV;
                 request.__bindgen_anon_1.invalidate_rkey = rkey.get();
-                // The library has one fence: behind RDMA READs. Other work of a connection is done in its order.
+                // The library has one fence, after RDMA READs. Other work of a connection completes in order.
                 if *fence != Fence::None {
                     request.send_flags |= sys::IBV_SEND_FENCE;
                 }
@@ -100,7 +100,7 @@ impl WorkRequest {
 }
 
 impl VerbsQueues {
-    /// Queues work on a connection, which is owed an answer from now on.
+    /// Queues work on a connection and registers it for a result.
     #[expect(clippy::result_large_err, reason = "what is not taken is handed back")]
     fn queue_work(
         &mut self,
@@ -116,7 +116,7 @@ impl VerbsQueues {
         let was_dirty = rc.side.has_queued();
         rc.side.queue_work(request, work).map_err(|(work, error)| (work, error.into()))?;
         self.credit.take();
-        // Room for its answer is there before it is asked for.
+        // Reserve room for the result before posting.
         self.done.reserve(self.credit.outstanding() as usize);
         if !was_dirty {
             self.rcs.wait(slot.0);
@@ -146,23 +146,23 @@ impl VerbsQueues {
         })
     }
 
-    /// What a registration comes to.
+    /// Converts a registration to a bind request.
     fn bind(&mut self, work: &mut Registration) -> Result<Bind, WorkError> {
         if !work.rights.are_consistent() {
             return Err(WorkError::Rights);
         }
         if let Memory::Chain(chain) = &work.memory {
-            let asked = chain.segment_count();
-            work.list.fill(chain).map_err(|full| WorkError::Pieces { asked, room: full.room })?;
+            let requested = chain.segment_count();
+            work.list.fill(chain).map_err(|full| WorkError::Pieces { asked: requested, room: full.room })?;
         }
         let (start, listed) = (work.start, work.list.len());
         let len = work.len.unwrap_or(listed);
         let range = WorkError::Range { start, len, listed };
         let &[(address, bytes)] = work.list.pieces() else {
-            let asked = work.list.count();
-            return Err(if asked == 0 { range } else { WorkError::Pieces { asked, room: 1 } });
+            let count = work.list.count();
+            return Err(if count == 0 { range } else { WorkError::Pieces { asked: count, room: 1 } });
         };
-        // A window's users name its bytes by the region's addresses, or from 0 on.
+        // A window starts at its memory's address or at 0.
         if len == 0 || len > listed || (start != 0 && start != address) {
             return Err(range);
         }
@@ -198,7 +198,7 @@ impl MemoryWork for VerbsQueues {
             Memory::Chain(chain) => Some(chain),
             Memory::Listed => None,
         };
-        let (name, asked) = (bind.key, len);
+        let (name, requested) = (bind.key, len);
         let registered =
             RegisteredKey { key: name, pieces: key.pieces(), start, len: bind.len, rights, memory };
         let work = Work { ticket, operation: Operation::Register(registered, list) };
@@ -207,10 +207,10 @@ impl MemoryWork for VerbsQueues {
             Err(refused) => refused,
         };
         let Operation::Register(registered, list) = work.operation else { return Ok(name) };
-        // As it was: the tag turns over with what is posted.
+        // Unchanged: the tag is incremented only for a successful post.
         let (_, memory) = registered.freed();
         let memory = memory.map_or(Memory::Listed, Memory::Chain);
-        Err(Returned { work: Registration { key, list, memory, start, len: asked, rights }, error })
+        Err(Returned { work: Registration { key, list, memory, start, len: requested, rights }, error })
     }
 
     fn invalidate(
@@ -238,7 +238,7 @@ impl MemoryWork for VerbsQueues {
         self.transfer(slot, ticket, WorkRequest::SendInvalidating(rkey), buf)
     }
 
-    // A window names one piece, and only for peers.
+    // A window covers one piece and is only for peers.
     fn send_chain(&mut self, _: RcSlot, _: u32, work: ChainSend) -> Result<(), Returned<ChainSend>> {
         Err(Returned { work, error: WorkError::NotSupported })
     }

@@ -10,25 +10,25 @@ use super::Check;
 use crate::bench::{Bench, How, QKEY, UD, pattern};
 use crate::lab::{Lab, Outcome, hold, same, wrong};
 
-/// Bytes of IPoIB's largest message.
+/// Length of IPoIB's largest message in bytes.
 const LARGEST: usize = 65_524;
 
 pub(super) fn checks<L: Lab>() -> Vec<Check<L>> {
     vec![
         Check::new("every size from 0 to 65,524", sizes),
         Check::new("every path MTU", mtus),
-        Check::new("segments are gathered, too many are refused", segments),
-        Check::new("both directions at once, beside datagrams", both_ways),
-        Check::new("several connections are told apart", several),
+        Check::new("segments are gathered, too many are rejected", segments),
+        Check::new("both directions at once, with datagrams", both_ways),
+        Check::new("several connections are distinguished", several),
         Check::new("many in order, one completion for several, none waits", many),
-        Check::new("a full send queue hands the buffer back", full),
-        Check::new("foreign memory is refused with the buffer", foreign),
-        Check::new("slots without a connection, and passive ones, take no data", no_connection),
-        Check::new("a taken slot hands the queue pair back", taken_slot),
+        Check::new("a full send queue returns the buffer", full),
+        Check::new("foreign memory is rejected, and the buffer returned", foreign),
+        Check::new("slots without a connection, and passive ones, accept no data", no_connection),
+        Check::new("a slot in use returns the queue pair", taken_slot),
         Check::new("data is received in RTR, before the RTU", before_rtu),
-        Check::new("starting PSNs are kept to", psn),
-        Check::new("nothing is lost that was posted before RTS", early),
-        Check::new("everything at once: connections both ways and datagrams, lengths by chance", at_once),
+        Check::new("starting PSNs are respected", psn),
+        Check::new("nothing posted before RTS is lost", early),
+        Check::new("everything at once: connections both ways and datagrams, random lengths", at_once),
     ]
 }
 
@@ -40,7 +40,7 @@ fn sizes<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         b.send_rc(0, &link, &pattern(len, n as u64))?;
         let got = b.messages(1, 1)?;
         same!(got[0].bytes.len(), len, "length");
-        hold!(got[0].bytes == pattern(len, n as u64), "{len} bytes came changed");
+        hold!(got[0].bytes == pattern(len, n as u64), "{len} bytes arrived changed");
         same!((got[0].source, got[0].qpn), (Source::Rc, link.qpn[1]), "source and queue pair");
         b.freed(0, n + 1)?;
     }
@@ -68,26 +68,26 @@ fn segments<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     let bytes = pattern(60_000, 3);
     let (mut most, mut sent) = (0, 0);
     for count in 1..64 {
-        // Odd lengths, so that segments and packets end apart.
+        // Odd lengths, so that segments and packets have different boundaries.
         let len = (count * 937).min(bytes.len());
         let chain = b.ends[0].chain(&bytes[..len], len.div_ceil(count))?;
         let made = chain.segment_count();
         match b.ends[0].queues.send_rc(link.slot, chain) {
             Ok(()) => {
-                same!(most + 1, count, "segments taken, beyond some that were refused");
+                same!(most + 1, count, "segments accepted, after some were rejected");
                 most = count;
                 sent += 1;
                 let got = b.messages(1, 1)?;
-                hold!(got[0].bytes == bytes[..len], "{made} segments came changed");
+                hold!(got[0].bytes == bytes[..len], "{made} segments arrived changed");
                 b.freed(0, sent)?;
             }
             Err(refused) => {
                 same!(refused.error, PostError::TooManySegments, "{made} segments");
-                same!(refused.buf.segment_count(), made, "the buffer that came back");
+                same!(refused.buf.segment_count(), made, "the returned buffer");
             }
         }
     }
-    hold!(most >= 17, "only {most} segments are taken: too few for 65,524 bytes");
+    hold!(most >= 17, "only {most} segments are accepted: too few for 65,524 bytes");
     Ok(())
 }
 
@@ -177,7 +177,7 @@ fn full<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
             Ok(()) => taken += 1,
             Err(refused) => {
                 same!(refused.error, PostError::Full, "error");
-                hold!(refused.buf.data() == pattern(60, taken), "the buffer that came back");
+                hold!(refused.buf.data() == pattern(60, taken), "the returned buffer");
                 break;
             }
         }
@@ -208,10 +208,10 @@ fn foreign<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     let mut chain = b.ends[0].buffer(b"ours")?;
     chain.append_chain(tail);
     match b.ends[0].queues.send_rc(link.slot, chain) {
-        Ok(()) => return wrong("memory that is not registered was taken"),
+        Ok(()) => return wrong("unregistered memory was accepted"),
         Err(refused) => {
             same!(refused.error, PostError::NotRegistered, "error");
-            same!((refused.buf.len(), refused.buf.segment_count()), (11, 2), "the buffer that came back");
+            same!((refused.buf.len(), refused.buf.segment_count()), (11, 2), "the returned buffer");
         }
     }
     b.send_rc(0, &link, b"ours")?;
@@ -228,12 +228,12 @@ fn no_connection<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
             Ok(()) => return wrong(format!("slot {} of end {end} takes data", slot.0)),
             Err(refused) => {
                 same!(refused.error, PostError::NoConnection, "error");
-                same!(refused.buf.data(), b"nowhere", "the buffer that came back");
+                same!(refused.buf.data(), b"nowhere", "the returned buffer");
             }
         }
     }
     same!(b.ends[0].queues.post_drain(RcSlot(1)), Err(PostError::NoConnection), "drain request");
-    hold!(b.ends[0].queues.remove_rc(RcSlot(1)).is_none(), "an empty slot holds something");
+    hold!(b.ends[0].queues.remove_rc(RcSlot(1)).is_none(), "an empty slot is not empty");
     same!(b.ends[0].queues.rc_outstanding(RcSlot(u16::MAX)), 0, "outstanding nowhere");
     Ok(())
 }
@@ -253,9 +253,9 @@ fn taken_slot<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         let rc = b.ends[0].hca.create_rc(&config)?;
         let qpn = L::Hca::rc_qpn(&rc);
         match b.ends[0].queues.insert_rc(slot, rc) {
-            Ok(()) => return wrong(format!("slot {} was given twice, or is none", slot.0)),
+            Ok(()) => return wrong(format!("slot {} was assigned twice, or does not exist", slot.0)),
             Err(rc) => {
-                same!(L::Hca::rc_qpn(&rc), qpn, "what came back");
+                same!(L::Hca::rc_qpn(&rc), qpn, "the returned queue pair");
                 b.ends[0].hca.destroy_rc(rc)?;
             }
         }
@@ -271,16 +271,16 @@ fn before_rtu<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     let link = b.connect(0, how)?;
     b.send_rc(0, &link, &pattern(9000, 1))?;
     let got = b.messages(1, 1)?;
-    hold!(got[0].bytes == pattern(9000, 1), "the message came changed");
+    hold!(got[0].bytes == pattern(9000, 1), "the message arrived changed");
     same!(b.ends[1].state(link.qpn[1])?, QpState::Rtr, "state");
     use pmd::hca::Control;
     b.ends[1].hca.modify_qp(link.qpn[1], &crate::bench::rc_to_send(how.psn[1], &how))?;
     b.send_rc(0, &link, &pattern(9000, 2))?;
-    hold!(b.messages(1, 1)?[0].bytes == pattern(9000, 2), "the second message came changed");
+    hold!(b.messages(1, 1)?[0].bytes == pattern(9000, 2), "the second message arrived changed");
     b.freed(0, 2)
 }
 
-/// The responder takes what is ahead of what it expects for a loss, and never acknowledges it.
+/// The responder treats a PSN ahead of the expected one as a loss, and never acknowledges it.
 fn psn<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     b.start()?;
     let how = How { timeout: 8, retry: 1, expected: Some([0x100, 0]), psn: [0x105, 0], ..How::default() };
@@ -295,7 +295,7 @@ fn psn<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         [QpFault::Send(WcStatus::RetryExceeded), QpFault::Flushed],
         "faults"
     );
-    // Each direction has its own.
+    // Each direction has its own PSNs.
     let how = How { passive: false, psn: [0x7f_ffff, 0xff_ffff], ..How::default() };
     let link = b.connect(1, how)?;
     for n in 0..4 {
@@ -307,11 +307,11 @@ fn psn<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     Ok(())
 }
 
-/// A device may send it, or drop it; the buffer is not lost either way.
+/// A device may send it or drop it. The buffer is not lost in either case.
 fn early<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     b.start()?;
     for (slot, far) in [(0, QpState::Reset), (1, QpState::Init), (2, QpState::Rtr)] {
-        // End 1 is the one that is early.
+        // End 1 is early.
         let how = How { passive: false, far, ..How::default() };
         let link = b.connect(slot, how)?;
         let before = b.ends[1].freed;
@@ -322,13 +322,13 @@ fn early<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         }
         b.linger(Duration::from_millis(5));
         let back = b.ends[1].freed - before;
-        hold!(back <= taken, "{back} buffers came back of {taken}, in {far:?}");
+        hold!(back <= taken, "{back} buffers returned of {taken}, in {far:?}");
         b.ends[0].messages.clear();
     }
     Ok(())
 }
 
-/// Each message begins with its connection and its number there.
+/// Each message starts with its connection and its number on that connection.
 fn at_once<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     const LINKS: usize = 4;
     const MESSAGES: u32 = 60;
@@ -336,15 +336,15 @@ fn at_once<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     let mut links = Vec::new();
     for slot in 0..LINKS as u16 {
         let psn = [0xff_ff00 + u32::from(slot), u32::from(slot)];
-        // Half a second: what is under way on all of them takes a busy machine longer than the usual time, and who sends it again
-        // before it has arrived makes it more.
+        // Half a second: on a busy machine the outstanding data takes longer than the usual timeout, and
+        // early retransmissions increase the load.
         let how = How { passive: false, psn, mtu: Mtu::B1024, timeout: 17, ..How::default() };
         links.push(b.connect(slot, how)?);
     }
     let to = [b.to(0, false, QKEY)?, b.to(1, false, QKEY)?];
     let seed = |at: usize, n: u32| (at as u64) << 32 | u64::from(n);
     let bytes = |at: usize, n: u32| {
-        // Mostly short, sometimes as long as can be.
+        // Usually short, sometimes of maximum length.
         let dice = pattern(4, seed(at, n) ^ 0x5555);
         let most = [200, 1500, 5000, LARGEST - 8][usize::from(dice[0] & 3)];
         let len = usize::from(u16::from_le_bytes([dice[1], dice[2]])) % most;
@@ -352,7 +352,7 @@ fn at_once<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         bytes[..8].copy_from_slice(&seed(at, n).to_be_bytes());
         bytes
     };
-    // By direction and connection: sent, and received.
+    // Sent and received messages, by direction and connection.
     let (mut sent, mut received) = ([0; 2 * LINKS], [0; 2 * LINKS]);
     let mut datagrams = 0;
     let end = std::time::Instant::now() + 2 * crate::bench::LIMIT;
@@ -360,7 +360,7 @@ fn at_once<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         hold!(std::time::Instant::now() < end, "received so far: {received:?}; sent: {sent:?}");
         for at in 0..2 * LINKS {
             if sent[at] < MESSAGES {
-                // All of it may be under way.
+                // All of it may be outstanding.
                 let Ok(buf) = b.ends[at % 2].buffer(&bytes(at, sent[at])) else { continue };
                 match b.ends[at % 2].queues.send_rc(links[at / 2].slot, buf) {
                     Ok(()) => sent[at] += 1,
@@ -371,7 +371,7 @@ fn at_once<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
             }
         }
         for from in [0, 1] {
-            // They may be lost, but not changed.
+            // Datagrams may be lost, but must not be changed.
             let Ok(buf) = b.ends[from].buffer(&pattern(700, 7)) else { continue };
             drop(b.ends[from].queues.send_ud(UD, &to[from], buf));
         }
@@ -379,12 +379,12 @@ fn at_once<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         for to in [0, 1] {
             for message in std::mem::take(&mut b.ends[to].messages) {
                 if message.source != Source::Rc {
-                    hold!(message.bytes == pattern(700, 7), "a datagram came changed");
+                    hold!(message.bytes == pattern(700, 7), "a datagram arrived changed");
                     datagrams += 1;
                     continue;
                 }
                 let Some(link) = links.iter().position(|l| l.qpn[to] == message.qpn) else {
-                    return wrong(format!("a message on {}, which is no connection", message.qpn));
+                    return wrong(format!("a message on {}, which is not a connection", message.qpn));
                 };
                 let at = 2 * link + (1 - to);
                 let expected = bytes(at, received[at]);
@@ -398,7 +398,7 @@ fn at_once<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
             }
         }
     }
-    hold!(datagrams > 0, "no datagram came");
+    hold!(datagrams > 0, "no datagram arrived");
     hold!(b.ends.iter().all(|e| e.faults.is_empty()), "faults: {:?}", b.ends[0].faults);
     Ok(())
 }

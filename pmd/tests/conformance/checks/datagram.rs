@@ -17,32 +17,32 @@ use crate::lab::{Lab, Need, Outcome, hold, same, wrong};
 pub(super) fn checks<L: Lab>() -> Vec<Check<L>> {
     vec![
         Check::new("every size from 0 to the MTU, both ways", sizes),
-        Check::new("the completion tells the sender", sender),
-        Check::new("the completion tells the source LID", source_lid),
-        Check::new("a GRH lies before the data", with_grh),
-        Check::new("without a GRH the completion says so", without_grh),
-        Check::new("segments are gathered, too many are refused", segments),
-        Check::new("what is longer than the MTU never arrives", over_mtu),
-        Check::new("a wrong Q_Key is dropped, and a changed one counts", qkey),
-        Check::new("a controlled Q_Key in a send stands for the queue pair's own", controlled_qkey),
-        Check::new("a send without a Q_Key has the queue pair's own", own_qkey),
+        Check::new("the completion reports the sender", sender),
+        Check::new("the completion reports the source LID", source_lid),
+        Check::new("a GRH is in front of the data", with_grh),
+        Check::new("the completion reports a missing GRH", without_grh),
+        Check::new("segments are gathered, too many are rejected", segments),
+        Check::new("datagrams longer than the MTU never arrive", over_mtu),
+        Check::new("a wrong Q_Key is dropped, and a changed one takes effect", qkey),
+        Check::new("a controlled Q_Key in a send is replaced by the queue pair's own", controlled_qkey),
+        Check::new("a send without a Q_Key uses the queue pair's own", own_qkey),
         Check::new("controlled Q_Keys need privilege", privilege),
         Check::new("a wrong P_Key is dropped", partition),
         Check::new("a wrong queue pair number is dropped", stray),
-        Check::new("a dry receive queue drops, and goes on when refilled", dry),
+        Check::new("an empty receive queue drops, and continues when refilled", dry),
         Check::new("many in order, one completion for several", many),
-        Check::new("a full send queue hands the buffer back", full),
-        Check::new("foreign memory is refused with the buffer", foreign),
-        Check::new("nothing is lost that was posted before RTS", early),
+        Check::new("a full send queue returns the buffer", full),
+        Check::new("foreign memory is rejected, and the buffer returned", foreign),
+        Check::new("nothing posted before RTS is lost", early),
         Check::new("closed, reset and opened again, it works as before", reopened),
-        Check::new("what is said of IPv4 headers is true", ipv4_headers),
+        Check::new("IPv4 header checks are reported correctly", ipv4_headers),
     ]
 }
 
 fn source(message: &Message) -> Outcome<UdSource> {
     match message.source {
         Source::Ud(source) => Ok(source),
-        Source::Rc | Source::RcInvalidated(_) => wrong("a datagram came as a message of a connection"),
+        Source::Rc | Source::RcInvalidated(_) => wrong("a datagram arrived as a message of a connection"),
     }
 }
 
@@ -73,7 +73,7 @@ fn sender<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     same!(got[0].qpn, b.ends[1].ud, "receiver");
     same!(from.qpn, b.ends[0].ud, "sender");
     same!((from.pkey_index, from.multicast), (0, false), "P_Key index and multicast");
-    // At Ethernet ports mlx5 has the kind of the IP header in its place.
+    // At Ethernet ports mlx5 reports the kind of IP header in this field.
     if b.ends[1].hca.port(b.lab.port())?.link_layer == LinkLayer::InfiniBand {
         same!(from.sl.get(), 0, "service level");
     }
@@ -95,7 +95,7 @@ fn with_grh<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     let to = b.to(0, true, QKEY)?;
     b.send_ud(0, &to, b"global")?;
     let got = b.messages(1, 1)?;
-    hold!(source(&got[0])?.has_grh, "the completion tells of no GRH");
+    hold!(source(&got[0])?.has_grh, "the completion reports no GRH");
     let grh = &got[0].grh;
     same!(grh[0] >> 4, 6, "IP version of the GRH");
     same!(grh[8..24], b.gid(0)?.0, "source GID");
@@ -110,7 +110,7 @@ fn without_grh<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     let to = b.to(0, false, QKEY)?;
     b.send_ud(0, &to, b"local")?;
     let got = b.messages(1, 1)?;
-    hold!(!source(&got[0])?.has_grh, "the completion tells of a GRH");
+    hold!(!source(&got[0])?.has_grh, "the completion reports a GRH");
     Ok(())
 }
 
@@ -123,14 +123,14 @@ fn segments<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         same!(chain.segment_count(), count, "segments made");
         match b.ends[0].queues.send_ud(UD, &to, chain) {
             Ok(()) => {
-                hold!(count < 40, "{count} segments are taken");
+                hold!(count < 40, "{count} segments are accepted");
                 let got = b.messages(1, 1)?;
                 hold!(got[0].bytes == bytes, "{count} segments arrive as {} bytes", got[0].bytes.len());
             }
             Err(refused) => {
-                hold!(count > 2, "{count} segments are refused");
+                hold!(count > 2, "{count} segments are rejected");
                 same!(refused.error, PostError::TooManySegments, "{count} segments");
-                same!(refused.buf.segment_count(), count, "the buffer that came back");
+                same!(refused.buf.segment_count(), count, "the returned buffer");
             }
         }
     }
@@ -193,7 +193,7 @@ fn own_qkey<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     b.ends[1].hca.modify_qp(far, &QpTransition::UdQKey(OTHER))?;
     b.send_ud(0, &to, b"another's")?;
     b.freed(0, 2)?;
-    // What was prepared follows the queue pair.
+    // The prepared destination follows the queue pair.
     b.ends[0].hca.modify_qp(near, &QpTransition::UdQKey(OTHER))?;
     b.send_ud(0, &to, b"the same again")?;
     let got = b.messages(1, 1)?;
@@ -206,7 +206,8 @@ fn privilege<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     b.start()?;
     let key = QKey(0x8000_0b1b);
     let ud = b.ends[0].ud;
-    // On a thread of its own: the kernel lets nobody whose credentials changed ring a soft device's doorbell.
+    // On a separate thread: after a change of credentials the kernel does not let a thread ring a soft
+    // device's doorbell.
     let hca = &mut b.ends[0].hca;
     let without = std::thread::scope(|scope| {
         let without = || {
@@ -224,7 +225,7 @@ fn privilege<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         other => return wrong(format!("without CAP_NET_RAW: {other:?}")),
     }
     b.ends[0].hca.modify_qp(ud, &QpTransition::UdQKey(key))?;
-    // The queue pair's Q_Key and the send's are the same: whatever the device makes of it, the datagram passes.
+    // The queue pair's Q_Key and the send's are equal, so the datagram passes in any case.
     let to = b.to(1, false, key)?;
     let far = b.ends[1].ud;
     b.ends[1].hca.modify_qp(far, &QpTransition::UdQKey(key))?;
@@ -289,7 +290,7 @@ fn many<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     b.start()?;
     let to = b.to(0, false, QKEY)?;
     let mut got = Vec::new();
-    // No more under way than there are receives: a datagram without one is lost.
+    // No more outstanding sends than receives: a datagram without a receive is lost.
     for sent in 0..COUNT {
         b.send_ud(0, &to, &pattern(100 + sent, sent as u64))?;
         if sent % 16 == 15 || sent + 1 == COUNT {
@@ -315,13 +316,13 @@ fn full<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
             Ok(()) => taken += 1,
             Err(refused) => {
                 same!(refused.error, PostError::Full, "error");
-                hold!(refused.buf.data() == pattern(60, taken), "the buffer that came back");
+                hold!(refused.buf.data() == pattern(60, taken), "the returned buffer");
                 break;
             }
         }
         hold!(taken < 1 << 16, "the send queue never fills up");
     }
-    // One place may be the driver's.
+    // One slot may be reserved by the driver.
     hold!(taken >= 63, "only {taken} of 64 sends fit");
     b.freed(0, taken as usize)?;
     let got = b.messages(1, 64.min(taken as usize))?;
@@ -344,10 +345,10 @@ fn foreign<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     let Some(buf) = pool.copy_from_slice(b"foreign") else { return wrong("the pool is empty") };
     let to = b.to(0, false, QKEY)?;
     match b.ends[0].queues.send_ud(UD, &to, buf) {
-        Ok(()) => wrong("memory that is not registered was taken"),
+        Ok(()) => wrong("unregistered memory was accepted"),
         Err(refused) => {
             same!(refused.error, PostError::NotRegistered, "error");
-            same!(refused.buf.data(), b"foreign", "the buffer that came back");
+            same!(refused.buf.data(), b"foreign", "the returned buffer");
             b.send_ud(0, &to, b"ours")?;
             same!(b.messages(1, 1)?[0].bytes, b"ours", "data");
             Ok(())
@@ -355,7 +356,7 @@ fn foreign<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     }
 }
 
-/// A device may send it, or drop it; the buffer is not lost either way.
+/// A device may send it or drop it. The buffer is not lost in either case.
 fn early<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     b.ends[1].open_ud(QKEY)?;
     b.ends[1].queues.refill();
@@ -376,14 +377,14 @@ fn early<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     }
     b.ends[0].hca.modify_qp(ud, &QpTransition::UdToSend { sq_psn: ib_wire::Psn::new(0) })?;
     b.linger(Duration::from_millis(10));
-    hold!(b.ends[0].freed <= taken, "{} buffers came back of {taken}", b.ends[0].freed);
-    // Whatever became of these, datagrams pass now.
+    hold!(b.ends[0].freed <= taken, "{} buffers returned of {taken}", b.ends[0].freed);
+    // Datagrams pass now, whatever happened to the earlier ones.
     b.ends[1].messages.clear();
     b.send_ud(0, &to, b"in time")?;
     b.until("a datagram after RTS", |b| b.ends[1].messages.iter().any(|m| m.bytes == b"in time"))
 }
 
-/// As the gateway does it when the partition changes.
+/// The gateway does this when the partition changes.
 fn reopened<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     b.start()?;
     for round in 0..4_u64 {
@@ -396,7 +397,7 @@ fn reopened<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
             hold!(got[0][0].bytes == pattern(80, seed), "round {round}, datagram {n} to end 1");
             hold!(got[1][0].bytes == pattern(90, seed), "round {round}, datagram {n} to end 0");
         }
-        // One is under way, or waits, when it is reset.
+        // One is in flight or waiting when the queue pair is reset.
         b.send_ud(0, &to, b"lost or not")?;
         b.ends[0].queues.ring();
         for at in [0, 1] {
@@ -407,7 +408,7 @@ fn reopened<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
             let end = &mut b.ends[at];
             let refused =
                 end.pool.alloc().and_then(|buf| end.queues.send_ud(UD, [&to, &back][at], buf).err());
-            hold!(refused.is_some(), "a closed queue pair takes sends");
+            hold!(refused.is_some(), "a closed queue pair accepts sends");
             end.hca.modify_qp(end.ud, &QpTransition::ToReset)?;
             same!(end.hca.qp_state(end.ud)?, QpState::Reset, "state");
             end.open_ud(QKEY)?;
@@ -420,11 +421,11 @@ fn reopened<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     Ok(())
 }
 
-/// Only a header that is right is called so, and by a device that says it looks, always.
+/// Only a valid header is reported as valid, and always by a device that claims to check.
 fn ipv4_headers<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     b.start()?;
     let to = b.to(0, false, QKEY)?;
-    // An IPoIB message with a plain header, and one with options.
+    // IPoIB messages with a plain header and with options.
     let mut plain =
         vec![8, 0, 0, 0, 0x45, 0, 0, 28, 0, 1, 0, 0, 64, 17, 0x66, 0xce, 10, 0, 0, 1, 10, 0, 0, 2];
     plain.extend([0, 9, 0, 9, 0, 8, 0, 0]);
@@ -447,11 +448,11 @@ fn ipv4_headers<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         && b.ends[1].hca.port(b.lab.port())?.link_layer == LinkLayer::InfiniBand;
     let right = [plain, options].map(|m| (m, if looks { Checksum::Good } else { Checksum::Unknown }));
     let wrong = wrong.into_iter().chain([short]).map(|m| (m, Checksum::Unknown));
-    for (message, told) in right.into_iter().chain(wrong) {
+    for (message, expected) in right.into_iter().chain(wrong) {
         b.send_ud(0, &to, &message)?;
         let got = b.messages(1, 1)?;
         hold!(got[0].bytes == message, "{:x?}", got[0].bytes);
-        hold!(got[0].checksum == told, "{:?} for {message:x?}", got[0].checksum);
+        hold!(got[0].checksum == expected, "{:?} for {message:x?}", got[0].checksum);
     }
     Ok(())
 }

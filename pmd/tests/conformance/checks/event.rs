@@ -9,15 +9,15 @@ use crate::lab::{Lab, Need, Outcome, hold, same};
 
 pub(super) fn checks<L: Lab>() -> Vec<Check<L>> {
     vec![
-        Check::new("a GID comes and goes, and is told", gid_change),
-        Check::new("a port fails and comes back, and is told; traffic passes again", port),
+        Check::new("added and removed GIDs are reported", gid_change),
+        Check::new("port failure and recovery are reported; traffic passes again", port),
     ]
 }
 
 fn has_gid<L: Lab>(b: &Bench<'_, L>, gid: Gid) -> Outcome<bool> {
     let port = b.lab.port();
     let hca = &b.ends[0].hca;
-    // Tables of RoCE ports are long and filled from the front.
+    // Tables of RoCE ports are long and filled from the start.
     for index in 0..hca.port(port)?.gid_table_len.min(32) {
         if hca.gid(port, index)? == gid {
             return Ok(true);
@@ -39,7 +39,7 @@ fn gid_change<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         same!(has_gid(b, gid)?, add, "{gid} is in the table");
     }
     let to = b.to(0, true, QKEY)?;
-    b.send_ud(0, &to, b"the first GID is as it was")?;
+    b.send_ud(0, &to, b"the first GID is unchanged")?;
     b.messages(1, 1)?;
     Ok(())
 }

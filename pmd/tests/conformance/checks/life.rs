@@ -1,4 +1,4 @@
-//! The life of queue pairs on a shared receive queue (IBA 10.3.1), and its end in any order.
+//! Life cycle of queue pairs on a shared receive queue (IBA 10.3.1), destroyed in any order.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use crate::lab::{Lab, Outcome, hold, same, wrong};
 pub(super) fn checks<L: Lab>() -> Vec<Check<L>> {
     vec![
         Check::new("error, last entry once, drain request once, destroyed", drained),
-        Check::new("under load: no message behind the drain request, no entry lost", drained_under_load),
+        Check::new("under load: no message after the drain request, no entry lost", drained_under_load),
         Check::new("a drain request of an active queue pair", drained_active),
-        Check::new("destroyed in the middle of messages, every buffer goes home", amid),
+        Check::new("destroyed during messages, all buffers are freed", amid),
         Check::new("queues destroyed with connections in their table", table),
-        Check::new("made and destroyed two hundred times, none is left", again),
+        Check::new("created and destroyed two hundred times, none is left", again),
         Check::new("more than the queues have room for is an error", too_many),
-        Check::new("queues of a number that exists are an error", twice),
+        Check::new("queues with an existing number are an error", twice),
     ]
 }
 
@@ -33,7 +33,7 @@ fn take_down<L: Lab>(b: &mut Bench<'_, L>, end: usize, link: &Link) -> Outcome {
 }
 
 fn destroy<L: Lab>(b: &mut Bench<'_, L>, end: usize, link: &Link) -> Outcome {
-    let Some(rc) = b.ends[end].queues.remove_rc(link.slot) else { return wrong("the queue pair is gone") };
+    let Some(rc) = b.ends[end].queues.remove_rc(link.slot) else { return wrong("the queue pair is missing") };
     Ok(b.ends[end].hca.destroy_rc(rc)?)
 }
 
@@ -43,7 +43,7 @@ fn drained<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     b.send_rc(0, &link, b"hello")?;
     b.messages(1, 1)?;
     take_down(b, 1, &link)?;
-    // To the error state once more: nothing is told again.
+    // To the error state again: nothing is reported again.
     b.ends[1].hca.modify_qp(link.qpn[1], &QpTransition::ToError)?;
     b.linger(Duration::from_millis(20));
     same!(b.ends[1].count(AsyncEvent::LastWqeReached(link.qpn[1])), 1, "events of the last entry");
@@ -58,12 +58,12 @@ fn drained<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
 fn drained_under_load<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     b.start()?;
     for round in 0..4_u16 {
-        // Seven retries are for ever to soft-RoCE.
+        // Seven retries are infinite for soft-RoCE.
         let link = b.connect(round, How { timeout: 10, retry: 6, ..How::default() })?;
         let mut sent = 0;
         while b.ends[1].messages.len() < 5 {
             hold!(b.ends[0].faults_of(link.qpn[0]).is_empty(), "the sender gave up before five messages");
-            // Always some that are not acknowledged.
+            // Keep some sends unacknowledged at all times.
             for _ in 0..3 {
                 let buf = b.ends[0].buffer(&pattern(20_000, sent))?;
                 sent += u64::from(b.ends[0].queues.send_rc(link.slot, buf).is_ok());
@@ -74,12 +74,12 @@ fn drained_under_load<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         b.ends[1].messages.clear();
         b.linger(Duration::from_millis(2));
         let late = b.ends[1].messages.iter().filter(|m| m.qpn == link.qpn[1]).count();
-        same!(late, 0, "messages behind the drain request, round {round}");
+        same!(late, 0, "messages after the drain request, round {round}");
         destroy(b, 1, &link)?;
-        // Acknowledged or given up: a sender whose sends were all acknowledged has not noticed yet.
+        // Acknowledged or given up: a sender whose sends were all acknowledged has not noticed the loss yet.
         b.until("nothing is outstanding", |b| b.ends[0].queues.rc_outstanding(link.slot) == 0)?;
-        let buf = b.ends[0].buffer(b"is anybody there?")?;
-        // Refused if the sender has failed by now.
+        let buf = b.ends[0].buffer(b"is there a peer?")?;
+        // Rejected if the sender has failed by now.
         drop(b.ends[0].queues.send_rc(link.slot, buf));
         b.until("the sender gives up", |b| b.ends[0].faults_of(link.qpn[0]).contains(&QpFault::Flushed))?;
         same!(b.ends[0].queues.rc_outstanding(link.slot), 0, "sends outstanding, round {round}");
@@ -98,14 +98,14 @@ fn drained_active<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     b.ends[0].queues.ring();
     take_down(b, 0, &link)?;
     b.freed(0, 6)?;
-    let told = b.ends[0].faults_of(link.qpn[0]);
-    let count = |fault| told.iter().filter(|f| **f == fault).count();
-    same!((count(QpFault::Drained), count(QpFault::Flushed)), (1, 1), "what is told: {told:?}");
+    let faults = b.ends[0].faults_of(link.qpn[0]);
+    let count = |fault| faults.iter().filter(|f| **f == fault).count();
+    same!((count(QpFault::Drained), count(QpFault::Flushed)), (1, 1), "reported faults: {faults:?}");
     same!(b.ends[0].queues.rc_outstanding(link.slot), 0, "sends outstanding");
     let buf = b.ends[0].buffer(b"too late")?;
     match b.ends[0].queues.send_rc(link.slot, buf) {
         Err(refused) => same!(refused.error, PostError::NoConnection, "error"),
-        Ok(()) => return wrong("a drained connection takes data"),
+        Ok(()) => return wrong("a drained connection accepts data"),
     }
     destroy(b, 0, &link)
 }
@@ -121,7 +121,7 @@ fn amid<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         }
         b.turn();
         match n {
-            // The receiver, in the middle of a message; then the sender.
+            // The receiver during a message; then the sender.
             0 => {
                 destroy(b, 1, &link)?;
                 b.turn();
@@ -129,12 +129,12 @@ fn amid<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
             }
             // The sender first.
             1 => destroy(b, 0, &link)?,
-            // Without the device being told by a transition, straight after the post.
+            // Without a state transition, directly after the post.
             2 => {
-                b.send_rc(0, &link, b"not even rung")?;
+                b.send_rc(0, &link, b"without a doorbell")?;
                 destroy(b, 0, &link)?;
             }
-            // With everything else, by `Bench::close`.
+            // Together with everything else, by `Bench::close`.
             _ => {}
         }
     }
@@ -143,7 +143,8 @@ fn amid<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
 
 fn table<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     b.start()?;
-    // `Bench::close` empties the table; this leaves a hot half out of it, as a worker that ended early would.
+    // `Bench::close` empties the table. This leaves a queue pair outside of it, as after an early exit of a
+    // worker.
     let link = b.connect(1, How { timeout: 18, far: QpState::Init, ..How::default() })?;
     for seed in 0..6 {
         b.send_rc(0, &link, &pattern(60_000, seed))?;
@@ -169,22 +170,23 @@ fn again<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     b.until("all entries posted", |b| b.ends[1].queues.receives_posted().1 == 32)
 }
 
-/// More queue pairs than places may exist, but not be at work; what cannot fit at all is refused when the queues are made.
+/// More queue pairs than slots may exist, but not be in use. A request that can never fit is rejected when
+/// the queues are created.
 fn too_many<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     let port = b.lab.port();
     let config = RcConfig { queues: WORKER, port, beside: UD, send_depth: 1, passive: true };
     for slot in 0..9 {
         let rc = b.ends[0].hca.create_rc(&config)?;
         match b.ends[0].queues.insert_rc(RcSlot(slot), rc) {
-            Ok(()) => hold!(slot < 8, "a ninth one in eight places"),
+            Ok(()) => hold!(slot < 8, "a ninth one in eight slots"),
             Err(rc) => {
-                hold!(slot == 8, "place {slot} of 8 is not free");
+                hold!(slot == 8, "slot {slot} of 8 is not free");
                 b.ends[0].hca.destroy_rc(rc)?;
             }
         }
     }
     let elsewhere = RcConfig { queues: pmd::hca::QueuesId(77), ..config };
-    hold!(b.ends[0].hca.create_rc(&elsewhere).is_err(), "queues that do not exist take a connection");
+    hold!(b.ends[0].hca.create_rc(&elsewhere).is_err(), "missing queues accept a connection");
     let pool = b.ends[0].pool.clone();
     let most = b.ends[0].hca.device().max_qp;
     let huge = pmd::hca::QueuesConfig {

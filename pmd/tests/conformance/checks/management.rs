@@ -1,4 +1,4 @@
-//! Management datagrams of communication management, which is how connections come about.
+//! Management datagrams for communication management, which establishes connections.
 
 use ib_wire::mad::{Mad, MadAddress, MadHeader, Method, MgmtClass, Route};
 use ib_wire::{Qpn, ServiceLevel, Tid};
@@ -10,9 +10,9 @@ use crate::lab::{Failure, Lab, Need, Outcome, hold, same};
 
 pub(super) fn checks<L: Lab>() -> Vec<Check<L>> {
     vec![
-        Check::new("a datagram comes whole, and its answer goes back", there_and_back),
+        Check::new("a datagram arrives intact, and so does its response", there_and_back),
         Check::new("many in order", many),
-        Check::new("ports that are not there are an error", no_port),
+        Check::new("missing ports are an error", no_port),
     ]
 }
 
@@ -45,9 +45,9 @@ fn there_and_back<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         let sent = mad(b, 0, grh, n)?;
         b.ends[0].hca.send_mad(port, &sent)?;
         let got = receive(b, 1)?;
-        // The upper half of the transaction id may be the kernel's.
+        // The kernel may change the upper half of the transaction ID.
         same!(got.bytes[..8], sent.bytes[..8], "header");
-        same!(got.bytes[12..], sent.bytes[12..], "everything behind the transaction id's upper half");
+        same!(got.bytes[12..], sent.bytes[12..], "everything after the upper half of the transaction ID");
         same!((got.peer.qpn, got.peer.pkey_index), (Qpn::GSI, 0), "queue pair and P_Key index of the sender");
         if b.has(Need::SourceLid) {
             same!(got.peer.lid, b.ends[0].hca.port(port)?.lid, "LID of the sender");
@@ -70,14 +70,14 @@ fn many<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
             let sent = mad(b, 0, false, round * 20 + n)?;
             b.ends[0].hca.send_mad(port, &sent)?;
         }
-        // Fetching is also what makes room for more.
-        hold!(b.ends[0].hca.receive_mad(port)?.is_none(), "a datagram that was not sent to it");
+        // Receiving also makes room for more.
+        hold!(b.ends[0].hca.receive_mad(port)?.is_none(), "an unexpected datagram");
         for n in 0..20 {
             let got = receive(b, 1)?;
             same!(got.bytes[255], 255 ^ (round * 20 + n), "datagram {n} of round {round}");
         }
     }
-    hold!(b.ends[1].hca.receive_mad(port)?.is_none(), "more came than were sent");
+    hold!(b.ends[1].hca.receive_mad(port)?.is_none(), "more arrived than were sent");
     Ok(())
 }
 

@@ -19,9 +19,9 @@ use pmd::hca::QueuesConfig;
 use crate::bench::Bench;
 use crate::lab::{Lab, Outcome};
 
-/// One check. It gets fresh queues, on devices that were opened for it.
+/// A check. It gets fresh queues on newly opened devices.
 pub(crate) struct Check<L: Lab> {
-    /// Subject and what must hold.
+    /// Subject and requirement.
     pub(crate) name: &'static str,
     /// Changes the sizes of the queues.
     pub(crate) sizes: fn(&mut QueuesConfig),
@@ -43,7 +43,7 @@ impl<L: Lab> Check<L> {
     }
 }
 
-/// The subjects and their checks, in the order in which they run.
+/// All subjects and their checks, in execution order.
 pub(crate) fn all<L: Lab>() -> Vec<(&'static str, Vec<Check<L>>)> {
     vec![
         ("query", query::checks()),

@@ -11,13 +11,13 @@ const MLID: Lid = Lid(0xc001);
 
 pub(super) fn checks<L: Lab>() -> Vec<Check<L>> {
     vec![
-        Check::new("a group's datagrams come while attached, and are told apart", attached),
-        Check::new("groups are told apart, and many can be attached", several),
-        Check::new("a GID that is no group's cannot be attached", no_group),
+        Check::new("a group's datagrams arrive while attached, and are distinguished", attached),
+        Check::new("groups are distinguished, and many can be attached", several),
+        Check::new("a unicast GID cannot be attached", no_group),
     ]
 }
 
-/// IPv4's all-hosts group and others beside it, as IPoIB maps them.
+/// IPv4's all-hosts group and others, as IPoIB maps them.
 fn group(n: u8) -> Gid {
     Gid([0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xe, 0, 0, n])
 }
@@ -37,7 +37,7 @@ fn attached<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         b.send_ud(0, &to_group, b"group")?;
         b.send_ud(0, &to, b"mark")?;
         let got = b.messages(1, 2)?;
-        let told: Vec<_> = got
+        let received: Vec<_> = got
             .iter()
             .filter_map(|m| match m.source {
                 Source::Ud(from) => Some((&m.bytes[..], from.qpn, from.multicast)),
@@ -45,7 +45,7 @@ fn attached<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
             })
             .collect();
         let us = b.ends[0].ud;
-        same!(told, [(&b"group"[..], us, true), (&b"mark"[..], us, false)], "round {round}, attached");
+        same!(received, [(&b"group"[..], us, true), (&b"mark"[..], us, false)], "round {round}, attached");
         same!(got[0].grh[24..40], mgid.0, "destination GID");
         b.ends[1].hca.detach_multicast(ud, mgid, mlid)?;
     }

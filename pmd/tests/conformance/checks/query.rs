@@ -1,4 +1,4 @@
-//! What a device and its ports tell.
+//! Queries of device and port attributes.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use crate::lab::{Lab, Outcome, hold, same};
 
 pub(super) fn checks<L: Lab>() -> Vec<Check<L>> {
     vec![
-        Check::new("the device tells what it is", device),
+        Check::new("the device reports its attributes", device),
         Check::new("the port is active and has an address", port),
-        Check::new("ports that are not there are an error", no_port),
-        Check::new("GIDs: the first is there, beyond the table is an error", gids),
-        Check::new("GIDs: the whole table in one call is what its entries are one by one", gid_table),
+        Check::new("missing ports are an error", no_port),
+        Check::new("GIDs: the first exists, beyond the table is an error", gids),
+        Check::new("GIDs: the whole table equals its individual entries", gid_table),
         Check::new("P_Keys: the first is the default, beyond the table is an error", pkeys),
-        Check::new("queue pairs that are not there are an error", no_queue_pair),
+        Check::new("missing queue pairs are an error", no_queue_pair),
     ]
 }
 
@@ -73,7 +73,7 @@ fn gid_table<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     }
     let len = hca.port(port)?.gid_table_len;
     hold!(by_index.keys().all(|index| *index < len), "entries beyond {len}: {by_index:?}");
-    // Tables of RoCE ports are long and filled from the front.
+    // Tables of RoCE ports are long and filled from the start.
     for index in (0..len.min(32)).chain([len - 1]) {
         let (entry, expected) = (hca.gid_entry(port, index)?, by_index.get(&index).copied());
         same!(entry, expected, "entry {index} alone and in the table");

@@ -1,4 +1,4 @@
-//! Memory that is registered from a send queue, what peers do with it, and what becomes of it.
+//! Memory registered from a send queue, remote operations on it, and its return.
 
 use std::time::Duration;
 
@@ -13,37 +13,37 @@ use super::Check;
 use crate::bench::{Bench, How, Link, pattern};
 use crate::lab::{Failure, Lab, Need, Outcome, hold, same, wrong};
 
-/// Rounds of the check that goes round and round, where nobody asks for another number.
+/// Default number of rounds of the cycle check.
 const CYCLES: u32 = 500;
-/// Bytes of a piece: a buffer's.
+/// Length of a piece in bytes, that of a buffer.
 const PIECE: usize = 3000;
-/// More than the tags of a key.
+/// More than the number of tags of a key.
 const _: () = assert!(CYCLES > 256);
 
 pub(super) fn checks<L: Lab>() -> Vec<Check<L>> {
     vec![
-        Check::new("a peer writes and reads what was registered", used),
+        Check::new("a peer writes and reads registered memory", used),
         Check::new("register, use, invalidate, and again with the next tag", cycles),
-        Check::new("several registrations are under way at once", pipeline),
-        Check::new("a list that is longer than an entry", long),
-        Check::new("a page list is nobody's before the device has read it", kept),
-        Check::new("a key of old is refused, and ends the connection", stale),
-        Check::new("beyond either end is refused", bounds),
-        Check::new("what the rights do not say is refused", rights),
-        Check::new("what the connection does not permit is refused", permitted),
-        Check::new("a peer's SEND invalidates, and says so", remote_invalidate),
-        Check::new("a peer's SEND invalidates no key that is none", remote_invalidate_nothing),
-        Check::new("invalidated in use: nothing is written behind it", in_use),
-        Check::new("an error with registrations under way gives all back", error),
+        Check::new("several registrations are outstanding at once", pipeline),
+        Check::new("a list longer than an entry", long),
+        Check::new("a page list is not returned before the device has read it", kept),
+        Check::new("an old key is rejected and ends the connection", stale),
+        Check::new("access beyond either end is rejected", bounds),
+        Check::new("access without the right is rejected", rights),
+        Check::new("access that the connection does not permit is rejected", permitted),
+        Check::new("a peer's SEND invalidates a key and reports it", remote_invalidate),
+        Check::new("a peer's SEND does not invalidate a free key", remote_invalidate_nothing),
+        Check::new("invalidated in use: no write happens afterwards", in_use),
+        Check::new("an error returns all outstanding registrations", error),
     ]
 }
 
 const ALL: RemoteAccess = RemoteAccess { write: true, read: true, atomic: false, answered: 4, asked: 4 };
 
-/// A connection whose ends permit all, beside which another can be made.
+/// Creates a connection whose ends permit all operations. Another can be created next to it.
 fn link<L: Lab>(b: &mut Bench<'_, L>, slot: u16) -> Outcome<Link> {
     if b.ends.iter().any(|end| end.hca.device().fast_registration.is_none()) {
-        let why = "what drives it makes no keys from a send queue";
+        let why = "its driver does not register keys from a send queue";
         return Err(Failure::Lacks(Need::FastRegistration, why));
     }
     if slot == 0 {
@@ -61,7 +61,7 @@ fn done<L: Lab>(b: &mut Bench<'_, L>, at: usize) -> Outcome<Done> {
     Ok(b.ends[at].done.remove(0))
 }
 
-/// The next finished work, which must have succeeded.
+/// Returns the next finished work, which must have succeeded.
 fn well<L: Lab>(b: &mut Bench<'_, L>, at: usize, ticket: u32) -> Outcome<Result_> {
     let done = done(b, at)?;
     same!((done.ticket, done.status), (ticket, WcStatus::Success), "work at end {at}");
@@ -96,20 +96,20 @@ fn register_again<L: Lab>(
     let name = posted.map_err(|returned| Failure::Wrong(format!("a registration: {}", returned.error)))?;
     match well(b, 1, 1)? {
         Result_::Registered(key, list) if list.count() == 0 => {
-            same!((key.key(), key.len()), (name, bytes.len() as u64), "what was registered");
+            same!((key.key(), key.len()), (name, bytes.len() as u64), "the registered key");
             Ok(key)
         }
-        other => wrong(format!("a registration came back as {other:?}")),
+        other => wrong(format!("a registration returned as {other:?}")),
     }
 }
 
-/// Invalidates a key at end 1: what its memory holds, and the key.
+/// Invalidates a key at end 1. Returns the key and the contents of its memory.
 fn invalidate<L: Lab>(b: &mut Bench<'_, L>, link: &Link, key: RegisteredKey) -> Outcome<(FreeKey, Vec<u8>)> {
     let posted = b.ends[1].queues.invalidate(link.slot, 2, key, Fence::Reads);
     posted.map_err(|returned| Failure::Wrong(format!("an invalidation: {}", returned.error)))?;
     match well(b, 1, 2)? {
         Result_::Invalidated(key, Some(memory)) => Ok((key, bytes_of(&memory))),
-        other => wrong(format!("an invalidation came back as {other:?}")),
+        other => wrong(format!("an invalidation returned as {other:?}")),
     }
 }
 
@@ -119,11 +119,11 @@ fn bytes_of(buf: &Mbuf) -> Vec<u8> {
     bytes
 }
 
-/// The memory of a key whose connection has ended, and the key as new.
+/// Returns the memory of a key whose connection has ended, and recreates the key.
 fn renew<L: Lab>(b: &mut Bench<'_, L>, at: usize, key: RegisteredKey) -> Outcome<Vec<u8>> {
     let (fresh, memory) = b.ends[at].hca.renew_key(key.abandon())?;
     b.ends[at].hca.destroy_key(fresh)?;
-    memory.map_or_else(|| wrong("memory that was registered is gone"), |memory| Ok(bytes_of(&memory)))
+    memory.map_or_else(|| wrong("registered memory is missing"), |memory| Ok(bytes_of(&memory)))
 }
 
 fn write<L: Lab>(b: &mut Bench<'_, L>, link: &Link, to: (MemoryKey, u64), bytes: &[u8]) -> Outcome {
@@ -140,7 +140,8 @@ fn read<L: Lab>(b: &mut Bench<'_, L>, link: &Link, from: (MemoryKey, u64), len: 
     posted.map_err(|returned| Failure::Wrong(format!("an RDMA READ: {}", returned.error)))
 }
 
-/// The next work of end 0 must fail as one that the responder does not allow, and both ends' queue pairs with it.
+/// Checks that the next work of end 0 fails because the responder does not allow it, and that both queue
+/// pairs fail.
 fn refused<L: Lab>(b: &mut Bench<'_, L>, link: &Link, what: &str) -> Outcome {
     let done = done(b, 0)?;
     same!(done.status, WcStatus::RemoteAccess, "status of {what}");
@@ -160,20 +161,20 @@ fn used<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     {
         let bytes = pattern(len, seed);
         write(b, &link, (key.key(), at as u64), &bytes)?;
-        hold!(matches!(well(b, 0, 7)?, Result_::Transferred(_)), "an RDMA WRITE came back as something else");
+        hold!(matches!(well(b, 0, 7)?, Result_::Transferred(_)), "an RDMA WRITE returned as something else");
         expected[at..at + len].copy_from_slice(&bytes);
         // Behind it on the same connection, and what is in between.
         read(b, &link, (key.key(), third as u64), half)?;
         let Result_::Transferred(buf) = well(b, 0, 8)? else {
             return wrong("an RDMA READ without its buffer");
         };
-        hold!(bytes_of(&buf) == expected[third..third + half], "what was read after {at}, {len}");
+        hold!(bytes_of(&buf) == expected[third..third + half], "the data read after {at}, {len}");
     }
-    // An RDMA WRITE of nothing needs no right (IBA 9.7.4.1.3).
+    // An RDMA WRITE of zero bytes needs no right (IBA 9.7.4.1.3).
     write(b, &link, (MemoryKey::new(0), 0), &[])?;
     well(b, 0, 7)?;
     let (key, bytes) = invalidate(b, &link, key)?;
-    hold!(bytes == expected, "the memory after all of it");
+    hold!(bytes == expected, "the final contents of the memory");
     Ok(b.ends[1].hca.destroy_key(key)?)
 }
 
@@ -225,16 +226,16 @@ fn pipeline<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     Ok(())
 }
 
-/// Of pages and pieces that are named again and again: more than 4 GiB of addresses on little memory.
+/// Lists of pages and pieces that occur repeatedly: more than 4 GiB of addresses with little memory.
 fn long<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     let link = link(b, 0)?;
     let most = b.ends[1].hca.device().fast_registration.map_or(0, |device| device.max_pieces);
     if most < 124 {
-        return Err(Failure::Lacks(Need::LongLists, "a memory window names one piece"));
+        return Err(Failure::Lacks(Need::LongLists, "a memory window covers one piece"));
     }
     let memory = b.ends[1].buffer(&pattern(4096, 1))?;
     let address = memory.segments().next().map_or(0, |segment| segment.address());
-    // Where the list may begin in its buffer depends on the buffer's address; 124 pieces always fit.
+    // The start of the list depends on the buffer's address. 124 pieces always fit.
     for count in [1, 4, 5, 52, 53, 54, 100, 124_usize] {
         let key = b.ends[1].hca.create_key(count as u32)?;
         let mut list = PageList::in_buffer(b.ends[1].buffer(&[])?);
@@ -260,7 +261,7 @@ fn long<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         let at = start + (count as u64 - 1) * 4096 + 1000;
         write(b, &link, (key.key(), at), &bytes)?;
         well(b, 0, 7)?;
-        // The same memory by its first name.
+        // The same memory at its first address.
         read(b, &link, (key.key(), start + 900), 1200)?;
         let Result_::Transferred(buf) = well(b, 0, 8)? else { return wrong("no buffer") };
         hold!(bytes_of(&buf)[100..1100] == bytes, "a list of {count} pieces");
@@ -277,7 +278,7 @@ fn kept<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     let link = link(b, 0)?;
     let most = b.ends[1].hca.device().fast_registration.map_or(0, |device| device.max_pieces);
     if most < PIECES as u32 {
-        return Err(Failure::Lacks(Need::LongLists, "a memory window names one piece"));
+        return Err(Failure::Lacks(Need::LongLists, "a memory window covers one piece"));
     }
     let memory = b.ends[1].buffer(&pattern(4096, 1))?;
     let address = memory.segments().next().map_or(0, |segment| segment.address());
@@ -295,21 +296,21 @@ fn kept<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     let posted = end.queues.register(link.slot, 1, work);
     posted.map_err(|returned| Failure::Wrong(format!("a registration: {}", returned.error)))?;
     end.queues.ring();
-    // The device has it, and was not seen to be done with it.
-    let Some(rc) = end.queues.remove_rc(link.slot) else { return wrong("the queue pair is gone") };
-    let mut told = DoneBurst::new();
-    end.queues.take_done(&mut told);
-    let Some(Done { status, what: Result_::NotRegistered(key, mut list), .. }) = told.pop() else {
-        return wrong(format!("what came of the registration: {told:?}"));
+    // The device has the list, and it is unknown whether it has read it.
+    let Some(rc) = end.queues.remove_rc(link.slot) else { return wrong("the queue pair is missing") };
+    let mut burst = DoneBurst::new();
+    end.queues.take_done(&mut burst);
+    let Some(Done { status, what: Result_::NotRegistered(key, mut list), .. }) = burst.pop() else {
+        return wrong(format!("result of the registration: {burst:?}"));
     };
-    same!((status, list.count(), list.room()), (WcStatus::Flushed, 0, 0), "what came of the registration");
+    same!((status, list.count(), list.room()), (WcStatus::Flushed, 0, 0), "result of the registration");
     // SAFETY: as above.
     let pushed = unsafe { list.push(address, 64) };
-    hold!(pushed.is_err(), "a list is used again that the device may be reading");
+    hold!(pushed.is_err(), "a list is reused that the device may be reading");
     drop(list);
-    same!(end.pool.available(), at_home, "buffers at home while the device may read the list");
+    same!(end.pool.available(), at_home, "free buffers while the device may read the list");
     end.hca.destroy_rc(rc)?;
-    same!(end.pool.available(), at_home + 1, "buffers at home behind it");
+    same!(end.pool.available(), at_home + 1, "free buffers afterwards");
     let (key, _) = end.hca.renew_key(key)?;
     Ok(end.hca.destroy_key(key)?)
 }
@@ -320,13 +321,13 @@ fn stale<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     let old = key.key();
     let (key, _) = invalidate(b, &first, key)?;
     write(b, &first, (old, 0), b"of old")?;
-    refused(b, &first, "an RDMA WRITE to a key that is free")?;
+    refused(b, &first, "an RDMA WRITE to a free key")?;
     let second = link(b, 1)?;
     let key = register_again(b, &second, key, &[1; 100], KeyRights::WRITE)?;
     write(b, &second, (old, 0), b"of old")?;
-    refused(b, &second, "an RDMA WRITE to a key by its last tag")?;
+    refused(b, &second, "an RDMA WRITE to a key with its previous tag")?;
     let bytes = renew(b, 1, key)?;
-    hold!(bytes == [1; 100], "something was written under a key of old");
+    hold!(bytes == [1; 100], "something was written under an old key");
     Ok(())
 }
 
@@ -360,7 +361,7 @@ fn rights<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     Ok(())
 }
 
-/// What the rights allow and the queue pair does not.
+/// Operations that the rights allow but the queue pair does not.
 fn permitted<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     let _permitting = link(b, 0)?;
     for (slot, reads) in [(1, true), (2, false)] {
@@ -375,7 +376,7 @@ fn permitted<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         }
         let status = done(b, 0)?.status;
         let refusals = [WcStatus::RemoteInvalidRequest, WcStatus::RemoteAccess];
-        hold!(refusals.contains(&status), "an operation that was not permitted: {status:?}");
+        hold!(refusals.contains(&status), "an operation without permission: {status:?}");
         hold!(renew(b, 1, key)? == [1; 100], "something was written");
     }
     Ok(())
@@ -397,17 +398,17 @@ fn remote_invalidate<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         posted.map_err(|returned| Failure::Wrong(returned.error.to_string()))?;
         well(b, 0, 5)?;
         let got = b.messages(1, 1)?.remove(0);
-        same!(got.source, Source::RcInvalidated(key.key()), "what the message says");
-        hold!(got.bytes == text, "the message itself");
+        same!(got.source, Source::RcInvalidated(key.key()), "the message's source");
+        hold!(got.bytes == text, "the message's contents");
         let (key, memory) = key
             .invalidated_by_peer(key_of(got.source))
-            .map_err(|_| Failure::Wrong("the key that was named is another".into()))?;
+            .map_err(|_| Failure::Wrong("the reported key is a different one".into()))?;
         hold!(memory.is_some_and(|memory| bytes_of(&memory) == bytes), "the memory");
         free = Some(key);
     }
     let Some(key) = free else { return Ok(()) };
     write(b, &link, (key.key(), 0), b"late")?;
-    refused(b, &link, "an RDMA WRITE to a key that a peer has invalidated")?;
+    refused(b, &link, "an RDMA WRITE to a key invalidated by a peer")?;
     Ok(b.ends[1].hca.destroy_key(key)?)
 }
 
@@ -456,25 +457,25 @@ fn in_use<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         let (before, key) = match done.what {
             Result_::Invalidated(key, Some(memory)) => {
                 let before = bytes_of(&memory);
-                // All that still comes must leave it alone.
+                // Later writes must not change the memory.
                 b.linger(Duration::from_millis(20));
-                hold!(bytes_of(&memory) == before, "written behind the invalidation");
+                hold!(bytes_of(&memory) == before, "written after the invalidation");
                 (before, key)
             }
-            // A write was refused before the completion was seen.
+            // A write was rejected before the completion was seen.
             Result_::NotInvalidated(key) => {
                 let (key, memory) = b.ends[1].hca.renew_key(key)?;
                 (memory.map(|memory| bytes_of(&memory)).unwrap_or_default(), key)
             }
-            other => return wrong(format!("an invalidation came back as {other:?}")),
+            other => return wrong(format!("an invalidation returned as {other:?}")),
         };
-        hold!(before.iter().all(|byte| [1, 2].contains(byte)), "bytes that nobody wrote");
-        b.until("all writes back", |b| b.ends[0].done.len() >= 8)?;
-        let told: Vec<_> = b.ends[0].done.drain(..).map(|done| done.status).collect();
-        let done = told.iter().take_while(|status| **status == WcStatus::Success).count();
-        let end = told.get(done).is_none_or(|status| *status == WcStatus::RemoteAccess);
-        let rest = told.iter().skip(done + 1).all(|status| *status == WcStatus::Flushed);
-        hold!(end && rest, "statuses of the writes: {told:?}");
+        hold!(before.iter().all(|byte| [1, 2].contains(byte)), "unexpected bytes");
+        b.until("all writes returned", |b| b.ends[0].done.len() >= 8)?;
+        let statuses: Vec<_> = b.ends[0].done.drain(..).map(|done| done.status).collect();
+        let done = statuses.iter().take_while(|status| **status == WcStatus::Success).count();
+        let end = statuses.get(done).is_none_or(|status| *status == WcStatus::RemoteAccess);
+        let rest = statuses.iter().skip(done + 1).all(|status| *status == WcStatus::Flushed);
+        hold!(end && rest, "statuses of the writes: {statuses:?}");
         b.ends[1].hca.destroy_key(key)?;
     }
     Ok(())
@@ -484,7 +485,7 @@ fn error<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     let link = link(b, 0)?;
     let held = register(b, &link, &[1; 100], KeyRights::WRITE)?;
     let rkey = held.key();
-    // The device sees all of it at once, in error.
+    // The device sees all of it at once, in the error state.
     b.ends[1].hca.modify_qp(link.qpn[1], &QpTransition::ToError)?;
     for ticket in 10..14 {
         let key = b.ends[1].hca.create_key(1)?;
@@ -510,11 +511,11 @@ fn error<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
             other => return wrong(format!("{other:?} of a connection in error")),
         }
     }
-    same!(doubtful.len(), 5, "keys of which nobody knows");
+    same!(doubtful.len(), 5, "keys in an unknown state");
     b.until("the flush", |b| b.ends[1].faults_of(link.qpn[1]).contains(&QpFault::Flushed))?;
     for key in doubtful {
         let (key, memory) = b.ends[1].hca.renew_key(key)?;
-        hold!(memory.is_some_and(|memory| memory.len() == 100), "the memory of a doubtful key");
+        hold!(memory.is_some_and(|memory| memory.len() == 100), "the memory of a key in an unknown state");
         b.ends[1].hca.destroy_key(key)?;
     }
     Ok(())

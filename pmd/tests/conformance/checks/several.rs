@@ -9,21 +9,21 @@ use super::Check;
 use crate::bench::{Bench, Destination, How, QKEY, UD, WORKER, pattern};
 use crate::lab::{Lab, Need, Outcome, hold, same, wrong};
 
-/// Q_Key of those in places 1 and 2.
+/// Q_Keys of the queue pairs in slots 1 and 2.
 const OTHER: [QKey; 2] = [QKey(0x1111), QKey(0x2222)];
 
 pub(super) fn checks<L: Lab>() -> Vec<Check<L>> {
     vec![
-        Check::new("each gets its own, and tells its place", own),
+        Check::new("each receives its own, and reports its slot", own),
         Check::new("each has its partition", partitions),
-        Check::new("a connection tells beside which it stands", beside),
-        Check::new("a flood of datagrams leaves the connections' receives alone", flood),
-        Check::new("one comes and goes while others have traffic", replaced),
-        Check::new("what is removed with all that it owes is given back", abandoned),
+        Check::new("a connection reports its datagram queue pair", reported_ud),
+        Check::new("a flood of datagrams does not use the connections' receives", flood),
+        Check::new("one is added and removed while others have traffic", replaced),
+        Check::new("a removed one returns everything outstanding", abandoned),
     ]
 }
 
-/// Another one at end 1, from RESET to RTS and open.
+/// Creates another one at end 1, moves it from RESET to RTS and opens it.
 fn add<L: Lab>(b: &mut Bench<'_, L>, slot: UdSlot, pkey_index: u16, qkey: QKey) -> Outcome<Qpn> {
     let port = b.lab.port();
     let end = &mut b.ends[1];
@@ -41,11 +41,11 @@ fn add<L: Lab>(b: &mut Bench<'_, L>, slot: UdSlot, pkey_index: u16, qkey: QKey) 
     }
     end.queues.open_ud(slot);
     end.queues.refill();
-    same!(end.queues.ud_qpn(slot), Some(qpn), "number of the one in place {}", slot.0);
+    same!(end.queues.ud_qpn(slot), Some(qpn), "number of the one in slot {}", slot.0);
     Ok(qpn)
 }
 
-/// From end 0 to a queue pair of end 1.
+/// Returns a destination from end 0 to a queue pair of end 1.
 fn to<L: Lab>(b: &mut Bench<'_, L>, qpn: Qpn, qkey: QKey) -> Outcome<Destination<L>> {
     let to = UdDestination { av: b.way(0, false)?, qpn, qkey: Some(qkey) };
     Ok(b.ends[0].hca.destination(b.lab.port(), &to)?)
@@ -58,24 +58,24 @@ fn own<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     for (slot, qkey) in [UdSlot(1), UdSlot(2)].into_iter().zip(OTHER) {
         all.push((slot, add(b, slot, 0, qkey)?, qkey));
     }
-    same!(b.ends[1].queues.receives_posted().0, posted, "receives, which all share");
+    same!(b.ends[1].queues.receives_posted().0, posted, "receives, which are shared by all");
     for round in 0..40 {
         for (slot, qpn, qkey) in &all {
             let there = to(b, *qpn, *qkey)?;
             let bytes = pattern(100 + round, u64::from(slot.0));
             b.send_ud(0, &there, &bytes)?;
             let got = b.messages(1, 1)?;
-            same!((got[0].qpn, got[0].ud, got[0].rc), (*qpn, Some(*slot), None), "where it came in");
+            same!((got[0].qpn, got[0].ud, got[0].rc), (*qpn, Some(*slot), None), "the receiving queue pair");
             hold!(got[0].bytes == bytes && got[0].source != Source::Rc, "another message");
         }
     }
-    // The Q_Key of one is not that of another.
+    // Each has its own Q_Key.
     let wrong_key = to(b, all[1].1, OTHER[1])?;
     b.send_ud(0, &wrong_key, b"no")?;
     let right = to(b, all[2].1, OTHER[1])?;
     b.send_ud(0, &right, b"yes")?;
     same!(b.messages(1, 1)?[0].bytes, b"yes", "data");
-    // Each sends by itself.
+    // Each sends separately.
     for (slot, qpn, _) in &all {
         let back = b.to(1, false, QKEY)?;
         let buf = b.ends[1].buffer(b"back")?;
@@ -85,8 +85,8 @@ fn own<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         same!(from.qpn, *qpn, "the sender");
     }
     let nobody = b.ends[0].buffer(b"x")?;
-    hold!(b.ends[0].queues.send_ud(UdSlot(5), &right, nobody).is_err(), "an empty place takes sends");
-    same!(b.ends[0].queues.ud_qpn(UdSlot(5)), None, "number of nobody");
+    hold!(b.ends[0].queues.send_ud(UdSlot(5), &right, nobody).is_err(), "an empty slot accepts sends");
+    same!(b.ends[0].queues.ud_qpn(UdSlot(5)), None, "number in an empty slot");
     Ok(())
 }
 
@@ -97,13 +97,13 @@ fn partitions<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     b.lab.set_pkey(&mut b.ends[0].hca, 1, PKey(0x8001))?;
     let far = add(b, UdSlot(1), 1, QKEY)?;
     let there = to(b, far, QKEY)?;
-    // The sender's queue pair is in the default partition: it does not reach the other one's.
+    // The sender's queue pair is in the default partition and does not reach the one in the other partition.
     b.send_ud(0, &there, b"outsider")?;
     let first = b.to(0, false, QKEY)?;
     b.send_ud(0, &first, b"member")?;
     let got = b.messages(1, 1)?;
-    same!((got[0].bytes.as_slice(), got[0].ud), (b"member".as_slice(), Some(UD)), "data and place");
-    // From the other partition to its own.
+    same!((got[0].bytes.as_slice(), got[0].ud), (b"member".as_slice(), Some(UD)), "data and slot");
+    // From the other partition to the same partition.
     let back = b.to(1, false, QKEY)?;
     let buf = b.ends[1].buffer(b"from the other")?;
     b.ends[1].queues.send_ud(UdSlot(1), &back, buf)?;
@@ -112,7 +112,7 @@ fn partitions<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     Ok(())
 }
 
-fn beside<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
+fn reported_ud<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     b.start()?;
     add(b, UdSlot(3), 0, OTHER[0])?;
     for (slot, place) in [(0, UD), (1, UdSlot(3))] {
@@ -141,7 +141,7 @@ fn flood<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     }
     b.freed(0, 300)?;
     b.linger(Duration::from_millis(10));
-    hold!(b.ends[1].messages.len() >= 16, "the flood did not come");
+    hold!(b.ends[1].messages.len() >= 16, "the flood did not arrive");
     b.ends[1].messages.clear();
     same!(b.ends[1].queues.receives_posted().1, before, "the connections' receives");
     for n in 0..u64::from(before) {
@@ -164,10 +164,10 @@ fn replaced<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
             b.send_ud(0, &there, &pattern(60, n))?;
             b.send_ud(0, &first, &pattern(70, round))?;
         }
-        b.until("both get theirs", |b| {
+        b.until("both receive their datagrams", |b| {
             [UD, PLACE].iter().all(|place| b.ends[1].messages.iter().any(|m| m.ud == Some(*place)))
         })?;
-        // More is under way when it goes.
+        // More datagrams are in flight when it is removed.
         for n in 0..10 {
             b.send_ud(0, &there, &pattern(60, n))?;
         }
@@ -176,14 +176,14 @@ fn replaced<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         let end = &mut b.ends[1];
         end.hca.modify_qp(qpn, &QpTransition::ToError)?;
         end.queues.close_ud(PLACE);
-        b.until("all of it back", |b| b.ends[1].queues.ud_outstanding(PLACE) == 0)?;
+        b.until("everything returned", |b| b.ends[1].queues.ud_outstanding(PLACE) == 0)?;
         let end = &mut b.ends[1];
-        let Some(ud) = end.queues.remove_ud(PLACE) else { return wrong("it is not there") };
+        let Some(ud) = end.queues.remove_ud(PLACE) else { return wrong("the queue pair is missing") };
         end.hca.destroy_ud(ud)?;
         hold!(end.hca.qp_state(qpn).is_err(), "a destroyed queue pair has a state");
         end.messages.clear();
         b.send_ud(0, &first, b"still here")?;
-        b.until("the first one's", |b| b.ends[1].messages.iter().any(|m| m.bytes == b"still here"))?;
+        b.until("the first one's datagram", |b| b.ends[1].messages.iter().any(|m| m.bytes == b"still here"))?;
         b.ends[1].messages.clear();
     }
     b.until("all receives posted", |b| b.ends[1].queues.receives_posted().0 >= posted)
@@ -203,13 +203,13 @@ fn abandoned<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
         b.ends[0].queues.ring();
         b.ends[1].queues.ring();
         let end = &mut b.ends[1];
-        let Some(ud) = end.queues.remove_ud(UdSlot(1)) else { return wrong("it is not there") };
+        let Some(ud) = end.queues.remove_ud(UdSlot(1)) else { return wrong("the queue pair is missing") };
         end.hca.destroy_ud(ud)?;
         b.linger(Duration::from_millis(2));
     }
-    // The place is as good as new, and so are the connections' receives.
+    // The slot is usable again, and so are the connections' receives.
     let link = b.connect(0, How::default())?;
-    same!(link.slot, RcSlot(0), "place of the connection");
+    same!(link.slot, RcSlot(0), "slot of the connection");
     b.ends[1].messages.clear();
     b.send_rc(0, &link, b"and on")?;
     b.until("a message", |b| b.ends[1].messages.iter().any(|m| m.bytes == b"and on"))

@@ -13,14 +13,14 @@ const LIMIT: u32 = 8;
 pub(super) fn checks<L: Lab>() -> Vec<Check<L>> {
     vec![
         Check::sized(
-            "the limit event comes below the limit, once, and again later",
+            "the limit event is raised below the limit, once, and again later",
             |s| s.srq_limit = LIMIT,
             limit,
         ),
-        Check::new("dry, without RNR retries: the connection ends, all sends come back", dry),
-        Check::new("dry, with RNR retries: the message comes when there is room", patient),
-        Check::new("RNR retries and their timer are kept to", counted),
-        Check::new("dry for one connection, the others end as well only if they send", apart),
+        Check::new("empty, without RNR retries: the connection ends, all sends are returned", dry),
+        Check::new("empty, with RNR retries: the message arrives when there is room", patient),
+        Check::new("RNR retries and their timer are respected", counted),
+        Check::new("empty: connections that send nothing do not end", apart),
     ]
 }
 
@@ -48,9 +48,9 @@ fn limit<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     b.ends[1].refill = true;
     b.turn();
     same!(b.ends[1].queues.receives_posted().1, depth, "entries after a refill");
-    // It is asked for again, if need be after a while.
+    // It is armed again, if necessary after a while.
     b.linger(Duration::from_millis(1100));
-    same!(b.ends[1].count(REACHED), 1, "events while there are enough");
+    same!(b.ends[1].count(REACHED), 1, "events above the limit");
     b.ends[1].refill = false;
     send_small(b, &link, (depth - LIMIT) as usize + 1)?;
     b.until("the second event", |b| b.ends[1].count(REACHED) == 2)
@@ -78,8 +78,8 @@ fn dry<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     same!(b.ends[1].messages.len(), 0, "messages");
     same!(b.ends[0].queues.rc_outstanding(link.slot), 0, "sends outstanding");
     let buf = b.ends[0].buffer(b"too late")?;
-    hold!(b.ends[0].queues.send_rc(link.slot, buf).is_err(), "a connection in error takes data");
-    // The responder is as it was: another connection works, once there is room.
+    hold!(b.ends[0].queues.send_rc(link.slot, buf).is_err(), "a connection in error accepts data");
+    // The responder is unchanged: another connection works once there is room.
     hold!(b.ends[1].faults.is_empty(), "faults of the receiver: {:?}", b.ends[1].faults);
     b.ends[1].refill = true;
     let other = b.connect(1, How { rnr_retry: 0, ..How::default() })?;
@@ -98,16 +98,19 @@ fn patient<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     b.send_rc(0, &link, &pattern(10_000, 1))?;
     b.send_rc(0, &link, &pattern(20_000, 2))?;
     b.linger(Duration::from_millis(30));
-    same!(b.ends[1].messages.len(), 0, "messages while dry");
+    same!(b.ends[1].messages.len(), 0, "messages while empty");
     b.ends[1].refill = true;
     let got = b.messages(1, 2)?;
-    hold!(got[0].bytes == pattern(10_000, 1) && got[1].bytes == pattern(20_000, 2), "messages came changed");
+    hold!(
+        got[0].bytes == pattern(10_000, 1) && got[1].bytes == pattern(20_000, 2),
+        "messages arrived changed"
+    );
     hold!(b.ends[0].faults.is_empty(), "faults: {:?}", b.ends[0].faults);
     b.freed(0, depth + 2)
 }
 
 fn counted<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
-    // Code 24 is 40.96 ms (IBA table 45); each retry waits at least that long.
+    // Code 24 is 40.96 ms (IBA table 45). Each retry waits at least that long.
     const WAIT: Duration = Duration::from_micros(40_960);
     b.start()?;
     for (slot, retries) in [(0, 0), (1, 2)] {
@@ -126,7 +129,7 @@ fn counted<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
             QpFault::Send(WcStatus::RnrRetryExceeded),
             "with {retries} retries"
         );
-        // A quarter less for devices whose clock has coarse ticks.
+        // A quarter less for devices with coarse clock ticks.
         hold!(took >= WAIT * u32::from(retries) * 3 / 4, "{retries} retries took {took:?} only");
     }
     Ok(())

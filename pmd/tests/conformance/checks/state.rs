@@ -11,11 +11,12 @@ pub(super) fn checks<L: Lab>() -> Vec<Check<L>> {
     vec![
         Check::new("datagram: every transition from every state", datagram),
         Check::new("connected: every transition from every state", connected),
-        Check::new("attributes out of range are an error, and change nothing", attributes),
+        Check::new("out-of-range attributes are an error and change nothing", attributes),
     ]
 }
 
-/// Where a transition leads, by the queue pair's kind and state (IBA 10.3.1); `None` where there is none.
+/// Returns the next state of a transition, by the queue pair's kind and state (IBA 10.3.1); `None` if it is
+/// not allowed.
 fn next(connected: bool, from: QpState, to: &QpTransition) -> Option<QpState> {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqe};
     Some(match (to, from) {
@@ -66,8 +67,8 @@ fn attempt<L: Lab>(
         let now = b.ends[0].state(qpn)?;
         match (next(connected, from, to), answer) {
             (Some(expected), Ok(())) => same!(now, expected, "state after {to:?} in {from:?}"),
-            (None, Err(HcaError::BadTransition { qpn: told, .. })) => {
-                same!((told, now), (qpn, from), "queue pair and state after {to:?} in {from:?}");
+            (None, Err(HcaError::BadTransition { qpn: reported, .. })) => {
+                same!((reported, now), (qpn, from), "queue pair and state after {to:?} in {from:?}");
             }
             (Some(_), Err(e)) => return wrong(format!("{to:?} in {from:?}: {e}")),
             (None, answer) => return wrong(format!("{to:?} in {from:?} is not allowed, but: {answer:?}")),

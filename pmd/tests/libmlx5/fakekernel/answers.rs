@@ -1,4 +1,4 @@
-//! What a device tells of itself.
+//! Device attributes.
 
 use pmd::hca::PortState;
 use uverbs_sys as abi;
@@ -19,7 +19,7 @@ pub(super) fn get_context(device: &Device, c: &Command) {
         qp_tab_size: 1 << 18,
         // Two halves of 256 bytes.
         bf_reg_size: if device.settings.write_combining { 512 } else { 0 },
-        // None: doorbell pages are asked for when they are needed, as with kernels of today.
+        // None: doorbell pages are requested when needed, as with current kernels.
         tot_bfregs: 0,
         cache_line_size: 64,
         max_sq_desc_sz: 1024,

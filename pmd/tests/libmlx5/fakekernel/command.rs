@@ -1,5 +1,5 @@
-//! What the libraries ask of the kernel. Nearly all of it comes as "write" commands within the ioctl; the newer methods are answered as
-//! an older kernel would, upon which the libraries use the command.
+//! Requests of the libraries to the kernel. Nearly all are "write" commands inside the ioctl. Newer methods
+//! are rejected as by an older kernel, and the libraries then use the commands.
 
 use connectx::engine::QpAttributes;
 use connectx::{Access, QpKind, RemoteOperations};
@@ -28,7 +28,7 @@ pub(super) fn errno(error: &HcaError) -> i32 {
 ///
 /// # Safety
 ///
-/// `header` is a request of the verbs interface: a header and as many attributes as it says.
+/// `header` is a request of the verbs interface: a header and the number of attributes in it.
 pub(super) unsafe fn request(device: &mut Device, header: *mut abi::ib_uverbs_ioctl_hdr) -> Outcome {
     // SAFETY: as promised; the attributes lie behind the header.
     let (object, method, attributes) = unsafe {
@@ -40,7 +40,7 @@ pub(super) unsafe fn request(device: &mut Device, header: *mut abi::ib_uverbs_io
         (abi::MLX5_IB_OBJECT_DEVX | abi::MLX5_IB_OBJECT_DEVX_OBJ, _) if !device.settings.users => {
             Err(libc::EPROTONOSUPPORT)
         }
-        (abi::MLX5_IB_OBJECT_DEVX, abi::MLX5_IB_METHOD_DEVX_OTHER) => user::ask(attributes),
+        (abi::MLX5_IB_OBJECT_DEVX, abi::MLX5_IB_METHOD_DEVX_OTHER) => user::query(attributes),
         (abi::MLX5_IB_OBJECT_DEVX_OBJ, abi::MLX5_IB_METHOD_DEVX_OBJ_CREATE) => {
             user::create(device, attributes)
         }
@@ -132,7 +132,7 @@ const EX_MODIFY_QP: u32 = EXTENDED | abi::IB_USER_VERBS_EX_CMD_MODIFY_QP;
 fn dispatch(device: &mut Device, number: u32, c: &Command) -> Outcome {
     match number {
         abi::IB_USER_VERBS_CMD_GET_CONTEXT => get_context(device, c),
-        // Without input it is asked whether there is the newer form.
+        // A query without input checks for the newer form.
         abi::IB_USER_VERBS_CMD_QUERY_DEVICE if c.input.1 == 0 => return Err(libc::ENOSPC),
         abi::IB_USER_VERBS_CMD_QUERY_DEVICE => c.answer(&attributes(device)),
         EX_QUERY_DEVICE => {
@@ -153,11 +153,11 @@ fn dispatch(device: &mut Device, number: u32, c: &Command) -> Outcome {
             c.own_answer(&abi::mlx5_ib_alloc_pd_resp { pdn: pd_handle });
         }
         abi::IB_USER_VERBS_CMD_DEALLOC_PD => {
-            remove(device, c.asked::<abi::ib_uverbs_dealloc_pd>().pd_handle)?;
+            remove(device, c.input::<abi::ib_uverbs_dealloc_pd>().pd_handle)?;
         }
         abi::IB_USER_VERBS_CMD_REG_MR => reg_mr(device, c)?,
         abi::IB_USER_VERBS_CMD_DEREG_MR => {
-            if let Object::Memory(key) = remove(device, c.asked::<abi::ib_uverbs_dereg_mr>().mr_handle)? {
+            if let Object::Memory(key) = remove(device, c.input::<abi::ib_uverbs_dereg_mr>().mr_handle)? {
                 device.engine.deregister(key).map_err(|e| errno(&e))?;
             }
         }
@@ -167,28 +167,28 @@ fn dispatch(device: &mut Device, number: u32, c: &Command) -> Outcome {
             c.answer(&abi::ib_uverbs_create_comp_channel_resp { fd: theirs as u32 });
         }
         abi::IB_USER_VERBS_CMD_CREATE_CQ => {
-            let q: abi::ib_uverbs_create_cq = c.asked();
+            let q: abi::ib_uverbs_create_cq = c.input();
             let r = create_cq(device, c, (q.user_handle, q.comp_channel), q.cqe)?;
             c.answer(&r);
         }
         EX_CREATE_CQ => {
-            let q: abi::ib_uverbs_ex_create_cq = c.asked();
+            let q: abi::ib_uverbs_ex_create_cq = c.input();
             let base = create_cq(device, c, (q.user_handle, q.comp_channel), q.cqe)?;
             let response_length = size_of::<abi::ib_uverbs_ex_create_cq_resp>() as u32;
             c.answer(&abi::ib_uverbs_ex_create_cq_resp { base, response_length, ..Default::default() });
         }
         abi::IB_USER_VERBS_CMD_DESTROY_CQ => {
-            if let Object::Cq(cq) = remove(device, c.asked::<abi::ib_uverbs_destroy_cq>().cq_handle)? {
+            if let Object::Cq(cq) = remove(device, c.input::<abi::ib_uverbs_destroy_cq>().cq_handle)? {
                 device.engine.destroy_cq(cq.number).map_err(|e| errno(&e))?;
-                // Those that were fetched: the library waits until that many are acknowledged.
+                // The number of fetched events: the library waits until that number is acknowledged.
                 let left = device.channels.iter().find(|(_, ours)| Some(*ours) == cq.channel);
-                let comp_events_reported = cq.told - left.map_or(0, |(theirs, _)| system::drain(*theirs));
+                let comp_events_reported = cq.reported - left.map_or(0, |(theirs, _)| system::drain(*theirs));
                 c.answer(&abi::ib_uverbs_destroy_cq_resp { comp_events_reported, ..Default::default() });
             }
         }
         abi::IB_USER_VERBS_CMD_CREATE_SRQ => create_srq(device, c)?,
         abi::IB_USER_VERBS_CMD_MODIFY_SRQ => {
-            let q: abi::ib_uverbs_modify_srq = c.asked();
+            let q: abi::ib_uverbs_modify_srq = c.input();
             let Some(Object::Srq(srq)) = device.objects.get(&q.srq_handle) else { return Err(libc::ENOENT) };
             if q.attr_mask & verbs::IBV_SRQ_LIMIT != 0 {
                 let limit = u16::try_from(q.srq_limit).map_err(|_| libc::EINVAL)?;
@@ -196,14 +196,14 @@ fn dispatch(device: &mut Device, number: u32, c: &Command) -> Outcome {
             }
         }
         abi::IB_USER_VERBS_CMD_DESTROY_SRQ => {
-            if let Object::Srq(srq) = remove(device, c.asked::<abi::ib_uverbs_destroy_srq>().srq_handle)? {
+            if let Object::Srq(srq) = remove(device, c.input::<abi::ib_uverbs_destroy_srq>().srq_handle)? {
                 device.engine.destroy_srq(srq.number).map_err(|e| errno(&e))?;
                 let events_reported = device.end_events(srq.user_handle);
                 c.answer(&abi::ib_uverbs_destroy_srq_resp { events_reported });
             }
         }
         abi::IB_USER_VERBS_CMD_CREATE_QP => {
-            let q: abi::ib_uverbs_create_qp = c.asked();
+            let q: abi::ib_uverbs_create_qp = c.input();
             let r = create_qp(
                 device,
                 c,
@@ -227,14 +227,14 @@ fn dispatch(device: &mut Device, number: u32, c: &Command) -> Outcome {
             c.answer(&r);
         }
         EX_CREATE_QP => {
-            let base = create_qp(device, c, &c.asked())?;
+            let base = create_qp(device, c, &c.input())?;
             let response_length = size_of::<abi::ib_uverbs_ex_create_qp_resp>() as u32;
             c.answer(&abi::ib_uverbs_ex_create_qp_resp { base, response_length, ..Default::default() });
         }
-        abi::IB_USER_VERBS_CMD_MODIFY_QP => modify_qp(device, &c.asked())?,
-        EX_MODIFY_QP => modify_qp(device, &c.asked::<abi::ib_uverbs_ex_modify_qp>().base)?,
+        abi::IB_USER_VERBS_CMD_MODIFY_QP => modify_qp(device, &c.input())?,
+        EX_MODIFY_QP => modify_qp(device, &c.input::<abi::ib_uverbs_ex_modify_qp>().base)?,
         abi::IB_USER_VERBS_CMD_QUERY_QP => {
-            let qp = *qp(device, c.asked::<abi::ib_uverbs_query_qp>().qp_handle)?;
+            let qp = *qp(device, c.input::<abi::ib_uverbs_query_qp>().qp_handle)?;
             let state = modify::state(device.engine.qp_state(qp.qpn).map_err(|e| errno(&e))?);
             c.answer(&abi::ib_uverbs_query_qp_resp {
                 qp_state: state,
@@ -244,8 +244,8 @@ fn dispatch(device: &mut Device, number: u32, c: &Command) -> Outcome {
         }
         abi::IB_USER_VERBS_CMD_DESTROY_QP if device.keeps_queue_pairs => return Err(libc::EBUSY),
         abi::IB_USER_VERBS_CMD_DESTROY_QP => {
-            if let Object::Qp(qp) = remove(device, c.asked::<abi::ib_uverbs_destroy_qp>().qp_handle)? {
-                // Silently: what is outstanding completes no more.
+            if let Object::Qp(qp) = remove(device, c.input::<abi::ib_uverbs_destroy_qp>().qp_handle)? {
+                // Silently: outstanding work no longer completes.
                 device.engine.modify_qp(qp.qpn, &pmd::hca::QpTransition::ToReset).map_err(|e| errno(&e))?;
                 device.engine.destroy_qp(qp.qpn).map_err(|e| errno(&e))?;
                 let events_reported = device.end_events(qp.user_handle);
@@ -259,10 +259,10 @@ fn dispatch(device: &mut Device, number: u32, c: &Command) -> Outcome {
             c.own_answer(&abi::mlx5_ib_create_ah_resp { response_length, ..Default::default() });
         }
         abi::IB_USER_VERBS_CMD_DESTROY_AH => {
-            remove(device, c.asked::<abi::ib_uverbs_destroy_ah>().ah_handle)?;
+            remove(device, c.input::<abi::ib_uverbs_destroy_ah>().ah_handle)?;
         }
         abi::IB_USER_VERBS_CMD_ATTACH_MCAST | abi::IB_USER_VERBS_CMD_DETACH_MCAST => {
-            let q: abi::ib_uverbs_attach_mcast = c.asked();
+            let q: abi::ib_uverbs_attach_mcast = c.input();
             let qpn = qp(device, q.qp_handle)?.qpn;
             let done = match number {
                 abi::IB_USER_VERBS_CMD_ATTACH_MCAST => device.engine.attach_multicast(qpn, Gid(q.gid)),
@@ -271,7 +271,7 @@ fn dispatch(device: &mut Device, number: u32, c: &Command) -> Outcome {
             done.map_err(|e| errno(&e))?;
         }
         _ => {
-            eprintln!("fake kernel: command {number:#x} is not known");
+            eprintln!("fake kernel: command {number:#x} is unknown");
             return Err(libc::EOPNOTSUPP);
         }
     }
@@ -290,7 +290,7 @@ fn qp(device: &Device, handle: u32) -> Result<&QpRecord, i32> {
 }
 
 fn reg_mr(device: &mut Device, c: &Command) -> Outcome {
-    let q: abi::ib_uverbs_reg_mr = c.asked();
+    let q: abi::ib_uverbs_reg_mr = c.input();
     let may = |flag: u32| q.access_flags & flag != 0;
     let access = Access {
         local_write: may(verbs::IBV_ACCESS_LOCAL_WRITE),
@@ -317,7 +317,7 @@ fn create_cq(
         let ring = host(own.buf_addr, entries as usize * 64);
         device.engine.create_cq(ring, host(own.db_addr, 8)).map_err(|e| errno(&e))?
     } else {
-        // Larger ones are for those who want to see them refused; the engine does not write them.
+        // Larger ones are only for tests that check their rejection; the engine does not write them.
         let ring = host(own.buf_addr, 64);
         device.engine.create_cq(ring, host(own.db_addr, 8)).map_err(|e| errno(&e))?
     };
@@ -330,19 +330,19 @@ fn create_cq(
         user_handle,
         channel: device.channels.iter().find(|(theirs, _)| *theirs == channel).map(|(_, ours)| *ours),
         armed: None,
-        told: 0,
+        reported: 0,
     }));
     c.own_answer(&abi::mlx5_ib_create_cq_resp { cqn: number, ..Default::default() });
     Ok(abi::ib_uverbs_create_cq_resp { cq_handle: handle, cqe, ..Default::default() })
 }
 
 fn create_srq(device: &mut Device, c: &Command) -> Outcome {
-    let (q, own): (abi::ib_uverbs_create_srq, abi::mlx5_ib_create_srq) = (c.asked(), c.own());
-    // As many slots as a power of two has; each holds the link and the segments.
+    let (q, own): (abi::ib_uverbs_create_srq, abi::mlx5_ib_create_srq) = (c.input(), c.own());
+    // The number of slots is a power of two. Each slot contains the link and the segments.
     let entries = (q.max_wr + 1).next_power_of_two();
     let stride = (16 + 16 * q.max_sge.max(1)).next_power_of_two();
     let ring = host(own.buf_addr, (entries * stride) as usize);
-    // Its record has one word; the engine asks for the room of two.
+    // Its record has one word; the engine requires room for two.
     let number =
         device.engine.create_srq(ring, stride as usize, host(own.db_addr, 8)).map_err(|e| errno(&e))?;
     let srq_handle = device.add(Object::Srq(QueueRecord {
@@ -354,7 +354,7 @@ fn create_srq(device: &mut Device, c: &Command) -> Outcome {
         user_handle: q.user_handle,
         channel: None,
         armed: None,
-        told: 0,
+        reported: 0,
     }));
     let (max_wr, max_sge, srqn) = (q.max_wr, q.max_sge, number);
     c.answer(&abi::ib_uverbs_create_srq_resp { srq_handle, max_wr, max_sge, srqn, ..Default::default() });

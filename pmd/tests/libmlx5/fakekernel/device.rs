@@ -1,4 +1,4 @@
-//! One device: the engine, and the kernel's objects that stand for the engine's.
+//! A device: the engine, and the kernel's objects for the engine's objects.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ptr::NonNull;
@@ -17,73 +17,73 @@ use super::doorbell;
 /// The only port.
 pub(super) const PORT: PortNumber = PortNumber(1);
 
-/// What a device is to be.
+/// Settings of a device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
-    /// GUID of the node; the port's is one more.
+    /// Node GUID. The port GUID is one more.
     pub(crate) guid: u64,
     /// LID of the port.
     pub(crate) lid: u16,
     /// CQE version.
     pub(crate) cqe_version: u8,
-    /// Doorbell pages that it has.
+    /// Number of doorbell pages.
     pub(crate) pages: usize,
-    /// The machine has write-combining.
+    /// True if the machine supports write-combining.
     pub(crate) write_combining: bool,
-    /// Programs may give commands of their own (DEVX).
+    /// True if user-level commands (DEVX) are allowed.
     pub(crate) users: bool,
 }
 
-/// A queue pair as the library described it.
+/// A queue pair as described by the library.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QpRecord {
-    /// Its number.
+    /// Queue pair number.
     pub(crate) qpn: Qpn,
     /// WQEBBs of the send ring.
     pub(crate) sq_wqebbs: u32,
-    /// Slots of the receive ring, and bytes of one.
+    /// Number of receive slots, and length of a slot in bytes.
     pub(crate) rq: (u32, u32),
-    /// Addresses of the rings and of the doorbell record.
+    /// Address of the rings.
     pub(crate) buf: u64,
-    /// As said.
+    /// Address of the doorbell record.
     pub(crate) dbrec: u64,
     /// Flags.
     pub(crate) flags: u32,
     pub(super) user_handle: u64,
-    /// What the other end may do.
+    /// Operations permitted to the remote end.
     pub(super) remote: RemoteOperations,
 }
 
 impl QpRecord {
-    /// Address of the send ring: behind the receive ring.
+    /// Address of the send ring, which follows the receive ring.
     pub(crate) fn sq_buf(&self) -> u64 {
         self.buf + u64::from(self.rq.0 * self.rq.1)
     }
 }
 
-/// A completion queue or shared receive queue as the library described it.
+/// A completion queue or shared receive queue as described by the library.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueRecord {
     /// The engine's number.
     pub(crate) number: u32,
     /// Entries of the ring.
     pub(crate) entries: u32,
-    /// Bytes of an entry.
+    /// Length of an entry in bytes.
     pub(crate) stride: u32,
     /// Address of the ring.
     pub(crate) buf: u64,
     /// Address of the doorbell record.
     pub(crate) dbrec: u64,
     pub(super) user_handle: u64,
-    /// Where it tells of completions, and the consumer index from which on it is to.
+    /// Event channel, and the consumer index from which an event is armed.
     pub(super) channel: Option<i32>,
     pub(super) armed: Option<u32>,
-    /// Events that it told.
-    pub(super) told: u32,
+    /// Number of reported events.
+    pub(super) reported: u32,
 }
 
 impl QueueRecord {
-    /// True if there is a completion at this consumer index (the owner bit turns over with each lap).
+    /// True if there is a completion at this consumer index (the owner bit flips with each lap).
     fn has(&self, consumer: u32) -> bool {
         let at = self.buf + u64::from(consumer & (self.entries - 1)) * 64 + 63;
         // SAFETY: within a ring that the library keeps.
@@ -92,7 +92,7 @@ impl QueueRecord {
     }
 }
 
-/// What a handle stands for.
+/// Object behind a handle.
 #[derive(Debug)]
 pub(super) enum Object {
     Domain,
@@ -107,27 +107,27 @@ pub(super) enum Object {
 /// A ConnectX.
 #[derive(Debug)]
 pub(crate) struct Device {
-    /// What works behind the rings.
+    /// The engine behind the rings.
     pub(crate) engine: Engine,
     pub(super) settings: Settings,
     index: usize,
     pub(super) objects: BTreeMap<u32, Object>,
     next_handle: u32,
     next_page: u32,
-    /// Numbers of all queue pairs that there ever were.
+    /// Numbers of all queue pairs that ever existed.
     pub(super) made: BTreeSet<u32>,
-    /// Completion channels: the library's end, and ours.
+    /// Completion channels: the library's end and the device's.
     pub(super) channels: Vec<(i32, i32)>,
     /// Mapped doorbell pages: number and address.
     pages: Vec<(u32, usize)>,
     events: VecDeque<abi::ib_uverbs_async_event_desc>,
-    /// It refuses to destroy queue pairs.
+    /// If true, destroying a queue pair fails.
     pub(crate) keeps_queue_pairs: bool,
-    /// It refuses to destroy keys that commands of programs have made.
+    /// If true, destroying a key created by a user-level command fails.
     pub(crate) keeps_keys: bool,
-    /// Datagram queue pairs have receives of their own, as with some adapters.
+    /// If true, datagram queue pairs have their own receives, as with some adapters.
     pub(crate) shares_no_datagrams: bool,
-    /// Events of each object that the library has fetched.
+    /// Number of events of each object that the library has fetched.
     fetched: BTreeMap<u64, u32>,
 }
 
@@ -162,23 +162,24 @@ impl Device {
         }
     }
 
-    /// Plugs a link in, and makes the port active, as a subnet manager would.
+    /// Plugs in a link and makes the port active, as a subnet manager would.
     pub(crate) fn plug(&mut self, link: CableEnd) {
         self.engine.set_cable(PORT, Some(link)).unwrap();
         self.activate(Mtu::B2048);
     }
 
-    /// Has the subnet manager give the port this MTU.
+    /// Sets the port's MTU, as the subnet manager would.
     pub(crate) fn activate(&mut self, mtu: Mtu) {
         self.engine.activate(PORT, Lid(self.settings.lid), mtu).unwrap();
     }
 
-    /// Drops the events so far.
+    /// Drops the pending events.
     pub(crate) fn calm(&mut self) {
         while self.engine.next_event().is_some() {}
     }
 
-    /// Objects that are there, by kind: domains, regions, completion queues, shared receive queues, queue pairs, addresses.
+    /// Number of existing objects by kind: domains, regions, completion queues, shared receive queues, queue
+    /// pairs, addresses.
     pub(crate) fn census(&self) -> [usize; 6] {
         let mut census = [0; 6];
         for object in self.objects.values() {
@@ -189,7 +190,7 @@ impl Device {
                 Object::Srq(_) => 3,
                 Object::Qp(_) => 4,
                 Object::Address => 5,
-                // Pages stay with the context.
+                // Pages belong to the context.
                 Object::Page => continue,
             };
             census[kind] += 1;
@@ -197,17 +198,17 @@ impl Device {
         census
     }
 
-    /// The queue pairs.
+    /// Returns the queue pairs.
     pub(crate) fn qps(&self) -> impl Iterator<Item = &QpRecord> {
         self.objects.values().filter_map(|object| if let Object::Qp(qp) = object { Some(qp) } else { None })
     }
 
-    /// The completion queues.
+    /// Returns the completion queues.
     pub(crate) fn cqs(&self) -> impl Iterator<Item = &QueueRecord> {
         self.objects.values().filter_map(|object| if let Object::Cq(cq) = object { Some(cq) } else { None })
     }
 
-    /// The shared receive queues.
+    /// Returns the shared receive queues.
     pub(crate) fn srqs(&self) -> impl Iterator<Item = &QueueRecord> {
         self.objects
             .values()
@@ -225,7 +226,7 @@ impl Device {
         handle
     }
 
-    /// A doorbell page, by its number.
+    /// Allocates a doorbell page and returns its number.
     pub(super) fn new_page(&mut self) -> Option<u32> {
         let number = self.next_page;
         (number as usize <= self.settings.pages).then(|| {
@@ -234,7 +235,7 @@ impl Device {
         })
     }
 
-    /// Maps the page whose number is the offset's.
+    /// Maps the page whose number is in the offset.
     pub(super) fn map_page(&mut self, offset: u64) -> Option<usize> {
         let number = u32::try_from(offset >> 12).ok().filter(|number| *number < self.next_page)?;
         let page = doorbell::new_page(true);
@@ -242,7 +243,7 @@ impl Device {
         Some(page)
     }
 
-    /// A page that it had is unmapped.
+    /// Removes an unmapped page.
     pub(super) fn unmap_page(&mut self, page: usize) {
         self.pages.retain(|(_, known)| *known != page);
     }
@@ -251,7 +252,7 @@ impl Device {
         self.pages.iter().any(|(_, known)| *known == page)
     }
 
-    /// A completion queue is asked for an event.
+    /// Arms a completion queue.
     pub(super) fn arm(&mut self, cqn: u32, consumer: u32) {
         for object in self.objects.values_mut() {
             if let Object::Cq(cq) = object
@@ -262,13 +263,13 @@ impl Device {
         }
     }
 
-    fn tell_completions(&mut self) {
+    fn report_completions(&mut self) {
         for object in self.objects.values_mut() {
             let Object::Cq(cq) = object else { continue };
             let (Some(channel), Some(consumer)) = (cq.channel, cq.armed) else { continue };
             if cq.has(consumer) {
                 cq.armed = None;
-                cq.told += 1;
+                cq.reported += 1;
                 let event = abi::ib_uverbs_comp_event_desc { cq_handle: cq.user_handle };
                 // SAFETY: the event is ours; the channel's other end is open as long as a queue is on it.
                 let sent = unsafe { libc::write(channel, (&raw const event).cast(), size_of_val(&event)) };
@@ -277,15 +278,15 @@ impl Device {
         }
     }
 
-    /// One that is gone may have been rung while it was there.
+    /// A destroyed queue pair may have a doorbell from before.
     pub(super) fn ring(&mut self, qpn: u32) {
-        assert!(self.made.contains(&qpn), "a doorbell of queue pair {qpn:#x}, which never was");
+        assert!(self.made.contains(&qpn), "a doorbell of queue pair {qpn:#x}, which never existed");
         self.engine.ring(Qpn::new(qpn));
     }
 
     pub(super) fn turn(&mut self, now: Instant) -> bool {
         let worked = self.engine.step(now);
-        self.tell_completions();
+        self.report_completions();
         while let Some(event) = self.engine.next_event() {
             if let Some(event) = self.describe(event) {
                 self.events.push_back(event);
@@ -315,15 +316,15 @@ impl Device {
         Some(abi::ib_uverbs_async_event_desc { element, event_type, reserved: 0 })
     }
 
-    /// The next event for the library.
+    /// Returns the next event for the library.
     pub(super) fn take_event(&mut self) -> Option<abi::ib_uverbs_async_event_desc> {
         let event = self.events.pop_front()?;
         *self.fetched.entry(event.element).or_default() += 1;
         Some(event)
     }
 
-    /// An object goes: its events that nobody fetched are dropped. How many were fetched: the library waits until that many
-    /// are acknowledged.
+    /// Removes the unfetched events of a destroyed object. Returns the number of fetched events: the library
+    /// waits until that number is acknowledged.
     pub(super) fn end_events(&mut self, user_handle: u64) -> u32 {
         self.events.retain(|event| event.element != user_handle);
         self.fetched.remove(&user_handle).unwrap_or(0)
@@ -339,9 +340,10 @@ impl Drop for Device {
     }
 }
 
-/// Memory of the program that it named by an address.
+/// Returns the program's memory at an address that it passed.
 pub(super) fn host(address: u64, len: usize) -> HostMemory {
     let base = NonNull::new(address as *mut u8).expect("an address");
-    // SAFETY: the library keeps what it names until the object is destroyed, as with the real kernel, which pins it.
+    // SAFETY: the library keeps this memory until the object is destroyed, as with the real kernel, which
+    // pins it.
     unsafe { HostMemory::new(base, len) }
 }

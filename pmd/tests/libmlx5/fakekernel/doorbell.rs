@@ -1,5 +1,6 @@
-//! Doorbell pages: memory that may not be written to, so that each store to it is caught (SIGSEGV), carried out with the
-//! processor's trap flag set (SIGTRAP), and noted. A device sees every store, too, also where one register is written twice.
+//! Doorbell pages: write-protected memory in which each store is caught (SIGSEGV), executed with the
+//! processor's trap flag set (SIGTRAP), and recorded. A device therefore sees every store, even consecutive
+//! ones to the same register.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -9,11 +10,11 @@ use libc::{c_int, c_void, siginfo_t, ucontext_t};
 const PAGE: usize = 4096;
 /// The processor's trap flag.
 const TRAP_FLAG: i64 = 0x100;
-/// Where the first register of a page lies, and the bytes of a half: a doorbell is a store to the start of one. What
-/// BlueFlame stores behind it is a copy of the entry.
+/// Offset of the first register of a page, and length of a half. A doorbell is a store to the start of a
+/// half. Further BlueFlame stores are a copy of the entry.
 const FIRST_REGISTER: usize = 0x800;
 const HALF: usize = 0x100;
-/// Where completion queues are asked for an event.
+/// Offset of the register that arms completion queues.
 const ARM_REGISTER: usize = 0x20;
 const PAGES: usize = 64;
 const STORES: usize = 1 << 14;
@@ -25,24 +26,24 @@ pub(crate) struct Doorbell {
     pub(crate) page: usize,
     /// Offset of the store in it.
     pub(crate) offset: usize,
-    /// The first eight bytes there, afterwards.
+    /// The first eight bytes there, after the store.
     pub(crate) bytes: [u8; 8],
 }
 
 impl Doorbell {
-    /// The queue pair: a doorbell is the start of a control segment.
+    /// Returns the queue pair: a doorbell is the start of a control segment.
     pub(crate) fn qpn(&self) -> u32 {
         u32::from_be_bytes([0, self.bytes[4], self.bytes[5], self.bytes[6]])
     }
 
-    /// The completion queue that is asked for an event, and the consumer index from which on; none if it is a send.
+    /// Returns the armed completion queue and the consumer index, or `None` for a send.
     pub(crate) fn arms(&self) -> Option<(u32, u32)> {
         let word =
             |at: usize| u32::from_be_bytes([0, self.bytes[at + 1], self.bytes[at + 2], self.bytes[at + 3]]);
         (self.offset == ARM_REGISTER).then(|| (word(4), word(0)))
     }
 
-    /// Address of the register: its halves are written in turn.
+    /// Address of the register, whose halves are written alternately.
     pub(crate) fn register(&self) -> usize {
         self.page + (self.offset & !(2 * HALF - 1))
     }
@@ -51,12 +52,12 @@ impl Doorbell {
 static GUARDED: [AtomicUsize; PAGES] = [const { AtomicUsize::new(0) }; PAGES];
 static ADDRESSES: [AtomicUsize; STORES] = [const { AtomicUsize::new(0) }; STORES];
 static VALUES: [AtomicU64; STORES] = [const { AtomicU64::new(0) }; STORES];
-/// Stores ever noted, and taken.
+/// Numbers of stores recorded and taken so far.
 static NOTED: AtomicUsize = AtomicUsize::new(0);
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// The store that is being carried out.
+    /// Index of the store that is being executed.
     static UNDER_WAY: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -73,7 +74,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void
     // SAFETY: the kernel gives both to a handler of this kind.
     let (address, context) = unsafe { ((*info).si_addr() as usize, &mut *context.cast::<ucontext_t>()) };
     if !guarded(address) {
-        // Not ours: without a handler it happens again, and ends the program.
+        // Not a doorbell page: without the handler the fault repeats and kills the program.
         // SAFETY: takes the handler away.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
         return;
@@ -104,7 +105,7 @@ pub(super) fn catch() {
         (libc::SIGSEGV, on_fault as extern "C" fn(c_int, *mut siginfo_t, *mut c_void)),
         (libc::SIGTRAP, on_step),
     ] {
-        // SAFETY: all zeros is an empty set of signals and no flags; the handlers call nothing but system calls.
+        // SAFETY: all zeros is an empty set of signals and no flags; the handlers only make system calls.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handler as usize;
@@ -114,7 +115,7 @@ pub(super) fn catch() {
     }
 }
 
-/// A new doorbell page; stores to it are caught if `caught`.
+/// Allocates a doorbell page. Stores to it are caught if `caught` is true.
 pub(super) fn new_page(caught: bool) -> usize {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let protection = if caught { libc::PROT_READ } else { libc::PROT_READ | libc::PROT_WRITE };
@@ -127,19 +128,19 @@ pub(super) fn new_page(caught: bool) -> usize {
     page
 }
 
-/// True if it is a page that stores are caught to.
+/// True if stores to this page are caught.
 pub(super) fn is_page(page: usize) -> bool {
     page != 0 && GUARDED.iter().any(|known| known.load(Ordering::Acquire) == page)
 }
 
-/// A page that is unmapped.
+/// Removes an unmapped page.
 pub(super) fn forget_page(page: usize) {
     for known in GUARDED.iter().filter(|known| known.load(Ordering::Acquire) == page) {
         known.store(0, Ordering::Release);
     }
 }
 
-/// The stores since the last call, oldest first. One thread takes them.
+/// Takes the stores since the last call, oldest first. Only one thread calls it.
 pub(super) fn take() -> Vec<Doorbell> {
     let mut stores = Vec::new();
     loop {

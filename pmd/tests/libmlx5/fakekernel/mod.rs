@@ -1,10 +1,12 @@
-//! A kernel that is not there. It answers the system calls of the unmodified libibverbs and libmlx5, so that they open ConnectX
-//! devices, and behind each device works the engine of the software ConnectX, on the rings that the library allocated.
+//! A fake kernel. It answers the system calls of the unmodified libibverbs and libmlx5, which therefore open
+//! ConnectX devices. Behind each device is the engine of the software ConnectX, on the rings that the library
+//! allocated.
 //!
-//! * [`system`] stands in front of libc: `open`, `stat`, `ioctl`, `mmap`, `read`, `close` and `socket` of this program.
+//! * [`system`] replaces libc functions: `open`, `stat`, `ioctl`, `mmap`, `read`, `close` and `socket` of
+//!   this program.
 //! * [`sysfs`] is the tree in which libibverbs finds the devices.
-//! * [`command`] carries out what the libraries ask of the kernel, on a [`device`].
-//! * [`user`] carries out commands of programs (DEVX): those that make keys.
+//! * [`command`] executes requests of the libraries to the kernel, on a [`device`].
+//! * [`user`] executes user-level commands (DEVX) that create keys.
 //! * [`doorbell`] catches each store to a doorbell page.
 //!
 //! x86-64 and glibc only.
@@ -27,35 +29,35 @@ use ib_wire::PKey;
 pub(crate) use device::{Device, Settings};
 pub(crate) use doorbell::Doorbell;
 
-/// The devices, in the order of their names. Locked for the length of one request.
+/// The devices in name order. Locked for one request at a time.
 static DEVICES: Mutex<Vec<Device>> = Mutex::new(Vec::new());
 
 fn devices() -> MutexGuard<'static, Vec<Device>> {
     DEVICES.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// New devices `mlx5_0`, `mlx5_1`, …: one for each of the settings.
+/// Creates devices `mlx5_0`, `mlx5_1`, …, one for each of the settings.
 pub(crate) fn boot(settings: &[Settings]) {
     sysfs::build(settings);
     doorbell::catch();
     let mut devices = devices();
-    // What was rung at the devices before these is nobody's any more. It waits still if whoever gives turns came late.
+    // Discard doorbells of earlier devices. Some may be left if the thread that advances them was late.
     doorbell::take();
     *devices = settings.iter().enumerate().map(|(index, s)| Device::new(index, s)).collect();
 }
 
-/// Gives a device another P_Key, as a subnet manager would.
+/// Sets a P_Key of a device, as a subnet manager would.
 pub(crate) fn set_pkey(device: usize, index: u16, key: PKey) {
     sysfs::put_pkey(device, index.into(), key.0);
     with(device, |d| d.engine.set_pkey(device::PORT, index, key)).unwrap();
 }
 
-/// Looks at a device, or changes it.
+/// Accesses a device.
 pub(crate) fn with<T>(device: usize, f: impl FnOnce(&mut Device) -> T) -> T {
     f(&mut devices()[device])
 }
 
-/// Gives doorbells to their devices. Returns them.
+/// Delivers doorbells to their devices. Returns them.
 fn deliver(devices: &mut [Device]) -> Vec<Doorbell> {
     let rung = doorbell::take();
     for doorbell in &rung {
@@ -68,8 +70,8 @@ fn deliver(devices: &mut [Device]) -> Vec<Doorbell> {
     rung
 }
 
-/// A doorbell page is unmapped, if that is what the address is of. What was rung there goes to its device before: another device's page may
-/// have the address next.
+/// Handles the unmapping of an address that may be a doorbell page. Its doorbells are delivered first,
+/// because another device's page may get the address next.
 fn end_page(page: usize) {
     if !doorbell::is_page(page) {
         return;
@@ -80,7 +82,8 @@ fn end_page(page: usize) {
     doorbell::forget_page(page);
 }
 
-/// Gives doorbells to their devices, and each device a turn at the time that the clock then shows. Returns the doorbells, and true if anything was done.
+/// Delivers doorbells to their devices and advances each device to the clock's current time. Returns the
+/// doorbells, and true if any work was done.
 pub(crate) fn turn(clock: impl FnOnce() -> Instant) -> (Vec<Doorbell>, bool) {
     let mut devices = devices();
     let rung = deliver(&mut devices);

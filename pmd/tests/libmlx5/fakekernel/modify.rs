@@ -1,4 +1,4 @@
-//! Changes of a queue pair's state, from the words of the interface into the engine's.
+//! Queue pair state changes, converted from the kernel interface to the engine.
 
 use connectx::RemoteOperations;
 use ib_wire::{Gid, Lid, Mtu, Psn, QKey, Qpn, Rate, ServiceLevel};
@@ -22,7 +22,7 @@ fn address(to: &abi::ib_uverbs_qp_dest) -> AddressVector {
     }
 }
 
-/// What is asked for; `None` = nothing that has to do with the device's state.
+/// Converts a request; `None` if it does not affect the device's state.
 pub(super) fn transition(q: &abi::ib_uverbs_modify_qp) -> Option<QpTransition> {
     let has = |bit: u32| q.attr_mask & bit != 0;
     if !has(verbs::IBV_QP_STATE) {
@@ -56,7 +56,7 @@ pub(super) fn transition(q: &abi::ib_uverbs_modify_qp) -> Option<QpTransition> {
     })
 }
 
-/// What the other end may do from now on.
+/// Updates the operations permitted to the remote end.
 pub(super) fn remote(q: &abi::ib_uverbs_modify_qp, remote: &mut RemoteOperations) {
     let has = |bit: u32| q.attr_mask & bit != 0;
     if has(verbs::IBV_QP_ACCESS_FLAGS) {
@@ -73,7 +73,7 @@ pub(super) fn remote(q: &abi::ib_uverbs_modify_qp, remote: &mut RemoteOperations
     }
 }
 
-/// A state's code.
+/// Encodes a state.
 pub(super) const fn state(state: QpState) -> u8 {
     (match state {
         QpState::Reset => verbs::IBV_QPS_RESET,

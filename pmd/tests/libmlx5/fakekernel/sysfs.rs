@@ -1,4 +1,4 @@
-//! The devices as libibverbs finds them: a small tree in a temporary folder, to which `SYSFS_PATH` points.
+//! The devices as libibverbs finds them: a small tree in a temporary directory, to which `SYSFS_PATH` refers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub(super) fn put_pkey(device: usize, index: usize, key: u16) {
     );
 }
 
-/// Builds the tree, in place of an earlier one.
+/// Builds the tree and replaces an earlier one.
 pub(super) fn build(settings: &[Settings]) {
     let root = root();
     match fs::remove_dir_all(&root) {
@@ -39,14 +39,14 @@ pub(super) fn build(settings: &[Settings]) {
     for (index, s) in settings.iter().enumerate() {
         let verbs = root.join(format!("class/infiniband_verbs/uverbs{index}"));
         let device = root.join(format!("class/infiniband/mlx5_{index}"));
-        // The real character device that stands for the interface is /dev/null.
+        // The real character device behind the interface is /dev/null.
         put(&verbs.join("dev"), "1:3");
         put(&verbs.join("ibdev"), &format!("mlx5_{index}"));
         put(&verbs.join("abi_version"), "1");
         put(&device.join("node_type"), "1: CA");
         put(&device.join("node_guid"), &groups(s.guid));
         put(&device.join("fw_ver"), "16.35.2000");
-        // A ConnectX-5, by its PCI id.
+        // A ConnectX-5, by its PCI ID.
         put(&device.join("device/modalias"), "pci:v000015B3d00001017sv000015B3sd00000001bc02sc07i00");
         let port = device.join("ports/1");
         put(&port.join("gids/0"), &format!("fe80:0000:0000:0000:{}", groups(s.guid + 1)));
@@ -55,7 +55,7 @@ pub(super) fn build(settings: &[Settings]) {
     // SAFETY: the tests of this program run one at a time, and nobody else reads the environment meanwhile.
     unsafe {
         std::env::set_var("SYSFS_PATH", &root);
-        // The library then does not look at /proc/cpuinfo.
+        // Keeps the library from reading /proc/cpuinfo.
         std::env::set_var("MLX5_STALL_CQ_POLL", "0");
     }
 }

@@ -1,5 +1,5 @@
-//! In front of libc: these symbols of the program come before the library's own. What does not concern us goes straight on to
-//! the real kernel.
+//! Replacements of libc functions: these symbols of the program precede the library's own. Unrelated calls
+//! are passed to the real kernel.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicI16, Ordering};
@@ -8,14 +8,14 @@ use libc::{c_char, c_int, c_uint, c_ulong, c_void, off_t, size_t, ssize_t};
 
 use super::{command, devices, end_page};
 
-/// The netlink family of RDMA: refused, so that libibverbs looks for devices in the file system.
+/// The netlink family of RDMA. It is rejected so that libibverbs looks for devices in the file system.
 const NETLINK_RDMA: c_int = 20;
 const INTERFACE: &[u8] = b"/dev/infiniband/uverbs";
-/// What stands for it.
+/// The file that replaces it.
 const BACKING: &CStr = c"/dev/null";
 
 const DESCRIPTORS: usize = 1024;
-/// What descriptors are to us: 0 nothing, `n` the interface of device `n - 1`, `-n` its events.
+/// Role of each descriptor: 0 none, `n` the interface of device `n - 1`, `-n` its events.
 static ROLES: [AtomicI16; DESCRIPTORS] = [const { AtomicI16::new(0) }; DESCRIPTORS];
 
 fn role(fd: c_int) -> i16 {
@@ -28,7 +28,7 @@ fn set_role(fd: c_int, to: i16) {
     }
 }
 
-/// A descriptor from which events of a device are read.
+/// Creates a descriptor for a device's events.
 pub(super) fn event_descriptor(device: usize) -> c_int {
     // SAFETY: no memory is involved.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
@@ -36,7 +36,7 @@ pub(super) fn event_descriptor(device: usize) -> c_int {
     fd
 }
 
-/// Both ends of a pipe: to read, and to write.
+/// Creates a pipe. Returns the read end and the write end.
 pub(super) fn pipe() -> (c_int, c_int) {
     let mut ends = [0; 2];
     // SAFETY: room for two.
@@ -44,10 +44,10 @@ pub(super) fn pipe() -> (c_int, c_int) {
     (ends[0], ends[1])
 }
 
-/// Reads away what is left in a pipe that does not block: how many words of eight bytes.
+/// Drains a nonblocking pipe. Returns the number of 8-byte words.
 pub(super) fn drain(fd: c_int) -> u32 {
     let mut word = [0_u8; 8];
-    // SAFETY: room for as many bytes.
+    // SAFETY: the word has room for `word.len()` bytes.
     let take = || unsafe { libc::syscall(libc::SYS_read, fd, word.as_mut_ptr(), word.len()) };
     std::iter::repeat_with(take).take_while(|n| *n == 8).count() as u32
 }
@@ -58,7 +58,7 @@ fn fail(errno: c_int) -> c_int {
     -1
 }
 
-/// Which device's interface a path is.
+/// Returns the device whose interface a path refers to.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! Commands of programs (DEVX): what a device can do, and free keys for lists of keys.
+//! User-level commands (DEVX): device capabilities, and free keys for lists of keys.
 
 use connectx::{Access, FastKey, ListKind, ProtectionDomain};
 use prm::capability::{GENERAL, general};
@@ -10,18 +10,19 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::command::{Outcome, data, errno, find};
 use super::device::{Device, Object};
 
-/// Binary logarithm of the pieces that a key has at most.
+/// Binary logarithm of the maximum number of pieces of a key.
 const LOG_MAX_LIST: u64 = 12;
 
-/// Memory that the library named for a command.
+/// Returns the memory that the library passed for a command.
 fn place(attributes: &mut [abi::ib_uverbs_attr], id: u32) -> Result<&mut [u8], i32> {
     let attribute = find(attributes, id).ok_or(libc::EINVAL)?;
-    // SAFETY: the library named this memory with this length, which is more than what travels within the attribute.
+    // SAFETY: the library gave this memory with this length, which is longer than data that fits into the
+    // attribute.
     Ok(unsafe { std::slice::from_raw_parts_mut(data(attribute) as *mut u8, attribute.len.into()) })
 }
 
-/// A command that makes nothing.
-pub(super) fn ask(attributes: &mut [abi::ib_uverbs_attr]) -> Outcome {
+/// Executes a command that creates nothing.
+pub(super) fn query(attributes: &mut [abi::ib_uverbs_attr]) -> Outcome {
     let input = place(attributes, abi::MLX5_IB_ATTR_DEVX_OTHER_CMD_IN)?;
     let (header, _) = InputHeader::read_from_prefix(input).map_err(|_| libc::EINVAL)?;
     if header.opcode.get() != opcode::QUERY_HCA_CAP {
@@ -36,7 +37,7 @@ pub(super) fn ask(attributes: &mut [abi::ib_uverbs_attr]) -> Outcome {
     Ok(())
 }
 
-/// A command that makes an object: a key.
+/// Executes a command that creates an object: a key.
 pub(super) fn create(device: &mut Device, attributes: &mut [abi::ib_uverbs_attr]) -> Outcome {
     let key = create_key(device, place(attributes, abi::MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_IN)?)?;
     let handle = device.add(Object::Memory(key));
@@ -48,7 +49,7 @@ pub(super) fn create(device: &mut Device, attributes: &mut [abi::ib_uverbs_attr]
     Ok(())
 }
 
-/// Such an object goes.
+/// Destroys such an object.
 pub(super) fn destroy(device: &mut Device, attributes: &mut [abi::ib_uverbs_attr]) -> Outcome {
     if device.keeps_keys {
         return Err(libc::EBUSY);
@@ -60,7 +61,7 @@ pub(super) fn destroy(device: &mut Device, attributes: &mut [abi::ib_uverbs_attr
     }
 }
 
-/// As firmware does for a program, which names no memory.
+/// Creates a key as the firmware does for a program, without memory.
 fn create_key(device: &mut Device, input: &[u8]) -> Result<u32, i32> {
     let (header, _) = InputHeader::read_from_prefix(input).map_err(|_| libc::EINVAL)?;
     let context = input.get(CONTEXT..).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! The words of a request, read from and written to the memory that the library named.
+//! Input and output structures of a request, copied from and to the memory that the library passed.
 
 use uverbs_sys as abi;
 
-/// Plain words of the kernel's headers: any bytes make one.
+/// Plain structures of the kernel's headers, valid for any bytes.
 ///
 /// # Safety
 ///
@@ -29,7 +29,7 @@ words! {
     mlx5_ib_create_ah_resp ib_uverbs_destroy_ah ib_uverbs_attach_mcast ib_uverbs_ex_modify_qp ib_uverbs_create_comp_channel_resp
 }
 
-/// A command, with what belongs to the verbs and what is between provider and driver.
+/// A command, with the verbs part and the part between provider and driver.
 pub(super) struct Command {
     pub(super) input: (u64, usize),
     pub(super) own_input: (u64, usize),
@@ -54,7 +54,7 @@ impl Command {
         };
     }
 
-    pub(super) fn asked<T: Words>(&self) -> T {
+    pub(super) fn input<T: Words>(&self) -> T {
         Self::read(self.input)
     }
 

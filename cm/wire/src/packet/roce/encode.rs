@@ -1,12 +1,12 @@
-//! From a RoCEv2 packet to bytes, in the caller's memory.
+//! Writes RoCEv2 packets into the caller's memory.
 
 use super::{ROCEV2_PORT, RoceNetwork, UDP_LEN};
 use crate::crc::{ICRC_LEN, Icrc};
 use crate::packet::encode::write_transport;
 use crate::packet::{BTH_LEN, Bth, EncodeError, Extended};
 
-/// All headers of a RoCEv2 packet. Lengths, checksums and pad count follow from the rest on writing; the UDP checksum is 0,
-/// "none", as the ICRC covers more.
+/// All headers of a RoCEv2 packet. Lengths, checksums and pad count are computed on writing. The UDP checksum
+/// is 0 ("none"), because the ICRC covers more.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RoceHeaders {
     /// IP header.
@@ -15,15 +15,15 @@ pub struct RoceHeaders {
     pub source_port: u16,
     /// Base transport header.
     pub bth: Bth,
-    /// Extended headers; must be those of the opcode.
+    /// Extended headers; they must match the opcode.
     pub extended: Extended,
 }
 
 impl RoceHeaders {
-    /// Most bytes of headers ahead of a payload.
+    /// Maximum bytes of headers before a payload.
     pub const MAX_LEN: usize = 40 + UDP_LEN + BTH_LEN + Extended::MAX_LEN;
 
-    /// Bytes ahead of the payload.
+    /// Bytes before the payload.
     #[must_use]
     pub const fn header_len(&self) -> usize {
         self.network.header_len() + UDP_LEN + BTH_LEN + self.extended.layout().len()
@@ -35,11 +35,12 @@ impl RoceHeaders {
         self.header_len() + payload.next_multiple_of(4) + ICRC_LEN
     }
 
-    /// Writes the headers to the front of `out`. The caller fills [`RoceFrame::payload_mut`] and ends the packet with
-    /// [`RoceFrame::seal`].
+    /// Writes the headers to the front of `out`. The caller fills [`RoceFrame::payload_mut`] and finishes the
+    /// packet with [`RoceFrame::seal`].
     ///
     /// # Errors
-    /// If the packet does not fit into `out` or into an IP packet, or the extended headers are not the opcode's.
+    /// If the packet does not fit into `out` or into an IP packet, or if the extended headers do not match
+    /// the opcode.
     #[inline]
     pub fn write<'b>(&self, payload: usize, out: &'b mut [u8]) -> Result<RoceFrame<'b>, EncodeError> {
         if self.bth.opcode.layout() != self.extended.layout() {
@@ -76,7 +77,7 @@ impl RoceHeaders {
     }
 }
 
-/// A packet whose headers are written and whose payload is the caller's to fill.
+/// A packet whose headers are written. The caller fills the payload.
 #[derive(Debug)]
 #[must_use = "a frame is no packet before it is sealed"]
 pub struct RoceFrame<'b> {
@@ -87,7 +88,7 @@ pub struct RoceFrame<'b> {
 }
 
 impl RoceFrame<'_> {
-    /// Where the payload goes.
+    /// The area of the payload.
     #[must_use]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.packet.get_mut(self.header_len..self.header_len + self.payload).unwrap_or_default()

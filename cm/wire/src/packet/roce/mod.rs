@@ -1,4 +1,4 @@
-//! RoCEv2: the same transport in UDP (IBA annex A17).
+//! RoCEv2: the InfiniBand transport in UDP (IBA annex A17).
 
 mod encode;
 mod network;
@@ -14,14 +14,14 @@ use crate::crc::{self, ICRC_LEN};
 
 /// UDP destination port of RoCEv2.
 pub const ROCEV2_PORT: u16 = 4791;
-/// UDP source ports of RoCEv2 begin here: the lower 14 bits tell flows apart (IBA annex A17).
+/// First UDP source port of RoCEv2: the lower 14 bits distinguish flows (IBA annex A17).
 pub const ROCEV2_FLOWS: u16 = 0xc000;
 /// Bytes of the UDP header.
 const UDP_LEN: usize = 8;
 
-/// A checked view over a RoCEv2 packet, IP header to ICRC. Checked are versions, lengths, port and the checksum of an IPv4
-/// header, not the ICRC. Options, extension headers and fragments are refused: no sender makes them (IBA annex A17). The UDP
-/// checksum does not count, as the ICRC covers more.
+/// A checked view over a RoCEv2 packet, IP header to ICRC. Versions, lengths, port and the checksum of an
+/// IPv4 header are checked; the ICRC is not. Options, extension headers and fragments are refused, because no
+/// sender makes them (IBA annex A17). The UDP checksum is ignored, because the ICRC covers more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RocePacket<'a> {
     bytes: &'a [u8],
@@ -31,10 +31,11 @@ pub struct RocePacket<'a> {
 }
 
 impl<'a> RocePacket<'a> {
-    /// Reads one packet from its IP header on; bytes behind the IP length (Ethernet's padding) are ignored.
+    /// Reads one packet that starts with its IP header. Bytes after the IP length (Ethernet's padding) are
+    /// ignored.
     ///
     /// # Errors
-    /// Says what is wrong with the bytes.
+    /// If the bytes are not a valid RoCEv2 packet.
     pub fn parse(ip: &'a [u8]) -> Result<Self, ParseError> {
         let too_short = ParseError::TooShort(ip.len());
         let (network, total) = RoceNetwork::parse(ip)?;
@@ -48,7 +49,8 @@ impl<'a> RocePacket<'a> {
             return Err(ParseError::NotRoce("UDP length"));
         }
         let (body, _) = body.split_last_chunk::<ICRC_LEN>().ok_or(too_short)?;
-        // Pad bytes make it so (IBA 9.2.5), as the LRH's words do on InfiniBand.
+        // Pad bytes fill the last word (IBA 9.2.5). On InfiniBand the LRH enforces this, because it counts
+        // words.
         if !body.len().is_multiple_of(4) {
             return Err(ParseError::NotRoce("transport length, no multiple of four"));
         }
@@ -56,7 +58,7 @@ impl<'a> RocePacket<'a> {
         Ok(Self { bytes, network, source_port, transport: Transport::parse(body)? })
     }
 
-    /// What the IP header says.
+    /// The fields of the IP header.
     #[must_use]
     pub const fn network(&self) -> &RoceNetwork {
         &self.network
@@ -80,7 +82,7 @@ impl<'a> RocePacket<'a> {
         self.network.dgid()
     }
 
-    /// The IP header as it came: 40 bytes of IPv6 or 20 of IPv4.
+    /// The IP header as received: 40 bytes of IPv6 or 20 of IPv4.
     #[must_use]
     pub fn network_bytes(&self) -> &'a [u8] {
         self.bytes.get(..self.network.header_len()).unwrap_or_default()
@@ -92,8 +94,8 @@ impl<'a> RocePacket<'a> {
         &self.transport
     }
 
-    /// The headers as a value; with the payload they make the same packet again, apart from reserved bits and the UDP
-    /// checksum.
+    /// The headers as a value. With the payload they make the same packet again, except for reserved bits and
+    /// the UDP checksum.
     #[must_use]
     pub const fn headers(&self) -> RoceHeaders {
         RoceHeaders {
@@ -110,7 +112,7 @@ impl<'a> RocePacket<'a> {
         self.bytes
     }
 
-    /// True if the invariant CRC is right.
+    /// True if the invariant CRC is correct.
     #[must_use]
     pub fn icrc_is_right(&self) -> bool {
         crc::verify_icrc_rocev2(self.bytes)

@@ -15,7 +15,7 @@ const MORE_FRAGMENTS: u16 = 0x2000;
 const DONT_FRAGMENT: u16 = 0x4000;
 const FRAGMENT_OFFSET: u16 = 0x1fff;
 
-/// What an IP header says, apart from lengths and checksums, which follow from the packet.
+/// The fields of an IP header, except lengths and checksums, which are computed from the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RoceNetwork {
     /// IPv4 (RFC 791).
@@ -28,9 +28,9 @@ pub enum RoceNetwork {
         traffic_class: u8,
         /// Time to live. Not covered by the ICRC.
         hop_limit: u8,
-        /// Identification; any number where fragments are forbidden. Covered by the ICRC.
+        /// Identification; any number if fragmentation is forbidden. Covered by the ICRC.
         identification: u16,
-        /// Routers shall not cut it. Covered by the ICRC.
+        /// Routers must not fragment the packet. Covered by the ICRC.
         dont_fragment: bool,
     },
     /// IPv6 (RFC 8200).
@@ -49,7 +49,8 @@ pub enum RoceNetwork {
 }
 
 impl RoceNetwork {
-    /// The header that leads from one GID to another: IPv4 if both stand for IPv4 addresses, IPv6 otherwise (IBA annex A17).
+    /// The header of packets from one GID to another: IPv4 if both GIDs stand for IPv4 addresses, IPv6
+    /// otherwise (IBA annex A17).
     #[must_use]
     pub const fn between(sgid: Gid, dgid: Gid, traffic_class: u8, flow_label: u32, hop_limit: u8) -> Self {
         let (source, destination) = (Ipv6Addr::from_octets(sgid.0), Ipv6Addr::from_octets(dgid.0));
@@ -93,9 +94,9 @@ impl RoceNetwork {
         }
     }
 
-    /// The header in the 40 bytes ahead of a datagram that a RoCEv2 port has received: an IPv6 header, or an IPv4 header in the
-    /// last 20 (IBA annex A17). What is there in front of an IPv4 header is anything; so an IPv4 header is one if its checksum
-    /// says so. `None` if it is neither.
+    /// Reads the header from the 40 bytes before a datagram that a RoCEv2 port has received. They are an IPv6
+    /// header, or an IPv4 header in the last 20 (IBA annex A17). The bytes before an IPv4 header are
+    /// undefined, so that the header checksum decides whether it is IPv4. Returns `None` if it is neither.
     #[must_use]
     pub fn of_area(area: &[u8; 40]) -> Option<Self> {
         let v4 = area.last_chunk().and_then(|header| Self::parse_v4(header).ok());
@@ -112,7 +113,7 @@ impl RoceNetwork {
         }
     }
 
-    /// Reads the header of a packet that carries UDP, and how many bytes the packet has with it.
+    /// Reads the header of a packet that carries UDP, and the length of the packet including the header.
     pub(super) fn parse(ip: &[u8]) -> Result<(Self, usize), ParseError> {
         let too_short = ParseError::TooShort(ip.len());
         match ip.first().ok_or(too_short)? >> 4 {
@@ -165,7 +166,7 @@ impl RoceNetwork {
         Ok((network, IPV6_LEN + usize::from(u16::from_be_bytes([h[4], h[5]]))))
     }
 
-    /// Writes the header of a packet of `total` bytes to the front of `out`. True if there is room.
+    /// Writes the header of a packet of `total` bytes to the front of `out`. Returns true if it fits.
     pub(super) fn write(&self, total: usize, out: &mut [u8]) -> bool {
         match *self {
             Self::V4 { source, destination, traffic_class, hop_limit, identification, dont_fragment } => {
@@ -199,7 +200,7 @@ impl RoceNetwork {
     }
 }
 
-/// The Internet checksum (RFC 1071); 0 over a header whose checksum is right.
+/// The Internet checksum (RFC 1071); 0 over a header with a correct checksum.
 fn checksum(header: &[u8; IPV4_LEN]) -> u16 {
     let (words, _) = header.as_chunks::<2>();
     let sum: u32 = words.iter().map(|w| u32::from(u16::from_be_bytes(*w))).sum();

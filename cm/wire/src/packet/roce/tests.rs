@@ -32,7 +32,7 @@ fn ipv4_where_both_gids_stand_for_it() {
         let mut out = [0; 256];
         let len = headers(network).write_packet(b"hello", &mut out).unwrap();
         let packet = RocePacket::parse(&out[..len + 3]).unwrap();
-        assert_eq!(packet.bytes().len(), len, "what lies behind does not count");
+        assert_eq!(packet.bytes().len(), len, "bytes after the packet do not count");
         assert_eq!((packet.sgid(), packet.dgid()), (a, b));
         assert_eq!(packet.headers(), headers(network));
         assert_eq!(packet.transport().payload, b"hello");
@@ -42,14 +42,14 @@ fn ipv4_where_both_gids_stand_for_it() {
 }
 
 #[test]
-fn the_room_ahead_of_a_datagram_tells_who_sent_it() {
+fn the_area_in_front_of_a_datagram_identifies_its_sender() {
     let six = Gid(std::net::Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1).octets());
     for (a, b) in [(v4(1), v4(2)), (six, six)] {
         let network = RoceNetwork::between(a, b, 7, 0, 64);
         let mut out = [0; 256];
         let len = headers(network).write_packet(b"hello", &mut out).unwrap();
         let packet = RocePacket::parse(&out[..len]).unwrap();
-        // What was there before may look like anything.
+        // The previous contents may look like anything.
         let mut area = [0x66; 40];
         let header = packet.network_bytes();
         area[40 - header.len()..].copy_from_slice(header);
@@ -59,7 +59,7 @@ fn the_room_ahead_of_a_datagram_tells_who_sent_it() {
     assert_eq!(RoceNetwork::of_area(&[0; 40]), None);
 }
 
-/// What routers change is not summed; all else is (IBA annex A17).
+/// The ICRC leaves out the fields that routers change and covers all others (IBA annex A17).
 #[test]
 fn the_icrc_covers_what_stays() {
     let network = RoceNetwork::between(v4(1), v4(2), 0, 0, 64);
@@ -68,7 +68,8 @@ fn the_icrc_covers_what_stays() {
     for at in 0..len {
         let mut changed = out;
         changed[at] ^= 0x10;
-        // Version and header length decide what is masked; all others are told apart by the sum alone.
+        // Version and header length decide which fields are masked; the sum alone detects a change of any
+        // other byte.
         let masked = matches!(at, 1 | 8 | 10 | 11 | 26 | 27 | 32);
         assert_eq!(crc::verify_icrc_rocev2(&changed[..len]), masked, "byte {at}");
     }
@@ -127,7 +128,7 @@ fn a_transport_part_of_odd_length_is_no_packet() {
     let len = headers(RoceNetwork::between(six, six, 0, 0, 64)).write_packet(b"12345678", &mut out).unwrap();
     assert!(RocePacket::parse(&out[..len]).is_ok());
     for cut in 1..4 {
-        // Lengths of IPv6 and UDP agree with each other.
+        // The lengths of IPv6 and UDP match each other.
         let body = (len - 40 - cut) as u16;
         out[4..6].copy_from_slice(&body.to_be_bytes());
         out[44..46].copy_from_slice(&body.to_be_bytes());
