@@ -1,19 +1,19 @@
-//! How often something may be done: a bucket of tokens that fills again with time.
+//! A token bucket: limits the rate of an operation.
 
 use std::time::{Duration, Instant};
 
-/// A bucket of tokens.
+/// A token bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket {
     burst: u32,
-    /// One token comes back in this time.
+    /// Time until one token is added.
     pause: Duration,
     tokens: u32,
     filled: Instant,
 }
 
 impl Bucket {
-    /// A full one: `burst` at once, and `per_second` in the long run. 0 counts as 1.
+    /// A full bucket: `burst` tokens at once, and `per_second` in the long run. 0 counts as 1.
     #[must_use]
     pub fn new(now: Instant, burst: u32, per_second: u32) -> Self {
         let (burst, pause) = (burst.max(1), Duration::from_secs(1) / per_second.max(1));
@@ -39,7 +39,7 @@ impl Bucket {
         left.is_some()
     }
 
-    /// True if none is missing.
+    /// True if no token is missing.
     pub fn is_full(&mut self, now: Instant) -> bool {
         self.fill(now);
         self.tokens == self.burst
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_and_then_so_many_a_second() {
+    fn burst_is_followed_by_the_configured_rate() {
         let t = Instant::now();
         let mut bucket = Bucket::new(t, 5, 10);
         assert_eq!((0..100).filter(|_| bucket.take(t)).count(), 5);

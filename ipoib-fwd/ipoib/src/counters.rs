@@ -1,7 +1,7 @@
-//! Counters with what they count and what is to be done about them, in one table.
+//! Counters with their descriptions and remedies, in one table.
 
-/// Defines a struct of counters, each with the words that explain it and what an operator does when it grows, and the list of them.
-/// A counter without a remedy does not compile:
+/// Defines a struct of counters, each with a description and the operator's remedy, and a list of them. A
+/// counter without a remedy does not compile:
 ///
 /// ```
 /// ipoib::counters! {
@@ -23,11 +23,11 @@ macro_rules! counters {
         pub struct $name { $($(#[doc = $text])+ pub $field: u64,)* }
 
         impl $name {
-            /// All of them: name, what is counted, what an operator does about it.
+            /// All counters: name, description, remedy.
             pub const DESCRIBED: [[&'static str; 3]; { [$(stringify!($field)),*].len() }] =
                 [$([stringify!($field), concat!($($text),+).trim_ascii(), $remedy]),*];
 
-            /// What each has counted, in the order of [`Self::DESCRIBED`].
+            /// The values of the counters, in the order of [`Self::DESCRIBED`].
             #[must_use]
             pub const fn values(&self) -> [u64; Self::DESCRIBED.len()] {
                 [$(self.$field),*]

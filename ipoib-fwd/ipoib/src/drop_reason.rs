@@ -1,12 +1,12 @@
-//! Why a packet was dropped: one enum for both directions, every queue and every table. Its names are the labels of
-//! the counters and the rows of the documentation.
+//! Reasons for which a packet is dropped: one enum for both directions, every queue and every table. Its
+//! names are the labels of the counters and the rows of the documentation.
 
 mod remedy;
 
 use std::fmt;
 
 hca::counted! {
-    /// Why a packet was dropped.
+    /// The reason for which a packet was dropped.
     DropReason {
         /// The packet ends before its headers do.
         Truncated = "truncated",
@@ -16,7 +16,8 @@ hca::counted! {
         BadIpv4Version = "bad-ipv4-version",
         /// The checksum of the IPv4 header is wrong.
         BadIpv4Checksum = "bad-ipv4-checksum",
-        /// An ARP packet whose hardware type, protocol type, lengths or operation are not what this side uses.
+        /// An ARP packet whose hardware type, protocol type, lengths or operation are not those that this
+        /// side uses.
         BadArp = "bad-arp",
         /// An ARP packet whose sender addresses no host may have, or which claims the gateway's own address.
         HostileArp = "hostile-arp",
@@ -30,13 +31,13 @@ hca::counted! {
         NotForUs = "not-for-us",
         /// A protocol other than IPv4 and ARP.
         UnknownEthertype = "unknown-ethertype",
-        /// A frame of a VLAN, or without a tag, of which no segment is.
+        /// A frame whose VLAN, or whose lack of a tag, belongs to no segment.
         VlanUnknown = "vlan-unknown",
         /// A frame with a service tag or two tags (802.1ad); such traffic is not forwarded.
         VlanStacked = "vlan-stacked",
-        /// The segment of a packet that waited is not there any more.
+        /// The segment of a queued packet no longer exists.
         SegmentGone = "segment-gone",
-        /// A message of an InfiniBand link of which no segment is.
+        /// No segment uses the InfiniBand link that the message came from.
         LinkUnknown = "link-unknown",
         /// An IPv6 packet; IPv6 is not forwarded yet.
         Ipv6 = "ipv6",
@@ -48,7 +49,8 @@ hca::counted! {
         LoopSelf = "loop-self",
         /// Source and destination are on the same side; there is nothing to forward.
         SameSide = "same-side",
-        /// A source or destination address that no packet may have here: loopback, reserved, spoofed, or a host of the other side.
+        /// A source or destination address that no packet may have here: loopback, reserved, spoofed, or a
+        /// host of the other side.
         Martian = "martian",
         /// A link-layer broadcast or multicast that carries a packet for one host (RFC 1122 3.3.6).
         LinkBroadcastOfUnicast = "link-broadcast-of-unicast",
@@ -56,15 +58,17 @@ hca::counted! {
         TtlExceeded = "ttl-exceeded",
         /// The destination lies outside of the segment's subnets, and no route leads there.
         OffSubnet = "off-subnet",
-        /// A packet to all or to a group that another gateway of the segment has forwarded already, or its ARP.
+        /// A broadcast or multicast packet that another gateway of the segment has forwarded already, or its
+        /// ARP.
         PeerGateway = "peer-gateway",
-        /// One packet to all or to a group came too often in a tenth of a second, or too many did.
+        /// One broadcast or multicast packet came too often in a tenth of a second, or too many did.
         Storm = "storm",
         /// A message between gateways that is malformed, of another version or made with another key.
         BadHello = "bad-hello",
         /// Another gateway forwards this segment's packets.
         Standby = "standby",
-        /// Another gateway may forward this segment's packets by now: the control lcore has sent no hello for as long as the others wait for one.
+        /// The control lcore has sent no hello for as long as the other gateways wait for one: another may
+        /// forward this segment's packets by now.
         LeaseOver = "lease-over",
         /// The segment is blocked because there is a loop around the gateway.
         SegmentBlocked = "segment-blocked",
@@ -78,21 +82,23 @@ hca::counted! {
         LookupLimited = "lookup-limited",
         /// A multicast group that is not forwarded.
         GroupUnknown = "group-unknown",
-        /// The packet does not fit and may not be fragmented; the source was told by ICMP.
+        /// The packet does not fit and may not be fragmented; the source was notified by ICMP.
         TooBigAnswered = "too-big-answered",
         /// The packet does not fit, may not be fragmented, and no ICMP was due or allowed by the rate limit.
         TooBig = "too-big",
-        /// The queue to the control lcore is full, or more hellos came than one side of a segment may hand over.
+        /// The queue to the control lcore is full, or more hellos came than one side of a segment may hand
+        /// over.
         PuntQueueFull = "punt-queue-full",
         /// Packets for unknown destinations have filled their part of the queue to the control lcore.
         PuntUnresolved = "punt-unresolved",
-        /// Packets for the gateway itself, and those that are too big, have filled their part of the queue to the control lcore.
+        /// Packets for the gateway itself, and those that are too big, have filled their part of the queue to
+        /// the control lcore.
         PuntLocal = "punt-local",
-        /// A packet for the gateway itself that it has no use for.
+        /// A packet for the gateway itself of a kind that it does not handle.
         NotHandled = "not-handled",
-        /// The Ethernet port takes no more packets at the moment.
+        /// The transmit queue of the Ethernet port is full.
         EthQueueFull = "eth-queue-full",
-        /// The InfiniBand send queue takes no more packets at the moment.
+        /// The InfiniBand send queue is full.
         IbQueueFull = "ib-queue-full",
         /// The buffer pool is empty.
         NoBuffers = "no-buffers",

@@ -1,4 +1,5 @@
-//! IP over InfiniBand without I/O: links with their connections and neighbours, and views of the packets that cross them.
+//! IP over InfiniBand without I/O: links with their connections and neighbours, and views of the packets that
+//! cross them.
 //!
 //! Needs no device and no DPDK to build or test.
 #![forbid(unsafe_code)]

@@ -1,9 +1,10 @@
-//! What is to be done about drops: the operator's manual is made of it. A reason without a remedy does not compile.
+//! Remedies for drops, from which the operator's manual is generated. A reason without a remedy does not
+//! compile.
 
 use super::DropReason;
 
 impl DropReason {
-    /// True if a network that is well makes such drops without end, so that many of them alarm nobody.
+    /// True if a healthy network causes such drops all the time: many of them are no alarm.
     #[must_use]
     pub const fn is_ordinary(self) -> bool {
         matches!(
@@ -20,146 +21,148 @@ impl DropReason {
         )
     }
 
-    /// What an operator does about it. Ordinary is what needs nobody.
+    /// Advice to the operator. Reasons that need no action are called ordinary.
     #[must_use]
     pub const fn remedy(self) -> &'static str {
         match self {
             Self::Truncated => {
-                "On a port of `net_af_packet` more than `[buffers] data-room` takes: the kernel joins fragments and received segments before the port gets them, so switch that off (`ethtool -K INTERFACE gro off`) or enlarge `data-room`. Elsewhere a host sends broken packets: capture and find it by its address."
+                "On a `net_af_packet` port, the packet is larger than `[buffers] data-room`. The kernel merges fragments and received segments before the port gets them: disable that (`ethtool -K INTERFACE gro off`) or enlarge `data-room`. On other ports a host sends broken packets: find it by its address in a capture."
             }
             Self::BadLength => {
-                "A host or something on the way breaks packets: `--capture`, and look for the sender's address."
+                "A host or a device on the path breaks packets: use `--capture` and look for the sender's address."
             }
             Self::BadIpv4Version => {
-                "A host sends something else under the type of IPv4: `--capture`, and look for the sender's address."
+                "A host sends another protocol with the ethertype of IPv4: use `--capture` and look for the sender's address."
             }
             Self::BadIpv4Checksum => {
-                "Packets are damaged on the way, or a kernel's interface hands over packets whose sums it has left to a NIC: `ethtool -K INTERFACE tx off` on the host's end of a veth."
+                "Packets are damaged on the path, or a kernel interface delivers packets whose checksums it has left to a NIC: `ethtool -K INTERFACE tx off` at the host's end of a veth."
             }
             Self::BadArp => {
-                "A host speaks ARP that is not of this side; nothing of it is needed. Many of them: find the sender by a capture."
+                "A host sends ARP that does not belong to this side; the gateway needs none of it. If there are many, find the sender with a capture."
             }
             Self::HostileArp => {
-                "Somebody claims the gateway's own address or one that no host may have: look for a second machine with `gateway.address`, then for an attacker, by a capture of ARP."
+                "A host claims the gateway's own address or one that no host may have. Capture ARP: look for a second machine with `gateway.address`, then for an attacker."
             }
             Self::ArpOffSubnet => {
-                "Ordinary where hosts of another subnet are on the same wire: the gateway leaves their ARP alone. If it is to forward for them, add their subnet to `subnets` of the segment."
+                "Ordinary if hosts of another subnet are on the same wire: the gateway ignores their ARP. To forward for them, add their subnet to `subnets` of the segment."
             }
             Self::ForgedArp => {
-                "A host of the InfiniBand side answers for another one. A few come of bonded interfaces that move; many are an attack: the log and a capture name the sender."
+                "An InfiniBand host answers for another one. A few come from bonded interfaces that move; many are an attack: the log and a capture name the sender."
             }
             Self::AddressConflict => {
-                "Two hosts have one address: `ipoib-fwd ctl neighbours` shows its owner, `disputed` in `ipoib-fwd ctl events address` both. Take it from one of them."
+                "Two hosts have one address: `ipoib-fwd ctl neighbours` shows its owner, `disputed` in `ipoib-fwd ctl events address` shows both. Remove the address from one of them."
             }
             Self::NotForUs => {
-                "Ordinary on a port with `promiscuous = true` or behind a switch that floods. Many without that: a host has a wrong neighbour entry for the gateway."
+                "Ordinary on a port with `promiscuous = true` or behind a switch that floods. Otherwise, if there are many, a host has a wrong neighbour entry for the gateway."
             }
             Self::UnknownEthertype => {
-                "Ordinary: LLDP, spanning tree and the like do not cross. Nothing is to be done."
+                "Ordinary: LLDP, spanning tree and similar protocols are not forwarded. No action is needed."
             }
             Self::VlanUnknown => {
-                "The switch sends VLANs that no `[[segment]]` names: add one with that `vlan`, or take the VLAN off the switch's port."
+                "The switch sends VLANs that no `[[segment]]` names: add one with that `vlan`, or remove the VLAN from the switch's port."
             }
-            Self::VlanStacked => "The switch sends double tags (802.1ad): have it take the outer one off.",
-            Self::SegmentGone => "Ordinary for a moment after a reload that took a segment away.",
+            Self::VlanStacked => {
+                "The switch sends double tags (802.1ad): configure it to remove the outer one."
+            }
+            Self::SegmentGone => "Ordinary for a moment after a reload that removed a segment.",
             Self::LinkUnknown => {
-                "Ordinary for a moment after a reload that took a segment away; else the P_Key table changes under the gateway: `ipoib-fwd ctl links`."
+                "Ordinary for a moment after a reload that removed a segment; otherwise the P_Key table changes while the gateway runs: see `ipoib-fwd ctl links`."
             }
-            Self::Ipv6 => "IPv6 is not forwarded. Switch it off on hosts that wait for it, or ignore this.",
+            Self::Ipv6 => "IPv6 is not forwarded. Disable it on hosts that wait for it, or ignore this.",
             Self::NotIpoib => {
-                "Something that is no IPoIB sends to the gateway's queue pair: find the program by a capture."
+                "A program sends something other than IPoIB to the gateway's queue pair: find it with a capture."
             }
             Self::WrongPkey => {
-                "A host is in the partition with another key, or the subnet manager has changed it: compare `ipoib-fwd ctl links` with the partitions' configuration."
+                "A host is in the partition with another P_Key, or the subnet manager has changed it: compare `ipoib-fwd ctl links` with the partitions' configuration."
             }
             Self::LoopSelf => {
-                "A few are echoes of multicasts. Many: the two networks are joined elsewhere, too; look for a bridge."
+                "A few are echoes of multicasts. Many mean that the two networks are also joined elsewhere: look for a bridge."
             }
             Self::SameSide => {
-                "Hosts send to the gateway what they could send to each other: a host's neighbour entry or route is wrong, or `subnets` of the segment are."
+                "Hosts send packets to the gateway that they could send to each other: a host's neighbour entry or route is wrong, or `subnets` of the segment are."
             }
             Self::Martian => {
-                "A host sends from an address that is not its own, or from one of the other side: `ipoib-fwd ctl neighbours` and a capture tell which."
+                "A host sends from an address that is not its own, or from one of the other side: `ipoib-fwd ctl neighbours` and a capture identify it."
             }
             Self::LinkBroadcastOfUnicast => {
-                "A host sends unicast packets to all: its neighbour table or a load balancer's mode is wrong."
+                "A host sends unicast packets to a broadcast or multicast link-layer address: its neighbour table or a load balancer's mode is wrong."
             }
-            Self::TtlExceeded => "A routing loop between the hosts' routers.",
+            Self::TtlExceeded => "There is a routing loop between the hosts' routers.",
             Self::OffSubnet => {
-                "Hosts use the gateway as router to where it knows no way: add the subnet or a route (`subnets`, `[[segment.route]]`) or correct the hosts' routes."
+                "Hosts use the gateway as router to networks that it has no route to: add the subnet or a route (`subnets`, `[[segment.route]]`), or correct the hosts' routes."
             }
-            Self::PeerGateway => "Ordinary with several gateways: what one has forwarded the others drop.",
+            Self::PeerGateway => {
+                "Ordinary with several gateways: one forwards the packet, the others drop it."
+            }
             Self::Storm => {
-                "A host broadcasts too much, or there is a loop: a capture of broadcasts tells the sender. The bound is the gateway's own."
+                "A host broadcasts too much, or there is a loop: a capture of broadcasts identifies the sender. The limit is the gateway's own."
             }
             Self::BadHello => {
-                "Gateways of one segment with different versions or `pair-key`, or somebody forges hellos: `ipoib-fwd ctl links` says under `stranger` what is wrong and on which side."
+                "Gateways of one segment have different versions or `pair-key`, or an attacker forges hellos: `stranger` in `ipoib-fwd ctl links` shows the fault and the side."
             }
-            Self::Standby => "Ordinary on a gateway that stands by.",
+            Self::Standby => "Ordinary on a standby gateway.",
             Self::LeaseOver => {
-                "The control lcore did not run (`control-stalled` in `ipoib-fwd ctl events alarm` and the log say for how long), or worker 0 did not. Give each lcore a processor of its own, or enlarge `gateway.hello-ms`."
+                "The control lcore did not run (`control-stalled` in `ipoib-fwd ctl events alarm` and the log show for how long), or worker 0 did not. Give each lcore a processor of its own, or enlarge `gateway.hello-ms`."
             }
             Self::SegmentBlocked => {
-                "Something joins both networks: find the bridge. The gateway forwards again by itself when its probes do not come back."
+                "Something joins both networks: find the bridge. The gateway resumes forwarding automatically when its probes no longer come back."
             }
             Self::NeighbourUnresolved => {
                 "The host does not answer ARP or has no path: is it up, in the same partition (`ipoib-fwd ctl neighbours`), and does the subnet manager answer (`sa_timeouts` in `ipoib-fwd ctl links`)?"
             }
             Self::NeighbourQueueFull => {
-                "Many packets to hosts that do not answer: as for `neighbour-unresolved`; a scan of addresses does it, too."
+                "Many packets to hosts that do not answer: as for `neighbour-unresolved`. A scan of addresses also causes it."
             }
             Self::NeighbourTableFull => {
-                "More hosts than a table holds, or somebody feigns them: divide the network into segments, or find who does."
+                "There are more hosts than a table holds, or an attacker fakes them: divide the network into segments, or find the attacker."
             }
             Self::LookupLimited => {
-                "A host asks for many addresses that nobody has, as a scan does: `ipoib-fwd ctl trace proto=arp` names it. Other hosts are not affected."
+                "A host queries many addresses that no host has, as a scan does: `ipoib-fwd ctl trace proto=arp` names it. Other hosts are not affected."
             }
             Self::GroupUnknown => {
-                "Multicast beyond link-local is not forwarded. Switch it off where it is sent, or ignore this."
+                "Multicast beyond link-local is not forwarded. Disable it at the sender, or ignore this."
             }
             Self::TooBigAnswered => {
-                "Ordinary: path MTU discovery at work. If transfers hang all the same, a firewall at the source drops ICMP."
+                "Ordinary: path MTU discovery at work. If transfers still hang, a firewall at the source drops ICMP."
             }
             Self::TooBig => {
-                "As for `too-big-answered`, but faster than answers are given; set the source's MTU, or use connected mode at the far end."
+                "As for `too-big-answered`, but faster than answers are given: set the source's MTU, or use connected mode at the far end."
             }
             Self::PuntQueueFull => {
-                "The control lcore has more to do than it can: is its processor its own? A flood of ARP does it, too: see which counters under `neighbours` grow. So does a flood of hellos or probes, of which one side of a segment hands over 640 a second and worker: see `hellos` in `ipoib-fwd ctl stats`."
+                "The control lcore is overloaded: check that nothing else uses its processor. A flood of ARP causes it, too: see which counters under `neighbours` grow. So does a flood of hellos or probes, of which each worker hands over at most 640 a second and side of a segment: see `hellos` in `ipoib-fwd ctl stats`."
             }
-            Self::PuntUnresolved => {
-                "Many packets to hosts that are not known: as for `neighbour-queue-full`."
-            }
+            Self::PuntUnresolved => "Many packets to unknown hosts: as for `neighbour-queue-full`.",
             Self::PuntLocal => {
-                "Somebody floods the gateway's own address, or sends much that is too big: a capture tells who."
+                "A host floods the gateway's own address, or sends many packets that are too big: a capture identifies it."
             }
             Self::NotHandled => {
-                "The gateway answers ping and nothing else on its address: hosts that ask it for more are configured wrongly."
+                "The gateway answers ping and nothing else on its address: hosts that expect more are configured wrongly."
             }
             Self::EthQueueFull => {
-                "The Ethernet side is slower than the InfiniBand side, or its flow control stops it: more workers (lcores of `-l`), more `ethernet.tx-descriptors`, a faster port."
+                "The Ethernet side is slower than the InfiniBand side, or flow control stops it: add workers (lcores of `-l`), enlarge `ethernet.tx-descriptors`, or use a faster port."
             }
             Self::IbQueueFull => {
-                "A peer or the fabric is slower than what is sent to it: congestion counters of the port (`perfquery`), and `infiniband.connection-send-depth`."
+                "A peer or the fabric is slower than the traffic to it: check the port's congestion counters (`perfquery`) and `infiniband.connection-send-depth`."
             }
             Self::NoBuffers => {
-                "Too few packet buffers: `buffers.count = 0` has them counted; or fewer workers and shorter queues, if hugepages are short."
+                "There are too few packet buffers: `buffers.count = 0` computes their number. If hugepages are short, use fewer workers and shorter queues."
             }
             Self::TooManySegments => {
-                "A packet in more pieces than the device takes: a larger `buffers.data-room`, or `infiniband.long-messages` by key or by copy."
+                "A packet spans more buffers than the device can gather: enlarge `buffers.data-room`, or send `infiniband.long-messages` by key or by copy."
             }
             Self::NoConnection => {
-                "Ordinary when a peer goes away. Constantly: `ipoib-fwd ctl connections` and the REJ reasons of `ipoib-fwd ctl links` say why connections end."
+                "Ordinary when a peer goes away. If it persists, `ipoib-fwd ctl connections` and the REJ reasons of `ipoib-fwd ctl links` show why connections are closed."
             }
             Self::SendFailed => {
-                "The device reports errors: `last_device_error` of `ipoib-fwd ctl links`, the kernel's log, the cable."
+                "The device reports errors: see `last_device_error` of `ipoib-fwd ctl links`, the kernel's log, the cable."
             }
             Self::ReceiveFailed => {
-                "As for `send-failed`; a peer that sends more than was agreed does it, too."
+                "As for `send-failed`. A peer that sends more than was agreed also causes it."
             }
             Self::LinkDown => {
-                "A cable, a switch or the subnet manager: `ipoib-fwd ctl links` says what the segment waits for."
+                "A cable, a switch or the subnet manager: `ipoib-fwd ctl links` shows what the segment waits for."
             }
-            Self::Shutdown => "Ordinary at the gateway's end.",
+            Self::Shutdown => "Ordinary when the gateway stops.",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a link asks its owner to do, and what it tells.
+//! Actions that a link requests from its owner, and events that it reports.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::table::NeighbourChange;
 use ib_wire::ipoib::Arp;
 use ib_wire::ipoib::HardwareAddress;
 
-/// Names a connection for the life of its link; never used twice.
+/// Identifies a connection for the life of its link; never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnKey {
     /// The link.
@@ -24,7 +24,7 @@ pub struct ConnKey {
 }
 
 impl ConnKey {
-    /// No connection's name comes before this one.
+    /// No connection's key is lower.
     pub(super) const FIRST: Self = Self { link: LinkIndex(0), number: 0 };
 }
 
@@ -34,12 +34,13 @@ impl Serialize for ConnKey {
     }
 }
 
-/// Something for the link's owner to do, in order. Where a call to answer with is named, the link waits for it; the
-/// answer may come at once or later.
+/// An action for the link's owner to perform, in order. If an answering call is named, the link waits for it;
+/// the answer may come immediately or later.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Action {
-    /// Bring a worker's datagram queue pair to RTS with this P_Key index and Q_Key, whatever state it is in (through
-    /// RESET if it was past it). Comes with the first broadcast join and when the P_Key moves in the port's table.
+    /// Bring a worker's datagram queue pair to RTS with this P_Key index and Q_Key, from any state (through
+    /// RESET if it was past it). Requested with the first broadcast join, and when the P_Key moves in the
+    /// port's table.
     OpenUd {
         /// The worker.
         worker: WorkerIndex,
@@ -55,8 +56,8 @@ pub enum Action {
         /// The broadcast group's Q_Key.
         qkey: QKey,
     },
-    /// Attach a worker's datagram queue pair to a group. A failure is answered by [`crate::port::Port::handle_attached`] and tried
-    /// again.
+    /// Attach a worker's datagram queue pair to a group. A failure is answered by
+    /// [`crate::port::Port::handle_attached`] and retried.
     AttachMulticast {
         /// The worker: always 0.
         worker: WorkerIndex,
@@ -78,7 +79,7 @@ pub enum Action {
     SendUd {
         /// The worker.
         worker: WorkerIndex,
-        /// Where to.
+        /// Destination.
         to: UdDestination,
         /// Encapsulation header and ARP packet.
         bytes: Box<[u8; ARP_FRAME_LEN]>,
@@ -101,57 +102,58 @@ pub enum Action {
         /// The change.
         to: QpTransition,
     },
-    /// Hand a connected queue pair's hot half to its worker. Answer: [`super::Link::handle_done`].
+    /// Hand the data-path half of a connected queue pair to its worker. Answer: [`super::Link::handle_done`].
     InsertRc {
         /// Its key.
         conn: ConnKey,
         /// The worker.
         worker: WorkerIndex,
-        /// The place in the worker's table.
+        /// The slot in the worker's table.
         slot: RcSlot,
     },
-    /// Have the worker post the drain request. The answer is the worker's note [`WorkerNote::Drained`]; a failure is
-    /// told by [`super::Link::handle_done`] with `false`.
+    /// Request the worker to post the drain request. The answer is the worker's note [`WorkerNote::Drained`];
+    /// a failure is reported by [`super::Link::handle_done`] with `false`.
     PostDrain {
         /// Its key.
         conn: ConnKey,
         /// The worker.
         worker: WorkerIndex,
-        /// Its place.
+        /// Its slot.
         slot: RcSlot,
     },
-    /// Take the hot half back from the worker. Answer: [`super::Link::handle_done`].
+    /// Take the data-path half back from the worker. Answer: [`super::Link::handle_done`].
     RemoveRc {
         /// Its key.
         conn: ConnKey,
         /// The worker.
         worker: WorkerIndex,
-        /// Its place.
+        /// Its slot.
         slot: RcSlot,
     },
-    /// Destroy a connected queue pair. Nothing more is said about this key; no answer.
+    /// Destroy a connected queue pair. This key is not used again; no answer.
     DestroyRc {
         /// Its key.
         conn: ConnKey,
         /// Its number.
         qpn: Qpn,
     },
-    /// Publish to the workers. Answer: [`super::Link::handle_quiescent`] once every worker has let go of older tables.
+    /// Publish to the workers. Answer: [`super::Link::handle_quiescent`] once every worker has released the
+    /// older tables.
     Publish(Publication),
 }
 
-/// A new state of what workers look up.
+/// A new version of the tables that workers look up.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Publication {
     /// Counts up by one.
     pub generation: u64,
     /// The link as a whole.
     pub state: Arc<LinkState>,
-    /// Neighbours that came, changed or went since the last publication; each address at most once.
+    /// Neighbours that were added, changed or removed since the last publication; each address at most once.
     pub changes: Vec<NeighbourChange>,
 }
 
-/// What workers need to know of the link as a whole.
+/// State of the link as a whole, for workers.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LinkState {
     /// True if the broadcast group is joined and the port active.
@@ -170,10 +172,10 @@ pub struct LinkState {
     pub lid: Lid,
 }
 
-/// Something that a worker has seen on a connected queue pair.
+/// An event that a worker has seen on a connected queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WorkerNote {
-    /// A send failed other than by being flushed, or the queue pair failed by itself.
+    /// A send failed other than by being flushed, or the queue pair failed for another reason.
     Fault,
     /// The drain request has completed.
     Drained,
@@ -185,7 +187,7 @@ pub enum WorkerNote {
     CommunicationEstablished,
 }
 
-/// An ARP packet that came in by the link and made sense.
+/// A valid ARP packet that was received on the link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReceivedArp {
     /// The worker that received it.
@@ -198,30 +200,31 @@ pub struct ReceivedArp {
     pub multicast: bool,
 }
 
-/// Who asked for an address.
+/// The sender of a query for an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asker {
-    /// The link-layer address that it says it has.
+    /// The link-layer address that it claims to have.
     pub hardware: HardwareAddress,
-    /// The LID that the question came from.
+    /// The LID that the query came from.
     pub lid: Lid,
 }
 
-/// Something that a link tells.
+/// An event that a link reports.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Event {
     /// The link is up: the broadcast group is joined and the port active.
     Up,
-    /// It no longer is.
+    /// The link is no longer up.
     Down,
-    /// The link is not up, and this is why.
+    /// The link is not up, for this reason.
     Waiting(super::Waiting),
-    /// Our link-layer addresses have this GID now, though the link did not go down: peers are to be told ([`super::Link::announce`]).
+    /// Our link-layer addresses have this GID now, though the link did not go down: announce them
+    /// ([`super::Link::announce`]).
     Readdressed {
         /// The port's GID.
         gid: Gid,
     },
-    /// An ARP packet came in; whether to answer is the owner's decision ([`super::Link::reply`]).
+    /// An ARP packet came in; the owner decides whether to answer ([`super::Link::reply`]).
     Arp(ReceivedArp),
     /// A neighbour's address is known; its table entry is published.
     NeighbourResolved {
@@ -234,12 +237,13 @@ pub enum Event {
     NeighbourChanged {
         /// Its IP address.
         ip: IpAddr,
-        /// Before.
+        /// The previous address.
         old: HardwareAddress,
-        /// Now.
+        /// The new address.
         new: HardwareAddress,
     },
-    /// An ARP request for this address was not sent: the device or the way to it had no room. Silence is no answer to it.
+    /// An ARP request for this address was not sent: the device or the path to it had no room. The lack of a
+    /// reply therefore proves nothing.
     QueryUnsent {
         /// The address.
         ip: IpAddr,
@@ -249,7 +253,7 @@ pub enum Event {
         /// Its IP address.
         ip: IpAddr,
     },
-    /// A connection came into being.
+    /// A connection was established.
     ConnectionUp {
         /// Its key.
         conn: ConnKey,
@@ -257,10 +261,10 @@ pub enum Event {
         passive: bool,
         /// The peer.
         peer: HardwareAddress,
-        /// From the first step to the last.
+        /// Duration of the setup, from the first step to the last.
         setup: Duration,
     },
-    /// A connection is going, or did not come into being.
+    /// A connection is being closed, or was not established.
     ConnectionDown {
         /// Its key.
         conn: ConnKey,
@@ -268,7 +272,7 @@ pub enum Event {
         passive: bool,
         /// The peer.
         peer: HardwareAddress,
-        /// Why.
+        /// The reason.
         reason: super::CloseReason,
     },
     /// Shutdown is complete.
@@ -276,7 +280,7 @@ pub enum Event {
 }
 
 impl WorkerNote {
-    /// What a worker's queue event means to a link. A failed receive says nothing about the connection.
+    /// The meaning of a worker's queue event for a link. A failed receive says nothing about the connection.
     #[must_use]
     pub const fn from_fault(fault: QpFault) -> Option<Self> {
         match fault {
@@ -287,7 +291,7 @@ impl WorkerNote {
         }
     }
 
-    /// The queue pair that a device's event is about and what it means to a link.
+    /// The queue pair that a device's event concerns, and the event's meaning for a link.
     #[must_use]
     pub const fn from_async(event: &AsyncEvent) -> Option<(Qpn, Self)> {
         match *event {

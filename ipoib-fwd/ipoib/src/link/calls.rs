@@ -1,4 +1,4 @@
-//! What the port and the device's owner tell a link about its connections.
+//! Calls by which the port and the device's owner report on a link's connections.
 
 use std::time::Instant;
 
@@ -15,12 +15,12 @@ use super::machine::Link;
 use super::settings::WorkerIndex;
 
 impl Link {
-    /// Gives a connection its place in the worker's table, before its queue pair is created.
+    /// Assigns a connection its slot in the worker's table, before its queue pair is created.
     pub(crate) fn lend_slot(&mut self, now: Instant, key: ConnKey, slot: RcSlot) {
         self.with_conns(now, |conns| conns.lend_slot(key, slot));
     }
 
-    /// There is no place for a connection on its worker.
+    /// Reports that the worker has no free slot for a connection.
     pub(crate) fn no_slot(&mut self, now: Instant, key: ConnKey) {
         self.with_conns(now, |conns| conns.no_slot(now, key));
     }
@@ -30,7 +30,7 @@ impl Link {
         self.with_conns(now, |conns| conns.created(now, key, qpn));
     }
 
-    /// Answers [`super::Action::AttachMulticast`]: done, or refused by the device.
+    /// Answers [`super::Action::AttachMulticast`]: attached, or refused by the device.
     pub(crate) fn handle_attached(&mut self, now: Instant, mgid: Gid, mlid: Lid, ok: bool) {
         self.at_groups().attached(now, mgid, mlid, ok);
     }
@@ -40,12 +40,12 @@ impl Link {
         self.with_conns(now, |conns| conns.done(now, conn, ok));
     }
 
-    /// Tells what befell a connected queue pair. Unknown numbers are ignored.
+    /// Reports an event of a connected queue pair. Unknown numbers are ignored.
     pub fn handle_note(&mut self, now: Instant, qpn: Qpn, note: WorkerNote) {
         self.with_conns(now, |conns| conns.note(now, qpn, note));
     }
 
-    /// A message of this link's was not sent.
+    /// Reports that a message of this link was not sent.
     pub fn handle_unsent(&mut self, message: &[u8]) {
         let Some((EtherType::Arp, content)) = decapsulate(message) else { return };
         if let Ok(arp) = Arp::parse(content)
@@ -64,8 +64,8 @@ impl Link {
         self.conns.by_qpn.contains_key(&qpn)
     }
 
-    /// Examines a peer's request for a connection: what it may become, or why it becomes nothing. `came_by`: the P_Key by which it
-    /// came, if that is known.
+    /// Examines a peer's connection request: returns what it needs, or the reason to reject it. `came_by`:
+    /// the P_Key by which it came, if known.
     pub(crate) fn examine(
         &mut self,
         now: Instant,
@@ -80,12 +80,12 @@ impl Link {
         self.with_conns(now, |conns| conns.replace(now, candidate));
     }
 
-    /// Begins the connection that a peer asks for.
+    /// Starts the connection that a peer requests.
     pub(crate) fn accept(&mut self, now: Instant, request: &RequestInfo, candidate: &Candidate) -> ConnKey {
         self.with_conns(now, |conns| conns.accept(now, request, candidate))
     }
 
-    /// Counts a request that was refused for want of room.
+    /// Counts a request that was refused for lack of room.
     pub(crate) const fn turn_away(&mut self) {
         self.out.counters.requests_rejected += 1;
     }
@@ -95,53 +95,53 @@ impl Link {
         self.paths.get(gid)
     }
 
-    /// How many connections a port has opened that are not closing.
+    /// The number of connections that a port has opened and that are not closing.
     pub(crate) fn opened_by(&self, origin: Origin) -> usize {
         self.conns.passive.of_origin(origin)
     }
 
-    /// The one of them that is idle for the longest time, and since when.
+    /// The longest idle of those connections, and since when it is idle.
     pub(crate) fn oldest_by(&self, origin: Origin) -> Option<(Instant, ConnKey)> {
         self.conns.passive.oldest_of_origin(origin)
     }
 
-    /// How many connections a port has opened to a worker that are not closing.
+    /// The number of connections that a port has opened to a worker and that are not closing.
     pub(crate) fn opened_by_at(&self, origin: Origin, worker: WorkerIndex) -> usize {
         self.conns.passive.of_origin_at(origin, worker)
     }
 
-    /// The one of them that is idle for the longest time, and since when.
+    /// The longest idle of those connections, and since when it is idle.
     pub(crate) fn oldest_by_at(&self, origin: Origin, worker: WorkerIndex) -> Option<(Instant, ConnKey)> {
         self.conns.passive.oldest_of_origin_at(origin, worker)
     }
 
-    /// How many connections peers have opened to a worker that are not closing.
+    /// The number of connections that peers have opened to a worker and that are not closing.
     pub(crate) fn opened_to(&self, worker: WorkerIndex) -> usize {
         self.conns.passive.at_worker(worker)
     }
 
-    /// The one of them that is idle for the longest time, and since when.
+    /// The longest idle of those connections, and since when it is idle.
     pub(crate) fn oldest_to(&self, worker: WorkerIndex) -> Option<(Instant, ConnKey)> {
         self.conns.passive.oldest_of_worker(worker)
     }
 
-    /// Tells what the port's connection table has to say about a connection; requests and ends have calls of their own
-    /// ([`Link::accept`], [`Link::handshake_over`]).
+    /// Reports an event of the port's connection table about a connection; requests and ends have their own
+    /// calls ([`Link::accept`], [`Link::handshake_over`]).
     pub(crate) fn handle_handshake(&mut self, now: Instant, key: ConnKey, event: CmEvent) {
         self.with_conns(now, |conns| conns.handshake(now, key, event));
     }
 
-    /// The last word on a connection's handshake.
+    /// Reports the end of a connection's handshake.
     pub(crate) fn handshake_over(&mut self, now: Instant, key: ConnKey) {
         self.with_conns(now, |conns| conns.released(now, key));
     }
 
-    /// The REQ could not be sent, for want of room among the port's connections.
+    /// Reports that the REQ could not be sent, for lack of room among the port's connections.
     pub(crate) fn connect_failed(&mut self, now: Instant, key: ConnKey) {
         self.with_conns(now, |conns| conns.connect_failed(now, key));
     }
 
-    /// The REP could not be sent: the peer has given up meanwhile.
+    /// Reports that the REP could not be sent: the peer has given up in the meantime.
     pub(crate) fn accept_failed(&mut self, now: Instant, key: ConnKey) {
         self.with_conns(now, |conns| conns.accept_failed(now, key));
     }
@@ -151,12 +151,12 @@ impl Link {
         self.conns.wants_handshake(key)
     }
 
-    /// The connection of a peer's that is idle for the longest time, if it is out of use, and since when.
+    /// The longest idle connection that a peer opened, if it is out of use, and since when it is idle.
     pub(crate) fn out_of_use(&self, now: Instant) -> Option<(Instant, ConnKey)> {
         self.conns.out_of_use(now)
     }
 
-    /// Closes a connection of a peer's to make room.
+    /// Closes a connection that a peer opened, to make room.
     pub(crate) fn evict(&mut self, now: Instant, key: ConnKey) {
         self.with_conns(now, |conns| conns.evict(now, key));
     }

@@ -1,4 +1,4 @@
-//! Multicast groups: the broadcast group first, then the others; joined anew after events, with back-off.
+//! Multicast groups: the broadcast group first, then the others; joined again after events, with back-off.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -23,10 +23,11 @@ use ib_wire::ipoib::{GroupScope, broadcast_gid, multicast_gid};
 /// First and largest delay between attempts to join (Linux: doubling up to 16 s).
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(16));
 
-/// The groups of a link's routers and services whose packets stay on the link (224.0.0.0/24), and which are used: all systems, all
-/// routers, OSPF's two, RIP, EIGRP, PIM, VRRP, IGMPv3, GLBP and HSRPv2, mDNS, LLMNR.
+/// The groups that routers and services of a link use and whose packets stay on the link (224.0.0.0/24): all
+/// systems, all routers, OSPF's two, RIP, EIGRP, PIM, VRRP, IGMPv3, GLBP and HSRPv2, mDNS, LLMNR.
 ///
-/// Linux sends each to its own group, which reaches nobody who has not joined it. One that joins hears them, and what it sends is heard.
+/// Linux sends the packets of each to its own multicast group, which reaches only the members. A member
+/// receives them, and its own packets reach the other members.
 pub const LINK_LOCAL_GROUPS: [Ipv4Addr; 12] = [
     Ipv4Addr::new(224, 0, 0, 1),
     Ipv4Addr::new(224, 0, 0, 2),
@@ -42,30 +43,30 @@ pub const LINK_LOCAL_GROUPS: [Ipv4Addr; 12] = [
     Ipv4Addr::new(224, 0, 0, 252),
 ];
 
-/// What is happening about a membership.
+/// The state of a join.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Joining {
-    /// Nothing: joined, or the link is down.
+    /// No join is needed: joined, or the link is down.
     Idle,
-    /// A request is under way.
-    Asked,
-    /// The next attempt has a timer.
+    /// A request is pending.
+    Requested,
+    /// The next attempt waits for a timer.
     Delayed,
 }
 
-/// A group that the link is in, or wants to be in.
+/// A group that the link is a member of, or wants to join.
 #[derive(Debug)]
 pub(super) struct Group {
     mgid: Gid,
     /// The group's parameters while we are a member. They stay in force while a re-join is under way.
     member: Option<McMemberRecord>,
     joining: Joining,
-    /// The datagram queue pair is attached, or the device was asked to attach it.
+    /// The datagram queue pair is attached, or the device was requested to attach it.
     attached: bool,
     failures: u32,
-    /// Attachments in a row that the device has refused.
+    /// Consecutive attachments that the device has refused.
     refusals: u32,
-    /// What the last attempt to join came to, if it failed.
+    /// The reason for which the last attempt to join failed, if it did.
     failure: Option<Waiting>,
     /// The status of the last refusal.
     refused: MadStatus,
@@ -86,7 +87,7 @@ impl Group {
     }
 }
 
-/// Where datagrams to a group go.
+/// The destination of datagrams to a group.
 fn destination(record: &McMemberRecord, qkey: QKey) -> UdDestination {
     UdDestination {
         av: AddressVector {
@@ -111,7 +112,7 @@ fn destination(record: &McMemberRecord, qkey: QKey) -> UdDestination {
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     map: HashMap<Ipv4Addr, Group>,
-    /// What the datagram queue pairs were opened with.
+    /// The parameters with which the datagram queue pairs were opened.
     opened: Option<(u16, QKey)>,
     /// Groups whose leaving has not been answered.
     leaving: usize,
@@ -128,12 +129,12 @@ impl Groups {
         self.broadcast().map(|b| b.qkey)
     }
 
-    /// Where broadcasts go.
+    /// The destination of broadcasts.
     pub(super) fn broadcast_destination(&self) -> Option<UdDestination> {
         self.broadcast().map(|b| destination(b, b.qkey))
     }
 
-    /// Where datagrams to the other joined groups go.
+    /// The destinations of datagrams to the other joined groups.
     pub(super) fn group_destinations(&self) -> Vec<(Ipv4Addr, UdDestination)> {
         let Some(qkey) = self.qkey() else { return Vec::new() };
         self.map
@@ -143,7 +144,7 @@ impl Groups {
             .collect()
     }
 
-    /// Why the broadcast group is not joined, once an attempt has failed.
+    /// The reason for which the broadcast group is not joined, once an attempt has failed.
     pub(super) fn broadcast_failure(&self) -> Option<Waiting> {
         self.map.get(&Ipv4Addr::BROADCAST).filter(|group| group.member.is_none())?.failure
     }
@@ -161,7 +162,7 @@ impl Groups {
                     (true, Joining::Idle) => "joined",
                     (true, _) => "rejoining",
                     (false, Joining::Idle) => "waiting",
-                    (false, Joining::Asked) => "joining",
+                    (false, Joining::Requested) => "joining",
                     (false, Joining::Delayed) => "backing_off",
                 },
             })
@@ -170,7 +171,7 @@ impl Groups {
         all
     }
 
-    /// True while the answer to a request to leave is awaited.
+    /// True while the answer to a leave request is pending.
     pub(super) const fn is_leaving(&self) -> bool {
         self.leaving > 0
     }
@@ -182,7 +183,7 @@ impl Groups {
     }
 }
 
-/// The groups at work: with what they need of the link.
+/// The groups, with the parts of the link that they need.
 pub(super) struct Work<'a> {
     pub(super) groups: &'a mut Groups,
     pub(super) ground: &'a Ground,
@@ -190,7 +191,8 @@ pub(super) struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Joins an IPv4 group for as long as the link lives; false if it is none or there are too many.
+    /// Joins an IPv4 group for as long as the link exists; false if `group` is no group or the limit is
+    /// reached.
     pub(super) fn join(&mut self, group: Ipv4Addr) -> bool {
         if self.ground.is_shutting_down() {
             return false;
@@ -205,7 +207,7 @@ impl Work<'_> {
             return false;
         }
         self.groups.map.insert(group, Group::new(mgid));
-        self.ask_to_join(group);
+        self.request_join(group);
         true
     }
 
@@ -220,7 +222,7 @@ impl Work<'_> {
         }
     }
 
-    /// Detaches from a group and tells the subnet administration.
+    /// Detaches from a group and sends a leave request to subnet administration.
     fn leave_group(&mut self, ip: Ipv4Addr, group: &Group) {
         if let Some(member) = &group.member {
             if group.attached {
@@ -232,8 +234,8 @@ impl Work<'_> {
             }
             self.out.state_dirty = true;
         }
-        // A join that is under way may still succeed, so it is undone as well.
-        if self.ground.port_usable() && (group.member.is_some() || group.joining == Joining::Asked) {
+        // A pending join may still succeed, so it is undone as well.
+        if self.ground.port_usable() && (group.member.is_some() || group.joining == Joining::Requested) {
             let record = McMemberRecord {
                 mgid: group.mgid,
                 port_gid: self.ground.port.gid,
@@ -246,7 +248,7 @@ impl Work<'_> {
         }
     }
 
-    /// Leaves all groups at the end.
+    /// Leaves all groups for a shutdown.
     pub(super) fn leave_all(&mut self) {
         for (ip, group) in std::mem::take(&mut self.groups.map) {
             self.out.timers.cancel(Timer::Group(ip));
@@ -254,7 +256,7 @@ impl Work<'_> {
         }
     }
 
-    /// Asks for the broadcast group, and for all others if it is joined.
+    /// Joins the broadcast group; its answer triggers the joins of all others.
     pub(super) fn join_all(&mut self) {
         if self.ground.is_shutting_down() {
             return;
@@ -265,23 +267,23 @@ impl Work<'_> {
             group.failures = 0;
             group.failure = None;
         }
-        self.ask_to_join(Ipv4Addr::BROADCAST);
+        self.request_join(Ipv4Addr::BROADCAST);
     }
 
-    /// Takes requests to join back, to be made again.
+    /// Cancels pending joins; they will be sent again.
     pub(super) fn restart(&mut self) {
         for (ip, group) in &mut self.groups.map {
-            if std::mem::replace(&mut group.joining, Joining::Idle) == Joining::Asked {
+            if std::mem::replace(&mut group.joining, Joining::Idle) == Joining::Requested {
                 self.out.requests.push_back(Request::CancelJoin(*ip));
             }
         }
     }
 
-    /// Forgets all memberships: the port went away and the subnet manager with it.
+    /// Forgets all memberships: the port has gone down, and the subnet manager's state with it.
     pub(super) fn drop_all(&mut self) {
         for (ip, group) in &mut self.groups.map {
             self.out.timers.cancel(Timer::Group(*ip));
-            if std::mem::replace(&mut group.joining, Joining::Idle) == Joining::Asked {
+            if std::mem::replace(&mut group.joining, Joining::Idle) == Joining::Requested {
                 self.out.requests.push_back(Request::CancelJoin(*ip));
             }
             let attached = std::mem::take(&mut group.attached);
@@ -296,15 +298,15 @@ impl Work<'_> {
         self.out.state_dirty = true;
     }
 
-    /// Sends the request to join a group, if its turn has come.
-    fn ask_to_join(&mut self, ip: Ipv4Addr) {
+    /// Sends the request to join a group, if its conditions are met.
+    fn request_join(&mut self, ip: Ipv4Addr) {
         if !self.ground.port_usable() {
             return;
         }
         let (pkey, port_gid) = (self.ground.full_pkey(), self.ground.port.gid);
         let broadcast = self.groups.broadcast().copied();
         let Some(group) = self.groups.map.get_mut(&ip) else { return };
-        if group.joining == Joining::Asked {
+        if group.joining == Joining::Requested {
             return;
         }
         let mut record = McMemberRecord {
@@ -340,18 +342,18 @@ impl Work<'_> {
                 | McMask::FLOW_LABEL
                 | McMask::HOP_LIMIT;
         }
-        group.joining = Joining::Asked;
+        group.joining = Joining::Requested;
         self.out.timers.cancel(Timer::Group(ip));
         self.out.counters.joins += 1;
         self.out.requests.push_back(Request::Join { group: ip, sm: self.ground.sm(), record, mask });
     }
 
-    /// The timer of a group's next attempt has run out.
+    /// Handles the timer of a group's next attempt.
     pub(super) fn timeout(&mut self, ip: Ipv4Addr) {
         if let Some(group) = self.groups.map.get_mut(&ip) {
             group.joining = Joining::Idle;
         }
-        self.ask_to_join(ip);
+        self.request_join(ip);
     }
 
     /// Answers [`Request::Join`].
@@ -366,8 +368,8 @@ impl Work<'_> {
         }
     }
 
-    /// The subnet administration has answered a request to join, or has not: `answer` is its record; `refused` is the status of a
-    /// refusal.
+    /// Handles the answer of subnet administration to a join request, or the lack of one: `answer` is its
+    /// record; `refused` is the status of a refusal.
     fn joined(
         &mut self,
         now: Instant,
@@ -376,13 +378,13 @@ impl Work<'_> {
         refused: Option<MadStatus>,
     ) {
         let Some(group) = self.groups.map.get_mut(&ip) else { return };
-        if group.joining != Joining::Asked {
+        if group.joining != Joining::Requested {
             return;
         }
         let mgid = group.mgid;
         let usable = answer.filter(|m| m.mgid == mgid && m.mlid.is_multicast() && m.mtu.mtu().is_some());
         let Some(member) = usable else {
-            // A grant without a usable membership is as good as a refusal.
+            // A grant without a usable membership counts as a refusal.
             self.join_failed(now, ip, refused.or(answer.map(|_| MadStatus::OK)));
             return;
         };
@@ -408,7 +410,7 @@ impl Work<'_> {
             let others: Vec<_> =
                 self.groups.map.keys().copied().filter(|g| *g != Ipv4Addr::BROADCAST).collect();
             for group in others {
-                self.ask_to_join(group);
+                self.request_join(group);
             }
         }
     }
@@ -440,7 +442,7 @@ impl Work<'_> {
         match refused {
             Some(status) if ip == Ipv4Addr::BROADCAST => {
                 group.refused = status;
-                // The status alone does not say why; the group may.
+                // The status alone does not show the reason; the group's parameters may.
                 let (sm, mgid) = (self.ground.sm(), group.mgid);
                 self.out.requests.push_back(Request::QueryGroup { group: ip, sm, mgid });
             }
@@ -448,7 +450,7 @@ impl Work<'_> {
             None => group.failure = Some(Waiting::Answer),
         }
         self.out.timers.set(Timer::Group(ip), now + delay);
-        // Silence may be a subnet manager on its way back; a refusal means that the membership is gone.
+        // Silence may mean that a subnet manager is restarting; a refusal means that the membership is lost.
         if refused.is_some()
             && let Some(member) = group.member.take()
         {
@@ -467,7 +469,7 @@ impl Work<'_> {
         }
     }
 
-    /// Answers [`Request::QueryGroup`]: why a group was not to be joined.
+    /// Answers [`Request::QueryGroup`]: the reason for which a group could not be joined.
     pub(super) fn explained(&mut self, ip: Ipv4Addr, outcome: Outcome<Option<McMemberRecord>>) {
         let port = self.ground.port.mtu.bytes();
         let Some(group) = self.groups.map.get_mut(&ip) else { return };
@@ -488,8 +490,8 @@ impl Work<'_> {
         });
     }
 
-    /// Answers [`Action::AttachMulticast`]. A group that the device does not attach is heard by nobody: it is joined and attached again
-    /// after a while, as Linux does.
+    /// Answers [`Action::AttachMulticast`]. Packets of a group that is not attached are not received, so the
+    /// join and the attachment are retried after a while, as Linux does.
     pub(super) fn attached(&mut self, now: Instant, mgid: Gid, mlid: Lid, ok: bool) {
         let named = |group: &Group| group.mgid == mgid && group.member.is_some_and(|m| m.mlid == mlid);
         let Some((ip, group)) = self.groups.map.iter_mut().find(|(_, group)| named(group)) else { return };

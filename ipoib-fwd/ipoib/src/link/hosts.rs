@@ -1,4 +1,5 @@
-//! A link's neighbours and all that hangs on them: who is asked and answered, what is told, which connections are wanted.
+//! A link's neighbours and the operations on them: queries, replies, reports of other gateways, and the
+//! connections that they need.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -17,14 +18,16 @@ use super::table::{Neighbour, NeighbourChange};
 use super::timers::Timer;
 use crate::neighbour::{self, Gone, Question};
 
-/// How long a connection stays after its neighbour has left the address. If that is only another
-/// host's claim, the neighbour contradicts it and keeps its connection: the owner of the table gives
-/// it less time than this to answer.
+/// How long a connection stays after its neighbour has left the address. If only another host claims the
+/// address, the neighbour contradicts the claim and keeps its connection: the owner of the table gives it
+/// less time than this to answer.
 pub const LEFT_GRACE: Duration = Duration::from_millis(1500);
 
 impl Link {
-    /// Asks for the address of `ip` on behalf of `source`, an address that is reached by `worker`'s link-layer address:
-    /// forwarding found no entry. Rate limited; the answer is an event and a publication.
+    /// Resolves the address of `ip`, because forwarding found no entry.
+    ///
+    /// The query is sent on behalf of `source`, an address that is reached by `worker`'s link-layer address.
+    /// Queries are rate limited. The result is an event and a publication.
     pub fn resolve(
         &mut self,
         now: Instant,
@@ -49,7 +52,7 @@ impl Link {
         if !self.is_spoken(source, ip) {
             return;
         }
-        if !self.neighbours.may_ask_new(now, ip) {
+        if !self.neighbours.may_query_new(now, ip) {
             self.out.counters.resolve_limited += 1;
             return;
         }
@@ -59,7 +62,7 @@ impl Link {
         self.attend_neighbours(now, CloseReason::NeighbourGone);
     }
 
-    /// True if the link can ask for an address: by ARP so far.
+    /// True if the link can send queries for an address: only by ARP so far.
     fn is_spoken(&mut self, source: IpAddr, target: IpAddr) -> bool {
         match Question::new(source, target) {
             Question::Arp { .. } => true,
@@ -70,8 +73,11 @@ impl Link {
         }
     }
 
-    /// What to take a sender's link-layer address for, given where its packet came from. From another LID than the path leads to, perhaps
-    /// it was somebody else: then what is known of its modes holds until the path is known better, and nobody loses connections by it.
+    /// The sender's link-layer address, with the flags to believe, given the origin of its packet.
+    ///
+    /// If the packet came from another LID than the path leads to, another host may have sent it. The known
+    /// flags of a neighbour at that address then stay in force until the path is confirmed, so that no
+    /// neighbour loses connections by it.
     #[must_use]
     pub fn believed(&self, from: &UdSource, sender: HardwareAddress) -> HardwareAddress {
         let subnet = self.ground.port.subnet();
@@ -81,7 +87,8 @@ impl Link {
         known.and_then(|ip| self.neighbours.get(ip)).unwrap_or(sender)
     }
 
-    /// Takes an ARP packet that a worker received. A host sends it by the queue pair that its address names (RFC 4391 9.1).
+    /// Handles an ARP packet that a worker received. A host sends it by the queue pair that its address names
+    /// (RFC 4391 9.1).
     pub fn handle_arp(&mut self, now: Instant, worker: WorkerIndex, from: &UdSource, mut packet: Arp) {
         self.out.counters.arp_received += 1;
         // Our own broadcasts come back to us.
@@ -107,7 +114,7 @@ impl Link {
         self.out.events.push_back(Event::Arp(ReceivedArp { worker, packet, lid, multicast }));
     }
 
-    /// Sends an ARP reply, and takes the asker for a neighbor: `ip` is at `worker`'s link-layer address.
+    /// Sends an ARP reply, and learns the requester as a neighbour: `ip` is at `worker`'s link-layer address.
     pub fn reply(
         &mut self,
         now: Instant,
@@ -116,21 +123,21 @@ impl Link {
         to: Asker,
         to_ip: impl Into<IpAddr>,
     ) {
-        let (ip, asker) = (ip.into(), to_ip.into());
+        let (ip, requester) = (ip.into(), to_ip.into());
         let deaf = !self.ground.is_at_work() || self.ground.address(worker).is_none();
         if deaf || !is_host_address(to.hardware) || self.ground.is_own(to.hardware) {
             return;
         }
         // A probe for a duplicate address (RFC 5227) has no sender address, and none is learned.
-        if is_host(asker) && asker.is_ipv4() && ip.is_ipv4() {
-            self.set_source(now, asker, (worker, ip));
-            self.learn(now, asker, to.hardware, (worker, ip), Reason::Named(to.lid));
+        if is_host(requester) && requester.is_ipv4() && ip.is_ipv4() {
+            self.set_source(now, requester, (worker, ip));
+            self.learn(now, requester, to.hardware, (worker, ip), Reason::Named(to.lid));
         }
-        self.answer(now, worker, ip, to, asker);
+        self.answer(now, worker, ip, to, requester);
     }
 
-    /// Sends an ARP reply and learns nothing from the request: whether the asker has the address that it names is not known yet.
-    /// IPv6 is not supported.
+    /// Sends an ARP reply and learns nothing from the request: it is not verified that the requester has the
+    /// address that it claims. IPv6 is not supported.
     pub fn answer(
         &mut self,
         now: Instant,
@@ -153,8 +160,8 @@ impl Link {
         self.at_paths().send_arp(now, worker, (to.gid, to.qpn), packet, reason);
     }
 
-    /// Sends a request for `target` by broadcast, from `source` at `worker`'s link-layer address, without any state. Returns false
-    /// if the rate limit drops it, or if the link cannot send.
+    /// Broadcasts a request for `target`, from `source` at `worker`'s link-layer address, without any state.
+    /// Returns false if the rate limit drops it, or if the link cannot send.
     pub fn request(
         &mut self,
         now: Instant,
@@ -167,19 +174,20 @@ impl Link {
             return false;
         }
         let can_send = self.ground.up && self.groups.broadcast_destination().is_some();
-        self.ask(now, (worker, source.into()), target.into(), None);
+        self.send_query(now, (worker, source.into()), target.into(), None);
         can_send && self.ground.address(worker).is_some()
     }
 
-    /// Tells all that `ip` is at `worker`'s link-layer address: a gratuitous request by broadcast. Returns false as
-    /// [`Self::request`] does.
+    /// Announces that `ip` is at `worker`'s link-layer address: a gratuitous request by broadcast. Returns
+    /// false as [`Self::request`] does.
     pub fn announce(&mut self, now: Instant, worker: WorkerIndex, ip: impl Into<IpAddr>) -> bool {
         let ip = ip.into();
         self.request(now, worker, ip, ip)
     }
 
-    /// Asks for an address, the one host that is thought to have it or all: the one resolver, by the protocol of the address.
-    pub(super) fn ask(
+    /// Sends a query for an address, to the host that is thought to have it or by broadcast. All queries are
+    /// sent here, by the protocol of the address.
+    pub(super) fn send_query(
         &mut self,
         now: Instant,
         (worker, source): Source,
@@ -205,8 +213,9 @@ impl Link {
         }
     }
 
-    /// The address of a neighbour has been confirmed, or has changed. Accepted at once: the QPN of a peer is volatile
-    /// (RFC 4391 9.1.1). Whether the one before still has it is its owner's to find out, where there is one who cares.
+    /// Records the address of a neighbour, confirmed or changed. A change is accepted immediately: a peer's
+    /// QPN is volatile (RFC 4391 9.1.1). An owner that needs to know whether the previous host still has the
+    /// address must find out itself.
     pub(super) fn learn(
         &mut self,
         now: Instant,
@@ -215,9 +224,9 @@ impl Link {
         source: Source,
         reason: Reason,
     ) {
-        // Whom we asked for is needed, whoever says where it is.
-        let asked_for = self.neighbours.contains(ip) && self.neighbours.get(ip).is_none();
-        let reason = if asked_for { Reason::Needed } else { reason };
+        // A queried neighbour is needed, whichever packet shows where it is.
+        let queried = self.neighbours.contains(ip) && self.neighbours.get(ip).is_none();
+        let reason = if queried { Reason::Needed } else { reason };
         let known = self.neighbours.ageing().learn(now, ip, hardware, Tag::new(now, source));
         self.attend_neighbours(now, CloseReason::NeighbourGone);
         if known {
@@ -226,7 +235,8 @@ impl Link {
         }
     }
 
-    /// Does what the neighbours' life brings: asks, tells, closes. `reason`: why connections to those that are gone are closed.
+    /// Handles the events of the neighbour table: sends queries, reports, closes connections. `reason`: the
+    /// close reason for connections to neighbours that are gone.
     pub(super) fn attend_neighbours(&mut self, now: Instant, reason: CloseReason) {
         while let Some(event) = self.neighbours.poll_event() {
             match event {
@@ -248,7 +258,7 @@ impl Link {
                     }
                     self.close_unneeded(now, old, reason);
                     if why == Gone::Unanswered {
-                        // Perhaps it has only moved to another LID.
+                        // It may only have moved to another LID.
                         self.at_paths().refresh(old.gid);
                     }
                 }
@@ -256,7 +266,7 @@ impl Link {
             }
         }
         while let Some(probe) = self.neighbours.poll_transmit() {
-            // The last question about a known neighbor: its port may have another queue pair or LID.
+            // The last query for a known neighbour is broadcast: its port may have another queue pair or LID.
             let is_last = probe.to.is_none() && self.neighbours.get(probe.ip).is_some();
             if is_last && !self.neighbours.may_broadcast(now) {
                 self.out.counters.requests_limited += 1;
@@ -266,7 +276,7 @@ impl Link {
             let tag = self.neighbours.tag(probe.ip).filter(|tag| !self.neighbours.is_worn(now, tag));
             let source = tag.map_or(NOBODY, |tag| tag.source);
             let source = self.still_ours(source);
-            self.ask(now, source, probe.ip, probe.to);
+            self.send_query(now, source, probe.ip, probe.to);
         }
         let counters = *self.neighbours.counters();
         self.out.counters.neighbours_full = counters.table_full;
@@ -274,7 +284,7 @@ impl Link {
             counters.evicted_unanswered + counters.evicted_unused + counters.evicted_share;
     }
 
-    /// A known neighbour has another address, or other flags.
+    /// Handles a known neighbour's new address, or new flags.
     fn readdressed(&mut self, now: Instant, ip: IpAddr, old: HardwareAddress, new: HardwareAddress) {
         if old.is_same_as(new) {
             self.with_conns(now, |conns| conns.allow_dials(now, new));
@@ -284,7 +294,8 @@ impl Link {
             return;
         }
         self.out.events.push_back(Event::NeighbourChanged { ip, old, new });
-        // Neither proves that it is the same port: many hosts' queue pairs have the same number, and anybody can write a GID.
+        // Neither proves that it is the same port: queue pair numbers of many hosts are equal, and any host
+        // can write a GID.
         let same_port = old.qpn == new.qpn || old.gid.id() == new.gid.id();
         let connected = self.conns.rc_paths(&self.ground, old).iter().any(Option::is_some);
         if connected {
@@ -295,7 +306,7 @@ impl Link {
         if old.gid != new.gid && same_port {
             self.out.timers.set(Timer::Moved(old.gid, old.qpn), now + LEFT_GRACE);
         }
-        // Whoever got another queue pair may have got another LID too.
+        // A host with another queue pair may have another LID, too.
         self.at_paths().refresh(new.gid);
     }
 
@@ -304,7 +315,7 @@ impl Link {
         self.out.events.push_back(Event::NeighbourUnreachable { ip });
     }
 
-    /// Dials for every worker that sends to any neighbour: connected mode has begun.
+    /// Dials for every worker that sends to any neighbour: the mode has changed to connected.
     pub(super) fn dial_all(&mut self, now: Instant) {
         let all: Vec<_> = self.neighbours.known().collect();
         for ip in all {
@@ -322,7 +333,7 @@ impl Link {
         }
     }
 
-    /// A worker sends to a neighbour.
+    /// Records that a worker sends to a neighbour.
     pub(super) fn used(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr) {
         if self.ground.address(worker).is_none() {
             return;
@@ -336,8 +347,9 @@ impl Link {
         self.with_conns(now, |conns| conns.dial(now, hardware, worker));
     }
 
-    /// A connection to an address failed or did not come into being: perhaps nobody is there any more, or somebody
-    /// without connected mode. Asks once; without an answer the address is forgotten, and looked for anew when it is used.
+    /// Probes the neighbours at an address after a connection to it failed or was not established: perhaps
+    /// the host is gone, or no longer has connected mode. Sends one query; without an answer the neighbour is
+    /// forgotten, and resolved again when it is used.
     pub(super) fn suspect(&mut self, now: Instant, peer: HardwareAddress) {
         if self.ground.is_shutting_down() {
             return;
@@ -349,15 +361,16 @@ impl Link {
         self.attend_neighbours(now, CloseReason::NeighbourGone);
     }
 
-    /// What was confirmed before this moment is to be confirmed again: soon, and not all at once.
+    /// Requires all neighbours to be confirmed again: soon, and not all at once.
     pub(super) fn doubt_neighbours(&mut self, now: Instant) {
         let random = &mut self.out.random;
         let (least, most) = (Duration::from_millis(500), Duration::from_secs(2));
         self.neighbours.ageing().doubt_all(now, || random.between(least, most));
     }
 
-    /// In whose name to ask. An address that has become a neighbour's own is not ours to speak for any more: asking in its
-    /// name would teach the link a wrong way to it, so that nobody's is used (RFC 5227 2.1.1).
+    /// The source to query from. An address that has become a neighbour's own no longer belongs to a host
+    /// that we represent. A query from it would teach the link a wrong path to it, so the query is sent as a
+    /// probe instead (RFC 5227 2.1.1).
     fn still_ours(&self, (worker, source): Source) -> Source {
         match self.neighbours.get(source) {
             None if self.ground.speaks => (worker, source),
@@ -365,7 +378,7 @@ impl Link {
         }
     }
 
-    /// The neighbours grow older.
+    /// Handles the deadlines of the neighbour table.
     pub(super) fn neighbours_timeout(&mut self, now: Instant) {
         let speaks = self.ground.speaks;
         let ageing = self.neighbours.ageing();
@@ -374,8 +387,9 @@ impl Link {
         self.attend_neighbours(now, CloseReason::NeighbourGone);
     }
 
-    /// Somebody who knows, another gateway, told where a neighbour is: it is kept as one that nobody uses, with its path, and not
-    /// asked for until somebody does. Then it is asked in nobody's name, so that nobody learns a wrong address for a host.
+    /// Records where a neighbour is, as reported by a trusted source: another gateway. The neighbour is kept
+    /// as unused, with its path, and is not queried until a worker uses it. It is then queried by a probe
+    /// without a source address, so that no host learns a wrong address.
     pub fn handle_told(&mut self, now: Instant, ip: impl Into<IpAddr>, hardware: HardwareAddress) {
         let ip = ip.into();
         let deaf = !self.ground.is_at_work();
@@ -402,7 +416,7 @@ impl Link {
         }
     }
 
-    /// The path to a port is known, or another one. `moved`: what was sent the old way gets lost.
+    /// Handles a new or changed path to a port. `moved`: packets sent on the old path are lost.
     pub(super) fn path_changed(&mut self, now: Instant, gid: Gid, moved: bool) {
         let behind: Vec<_> = self.neighbours.at_gid(gid).collect();
         for (qpn, ip) in behind {
@@ -415,7 +429,7 @@ impl Link {
         }
     }
 
-    /// There is no path to a port: what is known of neighbours there is of no use.
+    /// Handles the lack of a path to a port: its neighbours cannot be reached and are forgotten.
     pub(super) fn path_failed(&mut self, now: Instant, gid: Gid) {
         let behind: Vec<_> = self.neighbours.at_gid(gid).collect();
         for (_, ip) in behind {
@@ -425,17 +439,17 @@ impl Link {
         }
     }
 
-    /// Every entry of the table has to be made anew.
+    /// Marks every entry of the table for rebuilding.
     pub(super) fn republish_all(&mut self) {
         self.out.dirty.extend(self.neighbours.known());
     }
 
-    /// Entries of all neighbours with this address have to be made anew.
+    /// Marks the entries of all neighbours with this address for rebuilding.
     pub(super) fn republish(&mut self, address: HardwareAddress) {
         self.out.dirty.extend(self.neighbours.at_address(address));
     }
 
-    /// What workers shall know of a neighbour.
+    /// The table entry of a neighbour, for the workers.
     pub(super) fn table_entry(&self, ip: IpAddr) -> NeighbourChange {
         let Some(hardware) = self.neighbours.get(ip) else { return NeighbourChange::Remove(ip) };
         let ud = match (self.paths.get(hardware.gid), self.groups.qkey()) {
@@ -453,13 +467,13 @@ impl Link {
         })
     }
 
-    /// How many neighbours there are.
+    /// The number of neighbours.
     #[must_use]
     pub fn neighbour_count(&self) -> usize {
         self.neighbours.iter().count()
     }
 
-    /// The way to a neighbour: of its connection, that of a worker's.
+    /// The path to a neighbour, with the connection of one worker.
     #[must_use]
     pub fn path_to(&self, ip: IpAddr, worker: WorkerIndex) -> Option<PathInfo> {
         let hardware = self.neighbours.get(ip)?;
@@ -473,7 +487,7 @@ impl Link {
         self.neighbours_after(now, None, usize::MAX)
     }
 
-    /// The first `most` neighbours behind an address, in the order of their addresses.
+    /// The first `most` neighbours after an address, in the order of their addresses.
     #[must_use]
     pub fn neighbours_after(&self, now: Instant, after: Option<IpAddr>, most: usize) -> Vec<NeighbourInfo> {
         let connections = |h| self.conns.rc_paths(&self.ground, h).iter().flatten().count();
@@ -489,22 +503,23 @@ impl Link {
     }
 }
 
-/// Connections, as far as they depend on neighbours.
+/// Connections that depend on neighbours.
 impl Link {
-    /// Closes the connections to an address that no neighbour with connected mode has any more.
+    /// Closes the connections to an address that no neighbour with connected mode has.
     fn close_unneeded(&mut self, now: Instant, peer: HardwareAddress, reason: CloseReason) {
         if !self.neighbours.accepts_rc(peer) {
             self.with_conns(now, |conns| conns.forget_peer(now, peer, reason));
         }
     }
 
-    /// A neighbour has not come back to an address that it left.
+    /// Handles the end of the time in which a neighbour may come back to an address that it left.
     pub(super) fn left_timeout(&mut self, now: Instant, gid: Gid, qpn: Qpn) {
         let old = HardwareAddress { flags: AddressFlags::RC, qpn, gid };
         self.close_unneeded(now, old, CloseReason::AddressChanged);
     }
 
-    /// A port has not come back to an address that it left: what it opened under that is closed.
+    /// Closes the connections that a port opened under an address that it left, if no neighbour has come back
+    /// to it.
     pub(super) fn moved_timeout(&mut self, now: Instant, gid: Gid, qpn: Qpn) {
         let old = HardwareAddress { flags: AddressFlags::RC, qpn, gid };
         if self.neighbours.at_address(old).next().is_none() {
@@ -512,7 +527,7 @@ impl Link {
         }
     }
 
-    /// A peer may be dialled again.
+    /// Dials a peer whose back-off has ended, if it is still used.
     pub(super) fn dial_timeout(&mut self, now: Instant, (gid, qpn): (Gid, Qpn), worker: WorkerIndex) {
         let peer = HardwareAddress { flags: AddressFlags::RC, qpn, gid };
         if self.neighbours.accepts_rc(peer) && self.neighbours.used_by(peer, worker, now, REACHABLE) {
@@ -526,20 +541,21 @@ impl Link {
         self.connections_after(now, 0, usize::MAX)
     }
 
-    /// The next connections behind the one with a number, `limit` of them at most; 0 is before the first.
+    /// The connections after the one with `number`, at most `limit` of them; 0 is before the first.
     #[must_use]
     pub fn connections_after(&self, now: Instant, number: u64, limit: usize) -> Vec<ConnectionInfo> {
         self.conns.list(now, (number, limit), |peer| self.neighbours.at_address(peer).next())
     }
 
-    /// How many connections carry packets: those that we opened, and those of peers.
+    /// The number of connections that carry packets: those that we opened, and those that peers opened.
     #[must_use]
     pub fn live_connections(&self) -> [usize; 2] {
         self.conns.live()
     }
 
-    /// Tells in bulk what a worker has seen in use, about once a second: its passive queue pairs that received, and the
-    /// neighbours that it sent to. The latter also at once, with a rate limit, where [`super::Neighbour::dial`] is set.
+    /// Reports in bulk the use that a worker has seen, about once a second: its passive queue pairs that
+    /// received, and the neighbours that it sent to. If [`super::Neighbour::dial`] is set, the latter are
+    /// also reported immediately, with a rate limit.
     pub fn handle_used(&mut self, now: Instant, worker: WorkerIndex, received: &[Qpn], sent: &[IpAddr]) {
         self.with_conns(now, |conns| conns.received(now, received));
         for ip in sent {

@@ -1,4 +1,4 @@
-//! The link itself: its parts, its queues, its clock, and what it publishes.
+//! The link itself: its parts, its queues, its clock, and its publications.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::timers::Timer;
 use super::waiting::Waiting;
 use super::{LinkError, MAX_MESSAGE};
 
-/// Longest time that a setting means: a year.
+/// Upper limit of durations in the settings: a year.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
 /// The control side of one IPoIB link. See the [module's documentation](super).
@@ -35,7 +35,7 @@ pub struct Link {
     pub(super) neighbours: NeighbourMap,
     pub(super) conns: Connections,
     pub(super) out: Outbox,
-    /// What the owner was last told that the link waits for.
+    /// The last reported condition that the link waits for.
     pub(super) waiting: Option<Waiting>,
     state: Arc<LinkState>,
     table: Neighbours,
@@ -45,7 +45,7 @@ impl Link {
     /// A link that waits for [`Link::handle_port`].
     pub(crate) fn new(index: LinkIndex, mut settings: LinkSettings, now: Instant) -> Result<Self, LinkError> {
         check(&settings)?;
-        // Deadlines are reckoned without looking for an overflow.
+        // Deadlines are computed without overflow checks.
         for span in [&mut settings.passive_idle, &mut settings.neighbour_idle, &mut settings.teardown_timeout]
         {
             *span = (*span).min(LONGEST);
@@ -77,35 +77,35 @@ impl Link {
         Ok(link)
     }
 
-    /// A link that is over: what is asked of it has no effect.
+    /// A stopped link: requests to it have no effect.
     pub fn over(settings: LinkSettings, now: Instant) -> Result<Self, LinkError> {
         let mut link = Self::new(LinkIndex::default(), LinkSettings { groups: Vec::new(), ..settings }, now)?;
         link.ground.stage = Stage::Stopped;
         Ok(link)
     }
 
-    /// The next thing to do, other than to publish.
+    /// The next action, other than a publication.
     pub(crate) fn poll_action(&mut self) -> Option<Action> {
         self.out.actions.pop_front()
     }
 
-    /// The next thing to ask of the port's services.
+    /// The next request to the port's services.
     pub(crate) fn poll_request(&mut self) -> Option<Request> {
         self.out.requests.pop_front()
     }
 
-    /// The next thing to know.
+    /// The next event.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         self.out.events.pop_front()
     }
 
-    /// When [`Link::handle_timeout`] wants to be called, if nothing else happens before.
+    /// The time at which [`Link::handle_timeout`] must be called, if nothing else happens before.
     #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.out.timers.next().into_iter().chain(self.neighbours.poll_timeout()).min()
     }
 
-    // -- its parts at work, with all that they need lent to them
+    // -- the parts, with the state that they borrow
 
     pub(super) fn at_groups(&mut self) -> groups::Work<'_> {
         groups::Work { groups: &mut self.groups, ground: &self.ground, out: &mut self.out }
@@ -116,7 +116,7 @@ impl Link {
         paths::Work { paths, ground, groups, neighbours, out }
     }
 
-    /// Has the connections do something, and passes on what they have to say of it.
+    /// Runs an operation on the connections, and delivers the resulting messages.
     pub(super) fn with_conns<R>(
         &mut self,
         now: Instant,
@@ -128,7 +128,7 @@ impl Link {
         result
     }
 
-    /// Passes on what the parts have to say to one another.
+    /// Delivers the messages between the parts.
     pub(super) fn pass_on(&mut self, now: Instant) {
         while let Some(word) = self.out.words.pop_front() {
             match word {
@@ -150,9 +150,9 @@ impl Link {
         }
     }
 
-    // -- time, and how it ends
+    // -- time and shutdown
 
-    /// Lets time pass.
+    /// Handles the deadlines that have passed.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         self.neighbours_timeout(now);
         while let Some(timer) = self.out.timers.expired(now) {
@@ -180,15 +180,17 @@ impl Link {
         });
     }
 
-    /// Whether it is for the owner to speak for others. If not, the link asks in nobody's name, and does not ask again for those who have
-    /// not answered: another gateway answers for them.
+    /// Sets whether the owner represents other hosts. If not, another gateway represents them: the link then
+    /// queries without a source address, and does not repeat unanswered queries.
     pub const fn speak(&mut self, speaks: bool) {
         self.ground.speaks = speaks;
     }
 
-    /// Takes over from other settings what may change while the link is at work: what connections that begin from now on are told
-    /// ([`LinkSettings::receive_mtu`], which must not be more than the device's receives have room for, and the retries), and when
-    /// what is idle is given up. Changes nothing if they are not legal.
+    /// Applies the settings that may change while the link is running. Changes nothing if the settings are
+    /// invalid.
+    ///
+    /// These are the parameters of new connections ([`LinkSettings::receive_mtu`], which must not exceed the
+    /// room of the device's receives, and the retries), and the idle limits.
     pub fn follow(&mut self, now: Instant, settings: &LinkSettings) -> Result<(), LinkError> {
         check(settings)?;
         let own = &mut self.ground.settings;
@@ -198,7 +200,7 @@ impl Link {
         own.passive_idle = settings.passive_idle.min(LONGEST);
         own.neighbour_idle = settings.neighbour_idle.min(LONGEST);
         self.neighbours.follow(&self.ground.settings);
-        // The time of the next one to go may be another.
+        // The next expiry may be earlier now.
         self.with_conns(now, |conns| conns.expire_passive(now));
         Ok(())
     }
@@ -210,10 +212,10 @@ impl Link {
         }
         self.ground.settings.mode = mode;
         self.out.state_dirty = true;
-        // Addresses announce the mode in their flags, entries say whether to ask for a dial.
+        // Addresses announce the mode in their flags, and entries say whether to report use for a dial.
         self.republish_all();
         match mode {
-            // Passive connections stay until their peers let go of them.
+            // Passive connections stay until their peers close them.
             Mode::Datagram => {
                 self.with_conns(now, |conns| {
                     conns.close_all(now, Some(false), CloseReason::ModeChanged);
@@ -239,7 +241,7 @@ impl Link {
         self.connection_gone(now);
     }
 
-    /// A connection is no more; perhaps it was the last that a shutdown waits for.
+    /// Continues a shutdown if the last connection is gone.
     pub(super) fn connection_gone(&mut self, now: Instant) {
         if self.ground.stage != Stage::Closing || !self.conns.map.is_empty() {
             return;
@@ -256,7 +258,7 @@ impl Link {
         self.check_left();
     }
 
-    /// Nobody owes us an answer any more: a shutdown is complete.
+    /// Completes a shutdown once all answers have come.
     pub(super) fn check_left(&mut self) {
         if self.ground.stage == Stage::Leaving && !self.groups.is_leaving() {
             self.finish_leaving();
@@ -277,7 +279,7 @@ impl Link {
         self.ground.stage == Stage::Stopped
     }
 
-    /// True if it is stopped and no worker looks at anything of it: its index may be used again.
+    /// True if the link is stopped and no worker uses any of its state: its index may be reused.
     pub(crate) fn is_settled(&self) -> bool {
         let waits = !self.conns.quarantine.is_empty()
             || !self.out.actions.is_empty()
@@ -292,7 +294,7 @@ impl Link {
         self.ground.address(worker)
     }
 
-    /// Makes a publication of what has changed, if anything has.
+    /// Builds a publication of the changes; `None` if nothing has changed.
     pub(crate) fn publish(&mut self) -> Option<Publication> {
         if !self.out.is_dirty() {
             return None;
@@ -325,7 +327,8 @@ impl Link {
         Some(Publication { generation: self.out.generation, state: Arc::clone(&self.state), changes })
     }
 
-    /// Joins an IPv4 group for as long as the link lives; false if it is none or there are too many.
+    /// Joins an IPv4 group for as long as the link exists; false if `group` is no group or the limit is
+    /// reached.
     pub fn join(&mut self, _now: Instant, group: Ipv4Addr) -> bool {
         self.at_groups().join(group)
     }
@@ -341,7 +344,7 @@ impl Link {
         self.groups.list()
     }
 
-    /// Where broadcasts go.
+    /// The destination of broadcasts.
     #[must_use]
     pub fn broadcast_destination(&self) -> Option<UdDestination> {
         self.groups.broadcast_destination()
@@ -359,7 +362,7 @@ impl Link {
         &self.table
     }
 
-    /// What the link was told at its start; the mode is the one now in force.
+    /// The settings at the link's start; the mode is the present one.
     #[must_use]
     pub const fn settings(&self) -> &LinkSettings {
         &self.ground.settings
@@ -372,7 +375,7 @@ impl Link {
     }
 }
 
-/// Refuses settings that no link can have.
+/// Rejects invalid settings.
 fn check(settings: &LinkSettings) -> Result<(), LinkError> {
     let workers = settings.workers.len();
     if workers == 0 || workers > 255 {

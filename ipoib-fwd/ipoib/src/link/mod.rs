@@ -1,18 +1,20 @@
 //! The control side of one IPoIB link: one port, one P_Key, some workers.
 //!
-//! No I/O and no clock: a [`Link`] takes ARP packets, events and `now`, and gives actions, events and deadlines. Its [`Port`] owns it:
-//! there is its management datagrams' way in and out, and the loop that drives it.
+//! No I/O and no clock: a [`Link`] takes ARP packets, events and `now`, and returns actions, events and
+//! deadlines. Its [`Port`] owns it, sends and receives its management datagrams, and runs the loop that
+//! drives it.
 //!
 //! ```text
 //!  port facts, events ─┐                      ┌─> ARP packets, queue pair changes (Action)
 //!  ARP, notes ─────────┼─> Link ─ poll_… ─────┼─> tables for the workers (Action::Publish)
-//!  answers to actions ─┘     ↑                └─> what came of it (Event), next deadline
+//!  answers to actions ─┘     ↑                └─> results (Event), next deadline
 //!                            └─ requests, answers ─> Port: subnet administration, connections
 //! ```
 //!
-//! Its parts own what they keep: groups, paths, neighbours, connections. All read the link's ground (settings, port, own address) and
-//! write into its outbox; each is lent the parts that it needs for the time of a call, and leaves a word for those above it. A
-//! connection's life is a table (`connections::state`), of which its documentation is a drawing.
+//! Each part owns its state: groups, paths, neighbours, connections. All parts read the link's ground
+//! (settings, port, own address) and write into its outbox. Each borrows the other parts that it needs for
+//! the duration of a call, and leaves messages for the parts above it. A connection's life cycle is a state
+//! table (`connections::state`); its documentation draws that table.
 //!
 //! [`Port`]: crate::port::Port
 
@@ -56,13 +58,13 @@ pub use waiting::Waiting;
 /// Bytes of an ARP packet with its encapsulation header.
 pub const ARP_FRAME_LEN: usize = ENCAPSULATION_LEN + ARP_LEN;
 
-/// Largest message of a connection, encapsulation header included: Linux's buffer.
+/// Largest message of a connection, encapsulation header included: the size of Linux's buffer.
 pub const MAX_MESSAGE: u32 = 65_524;
 
-/// Smallest receive MTU of a peer: an encapsulation header and a byte behind it.
+/// Smallest receive MTU of a peer: an encapsulation header and one byte of payload.
 const MIN_MESSAGE: u32 = ENCAPSULATION_LEN as u32 + 1;
 
-/// Why a link cannot be made.
+/// The reason for which a link cannot be created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LinkError {
     /// A link needs 1 to 255 workers.
@@ -83,7 +85,7 @@ pub enum LinkError {
     /// Another link of the port has the partition.
     #[error("another link of this port has P_Key {0}")]
     PKeyTaken(ib_wire::PKey),
-    /// As many links as a port can have.
+    /// The port has the largest number of links already.
     #[error("a port has no more than {0} links")]
     Full(usize),
 }

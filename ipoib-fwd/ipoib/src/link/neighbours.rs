@@ -1,5 +1,6 @@
-//! The neighbours of a link: their common life ([`crate::neighbour`]), and what only InfiniBand knows of them: who of them is at which
-//! link-layer address, which worker sends to whom, and in whose name each is asked.
+//! The neighbours of a link: their common life cycle ([`crate::neighbour`]), and the state that only
+//! InfiniBand needs. That is the neighbours at each link-layer address, the workers that send to each, and
+//! the source address of its queries.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,37 +13,38 @@ use super::settings::{LinkSettings, WorkerIndex};
 use crate::bucket::Bucket;
 use crate::neighbour::{Ageing, Event, Heard, HostCounters, Idle, Info, Probe, Rules};
 
-/// A confirmed address is taken for good for this long.
+/// How long a confirmed address counts as reachable.
 pub(super) const REACHABLE: Duration = Duration::from_secs(30);
-/// How long a failed address is remembered as such.
+/// How long a failed address is remembered.
 const HOLD: Duration = Duration::from_secs(3);
-/// New addresses asked for: so many at once, and so many a second; and once more as many of those that have been heard before. Whoever scans
-/// a network does not keep those from being found.
+/// Queries for new addresses: burst, and rate in queries per second. Addresses that have been heard before
+/// have a second budget of the same size: a host that scans the network does not prevent them from being
+/// resolved.
 const NEW_BURST: u32 = 256;
 const NEW_PER_SECOND: u32 = 1024;
-/// Neighbours with traffic that a port keeps although others find no room.
+/// Neighbours with traffic that a port keeps when others find no room.
 const SHARE: u32 = 64;
-/// Requests and announcements by broadcast that the owner may have sent: a host that has taken another gateway's place announces many
-/// addresses at once.
-const ASKED_BURST: u32 = 4096;
-const ASKED_PER_SECOND: u32 = 1024;
+/// Requests and announcements by broadcast that the owner may send: a gateway that takes over from another
+/// one announces many addresses at once.
+const BROADCAST_BURST: u32 = 4096;
+const BROADCASTS_PER_SECOND: u32 = 1024;
 
-/// How long the name of a host that the owner stands for is used.
+/// How long the address of a host that the owner represents is used as source.
 const BORROWED: Duration = Duration::from_secs(5);
 
-/// On whose behalf: an address of ours, and the worker whose link-layer address it has.
+/// The source of a query: an address that we represent, and the worker whose link-layer address it has.
 pub(super) type Source = (WorkerIndex, IpAddr);
 
 pub(super) const NOBODY: Source = (WorkerIndex(0), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
 
-/// What the link keeps of a neighbour.
+/// The link's data about a neighbour.
 #[derive(Debug)]
 pub(super) struct Tag {
-    /// On whose behalf it is asked for.
+    /// The source of its queries.
     pub(super) source: Source,
-    /// Since when.
+    /// When that source was set.
     pub(super) named: Instant,
-    /// When each worker last sent to it.
+    /// When each worker last sent to the neighbour.
     pub(super) users: Vec<Option<Instant>>,
 }
 
@@ -51,7 +53,7 @@ impl Tag {
         Self { source, named: now, users: Vec::new() }
     }
 
-    /// A worker sends to it.
+    /// Records that a worker sends to the neighbour.
     pub(super) fn used(&mut self, now: Instant, worker: WorkerIndex) {
         let at = usize::from(worker.0);
         if self.users.len() <= at {
@@ -69,7 +71,7 @@ impl Tag {
     }
 }
 
-/// The lowest and the highest address: the ends of a range over all.
+/// The lowest and the highest address: the bounds of a range over all.
 const FIRST: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 const LAST: IpAddr = IpAddr::V6(Ipv6Addr::from_bits(u128::MAX));
 
@@ -77,16 +79,16 @@ const LAST: IpAddr = IpAddr::V6(Ipv6Addr::from_bits(u128::MAX));
 #[derive(Debug)]
 pub(super) struct NeighbourMap {
     ageing: Ageing<HardwareAddress, Tag>,
-    /// Which neighbours have which link-layer address.
+    /// Index of the neighbours by link-layer address.
     by_address: BTreeSet<(Gid, Qpn, IpAddr)>,
-    /// New addresses asked for.
+    /// Limit of queries for new addresses.
     new: Bucket,
-    /// Hosts of this side that have spoken, and those of them asked for.
+    /// Hosts of this side that have been heard, and the limit of queries for them.
     heard: Heard,
     returning: Bucket,
-    /// Requests by broadcast on others' behalf, of which nothing is remembered.
-    asked: Bucket,
-    /// The owner's own address, if other names are those of hosts that it stands for.
+    /// Limit of broadcast requests on behalf of others, which keep no state.
+    broadcasts: Bucket,
+    /// The owner's own address, if all other sources are hosts that it represents.
     own_name: Option<Option<IpAddr>>,
 }
 
@@ -97,7 +99,7 @@ fn rules(settings: &LinkSettings) -> Rules {
         failed: HOLD,
         last_to_all: true,
         most: settings.max_neighbours,
-        // New ones are limited by time.
+        // New ones are limited by rate.
         most_asked: usize::MAX,
         most_unused_each: u32::MAX,
         share: SHARE,
@@ -112,37 +114,38 @@ impl NeighbourMap {
             new: Bucket::new(now, NEW_BURST, NEW_PER_SECOND),
             heard: Heard::new(settings.seed.rotate_left(48)),
             returning: Bucket::new(now, NEW_BURST, NEW_PER_SECOND),
-            asked: Bucket::new(now, ASKED_BURST, ASKED_PER_SECOND),
+            broadcasts: Bucket::new(now, BROADCAST_BURST, BROADCASTS_PER_SECOND),
             own_name: None,
         }
     }
 
-    /// The settings are others.
+    /// Applies changed settings.
     pub(super) fn follow(&mut self, settings: &LinkSettings) {
         *self.ageing.rules_mut() = rules(settings);
     }
 
-    /// The machine itself. What it has to say is taken before anything else is asked of this map ([`Self::poll_event`]).
+    /// The neighbour table. Its events must be taken before anything else is read from this map
+    /// ([`Self::poll_event`]).
     pub(super) const fn ageing(&mut self) -> &mut Ageing<HardwareAddress, Tag> {
         &mut self.ageing
     }
 
-    /// A host of this side has spoken, whether it becomes a neighbour or not.
+    /// Records that a host of this side was heard, whether it becomes a neighbour or not.
     pub(super) fn note_heard(&mut self, ip: IpAddr) {
         self.heard.note(ip);
     }
 
-    /// True if one more new address may be asked for now.
-    pub(super) fn may_ask_new(&mut self, now: Instant, ip: IpAddr) -> bool {
+    /// True if one more new address may be queried now.
+    pub(super) fn may_query_new(&mut self, now: Instant, ip: IpAddr) -> bool {
         (self.heard.has(ip) && self.returning.take(now)) || self.new.take(now)
     }
 
-    /// Names other than `own` are those of hosts that the owner stands for.
+    /// Sets the owner's own address; all other sources are hosts that the owner represents.
     pub(super) const fn set_own_name(&mut self, own: Option<IpAddr>) {
         self.own_name = Some(own);
     }
 
-    /// True if a name is not to be used any more: the host that has it may be elsewhere by now.
+    /// True if the source may no longer be used: the host that has it may have moved.
     pub(super) fn is_worn(&self, now: Instant, tag: &Tag) -> bool {
         let borrowed = self.own_name.is_some_and(|own| own != Some(tag.source.1));
         borrowed && now.saturating_duration_since(tag.named) > BORROWED
@@ -150,7 +153,7 @@ impl NeighbourMap {
 
     /// True if one more request may be broadcast now.
     pub(super) fn may_broadcast(&mut self, now: Instant) -> bool {
-        self.asked.take(now)
+        self.broadcasts.take(now)
     }
 
     pub(super) fn poll_event(&mut self) -> Option<Event<HardwareAddress>> {
@@ -216,7 +219,7 @@ impl NeighbourMap {
         self.ageing.after(after, most)
     }
 
-    /// All that have answered.
+    /// All neighbours that have answered.
     pub(super) fn known(&self) -> impl Iterator<Item = IpAddr> {
         self.by_address.iter().map(|(_, _, ip)| *ip)
     }
@@ -257,8 +260,8 @@ impl NeighbourMap {
 
 /// True if one host can have the address.
 pub(super) const fn is_host(ip: IpAddr) -> bool {
-    let everybody = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
-    !everybody && !ip.is_unspecified() && !ip.is_multicast() && !ip.is_loopback()
+    let is_broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
+    !is_broadcast && !ip.is_unspecified() && !ip.is_multicast() && !ip.is_loopback()
 }
 
 /// True if a host's interface can have the link-layer address.

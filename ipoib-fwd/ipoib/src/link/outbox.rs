@@ -1,4 +1,5 @@
-//! What the parts of a link give out: actions, events, requests, deadlines, counts, what is to be published. Lent to them to fill.
+//! Outputs of a link's parts: actions, events, requests, deadlines, counters, and pending publications. The
+//! parts write into it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -12,28 +13,28 @@ use super::request::Request;
 use super::statistics::LinkCounters;
 use super::timers::Timers;
 
-/// What one part has to say to another. The link passes it on before it does anything else.
+/// A message from one part to another. The link delivers it before it does anything else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Word {
-    /// A connection to this peer failed or did not come into being.
+    /// A connection to this peer failed or was not established.
     Suspect(HardwareAddress),
-    /// The entries of neighbours with this address are to be made anew.
+    /// The entries of neighbours with this address must be rebuilt.
     Republish(HardwareAddress),
-    /// The path to this port is wanted: a request for a connection that came by this LID names it.
+    /// Look up the path to this port: a connection request that came by this LID names it.
     WantPath(Gid, Lid),
-    /// The same, and the request has been accepted: the answer shows whether it came from there.
+    /// The same for a request that has been accepted: the answer shows whether it came from there.
     ProvePath(Gid, Lid),
-    /// It is doubtful.
+    /// The path to this port is doubtful.
     RefreshPath(Gid),
-    /// It seems to lead elsewhere: something came from there by this LID.
+    /// The path to this port seems to lead elsewhere: a packet came from there by this LID.
     CheckLid(Gid, Lid),
-    /// All entries are to be made anew.
+    /// All entries must be rebuilt.
     RepublishAll,
-    /// The broadcast group is joined, anew perhaps.
+    /// The broadcast group is joined, perhaps again.
     Joined,
-    /// Its membership is gone.
+    /// The membership of the broadcast group is lost.
     Excluded,
-    /// A connection is no more.
+    /// A connection no longer exists.
     ConnectionGone,
 }
 
@@ -42,20 +43,20 @@ pub(super) enum Word {
 pub(super) struct Outbox {
     pub(super) actions: VecDeque<Action>,
     pub(super) events: VecDeque<Event>,
-    /// What the port's services are to do.
+    /// Requests to the port's services.
     pub(super) requests: VecDeque<Request>,
     pub(super) words: VecDeque<Word>,
     pub(super) timers: Timers,
     pub(super) random: Random,
     pub(super) counters: LinkCounters,
-    /// Neighbours whose table entry has to be made anew.
+    /// Neighbours whose table entry must be rebuilt.
     pub(super) dirty: BTreeSet<IpAddr>,
-    /// The link's state has to be published anew.
+    /// The link's state must be published again.
     pub(super) state_dirty: bool,
     /// The last publication, and the last that all workers have taken up.
     pub(super) generation: u64,
     pub(super) quiescent: u64,
-    /// A publication that something waits for: it is made though nothing may have changed.
+    /// A generation that something waits for: it is published even if nothing has changed.
     owed: u64,
 }
 
@@ -87,15 +88,15 @@ impl Outbox {
         self.owed > self.generation
     }
 
-    /// The next generation, to wait for.
+    /// Requests the next generation, and returns its number.
     pub(super) const fn await_next(&mut self) -> u64 {
         self.owed = self.generation + 1;
         self.owed
     }
 
-    /// The generation that has no entry of before this moment, to wait for.
+    /// The number of a generation without entries from before this moment, to wait for.
     pub(super) fn unpublished_since(&mut self) -> u64 {
-        // What is dirty may turn out to be as it was.
+        // A dirty entry may turn out to be unchanged.
         if self.is_dirty() { self.await_next() } else { self.generation }
     }
 }

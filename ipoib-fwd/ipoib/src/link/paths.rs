@@ -1,4 +1,5 @@
-//! Paths to peers' ports as the link uses them. The port's services look them up and keep them; what waits for one is kept here.
+//! Paths to peers' ports. The port's services look them up and cache them; ARP packets that wait for a path
+//! are kept here.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -19,31 +20,31 @@ use super::settings::WorkerIndex;
 use super::timers::Timer;
 use ib_wire::ipoib::{Arp, ArpOperation, ENCAPSULATION_LEN, EtherType, encapsulation};
 
-/// ARP packets that may wait for one path in any case (Linux: `IPOIB_MAX_PATH_REC_QUEUE`).
+/// ARP packets that may always wait for one path (Linux: `IPOIB_MAX_PATH_REC_QUEUE`).
 const WAITING: usize = 3;
-/// ARP packets that may wait for one path as long as those beyond [`WAITING`] are at most [`EXTRA`] for
-/// all paths. A host that opens connections to many others at once gets its replies from one port, and
-/// asks again only after a second.
+/// ARP packets that may wait for one path while those beyond [`WAITING`] are at most [`EXTRA`] for all paths.
+/// A host that opens connections to many others at once gets its replies from one port, and repeats its
+/// requests only after a second.
 const MOST_WAITING: usize = 64;
 /// ARP packets beyond the first [`WAITING`] of their paths, over all paths of a
 /// link: a quarter of a megabyte.
 const EXTRA: usize = 4096;
-/// A path that no neighbour needs is dropped at the next sweep.
+/// Interval of the sweeps, which drop paths that no neighbour needs.
 pub(super) const SWEEP: Duration = Duration::from_secs(60);
-/// Ports that one LID may name to us before the first of them is found: as many as virtual functions speak at once.
+/// Ports that one LID may name before the first of them is found: enough for virtual functions that send at
+/// the same time.
 const NAMED: u32 = 16;
-/// Paths that are looked at to make room for one.
+/// Paths that are examined to make room for one.
 const SEARCH: usize = 64;
 
-/// Why a path is wanted.
+/// The reason for which a path is looked up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reason {
-    /// We send there, or have been answered from there.
+    /// We send to the port, or have received an answer from it.
     Needed,
-    /// A connection from there was accepted, by a request that came by this LID. The
-    /// request's origin is not proven yet.
+    /// A connection request that came by this LID was accepted. Its origin is not proven yet.
     Accepted(Lid),
-    /// Somebody at this LID says that it is there.
+    /// A packet from this LID claims to be from the port.
     Named(Lid),
 }
 
@@ -57,7 +58,7 @@ impl Reason {
     }
 }
 
-/// Which paths may be dropped.
+/// The paths that may be dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Spare {
     /// Those that are not being looked up.
@@ -74,21 +75,21 @@ struct Parked {
     packet: Arp,
 }
 
-/// A path that the link uses, or wants to.
+/// A path that the link uses, or wants to use.
 #[derive(Debug, Default)]
 pub(super) struct PathEntry {
     path: Option<Path>,
-    /// An answer is still to come.
-    asked: bool,
-    /// The LID that had it asked for.
+    /// An answer is pending.
+    pending: bool,
+    /// The LID of the packet that caused the lookup.
     named: Option<Lid>,
-    /// A connection waits for the answer: it makes room for nothing.
+    /// A connection waits for the answer: the path is not dropped to make room.
     proves: bool,
-    /// It is among those that may be needed no more.
+    /// It is in the list of paths that may be unneeded.
     spare: bool,
     /// The peer was seen to send from another LID than the path leads to.
     doubtful: bool,
-    /// What is to be sent when the path is known; where it is doubtful, what is to be sent again if it has changed.
+    /// Packets to send when the path is known. If it is doubtful: packets to send again if it has changed.
     parked: Vec<Parked>,
 }
 
@@ -96,9 +97,9 @@ pub(super) struct PathEntry {
 #[derive(Debug, Default)]
 pub(super) struct Paths {
     entries: HashMap<Gid, PathEntry>,
-    /// Those that no neighbour may need.
+    /// Paths that may be unneeded.
     spare: VecDeque<Gid>,
-    /// Answers to come, by the LID that has named the port.
+    /// Pending answers, by the LID that has named the port.
     named: HashMap<Lid, u32>,
     /// Parked packets beyond the first [`WAITING`] of their paths.
     extra: usize,
@@ -109,7 +110,7 @@ impl Paths {
         self.entries.get(&gid)?.path.as_ref()
     }
 
-    /// Takes a path to be known.
+    /// Stores a path.
     #[cfg(test)]
     pub(super) fn know(&mut self, path: Path) {
         self.entries.insert(path.dgid, PathEntry { path: Some(path), ..PathEntry::default() });
@@ -120,7 +121,7 @@ impl Paths {
         self.entries.len()
     }
 
-    /// Perhaps no neighbour needs the path to this port any more.
+    /// Marks the path to this port as possibly unneeded.
     pub(super) fn set_spare(&mut self, gid: Gid) {
         if let Some(entry) = self.entries.get_mut(&gid)
             && !std::mem::replace(&mut entry.spare, true)
@@ -129,7 +130,7 @@ impl Paths {
         }
     }
 
-    /// Keeps a packet for a path. False if there is no room for it.
+    /// Keeps a packet for a path; false if there is no room for it.
     fn park(&mut self, gid: Gid, packet: Parked) -> bool {
         let Some(PathEntry { parked, .. }) = self.entries.get_mut(&gid) else { return false };
         // A host that repeats its request gets one answer.
@@ -145,23 +146,24 @@ impl Paths {
         true
     }
 
-    /// The packets that were kept for a path have been sent or dropped.
+    /// Updates the count when the packets that were kept for a path are sent or dropped.
     const fn unpark(&mut self, parked: &[Parked]) {
         self.extra = self.extra.saturating_sub(parked.len().saturating_sub(WAITING));
     }
 
-    /// True if the path to `gid` is known or looked up, or may be because of a request that came by `lid`.
+    /// True if the path to `gid` is known or pending, or may be looked up because of a request that came by
+    /// `lid`.
     pub(super) fn may_look_up(&self, gid: Gid, lid: Lid) -> bool {
-        self.entries.get(&gid).is_some_and(|entry| entry.path.is_some() || entry.asked)
+        self.entries.get(&gid).is_some_and(|entry| entry.path.is_some() || entry.pending)
             || !self.is_at_limit(lid)
     }
 
-    /// True if the ports that a LID has named are at the limit of lookups at once.
+    /// True if the ports that a LID has named have reached the limit of simultaneous lookups.
     fn is_at_limit(&self, lid: Lid) -> bool {
         self.named.get(&lid).is_some_and(|n| *n >= NAMED)
     }
 
-    /// Nobody's word has the path asked for any more.
+    /// Ends the accounting of a lookup that a packet caused.
     fn unname(&mut self, gid: Gid) {
         let lid = self.entries.get_mut(&gid).and_then(|entry| entry.named.take());
         if let Some(lid) = lid
@@ -175,7 +177,7 @@ impl Paths {
     }
 }
 
-/// The paths at work: with what they need of the link.
+/// The paths, with the parts of the link that they need.
 pub(super) struct Work<'a> {
     pub(super) paths: &'a mut Paths,
     pub(super) ground: &'a Ground,
@@ -184,28 +186,29 @@ pub(super) struct Work<'a> {
     pub(super) out: &'a mut Outbox,
 }
 
-/// What an answer to a lookup brings.
+/// The result of a lookup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Answer {
     /// Nothing new.
     Known,
-    /// The path is known, or another one. `moved`: what was sent the old way gets lost.
+    /// The path is known now, or has changed. `moved`: packets sent on the old path are lost.
     Changed { dlid: Lid, moved: bool },
     /// There is no path.
     Failed,
 }
 
 impl Work<'_> {
-    /// Sees to it that the path to `gid` is known or being looked up; false if there is no room for it, or `reason` is not good enough.
+    /// Ensures that the path to `gid` is known or pending; false if there is no room for it, or if the limit
+    /// for `reason` is reached.
     pub(super) fn want(&mut self, now: Instant, gid: Gid, reason: Reason) -> bool {
         let entry = self.paths.entries.get_mut(&gid);
         let known = entry.is_some();
-        if let Some(entry) = entry.filter(|entry| entry.path.is_some() || entry.asked) {
-            entry.proves |= entry.asked && matches!(reason, Reason::Accepted(_));
-            // What was nobody's need so far is looked up before the others from now on.
+        if let Some(entry) = entry.filter(|entry| entry.path.is_some() || entry.pending) {
+            entry.proves |= entry.pending && matches!(reason, Reason::Accepted(_));
+            // A path that becomes needed is looked up with priority from now on.
             if entry.named.is_some() && reason == Reason::Needed {
                 self.paths.unname(gid);
-                self.ask(gid, Ask::Unknown);
+                self.look_up(gid, Ask::Unknown);
             }
             return true;
         }
@@ -214,7 +217,7 @@ impl Work<'_> {
             return false;
         }
         if !known {
-            // Room for every neighbour's, and for some of those whom we only answer.
+            // Room for every neighbour's path, and for some of hosts that we only answer.
             let most = self.ground.settings.max_neighbours.saturating_add(64);
             if self.paths.entries.len() >= most
                 && self.drop_spare(SEARCH, 1, Spare::Unused) == 0
@@ -234,14 +237,14 @@ impl Work<'_> {
                 entry.proves = matches!(reason, Reason::Accepted(_));
                 *self.paths.named.entry(lid).or_default() += 1;
             }
-            self.ask(gid, if reason == Reason::Needed { Ask::Unknown } else { Ask::Rumoured });
+            self.look_up(gid, if reason == Reason::Needed { Ask::Unknown } else { Ask::Rumoured });
         }
         true
     }
 
-    fn ask(&mut self, gid: Gid, ask: Ask) {
+    fn look_up(&mut self, gid: Gid, ask: Ask) {
         if let Some(entry) = self.paths.entries.get_mut(&gid) {
-            entry.asked = true;
+            entry.pending = true;
             let query = PathQuery {
                 sm: self.ground.sm(),
                 key: self.ground.path_key(gid),
@@ -253,16 +256,17 @@ impl Work<'_> {
         }
     }
 
-    /// Asks for a path again, now or as soon as that is allowed; the old one stays in use meanwhile.
+    /// Looks a path up again, now or as soon as that is allowed; the old one stays in use until the answer.
     pub(super) fn refresh(&mut self, gid: Gid) {
-        let asked = self.paths.entries.get(&gid).is_none_or(|e| e.asked);
-        if !asked && self.ground.up {
-            self.ask(gid, Ask::Doubtful);
+        let pending = self.paths.entries.get(&gid).is_none_or(|e| e.pending);
+        if !pending && self.ground.up {
+            self.look_up(gid, Ask::Doubtful);
         }
     }
 
-    /// A datagram came from `gid` by another LID than we send to: perhaps the peer has moved, perhaps the sender is somebody else.
-    /// Subnet administration knows; nothing goes to that LID before it has said so.
+    /// Handles a datagram that came from `gid` by another LID than we send to: the peer may have moved, or
+    /// another host may have sent it. Subnet administration knows; nothing is sent to that LID before its
+    /// answer.
     pub(super) fn check_lid(&mut self, gid: Gid, slid: Lid) {
         let subnet = self.ground.port.subnet();
         let Some(entry) = self.paths.entries.get_mut(&gid) else { return };
@@ -273,11 +277,11 @@ impl Work<'_> {
         }
     }
 
-    /// Asks for every path anew after a flush.
+    /// Looks every path up again after a flush.
     pub(super) fn requery(&mut self) {
         let all: Vec<_> = self.paths.entries.keys().copied().collect();
         for gid in all {
-            self.ask(gid, Ask::Restart);
+            self.look_up(gid, Ask::Restart);
         }
     }
 
@@ -292,7 +296,7 @@ impl Work<'_> {
 
     fn forgotten(&mut self, gid: Gid, entry: &PathEntry) {
         self.paths.unpark(&entry.parked);
-        // What is parked beside a path was sent by it.
+        // A packet that is parked with a known path has already been sent on it.
         if entry.path.is_none() {
             self.out.counters.arp_dropped += entry.parked.len() as u64;
         }
@@ -300,14 +304,14 @@ impl Work<'_> {
         self.out.requests.push_back(Request::ForgetPath(key));
     }
 
-    /// Drops up to `most` paths that no neighbour needs, of `search` that may be such; returns how many.
+    /// Drops up to `most` unneeded paths, of at most `search` candidates; returns how many.
     fn drop_spare(&mut self, search: usize, most: usize, which: Spare) -> usize {
         let mut dropped = 0;
         for _ in 0..search.min(self.paths.spare.len()) {
             let Some(gid) = self.paths.spare.pop_front() else { break };
             let Some(entry) = self.paths.entries.get_mut(&gid) else { continue };
             let is_rumour = entry.named.is_some() && !entry.proves;
-            if entry.asked && !(which == Spare::Rumoured && is_rumour) {
+            if entry.pending && !(which == Spare::Rumoured && is_rumour) {
                 self.paths.spare.push_back(gid);
                 continue;
             }
@@ -332,7 +336,7 @@ impl Work<'_> {
         }
     }
 
-    /// Answers [`Request::Path`]; comes unasked too, where another link's request has brought something new.
+    /// Answers [`Request::Path`]; also comes unrequested if another link's request has brought a new path.
     pub(super) fn answered(&mut self, gid: Gid, outcome: Outcome<Path>) -> Answer {
         if outcome == Outcome::Silence {
             self.out.counters.sa_timeouts += 1;
@@ -340,7 +344,7 @@ impl Work<'_> {
         self.paths.unname(gid);
         let subnet = self.ground.port.subnet();
         let Some(entry) = self.paths.entries.get_mut(&gid) else { return Answer::Known };
-        (entry.asked, entry.proves) = (false, false);
+        (entry.pending, entry.proves) = (false, false);
         let doubtful = std::mem::take(&mut entry.doubtful);
         let parked = std::mem::take(&mut entry.parked);
         self.paths.unpark(&parked);
@@ -382,7 +386,7 @@ impl Work<'_> {
         }
         let Some(entry) = self.paths.entries.get(&gid) else { return };
         let (path, doubtful) = (entry.path, entry.doubtful);
-        // A copy is kept with a doubtful path: it is sent again if it turns out that the peer has moved.
+        // A copy is kept with a doubtful path: it is sent again if the peer turns out to have moved.
         let is_parked = (path.is_none() || doubtful) && self.paths.park(gid, Parked { worker, qpn, packet });
         match path {
             Some(path) => self.send_arp_by(&path, worker, qpn, &packet),
@@ -399,7 +403,7 @@ impl Work<'_> {
         self.push_arp(worker, to, packet);
     }
 
-    /// Sends an ARP packet to all.
+    /// Broadcasts an ARP packet.
     pub(super) fn broadcast_arp(&mut self, worker: WorkerIndex, packet: &Arp) {
         match self.groups.broadcast_destination() {
             Some(to) if self.ground.up => self.push_arp(worker, to, packet),
@@ -411,7 +415,7 @@ impl Work<'_> {
         match packet.operation {
             ArpOperation::Request => self.out.counters.arp_requests_sent += 1,
             ArpOperation::Reply => self.out.counters.arp_replies_sent += 1,
-            // Made by parsing only.
+            // Only parsing produces it.
             ArpOperation::Other(_) => return,
         }
         let bytes: Box<[u8; ARP_FRAME_LEN]> = Box::new(arp_frame(packet));

@@ -1,4 +1,5 @@
-//! What the port, its events and its services do to a link: light, normal and heavy flushes, as ib_ipoib grades them.
+//! The effect of the port, its events and its services on a link: light, normal and heavy flushes, graded as
+//! in ib_ipoib.
 
 use std::net::Ipv4Addr;
 use std::time::Instant;
@@ -17,8 +18,8 @@ use super::statistics::CloseReason;
 use super::waiting::Waiting;
 
 impl Link {
-    /// Tells what the port is now, at start and when in doubt; differences to what was told before have the effect of
-    /// the events that would have announced them.
+    /// Reports the port's present state, at start and in case of doubt. Differences from the last report have
+    /// the effect of the events that would have announced them.
     pub(crate) fn handle_port(&mut self, now: Instant, facts: PortFacts) {
         let before = self.ground.port;
         let event = if facts.pkey_index != before.pkey_index {
@@ -34,7 +35,8 @@ impl Link {
         self.handle_port_event(now, event, facts);
     }
 
-    /// Tells of an asynchronous event of the port (see [`PortEvent::from_async`]) and what the port is after it.
+    /// Reports an asynchronous event of the port (see [`PortEvent::from_async`]) and the port's state after
+    /// it.
     pub(crate) fn handle_port_event(&mut self, now: Instant, event: PortEvent, facts: PortFacts) {
         self.take_port_event(now, event, facts);
         self.note_waiting();
@@ -45,7 +47,7 @@ impl Link {
         self.out.state_dirty = true;
         self.check_own_address(now, &facts);
         let was_usable = before.state == PortState::Active && before.pkey_index.is_some();
-        // Facts may be ahead of events: a lost state counts whatever the event's name.
+        // The state may be ahead of the events: a lost state counts whatever the event's name.
         let event = match event {
             PortEvent::Heavy if facts.pkey_index == before.pkey_index => PortEvent::Light,
             PortEvent::Light if facts.state != before.state || facts.lid != before.lid => PortEvent::Normal,
@@ -57,14 +59,14 @@ impl Link {
         self.out.counters.flushes += 1;
         match event {
             PortEvent::Light if was_usable && self.ground.port_usable() => {
-                // What is under way went to the old subnet manager, or from the old GID.
+                // Pending requests went to the old subnet manager, or from the old GID.
                 self.at_groups().restart();
                 self.at_paths().requery();
             }
             PortEvent::Light | PortEvent::Normal => self.fall(now),
             PortEvent::Heavy => {
                 self.fall(now);
-                // Connections are bound to the index that is no more.
+                // Connections are bound to the old P_Key index.
                 self.with_conns(now, |conns| conns.close_all(now, None, CloseReason::LinkDown));
             }
         }
@@ -73,14 +75,14 @@ impl Link {
         }
     }
 
-    /// Takes the link down and forgets what the subnet told.
+    /// Takes the link down and forgets the state that came from the subnet.
     fn fall(&mut self, now: Instant) {
         self.at_groups().drop_all();
         self.link_down(now);
         self.at_paths().drop_all();
     }
 
-    /// The link is down: no neighbour can be reached.
+    /// Marks the link as down, and forgets the neighbours, which cannot be reached.
     pub(super) fn link_down(&mut self, now: Instant) {
         self.out.state_dirty = true;
         self.forget_all(now, CloseReason::LinkDown);
@@ -90,7 +92,7 @@ impl Link {
         }
     }
 
-    /// Sees whether the port's GID is still the one that peers know.
+    /// Checks whether the port's GID has changed, and restarts the state that depends on it.
     pub(super) fn check_own_address(&mut self, now: Instant, facts: &PortFacts) {
         if self.ground.own.see(facts.gid).is_none() {
             return;
@@ -98,19 +100,19 @@ impl Link {
         self.out.counters.gid_changes += 1;
         self.out.state_dirty = true;
         self.with_conns(now, |conns| conns.close_all(now, None, CloseReason::OwnAddressChanged));
-        // A new prefix is the whole subnet's. Dials wait for the paths from the new address.
+        // A new prefix applies to the whole subnet. Dials wait for the paths from the new address.
         self.doubt_neighbours(now);
     }
 
-    /// The broadcast group is joined, by the address that we have now: the link has come up, if it was not. Then the owner announces
-    /// the address anyway.
+    /// Handles the join of the broadcast group with the present address. If the link was down, it comes up,
+    /// and the owner announces the address anyway.
     pub(super) fn link_up(&mut self) {
-        let untold = std::mem::take(&mut self.ground.own.untold);
+        let unannounced = std::mem::take(&mut self.ground.own.unannounced);
         if !self.ground.up {
             self.ground.up = true;
             self.out.events.push_back(Event::Up);
             self.at_paths().requery();
-        } else if untold {
+        } else if unannounced {
             self.out.events.push_back(Event::Readdressed { gid: self.ground.port.gid });
         }
     }
@@ -139,7 +141,8 @@ impl Link {
         self.check_left();
     }
 
-    /// Answers [`super::Request::Path`]; comes unasked too, where another link's request has brought something new.
+    /// Answers [`super::Request::Path`]; also comes unrequested if another link's request has brought a new
+    /// path.
     pub(crate) fn path_answered(&mut self, now: Instant, gid: Gid, outcome: Outcome<Path>) {
         match self.at_paths().answered(gid, outcome) {
             Answer::Known => {}
@@ -151,7 +154,7 @@ impl Link {
         }
     }
 
-    /// What the link waits for; none if it is up, about to be, or shutting down.
+    /// The condition that the link waits for; `None` if it is up, about to come up, or shutting down.
     #[must_use]
     pub fn waits_for(&self) -> Option<Waiting> {
         if self.ground.up || self.ground.is_shutting_down() {
@@ -167,7 +170,7 @@ impl Link {
         }
     }
 
-    /// Tells the owner if that has changed.
+    /// Notifies the owner of a change of that condition.
     pub(super) fn note_waiting(&mut self) {
         let now = self.waits_for();
         if self.waiting != now {

@@ -1,4 +1,4 @@
-//! What the owner of a link that stands for other hosts needs to know, and to say, of neighbours.
+//! The neighbour interface for an owner that represents other hosts (proxy ARP).
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -20,8 +20,8 @@ impl Link {
         self.neighbours.get(ip.into())
     }
 
-    /// Asks a neighbour that has answered before whether it is still there: one request by unicast, in the name of
-    /// `source` at `worker`'s link-layer address. Its ageing goes on as it would have.
+    /// Queries a neighbour that has answered before: one request by unicast, from `source` at `worker`'s
+    /// link-layer address. Its ageing is not affected.
     pub fn ask_neighbour(
         &mut self,
         now: Instant,
@@ -31,11 +31,11 @@ impl Link {
     ) {
         let ip = ip.into();
         if let Some(hardware) = self.neighbours.get(ip) {
-            self.ask(now, (worker, source.into()), ip, Some(hardware));
+            self.send_query(now, (worker, source.into()), ip, Some(hardware));
         }
     }
 
-    /// The same at one link-layer address, whoever is there: one request by unicast, of which nothing is remembered.
+    /// Sends one query by unicast to a link-layer address, whichever host is there; keeps no state.
     pub fn ask_address(
         &mut self,
         now: Instant,
@@ -45,12 +45,12 @@ impl Link {
         at: HardwareAddress,
     ) {
         if self.ground.is_at_work() && is_host_address(at) && !self.ground.is_own(at) {
-            self.ask(now, (worker, source.into()), ip.into(), Some(at));
+            self.send_query(now, (worker, source.into()), ip.into(), Some(at));
         }
     }
 
-    /// Queries a neighbor in the name of `source` at `worker`'s link-layer address: three questions within a second. Without an answer
-    /// the neighbor is forgotten.
+    /// Verifies a neighbour from `source` at `worker`'s link-layer address: three queries within a second.
+    /// Without an answer the neighbour is forgotten.
     pub fn verify_neighbour(
         &mut self,
         now: Instant,
@@ -64,19 +64,20 @@ impl Link {
         self.attend_neighbours(now, CloseReason::NeighbourGone);
     }
 
-    /// Queries are in the owner's own name for as long as a neighbor is known. All other names are those of hosts that the owner stands
-    /// for, and are used for some seconds only: those hosts may move.
+    /// Sets the owner's own address. Queries are sent from it for as long as the neighbour is known. All
+    /// other source addresses belong to hosts that the owner represents, and are used for some seconds only:
+    /// those hosts may move.
     pub const fn set_own_name(&mut self, own: Option<IpAddr>) {
         self.neighbours.set_own_name(own);
     }
 
-    /// True if a neighbor itself was heard at its address within `within` before `now`.
+    /// True if the neighbour itself was heard at its address within `within` before `now`.
     #[must_use]
     pub fn is_confirmed(&self, now: Instant, ip: impl Into<IpAddr>, within: Duration) -> bool {
         self.neighbours.is_confirmed(now, ip.into(), within)
     }
 
-    /// True if there is room for neighbors that nobody trustworthy has reported ([`Ageing::has_room_for_reports`]).
+    /// True if there is room for neighbours from untrusted reports ([`Ageing::has_room_for_reports`]).
     ///
     /// [`Ageing::has_room_for_reports`]: crate::neighbour::Ageing::has_room_for_reports
     #[must_use]
@@ -84,7 +85,8 @@ impl Link {
         self.neighbours.has_room_for_reports()
     }
 
-    /// True if a datagram comes from a neighbor: from its queue pair, and from the port that the path to it leads to.
+    /// True if a datagram comes from a neighbour: from its queue pair, and from the port that the path to it
+    /// leads to.
     #[must_use]
     pub fn is_from(&self, from: &UdSource, ip: impl Into<IpAddr>) -> bool {
         let subnet = self.ground.port.subnet();
@@ -94,20 +96,21 @@ impl Link {
         })
     }
 
-    /// True while an address that no neighbor has answered for is queried, or shortly after that has failed.
+    /// True while an address that no neighbour has answered for is queried, or for a short time after that
+    /// has failed.
     #[must_use]
     pub fn is_sought(&self, ip: impl Into<IpAddr>) -> bool {
         let ip = ip.into();
         self.neighbours.contains(ip) && self.neighbours.get(ip).is_none()
     }
 
-    /// True while a neighbour that has answered before is asked whether it is still there.
+    /// True while a neighbour that has answered before is being queried.
     #[must_use]
     pub fn is_asked(&self, ip: impl Into<IpAddr>) -> bool {
         self.neighbours.is_asked(ip.into())
     }
 
-    /// Takes a host for a neighbour that has told its address without having been asked. `source` and `worker` as for
+    /// Learns a neighbour that has announced its address without a query. `source` and `worker` as for
     /// [`Link::resolve`].
     pub fn meet_neighbour(
         &mut self,
@@ -126,13 +129,13 @@ impl Link {
         }
     }
 
-    /// Forgets a neighbour: its address belongs to somebody who is not on this link.
+    /// Forgets a neighbour: its address belongs to a host that is not on this link.
     pub fn forget_neighbour(&mut self, now: Instant, ip: impl Into<IpAddr>) {
         self.neighbours.ageing().forget(ip.into());
         self.attend_neighbours(now, CloseReason::NeighbourGone);
     }
 
-    /// True while a connection of a worker's to a neighbour is being made.
+    /// True while a connection from a worker to a neighbour is being established.
     #[must_use]
     pub fn is_dialling(&self, ip: impl Into<IpAddr>, worker: WorkerIndex) -> bool {
         self.neighbours.get(ip.into()).is_some_and(|peer| self.conns.is_dialling(peer, worker))
@@ -150,7 +153,8 @@ impl Link {
         self.neighbours.at_address(self.conns.behind(qpn)?).next()
     }
 
-    /// Where a datagram without a GRH came from: from the LID that it was sent to. `None` if an answer needs a GRH.
+    /// The destination for an answer to a datagram without a GRH: the LID that it came from. `None` if an
+    /// answer needs a GRH.
     #[must_use]
     pub fn way_back(&self, source: &UdSource) -> Option<UdDestination> {
         let av = AddressVector {
@@ -160,8 +164,8 @@ impl Link {
             rate: Rate::default(),
             grh: None,
         };
-        // A datagram with a GRH may come from another subnet, where its LID leads nowhere, and the GIDs of the GRH are not known
-        // here. Nor can a port that requires a GRH send without one.
+        // A datagram with a GRH may come from another subnet, where its LID leads nowhere, and the GIDs of
+        // the GRH are not known here. A port that requires a GRH cannot send without one.
         let needs_grh = source.has_grh || self.ground.port.grh_required;
         let qkey = self.groups.qkey().filter(|_| self.ground.up && !needs_grh)?;
         Some(UdDestination { av, qpn: source.qpn, qkey: Some(qkey) })

@@ -1,4 +1,4 @@
-//! Numbers for PSNs and jitter, from a seed. Not for secrets.
+//! Pseudo-random numbers for PSNs and jitter, from a seed. Not for secrets.
 
 use std::time::Duration;
 
@@ -24,13 +24,13 @@ impl Random {
         Psn::new(self.next() as u32)
     }
 
-    /// Between the two.
+    /// A duration between the two.
     pub(super) fn between(&mut self, least: Duration, most: Duration) -> Duration {
         let span = most.saturating_sub(least).as_micros().max(1) as u64;
         least + Duration::from_micros(self.next() % span)
     }
 
-    /// `base` doubled `failures` times, at most `cap`, and then between three quarters and the whole of that.
+    /// `base` doubled `failures` times, at most `cap`; then reduced at random by up to a quarter.
     pub(super) fn backoff(&mut self, base: Duration, failures: u32, cap: Duration) -> Duration {
         let whole = base.saturating_mul(1u32 << failures.min(16)).min(cap);
         let quarter = (whole / 4).as_micros().max(1) as u64;

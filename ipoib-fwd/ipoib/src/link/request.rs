@@ -1,6 +1,7 @@
-//! What a link asks of the services that it shares with the other links of its port, and the answers to that.
+//! Requests of a link to the services that it shares with the other links of its port.
 //!
-//! A link does not call them: it leaves its requests in a queue, in order, and [`crate::port::Port`] carries them out.
+//! A link does not call the services: it queues its requests in order, and [`crate::port::Port`] executes
+//! them.
 
 use std::net::Ipv4Addr;
 
@@ -19,15 +20,15 @@ use super::settings::WorkerIndex;
 pub(crate) enum Request {
     /// Join a group. Answer: [`super::Link::join_answered`].
     Join { group: Ipv4Addr, sm: MadAddress, record: McMemberRecord, mask: McMask },
-    /// Leave one, joined or asked for. Answer: [`super::Link::leave_answered`].
+    /// Leave a group that is joined or whose join is pending. Answer: [`super::Link::leave_answered`].
     Leave { group: Ipv4Addr, sm: MadAddress, record: McMemberRecord, mask: McMask },
-    /// Query what a group is like that we may not join. Answer: [`super::Link::group_answered`].
+    /// Query the parameters of a group that we may not join. Answer: [`super::Link::group_answered`].
     QueryGroup { group: Ipv4Addr, sm: MadAddress, mgid: Gid },
-    /// No answer to a join is wanted any more.
+    /// The answer to a join is no longer needed.
     CancelJoin(Ipv4Addr),
     /// Look a path up. Answer: [`super::Link::path_answered`].
     Path { query: PathQuery, ask: Ask },
-    /// The link needs a path no more.
+    /// The link no longer needs a path.
     ForgetPath(PathKey),
     /// Send a REQ. Its handshake's events follow, the last of them [`super::Link::handshake_over`].
     Connect { conn: ConnKey, request: Box<ConnectRequest> },
@@ -37,14 +38,15 @@ pub(crate) enum Request {
     Ready(ConnKey),
     /// Data came before the RTU.
     Data(ConnKey),
-    /// End the handshake in the way that fits how far it has come. [`super::Link::handshake_over`] follows.
+    /// End the handshake in the way that fits its state. [`super::Link::handshake_over`] follows.
     Close {
         conn: ConnKey,
-        /// If the peer has no answer yet: there is nothing to serve it with.
+        /// The reason if the peer has no answer yet: no resources to serve it.
         no_resources: bool,
     },
-    /// A connection that a peer opened has no place any more, and needs none: it counts no longer in its port's share.
+    /// A connection that a peer opened has no slot any more and needs none: it no longer counts in its port's
+    /// share.
     Departed(ConnKey),
-    /// A connection's place is free again.
+    /// A connection's slot is free again.
     FreeSlot { worker: WorkerIndex, slot: RcSlot },
 }

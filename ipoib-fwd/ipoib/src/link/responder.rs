@@ -1,4 +1,4 @@
-//! A host's answer to ARP: for its own addresses and no others.
+//! A host's ARP responder: answers for its own addresses and no others.
 
 use std::net::Ipv4Addr;
 use std::time::Instant;
@@ -15,7 +15,7 @@ pub struct ArpResponder {
 }
 
 impl ArpResponder {
-    /// Answers for each address with the link-layer address of the worker beside it.
+    /// Answers for each address with the link-layer address of its worker.
     #[must_use]
     pub fn new(own: impl IntoIterator<Item = (Ipv4Addr, WorkerIndex)>) -> Self {
         Self { own: own.into_iter().collect() }

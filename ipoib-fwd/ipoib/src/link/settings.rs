@@ -1,4 +1,4 @@
-//! What a link is told: its settings at start, and what its port is at the moment.
+//! The inputs of a link: its settings at start, and the present state of its port.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -18,20 +18,22 @@ pub enum Mode {
     Connected,
 }
 
-/// Index of a worker of a link, from 0. Worker 0's datagram queue pair is the one attached to multicast groups.
+/// Index of a worker of a link, from 0. Worker 0's datagram queue pair is the one attached to multicast
+/// groups.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(transparent)]
 pub struct WorkerIndex(pub u8);
 
-/// Index of a link of a port, from 0; used again after the link has been removed. Each worker has a datagram queue pair for each link.
+/// Index of a link of a port, from 0; reused after the link has been removed. Each worker has a datagram
+/// queue pair for each link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct LinkIndex(pub u16);
 
-/// One worker as its link sees it.
+/// A worker as its link sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerSettings {
-    /// Number of its datagram queue pair: with the port's GID, its link-layer address.
+    /// Number of its datagram queue pair: with the port's GID it forms the worker's link-layer address.
     pub ud_qpn: Qpn,
 }
 
@@ -40,7 +42,8 @@ pub struct WorkerSettings {
 pub struct LinkSettings {
     /// The partition. The full-membership bit is set where it goes into multicast GIDs.
     pub pkey: PKey,
-    /// Limited membership of the partition is enough: a host of a partition lives with it, a gateway to all of it does not.
+    /// Limited membership of the partition is sufficient. That is so for a host, but not for a gateway to the
+    /// whole partition.
     pub limited_will_do: bool,
     /// Scope of the link's multicast groups, four bits; 2 = link-local.
     pub scope: u8,
@@ -48,30 +51,30 @@ pub struct LinkSettings {
     pub mode: Mode,
     /// The workers, at least one and at most 255.
     pub workers: Vec<WorkerSettings>,
-    /// IPv4 groups to join beside the broadcast group, for as long as the link lives.
+    /// IPv4 groups to join in addition to the broadcast group, for as long as the link exists.
     pub groups: Vec<Ipv4Addr>,
-    /// Largest message that a connection of ours takes, encapsulation header included: 5 to 65,524.
+    /// Largest message that our connections accept, encapsulation header included: 5 to 65,524.
     pub receive_mtu: u32,
     /// Retries of our connections after timeouts or sequence errors, 0 to 7.
     pub retry_count: u8,
-    /// Retries of our connections after RNR NAKs, 0 to 7; 7 = for ever.
+    /// Retries of our connections after RNR NAKs, 0 to 7; 7 = unlimited.
     pub rnr_retry: u8,
     /// A passive connection that received nothing for this long is closed.
     pub passive_idle: Duration,
-    /// Most passive connections of each worker, over all links of the port; one more evicts the one that was idle for the longest time
-    /// there.
+    /// Most passive connections of each worker, over all links of the port; one more evicts that worker's
+    /// longest idle one.
     pub max_passive: usize,
-    /// Most passive connections with one port of the fabric, over all workers and links, those being torn down included; one more is
-    /// refused, and evicts that port's own.
+    /// Most passive connections with one port of the fabric, over all workers and links, those being torn
+    /// down included; one more is refused, and evicts one of that port.
     pub max_passive_from_lid: usize,
     /// Most neighbours.
     pub max_neighbours: usize,
-    /// Most multicast groups beside the broadcast group.
+    /// Most multicast groups in addition to the broadcast group.
     pub max_groups: usize,
-    /// A neighbour that nothing uses for this long is forgotten.
+    /// A neighbour that is unused for this long is forgotten.
     pub neighbour_idle: Duration,
-    /// Bound of the teardown of a connection, and of leaving the groups at the end: [`super::Link::shutdown`] takes no
-    /// more than twice that, as long as actions are answered.
+    /// Time limit of the teardown of a connection, and of leaving the groups at the end:
+    /// [`super::Link::shutdown`] takes at most twice that, as long as actions are answered.
     pub teardown_timeout: Duration,
     /// Seed of PSNs and jitter.
     pub seed: u64,
@@ -103,7 +106,7 @@ impl LinkSettings {
     }
 }
 
-/// What the link's port is at the moment.
+/// The present state of the link's port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortFacts {
     /// Logical state; only `Active` carries a link.
@@ -116,17 +119,17 @@ pub struct PortFacts {
     pub gid: Gid,
     /// LID of the subnet manager.
     pub sm_lid: Lid,
-    /// Service level towards it.
+    /// Service level of the path to it.
     pub sm_sl: ServiceLevel,
     /// MTU in use.
     pub mtu: Mtu,
     /// Packets to other ports need a GRH, whatever their path says.
     pub grh_required: bool,
-    /// Where the default P_Key is in the port's table: subnet administration is addressed by it.
+    /// Index of the default P_Key in the port's table: subnet administration is addressed by it.
     pub default_pkey_index: u16,
-    /// Where the link's P_Key is in the port's table, if the port is a full member of the partition.
+    /// Index of the link's P_Key in the port's table, if the port is a full member of the partition.
     pub pkey_index: Option<u16>,
-    /// The port is a limited member of the partition: that carries no broadcast domain (RFC 4391 4).
+    /// The port is a limited member of the partition, which cannot carry a broadcast domain (RFC 4391 4).
     pub limited: bool,
 }
 
@@ -155,20 +158,20 @@ impl PortFacts {
     }
 }
 
-/// What a port's asynchronous event asks of a link; see [`crate::port::Port::handle_port_event`].
+/// The effect of a port's asynchronous event on a link; see [`crate::port::Port::handle_port_event`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PortEvent {
-    /// SM change, client reregistration or GID change: paths are forgotten, groups joined anew.
+    /// SM change, client reregistration or GID change: paths are queried again, groups joined again.
     Light,
-    /// Port error, port active or LID change: down, paths forgotten, up.
+    /// Port error, port active or LID change: the link goes down, forgets its paths, and comes up again.
     Normal,
-    /// P_Key change: if our index changed, queue pairs are opened anew too.
+    /// P_Key change: if our index changed, queue pairs are reopened as well.
     Heavy,
 }
 
 impl PortEvent {
-    /// The port that a device's event is about and what it asks of that port's links; `None` for events of other
-    /// objects.
+    /// The port that a device's event concerns and the event's effect on that port's links; `None` for events
+    /// of other objects.
     #[must_use]
     pub const fn from_async(event: &AsyncEvent) -> Option<(PortNumber, Self)> {
         Some(match *event {

@@ -1,8 +1,9 @@
-//! The neighbour table as workers see it: immutable, cheap to copy with one entry changed.
+//! The neighbour table of the workers: immutable, with a cheap copy for each change.
 //!
-//! A table is a fixed array of shared shards. Changing one neighbour of 4096 copies the array of 256 pointers and one
-//! shard of some 16 entries. Each table's hash has a seed that nobody knows: hosts choose their addresses. The entry's destination type is a parameter: the link speaks of `UdDestination`, a worker
-//! of what its device prepared from that.
+//! A table is a fixed array of shared shards. Changing one neighbour of 4096 copies the array of 256 pointers
+//! and one shard of some 16 entries. Hosts choose their addresses, so each table's hash has a secret random
+//! seed. The entry's destination type is a parameter: the link uses `UdDestination`, a worker uses the form
+//! that its device has prepared from that.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -18,7 +19,7 @@ const SHARDS: usize = 256;
 /// An established connection of one worker to a neighbour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RcPath {
-    /// Its place in the worker's table.
+    /// Its slot in the worker's table.
     pub slot: RcSlot,
     /// Largest message that the peer takes, encapsulation header included: 5 to 65,524.
     pub mtu: u32,
@@ -31,12 +32,12 @@ pub struct Neighbour<D = UdDestination> {
     pub ip: IpAddr,
     /// Its link-layer address.
     pub hardware: HardwareAddress,
-    /// Where datagrams go; `None` while the path is looked up.
+    /// Destination of datagrams; `None` while the path is looked up.
     pub ud: Option<D>,
-    /// Connections, by worker index; shorter than the number of workers if the rest have none.
+    /// Connections, by worker index; shorter than the number of workers if the remaining ones have none.
     pub rc: Vec<Option<RcPath>>,
-    /// True if a worker without a connection should tell that it sends to this neighbour
-    /// ([`super::Link::handle_used`], with a rate limit), so that one is dialled.
+    /// True if a worker without a connection should report that it sends to this neighbour
+    /// ([`super::Link::handle_used`], with a rate limit), so that a connection is dialled.
     pub dial: bool,
 }
 
@@ -73,17 +74,17 @@ impl<D> Neighbour<D> {
     }
 }
 
-/// One step from a table to the next.
+/// A change from one table to the next.
 #[derive(Clone, PartialEq, Debug)]
 pub enum NeighbourChange<D = UdDestination> {
     /// The neighbour is new or changed.
     Set(Neighbour<D>),
-    /// There is no such neighbour any more.
+    /// The neighbour was removed.
     Remove(IpAddr),
 }
 
 impl<D> NeighbourChange<D> {
-    /// Which neighbour.
+    /// The neighbour's IP address.
     #[must_use]
     pub const fn ip(&self) -> IpAddr {
         match self {
@@ -128,24 +129,24 @@ impl<D> Neighbours<D> {
         shard.iter().find(|n| n.ip == ip).map(Arc::as_ref)
     }
 
-    /// How many neighbours there are.
+    /// The number of neighbours.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// True if there is none.
+    /// True if the table is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// All neighbours, in no order.
+    /// All neighbours, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = &Neighbour<D>> {
         self.shards.iter().flat_map(|s| s.iter().map(Arc::as_ref))
     }
 
-    /// This table after some changes; untouched shards are shared with it.
+    /// A copy of this table with some changes; unchanged shards are shared.
     #[must_use]
     pub fn with(&self, changes: impl IntoIterator<Item = NeighbourChange<D>>) -> Self {
         let mut next = Self { shards: self.shards.clone(), len: self.len, hash: self.hash.clone() };

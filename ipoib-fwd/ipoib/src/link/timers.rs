@@ -1,4 +1,4 @@
-//! The link's deadlines, one for each thing that waits.
+//! The link's deadlines, one for each pending operation.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::Ipv4Addr;
@@ -9,24 +9,24 @@ use ib_wire::{Gid, Qpn};
 use super::action::ConnKey;
 use super::settings::WorkerIndex;
 
-/// What a deadline belongs to.
+/// The owner of a deadline.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) enum Timer {
     /// A group's next attempt to join.
     Group(Ipv4Addr),
-    /// A step of a connection that is bounded in time.
+    /// The time limit of a connection's step.
     Conn(ConnKey),
     /// The next dial of a peer from a worker.
     Dial(Gid, Qpn, WorkerIndex),
-    /// The end of connections to an address that a neighbour has left.
+    /// Close the connections to an address that a neighbour has left.
     Left(Gid, Qpn),
-    /// The end of connections that a port opened under an address that it has left.
+    /// Close the connections that a port opened under an address that it has left.
     Moved(Gid, Qpn),
     /// The oldest passive connection's expiry.
     PassiveExpiry,
-    /// Unused paths are dropped.
+    /// Drop unused paths.
     PathSweep,
-    /// The end of patience with a shutdown.
+    /// The time limit of a shutdown.
     Shutdown,
 }
 
@@ -38,14 +38,14 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// Sets a deadline in place of an earlier one of the same timer.
+    /// Sets a deadline; replaces an earlier one of the same timer.
     pub(super) fn set(&mut self, timer: Timer, at: Instant) {
         self.cancel(timer);
         self.at.insert(timer, at);
         self.queue.insert((at, timer));
     }
 
-    /// Takes a deadline back.
+    /// Cancels a deadline.
     pub(super) fn cancel(&mut self, timer: Timer) {
         if let Some(at) = self.at.remove(&timer) {
             self.queue.remove(&(at, timer));
@@ -73,7 +73,7 @@ impl Timers {
         Some(timer)
     }
 
-    /// How many there are.
+    /// The number of deadlines.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.at.len()

@@ -1,4 +1,5 @@
-//! The life of a link's neighbours: learnt, aged, asked again, and bounded (RFC 1122 2.3.2.1, RFC 4861 7.3 in spirit).
+//! The life cycle of a link's neighbours: learned, aged, probed, and bounded (after RFC 1122 2.3.2.1 and
+//! RFC 4861 7.3).
 //!
 //! ```text
 //!            resolve              heard                confirmed age out
@@ -10,11 +11,12 @@
 //!                      └────> Gone <── unused for long, Stale ─── Gone
 //! ```
 //!
-//! A neighbor that somebody waits for is verified: as Probing, with less time between the questions.
+//! A neighbour is verified if a decision waits for its answer: as Probing, with less time between the probes.
 //!
-//! A full table makes room by class: who never answered goes first, then whom no worker sends to, the longest unused
-//! before the others. Who carries traffic makes room for nobody, but whoever has more than a share of such neighbours to its
-//! link-layer addresses loses one of them. Every step costs the logarithm of the table's size at most.
+//! A full table evicts by class: first neighbours that never answered, then unused ones, the longest unused
+//! first. Neighbours that carry traffic are not evicted for others. The exception is the link-layer holder
+//! with the most of them: if they exceed its share, it loses one. Each operation takes at most logarithmic
+//! time in the table's size.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -25,80 +27,80 @@ use foldhash::fast::FixedState;
 use super::rules::{HostCounters, Idle, Rules};
 use super::shares::{LinkLayer, Shares};
 
-/// Time between two questions.
+/// Time between two probes.
 const RETRY: Duration = Duration::from_secs(1);
-/// Questions before a neighbour counts as gone.
+/// Probes before a neighbour counts as gone.
 const TRIES: u8 = 3;
-/// Time between two questions of a verification, for which somebody waits.
+/// Time between two probes of a verification.
 const VERIFY: Duration = Duration::from_millis(330);
 
-/// A question to ask.
+/// A query to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Probe<A> {
-    /// Whom to ask for.
+    /// The IP address to resolve.
     pub ip: IpAddr,
-    /// The link-layer address known so far; all hosts if there is none.
+    /// The link-layer address known so far; `None`: broadcast.
     pub to: Option<A>,
 }
 
-/// Why a neighbour is gone.
+/// The reason for which a neighbour is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Gone {
     /// It does not answer.
     Unanswered,
-    /// Nobody has used it for long.
+    /// No worker has used it for long.
     Unused,
-    /// Others needed the room.
+    /// Another neighbour needed its entry.
     Evicted,
-    /// It was to be forgotten.
+    /// The owner removed it.
     Forgotten,
 }
 
-/// What happened to a neighbour.
+/// A change of a neighbour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event<A> {
-    /// It is known, or has another address now.
+    /// It is known, or has a new address.
     Set {
-        /// Which.
+        /// Its IP address.
         ip: IpAddr,
         /// Its link-layer address.
         address: A,
-        /// The one before.
+        /// The previous one.
         before: Option<A>,
     },
-    /// It has not answered, which is remembered for a moment.
+    /// It has not answered, which is remembered for a short time.
     Failed {
-        /// Which.
+        /// Its IP address.
         ip: IpAddr,
     },
     /// It is gone.
     Gone {
-        /// Which.
+        /// Its IP address.
         ip: IpAddr,
         /// Its link-layer address, if it had answered.
         address: Option<A>,
-        /// Why.
+        /// The reason.
         why: Gone,
     },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Asked of all, so many times.
+    /// Queried by broadcast, `tries` times.
     Incomplete { tries: u8 },
     /// Confirmed not long ago.
     Reachable,
     /// Not confirmed for a while, and not in use.
     Stale,
-    /// In use and asked, so many times.
+    /// In use and probed, `tries` times.
     Probing { tries: u8 },
-    /// Asked at a faster pace because somebody waits for the answer.
+    /// Probed at a faster pace because a decision waits for the answer.
     Verifying { tries: u8 },
-    /// No answer came; not to be asked again at once.
+    /// No answer came; not queried again for a short time.
     Failed,
 }
 
-/// Who makes room for whom: the lower for the higher, and for its like.
+/// Eviction order: a lower class makes room for a higher one, and for its own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Class {
     /// Has not answered.
@@ -115,14 +117,14 @@ struct Entry<A: LinkLayer, T> {
     state: State,
     /// When the state's time is over.
     due: Instant,
-    /// When the neighbor itself was heard last.
+    /// When the neighbour itself was last heard.
     confirmed: Option<Instant>,
     /// A worker sent to it since it was last confirmed.
     used: bool,
     class: Class,
     /// When it was last used, or first known.
     since: Instant,
-    /// In whose share it is counted.
+    /// The holder in whose share it is counted.
     counted: Option<A::Holder>,
     tag: T,
 }
@@ -151,19 +153,19 @@ fn info<A: LinkLayer, T>(ip: IpAddr, entry: &Entry<A, T>) -> Info<A> {
     Info { ip, address: entry.address, state, since: entry.since }
 }
 
-/// The table. `A` is a link-layer address, `T` what the link keeps of each neighbour.
+/// The neighbour table. `A` is a link-layer address, `T` is the link's data about each neighbour.
 #[derive(Debug)]
 pub struct Ageing<A: LinkLayer, T = ()> {
     rules: Rules,
-    /// Who has not answered is asked again.
+    /// True if unanswered queries are repeated.
     insists: bool,
     entries: HashMap<IpAddr, Entry<A, T>, FixedState>,
     due: BTreeSet<(Instant, IpAddr)>,
-    /// Who makes room first.
+    /// Eviction order, first to last.
     order: BTreeSet<(Class, Instant, IpAddr)>,
-    /// The unused ones by link-layer address, the longest unused first.
+    /// The unused neighbours by link-layer holder, the longest unused first.
     unused: HashMap<A::Holder, BTreeSet<(Instant, IpAddr)>, FixedState>,
-    /// Those in use.
+    /// The neighbours in use.
     used: Shares<A::Holder>,
     unanswered: usize,
     probes: VecDeque<Probe<A>>,
@@ -172,7 +174,7 @@ pub struct Ageing<A: LinkLayer, T = ()> {
 }
 
 impl<A: LinkLayer, T> Ageing<A, T> {
-    /// An empty table; `seed` is drawn at start: the network must not know which addresses collide.
+    /// An empty table; `seed` is random: the network must not know which addresses collide.
     #[must_use]
     pub fn new(seed: u64, rules: Rules) -> Self {
         Self {
@@ -190,17 +192,17 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         }
     }
 
-    /// The rules, to change them: they count for what comes.
+    /// The rules, mutable: a change applies to later events.
     pub const fn rules_mut(&mut self) -> &mut Rules {
         &mut self.rules
     }
 
-    /// Whether who has not answered is asked again.
+    /// Sets whether unanswered queries are repeated.
     pub const fn insist(&mut self, insists: bool) {
         self.insists = insists;
     }
 
-    // -- what it knows
+    // -- lookups
 
     /// The link-layer address of a neighbour that has answered.
     #[must_use]
@@ -208,13 +210,13 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         self.entries.get(&ip)?.address
     }
 
-    /// True if a neighbour is known or asked for.
+    /// True if a neighbour is known or being resolved.
     #[must_use]
     pub fn contains(&self, ip: IpAddr) -> bool {
         self.entries.contains_key(&ip)
     }
 
-    /// True while a neighbour that has answered before is asked whether it is still there.
+    /// True while a neighbour that has answered before is being probed.
     #[must_use]
     pub fn is_asked(&self, ip: IpAddr) -> bool {
         self.entries
@@ -222,50 +224,51 @@ impl<A: LinkLayer, T> Ageing<A, T> {
             .is_some_and(|entry| matches!(entry.state, State::Probing { .. } | State::Verifying { .. }))
     }
 
-    /// True if a neighbor itself was heard at its address within `within` before `now`.
+    /// True if the neighbour itself was heard at its address within `within` before `now`.
     #[must_use]
     pub fn is_confirmed(&self, now: Instant, ip: IpAddr, within: Duration) -> bool {
         let confirmed = self.entries.get(&ip).and_then(|entry| entry.confirmed);
         confirmed.is_some_and(|at| now.saturating_duration_since(at) <= within)
     }
 
-    /// Sets when a neighbor itself was heard last, where that was at another time than [`Self::learn`] was called.
+    /// Sets when the neighbour itself was last heard, where that differs from the time of [`Self::learn`].
     pub fn set_confirmed(&mut self, ip: IpAddr, at: Option<Instant>) {
         if let Some(entry) = self.entries.get_mut(&ip) {
             entry.confirmed = at;
         }
     }
 
-    /// What the link keeps of a neighbour.
+    /// The link's data about a neighbour.
     #[must_use]
     pub fn tag(&self, ip: IpAddr) -> Option<&T> {
         Some(&self.entries.get(&ip)?.tag)
     }
 
-    /// The same, to change it.
+    /// The same, mutable.
     pub fn tag_mut(&mut self, ip: IpAddr) -> Option<&mut T> {
         Some(&mut self.entries.get_mut(&ip)?.tag)
     }
 
-    /// How many are known or asked for.
+    /// The number of neighbours that are known or being resolved.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// True if there is room for neighbors that nobody trustworthy has reported: a quarter of the table is left to those that are heard.
+    /// True if there is room for neighbours from untrusted reports: a quarter of the table is reserved for
+    /// neighbours that are heard.
     #[must_use]
     pub fn has_room_for_reports(&self) -> bool {
         self.entries.len() < self.rules.most / 4 * 3
     }
 
-    /// How many are asked for and have not answered yet.
+    /// The number of neighbours that are being resolved and have not answered yet.
     #[must_use]
     pub const fn unanswered(&self) -> usize {
         self.unanswered
     }
 
-    /// True if there is none.
+    /// True if the table is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -277,12 +280,13 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         &self.counters
     }
 
-    /// All of them, in no order.
+    /// All neighbours, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = Info<A>> {
         self.entries.iter().map(|(ip, entry)| info(*ip, entry))
     }
 
-    /// The first `most` of them behind an address, in the order of their addresses. Of the others nothing but the address is looked at.
+    /// The first `most` neighbours after an address, in the order of their addresses. The entries of the
+    /// others are not read.
     #[must_use]
     pub fn after(&self, after: Option<IpAddr>, most: usize) -> Vec<Info<A>> {
         let behind = self.entries.keys().filter(|ip| after.is_none_or(|after| **ip > after));
@@ -295,11 +299,14 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         next.into_iter().filter_map(|ip| self.entries.get(&ip).map(|entry| info(ip, entry))).collect()
     }
 
-    // -- what it is told
+    // -- inputs
 
-    /// A neighbour told its address, already validated. False if there is no room for it. Whom nobody asked for is learnt with `tag`; if
-    /// too many are known by that link-layer address, the longest unused of them makes room: anybody can write it into a packet, so that
-    /// nobody is refused for it.
+    /// Records a neighbour's address from a packet that the caller has validated. Returns false if there is
+    /// no room.
+    ///
+    /// A new neighbour is stored with `tag`. If its link-layer holder already has the most unused neighbours
+    /// that the rules allow, the longest unused of them makes room. The new one is not refused, because any
+    /// host can write that link-layer address into a packet.
     pub fn learn(&mut self, now: Instant, ip: IpAddr, address: A, tag: T) -> bool {
         let most = self.rules.most_unused_each as usize;
         if !self.entries.contains_key(&ip)
@@ -312,7 +319,7 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         self.learn_any(now, ip, address, tag)
     }
 
-    /// As [`Self::learn`], however many there are by that link-layer address.
+    /// As [`Self::learn`], without the limit on unused neighbours of one link-layer holder.
     fn learn_any(&mut self, now: Instant, ip: IpAddr, address: A, tag: T) -> bool {
         let due = now + self.rules.reachable;
         if let Some(mut entry) = self.take(ip) {
@@ -320,10 +327,10 @@ impl<A: LinkLayer, T> Ageing<A, T> {
             entry.confirmed = Some(now);
             (entry.state, entry.due, entry.used) = (State::Reachable, due, false);
             if before.is_none() {
-                // Traffic asked for it.
+                // A query for traffic found it.
                 (entry.class, entry.since) = (Class::Used, now);
             } else if now.duration_since(entry.since) >= self.rules.reachable {
-                // It may speak as often as it likes: nobody sends to it.
+                // Its own packets do not count as use, however many it sends: no worker sends to it.
                 entry.class = Class::Unused;
             }
             self.put(ip, entry);
@@ -345,8 +352,10 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         true
     }
 
-    /// Somebody who knows told where a neighbour is: it is kept as one that nobody uses, and not asked for until somebody does. Who tells
-    /// sees which of them are used: there may be as many by one link-layer address as there are.
+    /// Records a neighbour's address from a trusted report. Returns false if there is no room.
+    ///
+    /// The neighbour is kept as unused, and is not probed until a worker uses it. There is no limit for one
+    /// link-layer holder, because the reporter sees which of its neighbours are used.
     pub fn tell(&mut self, now: Instant, ip: IpAddr, address: A, tag: T) -> bool {
         if !self.learn_any(now, ip, address, tag) {
             return false;
@@ -360,12 +369,13 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         true
     }
 
-    /// Asks for a neighbour that is not known; does nothing if it is known or asked for already. False if there is no room.
+    /// Queries a neighbour that is not known; does nothing if it is known or being resolved. Returns false if
+    /// there is no room.
     pub fn resolve(&mut self, now: Instant, ip: IpAddr, tag: T) -> bool {
         if self.entries.contains_key(&ip) {
             return true;
         }
-        // Of those that are asked for, the oldest has had the most time to answer.
+        // The oldest of the pending queries has had the most time to be answered.
         if self.unanswered >= self.rules.most_asked {
             self.evict_first();
         }
@@ -381,7 +391,7 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         true
     }
 
-    /// A worker sent to this neighbour since that was last asked.
+    /// Records that a worker has sent to this neighbour since the use was last checked.
     pub fn note_used(&mut self, now: Instant, ip: IpAddr) {
         let Some(mut entry) = self.take(ip) else { return };
         entry.used = true;
@@ -395,7 +405,7 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         self.put(ip, entry);
     }
 
-    /// Perhaps a neighbour is not there any more: it is asked once, and gone without an answer.
+    /// Probes a neighbour that may be gone: once, and without an answer it is removed.
     pub fn suspect(&mut self, now: Instant, ip: IpAddr) {
         let Some(mut entry) = self.take(ip) else { return };
         if matches!(entry.state, State::Reachable | State::Stale) {
@@ -405,8 +415,8 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         self.put(ip, entry);
     }
 
-    /// Queries a known neighbor because somebody waits for the answer: three questions within a second, and it is gone without an
-    /// answer. Does nothing while such a query is under way.
+    /// Verifies a known neighbour because a decision waits for its answer: three probes within a second.
+    /// Without an answer it is removed. Does nothing while a verification is under way.
     pub fn verify(&mut self, now: Instant, ip: IpAddr) {
         let Some(mut entry) = self.take(ip) else { return };
         if matches!(entry.state, State::Reachable | State::Stale | State::Probing { .. }) {
@@ -416,7 +426,7 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         self.put(ip, entry);
     }
 
-    /// A question about a known neighbor was not sent: it does not count.
+    /// Records that a probe of a known neighbour was not sent: it does not count.
     pub fn note_unsent(&mut self, ip: IpAddr) {
         if let Some(State::Probing { tries } | State::Verifying { tries }) =
             self.entries.get_mut(&ip).map(|entry| &mut entry.state)
@@ -425,7 +435,7 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         }
     }
 
-    /// What was confirmed is to be confirmed again, each after a `delay`.
+    /// Requires reachable neighbours to be confirmed again, each after a `delay`.
     pub fn doubt_all(&mut self, now: Instant, mut delay: impl FnMut() -> Duration) {
         let known: Vec<_> =
             self.entries.iter().filter(|(_, e)| e.state == State::Reachable).map(|(ip, _)| *ip).collect();
@@ -437,36 +447,36 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         }
     }
 
-    /// It is no neighbour of this link any more.
+    /// Removes a host that is no longer a neighbour of this link.
     pub fn forget(&mut self, ip: IpAddr) {
         self.remove(ip, Gone::Forgotten);
     }
 
-    // -- what it wants
+    // -- outputs
 
-    /// The next question to ask.
+    /// The next query to send.
     pub fn poll_transmit(&mut self) -> Option<Probe<A>> {
         self.probes.pop_front()
     }
 
-    /// What happened next.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<Event<A>> {
         self.events.pop_front()
     }
 
-    /// When [`Self::handle_timeout`] wants to be called.
+    /// The time at which [`Self::handle_timeout`] must be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.due.first().map(|(due, _)| *due)
     }
 
-    /// Lets time pass.
+    /// Handles the deadlines that have passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some((_, ip)) = self.due.first().copied().filter(|(due, _)| *due <= now) {
             let Some(mut entry) = self.take(ip) else { return };
             let in_use = entry.used || now.duration_since(entry.since) < self.rules.reachable;
             let mut retry = RETRY;
-            let ask = match entry.state {
+            let to = match entry.state {
                 State::Incomplete { tries } if tries < TRIES && self.insists => {
                     entry.state = State::Incomplete { tries: tries + 1 };
                     None
@@ -496,7 +506,7 @@ impl<A: LinkLayer, T> Ageing<A, T> {
                     self.put(ip, entry);
                     continue;
                 }
-                // The rules may be others by now.
+                // The rules may have changed since.
                 State::Stale
                     if matches!(self.rules.idle, Idle::SinceUse(_))
                         && self.stale_until(now, entry.since) > now =>
@@ -515,12 +525,12 @@ impl<A: LinkLayer, T> Ageing<A, T> {
                 }
             };
             entry.due = now + retry;
-            self.probes.push_back(Probe { ip, to: ask });
+            self.probes.push_back(Probe { ip, to });
             self.put(ip, entry);
         }
     }
 
-    // -- its indices
+    // -- indices
 
     fn stale_until(&self, now: Instant, since: Instant) -> Instant {
         match self.rules.idle {
@@ -529,7 +539,7 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         }
     }
 
-    /// Sees to it that there is room for one more.
+    /// Makes room for one more neighbour; false if there is none.
     fn make_room(&mut self) -> bool {
         if self.entries.len() < self.rules.most {
             return true;
@@ -561,7 +571,7 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         }
     }
 
-    /// An entry that was taken out does not come back.
+    /// Reports an entry that was taken out as gone.
     fn bury(&mut self, ip: IpAddr, entry: &Entry<A, T>, why: Gone) {
         if let Some(holder) = entry.counted {
             self.used.remove(holder, ip);
@@ -569,8 +579,8 @@ impl<A: LinkLayer, T> Ageing<A, T> {
         self.events.push_back(Event::Gone { ip, address: entry.address, why });
     }
 
-    /// Takes an entry out of all indices but the shares, for it mostly stays where it is in those; [`Self::put`] brings it back,
-    /// [`Self::bury`] does not.
+    /// Takes an entry out of all indices but the shares, where it mostly stays. [`Self::put`] brings it back,
+    /// [`Self::bury`] removes it from the shares.
     fn take(&mut self, ip: IpAddr) -> Option<Entry<A, T>> {
         let entry = self.entries.remove(&ip)?;
         self.due.remove(&(entry.due, ip));

@@ -1,7 +1,9 @@
-//! Neighbours: who has which link-layer address, whatever the link. Without I/O; keyed by IP address of either family.
+//! Neighbour tables: IP addresses and their link-layer addresses, for any link. Without I/O; keyed by IP
+//! address of either family.
 //!
-//! [`Ageing`] is the life of all neighbours of one link, InfiniBand's and Ethernet's alike. [`Question`] is what resolution asks, by the
-//! protocol of the address's family. [`Heard`] knows which addresses there are likely to be.
+//! [`Ageing`] is the life cycle of all neighbours of one link, InfiniBand or Ethernet. [`Question`] is a
+//! query of address resolution, by the protocol of the address's family. [`Heard`] is a filter of addresses
+//! that are likely to exist.
 
 mod ageing;
 mod heard;

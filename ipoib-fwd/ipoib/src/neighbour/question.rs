@@ -1,28 +1,28 @@
-//! What resolution asks: by ARP for IPv4 (RFC 826), by neighbour discovery for IPv6 (RFC 4861).
+//! Queries of address resolution: ARP for IPv4 (RFC 826), neighbour discovery for IPv6 (RFC 4861).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Who has an address, and in whose name that is asked.
+/// A query for the link-layer address of an IP address, with the source that it is sent from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Question {
     /// An ARP request.
     Arp {
-        /// In whose name; unspecified for nobody's (RFC 5227 2.1.1).
+        /// The sender's address; unspecified for a probe (RFC 5227 2.1.1).
         source: Ipv4Addr,
-        /// The address that is asked for.
+        /// The address to resolve.
         target: Ipv4Addr,
     },
     /// A neighbour solicitation.
     Nd {
-        /// In whose name; unspecified for nobody's.
+        /// The sender's address; unspecified for a probe.
         source: Ipv6Addr,
-        /// The address that is asked for.
+        /// The address to resolve.
         target: Ipv6Addr,
     },
 }
 
 impl Question {
-    /// Asks for `target` in the name of `source`; in nobody's, if that is of the other family.
+    /// A query for `target` from `source`; from the unspecified address if `source` is of the other family.
     #[must_use]
     pub const fn new(source: IpAddr, target: IpAddr) -> Self {
         match (source, target) {

@@ -1,4 +1,5 @@
-//! Who holds how many neighbours that carry traffic: one host that claims many addresses must not hold the table against all others.
+//! Shares of link-layer holders in the neighbours that carry traffic: one host that claims many addresses
+//! must not fill the table.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Debug;
@@ -13,10 +14,11 @@ use crate::net::ethernet::MacAddress;
 
 /// A link-layer address.
 pub trait LinkLayer: Copy + Eq + Debug {
-    /// Whom all of a host's link-layer addresses have in common, as far as that can be seen.
+    /// Identity of the host that owns the address: common to all of its link-layer addresses, as far as that
+    /// is visible.
     type Holder: Copy + Ord + Hash + Debug;
 
-    /// Who has it.
+    /// The address's holder.
     fn holder(&self) -> Self::Holder;
 }
 
@@ -31,13 +33,13 @@ impl LinkLayer for MacAddress {
 impl LinkLayer for HardwareAddress {
     type Holder = Gid;
 
-    /// The port: it has queue pairs as many as it likes.
+    /// The port: its owner can create any number of queue pairs.
     fn holder(&self) -> Gid {
         self.gid
     }
 }
 
-/// Neighbours by holder, and holders by how many they have.
+/// Neighbours by holder, and holders by their number of neighbours.
 #[derive(Debug)]
 pub(super) struct Shares<H> {
     counts: HashMap<H, u32, FixedState>,
@@ -76,7 +78,7 @@ impl<H: Copy + Ord + Hash> Shares<H> {
         }
     }
 
-    /// A neighbour of whoever has most, if those are more than `share`.
+    /// A neighbour of the holder that has most, if it has more than `share`.
     pub(super) fn beyond(&self, share: u32) -> Option<IpAddr> {
         let (_, holder) = self.by_count.last().filter(|(n, _)| *n > share)?;
         let lowest = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);

@@ -1,4 +1,4 @@
-//! ARP on Ethernet (RFC 826): hardware type 1, 6-byte addresses. InfiniBand's is in [`crate::link`].
+//! ARP on Ethernet (RFC 826): hardware type 1, 6-byte addresses. ARP on InfiniBand is in [`crate::link`].
 
 use std::net::Ipv4Addr;
 
@@ -8,15 +8,15 @@ use crate::drop_reason::DropReason;
 
 /// Bytes of an ARP packet on Ethernet.
 pub const ETHERNET_ARP_LEN: usize = 28;
-/// Bytes of a frame with one, padded to Ethernet's least.
+/// Bytes of a frame with an ARP packet, padded to Ethernet's minimum.
 pub const ETHERNET_ARP_FRAME_LEN: usize = 60;
 
-/// What an ARP packet wants.
+/// The operation of an ARP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ArpOperation {
-    /// Who has the target's IP address?
+    /// The sender queries the target's address.
     Request,
-    /// The sender has.
+    /// The sender reports its own address.
     Reply,
 }
 
@@ -64,13 +64,13 @@ impl EthernetArp {
         Ok(Self { operation, sender_mac: mac(8), sender_ip: ip(14), target_mac: mac(18), target_ip: ip(24) })
     }
 
-    /// True if an answer is awaited: an announcement of the sender's own address has none.
+    /// True if the sender expects a reply: an announcement of its own address has none.
     #[must_use]
     pub fn is_query(&self) -> bool {
         self.operation == ArpOperation::Request && self.sender_ip != self.target_ip
     }
 
-    /// As a frame to `destination`, from the sender.
+    /// Builds a frame from the sender to `destination`.
     #[must_use]
     pub fn to_frame(&self, destination: MacAddress) -> [u8; ETHERNET_ARP_FRAME_LEN] {
         let mut f = [0; ETHERNET_ARP_FRAME_LEN];

@@ -1,31 +1,32 @@
 //! The Internet checksum (RFC 1071).
 
-/// One's complement sum of `bytes` as 16-bit big-endian words; an odd byte at the end is padded with zero.
+/// One's complement sum of `bytes` as 16-bit big-endian words; an odd last byte is padded with zero.
 #[inline]
 #[must_use]
 pub fn sum(bytes: &[u8]) -> u16 {
     fold(raw(bytes))
 }
 
-/// The checksum field of `bytes`, in which that field itself is zero.
+/// The value for the checksum field of `bytes`, in which that field is zero.
 #[inline]
 #[must_use]
 pub fn checksum(bytes: &[u8]) -> u16 {
     !sum(bytes)
 }
 
-/// True if `bytes`, their checksum field included, sum up to what RFC 1071 asks for.
+/// True if `bytes`, including their checksum field, have the sum that RFC 1071 requires.
 #[inline]
 #[must_use]
 pub fn is_valid(bytes: &[u8]) -> bool {
     sum(bytes) == 0xffff
 }
 
-/// [`is_valid`] for the header that nearly every packet has.
+/// [`is_valid`] for a header without options, which nearly every packet has.
 #[inline(always)]
 #[must_use]
 pub fn is_valid_20(bytes: &[u8; 20]) -> bool {
-    // A sum in the machine's own byte order is the same but for that order (RFC 1071 2.B), and 0xffff is the same in any.
+    // RFC 1071 2.B: a sum in the machine's byte order differs only in that order, and 0xffff is the same in
+    // both.
     let (words, _) = bytes.as_chunks::<4>();
     fold(words.iter().map(|w| u64::from(u32::from_ne_bytes(*w))).sum()) == 0xffff
 }
@@ -33,7 +34,7 @@ pub fn is_valid_20(bytes: &[u8; 20]) -> bool {
 #[inline]
 fn raw(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
-    // Words of 32 bits: their halves fold together at the end, and 2^32 of them fit without a carry.
+    // 32-bit words: their halves fold together at the end, and 2^32 of them fit without a carry.
     let mut total: u64 = words.iter().map(|w| u64::from(u32::from_be_bytes(*w))).sum();
     let (halves, odd) = rest.as_chunks::<2>();
     for half in halves {
@@ -60,7 +61,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn the_short_way_says_the_same(mut header: [u8; 20], bit in 0..320_usize) {
+        fn check_of_20_bytes_agrees_with_the_general_check(mut header: [u8; 20], bit in 0..320_usize) {
             assert_eq!(is_valid_20(&header), is_valid(&header));
             header[10..12].fill(0);
             let sum = checksum(&header).to_be_bytes();

@@ -34,9 +34,9 @@ pub const fn vid_of(control: u16) -> u16 {
 pub struct MacAddress(pub [u8; 6]);
 
 impl MacAddress {
-    /// All stations.
+    /// The broadcast address.
     pub const BROADCAST: Self = Self([0xff; 6]);
-    /// No station: what a request's target field carries.
+    /// No station: the target of an ARP request.
     pub const ZERO: Self = Self([0; 6]);
 
     /// True for group addresses, the broadcast address included.
@@ -46,7 +46,7 @@ impl MacAddress {
         self.0[0] & 1 != 0
     }
 
-    /// True if a station can own it.
+    /// True if one station can own the address.
     #[must_use]
     pub fn is_unicast(self) -> bool {
         !self.is_multicast() && self != Self::ZERO
@@ -76,16 +76,16 @@ impl fmt::Debug for MacAddress {
 /// An Ethernet II header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EthernetHeader {
-    /// To whom.
+    /// Destination address.
     pub destination: MacAddress,
-    /// From whom.
+    /// Source address.
     pub source: MacAddress,
-    /// What is behind it.
+    /// Type of the payload.
     pub ethertype: u16,
 }
 
 impl EthernetHeader {
-    /// The header at the front of a frame.
+    /// Parses the header at the front of a frame.
     #[inline]
     pub fn parse(frame: &[u8]) -> Result<Self, DropReason> {
         let Some(&[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1]) =
@@ -100,7 +100,7 @@ impl EthernetHeader {
         })
     }
 
-    /// Writes it where the bytes of a frame begin.
+    /// Writes the header to the front of a frame.
     #[inline(always)]
     pub fn write(&self, front: &mut [u8; ETHERNET_HEADER_LEN]) {
         let [destination @ .., _, _, _, _, _, _, _, _] = front;
@@ -111,7 +111,7 @@ impl EthernetHeader {
         [*t, *y] = self.ethertype.to_be_bytes();
     }
 
-    /// As wire bytes.
+    /// Encodes the header.
     #[inline]
     #[must_use]
     pub const fn to_bytes(self) -> [u8; ETHERNET_HEADER_LEN] {

@@ -1,4 +1,4 @@
-//! Cutting an IPv4 packet to an MTU (RFC 791 3.2). Only headers are made here; the caller copies the payload.
+//! IPv4 fragmentation (RFC 791 3.2). Only headers are made here; the caller copies the payload.
 
 use arrayvec::ArrayVec;
 
@@ -10,21 +10,21 @@ pub type Header = ArrayVec<u8, IPV4_HEADER_MAX>;
 
 /// Flag bit: more fragments follow.
 const MF: u16 = 0x2000;
-/// Bit of an option's type: it goes into every fragment.
+/// Bit of an option's type: the option is copied into every fragment.
 const COPIED: u8 = 0x80;
 
-/// A piece of a packet.
+/// A fragment of a packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fragment {
     /// Its header.
     pub header: Header,
-    /// Where its payload begins in the original packet, bytes from the start of the original header.
+    /// Start of its payload in the original packet, bytes from the start of the original header.
     pub offset: usize,
     /// Bytes of its payload.
     pub len: usize,
 }
 
-/// The pieces of a packet, first to last.
+/// The fragments of a packet, first to last.
 #[derive(Clone, Debug)]
 pub struct Fragments {
     first: Header,
@@ -36,8 +36,9 @@ pub struct Fragments {
     done: usize,
 }
 
-/// Cuts `packet` into pieces of at most `mtu` bytes, header included. `None` if no payload fits beside the header. The
-/// caller has seen that the packet may be cut.
+/// Splits `packet` into fragments of at most `mtu` bytes, header included. `None` if a header and 8 bytes of
+/// payload do not fit.
+/// The caller has checked that the packet may be fragmented.
 #[must_use]
 pub fn fragments(packet: &Ipv4View<'_>, mtu: u16) -> Option<Fragments> {
     let mtu = usize::from(mtu);
@@ -60,13 +61,13 @@ pub fn fragments(packet: &Ipv4View<'_>, mtu: u16) -> Option<Fragments> {
     })
 }
 
-/// Appends those options that belong into every fragment; stops at the first malformed one.
+/// Appends the options that belong in every fragment; stops at the first malformed one.
 fn copy_options(mut options: &[u8], header: &mut Header) {
     while let [kind, rest @ ..] = options {
         let len = match (kind & 0x1f, rest) {
             // End of list.
             (0, _) => return,
-            // No operation: a filler, whose job is done.
+            // No operation: padding, which fragments do not need.
             (1, _) => 1,
             (_, [len, ..]) if *len >= 2 => usize::from(*len),
             _ => return,
@@ -87,7 +88,7 @@ impl Iterator for Fragments {
         let mut header = if self.done == 0 { self.first.clone() } else { self.later.clone() };
         let room = self.mtu - header.len();
         let (len, more) = if left <= room { (left, self.original & MF) } else { (room & !7, MF) };
-        let place = (self.original & 0x1fff) + (self.done / 8) as u16;
+        let fragment_offset = (self.original & 0x1fff) + (self.done / 8) as u16;
         let total = (header.len() + len) as u16;
         let version_and_length = 0x40 | (header.len() / 4) as u8;
         let mut put = |at: usize, bytes: [u8; 2]| {
@@ -96,7 +97,7 @@ impl Iterator for Fragments {
             }
         };
         put(2, total.to_be_bytes());
-        put(6, (more | (place & 0x1fff)).to_be_bytes());
+        put(6, (more | (fragment_offset & 0x1fff)).to_be_bytes());
         put(10, [0, 0]);
         if let Some(first) = header.first_mut() {
             *first = version_and_length;

@@ -1,4 +1,4 @@
-//! ICMPv4 (RFC 792): what the gateway says itself.
+//! ICMPv4 (RFC 792): the messages that the gateway sends.
 
 use std::net::Ipv4Addr;
 
@@ -15,11 +15,11 @@ const ECHO_REPLY: u8 = 0;
 const DESTINATION_UNREACHABLE: u8 = 3;
 const FRAGMENTATION_NEEDED: u8 = 4;
 const ECHO_REQUEST: u8 = 8;
-/// Time to live of what the gateway says itself.
+/// Time to live of packets that the gateway originates.
 const TTL: u8 = 64;
 
-/// True if an ICMP error may be sent about the packet whose first bytes are `packet` (RFC 1122 3.2.2): it is the first
-/// fragment, from one host to one host, and no ICMP error itself. `packet_len` as for [`Ipv4View::parse`].
+/// True if an ICMP error may be sent about the packet whose first bytes are `packet` (RFC 1122 3.2.2): it is
+/// the first fragment, from one host to one host, and no ICMP error. `packet_len` as for [`Ipv4View::parse`].
 #[must_use]
 pub fn may_answer(packet: &[u8], packet_len: usize) -> bool {
     let Ok(view) = Ipv4View::parse(packet, packet_len) else { return false };
@@ -29,15 +29,18 @@ pub fn may_answer(packet: &[u8], packet_len: usize) -> bool {
     {
         return false;
     }
-    // Echo, timestamp, information and address mask messages are queries; everything else is an error or unknown.
+    // Echo, timestamp, information and address mask messages are queries; everything else is an error or
+    // unknown.
     view.protocol() != PROTOCOL_ICMP
         || packet.get(view.header_len()).is_some_and(|kind| matches!(kind, 0 | 8 | 13..=18))
 }
 
-/// Writes an IPv4 packet to `out` that tells the source of `packet` the MTU to use: fragmentation needed (RFC 792,
-/// RFC 1191 4). `from` is the gateway's own address, or the packet's destination if it has none. Quotes as much of
-/// `packet` as is given, up to 576 bytes in all. Returns the length; `None` if `packet` has no header, or `out` is too
-/// short (576 bytes are always enough).
+/// Writes an IPv4 packet to `out` that notifies the source of `packet` of the MTU to use: fragmentation
+/// needed (RFC 792, RFC 1191 4).
+///
+/// `from` is the gateway's own address, or the packet's destination if the gateway has none. The message
+/// quotes `packet`, up to 576 bytes in all. Returns the length. Returns `None` if `packet` has no header or
+/// `out` is too short; 576 bytes are always enough.
 #[must_use]
 pub fn fragmentation_needed(out: &mut [u8], packet: &[u8], from: Ipv4Addr, mtu: u16) -> Option<usize> {
     let source: [u8; 4] = packet.get(12..16)?.try_into().ok()?;
@@ -64,7 +67,7 @@ pub fn fragmentation_needed(out: &mut [u8], packet: &[u8], from: Ipv4Addr, mtu: 
     message.get_mut(ICMP_HEADER_LEN..)?.copy_from_slice(quote);
     let sum = checksum::checksum(message);
     message.get_mut(2..4)?.copy_from_slice(&sum.to_be_bytes());
-    // Precedence 6: network control (RFC 1812 4.3.2.5). Not cut on its way: it is short.
+    // Precedence 6: network control (RFC 1812 4.3.2.5). Do-not-fragment is not needed: the packet is short.
     let [l0, l1] = (len as u16).to_be_bytes();
     let mut fields = [0x45, 0xc0, l0, l1, 0, 0, 0, 0, TTL, PROTOCOL_ICMP, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     fields[12..16].copy_from_slice(&from.octets());
@@ -75,11 +78,12 @@ pub fn fragmentation_needed(out: &mut [u8], packet: &[u8], from: Ipv4Addr, mtu: 
     Some(len)
 }
 
-/// Turns an echo request, the whole IPv4 packet, into its reply in place. On an error the bytes are unchanged.
+/// Turns an echo request, the whole IPv4 packet, into its reply in place. On an error the bytes are
+/// unchanged.
 pub fn echo_reply(packet: &mut [u8]) -> Result<(), DropReason> {
     let view = Ipv4View::parse(packet, packet.len())?;
     let (header_len, total_len) = (view.header_len(), usize::from(view.total_len()));
-    // Fragments would have to be put together first; options may ask for a route of their own.
+    // Fragments would need reassembly, and options may request a route.
     if view.protocol() != PROTOCOL_ICMP
         || view.more_fragments()
         || view.fragment_offset() != 0
@@ -96,7 +100,7 @@ pub fn echo_reply(packet: &mut [u8]) -> Result<(), DropReason> {
     if !checksum::is_valid(message) || message.first_chunk::<2>() != Some(&[ECHO_REQUEST, 0]) {
         return Err(DropReason::NotHandled);
     }
-    // Summed up anew: the short way of RFC 1624 gives a checksum of 0 to a reply of nothing but zeros, which is wrong.
+    // A full sum: the incremental update of RFC 1624 gives an all-zero reply a checksum of 0, which is wrong.
     if let Some(start) = message.first_chunk_mut::<4>() {
         *start = [ECHO_REPLY, 0, 0, 0];
     }
@@ -107,7 +111,7 @@ pub fn echo_reply(packet: &mut [u8]) -> Result<(), DropReason> {
     if let Some(fields) = header.first_chunk_mut::<IPV4_HEADER_LEN>() {
         let (sources, destinations) = fields[12..].split_at_mut(4);
         sources.swap_with_slice(destinations);
-        // May be cut: the way back may take less.
+        // Clear do-not-fragment: the path back may have a smaller MTU.
         fields[6] &= !0x40;
         fields[8] = TTL;
         fields[10..12].copy_from_slice(&[0, 0]);

@@ -19,7 +19,7 @@ const DF: u16 = 0x4000;
 /// Flag bit: more fragments follow.
 const MF: u16 = 0x2000;
 
-/// A checked header at the front of an IPv4 packet, whose payload may lie elsewhere.
+/// A checked header at the front of an IPv4 packet, whose payload may be elsewhere in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ipv4View<'p> {
     header: &'p [u8],
@@ -30,14 +30,16 @@ pub struct Ipv4View<'p> {
 }
 
 impl<'p> Ipv4View<'p> {
-    /// Checks the header at the front of `head`, which holds the first bytes of a packet of `packet_len` bytes.
-    /// `head` must hold the whole header; `packet_len` may be more than the packet says (a frame's padding).
+    /// Checks the header at the front of `head`, which holds the first bytes of a packet of `packet_len`
+    /// bytes.
+    /// `head` must hold the whole header; `packet_len` may exceed the packet's own length (a frame's
+    /// padding).
     #[inline]
     pub fn parse(head: &'p [u8], packet_len: usize) -> Result<Self, DropReason> {
         Self::parse_received(head, packet_len, Checksum::Unknown)
     }
 
-    /// [`Ipv4View::parse`] for a packet of whose checksum a device has told.
+    /// [`Ipv4View::parse`] for a packet whose checksum a device may have verified.
     #[inline(always)]
     pub fn parse_received(head: &'p [u8], packet_len: usize, checksum: Checksum) -> Result<Self, DropReason> {
         let Some(&[version, _, l0, l1, _, _, f0, f1, _, _, _, _, s0, s1, s2, s3, d0, d1, d2, d3]) =
@@ -74,7 +76,7 @@ impl<'p> Ipv4View<'p> {
             source: Ipv4Addr::new(s0, s1, s2, s3),
             destination: Ipv4Addr::new(d0, d1, d2, d3),
         };
-        // A fragment that would end behind 65,535 is an attack on the reassembler (RFC 1858).
+        // A fragment that would end beyond 65,535 bytes is an attack on the reassembler (RFC 1858).
         if view.fragment_offset() + (usize::from(total_len) - header_len) > usize::from(u16::MAX) {
             return Err(DropReason::BadLength);
         }
@@ -123,7 +125,7 @@ impl<'p> Ipv4View<'p> {
         self.fragment & MF != 0
     }
 
-    /// Where the payload belongs in the whole packet's, bytes.
+    /// Offset of this payload in the payload of the whole packet, bytes.
     #[inline]
     #[must_use]
     pub const fn fragment_offset(&self) -> usize {
@@ -159,7 +161,7 @@ impl<'p> Ipv4View<'p> {
     }
 }
 
-/// Fills in the checksum of the header at the front of `packet`, as far as there is one.
+/// Fills in the checksum of the header at the front of `packet`; does nothing without a whole header.
 pub fn complete(packet: &mut [u8]) {
     let len = packet.first().map_or(0, |version| usize::from(version & 0xf) * 4);
     let Some(header) = packet.get_mut(..len).filter(|header| header.len() >= IPV4_HEADER_LEN) else { return };
@@ -173,8 +175,8 @@ pub fn complete(packet: &mut [u8]) {
     set(header, sum);
 }
 
-/// True if a packet may come from `source`: neither multicast nor broadcast, loopback or reserved. The unspecified
-/// address is left to the caller: DHCP clients use it.
+/// True if a packet may come from `source`: neither multicast nor broadcast, loopback or reserved. The caller
+/// decides about the unspecified address: DHCP clients use it.
 #[inline]
 #[must_use]
 pub const fn is_possible_source(source: Ipv4Addr) -> bool {

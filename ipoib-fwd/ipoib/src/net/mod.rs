@@ -1,6 +1,6 @@
-//! Views of packet headers: bytes in, checked fields out, nothing copied but numbers.
+//! Views of packet headers: bytes in, checked fields out; payloads are not copied.
 //!
-//! Every view is made by a `parse` that answers a [`crate::drop_reason::DropReason`] where the bytes are no such header.
+//! Each view is made by a `parse` function. Malformed headers yield a [`crate::drop_reason::DropReason`].
 
 pub mod arp;
 pub mod checksum;

@@ -1,11 +1,13 @@
-//! Probes of gateways: a small IPv4 broadcast such as any plain bridge or relay carries, and no gateway of ours. One that comes back on
-//! the other side tells of a foreign way.
+//! Loop probes of gateways: small IPv4 broadcasts that any plain bridge or relay forwards, and that gateways
+//! of this program do not.
+//!
+//! A probe that comes back on the other side reveals a foreign path between the networks.
 
 use std::net::Ipv4Addr;
 
 use super::checksum;
 
-/// The UDP port of probes, both ends: discard (RFC 863), so that nobody answers.
+/// The UDP port of probes, source and destination: discard (RFC 863), so that no host answers.
 pub const PROBE_PORT: u16 = 9;
 /// Bytes of a probe's IPv4 packet.
 pub const PROBE_LEN: usize = 48;
@@ -13,11 +15,12 @@ pub const PROBE_LEN: usize = 48;
 const PAYLOAD: usize = 28;
 const MAGIC: [u8; 8] = *b"IPGWprob";
 
-/// A number that only who heard the probe knows.
+/// A number known only to those that received the probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Nonce(pub u64);
 
-/// The IPv4 packet of a probe: UDP from nobody to everybody, as DHCP's first packet is, so that what relays the one relays the other.
+/// The IPv4 packet of a probe: UDP from 0.0.0.0 to 255.255.255.255 like DHCP's first packet, so that a relay
+/// forwards both.
 #[must_use]
 pub fn probe_packet(nonce: Nonce) -> [u8; PROBE_LEN] {
     let mut p = [0; PROBE_LEN];
@@ -35,8 +38,10 @@ pub fn probe_packet(nonce: Nonce) -> [u8; PROBE_LEN] {
     p
 }
 
-/// The nonce of an IPv4 packet that is a probe, ours or another gateway's: no gateway forwards it. Options are not in probes, and
-/// whoever relays one may have written its own source and time to live.
+/// The nonce of an IPv4 packet that is a probe of this gateway or another one; no gateway forwards it.
+///
+/// Probes have no options. A relay may have changed the source and the time to live, so these are not
+/// checked.
 #[must_use]
 pub fn probe_nonce(packet: &[u8]) -> Option<Nonce> {
     let p = packet.first_chunk::<{ PAYLOAD + 16 }>()?;
@@ -56,7 +61,7 @@ mod tests {
     use crate::net::ipv4::Ipv4View;
 
     #[test]
-    fn a_probe_is_a_packet_that_everybody_takes_for_one_and_only_its_like_is_recognised() {
+    fn probe_is_a_valid_broadcast_and_other_packets_are_not_recognised() {
         let packet = probe_packet(Nonce(0x0123_4567_89ab_cdef));
         let view =
             Ipv4View::parse(&packet, packet.len()).map(|v| (v.destination(), v.protocol(), v.payload_len()));

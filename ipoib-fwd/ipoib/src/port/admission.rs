@@ -1,4 +1,4 @@
-//! Which requests for connections are taken: what each host may have of the port's, over all its links.
+//! Admission of connection requests: each host's share of the port, over all its links.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -13,14 +13,15 @@ use ib_wire::mad::MadAddress;
 use super::Port;
 use crate::link::{ConnKey, Link, WorkerIndex};
 
-/// The connections that hosts have opened, until their queue pairs are gone; those being torn down are among them.
+/// The connections that hosts have opened, until their queue pairs are destroyed; those being torn down are
+/// included.
 #[derive(Debug, Default)]
 pub(super) struct Holders {
     holders: HashMap<ConnKey, (Origin, WorkerIndex)>,
     counts: HashMap<Origin, usize>,
-    /// The same by worker: places are the workers'.
+    /// The same by worker: slots belong to workers.
     at_workers: HashMap<(Origin, WorkerIndex), usize>,
-    /// All hosts' together.
+    /// Connections of all hosts.
     workers: HashMap<WorkerIndex, usize>,
 }
 
@@ -48,40 +49,43 @@ impl Holders {
         less(&mut self.workers, worker);
     }
 
-    /// How many a host has.
+    /// The number of a host's connections.
     pub(super) fn of(&self, origin: Origin) -> usize {
         self.counts.get(&origin).copied().unwrap_or(0)
     }
 
-    /// How many of them are connections to one worker.
+    /// The number of a host's connections to one worker.
     fn at(&self, origin: Origin, worker: WorkerIndex) -> usize {
         self.at_workers.get(&(origin, worker)).copied().unwrap_or(0)
     }
 
-    /// How many connections all hosts together have to a worker.
+    /// The number of connections of all hosts to a worker.
     fn to(&self, worker: WorkerIndex) -> usize {
         self.workers.get(&worker).copied().unwrap_or(0)
     }
 
-    /// Connections and hosts.
+    /// The numbers of connections and of hosts.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> (usize, usize) {
         (self.holders.len(), self.counts.len())
     }
 }
 
-/// Connections to a worker that may be on their way out while others take their places: a queue pair lives until TIMEWAIT is over. With
-/// none, a port that is full would take one connection in seconds.
+/// Connections to a worker that may be in teardown while others take their slots: a queue pair lives until
+/// TIMEWAIT is over. Without them, a full port would accept only one connection every few seconds.
 fn closing(most: usize) -> usize {
     (most / 4).max(1)
 }
 
 impl Port {
-    /// A host asks for a connection: the one that begins, or why not.
+    /// Handles a host's connection request: returns the new connection, or the reason to reject the request.
     ///
-    /// A host that has its share of the port or of the worker makes room among its own, and asks again: the share counts what is being
-    /// torn down. Hosts together have no more of a worker's places than those for connections that peers open; beyond, the one that is
-    /// idle for the longest time goes, whatever its link and host, until as many as may be are being torn down.
+    /// A host that has its share of the port or of the worker loses one of its own connections, and must
+    /// repeat its request: the share includes connections in teardown.
+    ///
+    /// All hosts together have at most the worker's slots for connections that peers open. Beyond that, the
+    /// longest idle connection is closed, whatever its link and host. A request is refused if the most
+    /// connections that may be in teardown already are.
     pub(super) fn admit(&mut self, now: Instant, request: &RequestInfo) -> Result<ConnKey, RejectReason> {
         let of = ServiceIdForm::of(request.service_id).and_then(|(_, qpn)| self.by_service.get(&qpn));
         let index = *of.ok_or(RejectReason::InvalidServiceId)?;
@@ -112,8 +116,9 @@ impl Port {
         Ok(key)
     }
 
-    /// The host that pays for what a datagram begins. A GRH with another subnet's GID makes no host of its own, or one could be as many
-    /// as it likes: its LID's share pays, until subnet administration's path to that GID leads through a router at that LID.
+    /// The host in whose share a datagram counts. A GRH with a GID of another subnet does not identify a
+    /// separate host, or one host could appear as any number of them. It counts in the share of its LID,
+    /// until subnet administration's path to that GID leads through a router at that LID.
     pub(super) fn payer(&self, from: &MadAddress) -> Origin {
         let origin = self.subnet.origin(from);
         let Origin::Gid(gid) = origin else { return origin };
@@ -125,7 +130,7 @@ impl Port {
         }
     }
 
-    /// Closes the connection of a host that is idle for the longest time, unless one of its connections is being torn down already.
+    /// Closes the longest idle connection of a host, unless one of its connections is already in teardown.
     fn make_room_of(&mut self, now: Instant, origin: Origin) {
         let count: usize = self.links().map(|(_, link)| link.opened_by(origin)).sum();
         if count >= self.holders.of(origin) {
@@ -133,7 +138,7 @@ impl Port {
         }
     }
 
-    /// The same of a host's connections to one worker.
+    /// The same for a host's connections to one worker.
     fn make_room_of_at(&mut self, now: Instant, origin: Origin, worker: WorkerIndex) {
         let count: usize = self.links().map(|(_, link)| link.opened_by_at(origin, worker)).sum();
         if count >= self.holders.at(origin, worker) {
@@ -141,7 +146,7 @@ impl Port {
         }
     }
 
-    /// Closes the connection to a worker that is idle for the longest time, if there are `most`.
+    /// Closes the longest idle connection to a worker, if there are at least `most`.
     fn make_room_at(&mut self, now: Instant, worker: WorkerIndex, most: usize) {
         let count: usize = self.links().map(|(_, link)| link.opened_to(worker)).sum();
         if count >= most {
@@ -149,7 +154,7 @@ impl Port {
         }
     }
 
-    /// Closes the connection that is idle for the longest time, of those that each link names.
+    /// Closes the longest idle of the connections that each link selects.
     pub(super) fn evict(&mut self, now: Instant, named: impl Fn(&Link) -> Option<(Instant, ConnKey)>) {
         if let Some((_, oldest)) = self.links().filter_map(|(_, link)| named(link)).min()
             && let Some(link) = self.link_mut(oldest.link)

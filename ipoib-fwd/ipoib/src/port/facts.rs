@@ -1,11 +1,11 @@
-//! What a port is at the moment, for all its links; and what that is to each of them.
+//! The present state of a port, and the view that each link has of it.
 
 use hca::PortState;
 use ib_wire::{Gid, Lid, Mtu, PKey, ServiceLevel};
 
 use crate::link::{LinkSettings, PortFacts};
 
-/// What a port is at the moment.
+/// The present state of a port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Facts {
     /// Logical state; only `Active` carries links.
@@ -18,13 +18,13 @@ pub struct Facts {
     pub gid: Gid,
     /// LID of the subnet manager.
     pub sm_lid: Lid,
-    /// Service level towards it.
+    /// Service level of the path to it.
     pub sm_sl: ServiceLevel,
     /// MTU in use.
     pub mtu: Mtu,
     /// Packets to other ports need a GRH, whatever their path says.
     pub grh_required: bool,
-    /// The P_Key table, by index; 0 where it is empty.
+    /// The P_Key table, by index; 0 in an empty entry.
     pub pkeys: Vec<PKey>,
 }
 
@@ -37,15 +37,17 @@ impl Default for Facts {
 }
 
 impl Facts {
-    /// Where the default P_Key is in the table, as full member if there are both; the first place if there is none.
+    /// Index of the default P_Key in the table: that of full membership if both are present; 0 if there is
+    /// none.
     fn default_pkey_index(&self) -> u16 {
-        let place = |wanted: PKey| self.pkeys.iter().position(|key| *key == wanted);
-        let at = place(PKey::DEFAULT).or_else(|| place(PKey(PKey::DEFAULT.base())));
+        let index_of = |wanted: PKey| self.pkeys.iter().position(|key| *key == wanted);
+        let at = index_of(PKey::DEFAULT).or_else(|| index_of(PKey(PKey::DEFAULT.base())));
         at.and_then(|at| u16::try_from(at).ok()).unwrap_or(0)
     }
 
-    /// What the port is to a link with these settings. A full member's place in the table is best; a limited one's will do only
-    /// where the link can live with it, since other limited members do not hear it.
+    /// The port's state as seen by a link with these settings. The index of the full member's P_Key is
+    /// preferred. That of a limited member is used only if the link accepts it, since other limited members
+    /// cannot receive from it.
     #[must_use]
     pub fn of(&self, settings: &LinkSettings) -> PortFacts {
         let pkey = settings.pkey;

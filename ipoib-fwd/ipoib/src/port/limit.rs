@@ -1,5 +1,7 @@
-//! How many messages that are answered for any sender one port of the fabric may send us, requests for connections first of all: what
-//! is beyond is dropped, as the fabric might have, and sent again.
+//! Rate limit of messages that are answered for any sender, first of all connection requests, by port of the
+//! fabric.
+//!
+//! Messages beyond the limit are dropped, as the fabric might have dropped them, and the sender repeats them.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -8,12 +10,12 @@ use cm::Origin;
 
 use crate::bucket::Bucket;
 
-/// Ports whose requests are counted at once.
+/// Most ports that have a bucket at a time.
 const MAX_PORTS: usize = 4096;
-/// Least time between two searches for buckets that are not needed any more.
+/// Least time between two sweeps for buckets that are no longer needed.
 const SWEEP: Duration = Duration::from_millis(10);
 
-/// A bucket of tokens for each port of the fabric.
+/// A token bucket for each port of the fabric.
 #[derive(Debug)]
 pub(super) struct Limit {
     burst: u32,
@@ -23,19 +25,19 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    /// `burst` at once, and `per_second` in the long run.
+    /// Limits of each port: `burst` at once, and `per_second` in the long run.
     pub(super) fn new(burst: u32, per_second: u32) -> Self {
         Self { burst, per_second, buckets: HashMap::new(), swept: None }
     }
 
-    /// Takes a token of a port's; false if it has none.
+    /// Takes a token from a port's bucket; false if it has none.
     pub(super) fn take(&mut self, now: Instant, origin: Origin) -> bool {
         if !self.buckets.contains_key(&origin) && self.buckets.len() >= MAX_PORTS {
             if self.swept.is_some_and(|at| now.saturating_duration_since(at) < SWEEP) {
                 return false;
             }
             self.swept = Some(now);
-            // Those that have all their tokens again need no bucket.
+            // A port whose bucket is full again needs no bucket.
             self.buckets.retain(|_, bucket| !bucket.is_full(now));
             if self.buckets.len() >= MAX_PORTS {
                 return false;
@@ -61,7 +63,7 @@ mod tests {
         let t = Instant::now();
         let mut limit = Limit::new(5, 10);
         assert_eq!((0..100).filter(|_| limit.take(t, at(1))).count(), 5);
-        assert!(limit.take(t, at(2)), "another's requests are another's");
+        assert!(limit.take(t, at(2)), "requests of one port do not count for another");
     }
 
     #[test]
@@ -73,7 +75,7 @@ mod tests {
         }
         assert_eq!(limit.buckets.len(), MAX_PORTS);
         assert!(!limit.take(t, at(60_000)));
-        assert!(limit.take(t + Duration::from_secs(5), at(60_000)), "those that are full again have gone");
+        assert!(limit.take(t + Duration::from_secs(5), at(60_000)), "full buckets are removed");
         assert_eq!(limit.buckets.len(), 1);
     }
 }

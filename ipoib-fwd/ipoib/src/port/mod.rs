@@ -1,7 +1,13 @@
-//! One HCA port and the IPoIB links on it, one a P_Key: what they share is here, what each has for itself in [`Link`].
+//! One HCA port and the IPoIB links on it, one per P_Key. State that the links share is here; each link's own
+//! state is in [`Link`].
 //!
-//! No I/O and no clock. Owner's loop: feed inputs; then take [`Port::poll_action`] until `None`, carry each out and answer where it
-//! says so; [`Port::poll_transmit`] and [`Port::poll_event`] until `None`; then wait until [`Port::poll_timeout`] or the next input.
+//! No I/O and no clock. The owner's loop:
+//!
+//! 1. Feed inputs.
+//! 2. Call [`Port::poll_action`] until it returns `None`; execute each action, and answer it if its
+//!    description says so.
+//! 3. Call [`Port::poll_transmit`] and [`Port::poll_event`] until they return `None`.
+//! 4. Wait until [`Port::poll_timeout`] or the next input.
 //!
 //! ```text
 //!             ┌─ cm::port::Port: subnet administration, connections, QP1 ─> poll_transmit
@@ -37,21 +43,21 @@ use limit::Limit;
 use slots::Slots;
 pub use slots::WorkerSlots;
 
-/// Entries of the table of handshakes that a host may have for each connection that it may open: those in TIMEWAIT are among them. A
-/// host that has its share and renews all of it every second has fewer.
+/// Entries of the handshake table that a host may have for each connection that it may open, including those
+/// in TIMEWAIT. A host that has its share and renews all of it every second has fewer.
 const CM_ENTRIES: usize = 4;
 
 /// Most links of a port.
 pub const MAX_LINKS: usize = 256;
 
-/// What a port is made from.
+/// The parameters of a port.
 #[derive(Clone, Debug)]
 pub struct PortSettings {
-    /// GUID of the node (channel adapter): names our end in CM messages.
+    /// GUID of the node (channel adapter): identifies our end in CM messages.
     pub node_guid: Guid,
-    /// The connection slots of each worker, dealt to the links as they need them.
+    /// The connection slots of each worker, assigned to the links as they need them.
     pub workers: Vec<WorkerSlots>,
-    /// Seed of communication ids and transaction ids: a secret, drawn at each start.
+    /// Seed of communication IDs and transaction IDs: a secret, drawn at each start.
     pub seed: u64,
 }
 
@@ -59,45 +65,46 @@ pub struct PortSettings {
 #[derive(Debug)]
 pub struct Port {
     services: cm::port::Port<(LinkIndex, Ipv4Addr)>,
-    /// As last told; none before the first time.
+    /// As last reported; `None` before the first report.
     facts: Option<Facts>,
     links: Vec<Option<Link>>,
-    /// Links that are not to come up yet.
+    /// Links that may not come up yet.
     held: BTreeSet<LinkIndex>,
     slots: Slots,
-    /// What each host has of the slots.
+    /// The slots that each host uses.
     holders: Holders,
     subnet: Subnet,
-    /// Most connections that one host may open: the largest that a link has been added with.
+    /// Most connections that one host may open: the largest value of the links that were added.
     share: usize,
-    /// Most handshakes that one host may have begun, whatever its share is.
+    /// Most handshakes that one host may have started, whatever its share is.
     cm_share: usize,
-    /// Connection requests and others that anybody may send, by the port that they come from.
+    /// Rate limit of connection requests and other messages that any host may send, by the port that they
+    /// come from.
     limit: Limit,
-    /// Connection requests that go.
+    /// Rate limit of connection requests that we send.
     dials: Bucket,
-    /// Connections by the names that the connection table and the links have for them.
+    /// Connections by their identifiers in the connection table and in the links.
     by_id: HashMap<ConnId, ConnKey>,
     by_key: HashMap<ConnKey, ConnId>,
-    /// Which link a connected queue pair belongs to.
+    /// The link of each connected queue pair.
     by_qpn: HashMap<Qpn, LinkIndex>,
-    /// Whom a service id's queue pair belongs to.
+    /// The link of a service ID's queue pair.
     by_service: HashMap<Qpn, LinkIndex>,
-    /// The link that is asked first for its next event: each has its turn.
-    turn: usize,
+    /// The link that is polled first for its next event. It stays first until it has none.
+    polled_link: usize,
     mads_ignored: u64,
     mads_refused: u64,
     requests_limited: u64,
 }
 
 impl Port {
-    /// A port without links, down until [`Port::handle_port`] says otherwise.
+    /// A port without links, down until [`Port::handle_port`] reports otherwise.
     #[must_use]
     pub fn new(settings: &PortSettings, now: Instant) -> Self {
         let slots: usize = settings.workers.iter().map(|w| usize::from(w.count)).sum();
-        // All of a port's places may be asked for at once, and again within a few seconds.
+        // All of a port's slots may be requested at once, and again within a few seconds.
         let (burst, per_second) = ((slots as u32).max(256), (slots as u32 / 4).max(128));
-        // Those in TIMEWAIT have no queue pair any more.
+        // Those in TIMEWAIT no longer have a queue pair.
         let max_connections = slots.saturating_mul(2).clamp(64, 16_384);
         let max_begun = max_connections / 4 * 3;
         let config = Config {
@@ -124,27 +131,27 @@ impl Port {
             by_key: HashMap::new(),
             by_qpn: HashMap::new(),
             by_service: HashMap::new(),
-            turn: 0,
+            polled_link: 0,
             mads_ignored: 0,
             mads_refused: 0,
             requests_limited: 0,
         }
     }
 
-    /// The index that the next [`Port::add`] uses: its owner makes datagram queue pairs under it first.
+    /// The index that the next [`Port::add`] uses: its owner first creates the datagram queue pairs for it.
     #[must_use]
     pub fn vacancy(&self) -> Option<LinkIndex> {
         self.vacancies().next()
     }
 
-    /// All indexes that are free, lowest first.
+    /// All free indices, lowest first.
     pub fn vacancies(&self) -> impl Iterator<Item = LinkIndex> {
         let is_free = |at: &usize| self.links.get(*at).is_none_or(Option::is_none);
         (0..MAX_LINKS).filter(is_free).map(|at| LinkIndex(at as u16))
     }
 
-    /// Adds a link at the first free index. It comes up when the port is a full member of its partition, which is waited for; the
-    /// others are not touched.
+    /// Adds a link at the first free index. It comes up once the port is a full member of its partition; the
+    /// other links are not affected.
     pub fn add(&mut self, now: Instant, settings: LinkSettings) -> Result<LinkIndex, LinkError> {
         let index = self.vacancy().ok_or(LinkError::Full(MAX_LINKS))?;
         self.add_at(now, index, settings)
@@ -162,8 +169,8 @@ impl Port {
         Ok(index)
     }
 
-    /// As [`Port::add_at`], but the link does nothing, and nothing happens to it, before
-    /// it is [released](Port::release).
+    /// As [`Port::add_at`], but the link stays inactive and receives no events before it is
+    /// [released](Port::release).
     pub fn add_held(
         &mut self,
         now: Instant,
@@ -187,13 +194,13 @@ impl Port {
         if at >= self.links.len() {
             self.links.resize_with(at + 1, || None);
         }
-        if let Some(place) = self.links.get_mut(at) {
-            *place = Some(link);
+        if let Some(entry) = self.links.get_mut(at) {
+            *entry = Some(link);
         }
         Ok(index)
     }
 
-    /// Lets a link come up that was added by [`Port::add_held`].
+    /// Activates a link that was added by [`Port::add_held`].
     pub fn release(&mut self, now: Instant, index: LinkIndex) {
         if !self.held.remove(&index) {
             return;
@@ -205,37 +212,38 @@ impl Port {
         }
     }
 
-    /// All links but those that are held.
+    /// All links except those that are held.
     fn released(&mut self) -> impl Iterator<Item = &mut Link> {
         let Self { links, held, .. } = self;
         let numbered = (0u16..).map(LinkIndex).zip(links);
         numbered.filter(|(index, _)| !held.contains(index)).filter_map(|(_, link)| link.as_mut())
     }
 
-    /// Takes a link away that has been shut down ([`Link::shutdown`], [`Event::Stopped`]) and that no worker looks at any more; the others
-    /// are not touched. Its index may be used again. `None`, and nothing done, if it has not come that far.
+    /// Removes a link that has been shut down ([`Link::shutdown`], [`Event::Stopped`]) and that no worker
+    /// uses any more; the other links are not affected. Its index may be reused. Returns `None` and does
+    /// nothing if the link is not ready for that.
     pub fn remove(&mut self, now: Instant, index: LinkIndex) -> Option<Link> {
-        // What it asked for last is asked still.
+        // Its last requests are still served.
         self.serve(now);
-        let place = self.links.get_mut(usize::from(index.0))?;
-        let link = place.take_if(|link| link.is_settled())?;
+        let entry = self.links.get_mut(usize::from(index.0))?;
+        let link = entry.take_if(|link| link.is_settled())?;
         self.unlisten(index);
         self.held.remove(&index);
         self.services.sa.cancel_groups(now, |(of, _)| of == index);
         self.by_qpn.retain(|_, of| *of != index);
-        // What is left of its connections are handshakes in TIMEWAIT, which nobody waits for any more.
+        // The only remains of its connections are handshakes in TIMEWAIT, which have no waiting user.
         self.by_id.retain(|_, key| key.link != index);
         self.by_key.retain(|key, _| key.link != index);
         Some(link)
     }
 
-    /// A link, to look at.
+    /// A link, read-only.
     #[must_use]
     pub fn link(&self, index: LinkIndex) -> Option<&Link> {
         self.links.get(usize::from(index.0))?.as_ref()
     }
 
-    /// A link, to ask things of it.
+    /// A link, for calls that change it.
     pub fn link_mut(&mut self, index: LinkIndex) -> Option<&mut Link> {
         self.links.get_mut(usize::from(index.0))?.as_mut()
     }
@@ -245,13 +253,14 @@ impl Port {
         (0u16..).zip(&self.links).filter_map(|(index, link)| Some((LinkIndex(index), link.as_ref()?)))
     }
 
-    /// What the port is, as last told.
+    /// The port's state, as last reported.
     #[must_use]
     pub const fn facts(&self) -> Option<&Facts> {
         self.facts.as_ref()
     }
 
-    /// Tells what the port is now, at start and when in doubt. Links that see no difference are not touched.
+    /// Reports the port's present state, at start and in case of doubt. Links without a difference are not
+    /// affected.
     pub fn handle_port(&mut self, now: Instant, facts: Facts) {
         for link in self.released() {
             let facts = facts.of(link.settings());
@@ -266,8 +275,8 @@ impl Port {
         self.facts = Some(facts);
     }
 
-    /// Tells of an asynchronous event of the port and what the port is after it. A changed P_Key table touches those links only whose
-    /// membership or index has changed.
+    /// Reports an asynchronous event of the port and the port's state after it. A changed P_Key table affects
+    /// only those links whose membership or index has changed.
     pub fn handle_port_event(&mut self, now: Instant, event: PortEvent, facts: Facts) {
         if event == PortEvent::Heavy {
             self.handle_port(now, facts);
@@ -280,7 +289,7 @@ impl Port {
         self.set_facts(facts);
     }
 
-    /// Takes a management datagram that the port's QP1 received. False if it is of no use.
+    /// Handles a management datagram that the port's QP1 received. Returns false if it is of no use.
     pub fn handle_mad(&mut self, now: Instant, mad: &Mad) -> bool {
         let payer = self.payer(&mad.peer);
         let is_limited =
@@ -315,7 +324,7 @@ impl Port {
         }
     }
 
-    /// Answers [`Action::AttachMulticast`]: done, or refused by the device.
+    /// Answers [`Action::AttachMulticast`]: attached, or refused by the device.
     pub fn handle_attached(&mut self, now: Instant, link: LinkIndex, mgid: Gid, mlid: Lid, ok: bool) {
         if let Some(link) = self.link_mut(link) {
             link.handle_attached(now, mgid, mlid, ok);
@@ -337,14 +346,14 @@ impl Port {
         Some((index, WorkerIndex(u8::try_from(at).ok()?)))
     }
 
-    /// Tells what befell a connected queue pair. Unknown numbers are ignored.
+    /// Reports an event of a connected queue pair. Unknown numbers are ignored.
     pub fn handle_note(&mut self, now: Instant, qpn: Qpn, note: WorkerNote) {
         if let Some(link) = self.owner(qpn).and_then(|index| self.link_mut(index)) {
             link.handle_note(now, qpn, note);
         }
     }
 
-    /// Tells in bulk which passive queue pairs of a worker's have received, about once a second.
+    /// Reports in bulk the passive queue pairs of a worker that have received, about once a second.
     pub fn handle_received(&mut self, now: Instant, worker: WorkerIndex, received: &[Qpn]) {
         for qpn in received {
             if let Some(link) = self.owner(*qpn).and_then(|index| self.link_mut(index)) {
@@ -353,7 +362,7 @@ impl Port {
         }
     }
 
-    /// The next thing to do, and for which link.
+    /// The next action, and its link.
     pub fn poll_action(&mut self, now: Instant) -> Option<(LinkIndex, Action)> {
         loop {
             self.serve(now);
@@ -363,7 +372,7 @@ impl Port {
             });
             match next {
                 Some((_, Action::CreateRc { conn, worker, passive }))
-                    if !self.place(now, conn, worker, passive) => {}
+                    if !self.assign_slot(now, conn, worker, passive) => {}
                 Some((_, Action::DestroyRc { qpn, .. })) => {
                     self.by_qpn.remove(&qpn);
                     return next;
@@ -372,7 +381,7 @@ impl Port {
                 None => break,
             }
         }
-        // Changes are gathered while there is anything else to do.
+        // Changes are collected while there are other actions.
         (0u16..).zip(self.links.iter_mut()).find_map(|(index, link)| {
             let publication = link.as_mut()?.publish()?;
             Some((LinkIndex(index), Action::Publish(publication)))
@@ -385,27 +394,27 @@ impl Port {
         self.services.poll_transmit()
     }
 
-    /// The next thing to know, and of which link.
+    /// The next event, and its link.
     pub fn poll_event(&mut self) -> Option<(LinkIndex, Event)> {
         let count = self.links.len();
         for step in 0..count {
-            let at = (self.turn + step) % count;
+            let at = (self.polled_link + step) % count;
             if let Some(event) = self.links.get_mut(at).and_then(|link| link.as_mut()?.poll_event()) {
-                self.turn = at;
+                self.polled_link = at;
                 return Some((LinkIndex(at as u16), event));
             }
         }
         None
     }
 
-    /// When [`Port::handle_timeout`] wants to be called, if nothing else happens before.
+    /// The time at which [`Port::handle_timeout`] must be called, if nothing else happens before.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let links = self.links.iter().flatten().filter_map(Link::poll_timeout);
         links.chain(self.services.poll_timeout()).min()
     }
 
-    /// Lets time pass.
+    /// Handles the deadlines that have passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.services.handle_timeout(now);
         self.serve(now);
@@ -417,31 +426,32 @@ impl Port {
         self.serve(now);
     }
 
-    /// What communication management has counted: messages, repetitions, rejections by reason, drops by reason.
+    /// Counters of communication management: messages, repetitions, rejections by reason, drops by reason.
     #[must_use]
     pub const fn cm_counters(&self) -> &cm::connection::Counters {
         self.services.connections.counters()
     }
 
-    /// Handshakes of connections that the port knows of, those in TIMEWAIT included.
+    /// The number of handshakes in the port's table, including those in TIMEWAIT.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.services.connections.len()
     }
 
-    /// Management datagrams that were of no use: class, length or transaction unknown.
+    /// Management datagrams that were ignored: unknown class, length or transaction.
     #[must_use]
     pub const fn mads_ignored(&self) -> u64 {
         self.mads_ignored
     }
 
-    /// Connection requests, and other messages that anybody may send, dropped because their sender had sent too many.
+    /// Connection requests, and other messages that any host may send, that were dropped because their sender
+    /// exceeded its rate limit.
     #[must_use]
     pub const fn requests_limited(&self) -> u64 {
         self.requests_limited
     }
 
-    /// Requests for services that are not here, and that were told so.
+    /// Requests for services that do not exist here, answered with that status.
     #[must_use]
     pub const fn mads_refused(&self) -> u64 {
         self.mads_refused

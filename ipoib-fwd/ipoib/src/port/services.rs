@@ -1,4 +1,4 @@
-//! The links' requests to the port's services, and the way of the answers back to the link that asked.
+//! The links' requests to the port's services, and the delivery of the answers to the requesting link.
 
 use std::time::{Duration, Instant};
 
@@ -10,24 +10,25 @@ use ib_wire::cm::ipoib::ServiceIdForm;
 use super::Port;
 use crate::link::{ConnKey, Link, LinkIndex, Request, WorkerIndex};
 
-/// Longest time that a peer can make us wait by what its messages say.
+/// Longest time that a peer's messages can make us wait.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(20);
 
 const FORMS: [ServiceIdForm; 2] = [ServiceIdForm::Linux, ServiceIdForm::Rfc4755];
 
 impl Port {
-    /// Takes peers' requests for a link's connections.
+    /// Starts to accept peers' connection requests for a link.
     pub(super) fn listen(&mut self, index: LinkIndex, link: &Link) {
         for worker in &link.settings().workers {
             self.by_service.insert(worker.ud_qpn, index);
             for form in FORMS {
-                // Two workers with one queue pair would be a mistake of the owner's; the first has it then.
+                // Two workers with one queue pair would be an error of the owner; the first one gets the
+                // requests.
                 let _ = self.services.connections.listen(form.service_id(worker.ud_qpn));
             }
         }
     }
 
-    /// Takes no more of them.
+    /// Stops accepting them.
     pub(super) fn unlisten(&mut self, index: LinkIndex) {
         let connections = &mut self.services.connections;
         self.by_service.retain(|qpn, of| {
@@ -41,8 +42,8 @@ impl Port {
         });
     }
 
-    /// Carries requests out and answers back until there are none. A link's requests come before the next answer: they may be about
-    /// the same connection.
+    /// Executes requests and delivers answers until there are none. A link's requests are executed before the
+    /// next answer is delivered: they may concern the same connection.
     pub(super) fn serve(&mut self, now: Instant) {
         loop {
             while let Some(request) = self.next_request() {
@@ -109,13 +110,14 @@ impl Port {
             return;
         }
         if !self.dials.take(now) {
-            // Its back-off brings it again.
+            // The back-off repeats the dial.
             link.connect_failed(now, conn);
             return;
         }
         match self.services.connections.connect(now, request) {
             Ok(id) => {
-                // An earlier dial of the same connection, by the other form of service id, has nothing more to say.
+                // An earlier dial of the same connection, with the other form of service ID, reports nothing
+                // more.
                 if let Some(old) = self.by_key.insert(conn, id) {
                     self.by_id.remove(&old);
                 }
@@ -194,9 +196,16 @@ impl Port {
         }
     }
 
-    /// Finds a place for a new connection. If there is none, the one that is out of use for the longest time makes room for the peer's
-    /// next attempt; those in use are worth more than a new one.
-    pub(super) fn place(&mut self, now: Instant, conn: ConnKey, worker: WorkerIndex, passive: bool) -> bool {
+    /// Assigns a slot to a new connection. If there is none, the connection that is out of use for the
+    /// longest time is closed, for the peer's next attempt; connections in use take precedence over a new
+    /// one.
+    pub(super) fn assign_slot(
+        &mut self,
+        now: Instant,
+        conn: ConnKey,
+        worker: WorkerIndex,
+        passive: bool,
+    ) -> bool {
         let slot = self.slots.take(worker);
         if slot.is_none() && passive {
             self.evict(now, |link| link.out_of_use(now));

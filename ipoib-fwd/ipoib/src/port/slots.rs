@@ -1,4 +1,4 @@
-//! The places for connections in each worker's table, dealt to all links alike.
+//! The connection slots in each worker's table, shared by all links.
 
 use std::collections::VecDeque;
 
@@ -9,16 +9,16 @@ use crate::link::WorkerIndex;
 /// The connection slots of one worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WorkerSlots {
-    /// The first that may be dealt out.
+    /// The first slot that may be assigned.
     pub first: u16,
-    /// How many from there.
+    /// The number of slots from there.
     pub count: u16,
 }
 
 #[derive(Debug)]
 struct Worker {
     range: WorkerSlots,
-    /// So many have been dealt at least once.
+    /// The number of slots that have been assigned at least once.
     dealt: u16,
     free: VecDeque<RcSlot>,
 }
@@ -32,7 +32,7 @@ impl Slots {
         Self(workers.iter().map(|range| Worker { range: *range, dealt: 0, free: VecDeque::new() }).collect())
     }
 
-    /// A slot of a worker's table that no published table names.
+    /// A slot of a worker's table that is in no published table.
     pub(super) fn take(&mut self, worker: WorkerIndex) -> Option<RcSlot> {
         let worker = self.0.get_mut(usize::from(worker.0))?;
         if let Some(slot) = worker.free.pop_front() {

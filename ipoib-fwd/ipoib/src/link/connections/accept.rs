@@ -1,4 +1,4 @@
-//! Connections that peers open: which are accepted, and how long the idle ones are kept.
+//! Connections that peers open: admission, and the lifetime of idle ones.
 
 use std::time::{Duration, Instant};
 
@@ -16,14 +16,15 @@ use crate::link::statistics::CloseReason;
 use crate::link::timers::Timer;
 use crate::link::{MAX_MESSAGE, MIN_MESSAGE};
 
-/// A passive connection idle for this long makes room where connection slots run out.
+/// A passive connection that is idle for this long is closed if connection slots run out.
 pub(super) const OUT_OF_USE: Duration = Duration::from_secs(10);
-/// A peer's request has this long to become a connection, whatever time-outs the peer names.
+/// Time limit for a peer's request to become a connection, whatever time-outs the peer names.
 const HALF_OPEN: Duration = Duration::from_secs(30);
-/// A connection that never carried anything is closed after this part of the time that an idle one has.
+/// A connection that never carried anything is closed after this fraction of the idle time.
 const UNUSED_PART: u32 = 4;
 
-/// The LID that a request came from. Some devices tell none (RoCE has none); then it is the one that the request names.
+/// The LID that a request came from. Some devices do not report it (RoCE has none); then it is the LID that
+/// the request names.
 fn origin(request: &RequestInfo) -> Lid {
     if request.source_lid == Lid(0) { request.path.dlid } else { request.source_lid }
 }
@@ -31,7 +32,7 @@ fn origin(request: &RequestInfo) -> Lid {
 /// A peer's request that may become a connection.
 #[derive(Debug)]
 pub(crate) struct Candidate {
-    /// Our worker that it is for.
+    /// The worker of ours that it is for.
     pub(crate) worker: WorkerIndex,
     peer: HardwareAddress,
     mtu: u32,
@@ -44,9 +45,9 @@ impl Candidate {
 }
 
 impl Work<'_> {
-    /// Decides whether a peer's request is one that can be met.
+    /// Checks whether a peer's request can be met.
     fn judge(&self, request: &RequestInfo) -> Result<Candidate, RejectReason> {
-        // As in ib_ipoib, nobody listens in datagram mode.
+        // As in ib_ipoib, no service ID is registered in datagram mode.
         if self.ground.settings.mode != Mode::Connected || !self.ground.up || self.ground.is_shutting_down() {
             return Err(RejectReason::InvalidServiceId);
         }
@@ -68,7 +69,8 @@ impl Work<'_> {
         Ok(Candidate { worker, peer, mtu: private.receive_mtu.min(MAX_MESSAGE) })
     }
 
-    /// Examines a peer's request: what it may become, or why it becomes nothing. `came_by`: the P_Key by which it came, if that is known.
+    /// Examines a peer's request: returns what it needs, or the reason to reject it. `came_by`: the P_Key by
+    /// which it came, if known.
     pub(in crate::link) fn examine(
         &mut self,
         request: &RequestInfo,
@@ -79,7 +81,7 @@ impl Work<'_> {
         if !self.is_at(request, candidate.peer) {
             self.out.counters.requests_suspect += 1;
             self.out.counters.requests_rejected += 1;
-            // If the peer has moved, subnet administration will say so, and the next request is taken.
+            // If the peer has moved, subnet administration will report it, and the next request is accepted.
             self.out.words.push_back(Word::WantPath(gid, lid));
             self.out.words.push_back(Word::CheckLid(gid, lid));
             return Err(RejectReason::Consumer);
@@ -87,11 +89,12 @@ impl Work<'_> {
         if !self.is_of_our_partition(request, came_by, gid) {
             self.out.counters.requests_suspect += 1;
             self.out.counters.requests_rejected += 1;
-            // If the peer is a member, subnet administration has a path to it, and the next request is taken.
+            // If the peer is a member, subnet administration has a path to it, and the next request is
+            // accepted.
             self.out.words.push_back(Word::WantPath(gid, lid));
             return Err(RejectReason::Consumer);
         }
-        // What cannot be looked up would never be proven.
+        // A peer that cannot be looked up would never be proven.
         if !self.paths.may_look_up(gid, lid) {
             self.out.counters.paths_limited += 1;
             self.out.counters.requests_rejected += 1;
@@ -100,9 +103,9 @@ impl Work<'_> {
         Ok(candidate)
     }
 
-    /// True if the sender of a request is a member of the partition that the request names. Only members can send by its P_Key. Some
-    /// adapters send all datagrams of connection management by the first P_Key of their table; then subnet administration decides, which
-    /// gives paths only to members.
+    /// True if the sender of a request is a member of the partition that the request names. Only members can
+    /// send by its P_Key. Some adapters send all datagrams of connection management by the first P_Key of
+    /// their table. Then a path from subnet administration decides, which gives paths only to members.
     fn is_of_our_partition(&self, request: &RequestInfo, came_by: Option<PKey>, gid: Gid) -> bool {
         let same = |key: PKey| key.base() == self.ground.settings.pkey.base();
         let came_by_it = self.ground.port.pkey_index == Some(request.pkey_index) || came_by.is_some_and(same);
@@ -111,14 +114,15 @@ impl Work<'_> {
         came_by_it || lid != Lid(0) && self.paths.get(gid).is_some_and(is_path_to)
     }
 
-    /// Closes the connection that a peer had: it sends by one at a time, and if it opens another, it has given the old one up.
+    /// Closes a peer's previous connection: a peer sends by one at a time, so a new one means that it has
+    /// abandoned the old one.
     pub(in crate::link) fn replace(&mut self, now: Instant, candidate: &Candidate) {
         if let Some(old) = self.conns.passive.of_peer(candidate.peer_key()) {
             self.close(now, old, CloseReason::Replaced);
         }
     }
 
-    /// Begins the connection that a peer asks for.
+    /// Starts the connection that a peer requests.
     pub(in crate::link) fn accept(
         &mut self,
         now: Instant,
@@ -126,7 +130,8 @@ impl Work<'_> {
         candidate: &Candidate,
     ) -> ConnKey {
         let Candidate { worker, peer, mtu } = *candidate;
-        // Who asks is looked up, if that is not known; then it is seen whether it is who it says (`Link::check_origins`).
+        // An unknown requester is looked up; the answer shows whether its GID is genuine
+        // (`Link::check_origins`).
         self.out.words.push_back(Word::ProvePath(peer.gid, origin(request)));
         let psn = self.out.random.psn();
         let key = self.conns.add(now, Side::Passive, worker, peer, psn);
@@ -149,20 +154,22 @@ impl Work<'_> {
         key
     }
 
-    /// Closes a connection of a peer's to make room.
+    /// Closes a connection that a peer opened, to make room.
     pub(in crate::link) fn evict(&mut self, now: Instant, key: ConnKey) {
         self.close(now, key, CloseReason::Evicted);
     }
 
-    /// True unless a request comes from another port than the one that has the GID which it names: as far as subnet administration has
-    /// told, and as an earlier connection of that peer has shown.
+    /// False if a request comes from another port than the one that has the GID in the request, as far as
+    /// subnet administration has reported, and as an earlier connection of that peer has shown.
     fn is_at(&self, request: &RequestInfo, peer: HardwareAddress) -> bool {
         let lid = origin(request);
         let subnet = self.ground.port.subnet();
         let known = self.paths.get(peer.gid).is_none_or(|path| subnet.is_same_port(path.dlid, lid));
-        // All that name one GID have come from one LID: each was seen to by this when it came.
+        // All connections with one GID have come from one LID: each was checked by this function when it
+        // came.
         let other = self.conns.passive.of_gid(peer.gid).next().and_then(|key| self.conns.map.get(&key));
-        // Within the subnet a request names its own LID; where no LID is told, the GRH has the port's GUID at least.
+        // Within the subnet a request names its own LID; if the device reports no LID, the GRH has at least
+        // the port's GUID.
         let consistent = if request.source_lid == Lid(0) {
             request.source_gid.is_none_or(|gid| gid.id() == peer.gid.id())
         } else {
@@ -172,28 +179,30 @@ impl Work<'_> {
         consistent && known && other.is_none_or(|other| subnet.is_same_port(other.lid, lid))
     }
 
-    /// Subnet administration has told where a GID is: who came from elsewhere was somebody else, or has moved.
+    /// Handles the answer of subnet administration with a GID's LID: connections from another LID were
+    /// forged, or their peer has moved.
     pub(in crate::link) fn check_origins(&mut self, now: Instant, gid: Gid, lid: Lid) {
         let subnet = self.ground.port.subnet();
         let elsewhere =
             |key: &ConnKey| self.conns.map.get(key).is_some_and(|conn| !subnet.is_same_port(conn.lid, lid));
-        let strangers: Vec<_> = self.conns.passive.of_gid(gid).filter(elsewhere).collect();
-        for key in strangers {
+        let foreign: Vec<_> = self.conns.passive.of_gid(gid).filter(elsewhere).collect();
+        for key in foreign {
             self.close(now, key, CloseReason::AddressChanged);
         }
     }
 
-    /// A passive connection has come up: how long it may go without carrying anything.
+    /// Sets the time that a new passive connection may go without carrying anything.
     pub(super) fn expect_data(&mut self, now: Instant, key: ConnKey) {
         self.out.timers.set(Timer::Conn(key), now + self.ground.settings.passive_idle / UNUSED_PART);
     }
 
-    /// Sets the timer of the passive connection that is idle for the longest time.
+    /// Sets the timer of the longest idle passive connection.
     fn arm_expiry(&mut self) {
         match self.conns.passive.oldest() {
             Some((used, _)) => {
                 let at = used + self.ground.settings.passive_idle;
-                // Never earlier than it is set already: touching moves the front, and waking a little late is no harm.
+                // Never earlier than it is set already: a use only moves the oldest connection, and a late
+                // timeout is harmless.
                 if self.out.timers.get(Timer::PassiveExpiry).is_none() {
                     self.out.timers.set(Timer::PassiveExpiry, at);
                 }
@@ -202,7 +211,7 @@ impl Work<'_> {
         }
     }
 
-    /// Closes passive connections from the idle end, up to the first that is fresh.
+    /// Closes passive connections that have reached the idle limit, the longest idle first.
     pub(in crate::link) fn expire_passive(&mut self, now: Instant) {
         while let Some((used, key)) = self.conns.passive.oldest()
             && now.saturating_duration_since(used) >= self.ground.settings.passive_idle

@@ -1,4 +1,4 @@
-//! Connections that end: one by one, or all of a kind.
+//! Closing of connections: single ones, or all of a kind.
 
 use std::time::Instant;
 
@@ -11,18 +11,18 @@ use crate::link::statistics::CloseReason;
 use crate::link::timers::Timer;
 
 impl Work<'_> {
-    /// Closes an active connection so that nothing gets lost: out of the tables first, then, when no worker uses it any
-    /// more, disconnected.
+    /// Closes an active connection without loss: unpublishes it first, and disconnects it when no worker uses
+    /// it any more.
     pub(super) fn retire(&mut self, now: Instant, key: ConnKey, reason: CloseReason) {
         self.step(now, key, Input::Retire, reason);
     }
 
-    /// Closes a connection from whatever state it is in.
+    /// Closes a connection from any state.
     pub(super) fn close(&mut self, now: Instant, key: ConnKey, reason: CloseReason) {
         self.step(now, key, Input::Close, reason);
     }
 
-    /// A closing connection counts no more as its peer's, nor among those that may expire.
+    /// Removes a closing connection from the indices of its peer and of those that may expire.
     pub(super) fn detach(&mut self, key: ConnKey) {
         let Some(conn) = self.conns.map.get(&key) else { return };
         let peer_key = conn.peer_key();
@@ -41,7 +41,7 @@ impl Work<'_> {
         }
     }
 
-    /// Counts a close and, where we had opened the connection, arranges for the next attempt.
+    /// Counts a close and, if we had opened the connection, schedules the next attempt.
     pub(super) fn count_close(&mut self, now: Instant, key: ConnKey, reason: CloseReason) {
         let Some(conn) = self.conns.map.get(&key) else { return };
         let was_live = conn.live_since.is_some();
@@ -66,13 +66,14 @@ impl Work<'_> {
         }
     }
 
-    /// All workers have taken up `generation`: connections that it no longer has are out of use.
+    /// Continues the close of connections that are out of use because all workers have taken up `generation`,
+    /// which no longer contains them.
     pub(in crate::link) fn retire_quiescent(&mut self, now: Instant, generation: u64) {
         while let Some((needed, key)) = self.conns.retiring.front().copied()
             && needed <= generation
         {
             self.conns.retiring.pop_front();
-            // Some have run out of patience meanwhile.
+            // Some have timed out in the meantime.
             if self.conns.map.get(&key).is_some_and(|conn| conn.state == State::Retiring) {
                 self.step(now, key, Input::OutOfUse, CloseReason::NeighbourGone);
             }
@@ -88,7 +89,7 @@ impl Work<'_> {
             .collect();
         for key in keys {
             match reason {
-                // There is nobody left to be gentle with.
+                // The peer cannot be reached, so a gentle close is of no use.
                 CloseReason::LinkDown => self.close(now, key, reason),
                 _ => self.retire(now, key, reason),
             }

@@ -1,4 +1,4 @@
-//! Connections that we open, up to the moment when they are in use.
+//! Connections that we open, until they are in use.
 
 use std::time::{Duration, Instant};
 
@@ -17,16 +17,16 @@ use crate::link::timers::Timer;
 
 /// First and largest delay between dials of one peer.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(16));
-/// How long a peer is not dialled that would reject the dial again.
+/// How long a peer is not dialled after a rejection that would be repeated.
 const FINAL: Duration = Duration::from_secs(300);
-/// A connection that lived for this long has made up for earlier failures.
+/// A connection that lived for this long clears the count of earlier failures.
 const STEADY: Duration = Duration::from_secs(16);
 
 impl Work<'_> {
     /// Opens a connection from `worker` to `peer`, if that is wanted and possible and there is none.
     pub(in crate::link) fn dial(&mut self, now: Instant, peer: HardwareAddress, worker: WorkerIndex) {
         let wanted = self.ground.settings.mode == Mode::Connected && self.ground.is_at_work();
-        // A path from an address that we had before names us wrongly; another one is being looked up.
+        // A path from a former address of ours names the wrong GID; a new path is being looked up.
         let ours = self.paths.get(peer.gid).map(|path| path.sgid == self.ground.port.gid);
         if !wanted || !peer.flags.has_rc() || self.ground.is_own(peer) {
             return;
@@ -58,7 +58,7 @@ impl Work<'_> {
         self.out.actions.push_back(Action::CreateRc { conn: key, worker, passive: false });
     }
 
-    /// Lets some time pass before a peer is dialled again.
+    /// Delays the next dial of a peer.
     fn back_off(&mut self, now: Instant, peer: HardwareAddress, worker: WorkerIndex) {
         let Some(dial) = self.conns.dials.get_mut(&(peer.qpn, peer.gid, worker)) else { return };
         let delay = self.out.random.backoff(BACKOFF.0, dial.failures, BACKOFF.1);
@@ -66,7 +66,7 @@ impl Work<'_> {
         self.out.timers.set(Timer::Dial(peer.gid, peer.qpn, worker), now + delay);
     }
 
-    /// A connection of ours is closing; it may be wanted again.
+    /// Schedules the next dial when a connection of ours closes.
     pub(super) fn plan_redial(&mut self, now: Instant, key: ConnKey, reason: CloseReason) {
         let Some(conn) = self.conns.map.get(&key) else { return };
         let (peer, worker) = (conn.peer, conn.worker);
@@ -109,7 +109,7 @@ impl Work<'_> {
         }
     }
 
-    /// What a rejection asks for beside the back-off.
+    /// Handles the reason of a rejection, in addition to the back-off.
     fn after_rejection(
         &mut self,
         now: Instant,
@@ -127,7 +127,8 @@ impl Work<'_> {
         }
     }
 
-    /// The peer's flags have changed: what it rejected for good it may take now. The back-off stays.
+    /// Permits dials to a peer whose flags have changed: it may now accept a request that it rejected for
+    /// good. The back-off stays.
     pub(in crate::link) fn allow_dials(&mut self, now: Instant, peer: HardwareAddress) {
         for worker in self.ground.worker_indices() {
             let held = self.out.timers.get(Timer::Dial(peer.gid, peer.qpn, worker));
@@ -137,7 +138,7 @@ impl Work<'_> {
         }
     }
 
-    /// Tells that a connection has come up.
+    /// Reports that a connection has come up.
     pub(super) fn up(&mut self, now: Instant, key: ConnKey) {
         let Some(conn) = self.conns.map.get_mut(&key) else { return };
         conn.live_since = Some(now);
@@ -158,7 +159,8 @@ impl Work<'_> {
         self.out.events.push_back(Event::ConnectionUp { conn: key, passive, peer, setup });
     }
 
-    /// The peer has rejected a dial. A service id that it does not know is tried in its other form, once.
+    /// Handles the rejection of a dial by the peer. If the peer does not know the service ID, the other form
+    /// is tried, once.
     pub(super) fn rejected(&mut self, now: Instant, key: ConnKey, reason: RejectReason) {
         let Some(conn) = self.conns.map.get(&key) else { return };
         let untried = matches!(conn.side, Side::Active { fallback: false, .. });

@@ -1,4 +1,5 @@
-//! The link's side of communication management: what it asks of the connection table, and what it makes of its events.
+//! The link's side of communication management: its requests to the connection table, and the handling of the
+//! table's events.
 
 use std::time::Instant;
 
@@ -21,8 +22,8 @@ use crate::link::{MAX_MESSAGE, MIN_MESSAGE};
 const MIN_RNR_TIMER: u8 = 12;
 
 impl Work<'_> {
-    /// Tells what the port's connection table has to say about a connection; requests and ends have calls of their own
-    /// ([`Work::accept`], [`Work::released`]).
+    /// Handles an event of the port's connection table about a connection; requests and ends have their own
+    /// calls ([`Work::accept`], [`Work::released`]).
     pub(in crate::link) fn handshake(&mut self, now: Instant, key: ConnKey, event: CmEvent) {
         match event {
             CmEvent::Requested { .. } | CmEvent::Released { .. } => {}
@@ -42,14 +43,14 @@ impl Work<'_> {
         }
     }
 
-    /// The last word on a connection: its queue pair's number may be used again (IBA 12.9.8.4).
+    /// Handles the end of a connection's handshake: its queue pair's number may be reused (IBA 12.9.8.4).
     pub(in crate::link) fn released(&mut self, now: Instant, key: ConnKey) {
         let Some(conn) = self.conns.map.get_mut(&key) else { return };
         conn.handshake = false;
         self.step(now, key, Input::Released, CloseReason::Timeout);
     }
 
-    /// The REQ could not be sent, for want of room among the port's connections.
+    /// Handles the failure to send the REQ, for lack of room among the port's connections.
     pub(in crate::link) fn connect_failed(&mut self, now: Instant, key: ConnKey) {
         let Some(conn) = self.conns.map.get_mut(&key) else { return };
         conn.handshake = false;
@@ -57,12 +58,12 @@ impl Work<'_> {
         self.step(now, key, Input::Released, CloseReason::Full);
     }
 
-    /// The REP could not be sent: the peer has given up meanwhile.
+    /// Handles the failure to send the REP: the peer has given up in the meantime.
     pub(in crate::link) fn accept_failed(&mut self, now: Instant, key: ConnKey) {
         self.close(now, key, CloseReason::Timeout);
     }
 
-    /// The changes of state that a handshake has agreed on.
+    /// The queue pair transitions that a handshake has agreed on.
     pub(super) fn transitions(&self, a: &QpAttributes) -> (RcToReceive, RcToSend) {
         let receive = RcToReceive {
             av: self.ground.address_vector(&a.path),
@@ -110,11 +111,11 @@ impl Work<'_> {
         }
     }
 
-    /// The peer has accepted.
+    /// Handles the peer's REP.
     fn replied(&mut self, now: Instant, key: ConnKey, reply: &ReplyInfo) {
         let (receive, send) = self.transitions(&reply.attributes);
         let Some(conn) = self.conns.map.get_mut(&key) else { return };
-        // As in ib_ipoib: a peer that takes no more than the header is refused.
+        // As in ib_ipoib: a peer that accepts no more than the header is refused.
         match PrivateData::from_message(&reply.private_data) {
             Some(private) if private.receive_mtu >= MIN_MESSAGE => {
                 if conn.state == State::Dialling {
@@ -127,7 +128,7 @@ impl Work<'_> {
         }
     }
 
-    /// Sends the REP: our queue pair receives.
+    /// Sends the REP: our queue pair can receive.
     pub(super) fn cm_accept(&mut self, key: ConnKey) {
         let Some(conn) = self.conns.map.get(&key).filter(|c| c.handshake) else { return };
         let parts = (conn.qpn, self.private_data(conn.worker));

@@ -1,6 +1,6 @@
-//! The connections of a link: what each is, where each stands ([`state`]), and how each is found.
+//! The connections of a link: their data, their states ([`state`]), and their indices.
 //!
-//! [`Connections`] owns them. What moves them is [`Work`]: the connections with all that they need of the link lent to them.
+//! [`Connections`] owns them. [`Work`] operates on them, with the parts of the link that they need.
 
 mod accept;
 mod closing;
@@ -37,21 +37,21 @@ pub(crate) use accept::Candidate;
 use passive::{File, Passive};
 use state::{Input, State};
 
-/// Which way a connection was opened, and what only that way has.
+/// The side that opened a connection, and the data of that side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::link) enum Side {
     /// We opened it.
     Active {
-        /// The service id that was dialled.
+        /// The form of service ID that was dialled.
         form: ServiceIdForm,
-        /// True once the other form was dialled too.
+        /// True once the other form was dialled as well.
         fallback: bool,
     },
     /// The peer opened it.
     Passive,
 }
 
-/// How a peer is known: datagram queue pair and GID, and which of our workers deals with it.
+/// The key of a peer: datagram queue pair and GID, and the worker of ours that serves it.
 pub(in crate::link) type PeerKey = (Qpn, Gid, WorkerIndex);
 
 /// Inputs that came early.
@@ -67,18 +67,18 @@ struct Kept {
 pub(in crate::link) struct Connection {
     pub(in crate::link) side: Side,
     pub(in crate::link) worker: WorkerIndex,
-    /// Its place in the worker's table, from the port.
+    /// Its slot in the worker's table, from the port.
     pub(in crate::link) slot: Option<RcSlot>,
     pub(in crate::link) peer: HardwareAddress,
     pub(in crate::link) qpn: Option<Qpn>,
-    /// The port's connection table has it, and has not said its last word.
+    /// The port's connection table has it, and its handshake has not ended.
     pub(in crate::link) handshake: bool,
     pub(in crate::link) state: State,
-    /// Why it is being closed, once it is.
+    /// The reason for which it is closing, once it is.
     closing: Option<CloseReason>,
-    /// When its teardown stops waiting for others, once that is under way.
+    /// The deadline of its teardown, once that has started.
     pub(in crate::link) patience: Option<Instant>,
-    /// PSN that the peer shall begin with.
+    /// The PSN that the peer must start with.
     pub(in crate::link) psn: Psn,
     /// The transitions that the handshake has agreed on.
     pub(in crate::link) receive: Option<RcToReceive>,
@@ -89,15 +89,15 @@ pub(in crate::link) struct Connection {
     pub(in crate::link) origin: Origin,
     /// Passive: it counts in that port's share.
     pub(in crate::link) counted: bool,
-    /// Passive: it has received something.
+    /// Passive: it has received a message.
     pub(in crate::link) carried: bool,
-    /// Passive: RNR retries that the peer wants us to use.
+    /// Passive: RNR retries that the peer requests from us.
     pub(in crate::link) rnr_retry: RnrRetry,
-    /// What came before its state was there ([`state::Act::Keep`]).
+    /// Inputs that came before their state ([`state::Act::Keep`]).
     kept: Kept,
     /// Times that the drain request found the send queue full.
     drain_tries: u16,
-    /// The peer's receive MTU, encapsulation header included; 0 = not known.
+    /// The peer's receive MTU, encapsulation header included; 0 = unknown.
     pub(in crate::link) mtu: u32,
     pub(in crate::link) started: Instant,
     pub(in crate::link) live_since: Option<Instant>,
@@ -109,7 +109,7 @@ impl Connection {
         matches!(self.side, Side::Passive)
     }
 
-    /// What it is filed under if it is a passive one.
+    /// Its keys in the index of passive connections.
     pub(in crate::link) const fn file(&self) -> File {
         File { peer: self.peer_key(), origin: self.origin, used: self.last_used }
     }
@@ -119,7 +119,7 @@ impl Connection {
     }
 }
 
-/// What is remembered of dialling a peer from a worker.
+/// The state of dialling a peer from a worker.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::link) struct Dial {
     pub(in crate::link) conn: Option<ConnKey>,
@@ -130,17 +130,17 @@ pub(in crate::link) struct Dial {
 /// All connections of a link.
 #[derive(Debug)]
 pub(in crate::link) struct Connections {
-    /// In the order in which they came.
+    /// In the order of their creation.
     pub(in crate::link) map: BTreeMap<ConnKey, Connection>,
     pub(in crate::link) by_qpn: HashMap<Qpn, ConnKey>,
     /// Dials by peer and worker.
     pub(in crate::link) dials: HashMap<PeerKey, Dial>,
     /// Passive connections that are not closing.
     pub(in crate::link) passive: Passive,
-    /// Active ones that no table has from some generation on, in its order.
+    /// Active connections that no table contains from a generation on, in the order of the generations.
     pub(in crate::link) retiring: VecDeque<(u64, ConnKey)>,
     index: LinkIndex,
-    /// Slots that tables of before a generation may still name.
+    /// Slots that tables before a generation may still contain.
     pub(in crate::link) quarantine: VecDeque<(u64, WorkerIndex, RcSlot)>,
     next_key: u64,
 }
@@ -213,7 +213,7 @@ impl Connections {
         conn.qpn.filter(|_| conn.state == State::Live)
     }
 
-    /// The passive connection that is idle for the longest time, if it is out of use, and since when.
+    /// The longest idle passive connection, if it is out of use, and since when it is idle.
     pub(in crate::link) fn out_of_use(&self, now: Instant) -> Option<(Instant, ConnKey)> {
         let is_out = |used: Instant| now.saturating_duration_since(used) >= accept::OUT_OF_USE;
         self.passive.oldest().filter(|(used, _)| is_out(*used))
@@ -224,8 +224,8 @@ impl Connections {
         self.map.get(&key).is_some_and(|c| c.state == State::Dialling)
     }
 
-    /// The next connections behind the one with the number `after`, `limit` of them at most, in
-    /// the order of their numbers; `ip` names the neighbour at an address.
+    /// The connections after the one with the number `after`, at most `limit` of them, in the order of their
+    /// numbers; `ip` maps an address to its neighbour.
     pub(in crate::link) fn list(
         &self,
         now: Instant,
@@ -247,7 +247,7 @@ impl Connections {
         rows.collect()
     }
 
-    /// Connections that carry packets: those that we opened, and those of peers.
+    /// The number of connections that carry packets: those that we opened, and those that peers opened.
     pub(in crate::link) fn live(&self) -> [usize; 2] {
         self.map.values().filter(|conn| conn.state.name() == "live").fold([0; 2], |[ours, theirs], conn| {
             if conn.is_passive() { [ours, theirs + 1] } else { [ours + 1, theirs] }
@@ -259,7 +259,7 @@ impl Connections {
         ground.worker_indices().map(|worker| self.rc_path(peer, worker)).collect()
     }
 
-    /// True while a connection of a worker's to a peer is being made.
+    /// True while a connection from a worker to a peer is being established.
     pub(in crate::link) fn is_dialling(&self, peer: HardwareAddress, worker: WorkerIndex) -> bool {
         let dial = self.dials.get(&(peer.qpn, peer.gid, worker));
         let conn = dial.and_then(|dial| self.map.get(&dial.conn?));
@@ -272,7 +272,7 @@ impl Connections {
     }
 }
 
-/// The connections at work: with what they need of the link.
+/// The connections, with the parts of the link that they need.
 pub(in crate::link) struct Work<'a> {
     pub(in crate::link) conns: &'a mut Connections,
     pub(in crate::link) ground: &'a Ground,
@@ -281,20 +281,20 @@ pub(in crate::link) struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Gives a connection its place in the worker's table, before its queue pair is created.
+    /// Assigns a connection its slot in the worker's table, before its queue pair is created.
     pub(in crate::link) fn lend_slot(&mut self, key: ConnKey, slot: RcSlot) {
         match self.conns.map.get_mut(&key) {
             Some(conn) => conn.slot = Some(slot),
-            None => debug_assert!(false, "a place for no connection"),
+            None => debug_assert!(false, "a slot for no connection"),
         }
     }
 
-    /// There is no place for a connection on its worker.
+    /// Handles the lack of a free slot for a connection on its worker.
     pub(in crate::link) fn no_slot(&mut self, now: Instant, key: ConnKey) {
         self.step(now, key, Input::Refused, CloseReason::Full);
     }
 
-    /// Gives a slot back, for use after all workers have taken up `generation`; 0 = at once.
+    /// Returns a slot, for use after all workers have taken up `generation`; 0 = immediately.
     fn put_slot(&mut self, generation: u64, worker: WorkerIndex, slot: RcSlot) {
         if generation > 0 {
             self.conns.quarantine.push_back((generation, worker, slot));
@@ -303,7 +303,7 @@ impl Work<'_> {
         }
     }
 
-    /// Slots that no table names any more are free.
+    /// Frees slots that no table contains any more.
     pub(in crate::link) fn release_slots(&mut self) {
         while let Some((needed, worker, slot)) = self.conns.quarantine.front().copied()
             && needed <= self.out.quiescent
@@ -313,7 +313,7 @@ impl Work<'_> {
         }
     }
 
-    /// A worker has received from these queue pairs.
+    /// Records that a worker has received on these queue pairs.
     pub(in crate::link) fn received(&mut self, now: Instant, qpns: &[Qpn]) {
         for qpn in qpns {
             if let Some(key) = self.conns.by_qpn.get(qpn).copied() {
@@ -322,7 +322,7 @@ impl Work<'_> {
         }
     }
 
-    /// A passive connection has received; looked at no more than once a second for each.
+    /// Records that a passive connection has received; updates its position at most once a second.
     fn touch(&mut self, now: Instant, key: ConnKey) {
         let Some(conn) = self.conns.map.get_mut(&key) else { return };
         conn.carried = true;
@@ -334,7 +334,7 @@ impl Work<'_> {
         self.conns.passive.touch(file, key, now);
     }
 
-    /// Something befell a connected queue pair.
+    /// Handles an event of a connected queue pair.
     pub(in crate::link) fn note(&mut self, now: Instant, qpn: Qpn, note: WorkerNote) {
         let Some(key) = self.conns.by_qpn.get(&qpn).copied() else { return };
         let Some(conn) = self.conns.map.get(&key) else { return };
@@ -342,7 +342,7 @@ impl Work<'_> {
             WorkerNote::Fault => {
                 let gid = conn.peer.gid;
                 self.close(now, key, CloseReason::Fault);
-                // A send that got no answer may mean that the peer is behind another LID now.
+                // A send without an answer may mean that the peer has moved to another LID.
                 self.out.words.push_back(Word::RefreshPath(gid));
                 return;
             }
@@ -352,7 +352,8 @@ impl Work<'_> {
             }
             WorkerNote::LastWqeReached => Input::LastWqe,
             WorkerNote::Drained => Input::Drained,
-            // Receives complete elsewhere, so this says nothing about a passive one.
+            // Receives complete elsewhere, so the send queue's state proves nothing about a passive
+            // connection.
             WorkerNote::Flushed if conn.is_passive() => return,
             WorkerNote::Flushed => Input::Drained,
         };

@@ -1,4 +1,4 @@
-//! The connections that peers opened and that are not closing: found by peer, by age, and by where they came from.
+//! Index of the connections that peers opened and that are not closing: by peer, by age, and by origin.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
@@ -10,7 +10,7 @@ use super::PeerKey;
 use crate::link::action::ConnKey;
 use crate::link::settings::WorkerIndex;
 
-/// What a passive connection is filed under.
+/// The keys of a passive connection in the index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::link) struct File {
     pub(in crate::link) peer: PeerKey,
@@ -30,16 +30,16 @@ impl File {
     }
 }
 
-/// Passive connections, each list in order of use, longest idle first.
+/// Passive connections, each list in the order of use, longest idle first.
 #[derive(Debug, Default)]
 pub(in crate::link) struct Passive {
-    /// A peer has one at a time.
+    /// By peer; each has one at a time.
     peers: BTreeMap<(Gid, Qpn, WorkerIndex), ConnKey>,
     by_age: BTreeSet<(Instant, ConnKey)>,
     by_worker: BTreeSet<(WorkerIndex, Instant, ConnKey)>,
     by_origin: BTreeSet<(Origin, Instant, ConnKey)>,
     by_origin_at: BTreeSet<(Origin, WorkerIndex, Instant, ConnKey)>,
-    /// How many each worker and each port of the fabric has.
+    /// The number of connections of each worker and of each port of the fabric.
     workers: HashMap<WorkerIndex, usize>,
     origins: HashMap<Origin, usize>,
     origins_at: HashMap<(Origin, WorkerIndex), usize>,
@@ -55,7 +55,7 @@ fn less<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) {
 }
 
 impl Passive {
-    /// Adds a connection; its peer has no other.
+    /// Adds a connection whose peer has no other.
     pub(in crate::link) fn insert(&mut self, file: File, key: ConnKey) {
         self.peers.insert(file.name(), key);
         *self.workers.entry(file.worker()).or_default() += 1;
@@ -78,7 +78,7 @@ impl Passive {
         self.by_age.remove(&(file.used, key))
     }
 
-    /// Takes one out, if it is there.
+    /// Removes a connection, if it is in the index.
     pub(in crate::link) fn remove(&mut self, file: File, key: ConnKey) {
         if !self.unlist(file, key) {
             return;
@@ -91,7 +91,7 @@ impl Passive {
         }
     }
 
-    /// One was in use just now.
+    /// Records that a connection was just used.
     pub(in crate::link) fn touch(&mut self, file: File, key: ConnKey, now: Instant) {
         if self.unlist(file, key) {
             self.list(File { used: now, ..file }, key);
@@ -103,31 +103,31 @@ impl Passive {
         self.peers.get(&(gid, qpn, worker)).copied()
     }
 
-    /// Those that say to come from this GID.
+    /// The connections that claim to come from this GID.
     pub(in crate::link) fn of_gid(&self, gid: Gid) -> impl Iterator<Item = ConnKey> {
         let from = (gid, Qpn::new(0), WorkerIndex(0));
         let to = (gid, Qpn::new(Qpn::MASK), WorkerIndex(u8::MAX));
         self.peers.range(from..=to).map(|(_, key)| *key)
     }
 
-    /// The one that is idle for the longest time, and since when.
+    /// The longest idle connection, and since when it is idle.
     pub(in crate::link) fn oldest(&self) -> Option<(Instant, ConnKey)> {
         self.by_age.first().copied()
     }
 
-    /// The same of one worker.
+    /// The longest idle connection of one worker.
     pub(in crate::link) fn oldest_of_worker(&self, worker: WorkerIndex) -> Option<(Instant, ConnKey)> {
         let (of, used, key) = *self.by_worker.range((worker, self.oldest()?.0, ConnKey::FIRST)..).next()?;
         (of == worker).then_some((used, key))
     }
 
-    /// The same of those that came from one port.
+    /// The longest idle connection from one port.
     pub(in crate::link) fn oldest_of_origin(&self, origin: Origin) -> Option<(Instant, ConnKey)> {
         let (of, used, key) = *self.by_origin.range((origin, self.oldest()?.0, ConnKey::FIRST)..).next()?;
         (of == origin).then_some((used, key))
     }
 
-    /// The same of those that came from one port to one worker.
+    /// The longest idle connection from one port to one worker.
     pub(in crate::link) fn oldest_of_origin_at(
         &self,
         origin: Origin,
@@ -138,22 +138,22 @@ impl Passive {
         (of == origin && at == worker).then_some((used, key))
     }
 
-    /// How many a worker has.
+    /// The number of a worker's connections.
     pub(in crate::link) fn at_worker(&self, worker: WorkerIndex) -> usize {
         self.workers.get(&worker).copied().unwrap_or(0)
     }
 
-    /// How many came from a port.
+    /// The number of connections from a port.
     pub(in crate::link) fn of_origin(&self, origin: Origin) -> usize {
         self.origins.get(&origin).copied().unwrap_or(0)
     }
 
-    /// How many of them are to one worker.
+    /// The number of connections from a port to one worker.
     pub(in crate::link) fn of_origin_at(&self, origin: Origin, worker: WorkerIndex) -> usize {
         self.origins_at.get(&(origin, worker)).copied().unwrap_or(0)
     }
 
-    /// All of them.
+    /// The number of connections.
     #[cfg(test)]
     pub(in crate::link) fn len(&self) -> usize {
         assert_eq!(self.peers.len(), self.by_age.len());

@@ -1,25 +1,27 @@
-//! What each reason of a REJ (IBA 12.6.7.2) means to a dial.
+//! The effect of each REJ reason (IBA 12.6.7.2) on a dial.
 
 use ib_wire::cm::RejectReason as Reason;
 
-/// What follows a rejected dial.
+/// The reaction to a rejected dial.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
-    /// It is a matter of the moment: dialled again, with back-off.
+    /// A temporary condition: dialled again, with back-off.
     Again,
-    /// The path that the request named is not right any more: looked up anew, then dialled again with back-off.
+    /// The path that the request named is no longer right: looked up again, then dialled again with back-off.
     NewPath,
-    /// The peer listens at the other form of service id, or not at all: that one is dialled, then as [`Verdict::Again`].
+    /// The peer listens at the other form of service ID, or not at all: that form is dialled, then as
+    /// [`Verdict::Again`].
     OtherServiceId,
-    /// The same request will be rejected again: not dialled for a long while, unless the peer changes its address.
+    /// The same request would be rejected again: not dialled for a long time, unless the peer changes its
+    /// address.
     Final,
 }
 
-/// What follows a rejection. Datagrams go on in every case.
+/// The reaction to a rejection. Datagrams continue in every case.
 pub(super) const fn verdict(reason: Reason) -> Verdict {
     match reason {
-        // Want of something, or traces of an earlier connection that the peer is clearing away; a consumer says no for reasons
-        // of its own.
+        // A lack of resources, or traces of an earlier connection that the peer is clearing away; or the
+        // consumer refused for reasons of its own.
         Reason::NoQp
         | Reason::NoEec
         | Reason::NoResources
@@ -30,7 +32,7 @@ pub(super) const fn verdict(reason: Reason) -> Verdict {
         | Reason::Consumer
         | Reason::DuplicateCommId => Verdict::Again,
         Reason::InvalidServiceId => Verdict::OtherServiceId,
-        // The MTU is the path's, too.
+        // The MTU belongs to the path, too.
         Reason::PrimaryGid
         | Reason::PrimaryLid
         | Reason::PrimarySl
@@ -39,7 +41,7 @@ pub(super) const fn verdict(reason: Reason) -> Verdict {
         | Reason::PrimaryRate
         | Reason::PrimaryFlowLabel
         | Reason::InvalidMtu => Verdict::NewPath,
-        // Redirection is not followed: IPoIB's peers are who ARP says they are. Of alternate paths we name none.
+        // Redirection is not followed: ARP defines IPoIB's peers. Our requests name no alternate path.
         Reason::Unsupported
         | Reason::InvalidTransport
         | Reason::NoRdc
@@ -55,7 +57,7 @@ pub(super) const fn verdict(reason: Reason) -> Verdict {
         | Reason::InsufficientResources
         | Reason::RnrRetry
         | Reason::ClassVersion => Verdict::Final,
-        // Vendors' reasons: who knows.
+        // Vendor-specific reasons have an unknown meaning.
         _ => Verdict::Again,
     }
 }

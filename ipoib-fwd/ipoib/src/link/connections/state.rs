@@ -1,18 +1,21 @@
-//! States of a connection and every transition between them: from the device's queue pair over the handshake (IBA 12.9) to use, and
-//! back by the life cycle of ib-ipoib: error state, last-WQE event, drain, removal, destruction (IBA 10.3.1).
+//! States of a connection and every transition between them.
 //!
-//! [`State::rows`] is the table. What it has no row for changes nothing and is counted. This is what it says:
+//! The setup goes from the device's queue pair over the handshake (IBA 12.9) to use. The teardown is that of
+//! ib_ipoib: error state, last-WQE event, drain, removal, destruction (IBA 10.3.1).
+//!
+//! [`State::rows`] is the transition table. An input without a row changes nothing and is counted. The table
+//! is:
 //!
 #![doc = include_str!("states.md")]
 
-/// An action of a connection's way up whose answer is awaited.
+/// An action of a connection's setup whose answer is pending.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(in crate::link) enum Step {
     /// The queue pair is created.
     Create,
     /// RESET → INIT.
     Initialise,
-    /// The worker takes it in.
+    /// The worker inserts it.
     Insert,
     /// INIT → RTR.
     Receive,
@@ -20,14 +23,14 @@ pub(in crate::link) enum Step {
     Send,
 }
 
-/// Where a connection stands.
+/// The state of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(in crate::link) enum State {
-    /// The device has been asked for a queue pair.
+    /// The queue pair is requested from the device.
     Creating,
     /// RESET → INIT is under way.
     Initialising,
-    /// The worker has been asked to take it in.
+    /// The worker was requested to insert it.
     Inserting,
     /// Active: REQ is out, no REP yet.
     Dialling,
@@ -39,34 +42,34 @@ pub(in crate::link) enum State {
     Replied,
     /// In use.
     Live,
-    /// Active: out of the published tables, but workers may still use it until they have taken these up.
+    /// Active: unpublished, but workers may still use it until they have taken up the new tables.
     Retiring,
-    /// Active: out of use; what was sent is on its way.
+    /// Active: out of use; sent packets are still in flight.
     Lingering,
-    /// It is to end, and the answer to an action of its way up has to come first.
+    /// It must close, but first the answer to an action of its setup must come.
     Halting(Step),
     /// → ERR is under way.
     ToError,
-    /// In ERR; the last-WQE event has to come (IBA 10.3.1).
+    /// In ERR; the last-WQE event must come (IBA 10.3.1).
     AwaitLastWqe,
-    /// The worker has been asked to post the drain request; its completion has to come.
+    /// The worker was requested to post the drain request; its completion must come.
     AwaitDrained,
     /// The send queue was full; the drain request is posted again soon.
     DrainRetry,
-    /// The worker has been asked to give it back.
+    /// The worker was requested to give it back.
     Removing,
-    /// At rest; the handshake's end has to come before the number may be used again.
+    /// Idle; the handshake must end before the number may be reused.
     AwaitRelease,
     /// Nothing is left of it.
     Gone,
 }
 
-/// What moves a connection.
+/// An input of the state machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(in crate::link) enum Input {
     /// The device has made the queue pair.
     Created,
-    /// There is no queue pair, no place for one, or no use for it any more.
+    /// There is no queue pair, no slot, or no further use for it.
     Refused,
     /// The outstanding action is done.
     Done,
@@ -74,13 +77,13 @@ pub(in crate::link) enum Input {
     Failed,
     /// Active: the peer has accepted.
     Replied,
-    /// Active: the peer does not know the service id in the form that was dialled first.
+    /// Active: the peer does not know the service ID in the form that was dialled first.
     UnknownService,
-    /// Passive: the RTU came, or data in its place.
+    /// Passive: the RTU came, or data instead of it.
     Established,
-    /// To be closed so that nothing gets lost.
+    /// Close without loss.
     Retire,
-    /// To be closed.
+    /// Close.
     Close,
     /// No worker uses it any more.
     OutOfUse,
@@ -88,20 +91,20 @@ pub(in crate::link) enum Input {
     LastWqe,
     /// Nothing is outstanding on the send queue.
     Drained,
-    /// The handshake has said its last word, TIMEWAIT included (IBA 12.9.8.4).
+    /// The handshake has ended, TIMEWAIT included (IBA 12.9.8.4).
     Released,
-    /// What the connection waits for has not come in time.
+    /// The awaited event has not come in time.
     Expired,
 }
 
-/// A condition on what else is known of the connection.
+/// A condition of a transition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::link) enum When {
     /// None.
     Always,
     /// We opened it.
     Active,
-    /// It has received something.
+    /// It has received a message.
     Carried,
     /// Nothing is outstanding on the send queue.
     Drained,
@@ -109,67 +112,67 @@ pub(in crate::link) enum When {
     TriesLeft,
 }
 
-/// What a transition does, in order.
+/// The effects of a transition, in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::link) enum Act {
-    /// Asks for RESET → INIT.
+    /// Requests RESET → INIT.
     Initialise,
-    /// Asks the worker to take it in.
+    /// Requests the worker to insert it.
     Insert,
     /// Sends the REQ.
     Connect,
-    /// Sends the REQ by the other form of service id.
+    /// Sends the REQ with the other form of service ID.
     ConnectOther,
-    /// Asks for INIT → RTR.
+    /// Requests INIT → RTR.
     Receive,
-    /// Asks for RTR → RTS.
+    /// Requests RTR → RTS.
     Send,
     /// Sends the RTU.
     Rtu,
     /// Sends the REP.
     Rep,
-    /// Tells that it is up; an active one goes into the tables.
+    /// Reports that it is up; an active one is published.
     Up,
-    /// Takes it out of the tables and tells that it is down.
+    /// Unpublishes it and reports that it is down.
     Withdraw,
-    /// Counts its end and tells that it is down.
+    /// Counts the close and reports that it is down.
     Down,
-    /// The tables are made anew without it.
+    /// Rebuilds the tables without it.
     Unlist,
-    /// Ends the handshake in the way that fits how far it has come.
+    /// Ends the handshake in the way that fits its state.
     Disconnect,
-    /// Lets what was sent arrive.
+    /// Waits for sent packets to arrive.
     Linger,
-    /// Asks for → ERR.
+    /// Requests → ERR.
     Error,
     /// Waits for the last-WQE event.
     AwaitLastWqe,
-    /// Has the worker post the drain request.
+    /// Requests the worker to post the drain request.
     Drain,
-    /// Lets some time pass before it is posted again.
+    /// Waits before the drain request is posted again.
     DrainLater,
-    /// Counts a wait that was in vain.
+    /// Counts a wait that timed out.
     Overdue,
-    /// Asks the worker to give it back.
+    /// Requests the worker to give it back.
     Remove,
-    /// Waits for the handshake's last word.
+    /// Waits for the end of the handshake.
     AwaitRelease,
-    /// Destroys the queue pair, frees the place.
+    /// Destroys the queue pair, frees the slot.
     Destroy,
     /// Keeps the input for a later state.
     Keep,
-    /// What came early: the input has its effect now, if it was there.
+    /// Processes an input that came early, if it was kept.
     Recall(Input),
 }
 
 /// One transition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::link) struct Row {
-    /// Its condition. Of several rows the first holds whose condition is met; the last one's always is.
+    /// Its condition. The first row whose condition is met applies; the last row has no condition.
     pub(in crate::link) when: When,
-    /// The state after it; none if that stays.
+    /// The next state; `None`: unchanged.
     pub(in crate::link) to: Option<State>,
-    /// What it does.
+    /// Its effects.
     pub(in crate::link) acts: &'static [Act],
 }
 
@@ -185,13 +188,13 @@ const fn stay(when: When, acts: &'static [Act]) -> Row {
     Row { when, to: None, acts }
 }
 
-/// Does not belong here: counted.
+/// Does not belong to this state: counted.
 const STRAY: &[Row] = &[];
-/// Late, or said again: of no consequence.
+/// Late or repeated: no effect.
 const NOTHING: &[Row] = &[stay(When::Always, &[])];
 const KEEP: &[Row] = &[stay(When::Always, &[Act::Keep])];
 
-/// Ends of the way up, by how far the queue pair has come.
+/// Failures of the setup, by the stage of the queue pair.
 const TO_ERROR: &[Row] = &[go(State::ToError, &[Act::Down, Act::Disconnect, Act::Error])];
 const TO_REMOVING: &[Row] = &[go(State::Removing, &[Act::Down, Act::Disconnect, Act::Remove])];
 const TO_RELEASE: &[Row] = &[go(
@@ -209,7 +212,7 @@ const RELEASE: &[Row] = &[go(State::AwaitRelease, &[Act::AwaitRelease, Act::Reca
 const DESTROY: &[Row] = &[go(State::Gone, &[Act::Destroy])];
 
 impl State {
-    /// What `input` does in this state: nothing, and is counted, if there is no row.
+    /// The transitions of `input` in this state; an input without a row has no effect and is counted.
     pub(in crate::link) const fn rows(self, input: Input) -> &'static [Row] {
         use Input as E;
         match self {
@@ -388,7 +391,7 @@ impl State {
                 E::Created | E::Refused | E::OutOfUse | E::Expired => STRAY,
             },
             Self::AwaitRelease => match input {
-                // If time is over the peer does not answer; it is not waited for.
+                // After the timeout the peer does not answer; its answer is not awaited.
                 E::Released | E::Expired => DESTROY,
                 E::LastWqe | E::Drained => NOTHING,
                 E::Replied | E::UnknownService | E::Established | E::Retire | E::Close => NOTHING,
@@ -398,7 +401,7 @@ impl State {
         }
     }
 
-    /// True from the moment that it is to end.
+    /// True once the connection is closing.
     pub(in crate::link) const fn is_closing(self) -> bool {
         match self {
             Self::Creating
@@ -422,7 +425,7 @@ impl State {
         }
     }
 
-    /// Its name for people.
+    /// Its name in output.
     pub(in crate::link) const fn name(self) -> &'static str {
         match self {
             Self::Creating => "creating",

@@ -1,4 +1,4 @@
-//! What the table of states says, carried out.
+//! Execution of the state table.
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,9 @@ use crate::link::request::Request;
 use crate::link::statistics::CloseReason;
 use crate::link::timers::Timer;
 
-/// What a worker still sent by a connection has this long to arrive before the connection is closed.
+/// Time for packets that a worker has sent on a connection to arrive before it is closed.
 const LINGER: Duration = Duration::from_millis(50);
-/// Between two attempts to post a drain request to a full send queue.
+/// Time between two attempts to post a drain request to a full send queue.
 const DRAIN_RETRY: Duration = Duration::from_millis(10);
 
 impl Connection {
@@ -29,7 +29,7 @@ impl Connection {
         }
     }
 
-    /// Keeps what came early.
+    /// Keeps an early input.
     const fn keep(&mut self, input: Input) {
         match input {
             Input::Established => self.kept.established = true,
@@ -44,7 +44,7 @@ impl Connection {
             Input::Established => self.kept.established,
             Input::LastWqe => self.kept.last_wqe,
             Input::Drained => self.kept.drained,
-            // A handshake that never began has nothing to say either.
+            // A handshake that never started has no end to wait for.
             Input::Released => !self.handshake,
             _ => false,
         }
@@ -52,7 +52,7 @@ impl Connection {
 }
 
 impl Work<'_> {
-    /// Moves a connection. `reason`: why it is closed, if that is what comes of it.
+    /// Processes an input. `reason`: the close reason, if the input closes the connection.
     pub(super) fn step(&mut self, now: Instant, key: ConnKey, input: Input, reason: CloseReason) {
         let most_tries =
             (self.ground.settings.teardown_timeout.as_millis() / 2 / DRAIN_RETRY.as_millis()).max(1);
@@ -98,7 +98,7 @@ impl Work<'_> {
                 self.out.counters.service_id_fallbacks += 1;
                 self.cm_connect(now, key);
             }
-            // Receive buffers are there, on the shared queue.
+            // Receive buffers are already on the shared queue.
             Act::Receive => {
                 let receive = conn.receive.map(QpTransition::RcToReceive);
                 self.modify(now, key, receive);
@@ -139,7 +139,7 @@ impl Work<'_> {
             Act::AwaitLastWqe => self.out.timers.set(Timer::Conn(key), now + teardown / 2),
             Act::Drain => {
                 self.out.timers.set(Timer::Conn(key), now + teardown / 2);
-                // What has come so far has its place.
+                // Everything that was sent before it completes first.
                 if let Some(slot) = conn.slot {
                     self.out.actions.push_back(Action::PostDrain { conn: key, worker: conn.worker, slot });
                 }
@@ -159,9 +159,10 @@ impl Work<'_> {
             Act::AwaitRelease => {
                 let until = *conn.patience.get_or_insert(now + teardown);
                 self.out.timers.set(Timer::Conn(key), until.max(now));
-                // Its worker has given it back: what waits for the peer to forget it is its number, not its place. Else peers that come
-                // again and again, as they do when receives run dry, find no place for seconds.
-                self.leave_place(key);
+                // The worker has given the queue pair back: only its number must wait until the peer has
+                // forgotten it, not its slot. Otherwise peers that reconnect again and again, as they do when
+                // receives run dry, would find no slot for seconds.
+                self.leave_slot(key);
             }
             Act::Destroy => self.destroy(key),
             Act::Keep => conn.keep(input),
@@ -170,7 +171,7 @@ impl Work<'_> {
         }
     }
 
-    /// Asks the device for a change of state. What nobody has agreed on cannot be done.
+    /// Requests a state change from the device. A change without agreed parameters fails.
     fn modify(&mut self, now: Instant, key: ConnKey, to: Option<QpTransition>) {
         match (self.conns.map.get(&key).and_then(|c| c.qpn), to) {
             (Some(qpn), Some(to)) => self.out.actions.push_back(Action::ModifyRc { conn: key, qpn, to }),
@@ -178,18 +179,18 @@ impl Work<'_> {
         }
     }
 
-    /// The peer's neighbours are to be published without the connection, which is one of ours.
+    /// Publishes the peer's neighbours without the connection, if it is one that we opened.
     fn unlist(&mut self, key: ConnKey) {
         if let Some(conn) = self.conns.map.get(&key).filter(|conn| !conn.is_passive()) {
             self.out.words.push_back(Word::Republish(conn.peer));
         }
     }
 
-    /// The device has made the queue pair, or has refused.
+    /// Handles the answer to the creation of a queue pair.
     pub(in crate::link) fn created(&mut self, now: Instant, key: ConnKey, qpn: Option<Qpn>) {
         let Some(conn) = self.conns.map.get_mut(&key) else { return };
         let Some(qpn) = qpn else { return self.step(now, key, Input::Refused, CloseReason::Device) };
-        // One at a time, and each told once.
+        // One creation at a time, each answered once.
         if conn.qpn.is_some() {
             self.out.counters.connection_strays += 1;
             return;
@@ -202,25 +203,25 @@ impl Work<'_> {
         }
     }
 
-    /// The answer to the outstanding action.
+    /// Handles the answer to the outstanding action.
     pub(in crate::link) fn done(&mut self, now: Instant, key: ConnKey, ok: bool) {
         let input = if ok { Input::Done } else { Input::Failed };
         self.step(now, key, input, CloseReason::Device);
     }
 
-    /// A bounded step has run out of time.
+    /// Handles the timeout of a step.
     pub(in crate::link) fn timeout(&mut self, now: Instant, key: ConnKey) {
         let Some(conn) = self.conns.map.get(&key) else { return };
         let reason = if conn.state == State::Live { CloseReason::Idle } else { CloseReason::Timeout };
         self.step(now, key, Input::Expired, reason);
     }
 
-    /// The last step.
+    /// Removes the connection: the last step.
     fn destroy(&mut self, key: ConnKey) {
         self.out.timers.cancel(Timer::Conn(key));
-        self.leave_place(key);
+        self.leave_slot(key);
         let Some(conn) = self.conns.map.remove(&key) else { return };
-        // Not sooner: its queue pair is one of those that its host has.
+        // Not earlier: until now its queue pair counts in its host's share.
         if conn.counted {
             self.out.requests.push_back(Request::Departed(key));
         }
@@ -231,11 +232,11 @@ impl Work<'_> {
         self.out.words.push_back(Word::ConnectionGone);
     }
 
-    /// Gives its place in the worker's table back, if it has one.
-    fn leave_place(&mut self, key: ConnKey) {
+    /// Returns its slot in the worker's table, if it has one.
+    fn leave_slot(&mut self, key: ConnKey) {
         let Some(conn) = self.conns.map.get_mut(&key) else { return };
         let (slot, worker, passive) = (conn.slot.take(), conn.worker, conn.is_passive());
-        // A passive connection's slot was in no table; an active one's is in none of the next generation.
+        // A passive connection's slot was in no table; an active one's is not in the next generation.
         let generation = if passive { 0 } else { self.out.unpublished_since() };
         if let Some(slot) = slot {
             self.put_slot(generation, worker, slot);

@@ -1,4 +1,4 @@
-//! Every row of the table, carried out: the state that follows, and what is asked for.
+//! Executes every row of the state table, and checks the next state and the requests.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// A link at work with one connection, which has all that its state needs.
+    /// A running link with one connection that has everything that its state needs.
     fn new(state: State, when: When, active: bool) -> (Self, ConnKey) {
         let now = Instant::now();
         let settings = LinkSettings::new(PKey::DEFAULT, Qpn::new(0x100), 7);
@@ -90,13 +90,13 @@ impl Bench {
         Work { conns, ground, paths, out }.step(*now, key, input, CloseReason::NeighbourGone);
     }
 
-    /// What is there that an act leaves behind.
+    /// True if the effects of `act` are visible.
     fn shows(&self, key: ConnKey, act: Act) -> bool {
         let action = |is: &dyn Fn(&Action) -> bool| self.out.actions.iter().any(is);
         let request = |is: &dyn Fn(&Request) -> bool| self.out.requests.iter().any(is);
         let event = |is: &dyn Fn(&Event) -> bool| self.out.events.iter().any(is);
         let modify = |to: fn(&QpTransition) -> bool| {
-            action(&|a| matches!(a, Action::ModifyRc { to: asked, .. } if to(asked)))
+            action(&|a| matches!(a, Action::ModifyRc { to: requested, .. } if to(requested)))
         };
         let deadline = self.out.timers.get(Timer::Conn(key)).map(|at| at - self.now);
         let teardown = self.ground.settings.teardown_timeout;
@@ -118,8 +118,8 @@ impl Bench {
                 event(&|e| matches!(e, Event::ConnectionDown { .. })) && self.conns.retiring.is_empty()
             }
             Act::Unlist => {
-                let told = self.out.words.iter().any(|w| matches!(w, Word::Republish(_)));
-                told != self.conns.map.get(&key).is_some_and(Connection::is_passive)
+                let republished = self.out.words.iter().any(|w| matches!(w, Word::Republish(_)));
+                republished != self.conns.map.get(&key).is_some_and(Connection::is_passive)
             }
             Act::Disconnect => request(&|r| matches!(r, Request::Close { .. })),
             Act::Linger => deadline == Some(Duration::from_millis(50)),
@@ -179,7 +179,7 @@ fn check(state: State, input: Input, row: &Row, active: bool) {
         assert!(bench.shows(key, *act), "{what}: {act:?} is not done");
     }
     for act in ACTIONS.iter().filter(|act| !row.acts.contains(act)) {
-        // A dial by the other service id is a dial.
+        // A dial with the other service ID is a dial.
         let same = *act == Act::Connect && row.acts.contains(&Act::ConnectOther);
         assert!(same || !bench.shows(key, *act), "{what}: {act:?} is done");
     }
@@ -187,7 +187,7 @@ fn check(state: State, input: Input, row: &Row, active: bool) {
 }
 
 #[test]
-fn every_row_does_what_it_says() {
+fn every_row_has_its_state_and_effects() {
     for state in states() {
         for input in INPUTS {
             for (at, row) in state.rows(input).iter().enumerate() {
@@ -200,7 +200,7 @@ fn every_row_does_what_it_says() {
 }
 
 #[test]
-fn what_has_no_row_changes_nothing_and_is_counted() {
+fn input_without_a_row_changes_nothing_and_is_counted() {
     for state in states().filter(|state| *state != State::Gone) {
         for input in INPUTS.into_iter().filter(|input| state.rows(*input).is_empty()) {
             let (mut bench, key) = Bench::new(state, When::Always, true);
@@ -216,7 +216,7 @@ fn what_has_no_row_changes_nothing_and_is_counted() {
 }
 
 #[test]
-fn what_came_early_has_its_effect_when_its_state_is_there() {
+fn early_input_has_its_effect_in_its_state() {
     let run = |state, active, kept: Input, input| {
         let (mut bench, key) = Bench::new(state, When::Always, active);
         if kept == Input::Released {

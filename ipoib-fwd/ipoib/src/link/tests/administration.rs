@@ -7,7 +7,7 @@ use ib_wire::{Lid, Mtu, Rate};
 use super::fabric::Fabric;
 
 impl Fabric {
-    /// The subnet administration: groups are made by whoever joins first, every node has a path to every other.
+    /// The subnet administration: the first join creates a group, and every node has a path to every other.
     pub(super) fn administer(&mut self, mad: &Mad) -> Option<Box<[u8; 256]>> {
         let request = SaMad::parse(&mad.bytes);
         *self.requests.entry((request.header.attribute, request.header.method.code())).or_default() += 1;
@@ -20,7 +20,7 @@ impl Fabric {
                     return Some(SaMad::refusal(&request, MadStatus::class_specific(code)).to_bytes());
                 }
                 if method == Method::Get {
-                    // What a group is like is for everybody.
+                    // The parameters of a group are visible to every port.
                     let mtu = MtuCode::from(Mtu::B4096);
                     let record = McMemberRecord {
                         mgid: asked.mgid,

@@ -1,4 +1,4 @@
-//! What a queue pair is moved with is what REQ and REP say (IBA 12.9.5, 12.6.5, 12.6.8).
+//! The transitions of a queue pair use the values of REQ and REP (IBA 12.9.5, 12.6.5, 12.6.8).
 
 use ib_wire::cm::{Message, RejectReason, Reply, Request};
 use ib_wire::sa::{PathRecord, SaMad, attribute};
@@ -30,11 +30,11 @@ fn both_ends_take_psns_mtu_and_timeout_from_the_messages() {
         let (req, rep) = handshake(&f);
         let active = f.nodes[0].qps.values().find(|q| !q.passive).expect("active");
         let (receive, send) = (active.receive.expect("RTR"), active.send.expect("RTS"));
-        // The starting PSN of a message is where its reader begins to send.
+        // The starting PSN of a message is the first PSN that its receiver sends.
         assert_eq!((send.sq_psn, receive.rq_psn), (rep.starting_psn, req.starting_psn));
         assert_eq!(receive.dest_qpn, rep.local_qpn);
         assert_eq!(req.path_mtu.mtu(), Some(receive.path_mtu));
-        // Life time there and back, or the peer's delay if it is longer.
+        // Life time for both directions, or the peer's delay if it is longer.
         let life = req.primary.ack_timeout;
         assert!(send.timeout >= life.code().max(rep.target_ack_delay.code()), "{send:?}");
         assert!(send.timeout <= life.code().max(rep.target_ack_delay.code()) + 1, "{send:?}");
@@ -61,7 +61,7 @@ fn a_path_mtu_that_our_port_does_not_have_is_rejected() {
     f.run(ms(200));
     assert!(f.nodes[1].link.cm_counters().rejects_sent(RejectReason::InvalidMtu) >= 1);
     assert_eq!(f.nodes[0].link.counters().dial_rejected_for_good, 0);
-    // The path's MTU was of a moment ago: once it is looked up again the connection comes up.
+    // The path's MTU was out of date: once the path is looked up again the connection comes up.
     let forge = |bytes: &mut [u8; 256]| {
         let mut answer = SaMad::parse(bytes);
         if let Some(path) =

@@ -51,17 +51,17 @@ fn arp_and_path_both_ways() {
     assert!(ud.av.grh.is_none(), "one subnet needs no GRH");
     assert_eq!(ud.av.src_path_bits, 0);
     assert!(!there.dial);
-    assert!(f.nodes[1].table.get(a).expect("whoever asks is known").ud.is_some());
+    assert!(f.nodes[1].table.get(a).expect("the requester is known").ud.is_some());
     assert!(f.nodes[0].events.iter().any(|e| matches!(e, Event::NeighbourResolved { ip, .. } if *ip == b)));
-    // One lookup each, whatever is asked again.
+    // One lookup each, however often the address is queried.
     f.resolve(0, 1);
     f.run(secs(1));
     assert_eq!(f.requests[&(attribute::PATH_RECORD, 1)], 2);
 }
 
-/// A host that asks for many addresses at once gets all answers, though the path to it is not known yet.
+/// A host that queries many addresses at once gets all answers, though the path to it is not known yet.
 #[test]
-fn answers_wait_for_the_path_to_the_host_that_asks() {
+fn answers_wait_for_the_path_to_the_requester() {
     let mut f = datagram(2);
     f.run(ms(100));
     let asker = Asker { hardware: f.address(1, 0), lid: f.nodes[1].facts.lid };
@@ -76,8 +76,8 @@ fn answers_wait_for_the_path_to_the_host_that_asks() {
     assert_eq!((counters.arp_replies_sent, counters.arp_dropped), (40, 0), "each once");
 }
 
-/// Packets for ports of which subnet administration says nothing fill what all paths share, and keep no
-/// other port from its own share.
+/// Packets for ports without an answer from subnet administration fill the queue space that all paths share.
+/// Every other port keeps its own share.
 #[test]
 fn packets_that_wait_for_paths_are_bounded() {
     let mut f = datagram(2);
@@ -104,7 +104,7 @@ fn packets_that_wait_for_paths_are_bounded() {
         f.nodes[0].link.answer(f.now, WorkerIndex(0), Ipv4Addr::new(10, 9, 0, n), honest, to);
     }
     assert_eq!(f.nodes[0].link.counters().arp_dropped, offered - kept + 1);
-    // When they are dropped the room is free again.
+    // When they are dropped the space is free again.
     f.run(secs(120));
     let before = f.nodes[0].link.counters().arp_dropped;
     assert!(before > kept, "{before}");
@@ -115,29 +115,29 @@ fn packets_that_wait_for_paths_are_bounded() {
 }
 
 #[test]
-fn a_neighbour_that_was_told_has_its_path_and_is_left_in_peace_until_it_is_used() {
+fn reported_neighbour_has_its_path_and_is_not_queried_until_it_is_used() {
     let mut f = datagram(2);
     f.run(ms(100));
     let (ip, hardware) = (f.nodes[1].ip, f.nodes[1].link.state().addresses[0]);
     f.nodes[0].link.handle_told(f.now, ip, hardware);
     f.run(ms(100));
     assert!(f.nodes[0].table.get(ip).expect("published").ud.is_some());
-    // Told again and again, it stays, and nobody asks it.
-    let asked = f.nodes[0].link.counters().arp_requests_sent;
+    // Reported again and again, it stays, and is not queried.
+    let queries = f.nodes[0].link.counters().arp_requests_sent;
     for _ in 0..20 {
         f.run(secs(10));
         f.nodes[0].link.handle_told(f.now, ip, hardware);
     }
     assert!(f.nodes[0].table.get(ip).is_some());
-    assert_eq!(f.nodes[0].link.counters().arp_requests_sent, asked);
+    assert_eq!(f.nodes[0].link.counters().arp_requests_sent, queries);
     assert!(f.nodes[1].table.get(f.nodes[0].ip).is_none());
-    // Nobody tells of it any more: it goes.
+    // Without further reports it is removed.
     f.run(secs(1000));
     assert!(f.nodes[0].table.get(ip).is_none());
     let own = f.nodes[0].link.state().addresses[0];
     f.nodes[0].link.handle_told(f.now, ip, own);
     f.run(ms(100));
-    assert!(f.nodes[0].table.get(ip).is_none(), "nobody else is at our own address");
+    assert!(f.nodes[0].table.get(ip).is_none(), "no other host has our own address");
 }
 
 #[test]
@@ -159,13 +159,13 @@ fn joins_and_lookups_survive_loss() {
 }
 
 #[test]
-fn whoever_scans_keeps_no_host_from_being_found_that_has_spoken() {
+fn scan_does_not_prevent_heard_hosts_from_being_resolved() {
     let mut f = datagram(2);
     f.run(ms(100));
     let [own, ip] = [f.nodes[0].ip, f.nodes[1].ip];
     f.nodes[1].link.announce(f.now, WorkerIndex(0), ip);
     f.run(ms(50));
-    assert!(f.nodes[0].link.neighbours(f.now).is_empty(), "it is no neighbour for that");
+    assert!(f.nodes[0].link.neighbours(f.now).is_empty(), "hearing it does not make it a neighbour");
     for n in 0..10_000u32 {
         let nobody = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 9, 0, 0)) + n);
         f.nodes[0].link.resolve(f.now, WorkerIndex(0), own, nobody);
@@ -177,7 +177,7 @@ fn whoever_scans_keeps_no_host_from_being_found_that_has_spoken() {
 }
 
 #[test]
-fn nobody_answers() {
+fn no_answer() {
     let mut f = datagram(1);
     f.run(ms(100));
     let ip = Ipv4Addr::new(10, 9, 9, 9);
@@ -229,7 +229,7 @@ fn a_peer_that_vanishes_is_unreachable() {
 }
 
 #[test]
-fn a_peer_that_restarts_elsewhere_without_a_word_is_found_by_the_last_question() {
+fn peer_that_moves_silently_is_found_by_the_last_query() {
     let (before, after) = (Qpn::new(0x200), Qpn::new(0x9000));
     for (qpn, lid) in [(after, Lid(3)), (before, Lid(99))] {
         let mut f = datagram(2);
@@ -257,13 +257,13 @@ fn a_peer_that_restarts_elsewhere_without_a_word_is_found_by_the_last_question()
 }
 
 #[test]
-fn without_broadcasts_to_send_a_neighbor_that_is_there_is_not_given_up() {
+fn neighbour_is_not_given_up_without_budget_for_broadcasts() {
     let mut f = datagram(2);
     f.run(ms(100));
     f.resolve(0, 1);
     f.run(secs(1));
     let [own, peer] = [f.nodes[0].ip, f.nodes[1].ip];
-    // It does not hear the first two of three queries.
+    // It does not receive the first two of three queries.
     f.nodes[1].alive = false;
     f.nodes[0].link.verify_neighbour(f.now, WorkerIndex(0), own, peer);
     f.run(ms(500));
@@ -300,13 +300,13 @@ fn a_question_that_was_not_sent_is_no_silence() {
             f.nodes[0].events.iter().filter(|event| matches!(event, Event::QueryUnsent { .. })).count();
         assert!(unsent > 50, "{unsent}");
         assert!(!f.nodes[0].events.contains(&unreachable) && f.nodes[0].table.get(peer).is_some());
-        // It answers the next one.
+        // It answers the next query.
         f.nodes[0].queue_is_full = false;
         f.run(secs(10));
         assert!(!f.nodes[0].events.contains(&unreachable) && f.nodes[0].table.get(peer).is_some());
         f.nodes[0].events.clear();
     }
-    // One that does not answer is given up.
+    // A neighbour that does not answer is given up.
     f.nodes[1].alive = false;
     f.nodes[0].link.verify_neighbour(f.now, WorkerIndex(0), own, peer);
     f.run(secs(2));
@@ -314,7 +314,7 @@ fn a_question_that_was_not_sent_is_no_silence() {
 }
 
 #[test]
-fn a_last_question_for_which_there_is_no_token_is_no_silence() {
+fn last_query_without_a_token_does_not_count_as_unanswered() {
     let mut f = datagram(2);
     f.run(ms(100));
     f.resolve(0, 1);
@@ -382,7 +382,7 @@ fn without_an_answer_the_link_stays_down_and_recovers() {
 }
 
 #[test]
-fn our_own_broadcasts_and_strange_senders_teach_nothing() {
+fn nothing_is_learned_from_own_broadcasts_and_invalid_senders() {
     let mut f = datagram(2);
     f.run(ms(100));
     let own = f.address(0, 0);
@@ -423,20 +423,20 @@ fn a_new_q_key_reaches_queue_pairs_and_entries() {
 }
 
 #[test]
-fn nobody_is_asked_in_the_name_of_a_host_that_has_moved_to_the_fabric() {
+fn host_that_has_moved_to_the_fabric_is_not_used_as_source() {
     let mut f = datagram(3);
     f.run(ms(100));
     let (b, moved) = (f.nodes[1].ip, f.nodes[2].ip);
     let now = f.now;
     f.nodes[0].link.resolve(now, WorkerIndex(0), moved, b);
     f.run(secs(1));
-    assert_eq!(f.nodes[1].link.neighbour_hardware(moved), Some(f.address(0, 0)), "we speak for it");
-    // Now it is a host of this link, which tells everybody.
+    assert_eq!(f.nodes[1].link.neighbour_hardware(moved), Some(f.address(0, 0)), "we represent it");
+    // Now it is a host of this link, and announces itself.
     f.resolve(2, 1);
     let (now, there) = (f.now, f.address(2, 0));
     f.nodes[0].link.meet_neighbour(now, WorkerIndex(0), Ipv4Addr::UNSPECIFIED, there, moved);
     f.run(secs(1));
-    assert!(f.nodes[0].table.get(moved).is_some_and(|n| n.ud.is_some()), "met, and its path found");
+    assert!(f.nodes[0].table.get(moved).is_some_and(|n| n.ud.is_some()), "learned, and its path found");
     let before = f.nodes[0].link.counters().arp_requests_sent;
     for _ in 0..8 {
         f.use_by(0, 0, 1);
@@ -444,7 +444,7 @@ fn nobody_is_asked_in_the_name_of_a_host_that_has_moved_to_the_fabric() {
         f.run(secs(5));
         assert_eq!(f.nodes[1].link.neighbour_hardware(moved), Some(there));
     }
-    assert!(f.nodes[0].link.counters().arp_requests_sent > before, "it was asked meanwhile");
+    assert!(f.nodes[0].link.counters().arp_requests_sent > before, "it was queried meanwhile");
     assert!(f.nodes[0].link.neighbour_hardware(b).is_some(), "and has answered");
     let now = f.now;
     f.nodes[0].link.forget_neighbour(now, moved);
@@ -453,7 +453,7 @@ fn nobody_is_asked_in_the_name_of_a_host_that_has_moved_to_the_fabric() {
 }
 
 #[test]
-fn a_neighbour_is_asked_on_behalf_of_others_by_unicast() {
+fn neighbour_is_queried_on_behalf_of_others_by_unicast() {
     let mut f = datagram(3);
     f.run(ms(100));
     f.resolve(0, 1);
@@ -463,13 +463,14 @@ fn a_neighbour_is_asked_on_behalf_of_others_by_unicast() {
     let before = [heard(&f, 0), heard(&f, 1), heard(&f, 2)];
     f.nodes[0].link.ask_neighbour(now, WorkerIndex(0), Ipv4Addr::UNSPECIFIED, b);
     f.run(ms(100));
-    // The question reaches one, and so does the answer.
+    // The query reaches one host, and so does the answer.
     assert_eq!([heard(&f, 0), heard(&f, 1), heard(&f, 2)], [before[0] + 1, before[1] + 1, before[2]]);
 }
 
-/// IBA 7.11.1: a port with a LID mask has several LIDs, and whoever asked by one of them waits for an answer from it.
+/// IBA 7.11.1: a port with a LID mask has several LIDs. A requester that used one of them expects the answer
+/// from that one.
 #[test]
-fn the_way_back_begins_at_the_lid_that_was_sent_to() {
+fn answer_comes_from_the_lid_that_was_sent_to() {
     let mut f = datagram(1);
     f.run(ms(100));
     let from = hca::UdSource {
@@ -483,7 +484,7 @@ fn the_way_back_begins_at_the_lid_that_was_sent_to() {
     };
     let back = f.nodes[0].link.way_back(&from).expect("the link is up");
     assert_eq!((back.av.dlid, back.qpn, back.av.src_path_bits), (Lid(9), Qpn::new(0x77), 3));
-    // Without a GRH there is none to a host that sends one, and none from a port that requires one.
+    // Without a GRH there is no answer to a host that sends one, and none from a port that requires one.
     assert_eq!(f.nodes[0].link.way_back(&hca::UdSource { has_grh: true, ..from }), None);
     f.change_port(0, |facts| facts.grh_required = true);
     f.run(ms(100));
@@ -491,7 +492,7 @@ fn the_way_back_begins_at_the_lid_that_was_sent_to() {
 }
 
 #[test]
-fn neighbours_are_listed_from_any_address_on_and_no_more_than_are_wanted() {
+fn neighbours_are_listed_after_any_address_up_to_the_limit() {
     let mut f = datagram(2);
     f.run(ms(100));
     let (own, there, from) = (f.nodes[0].ip, f.address(1, 0), f.nodes[1].facts.lid);
@@ -509,13 +510,13 @@ fn neighbours_are_listed_from_any_address_on_and_no_more_than_are_wanted() {
             let listed = link.neighbours_after(f.now, behind.map(|n| address(n).into()), most);
             let listed: Vec<_> = listed.iter().map(|n| n.ip).collect();
             let rest = &all[behind.map_or(0, |n| usize::from(n) + 1)..];
-            assert_eq!(listed, rest[..most.min(rest.len())], "{most} behind {behind:?}");
+            assert_eq!(listed, rest[..most.min(rest.len())], "{most} after {behind:?}");
         }
     }
 }
 
 #[test]
-fn a_storm_of_senders_takes_no_room_from_neighbours_with_traffic() {
+fn storm_of_senders_does_not_evict_neighbours_with_traffic() {
     let mut f = Fabric::new(1);
     f.add(1, |s| {
         s.mode = Mode::Datagram;
@@ -540,7 +541,7 @@ fn a_storm_of_senders_takes_no_room_from_neighbours_with_traffic() {
 }
 
 #[test]
-fn a_datagram_is_a_neighbors_if_it_comes_from_the_port_that_the_path_leads_to() {
+fn datagram_is_from_a_neighbour_if_it_comes_from_the_port_of_its_path() {
     let mut f = datagram(2);
     f.run(ms(100));
     f.resolve(0, 1);
@@ -560,5 +561,5 @@ fn a_datagram_is_a_neighbors_if_it_comes_from_the_port_that_the_path_leads_to() 
     assert!(link.is_from(&from, ip));
     assert!(!link.is_from(&hca::UdSource { slid: Lid(0x77), ..from }, ip), "another port");
     assert!(!link.is_from(&hca::UdSource { qpn: Qpn::new(at.qpn.get() + 1), ..from }, ip));
-    assert!(!link.is_from(&from, f.nodes[0].ip), "nobody known");
+    assert!(!link.is_from(&from, f.nodes[0].ip), "the neighbour is not known");
 }

@@ -1,11 +1,11 @@
-//! What tests bring about and assert of a whole fabric.
+//! Helpers that set up and check a whole fabric.
 
 use hca::QpState;
 
 use super::fabric::{Fabric, ms};
 
 impl Fabric {
-    /// Connects nodes 0 and 1 both ways.
+    /// Connects nodes 0 and 1 in both directions.
     pub(super) fn connect(&mut self) {
         self.resolve(0, 1);
         self.run(ms(200));
@@ -15,7 +15,7 @@ impl Fabric {
         self.assert_connected(1, 0, 0);
     }
 
-    /// Forgets what was told and asked so far.
+    /// Clears the recorded events and requests.
     pub(super) fn forget_past(&mut self) {
         for node in &mut self.nodes {
             node.take_events();
@@ -23,7 +23,7 @@ impl Fabric {
         self.requests.clear();
     }
 
-    /// Asserts that `from` has a connection to `to` that agrees with its other end in every number.
+    /// Asserts that `from` has a connection to `to` whose parameters agree with its other end.
     pub(super) fn assert_connected(&self, from: usize, worker: u8, to: usize) {
         let ip = self.nodes[to].ip;
         let qp = self.nodes[from].rc_to(ip, worker).unwrap_or_else(|| {

@@ -35,7 +35,7 @@ fn one_connection_for_each_direction() {
     let path = f.nodes[0].table.get(f.nodes[1].ip).and_then(|n| n.rc(0)).expect("connected");
     assert_eq!(path.mtu, 65_524);
     assert_eq!(path.slot.0, 10, "the first slot that the link was given");
-    // The connections stay as long as they are used.
+    // The connections stay while they are used.
     for _ in 0..40 {
         f.use_by(0, 0, 1);
         f.use_by(1, 0, 0);
@@ -161,12 +161,12 @@ fn a_datagram_peer_is_never_dialled() {
 
 /// Reasons after which the same request would be rejected again.
 const FINAL: [u16; 15] = [5, 9, 11, 18, 19, 20, 21, 22, 23, 24, 25, 27, 29, 31, 33];
-/// Reasons that find fault with the path.
+/// Reasons that concern the path.
 const PATH: [u16; 8] = [12, 13, 14, 15, 16, 17, 26, 32];
 
 #[test]
 fn each_rejection_is_bounded_and_leaves_nothing() {
-    // The last two are no reasons of IBA's.
+    // The last two are not reasons of the IBA.
     for code in (1..=33).chain([34, 0x8000]) {
         let reason = RejectReason::from_code(code);
         let mut f = pair(u64::from(code));
@@ -201,7 +201,7 @@ fn each_rejection_is_bounded_and_leaves_nothing() {
         };
         assert!(f.nodes[0].events.iter().any(down), "{reason:?}");
         let entry = f.nodes[0].table.get(f.nodes[1].ip).expect("known");
-        assert!(entry.rc(0).is_none() && entry.ud.is_some(), "datagrams go on");
+        assert!(entry.rc(0).is_none() && entry.ud.is_some(), "datagrams continue");
         let now = f.now;
         f.nodes[0].link.shutdown(now);
         f.run(secs(30));
@@ -294,7 +294,8 @@ fn another_queue_pair_of_the_peer_replaces_path_and_connection() {
     let mut f = connected(4);
     let old = f.address(1, 0);
     f.nodes[1].alive = false;
-    // The peer's driver was reloaded: same GID and IP, another node in our test with another queue pair.
+    // As if the peer's driver was reloaded: same GID and IP, but in our test it is another node with another
+    // queue pair.
     let n = f.add(1, |s| s.workers[0].ud_qpn = ib_wire::Qpn::new(0x7777));
     f.nodes[n].facts.gid = f.nodes[1].facts.gid;
     let (ip, facts, now) = (f.nodes[1].ip, f.nodes[n].facts, f.now);
@@ -323,12 +324,13 @@ fn to_datagram_and_back_under_way() {
     let entry = f.nodes[0].table.get(f.nodes[1].ip).expect("known");
     assert!(entry.rc(0).is_none() && !entry.dial && entry.ud.is_some());
     let active = f.nodes[0].qps.values().find(|q| !q.passive).expect("not yet closed");
-    assert_eq!(active.state, QpState::Rts, "what was sent still travels");
+    assert_eq!(active.state, QpState::Rts, "sent packets are still in flight");
     f.run(secs(1));
     assert_eq!((f.nodes[0].live(false), f.nodes[0].live(true)), (0, 1), "the peer still may send");
     assert_eq!(f.nodes[1].live(true), 0);
     assert!(!f.address(0, 0).flags.has_rc());
-    // The peer whose connection fails asks who is there, learns that connected mode is over, and dials no more.
+    // The peer whose connection fails queries the neighbour, learns that connected mode is over, and no
+    // longer dials.
     let dials = f.nodes[1].link.counters().dials;
     let qpn = *f.nodes[1].qps.iter().find(|(_, q)| !q.passive).expect("active").0;
     let now = f.now;
@@ -340,7 +342,7 @@ fn to_datagram_and_back_under_way() {
     f.nodes[0].link.set_mode(now, Mode::Connected);
     f.run(secs(1));
     f.assert_connected(0, 0, 1);
-    // The next answer to the peer says that connected mode is back.
+    // The next answer to the peer announces connected mode again.
     f.use_by(1, 0, 0);
     f.run(secs(20));
     f.use_by(1, 0, 0);
@@ -386,8 +388,8 @@ fn shutdown_leaves_nothing() {
     let dreqs = f.cm_mads.iter().filter(|m| m.header().attribute == AttributeId::DisconnectRequest.code());
     assert!(dreqs.count() >= 2);
     f.run(secs(1));
-    assert_eq!((f.nodes[1].live(true), f.nodes[1].live(false)), (0, 0), "the peer has been told");
-    // Nothing comes after it.
+    assert_eq!((f.nodes[1].live(true), f.nodes[1].live(false)), (0, 0), "the peer was notified");
+    // No further events follow.
     f.nodes[0].take_events();
     f.resolve(0, 1);
     f.run(secs(100));

@@ -1,23 +1,24 @@
-//! Connections made and ended again and again: what they had is free again, of tables, timers and memory.
+//! Connections that are made and closed again and again: their table entries, timers and memory are freed.
 
 use std::time::Instant;
 
 use super::fabric::{Fabric, ms, secs};
 use crate::link::{Mode, WorkerNote};
 
-/// Connections, if `CONNECTION_CYCLES` does not ask for more (`scripts/soak connections`).
+/// Number of connections, if `CONNECTION_CYCLES` does not set more (`scripts/soak connections`).
 const FEW: u64 = 2000;
-/// What memory may grow by once the first tenth is done, KiB: tables have their size by then, and the rest is the allocator's noise.
+/// Allowed growth of memory after the first tenth, KiB: by then tables have their size, and the remaining
+/// growth is the allocator's noise.
 pub(super) const NOISE: u64 = 2048;
 
-/// Memory of this process that is its own, KiB.
+/// Private memory of this process, KiB.
 pub(super) fn memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Ends what is between both nodes, in one of the ways in which connections end.
+/// Closes the connections between both nodes, in one of the ways in which connections close.
 fn end(f: &mut Fabric, how: u64) {
     let (now, ender) = (f.now, (how / 4 % 2) as usize);
     match how % 4 {
@@ -29,7 +30,7 @@ fn end(f: &mut Fabric, how: u64) {
                 f.nodes[ender].link.handle_note(now, qpn, WorkerNote::Fault);
             }
         }
-        // The other end hears of it by its own, too.
+        // The other end closes its own as well.
         2 => (0..2).for_each(|n| f.nodes[n].link.set_mode(now, Mode::Datagram)),
         _ => {
             f.change_port(ender, |facts| facts.state = hca::PortState::Down);
@@ -41,7 +42,7 @@ fn end(f: &mut Fabric, how: u64) {
     let now = f.now;
     (0..2).for_each(|n| f.nodes[n].link.set_mode(now, Mode::Datagram));
     f.run(secs(40));
-    // The other one's flags are those of the mode by which it was known.
+    // The flags of the other node are those of the mode by which it was known.
     let (now, ips) = (f.now, [f.nodes[0].ip, f.nodes[1].ip]);
     (0..2).for_each(|n| f.nodes[n].link.forget_neighbour(now, ips[1 - n]));
     f.run(ms(10));

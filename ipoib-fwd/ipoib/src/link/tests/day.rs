@@ -1,5 +1,6 @@
-//! Hours of a fabric on which nothing stays as it is: hosts, addresses, ports, the subnet manager, modes, configurations read again. At the
-//! end of each all of them reach each other, and once all is quiet nothing is left of it.
+//! Hours of a fabric on which everything changes: hosts, addresses, ports, the subnet manager, modes,
+//! reloaded configurations. At the end of each hour all hosts reach each other, and once all traffic has
+//! stopped no state remains.
 
 use std::time::Instant;
 
@@ -11,26 +12,26 @@ use super::fabric::{Fabric, Setup, ms, secs};
 use super::node::BESIDE;
 use crate::link::{ArpResponder, LinkSettings, MAX_MESSAGE, Mode, PortEvent, WorkerIndex, WorkerNote};
 
-/// Hours, if `SIMULATED_HOURS` does not ask for more (`scripts/soak simulated`).
+/// Number of hours, if `SIMULATED_HOURS` does not set more (`scripts/soak day`).
 const FEW: u64 = 1;
 const NODES: u64 = 10;
-/// Longest time between one upset and the next, seconds.
+/// Longest time between one fault and the next, seconds.
 const RESTLESS: u64 = 12;
-/// Connections that node 0 has room for, on each of two workers: fewer than want one.
+/// Connections that node 0 has room for, on each of two workers: fewer than the other nodes want.
 const CROWDED: u16 = 7;
 /// Timers that a node without connections may have: the broadcast group's, and a check of each neighbour.
 const TIMERS: usize = 8 + 3 * NODES as usize;
 
-/// A day, and what it was made of.
+/// The state of the simulation, and counts of its events.
 struct Day {
     f: Fabric,
     boots: u64,
     upsets: u64,
     reloads: u64,
-    /// Links that reloads took away and added again.
+    /// Links that reloads removed and added again.
     added: u64,
     opened: u64,
-    /// By node: a reload has taken its link away, and another one adds it again at this time.
+    /// By node: a reload has removed its link, and another one adds it again at this time.
     away: [Option<Instant>; NODES as usize],
     /// The subnet manager comes back at this time.
     absent: Option<Instant>,
@@ -65,14 +66,14 @@ impl Day {
         self.chance(NODES) as usize
     }
 
-    /// The port is as it is now, and the device tells so.
+    /// Applies the port's present state, and reports it by a device event.
     fn event(&mut self, n: usize, event: AsyncEvent) {
         let (_, event) = PortEvent::from_async(&event).expect("a port's");
         let (facts, now) = (self.f.nodes[n].facts, self.f.now);
         self.f.nodes[n].link.each(|link| link.handle_port_event(now, event, facts));
     }
 
-    /// A node says who it is, as it does after it was given another address.
+    /// Announces a node, as it does after a change of its address.
     fn announce(&mut self, n: usize) {
         let (now, ip) = (self.f.now, self.f.nodes[n].ip);
         self.f.nodes[n].responder = ArpResponder::new([(ip, WorkerIndex(0))]);
@@ -86,13 +87,13 @@ impl Day {
         self.f.reboot(n, 1000 + self.boots, workers(n), |s| setup(n, s));
     }
 
-    /// A node's configuration is read again, and something of it has changed. What the gateway does then to its segments and routes beyond
-    /// the link is not here.
+    /// Reloads a node's configuration, with one change in it. The gateway's changes to its segments and
+    /// routes are not simulated here.
     fn reload(&mut self, n: usize) {
         self.reloads += 1;
         let (now, what) = (self.f.now, self.chance(5));
         match what {
-            // The segment is gone from it, and there again at once or after a while.
+            // The segment is removed, and added again immediately or after a while.
             0 => {
                 let gone = self.chance(60);
                 self.f.nodes[n].link.shutdown(now);
@@ -111,7 +112,7 @@ impl Day {
                 };
                 self.f.nodes[n].link.follow(now, &settings).expect("settings");
             }
-            // The mode; whoever knows the address knows by its flags whether to ask for a connection.
+            // The mode: a host that knows the address sees in its flags whether to request a connection.
             3 => {
                 let link = &mut self.f.nodes[n].link;
                 let other =
@@ -119,7 +120,7 @@ impl Day {
                 link.set_mode(now, other);
                 self.announce(n);
             }
-            // Address and subnets: hosts that are not of them any more are forgotten.
+            // Address and subnets: hosts outside of them are forgotten.
             _ => {
                 let link = &mut self.f.nodes[n].link;
                 let known: Vec<_> = link.table().iter().map(|neighbour| neighbour.ip).collect();
@@ -131,8 +132,9 @@ impl Day {
         }
     }
 
-    /// Reloads add the links again whose time has come; each that has drained is there at once. Second links that have drained are gone.
-    fn go_on_with_reloads(&mut self) {
+    /// Adds the links again whose time has come and which have drained. Removes second links that have
+    /// drained.
+    fn continue_reloads(&mut self) {
         for n in 0..NODES as usize {
             self.f.remove_beside(n);
             let due = self.away[n].is_some_and(|at| at <= self.f.now) && self.f.nodes[n].alive;
@@ -160,14 +162,14 @@ impl Day {
             4 => self.f.change_port(n, |facts| facts.state = PortState::Down),
             5 => self.f.change_port(n, |facts| facts.state = PortState::Active),
             6 => self.absent = Some(now + secs(1 + self.chance(60))),
-            // Another subnet manager: it knows of no group, has LIDs and a Q_Key of its own, and says so.
+            // Another subnet manager: it knows no group, has its own LIDs and Q_Key, and announces itself.
             7 => {
                 self.f.members.clear();
                 self.f.mlids.clear();
                 self.f.qkey = QKey(0x0b1b + self.chance(1 << 20) as u32);
                 (0..NODES as usize).for_each(|n| self.event(n, AsyncEvent::ClientReregister(port)));
             }
-            // Two addresses change places.
+            // Two nodes exchange addresses.
             8 => {
                 let other = self.any();
                 let ip = self.f.nodes[n].ip;
@@ -207,7 +209,7 @@ impl Day {
         }
     }
 
-    /// Some of them send to some others, for a second.
+    /// Some nodes send to some others, for a second.
     fn traffic(&mut self, senders: u64) {
         for _ in 0..senders {
             let (from, to) = (self.any(), self.any());
@@ -225,11 +227,11 @@ impl Day {
             }
         }
         self.f.run(secs(1));
-        self.go_on_with_reloads();
+        self.continue_reloads();
         self.f.sa_up = self.absent.is_none_or(|until| until <= self.f.now);
     }
 
-    /// All is as it should be, and whoever is gone comes again.
+    /// Ends all faults, and brings every node back.
     fn heal(&mut self) {
         (self.f.loss, self.f.sa_up, self.absent) = (0, true, None);
         for n in 0..NODES as usize {
@@ -245,14 +247,14 @@ impl Day {
             }
         }
         self.f.run(secs(60));
-        self.go_on_with_reloads();
-        assert_eq!(self.away, [None; NODES as usize], "each has closed in a minute");
+        self.continue_reloads();
+        assert_eq!(self.away, [None; NODES as usize], "each link has closed in a minute");
         (0..NODES as usize).for_each(|n| self.announce(n));
         self.f.run(secs(60));
     }
 
-    /// Each asks for each other, and knows it.
-    fn everybody_reaches_everybody(&mut self) {
+    /// Each node resolves each other node.
+    fn all_nodes_reach_each_other(&mut self) {
         for from in 0..NODES as usize {
             for to in (0..NODES as usize).filter(|to| *to != from) {
                 self.f.resolve(from, to);
@@ -278,7 +280,7 @@ impl Day {
         }
     }
 
-    /// Of two that may have one, each has a connection to the other that both agree on.
+    /// If two nodes may have a connection, each has one to the other, and both agree on it.
     fn connections_come_back(&mut self) {
         let now = self.f.now;
         for n in [1, 2] {
@@ -301,13 +303,13 @@ impl Day {
         }
     }
 
-    /// Nobody sends any more, and no connection is wanted: nothing is left.
+    /// Stops all traffic and connections: no state remains.
     fn quiet(&mut self) {
         let now = self.f.now;
         for node in &mut self.f.nodes {
             node.link.set_mode(now, Mode::Datagram);
         }
-        // What a peer that has lost its power had opened ends by its silence.
+        // Connections that a peer without power had opened end by their idle time.
         let silence = self.f.nodes.iter().map(|n| n.link.settings().passive_idle).max().expect("nodes");
         self.f.run(silence + secs(60));
         for n in 0..NODES as usize {
@@ -333,7 +335,7 @@ impl Day {
             for _ in 0..=self.chance(RESTLESS) {
                 self.traffic(NODES);
             }
-            // Whoever has lost its power has it again some time.
+            // A node without power gets it back at some time.
             let n = self.any();
             if !self.f.nodes[n].alive {
                 self.reboot(n);
@@ -342,7 +344,7 @@ impl Day {
             self.f.cm_mads.clear();
         }
         self.heal();
-        self.everybody_reaches_everybody();
+        self.all_nodes_reach_each_other();
         self.connections_come_back();
         self.quiet();
     }

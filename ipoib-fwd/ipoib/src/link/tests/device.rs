@@ -1,4 +1,4 @@
-//! What the nodes' devices do of what the links ask for, and what they hold against it.
+//! The nodes' devices: they execute the links' actions, and check their conditions.
 
 use hca::{QpState, QpTransition, UdSource};
 use ib_wire::ipoib::{Arp, decapsulate};
@@ -63,7 +63,8 @@ impl Fabric {
                         self.send(m, ms(1), Parcel::Arp { worker: WorkerIndex(0), from, arp });
                     }
                 } else if let Some(m) = self.node_at(to.av.dlid)
-                    // As a channel adapter does: its own GID, whatever the prefix if that is the default one.
+                    // As a channel adapter does: its own GID, whatever the prefix if the destination's is the
+                    // default one.
                     && to.av.grh.is_none_or(|grh| {
                         let own = self.nodes[m].facts.gid;
                         grh.dgid == own || grh.dgid == Gid::new(Gid::DEFAULT_PREFIX, own.id())
@@ -145,7 +146,7 @@ impl Fabric {
                 let (qpn, qp) = node.qps.iter().find(|(_, q)| q.key == conn).expect("queue pair");
                 assert_eq!(qp.state, QpState::Err, "the drain request belongs to a queue pair in error");
                 let qpn = *qpn;
-                // A full send queue, now and then.
+                // Sometimes the send queue is full.
                 if self.random.next().is_multiple_of(4) {
                     self.reply(n, Parcel::Done(conn, false));
                 } else if !mute {
@@ -178,7 +179,7 @@ impl Fabric {
                         }
                     }
                 }
-                // Workers take their time over new tables.
+                // Workers take up new tables with a delay.
                 let after = if node.lazy { ms(self.random.next() % 400) } else { ms(0) };
                 if !node.stuck {
                     self.send(n, after, Parcel::Quiescent(p.generation));

@@ -1,5 +1,5 @@
-//! A subnet administration that lies, or is broken: what it says is bounded and held against what was asked, and once it is honest
-//! all is well.
+//! A subnet administration that lies or is broken: its answers are bounded and checked against the requests.
+//! Once it is honest everything works.
 
 use hca::PortState;
 use ib_wire::Lid;
@@ -10,14 +10,15 @@ use super::fabric::{Fabric, ms, secs};
 use super::hostile::check;
 use crate::link::PortFacts;
 
-/// Where a record begins in a datagram (IBA 15.2.1.1), and fields of an MCMemberRecord (15.2.5.17) and a PathRecord (15.2.5.16).
+/// Offset of the record in a datagram (IBA 15.2.1.1), and fields of an MCMemberRecord (15.2.5.17) and a
+/// PathRecord (15.2.5.16).
 const RECORD: usize = 56;
 const MGID: usize = RECORD;
 const MLID: usize = RECORD + 36;
 const MC_MTU: usize = RECORD + 38;
 const PATH_DLID: usize = RECORD + 40;
 const PATH_MTU: usize = RECORD + 54;
-/// The attribute that a datagram is about (13.4.3).
+/// The attribute of a datagram (13.4.3).
 const ATTRIBUTE: usize = 16;
 
 fn is_about(bytes: &[u8; 256], what: u16) -> bool {
@@ -54,10 +55,11 @@ fn a_join_answered_with_nonsense_joins_nothing_and_is_asked_again_at_a_pace() {
         f.run(secs(60));
         assert!(!is_up(&f) && f.nodes[0].attached.is_empty(), "{what}");
         assert!(f.nodes[0].link.counters().join_failures > 0, "{what}");
-        // Both nodes have asked; who was answered honestly, once for each group and seldom after that.
-        let asked: usize =
+        // Both nodes have sent requests; the one with honest answers sent one for each group, and few after
+        // that.
+        let joins: usize =
             f.requests.iter().filter(|((a, _), _)| *a == attribute::MC_MEMBER_RECORD).map(|(_, n)| n).sum();
-        assert!((2..60).contains(&asked), "{what}: {asked} requests in a minute");
+        assert!((2..60).contains(&joins), "{what}: {joins} requests in a minute");
         f.forge = None;
         f.run(secs(60));
         assert!(is_up(&f) && !f.nodes[0].attached.is_empty(), "{what}: honest in the end");
@@ -84,7 +86,7 @@ fn a_path_to_what_is_no_port_is_no_path() {
 
 #[test]
 fn a_path_to_another_port_makes_no_connection_to_it() {
-    // Node 2's LID for node 1's GID: node 2 is asked for a service and a GID that are not its own.
+    // Node 2's LID for node 1's GID: node 2 gets requests for a service and a GID that are not its own.
     let mut f = forged(attribute::PATH_RECORD, PATH_DLID, &[0, 4]);
     f.add(1, |_| {});
     f.run(ms(200));
@@ -96,20 +98,20 @@ fn a_path_to_another_port_makes_no_connection_to_it() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any bytes of an answer are others: the tables stay within their bounds, nothing but groups' LIDs is attached, and what is honest
-    /// again is believed again.
+    /// Any bytes of an answer are changed. The tables stay within their bounds, and only groups' LIDs are
+    /// attached. Honest answers are believed again.
     #[test]
     fn whatever_it_answers_nothing_grows_and_all_is_well_once_it_is_honest(
         seed in any::<u64>(),
         edits in prop::collection::vec((24usize..256, any::<u8>(), 0u8..4), 1..40),
     ) {
         let mut f = Fabric::new(seed);
-        let (mut turn, forgeries) = (0usize, edits.clone());
+        let (mut answers, forgeries) = (0usize, edits.clone());
         f.forge = Some(Box::new(move |bytes| {
-            for (at, value, _) in forgeries.iter().filter(|(_, _, when)| usize::from(*when) == turn % 4) {
+            for (at, value, _) in forgeries.iter().filter(|(_, _, when)| usize::from(*when) == answers % 4) {
                 bytes[*at] = *value;
             }
-            turn += 1;
+            answers += 1;
         }));
         f.add(3, |s| {
             s.max_neighbours = 8;
@@ -124,7 +126,7 @@ proptest! {
             f.run(secs(7));
             check(&f);
             prop_assert!(f.nodes[0].attached.iter().all(|(_, mlid)| mlid.is_multicast()));
-            // The subnet manager asks everybody to register anew.
+            // The subnet manager requests all ports to register again.
             let sm_lid = Lid(1 + round % 2);
             f.change_port(0, |facts: &mut PortFacts| facts.sm_lid = sm_lid);
         }

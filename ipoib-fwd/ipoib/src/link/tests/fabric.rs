@@ -1,5 +1,5 @@
-//! A small fabric for tests: nodes with a link each, a subnet administration, datagrams that can get lost, and
-//! devices that check what is asked of them. Time is a number that goes from event to event.
+//! A small fabric for tests: nodes with a link each, a subnet administration, datagrams that can be lost, and
+//! devices that check their requests. Time is simulated, and advances from event to event.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::Ipv4Addr;
@@ -30,7 +30,7 @@ pub(super) fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// What is under way to a node.
+/// A parcel in flight to a node.
 #[derive(Debug)]
 pub(super) enum Parcel {
     Mad(Mad),
@@ -41,13 +41,13 @@ pub(super) enum Parcel {
     Done(ConnKey, bool),
 }
 
-/// Says whether a REQ is refused on its way, and why.
+/// Decides whether a REQ is rejected in flight, and the reason.
 type Refusal = Box<dyn Fn(&Request) -> Option<RejectReason>>;
 
-/// Changes an answer of the subnet administration on its way.
+/// Changes an answer of the subnet administration in flight.
 type Forgery = Box<dyn FnMut(&mut [u8; 256])>;
 
-/// All of it.
+/// The whole fabric.
 pub(super) struct Fabric {
     pub(super) now: Instant,
     pub(super) nodes: Vec<Node>,
@@ -71,15 +71,15 @@ pub(super) struct Fabric {
     pub(super) next_mlid: u16,
     pub(super) mlids: BTreeMap<Gid, Lid>,
     pub(super) qkey: QKey,
-    /// What becomes of its answers to node 0.
+    /// Changes its answers to node 0.
     pub(super) forge: Option<Forgery>,
     /// Requests answered by the subnet administration, by attribute.
     pub(super) requests: BTreeMap<(u16, u8), usize>,
-    /// Refuses REQs in the peers' place.
+    /// Rejects REQs instead of the peers.
     pub(super) refuse_request: Option<Refusal>,
     /// CM datagrams seen on the wire.
     pub(super) cm_mads: Vec<Mad>,
-    /// Datagrams that node 0 sent, as it addressed them, if they are kept.
+    /// Datagrams that node 0 sent, as it addressed them, if they are recorded.
     pub(super) sent_by_first: Option<Vec<Mad>>,
 }
 
@@ -110,7 +110,7 @@ impl Fabric {
         }
     }
 
-    /// Adds a node; its link is told of an active port at once.
+    /// Adds a node; an active port is reported to its link immediately.
     pub(super) fn add(&mut self, workers: u8, change: impl FnOnce(&mut Setup)) -> usize {
         let n = self.nodes.len();
         let node = self.boot(n, 77 + n as u64, workers, change);
@@ -118,7 +118,7 @@ impl Fabric {
         n
     }
 
-    /// Begins a node anew, as a machine that has lost its power: nothing that was on its way to its link arrives.
+    /// Restarts a node, as after a loss of power: parcels in flight to its link do not arrive.
     pub(super) fn reboot(&mut self, n: usize, seed: u64, workers: u8, change: impl FnOnce(&mut Setup)) {
         self.parcels
             .retain(|_, (to, parcel)| *to != n || matches!(parcel, Parcel::Mad(_) | Parcel::Arp { .. }));
@@ -188,7 +188,7 @@ impl Fabric {
         self.parcels.insert((self.now + after, self.sequence), (to, parcel));
     }
 
-    /// Gives a node a datagram as if it had come from `from`.
+    /// Delivers a datagram to a node as if it had come from `from`.
     pub(super) fn inject(&mut self, to: usize, from: Lid, bytes: Box<[u8; 256]>) {
         let pkey_index = self.nodes[to].facts.pkey_index.unwrap_or(0);
         let peer = MadAddress { pkey_index, ..MadAddress::gsi(from, ServiceLevel::new(0)) };
@@ -196,15 +196,15 @@ impl Fabric {
         self.send(to, ms(0), Parcel::Mad(mad));
     }
 
-    /// The same, by a device that tells the sender's GID and not its LID.
+    /// The same, by a device that reports the sender's GID instead of its LID.
     pub(super) fn inject_routed(&mut self, to: usize, gid: Gid, bytes: Box<[u8; 256]>) {
         let route = Route { gid, sgid_index: 0, flow_label: 0, hop_limit: 1, traffic_class: 0 };
         let peer = MadAddress { route: Some(route), ..MadAddress::gsi(Lid(0), ServiceLevel::new(0)) };
         self.send(to, ms(0), Parcel::Mad(Mad { peer, bytes }));
     }
 
-    pub(super) fn is_named(&self, port: Gid, asked: Gid) -> bool {
-        port == asked || self.by_guid && port.id() == asked.id()
+    pub(super) fn is_named(&self, port: Gid, queried: Gid) -> bool {
+        port == queried || self.by_guid && port.id() == queried.id()
     }
 
     fn lost(&mut self) -> bool {
@@ -251,7 +251,7 @@ impl Fabric {
             return;
         }
         if let Some(to) = self.node_at(mad.peer.lid) {
-            // A GRH that was sent arrives, and names its sender.
+            // A GRH that was sent arrives, and contains the sender's GID.
             let gid = self.nodes[from].facts.gid;
             let route = mad.peer.route.map(|route| Route { gid, ..route });
             let pkey_index = self.nodes[to].facts.pkey_index.unwrap_or(0);
@@ -282,7 +282,7 @@ impl Fabric {
         }
     }
 
-    /// Performs all that the links ask for, at this moment.
+    /// Executes all pending actions of the links, without advancing the time.
     pub(super) fn settle(&mut self) {
         loop {
             let mut idle = true;
@@ -326,10 +326,10 @@ impl Fabric {
         }
     }
 
-    /// Lets time go on for `span`, from event to event.
+    /// Advances the time by `span`, from event to event.
     pub(super) fn run(&mut self, span: Duration) {
         let end = self.now + span;
-        let mut turns = 0u32;
+        let mut iterations = 0u32;
         loop {
             self.settle();
             let due = self.nodes.iter().filter(|n| n.alive).filter_map(|n| n.link.poll_timeout()).min();
@@ -343,8 +343,8 @@ impl Fabric {
                     node.link.handle_timeout(now);
                 }
             }
-            turns += 1;
-            assert!(turns < 2_000_000, "time stands still");
+            iterations += 1;
+            assert!(iterations < 2_000_000, "time stands still");
         }
         self.now = end;
         self.settle();
@@ -359,13 +359,13 @@ impl Fabric {
         self.nodes[from].link.resolve(now, WorkerIndex(worker), source, target);
     }
 
-    /// A worker sends to another node.
+    /// Reports that a worker sends to another node.
     pub(super) fn use_by(&mut self, from: usize, worker: u8, to: usize) {
         let (target, now) = (self.nodes[to].ip, self.now);
         self.nodes[from].link.handle_used(now, WorkerIndex(worker), &[], &[target.into()]);
     }
 
-    /// Every node's worker tells that its passive connections have received.
+    /// Reports for every node's worker that its passive connections have received.
     pub(super) fn receive_all(&mut self) {
         let now = self.now;
         for node in &mut self.nodes {
@@ -374,7 +374,7 @@ impl Fabric {
         }
     }
 
-    /// Tells a node of its port's facts after changing them.
+    /// Changes a node's port, and reports its new state.
     pub(super) fn change_port(&mut self, n: usize, change: impl FnOnce(&mut PortFacts)) {
         change(&mut self.nodes[n].facts);
         let (facts, now) = (self.nodes[n].facts, self.now);

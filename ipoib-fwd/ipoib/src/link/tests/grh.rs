@@ -1,4 +1,4 @@
-//! Which packets have a GRH: by the path's hop limit, and at a port that requires one.
+//! GRHs of packets: by the path's hop limit, and at a port that requires one.
 
 use hca::{GlobalRoute, PortState};
 use ib_wire::mad::Mad;
@@ -7,12 +7,13 @@ use ib_wire::{Gid, Lid};
 
 use super::fabric::{Fabric, SM_LID, ms};
 
-/// Two nodes with a connection each way, and every management datagram that node 0 sent for it. Node 0 gets paths with `hop_limit`.
+/// Two nodes with a connection in each direction, and every management datagram that node 0 sent for it. Node
+/// 0 gets paths with `hop_limit`.
 fn connected(hop_limit: u8, grh_required: bool) -> (Fabric, Vec<Mad>) {
     let mut f = Fabric::new(1);
     f.add(1, |_| {});
     f.add(1, |_| {});
-    // What they asked before their ports required a GRH is forgotten.
+    // Discards their requests from before their ports required a GRH.
     for n in [0, 1] {
         f.change_port(n, |facts| facts.state = PortState::Down);
     }
@@ -35,7 +36,7 @@ fn connected(hop_limit: u8, grh_required: bool) -> (Fabric, Vec<Mad>) {
     (f, sent)
 }
 
-/// The GIDs that a node's datagrams and its connection to the other go to, if they have a GRH.
+/// The GIDs that a node's datagrams and its connection to the other node are sent to, if they have a GRH.
 fn routes(f: &Fabric, from: usize, to: usize) -> [Option<(Gid, u8)>; 2] {
     let ip = f.nodes[to].ip;
     let datagram = f.nodes[from].table.get(ip).and_then(|n| n.ud).expect("a destination").av.grh;
@@ -58,7 +59,7 @@ fn a_hop_limit_above_0_puts_a_grh_into_everything_that_goes_to_a_peer() {
 }
 
 #[test]
-fn a_port_that_requires_a_grh_sends_nothing_without() {
+fn port_that_requires_a_grh_sends_no_packet_without_one() {
     let (f, sent) = connected(0, true);
     let gid = f.nodes[1].facts.gid;
     assert_eq!(routes(&f, 0, 1), [Some((gid, 0)); 2]);

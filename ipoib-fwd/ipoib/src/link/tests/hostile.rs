@@ -1,4 +1,4 @@
-//! Anything in any order: no panic, bounded tables, every queue pair destroyed exactly once.
+//! Arbitrary inputs in any order: no panic, bounded tables, every queue pair destroyed exactly once.
 
 use std::net::Ipv4Addr;
 
@@ -165,7 +165,7 @@ fn apply(f: &mut Fabric, step: Step) {
             f.nodes[0].link.handle_created(now, key, ok.then_some(Qpn::new(5)));
         }
         Step::Quiescent(generation) => {
-            // A generation that is not out yet; those that are, are answered by the fabric.
+            // A generation that is not published yet; the fabric answers those that are.
             f.nodes[1].link.handle_quiescent(now, generation.min(1));
         }
         Step::Weather { loss, sa, mute, lazy, refuse } => {
@@ -191,7 +191,11 @@ pub(super) fn check(f: &Fabric) {
     assert!(link.out.timers.len() <= 8 + 72 + 12 + 24 + 4 + 3);
     assert!(f.nodes[0].table.len() <= 8);
     let live = f.nodes[0].created.difference(&f.nodes[0].destroyed).count();
-    assert_eq!(live, link.conns.map.len() - f.nodes[0].refused_pending(), "what exists is known");
+    assert_eq!(
+        live,
+        link.conns.map.len() - f.nodes[0].refused_pending(),
+        "every existing queue pair is known"
+    );
 }
 
 proptest! {

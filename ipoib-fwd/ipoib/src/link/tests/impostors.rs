@@ -1,4 +1,4 @@
-//! Hosts that say they are others, or many: what the others have stays.
+//! Hosts that claim to be other hosts, or many hosts: the state of the others stays.
 
 use hca::UdSource;
 use ib_wire::cm::{AttributeId, MaxCmRetries, Message, Request};
@@ -10,7 +10,7 @@ use crate::link::{
     Action, Asker, CloseReason, Event, LEFT_GRACE, LINK_LOCAL_GROUPS, Mode, PortEvent, WorkerIndex,
 };
 
-/// Node 0 with a connection that node 1 opened; node 2 is up to no good.
+/// Node 0 with a connection that node 1 opened; node 2 is the attacker.
 fn world(change: impl FnOnce(&mut Setup)) -> Fabric {
     let mut f = Fabric::new(5);
     f.add(1, change);
@@ -23,7 +23,7 @@ fn world(change: impl FnOnce(&mut Setup)) -> Fabric {
     f
 }
 
-/// Node 0 with a connection that it opened to node 1; node 2 is up to no good.
+/// Node 0 with a connection that it opened to node 1; node 2 is the attacker.
 fn dialled() -> Fabric {
     let mut f = Fabric::new(9);
     for _ in 0..3 {
@@ -97,7 +97,7 @@ fn a_request_with_another_hosts_gid_and_queue_pair_ends_nothing() {
 }
 
 #[test]
-fn where_no_lid_is_told_the_gid_counts() {
+fn gid_counts_if_the_lid_is_not_reported() {
     let mut f = world(|_| {});
     f.cm_mads.clear();
     let victim = request(&f, 1, f.address(1, 0).qpn, 1);
@@ -124,7 +124,7 @@ fn a_request_with_another_hosts_adapter_and_connection_ends_nothing() {
     let ends = f.cm_mads.iter().filter(|m| m.header().attribute == AttributeId::DisconnectRequest.code());
     assert_eq!(ends.count(), 0);
     f.assert_connected(1, 0, 0);
-    // From its own LID it is the host itself that begins anew.
+    // From its own LID it is the host itself, which starts again.
     let mut again = request(&f, 1, f.address(1, 0).qpn, 2);
     (again.ca_guid, again.local_qpn) = (Guid(0x1001), *f.nodes[1].qps.keys().next().expect("active"));
     send(&mut f, 1, again);
@@ -134,13 +134,13 @@ fn a_request_with_another_hosts_adapter_and_connection_ends_nothing() {
 }
 
 #[test]
-fn who_came_from_elsewhere_is_out_when_the_path_is_known() {
+fn connection_from_another_port_is_closed_when_the_path_is_known() {
     let mut f = Fabric::new(5);
     f.add(1, |_| {});
     f.add(1, |_| {});
     f.add(1, |_| {});
     f.run(ms(100));
-    // Nobody knows node 1 yet.
+    // Node 1 is not known yet.
     let mut forged = request(&f, 1, f.address(1, 0).qpn, 1);
     forged.primary.local_lid = f.nodes[2].facts.lid;
     send(&mut f, 2, forged);
@@ -163,7 +163,7 @@ fn one_host_cannot_push_the_others_out() {
         send(&mut f, 2, made_up);
     }
     assert!(passive(&f) <= 17);
-    // Beyond its share, each request has one of its own connections closed, or comes while that is being torn down.
+    // Beyond its share, each request closes one of its own connections, or comes during that teardown.
     let counters = f.nodes[0].link.counters();
     assert_eq!(counters.passive_evicted + counters.requests_rejected, 184);
     assert!(counters.passive_evicted > 60, "{}", counters.passive_evicted);
@@ -173,7 +173,7 @@ fn one_host_cannot_push_the_others_out() {
 }
 
 #[test]
-fn requests_that_never_become_connections_go_whatever_they_ask_for() {
+fn requests_that_never_become_connections_expire_whatever_they_request() {
     let mut f = world(|_| {});
     for n in 0..40 {
         let mut patient = request(&f, 2, Qpn::new(0x4000 + n), n);
@@ -188,7 +188,7 @@ fn requests_that_never_become_connections_go_whatever_they_ask_for() {
     f.run(secs(10));
     assert_eq!(passive(&f), 1, "their half a minute is over");
     f.assert_connected(1, 0, 0);
-    // Nothing of them is left in the port's table either, once TIMEWAIT is over.
+    // The port's table is empty again, too, once TIMEWAIT is over.
     f.run(secs(30));
     assert!(f.nodes[0].link.0.connections() <= 1);
 }
@@ -227,7 +227,7 @@ fn a_flood_of_requests_is_held_back() {
     honest.ca_guid = Guid(0x1001);
     f.cm_mads.clear();
     send(&mut f, 1, honest);
-    assert!(replies(&f) > 0, "another host's requests are taken");
+    assert!(replies(&f) > 0, "another host's requests are accepted");
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn a_packet_from_another_lid_redirects_nothing() {
     f.settle();
     let ud = f.nodes[0].table.get(ip).and_then(|n| n.ud).expect("path");
     assert_eq!(ud.av.dlid, victim);
-    // It has moved indeed: what was sent to the old LID is sent again.
+    // It has really moved: packets that were sent to the old LID are sent again.
     f.sa_up = true;
     f.nodes[1].facts.lid = Lid(77);
     let from = UdSource { slid: Lid(77), ..from };
@@ -291,22 +291,23 @@ fn nobody_takes_a_hosts_connections_by_writing_arp_for_it() {
         multicast: true,
     };
     let arp = Arp::request(silent, ip, own);
-    // By the liar's own queue pair, which its adapter names; and by one with the victim's number on another port.
+    // By the attacker's own queue pair, which its adapter names; and by one with the victim's number on
+    // another port.
     for (from, invalid) in [(from(f.address(2, 0).qpn, liar), 1), (from(silent.qpn, liar), 1)] {
         f.nodes[0].link.handle_arp(now, WorkerIndex(0), &from, arp);
         let asked = f.nodes[0].link.believed(&from, silent);
         f.nodes[0].link.reply(now, WorkerIndex(0), own, Asker { hardware: asked, lid: liar }, ip);
         f.run(secs(1));
         assert_eq!(f.nodes[0].link.counters().arp_invalid, invalid);
-        assert_eq!(f.nodes[0].live(false), 1, "connected mode goes on");
+        assert_eq!(f.nodes[0].live(false), 1, "connected mode continues");
     }
-    // The host itself may.
+    // The host itself may change them.
     f.nodes[0].link.handle_arp(f.now, WorkerIndex(0), &from(silent.qpn, victim), arp);
     f.run(secs(1));
     assert_eq!(f.nodes[0].live(false), 0);
 }
 
-/// Ports that are nowhere, named by node 2.
+/// Ports that do not exist, named by node 2.
 fn rumours(f: &mut Fabric, n: std::ops::Range<u32>) {
     let (now, lid, own) = (f.now, f.nodes[2].facts.lid, f.nodes[0].ip);
     for n in n {
@@ -318,25 +319,25 @@ fn rumours(f: &mut Fabric, n: std::ops::Range<u32>) {
 }
 
 #[test]
-fn ports_that_one_host_makes_up_hold_up_nobodys_path() {
+fn invented_ports_of_one_host_do_not_delay_other_paths() {
     let mut f = Fabric::new(5);
     for _ in 0..3 {
         f.add(1, |s| s.max_neighbours = 32);
     }
     f.run(ms(100));
-    let asked = |f: &Fabric| f.nodes[0].link.counters().path_queries;
-    // Subnet administration says nothing for a while.
+    let queries = |f: &Fabric| f.nodes[0].link.counters().path_queries;
+    // Subnet administration does not answer for a while.
     f.sa_up = false;
     rumours(&mut f, 0..1000);
-    assert_eq!(asked(&f), 16);
+    assert_eq!(queries(&f), 16);
     assert_eq!(f.nodes[0].link.counters().paths_limited, 2 * 984, "neither for the host nor for its answer");
     let to = Asker { hardware: f.address(1, 0), lid: f.nodes[1].facts.lid };
     let (now, own, ip) = (f.now, f.nodes[0].ip, f.nodes[1].ip);
     f.nodes[0].link.reply(now, WorkerIndex(0), own, to, ip);
-    assert_eq!(asked(&f), 17, "another host's is asked for");
+    assert_eq!(queries(&f), 17, "another host's is looked up");
     f.run(secs(20));
     f.sa_up = true;
-    // More of them than there is room for, each refused in its turn: whoever is there has its path.
+    // More of them than there is room for, each refused: a host that exists has its path.
     for n in 1..100 {
         rumours(&mut f, n * 10..n * 10 + 10);
         f.run(ms(20));
@@ -350,14 +351,14 @@ fn ports_that_one_host_makes_up_hold_up_nobodys_path() {
 }
 
 #[test]
-fn connection_requests_that_name_made_up_ports_hold_up_nobodys_path() {
+fn connection_requests_with_invented_ports_do_not_delay_other_paths() {
     let mut f = Fabric::new(5);
     for _ in 0..3 {
         f.add(1, |s| s.max_neighbours = 32);
     }
     f.run(ms(100));
     let counters = |f: &Fabric| *f.nodes[0].link.counters();
-    // Subnet administration says nothing for a while.
+    // Subnet administration does not answer for a while.
     f.sa_up = false;
     for n in 0..200 {
         let mut made_up = request(&f, 2, Qpn::new(0x4000 + n), n);
@@ -370,9 +371,9 @@ fn connection_requests_that_name_made_up_ports_hold_up_nobodys_path() {
     assert_eq!(
         (passive(&f), counters(&f).requests_rejected),
         (16, 184),
-        "none whose sender cannot be looked up"
+        "no connection whose sender cannot be looked up"
     );
-    // Where the request was no good anyway the same holds.
+    // The same holds for requests that are rejected anyway.
     let mut elsewhere = request(&f, 2, Qpn::new(0x5000), 1000);
     elsewhere.primary.local_gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0xdead_1000));
     elsewhere.primary.local_lid = f.nodes[1].facts.lid;
@@ -385,7 +386,7 @@ fn connection_requests_that_name_made_up_ports_hold_up_nobodys_path() {
 }
 
 #[test]
-fn a_path_that_is_needed_takes_the_place_of_a_rumour() {
+fn needed_path_replaces_a_rumoured_one() {
     let mut f = Fabric::new(5);
     for _ in 0..3 {
         f.add(1, |s| s.max_neighbours = 32);
@@ -411,7 +412,7 @@ fn a_path_that_is_needed_takes_the_place_of_a_rumour() {
 }
 
 #[test]
-fn one_port_with_every_address_in_use_keeps_nobody_out() {
+fn one_port_with_every_address_in_use_does_not_exclude_others() {
     let mut f = Fabric::new(5);
     for _ in 0..3 {
         f.add(1, |s| {
@@ -421,7 +422,7 @@ fn one_port_with_every_address_in_use_keeps_nobody_out() {
     }
     f.run(ms(100));
     let (own, lid, at) = (f.nodes[0].ip, f.nodes[2].facts.lid, f.address(2, 0));
-    // A queue pair for each, and all of them are sent to.
+    // A queue pair for each, and packets are sent to all of them.
     for n in 0..100u32 {
         let (now, ip) = (f.now, std::net::Ipv4Addr::from(0x0a00_2000 + n));
         let hardware = HardwareAddress { qpn: Qpn::new(0x1000 + n), ..at };
@@ -462,7 +463,7 @@ fn groups_named_at_the_start_are_joined_and_joined_again() {
     assert_eq!(joined(&f), 13);
     assert_eq!(f.nodes[0].attached.len(), 13, "each by its own MGID");
     let state = f.nodes[0].state.clone().expect("published");
-    assert_eq!(state.groups.len(), 12, "and workers know where to send");
+    assert_eq!(state.groups.len(), 12, "and workers have the destinations");
     f.change_port(0, |p| p.state = hca::PortState::Down);
     f.run(ms(10));
     assert!(f.nodes[0].attached.is_empty());
@@ -477,7 +478,7 @@ fn groups_named_at_the_start_are_joined_and_joined_again() {
 }
 
 #[test]
-fn who_says_that_another_hosts_address_is_its_own_does_not_end_the_connection_to_that() {
+fn claim_of_another_hosts_address_does_not_close_its_connection() {
     let mut f = dialled();
     let [own, ip] = [f.nodes[0].ip, f.nodes[1].ip];
     let connection = |f: &Fabric| f.nodes[0].rc_to(ip, 0).map(|qp| qp.key);
@@ -496,20 +497,20 @@ fn who_says_that_another_hosts_address_is_its_own_does_not_end_the_connection_to
         f.use_by(0, 0, 1);
         say(&mut f, 2);
         assert!(f.nodes[0].link.neighbour_hardware(ip).is_some_and(|at| at.is_same_as(f.address(2, 0))));
-        // It is asked, and answers.
+        // The host is queried, and answers.
         say(&mut f, 1);
         assert_eq!(connection(&f), first, "by the connection that was there");
         f.run(secs(2));
         assert_eq!(connection(&f), first);
     }
-    // So it is if it answers late.
+    // The same if it answers late.
     f.use_by(0, 0, 1);
     say(&mut f, 2);
     f.run(LEFT_GRACE - ms(100));
     say(&mut f, 1);
     f.run(secs(2));
     assert_eq!(connection(&f), first);
-    // Who has really left loses it.
+    // A host that has really left loses it.
     let old = f.address(1, 0);
     say(&mut f, 2);
     f.run(secs(3));
@@ -518,7 +519,7 @@ fn who_says_that_another_hosts_address_is_its_own_does_not_end_the_connection_to
 }
 
 #[test]
-fn a_queue_pair_number_or_a_gid_that_somebody_else_has_as_well_ends_no_connection() {
+fn equal_queue_pair_number_or_gid_of_another_host_closes_no_connection() {
     let mut f = Fabric::new(9);
     for _ in 0..3 {
         f.add(1, |s| s.neighbour_idle = secs(100_000));
@@ -532,7 +533,7 @@ fn a_queue_pair_number_or_a_gid_that_somebody_else_has_as_well_ends_no_connectio
     let [own, ip] = [f.nodes[0].ip, f.nodes[1].ip];
     let all = |f: &Fabric| f.nodes[0].qps.values().map(|qp| qp.key).collect::<Vec<_>>();
     let before = all(&f);
-    assert_eq!(before.len(), 2, "one each way");
+    assert_eq!(before.len(), 2, "one in each direction");
     let say = |f: &mut Fabric, address: HardwareAddress, n: usize| {
         let (qpn, slid) = (address.qpn, f.nodes[n].facts.lid);
         let sl = ServiceLevel::new(0);
@@ -547,13 +548,13 @@ fn a_queue_pair_number_or_a_gid_that_somebody_else_has_as_well_ends_no_connectio
     for twin in [HardwareAddress { qpn: owner.qpn, ..other }, HardwareAddress { gid: owner.gid, ..other }] {
         f.use_by(0, 0, 1);
         say(&mut f, twin, 2);
-        // It is asked, and answers.
+        // The host is queried, and answers.
         say(&mut f, owner, 1);
         f.run(secs(2));
         let after = all(&f);
         assert!(before.iter().all(|key| after.contains(key)), "{:#?}", f.nodes[0].link.connections(f.now));
     }
-    // A port that has another GID from now on loses what it had under the old one.
+    // A port with a new GID loses the state that it had under the old one.
     f.nodes[1].alive = false;
     say(&mut f, HardwareAddress { qpn: owner.qpn, ..other }, 2);
     f.run(secs(5));
@@ -561,7 +562,7 @@ fn a_queue_pair_number_or_a_gid_that_somebody_else_has_as_well_ends_no_connectio
     assert!(!connections.iter().any(|c| c.state == "live"), "{connections:#?}");
 }
 
-/// A port has 2^LMC LIDs: the host may send by any of them, and subnet administration name any.
+/// A port has 2^LMC LIDs: the host may send by any of them, and subnet administration may name any.
 #[test]
 fn all_lids_of_a_hosts_port_are_the_hosts() {
     for (lmc, same) in [(0, false), (2, true)] {
@@ -586,7 +587,7 @@ fn all_lids_of_a_hosts_port_are_the_hosts() {
             has_grh: true,
             multicast: true,
         };
-        // ARP by another LID: no doubt where the host is.
+        // ARP by another LID: no doubt about the host's location.
         let (before, now) = (queries(&f), f.now);
         f.nodes[0].link.handle_arp(now, WorkerIndex(0), &from(Lid(9)), Arp::request(peer, ip, own));
         f.run(ms(100));

@@ -48,7 +48,7 @@ fn idle_passive_connections_expire_and_used_ones_stay() {
     assert_eq!(passive(&f), used);
     assert_eq!(f.nodes[0].link.counters().passive_expired as usize, all.len() - used.len());
     let active: usize = (1..=DIALLERS).map(|n| f.nodes[n].live(false)).sum();
-    assert_eq!(active, used.len(), "the peers were told");
+    assert_eq!(active, used.len(), "the peers were notified");
     let now = f.now;
     f.nodes[0].link.shutdown(now);
     f.run(secs(12));
@@ -56,7 +56,7 @@ fn idle_passive_connections_expire_and_used_ones_stay() {
 }
 
 #[test]
-fn what_may_change_at_work_counts_for_connections_that_are_there() {
+fn changed_settings_apply_to_existing_connections() {
     let mut f = crowd(|s| s.passive_idle = secs(100_000));
     f.run(secs(1000));
     let all = passive(&f);
@@ -105,7 +105,7 @@ fn the_cap_evicts_the_longest_idle() {
 }
 
 #[test]
-fn touching_counts_once_a_second() {
+fn use_is_recorded_once_a_second() {
     let mut f = Fabric::new(1);
     f.add(1, |s| s.passive_idle = secs(10));
     f.add(1, |s| s.neighbour_idle = secs(100_000));
@@ -147,7 +147,7 @@ fn no_slot_no_connection() {
 }
 
 #[test]
-fn a_slot_is_used_again_only_when_no_table_names_it() {
+fn slot_is_reused_only_when_no_table_contains_it() {
     let mut f = Fabric::new(1);
     f.add(1, |s| s.slots = 1);
     f.add(1, |_| {});
@@ -165,7 +165,7 @@ fn a_slot_is_used_again_only_when_no_table_names_it() {
     assert!(f.nodes[0].qps.is_empty(), "its worker may still send by the old table");
     assert!(f.nodes[0].link.counters().requests_rejected > 0);
     f.nodes[0].stuck = false;
-    // Any publication will do.
+    // Any publication is sufficient.
     let now = f.now;
     f.nodes[0].link.join(now, Ipv4Addr::new(224, 0, 0, 1));
     f.use_by(1, 0, 0);
@@ -174,7 +174,7 @@ fn a_slot_is_used_again_only_when_no_table_names_it() {
 }
 
 #[test]
-fn a_place_waits_for_no_publication_that_nobody_makes() {
+fn slot_does_not_wait_for_a_publication_that_never_comes() {
     let mut f = Fabric::new(7);
     for _ in 0..2 {
         f.add(1, |_| {});
@@ -182,19 +182,19 @@ fn a_place_waits_for_no_publication_that_nobody_makes() {
     f.run(ms(100));
     f.resolve(0, 1);
     f.run(secs(1));
-    // Entries are to be made anew and turn out to be as they were; meanwhile a connection is gone.
+    // Entries are rebuilt and turn out to be unchanged; meanwhile a connection is gone.
     let link = &mut f.nodes[0].link;
     link.republish_all();
     let needed = link.out.unpublished_since();
     assert_eq!(needed, link.out.generation + 1);
     f.run(ms(100));
     assert_eq!(f.nodes[0].link.out.quiescent, needed);
-    // Where nothing is to be made anew, the table that there is will do.
+    // If no entry must be rebuilt, the present table is sufficient.
     assert_eq!(f.nodes[0].link.out.unpublished_since(), needed);
 }
 
 #[test]
-fn a_scan_does_not_push_out_neighbours_in_use() {
+fn scan_does_not_evict_neighbours_in_use() {
     let mut f = Fabric::new(1);
     f.add(1, |s| {
         s.mode = Mode::Datagram;
@@ -226,10 +226,14 @@ fn requests_on_others_behalf_are_limited() {
     let link = &mut f.nodes[0].link;
     let mut request =
         |n| link.request(now, WorkerIndex(0), Ipv4Addr::UNSPECIFIED, Ipv4Addr::from(0x0a50_0000 + n));
-    assert_eq!((0..10_000u32).filter(|n| request(*n)).count(), 4096, "the caller knows what was sent");
+    assert_eq!(
+        (0..10_000u32).filter(|n| request(*n)).count(),
+        4096,
+        "the caller knows which requests were sent"
+    );
     let counters = *f.nodes[0].link.counters();
     assert_eq!((counters.arp_requests_sent, counters.requests_limited), (4096, 10_000 - 4096));
-    // What is asked for an entry of the table has a bound of its own.
+    // Queries for an entry of the table have their own limit.
     f.nodes[0].link.resolve(now, WorkerIndex(0), own, Ipv4Addr::new(10, 0, 0, 99));
     assert_eq!(f.nodes[0].link.counters().arp_requests_sent, 4097);
 }
@@ -266,11 +270,11 @@ fn impossible_settings_are_refused() {
     assert_eq!(with(&|s| s.rnr_retry = 8), Some(LinkError::Retry(8)));
     assert_eq!(with(&|s| s.max_passive = 0), Some(LinkError::Zero("max_passive")));
     assert_eq!(with(&|s| s.pkey = ib_wire::PKey(0x8000)), Some(LinkError::PKey(ib_wire::PKey(0x8000))));
-    assert_eq!(with(&|s| s.passive_idle = std::time::Duration::MAX), None, "for ever is a year");
+    assert_eq!(with(&|s| s.passive_idle = std::time::Duration::MAX), None, "the longest time is a year");
 }
 
 #[test]
-fn a_connection_that_went_down_leaves_its_place_before_its_number() {
+fn closed_connection_frees_its_slot_before_its_number() {
     let mut f = Fabric::new(1);
     f.add(1, |s| s.slots = 2);
     f.add(8, |_| {});
@@ -286,7 +290,7 @@ fn a_connection_that_went_down_leaves_its_place_before_its_number() {
         let now = f.now;
         f.nodes[1].link.handle_note(now, qpn, crate::link::WorkerNote::Fault);
     }
-    // It dials anew, as after a receive queue that ran dry.
+    // It dials again, as after a receive queue that ran dry.
     f.run(ms(150));
     assert!(before.iter().all(|qpn| f.nodes[0].qps.contains_key(qpn)), "their numbers are not free yet");
     assert_eq!((f.nodes[0].live(true), f.nodes[0].link.counters().requests_rejected), (2, 0));

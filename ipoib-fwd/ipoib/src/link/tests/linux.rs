@@ -1,4 +1,5 @@
-//! Against what two Linux kernels asked of subnet administration: our requests in the same place, byte for byte.
+//! Comparison with the requests of two Linux kernels to subnet administration: ours in the same situation,
+//! byte for byte.
 
 use std::net::Ipv4Addr;
 use std::time::Instant;
@@ -42,7 +43,7 @@ fn query_of(mad: &[u8; MAD_LEN]) -> Option<PathRecord> {
     (method(mad) == Method::Get.code()).then(|| SaMad::parse(mad).record()).flatten()
 }
 
-/// The next request of ours; its transaction id is our own affair.
+/// The next request of ours; its transaction ID need not agree.
 fn next_request(link: &mut OneLink, now: Instant) -> Option<Mad> {
     while link.0.poll_action(now).is_some() {}
     link.0.poll_transmit(now)

@@ -1,4 +1,4 @@
-//! A node of the fabric: a link, its port, and what its device has.
+//! A node of the fabric: a link, its port, and the state of its device.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::Ipv4Addr;
@@ -27,7 +27,7 @@ pub(super) struct Qp {
     pub(super) inserted: Option<(WorkerIndex, RcSlot)>,
 }
 
-/// A port with one link, as a link with a port around it. A second one, in another partition, may come and go beside it.
+/// A port with one link that is used like a link; a second link, in another partition, may come and go.
 #[derive(Debug)]
 pub(super) struct OneLink(pub(super) Port);
 
@@ -52,10 +52,10 @@ impl OneLink {
         Self(port)
     }
 
-    /// Tells something to all links that there are.
-    pub(super) fn each(&mut self, mut tell: impl FnMut(&mut Link)) {
+    /// Calls all existing links.
+    pub(super) fn each(&mut self, mut call: impl FnMut(&mut Link)) {
         for index in [LinkIndex(0), BESIDE] {
-            self.0.link_mut(index).into_iter().for_each(&mut tell);
+            self.0.link_mut(index).into_iter().for_each(&mut call);
         }
     }
 
@@ -107,10 +107,10 @@ pub(super) struct Node {
     pub(super) next_qpn: u32,
     pub(super) opened: BTreeMap<WorkerIndex, (u16, QKey)>,
     pub(super) attached: BTreeSet<(Gid, Lid)>,
-    /// Groups of the link beside it.
+    /// Groups of the second link.
     pub(super) attached_beside: BTreeSet<(Gid, Lid)>,
     pub(super) table: Neighbours,
-    /// Tables that workers may still look at.
+    /// Tables that workers may still read.
     pub(super) tables: Vec<(u64, Neighbours)>,
     pub(super) state: Option<LinkState>,
     pub(super) events: Vec<Event>,
@@ -123,18 +123,18 @@ pub(super) struct Node {
     pub(super) queue_is_full: bool,
     /// The device refuses to create queue pairs.
     pub(super) refuse_create: bool,
-    /// The device refuses this kind of step.
+    /// The device refuses this kind of transition.
     pub(super) refuse_receive: bool,
     /// Last-WQE events and drains do not come.
     pub(super) mute: bool,
-    /// Workers take up no new table.
+    /// Workers do not take up new tables.
     pub(super) stuck: bool,
-    /// Answers come later instead of at once.
+    /// Answers come with a delay.
     pub(super) lazy: bool,
 }
 
 impl Node {
-    /// The queue pair that a worker sends to `ip` by.
+    /// The queue pair with which a worker sends to `ip`.
     pub(super) fn rc_to(&self, ip: Ipv4Addr, worker: u8) -> Option<&Qp> {
         let path = self.table.get(ip)?.rc(worker)?;
         let key = self.slots.get(&(WorkerIndex(worker), path.slot))?;
@@ -145,7 +145,7 @@ impl Node {
         self.qps.values().filter(|q| q.passive == passive && q.state == QpState::Rts).count()
     }
 
-    /// Connections whose refusal by the device the link has not heard of yet.
+    /// Connections whose refusal by the device has not been reported to the link yet.
     pub(super) fn refused_pending(&self) -> usize {
         self.destroyed.iter().filter(|key| self.link.conns.map.contains_key(key)).count()
     }

@@ -1,4 +1,4 @@
-//! GIDs that change: ours, a peer's, a whole subnet's.
+//! Changes of GIDs: ours, a peer's, a whole subnet's.
 
 use hca::{AsyncEvent, PortNumber, PortState, UdSource};
 use ib_wire::cm::Message;
@@ -13,7 +13,7 @@ use crate::link::{
 
 const PREFIX: u64 = 0xfec0_0000_0000_0001;
 
-/// Two nodes, connected both ways.
+/// Two nodes, connected in both directions.
 fn busy() -> Fabric {
     let mut f = Fabric::new(3);
     f.add(1, |_| {});
@@ -24,7 +24,7 @@ fn busy() -> Fabric {
     f
 }
 
-/// Gives a node another GID and tells it by the device's event.
+/// Gives a node another GID, and reports it by the device's event.
 fn readdress(f: &mut Fabric, n: usize, gid: Gid) {
     f.nodes[n].facts.gid = gid;
     let (_, event) = PortEvent::from_async(&AsyncEvent::GidChange(PortNumber(1))).expect("a port's");
@@ -32,7 +32,7 @@ fn readdress(f: &mut Fabric, n: usize, gid: Gid) {
     f.nodes[n].link.handle_port_event(now, event, facts);
 }
 
-/// Does as a link's owner shall when it is told of another address.
+/// Does what a link's owner must do when another address is reported.
 fn announce(f: &mut Fabric, n: usize) {
     let told = |e: &Event| matches!(e, Event::Readdressed { .. });
     assert!(f.nodes[n].events.iter().any(told), "{:?}", f.nodes[n].events);
@@ -57,26 +57,26 @@ fn with(f: &Fabric, n: usize, gid: Gid) -> usize {
 }
 
 #[test]
-fn another_gid_of_ours_is_another_address_and_nothing_of_the_old_one_stays() {
+fn another_own_gid_is_another_address_and_no_state_of_the_old_one_stays() {
     let mut f = busy();
     let old = f.nodes[0].facts.gid;
     let created = f.nodes[0].created.clone();
     f.cm_mads.clear();
     readdress(&mut f, 0, new_gid(0));
-    // A packet that finds no connection asks for one at once.
+    // A packet that finds no connection requests one immediately.
     f.use_by(0, 0, 1);
     f.run(ms(100));
-    assert!(f.nodes[0].link.state().up, "datagrams go on");
+    assert!(f.nodes[0].link.state().up, "datagrams continue");
     assert_eq!(f.nodes[0].link.state().addresses[0].gid, new_gid(0));
     assert_eq!(closed(&f.nodes[0].events, CloseReason::OwnAddressChanged), [true, true]);
-    // The group is joined by the new GID before anybody is told, and paths are asked for from it.
+    // The group is joined by the new GID before peers are notified, and paths are queried from it.
     assert!(f.members.iter().any(|(_, port)| *port == new_gid(0)));
     assert!(f.requests[&(attribute::PATH_RECORD, 1)] >= 1);
     announce(&mut f, 0);
     f.run(ms(500));
     let (address, ip) = (f.address(0, 0), f.nodes[0].ip);
     assert_eq!(f.nodes[1].table.get(ip).expect("known").hardware.gid, address.gid);
-    assert_eq!(with(&f, 1, old), 0, "the peer has let go as well");
+    assert_eq!(with(&f, 1, old), 0, "the peer has closed them as well");
     f.use_by(0, 0, 1);
     f.use_by(1, 0, 0);
     f.run(secs(2));
@@ -89,11 +89,11 @@ fn another_gid_of_ours_is_another_address_and_nothing_of_the_old_one_stays() {
     };
     assert!(!f.cm_mads.iter().any(names_old), "a dial from the old address");
     assert_eq!((f.nodes[0].link.counters().gid_changes, f.nodes[1].link.counters().gid_changes), (1, 0));
-    // The new address is told of once.
-    let told = f.nodes[0].events.iter().filter(|e| matches!(e, Event::Readdressed { .. })).count();
+    // The new address is reported once.
+    let reports = f.nodes[0].events.iter().filter(|e| matches!(e, Event::Readdressed { .. })).count();
     readdress(&mut f, 0, new_gid(0));
     f.run(secs(1));
-    assert_eq!((told, f.nodes[0].link.counters().gid_changes), (1, 1));
+    assert_eq!((reports, f.nodes[0].link.counters().gid_changes), (1, 1));
     f.assert_connected(0, 0, 1);
 }
 
@@ -101,7 +101,7 @@ fn another_gid_of_ours_is_another_address_and_nothing_of_the_old_one_stays() {
 fn a_whole_subnet_gets_another_prefix() {
     let mut f = busy();
     let old = [0, 1].map(|n: usize| f.nodes[n].facts.gid);
-    // The subnet manager reaches one port after the other; in between both speak of old and new addresses.
+    // The subnet manager reaches one port after the other; in between both use old and new addresses.
     readdress(&mut f, 0, new_gid(0));
     f.run(ms(3));
     readdress(&mut f, 1, new_gid(1));
@@ -123,7 +123,7 @@ fn a_whole_subnet_gets_another_prefix() {
 }
 
 #[test]
-fn a_peer_that_says_nothing_is_asked() {
+fn silent_peer_is_queried() {
     let mut f = Fabric::new(5);
     for _ in 0..2 {
         // Without connections nothing else shows that the peer moved.
@@ -132,7 +132,7 @@ fn a_peer_that_says_nothing_is_asked() {
     f.run(ms(100));
     f.resolve(0, 1);
     f.run(ms(200));
-    // As a kernel's ib_ipoib does it: no announcement. And its event came late.
+    // As a kernel's ib_ipoib does: no announcement. In addition its event came late.
     readdress(&mut f, 0, new_gid(0));
     f.run(ms(200));
     readdress(&mut f, 1, new_gid(1));
@@ -161,12 +161,12 @@ fn a_peer_with_another_gid_is_moved() {
 }
 
 #[test]
-fn peers_under_the_old_prefix_are_reached_until_they_have_said_where_they_are() {
+fn peers_under_the_old_prefix_are_reached_until_they_have_announced_themselves() {
     let mut f = Fabric::new(6);
     for _ in 0..2 {
         f.add(1, |s| s.mode = Mode::Datagram);
     }
-    // Not the default prefix, which every port always answers to.
+    // Not the default prefix, to which every port always answers.
     for n in [0, 1] {
         f.change_port(n, |p| p.gid = Gid::new(PREFIX + 1, Guid(0x1000 + n as u64)));
     }
@@ -175,20 +175,20 @@ fn peers_under_the_old_prefix_are_reached_until_they_have_said_where_they_are() 
     f.run(secs(1));
     let ip = f.nodes[1].ip;
     assert!(f.nodes[0].table.get(ip).is_some());
-    // The subnet administration still answers for the old name of the peer, which has dropped it.
+    // The subnet administration still answers for the old GID of the peer, which has dropped it.
     f.by_guid = true;
     readdress(&mut f, 0, new_gid(0));
     readdress(&mut f, 1, new_gid(1));
     f.run(ms(400));
     let neighbour = f.nodes[0].table.get(ip).expect("known").clone();
-    assert_eq!(neighbour.hardware.gid.prefix(), PREFIX + 1, "not told yet");
+    assert_eq!(neighbour.hardware.gid.prefix(), PREFIX + 1, "not announced yet");
     assert_eq!(neighbour.ud.expect("a way").av.grh, None);
     f.run(secs(2));
     assert_eq!(f.nodes[0].table.get(ip).expect("known").hardware.gid, new_gid(1));
 }
 
 #[test]
-fn what_a_moved_peer_opened_is_closed_though_it_keeps_it() {
+fn connections_that_a_moved_peer_opened_are_closed_though_it_keeps_them() {
     let mut f = busy();
     let old = f.address(1, 0);
     // ib_ipoib keeps connections that it opened under its old GID.
@@ -206,7 +206,7 @@ fn what_a_moved_peer_opened_is_closed_though_it_keeps_it() {
         multicast: false,
     };
     f.nodes[0].link.handle_arp(now, WorkerIndex(0), &from, arp);
-    // Somebody else might have said it: the peer has time to say otherwise.
+    // Another host might have announced it: the peer has time to contradict.
     f.run(ms(400));
     assert_eq!(closed(&f.nodes[0].events, CloseReason::AddressChanged), [false, false]);
     f.run(LEFT_GRACE);
@@ -224,7 +224,8 @@ fn an_address_that_another_port_took_leaves_the_old_ones_connection_alone() {
     f.run(ms(100));
     f.connect();
     let old = f.nodes[1].facts.gid;
-    // Node 2 says that it is node 1 (a service that fails over); node 1 still has its connection to us, perhaps for others.
+    // Node 2 claims to be node 1 (a service that fails over); node 1 still has its connection to us, perhaps
+    // for others.
     let (ip, now) = (f.nodes[1].ip, f.now);
     f.nodes[2].link.announce(now, WorkerIndex(0), ip);
     f.run(LEFT_GRACE + ms(500));
@@ -235,14 +236,14 @@ fn an_address_that_another_port_took_leaves_the_old_ones_connection_alone() {
 }
 
 #[test]
-fn another_gid_while_the_port_is_down_is_told_of_with_the_link() {
+fn another_gid_while_the_port_is_down_is_reported_with_the_link() {
     let mut f = busy();
     f.change_port(0, |p| p.state = PortState::Down);
     f.run(ms(100));
     f.change_port(0, |p| p.gid = new_gid(0));
     f.run(secs(1));
     f.nodes[0].take_events();
-    assert_eq!(f.nodes[0].live(true), 0, "nobody can use the connection that the peer opened");
+    assert_eq!(f.nodes[0].live(true), 0, "no host can use the connection that the peer opened");
     f.change_port(0, |p| p.state = PortState::Active);
     f.run(secs(1));
     let events = f.nodes[0].take_events();
@@ -251,7 +252,7 @@ fn another_gid_while_the_port_is_down_is_told_of_with_the_link() {
 }
 
 #[test]
-fn a_port_that_cannot_be_asked_keeps_its_address() {
+fn port_that_cannot_be_queried_keeps_its_address() {
     let mut f = busy();
     let facts = f.nodes[0].facts;
     f.change_port(0, |p| *p = PortFacts::DOWN);
@@ -266,7 +267,8 @@ fn a_port_that_cannot_be_asked_keeps_its_address() {
 fn our_own_broadcast_from_the_old_address_is_ours() {
     let mut f = busy();
     let (ip, now) = (f.nodes[1].ip, f.now);
-    // It comes back when the port has its new GID already, and names a neighbour: a gateway speaks for others.
+    // It comes back when the port already has its new GID, and names a neighbour: a gateway represents
+    // others.
     f.nodes[0].link.announce(now, WorkerIndex(0), ip);
     f.settle();
     readdress(&mut f, 0, new_gid(0));

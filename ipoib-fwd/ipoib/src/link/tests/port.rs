@@ -1,4 +1,4 @@
-//! What port events do.
+//! Effects of port events.
 
 use std::net::Ipv4Addr;
 
@@ -13,7 +13,7 @@ const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 const JOIN: (u16, u8) = (attribute::MC_MEMBER_RECORD, 2);
 const PATH: (u16, u8) = (attribute::PATH_RECORD, 1);
 
-/// Two nodes, connected both ways, in two groups each.
+/// Two nodes, connected in both directions, in two groups each.
 fn busy() -> Fabric {
     let mut f = Fabric::new(1);
     f.add(1, |_| {});
@@ -35,7 +35,7 @@ fn event(f: &mut Fabric, event: PortEvent) {
 }
 
 #[test]
-fn events_have_their_weights() {
+fn events_have_their_severities() {
     let p = PortNumber(1);
     for (event, weight) in [
         (AsyncEvent::SmChange(p), PortEvent::Light),
@@ -74,7 +74,7 @@ fn light_with_a_silent_subnet_manager_keeps_the_link_up() {
     f.sa_up = false;
     event(&mut f, PortEvent::Light);
     f.run(secs(30));
-    // Whoever watches the counter sees that the silence goes on.
+    // An observer of the counter sees that the silence continues.
     for _ in 0..5 {
         let before = f.nodes[0].link.counters().sa_timeouts;
         f.run(secs(60));
@@ -88,7 +88,7 @@ fn light_with_a_silent_subnet_manager_keeps_the_link_up() {
 }
 
 #[test]
-fn what_a_link_waits_for_is_told_once_each() {
+fn each_waiting_condition_is_reported_once() {
     let mut f = Fabric::new(3);
     f.sa_up = false;
     f.add(1, |_| {});
@@ -97,7 +97,7 @@ fn what_a_link_waits_for_is_told_once_each() {
     assert_eq!(node.link.waits_for(), Some(Waiting::Answer));
     let (c, active) = (*node.link.counters(), node.facts);
     assert!(c.sa_timeouts >= 4 && c.sa_timeouts == c.join_failures, "{c:?}");
-    // Each attempt is three sendings; the back-off is 16 s at most.
+    // Each attempt sends three datagrams; the back-off is 16 s at most.
     assert!(c.joins <= 12, "{c:?}");
     let now = f.now;
     for (state, pkey_index) in [
@@ -159,7 +159,8 @@ fn a_refusal_to_join_is_named_with_its_status_and_a_remedy() {
     let broadcast = f.nodes[0].link.groups().iter().find(|g| g.ip.is_broadcast()).expect("wanted").mgid;
     f.refuse_join.insert(broadcast);
     let rate = Some(10_000);
-    // The status of the refusal, that of the answer to what the group is like, if it is none; what a person reads.
+    // The status of the refusal; the status of the answer to the query of the group, if that is refused; the
+    // waiting condition; its text.
     let cases: [(u8, Option<u8>, Waiting, &[&str]); 6] = [
         (
             6,
@@ -231,7 +232,7 @@ fn down_and_up_again() {
     assert!(!state.up && state.broadcast.is_none() && state.groups.is_empty());
     f.run(secs(1));
     assert_eq!(f.nodes[0].live(false), 0);
-    // Nothing is asked of a link that is down.
+    // A link that is down gets no requests.
     f.requests.clear();
     f.resolve(0, 1);
     f.run(secs(5));
@@ -243,11 +244,11 @@ fn down_and_up_again() {
     f.resolve(0, 1);
     f.run(secs(1));
     f.assert_connected(0, 0, 1);
-    assert_eq!(f.nodes[1].live(true), 1, "the peer's left-over was replaced");
+    assert_eq!(f.nodes[1].live(true), 1, "the peer's remaining one was replaced");
 }
 
 #[test]
-fn an_error_that_is_over_already_is_a_flush_all_the_same() {
+fn error_that_is_already_over_still_causes_a_flush() {
     let mut f = busy();
     event(&mut f, PortEvent::Normal);
     let events = f.nodes[0].take_events();
@@ -299,15 +300,15 @@ fn no_answer_from_before_a_flush_counts() {
     let mut f = Fabric::new(9);
     f.add(1, |_| {});
     f.settle();
-    // The answer to the first join is on its way when the port goes down.
+    // The answer to the first join is in flight when the port goes down.
     f.change_port(0, |p| p.state = PortState::Down);
     f.run(secs(1));
     assert!(!f.nodes[0].link.state().up);
     assert!(f.nodes[0].attached.is_empty());
-    assert_eq!(f.nodes[0].link.0.mads_ignored(), 0, "it ends a join that was taken back");
+    assert_eq!(f.nodes[0].link.0.mads_ignored(), 0, "it ends a join that was cancelled");
 }
 
-/// Every group in turn, the broadcast group among them: the device refuses to attach to it for a while.
+/// For each group, the broadcast group among them: the device refuses to attach to it for a while.
 #[test]
 fn a_group_that_the_device_does_not_attach_is_tried_again() {
     for group in [Ipv4Addr::BROADCAST, ALL_HOSTS] {
@@ -330,7 +331,7 @@ fn a_group_that_the_device_does_not_attach_is_tried_again() {
         f.run(secs(20));
         assert!(is_attached(&f), "{group}");
         assert_eq!(f.nodes[0].link.counters().attach_failures, failures);
-        // It stays so, and is given back once.
+        // It stays attached, and is detached once.
         f.run(secs(100));
         assert!(is_attached(&f));
         let facts = PortFacts { state: PortState::Down, ..f.nodes[0].facts };

@@ -1,4 +1,4 @@
-//! What a configuration that is read again does to the links of a node's port: each is taken away, and added.
+//! Reloads of the configuration and their effect on the links of a node's port: links are removed and added.
 
 use ib_wire::sa::LifeTime;
 use ib_wire::{PKey, Qpn};
@@ -13,8 +13,8 @@ use crate::link::{Action, LinkIndex, LinkSettings, Neighbours};
 const OTHER: PKey = PKey(0x8001);
 
 impl Fabric {
-    /// A reload adds the link again that a reload before has taken away, once that one has made room for it: with datagram queue pairs of
-    /// its own, so with another address. False if it has not come that far.
+    /// Adds a link again that an earlier reload has removed, if that one has drained. It gets its own
+    /// datagram queue pairs, and so another address. Returns false if the old link has not drained.
     pub(super) fn add_again(&mut self, n: usize, seed: u64) -> bool {
         let (now, node) = (self.now, &mut self.nodes[n]);
         let Some(old) = node.link.0.remove(now, LinkIndex(0)) else { return false };
@@ -33,13 +33,13 @@ impl Fabric {
         node.opened.clear();
         node.tables.clear();
         (node.table, node.state) = (Neighbours::default(), None);
-        // Of the old one's tables nobody tells any more.
+        // The old tables are no longer reported as released.
         self.parcels.retain(|_, (to, parcel)| *to != n || !matches!(parcel, Parcel::Quiescent(_)));
         self.change_port(n, |_| {});
         true
     }
 
-    /// A segment in a partition of its own is added beside the node's, or begins to go.
+    /// Adds a segment in its own partition to the node, or starts to remove it.
     pub(super) fn toggle_beside(&mut self, n: usize) {
         let (now, node) = (self.now, &mut self.nodes[n]);
         match node.link.0.link_mut(BESIDE) {
@@ -53,14 +53,14 @@ impl Fabric {
         }
     }
 
-    /// Those are gone that have drained.
+    /// Removes the second links that have drained.
     pub(super) fn remove_beside(&mut self, n: usize) {
         if self.nodes[n].link.0.remove(self.now, BESIDE).is_some() {
             assert!(self.nodes[n].attached_beside.is_empty());
         }
     }
 
-    /// What a device does for the second link, which has nobody to talk with.
+    /// Executes the device's actions for the second link, which has no peer.
     pub(super) fn perform_beside(&mut self, n: usize, index: LinkIndex, action: Action) {
         let (now, node) = (self.now, &mut self.nodes[n]);
         match action {
@@ -68,19 +68,18 @@ impl Fabric {
                 assert!(node.attached_beside.insert((mgid, mlid)), "attached twice");
             }
             Action::DetachMulticast { mgid, mlid, .. } => {
-                assert!(node.attached_beside.remove(&(mgid, mlid)), "detached what was not attached");
+                assert!(node.attached_beside.remove(&(mgid, mlid)), "detached a group that was not attached");
             }
             Action::Publish(p) => {
                 node.link.0.link_mut(index).expect("it published").handle_quiescent(now, p.generation);
             }
-            Action::CreateRc { .. } => panic!("it knows nobody"),
+            Action::CreateRc { .. } => panic!("it has no peer"),
             _ => {}
         }
     }
 }
 
-/// How long a link that is taken away keeps its place and its partition: as
-/// long as docs/manual/pairs.md says.
+/// The time after which a removed link's index and partition are free: as documented in docs/manual/pairs.md.
 #[test]
 fn a_link_makes_room_within_the_times_that_the_manual_names() {
     let time = |connected: bool, administration: bool| -> Duration {
@@ -88,7 +87,7 @@ fn a_link_makes_room_within_the_times_that_the_manual_names() {
         for _ in 0..2 {
             f.add(1, |_| {});
         }
-        // What subnet managers configure by default.
+        // The times that subnet managers configure by default.
         f.life_time = LifeTime::new(18);
         f.run(ms(100));
         if connected {
@@ -106,7 +105,7 @@ fn a_link_makes_room_within_the_times_that_the_manual_names() {
     assert!(time(false, true) <= secs(1));
     let with_connections = time(true, true);
     assert!((secs(1)..=ms(5500)).contains(&with_connections), "{with_connections:?}");
-    // The groups are not left, either.
+    // The groups are left, too.
     assert!(
         (secs(1)..=secs(10)).contains(&time(true, false)),
         "{:?} {:?}",

@@ -1,4 +1,4 @@
-//! Hosts that take what they can get: what is left for the others.
+//! Hosts that take all that they can get, and the shares that remain for the others.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// A host that is none of the nodes, and speaks for itself.
+/// A host that is not one of the nodes, and sends its own messages.
 struct Host {
     lid: Lid,
     gid: Gid,
-    /// The worker that it asks.
+    /// The worker that it dials.
     worker: u8,
     /// Requests sent so far.
     sent: u32,
@@ -32,13 +32,13 @@ impl Host {
         Self { lid: Lid(lid), gid, worker: 0, sent: 0 }
     }
 
-    /// Asks node 0 for a connection on a link, with the longest times that there are.
-    fn ask(&mut self, w: &mut World, link: u16) {
+    /// Requests a connection on a link from node 0, with the longest times that are possible.
+    fn request(&mut self, w: &mut World, link: u16) {
         let pkey_index = w.pkey_index(0, PKEYS[usize::from(link)]);
-        self.ask_by(w, link, pkey_index);
+        self.request_by(w, link, pkey_index);
     }
 
-    fn ask_by(&mut self, w: &mut World, link: u16, pkey_index: u16) {
+    fn request_by(&mut self, w: &mut World, link: u16, pkey_index: u16) {
         self.sent += 1;
         let n = u32::from(self.lid.0) << 16 | self.sent;
         let mut request = Request {
@@ -70,8 +70,8 @@ impl Host {
         }
     }
 
-    /// What node 0 has sent it.
-    fn heard(&self, w: &mut World) -> Vec<Message> {
+    /// The messages that node 0 has sent to it.
+    fn received(&self, w: &mut World) -> Vec<Message> {
         let (mine, others) =
             std::mem::take(&mut w.strays).into_iter().partition(|mad| mad.peer.lid == self.lid);
         w.strays = others;
@@ -79,9 +79,10 @@ impl Host {
         mine.iter().filter_map(|mad| Message::parse(&mad.bytes).ok()).map(|(_, message)| message).collect()
     }
 
-    /// Answers what it has been sent: some of its connections it brings up, some it ends at once, to some it says nothing.
+    /// Answers the messages to it: it establishes some of its connections, closes some immediately, and does
+    /// not answer others.
     fn answer(&self, w: &mut World) {
-        let replies = self.heard(w).into_iter().filter_map(|message| match message {
+        let replies = self.received(w).into_iter().filter_map(|message| match message {
             Message::Reply(reply) => Some(reply),
             _ => None,
         });
@@ -114,7 +115,8 @@ fn passive(w: &World, link: u16) -> usize {
     link.connections(w.now).iter().filter(|c| c.passive && c.state == "live").count()
 }
 
-/// Five seconds of requests on all segments, as fast as the port takes them; then another host comes, and the requests go on.
+/// Five seconds of requests on all segments, as fast as the port accepts them; then another host comes, and
+/// the requests go on.
 #[test]
 fn while_one_host_takes_what_it_can_others_connect_within_a_second() {
     for segments in [1, 8] {
@@ -124,13 +126,14 @@ fn while_one_host_takes_what_it_can_others_connect_within_a_second() {
         let mut attack = |w: &mut World, time: u64| {
             for _ in 0..time {
                 for link in 0..segments {
-                    attacker.ask(w, link);
+                    attacker.request(w, link);
                 }
                 w.run(ms(1));
                 attacker.answer(w);
                 assert!(w.nodes[0].qps.len() <= SHARE + 2 * usize::from(segments), "{segments} segments");
                 assert!(attacker.has(w) <= SHARE, "{segments} segments: {}", attacker.has(w));
-                // A quarter of those that hosts may begin, which are three quarters of two for each slot; and the other host's.
+                // A quarter of the handshakes that hosts may start, which are three quarters of two for each
+                // slot; and the other host's.
                 let most = (usize::from(SLOTS) * 2 / 4 * 3 / 4).min(CM_ENTRIES * SHARE);
                 assert!(w.nodes[0].port.connections() <= most + 2 * usize::from(segments), "{segments}");
             }
@@ -146,7 +149,7 @@ fn while_one_host_takes_what_it_can_others_connect_within_a_second() {
         }
         attack(&mut w, 1000);
         for link in 0..segments {
-            // One each way, and none of the host's that was up was taken away again.
+            // One in each direction, and none of the host's established ones was closed.
             let node = w.nodes[1].port.link(LinkIndex(link)).expect("link").connections(w.now);
             assert_eq!(node.iter().filter(|c| c.state == "live").count(), 2, "{segments} segments: {node:?}");
         }
@@ -154,7 +157,8 @@ fn while_one_host_takes_what_it_can_others_connect_within_a_second() {
     }
 }
 
-/// A subnet manager gives all ports of a subnet the same LMC: the requests that come by any LID of a port are one host's.
+/// A subnet manager gives all ports of a subnet the same LMC: the requests that come by any LID of a port
+/// belong to one host.
 #[test]
 fn the_lids_of_a_port_have_one_share() {
     for (lmc, shares) in [(0, 4), (2, 1)] {
@@ -163,14 +167,14 @@ fn the_lids_of_a_port_have_one_share() {
         w.run(ms(1000));
         let mut hosts: Vec<Host> = (48..52).map(Host::new).collect();
         for n in 0..400 {
-            hosts[n % 4].ask(&mut w, n as u16 / 4 % 2);
+            hosts[n % 4].request(&mut w, n as u16 / 4 % 2);
             w.run(ms(10));
         }
         assert_eq!(w.nodes[0].port.holders.sizes(), (shares * SHARE, shares), "LMC {lmc}");
     }
 }
 
-/// Several hosts, none of them beyond its share, fill all places of connections that hosts open, on two segments.
+/// Several hosts within their shares fill all slots for connections that hosts open, on two segments.
 #[test]
 fn connections_that_hosts_open_leave_half_of_the_places_for_ours() {
     let mut w = World::new(2, 2);
@@ -178,7 +182,7 @@ fn connections_that_hosts_open_leave_half_of_the_places_for_ours() {
     let mut hosts: Vec<Host> = (50..70).map(Host::new).collect();
     for n in 0..usize::from(SLOTS) * 2 {
         let at = n % hosts.len();
-        hosts[at].ask(&mut w, n as u16 % 2);
+        hosts[at].request(&mut w, n as u16 % 2);
         w.run(ms(1));
         hosts[at].answer(&mut w);
         w.run(ms(1));
@@ -196,7 +200,8 @@ fn connections_that_hosts_open_leave_half_of_the_places_for_ours() {
     }
 }
 
-/// Many hosts within their shares, each of which makes another one's connection go: a queue pair lives on through TIMEWAIT.
+/// Many hosts within their shares, each of which causes another one's connection to be closed: a queue pair
+/// lives through TIMEWAIT.
 #[test]
 fn queue_pairs_that_hosts_have_opened_are_bounded_with_those_that_close() {
     let mut w = World::new(1, 2);
@@ -206,31 +211,31 @@ fn queue_pairs_that_hosts_have_opened_are_bounded_with_those_that_close() {
         let mut host = Host::new(100 + n % 400);
         host.sent = u32::from(n);
         let before = host.has(&w);
-        host.ask(&mut w, n % 2);
+        host.request(&mut w, n % 2);
         w.run(ms(10));
         opened += usize::from(host.has(&w) > before);
         let alive = w.nodes[0].qps.len();
         assert!(alive <= PASSIVE + PASSIVE / 4, "{alive}");
     }
-    // In 20 s, with a TIMEWAIT of 4.1 s: it goes on all the time.
+    // In 20 s, with a TIMEWAIT of 4.1 s: connections are replaced all the time.
     assert!(opened >= PASSIVE + 4 * PASSIVE / 4, "{opened}");
 }
 
-/// What the longest idle connection is, is a matter of all segments.
+/// The longest idle connection is chosen over all segments.
 #[test]
-fn the_connection_that_makes_room_is_the_longest_idle_one_of_all_segments() {
+fn longest_idle_connection_of_all_segments_is_evicted() {
     let mut w = World::new(1, 2);
     w.run(ms(1000));
     let mut hosts: Vec<Host> = (50..70).map(Host::new).collect();
     for n in 0..PASSIVE {
         // The first half on the second segment.
-        hosts[n % 16].ask(&mut w, u16::from(n < PASSIVE / 2));
+        hosts[n % 16].request(&mut w, u16::from(n < PASSIVE / 2));
         w.run(ms(500));
     }
     for link in 0..2 {
         w.nodes[0].faces.get_mut(&LinkIndex(link)).expect("face").events.clear();
     }
-    hosts[16].ask(&mut w, 0);
+    hosts[16].request(&mut w, 0);
     w.run(ms(1));
     let evicted = |w: &World, link| {
         let events = &w.nodes[0].faces[&LinkIndex(link)].events;
@@ -246,50 +251,50 @@ fn a_request_that_came_by_another_partition_is_refused() {
     w.run(ms(1000));
     let mut host = Host::new(50);
     let suspect = |w: &World| w.nodes[0].port.link(LinkIndex(1)).expect("link").counters().requests_suspect;
-    // By the first segment's key, by none of the table, by another one of the table, and by its own.
+    // By the first segment's P_Key, by none of the table, by another one of the table, and by its own.
     for (index, refusals) in [(0, 1), (77, 2), (2, 3), (1, 3)] {
-        host.ask_by(&mut w, 1, index);
+        host.request_by(&mut w, 1, index);
         w.run(ms(1));
-        let reason = host.heard(&mut w).into_iter().find_map(|m| match m {
+        let reason = host.received(&mut w).into_iter().find_map(|m| match m {
             Message::Reject(reject) => Some(reject.reason),
             _ => None,
         });
         assert_eq!(reason, (index != 1).then_some(RejectReason::Consumer), "index {index}");
         assert_eq!(suspect(&w), refusals);
     }
-    // A limited member's packets come by the full key of the table, or by a limited one beside it.
+    // A limited member's packets come by the full P_Key of the table, or by a limited one as well.
     w.change_port(0, |facts| facts.pkeys.push(PKey(PKEYS[1].base())));
     let limited = w.nodes[0].facts.pkeys.len() as u16 - 1;
-    host.ask_by(&mut w, 1, limited);
+    host.request_by(&mut w, 1, limited);
     w.run(ms(1));
-    assert!(host.heard(&mut w).iter().any(|m| matches!(m, Message::Reply(_))));
+    assert!(host.received(&mut w).iter().any(|m| matches!(m, Message::Reply(_))));
     assert_eq!((suspect(&w), host.has(&w)), (3, 2));
 }
 
-/// Places are the workers': with a quarter of all of them a host would have one worker's.
+/// Slots belong to workers: with a quarter of all slots a host could fill one worker.
 #[test]
 fn one_host_has_a_quarter_of_each_workers_places() {
     let mut w = World::with_workers(1, 2, 4);
     w.run(ms(1000));
     let mut host = Host::new(50);
-    let mut ask_often = |w: &mut World, worker| {
+    let mut request_often = |w: &mut World, worker| {
         host.worker = worker;
         for n in 0..4 * PASSIVE {
-            host.ask(w, n as u16 % 2);
+            host.request(w, n as u16 % 2);
             w.run(ms(10));
         }
         host.has(w)
     };
-    assert_eq!(ask_often(&mut w, 0), PASSIVE / 4);
-    assert_eq!(ask_often(&mut w, 1), PASSIVE / 4 * 2);
+    assert_eq!(request_often(&mut w, 0), PASSIVE / 4);
+    assert_eq!(request_often(&mut w, 1), PASSIVE / 4 * 2);
     for lid in 60..60 + (PASSIVE - PASSIVE / 4) as u16 {
         let mut other = Host::new(lid);
-        other.ask(&mut w, 0);
+        other.request(&mut w, 0);
         w.run(ms(10));
         assert_eq!(other.has(&w), 1);
     }
-    assert_eq!(passive(&w, 0) + passive(&w, 1), 0, "nobody has brought one up");
-    assert_eq!(w.nodes[0].port.holders.of(cm::Origin::Lid(Lid(50))), PASSIVE / 4 * 2, "and none had to go");
+    assert_eq!(passive(&w, 0) + passive(&w, 1), 0, "none was established");
+    assert_eq!(w.nodes[0].port.holders.of(cm::Origin::Lid(Lid(50))), PASSIVE / 4 * 2, "and none was evicted");
 }
 
 /// Some adapters send all datagrams of connection management by the first P_Key of their table.
@@ -300,21 +305,21 @@ fn a_request_by_another_key_is_taken_once_subnet_administration_has_a_path() {
     let mut host = Host::new(w.nodes[1].facts.lid.0);
     host.gid = w.nodes[1].facts.gid;
     for taken in [0, 1] {
-        host.ask_by(&mut w, 1, 0);
+        host.request_by(&mut w, 1, 0);
         w.run(ms(10));
         assert_eq!(host.has(&w), taken);
     }
-    // The path leads to that port alone.
+    // The path leads to that port only.
     let mut liar = Host::new(50);
     liar.gid = host.gid;
     for _ in 0..2 {
-        liar.ask_by(&mut w, 1, 0);
+        liar.request_by(&mut w, 1, 0);
         w.run(ms(10));
         assert_eq!(liar.has(&w), 0);
     }
 }
 
-/// Messages that are answered for any sender, with ids of no connection.
+/// Messages that are answered for any sender, with IDs of no connection.
 #[test]
 fn answers_to_anybody_are_as_limited_as_requests() {
     let ids = |n| (CommId(n), CommId(0x5000_0000 + n));
@@ -333,31 +338,32 @@ fn answers_to_anybody_are_as_limited_as_requests() {
             w.inject(0, host.lid, 0, message(n).to_bytes(Tid(1)));
         }
         w.settle();
-        assert_eq!((host.heard(&mut w).len(), w.nodes[0].port.requests_limited()), (256, 744));
+        assert_eq!((host.received(&mut w).len(), w.nodes[0].port.requests_limited()), (256, 744));
     }
 }
 
-/// By a GRH a datagram can name any GID of other subnets. With one share for each the sender would have them all.
+/// A datagram's GRH can name any GID of other subnets. With one share for each GID the sender would have all
+/// shares.
 #[test]
 fn gids_of_other_subnets_have_a_share_only_behind_their_router() {
     let mut w = World::new(1, 1);
     w.run(ms(1000));
     let mut sent = 0;
-    let mut ask = |lid, guid| {
+    let mut request = |lid, guid| {
         sent += 1;
         let mut host = Host::new(lid);
         (host.gid, host.sent) = (Gid::new(FAR, Guid(guid)), sent);
-        host.ask(&mut w, 0);
+        host.request(&mut w, 0);
         w.run(ms(10));
         let holders = &w.nodes[0].port.holders;
         let handshakes = w.nodes[0].port.connections();
         (holders.of(cm::Origin::Lid(host.lid)), holders.of(cm::Origin::Gid(host.gid)), handshakes)
     };
     for guid in 0..100 {
-        let (by_lid, by_gid, handshakes) = ask(50, guid);
+        let (by_lid, by_gid, handshakes) = request(50, guid);
         assert!(by_lid <= SHARE && by_gid == 0 && handshakes <= 2 * SHARE + SHARE, "{by_lid} {handshakes}");
     }
-    // The first request has the path looked up; from then on it is the host's own.
-    assert_eq!(ask(ROUTER.0, 1000).1, 0);
-    assert_eq!(ask(ROUTER.0, 1000).1, 1);
+    // The first request triggers the lookup of the path; from then on it is the host's own.
+    assert_eq!(request(ROUTER.0, 1000).1, 0);
+    assert_eq!(request(ROUTER.0, 1000).1, 1);
 }

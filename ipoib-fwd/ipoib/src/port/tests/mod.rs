@@ -1,4 +1,4 @@
-//! Several links on one port: nothing of one reaches another, and each comes and goes by itself.
+//! Several links on one port: no state of one affects another, and each is added and removed separately.
 
 mod fairness;
 mod world;
@@ -34,7 +34,7 @@ fn links_of_one_port_have_their_own_groups_paths_and_connections() {
             assert!(neighbour.rc(0).is_some());
         }
     }
-    assert_eq!(w.nodes[0].slots.len(), 4, "the worker's places are shared");
+    assert_eq!(w.nodes[0].slots.len(), 4, "the worker's slots are shared");
 }
 
 #[test]
@@ -75,7 +75,7 @@ impl HardwareOf {
 }
 
 #[test]
-fn a_removed_link_leaves_nothing_and_touches_nobody() {
+fn removed_link_leaves_nothing_and_affects_no_other() {
     let mut w = World::new(2, 2);
     w.run(secs(1));
     w.connect(0, 0, 1);
@@ -85,7 +85,7 @@ fn a_removed_link_leaves_nothing_and_touches_nobody() {
     let requests = w.requests.clone();
 
     let now = w.now;
-    assert!(w.nodes[0].port.remove(now, LinkIndex(1)).is_none(), "still at work");
+    assert!(w.nodes[0].port.remove(now, LinkIndex(1)).is_none(), "still running");
     w.nodes[0].port.link_mut(LinkIndex(1)).expect("link").shutdown(now);
     w.run(secs(20));
     assert!(w.nodes[0].faces[&LinkIndex(1)].events.contains(&Event::Stopped));
@@ -102,7 +102,7 @@ fn a_removed_link_leaves_nothing_and_touches_nobody() {
     assert_eq!(node.port.services.sa.outstanding(), 0);
     assert_eq!(node.port.services.sa.paths(), 1);
     assert_eq!(w.live(0, 0), kept, "the other link's connections live on");
-    assert_eq!(w.nodes[0].faces[&LinkIndex(0)].events.len(), events, "and it has heard of nothing");
+    assert_eq!(w.nodes[0].faces[&LinkIndex(0)].events.len(), events, "and it has no new event");
     let left = w.requests.get(&(0x38, 0x15)).copied().unwrap_or(0);
     assert_eq!(left, requests.get(&(0x38, 0x15)).copied().unwrap_or(0) + 1, "one group left");
 
@@ -120,7 +120,7 @@ fn a_link_that_is_held_comes_up_when_it_is_released_and_can_be_removed_before() 
     w.run(secs(1));
     let held = w.add_held(0, PKEYS[1]);
     w.add(1, PKEYS[1]);
-    // Nothing of the port concerns it.
+    // No event of the port concerns it.
     w.change_port(0, |_| {});
     let (now, facts) = (w.now, w.nodes[0].facts.clone());
     w.nodes[0].port.handle_port_event(now, PortEvent::Heavy, facts);
@@ -150,7 +150,7 @@ fn a_changed_table_of_keys_touches_only_whom_it_concerns() {
     w.connect(1, 0, 1);
     let kept = w.live(0, 1);
     w.requests.clear();
-    // The first partition's key moves; the second's stays where it is.
+    // The first partition's P_Key moves; the second's stays at its index.
     let mut facts = w.nodes[0].facts.clone();
     facts.pkeys = vec![PKEYS[2], PKEYS[1], PKEYS[0]];
     w.nodes[0].facts = facts.clone();
@@ -164,7 +164,7 @@ fn a_changed_table_of_keys_touches_only_whom_it_concerns() {
 }
 
 #[test]
-fn a_partition_is_waited_for_and_only_full_members_come_in() {
+fn link_waits_for_its_partition_and_for_full_membership() {
     let mut w = World::new(1, 2);
     w.change_port(0, |facts| facts.pkeys = vec![PKEYS[0], PKey(0x0002)]);
     w.run(secs(1));
@@ -181,9 +181,9 @@ fn a_partition_is_waited_for_and_only_full_members_come_in() {
     assert!(w.nodes[0].faces[&LinkIndex(0)].events.iter().all(|e| *e != Event::Down), "never touched");
 }
 
-/// Wherever that is in the port's table.
+/// At any index of the port's table.
 #[test]
-fn subnet_administration_is_asked_by_the_default_partition() {
+fn subnet_administration_is_queried_by_the_default_partition() {
     for (keys, index) in [
         (vec![PKEYS[0], PKey::DEFAULT], 1),
         (vec![PKEYS[0], PKEYS[1], PKey(0x7fff)], 2),
@@ -203,7 +203,7 @@ fn subnet_administration_is_asked_by_the_default_partition() {
 }
 
 #[test]
-fn a_host_lives_with_a_limited_membership() {
+fn limited_membership_is_sufficient_for_a_host() {
     let mut settings = LinkSettings::new(PKEYS[1], Qpn::new(0x777), 1);
     let facts = |pkeys: &[PKey]| Facts { pkeys: pkeys.to_vec(), ..Facts::default() };
     let limited = facts(&[PKEYS[0], PKey(PKEYS[1].base())]);
@@ -231,7 +231,7 @@ fn one_link_a_partition() {
 }
 
 #[test]
-fn dials_are_limited_and_come_again() {
+fn dials_are_limited_and_repeated() {
     let mut w = World::new(2, 3);
     w.run(secs(1));
     let now = w.now;
@@ -244,5 +244,5 @@ fn dials_are_limited_and_come_again() {
     let up = |w: &World| (0..3).map(|link| w.live(0, link).len()).sum::<usize>();
     assert_eq!(up(&w), 1);
     w.run(secs(12));
-    assert_eq!(up(&w), 3, "none is forgotten");
+    assert_eq!(up(&w), 3, "none is lost");
 }

@@ -1,4 +1,5 @@
-//! Ports with several links each, on a fabric whose subnet administration gives each partition LIDs and service levels of its own.
+//! Ports with several links each, on a fabric whose subnet administration gives each partition its own LIDs
+//! and service levels.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
@@ -32,7 +33,7 @@ pub(super) const PKEYS: [PKey; 8] = [
     PKey(0x8008),
 ];
 
-/// Connection slots of each node, those of them for connections that peers open, and one host's share of these.
+/// Connection slots of each node; those for connections that peers open; and one host's share of the latter.
 pub(super) const SLOTS: u16 = 64;
 pub(super) const PASSIVE: usize = 32;
 pub(super) const SHARE: usize = 8;
@@ -42,7 +43,7 @@ pub(super) fn sl_of(pkey: PKey) -> u8 {
     (pkey.0 & 15) as u8
 }
 
-/// What a device and its workers have of one link.
+/// The state of a device and its workers for one link.
 #[derive(Debug, Default)]
 pub(super) struct Face {
     pub(super) table: Neighbours,
@@ -55,7 +56,7 @@ pub(super) struct Node {
     pub(super) port: Port,
     pub(super) facts: Facts,
     pub(super) faces: BTreeMap<LinkIndex, Face>,
-    /// Connected queue pairs: whose, and whether they are in error.
+    /// Connected queue pairs: connection, and whether it is in error.
     pub(super) qps: BTreeMap<Qpn, (ConnKey, bool)>,
     pub(super) slots: BTreeMap<RcSlot, ConnKey>,
     pub(super) drained: Vec<Qpn>,
@@ -68,11 +69,11 @@ pub(super) struct World {
     mads: VecDeque<(usize, Mad)>,
     pub(super) members: BTreeSet<(Gid, Gid)>,
     pub(super) requests: BTreeMap<(u16, u8), usize>,
-    /// Answers are kept back.
+    /// Answers are held back.
     pub(super) hold: bool,
     held: Vec<(usize, Mad)>,
     workers: u8,
-    /// Datagrams to LIDs of nobody.
+    /// Datagrams to LIDs that no node has.
     pub(super) strays: Vec<Mad>,
 }
 
@@ -84,18 +85,18 @@ pub(super) fn ud_qpn(node: usize, link: u16) -> Qpn {
     Qpn::new(0x100 + node as u32 * 0x100 + u32::from(link))
 }
 
-/// The same of another worker than the first.
+/// The same for another worker than the first.
 pub(super) fn ud_qpn_at(node: usize, link: u16, worker: u8) -> Qpn {
     Qpn::new(ud_qpn(node, link).get() + u32::from(worker) * 0x10)
 }
 
 impl World {
-    /// Some ports with `links` links each.
+    /// Creates ports with `links` links each.
     pub(super) fn new(nodes: usize, links: u16) -> Self {
         Self::with_workers(nodes, links, 1)
     }
 
-    /// The same with more than one worker, each with all its slots.
+    /// The same with several workers, each with all its slots.
     pub(super) fn with_workers(nodes: usize, links: u16, workers: u8) -> Self {
         let mut world = Self {
             now: Instant::now(),
@@ -153,7 +154,7 @@ impl World {
         index
     }
 
-    /// A link that does not come up yet.
+    /// Adds a link that does not come up yet.
     pub(super) fn add_held(&mut self, n: usize, pkey: PKey) -> LinkIndex {
         let node = &mut self.nodes[n];
         let index = node.port.vacancy().expect("room");
@@ -251,13 +252,13 @@ impl World {
         }
     }
 
-    /// Where a P_Key is in a node's table.
+    /// The index of a P_Key in a node's table.
     pub(super) fn pkey_index(&self, n: usize, key: PKey) -> u16 {
         let at = self.nodes[n].facts.pkeys.iter().position(|k| k.base() == key.base());
         at.and_then(|at| u16::try_from(at).ok()).expect("a partition of both")
     }
 
-    /// Gives a node a datagram as if it had come from a LID by a P_Key.
+    /// Delivers a datagram to a node as if it had come from a LID by a P_Key.
     pub(super) fn inject(&mut self, n: usize, from: Lid, pkey_index: u16, bytes: Box<[u8; 256]>) {
         let peer = MadAddress { pkey_index, ..MadAddress::gsi(from, ServiceLevel::new(0)) };
         let now = self.now;
@@ -272,7 +273,7 @@ impl World {
         self.nodes[n].port.handle_mad(now, &mad);
     }
 
-    /// Delivers the answers that were kept back, the last first.
+    /// Delivers the answers that were held back, in reverse order.
     pub(super) fn release(&mut self) {
         self.hold = false;
         while let Some(answer) = self.held.pop() {
@@ -349,7 +350,7 @@ impl World {
                 node.port.handle_done(now, conn, true);
             }
             Action::InsertRc { conn, slot, .. } => {
-                assert!(node.slots.insert(slot, conn).is_none(), "two links have one place");
+                assert!(node.slots.insert(slot, conn).is_none(), "two links have one slot");
                 node.port.handle_done(now, conn, true);
             }
             Action::PostDrain { .. } => {}

@@ -76,38 +76,38 @@ fn every_state_is_reached_and_can_be_left_for_the_end() {
 }
 
 #[test]
-fn the_way_down_never_leads_up() {
+fn closing_states_lead_to_closing_states_only() {
     for state in states().filter(|state| state.is_closing()) {
         assert!(next(state).all(State::is_closing), "{state:?}");
     }
 }
 
 #[test]
-fn whatever_happens_is_told_once() {
-    let tells = |row: &Row| row.acts.iter().any(|act| matches!(act, Act::Down | Act::Withdraw));
+fn close_is_reported_once() {
+    let reports = |row: &Row| row.acts.iter().any(|act| matches!(act, Act::Down | Act::Withdraw));
     for state in states() {
         for row in INPUTS.into_iter().flat_map(|input| state.rows(input)) {
             let begins_to_close = !state.is_closing() && row.to.is_some_and(State::is_closing);
-            assert_eq!(tells(row), begins_to_close, "{state:?}: {row:?}");
+            assert_eq!(reports(row), begins_to_close, "{state:?}: {row:?}");
         }
     }
 }
 
-/// Each state waits for an answer that must come, whatever it says, or has a deadline or an end that closes it.
+/// Each state waits for an answer that is certain to come, or has a deadline or an end that closes it.
 #[test]
-fn no_state_waits_for_ever() {
+fn no_state_waits_forever() {
     for state in states().filter(|state| *state != State::Gone) {
         let moves = |input| state.rows(input).iter().any(|row| row.to.is_some());
         let answered =
             moves(Input::Created) && moves(Input::Refused) || moves(Input::Done) && moves(Input::Failed);
         assert!(answered || moves(Input::Expired), "{state:?}");
-        // What has not begun to end can be ended.
+        // A state that is not closing can be closed.
         assert!(state.is_closing() || (moves(Input::Close) && moves(Input::Retire)), "{state:?}");
     }
 }
 
 #[test]
-fn of_several_rows_the_last_one_always_holds_and_the_others_have_conditions() {
+fn last_row_is_unconditional_and_the_others_have_conditions() {
     for state in states() {
         for input in INPUTS {
             if let Some((last, others)) = state.rows(input).split_last() {
@@ -119,7 +119,7 @@ fn of_several_rows_the_last_one_always_holds_and_the_others_have_conditions() {
     }
 }
 
-/// A name as people read it: `AwaitLastWqe` is `await_last_wqe`.
+/// A name as in the output: `AwaitLastWqe` is `await_last_wqe`.
 fn words(name: &str) -> String {
     let mut out = String::new();
     for c in name.chars() {
