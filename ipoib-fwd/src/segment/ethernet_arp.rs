@@ -35,6 +35,7 @@ impl<P: Packet> Segment<P> {
         let (sender, place) = (IpAddr::V4(arp.sender_ip), Place::Ethernet(arp.sender_mac));
         let checked = check_ethernet(&arp, EthernetHeader::parse(frame)?.source, &self.own);
         let mut known = self.sender_known(now, fabric, sender, place);
+        self.note_sender(known);
         // A claim to the gateway's own address means nothing else.
         let hostile = checked == Err(DropReason::HostileArp) && arp.sender_mac.is_unicast();
         let kind = match checked {

@@ -52,6 +52,7 @@ impl<P: Packet> Segment<P> {
         arp.sender = fabric.believed(&from, arp.sender);
         let place = Place::InfiniBand(arp.sender);
         let mut known = self.sender_known(now, fabric, sender, place);
+        self.note_sender(known);
         let kind = match checked {
             Err(DropReason::HostileArp) if known == SenderKnowledge::Own => ArpKind::Announcement,
             checked => checked?.kind(),

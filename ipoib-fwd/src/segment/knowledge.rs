@@ -116,6 +116,17 @@ impl<P: Packet> Segment<P> {
         }
     }
 
+    /// Notes what is known of the sender of an ARP packet.
+    pub(super) fn note_sender(&mut self, known: SenderKnowledge) {
+        self.unknown_sender |= !matches!(known, SenderKnowledge::Here | SenderKnowledge::PeerGateway);
+    }
+
+    /// True if an ARP packet came from a station that is not known for its sender since the last call: another gateway may be
+    /// there that has not heard of this one.
+    pub fn take_unknown_sender(&mut self) -> bool {
+        std::mem::take(&mut self.unknown_sender)
+    }
+
     /// What is known of an address that a host of `side` asks for.
     pub(super) fn target_known(
         &self,

@@ -99,6 +99,8 @@ pub struct Segment<P> {
     pub(super) lookups: HashMap<IpAddr, Lookup, FixedState>,
     /// Known hosts whose addresses the other side was not queried for, and whether they were proven at another hardware address before.
     /// Bounded by the tables of hosts.
+    /// An ARP packet came from a station that is not known for the sender, since [`Self::take_unknown_sender`].
+    pub(super) unknown_sender: bool,
     pub(super) unproven: HashMap<IpAddr, bool, FixedState>,
     /// When silence has proven the addresses of known hosts, for [`LATE`]. Bounded in the same way.
     pub(super) proven_at: HashMap<IpAddr, Instant, FixedState>,
@@ -133,6 +135,7 @@ impl<P: Packet> Segment<P> {
             ethernet_askers: Askers::default(),
             infiniband_askers: Askers::default(),
             lookups: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(24))),
+            unknown_sender: false,
             unproven: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(32))),
             proven_at: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(40))),
             reported: Reported::new(settings.seed.rotate_left(4)),

@@ -95,6 +95,11 @@ impl<B: Backend> GatewayControl<B> {
                 segment.handle_too_big(now, link, arrival, mtu, dial.map(IpAddr::V4), packet);
             }
         }
+        // Before the answer.
+        if segment.take_unknown_sender() {
+            duty.duty.pair.greet(now);
+            self.carry_out_pair(now, at);
+        }
     }
 
     /// Has each segment release what waited for neighbours that were published in this turn.

@@ -227,6 +227,17 @@ impl Pair {
         self.wake = self.wake.min(self.next_hello);
     }
 
+    /// An unknown station has spoken, and this gateway may be about to answer it: if that is another gateway, it hears first that this
+    /// is one.
+    pub fn greet(&mut self, now: Instant) {
+        if self.role == Role::Forwarding {
+            self.hurry(now);
+            if now >= self.next_hello {
+                self.handle_timeout(now);
+            }
+        }
+    }
+
     fn tells(&self, now: Instant) -> bool {
         self.role == Role::Forwarding && self.peers.alive(now).next().is_some()
     }

@@ -176,9 +176,12 @@ impl Peers {
         peer.last_heard().map(|at| at + most.max(peer.hello.lease))
     }
 
-    /// Those whose addresses are a gateway's.
+    /// Those whose addresses are a gateway's; with a key also one that does not count yet, for its lease: it has signed a hello, or
+    /// somebody repeats one of a gateway that had these addresses once.
     pub(super) fn remembered(&self, now: Instant) -> impl Iterator<Item = &Peer> {
-        self.known().filter(move |p| self.remembered_until(p).is_some_and(|until| now < until))
+        self.list.iter().filter(move |p| {
+            p.is_heard(now) || (p.verified && self.remembered_until(p).is_some_and(|until| now < until))
+        })
     }
 
     pub(super) fn alive(&self, now: Instant) -> impl Iterator<Item = &Peer> {
@@ -376,6 +379,14 @@ mod tests {
             let peer = peers.alive(now).next().unwrap();
             assert_eq!((peer.hello.role, peer.sides(now)), (Role::Forwarding, SideSet::BOTH));
         }
+    }
+
+    #[test]
+    fn with_a_key_the_first_hello_makes_its_addresses_a_gateways_for_its_lease() {
+        let (mut peers, now) = (Peers::new(OWN, true, SECOND), Instant::now());
+        peers.hello(now, life(1), Side::Ethernet, 1, hello(Role::Forwarding, false));
+        assert_eq!((peers.known().count(), peers.remembered(now).count()), (0, 1), "it does not count yet");
+        assert_eq!(peers.remembered(now + SECOND).count(), 0);
     }
 
     #[test]

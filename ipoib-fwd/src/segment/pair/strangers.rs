@@ -19,6 +19,9 @@ const ENOUGH: u32 = 3;
 /// Who is silent for so long is gone.
 const QUIET: Duration = Duration::from_secs(30);
 
+/// Where they were silent for so long another network may have been joined to this one.
+const PAUSE: Duration = Duration::from_secs(1);
+
 #[derive(Clone, Copy, Debug)]
 struct Heard {
     why: Disbelief,
@@ -98,6 +101,12 @@ impl Strangers {
     /// True if messages of such gateways have been heard lately.
     pub(super) const fn is_near(&self) -> bool {
         self.heard.is_some()
+    }
+
+    /// True if messages of such gateways are heard on this side: not the first one after a while.
+    pub(super) fn are_on(&self, now: Instant, side: Side) -> bool {
+        let heard = self.heard.and_then(|heard| heard.sides.get(side as usize).copied().flatten());
+        heard.is_some_and(|at| now < at + PAUSE)
     }
 
     /// True if messages of such gateways have been heard lately on each side: one of them may join the same two networks.

@@ -84,3 +84,25 @@ fn what_names_another_queue_pair_than_its_senders_is_forged() {
     assert_eq!(w.outputs(), [Output::Drop(DropReason::ForgedArp, 1)]);
     assert_eq!((w.asked(), w.fabric.hardware(I1.into())), (vec![], Some(hardware(1))));
 }
+
+#[test]
+fn a_station_that_is_not_known_for_its_address_is_noted_and_known_hosts_are_not() {
+    let mut w = World::new();
+    w.know_ethernet(E1_MAC, E1);
+    w.know_infiniband(1, I1);
+    w.segment.take_unknown_sender();
+    w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
+    w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
+    assert!(!w.segment.take_unknown_sender());
+    let unknown: [fn(&mut World); 4] = [
+        |w| w.ethernet(ArpOperation::Request, E2_MAC, E1, I1),
+        |w| w.ethernet(ArpOperation::Request, E2_MAC, Ipv4Addr::UNSPECIFIED, I1),
+        |w| w.infiniband(InfiniBandOperation::Request, 3, I1, E1),
+        |w| w.infiniband(InfiniBandOperation::Request, 3, Ipv4Addr::UNSPECIFIED, E1),
+    ];
+    for speak in unknown {
+        speak(&mut w);
+        assert!(w.segment.take_unknown_sender());
+        assert!(!w.segment.take_unknown_sender(), "once");
+    }
+}

@@ -25,9 +25,9 @@ impl Pair {
             Ok(message) => message,
             Err(error) => {
                 self.statistics.rejected += 1;
-                let was_near = self.strangers.is_near();
+                let were_here = self.strangers.are_on(now, side);
                 let report = self.strangers.unreadable(now, side, error);
-                self.report_stranger(now, report, was_near);
+                self.report_stranger(now, side, report, were_here);
                 return Err(error);
             }
         };
@@ -77,9 +77,9 @@ impl Pair {
         }
         let is_same = message.segment.is_same_partition(own);
         if !is_same {
-            let was_near = self.strangers.is_near();
+            let were_here = self.strangers.are_on(now, side);
             let report = self.strangers.elsewhere(now, side);
-            self.report_stranger(now, report, was_near);
+            self.report_stranger(now, side, report, were_here);
         }
         is_same
     }
@@ -100,13 +100,13 @@ impl Pair {
         self.wake = self.wake.min(self.loops.next_probe());
     }
 
-    /// Reports a gateway that is not believed. With the first message of one it probes: it may join the same two networks.
-    fn report_stranger(&mut self, now: Instant, report: bool, was_near: bool) {
+    /// Reports a gateway that is not believed. With the first message of one on a side it probes: it may join the same two networks.
+    fn report_stranger(&mut self, now: Instant, side: Side, report: bool, were_here: bool) {
         if let Some((why, ..)) = self.strangers.told().filter(|_| report) {
             self.events.push_back(Event::Stranger { why: Some(why) });
         }
         self.wake = self.wake.min(self.strangers.poll_timeout().unwrap_or(self.wake));
-        if !was_near && self.strangers.is_near() {
+        if !were_here && self.strangers.are_on(now, side) {
             self.probe_soon(now);
         }
     }

@@ -3,6 +3,7 @@ mod circles;
 mod drain;
 mod election;
 mod exhaustive;
+mod greetings;
 mod messages;
 mod model;
 mod nets;

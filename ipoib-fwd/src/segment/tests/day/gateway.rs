@@ -10,6 +10,7 @@ use pmd::hca::PortState;
 
 use super::super::*;
 use crate::forward::{MAX_NEIGHBOURS, PeerGateway, Prefix, Role, Route, Routes};
+use crate::segment::pair::message::MessageError;
 use crate::segment::pair::{
     self, Drain, Identity, Key, Neighbour, Pair, Place, SegmentId, Station, Transmit,
 };
@@ -50,8 +51,10 @@ pub(super) struct Networks {
     pub(super) second: bool,
     /// The router to 10.99.0.0/16.
     pub(super) router: Option<Ipv4Addr>,
-    /// The gateways have a `pair-key`, so that reports of hosts are authentic.
-    pub(super) keyed: bool,
+    /// The gateways' `pair-key`, if they have one: then reports of hosts are authentic.
+    pub(super) key: Option<u8>,
+    /// Time between two hellos.
+    pub(super) hello: Duration,
 }
 
 impl Networks {
@@ -71,14 +74,14 @@ impl Networks {
     }
 }
 
-const fn pair_settings(priority: u8, segment: SegmentId, keyed: bool) -> pair::Settings {
-    let key = if keyed { Some(Key::new([8; 16])) } else { None };
-    pair::Settings { priority, hello: HELLO, segment, key }
+fn pair_settings(priority: u8, networks: &Networks) -> pair::Settings {
+    let key = networks.key.map(|key| Key::new([key; 16]));
+    pair::Settings { priority, hello: networks.hello, segment: networks.id(), key }
 }
 
 /// How long a gateway counts as alive after a hello.
 pub(super) const fn lease() -> Duration {
-    pair_settings(0, SegmentId(0), false).lease()
+    pair::lease(HELLO)
 }
 
 /// What goes out.
@@ -138,12 +141,7 @@ impl Gateway {
             port: machine,
             facts,
             segment: Segment::new(now, &settings),
-            pair: Pair::new(
-                now,
-                pair_settings(priority, networks.id(), networks.keyed),
-                own,
-                station(n, port(n).gid),
-            ),
+            pair: Pair::new(now, pair_settings(priority, networks), own, station(n, port(n).gid)),
             peers: Vec::new(),
             remembers: now,
             sent: Vec::new(),
@@ -173,6 +171,16 @@ impl Gateway {
         self.pair.role() == pair::Role::Forwarding
     }
 
+    /// True if it forwards packets to one host.
+    pub(super) fn carries(&self) -> bool {
+        self.forwards() || self.pair.hands_over()
+    }
+
+    /// True if it knows this card or port for another gateway's.
+    pub(super) fn knows_gateway(&self, n: u16) -> bool {
+        self.peers.iter().any(|peer| peer.mac == mac(n))
+    }
+
     // -- what comes in
 
     pub(super) fn set_sides(&mut self, now: Instant, up: [bool; 2]) {
@@ -188,6 +196,7 @@ impl Gateway {
     pub(super) fn hear_frame(&mut self, now: Instant, frame: &[u8]) {
         let link = self.port.link_mut(LINK).unwrap();
         self.segment.handle_ethernet_arp(now, link, frame);
+        self.greet(now);
         self.settle(now);
     }
 
@@ -199,6 +208,7 @@ impl Gateway {
         let arrival = Arrival { side: Side::InfiniBand, worker, origin: Some(Origin::Datagram(from)) };
         let link = self.port.link_mut(LINK).unwrap();
         self.segment.handle_infiniband_arp(now, link, &arrival, bytes);
+        self.greet(now);
         self.settle(now);
     }
 
@@ -209,7 +219,10 @@ impl Gateway {
 
     pub(super) fn hear_gateway(&mut self, now: Instant, transmit: &Transmit) {
         match transmit {
-            Transmit::Message(side, bytes) => self.pair.handle_message(now, *side, bytes).unwrap(),
+            Transmit::Message(side, bytes) => {
+                let heard = self.pair.handle_message(now, *side, bytes);
+                assert!(matches!(heard, Ok(()) | Err(MessageError::Key)), "{heard:?}");
+            }
             Transmit::Probe(side, packet) => {
                 self.pair.handle_probe(now, *side, probe_nonce(packet).unwrap());
             }
@@ -390,6 +403,16 @@ impl Gateway {
             // A gateway that takes another one for a host dials it, in vain.
             Action::CreateRc { conn, .. } => self.port.handle_created(now, conn, None),
             _ => {}
+        }
+    }
+
+    /// After an ARP packet: a hello goes before the answer to an unknown station.
+    fn greet(&mut self, now: Instant) {
+        if self.segment.take_unknown_sender() {
+            self.pair.greet(now);
+            while let Some(transmit) = self.pair.poll_transmit() {
+                self.sent.push(Sent::Pair(transmit));
+            }
         }
     }
 

@@ -6,6 +6,7 @@ mod checks;
 mod gateway;
 mod ownership;
 mod town;
+mod unicast;
 
 use std::collections::BTreeMap;
 
@@ -405,7 +406,7 @@ impl Day {
         assert_ne!(before, after);
         // Without a key hosts that were reported are proven first, which a liar's
         // answer hinders for ten seconds.
-        if moved.is_empty() && self.town.slots[after].networks.keyed {
+        if moved.is_empty() && self.town.slots[after].networks.key.is_some() {
             self.assert_known(after, "after a takeover");
         }
         self.everybody_finds_everybody(after, 5);

@@ -7,7 +7,7 @@ use ib_wire::mad::Mad;
 use ipoib::net::ethernet::EthernetHeader;
 
 use super::super::*;
-use super::gateway::{GROUP, Gateway, Networks, Sent, TURN, answer, mac, queue_pair};
+use super::gateway::{GROUP, Gateway, HELLO, Networks, Sent, TURN, answer, mac, queue_pair};
 use crate::segment::pair::{Place, Side as Of, Transmit};
 
 pub(super) const HOSTS: usize = 24;
@@ -38,6 +38,8 @@ pub(super) struct Host {
     pub(super) side: Of,
     /// Its card or port.
     pub(super) n: u16,
+    /// Which part of its side's network it is in.
+    pub(super) part: u8,
     pub(super) alive: bool,
     pub(super) manner: Manner,
     /// It says that it has whatever address is asked for.
@@ -50,6 +52,8 @@ pub(super) struct Host {
 pub(super) struct Slot {
     pub(super) life: Option<Gateway>,
     pub(super) up: [bool; 2],
+    /// Which part of each side's network it is in.
+    pub(super) part: [u8; 2],
     pub(super) priority: u8,
     pub(super) networks: Networks,
 }
@@ -177,13 +181,15 @@ impl Town {
         let slot = |g: u8| Slot {
             life: None,
             up: [true; 2],
+            part: [0; 2],
             priority: 100,
             networks: Networks {
                 address: Ipv4Addr::new(10, 77, 0, 250 + g),
                 length: 24,
                 second: true,
                 router: None,
-                keyed: seed % 2 == 1,
+                key: (seed % 2 == 1).then_some(8),
+                hello: HELLO,
             },
         };
         let host = |n: usize| {
@@ -196,6 +202,7 @@ impl Town {
                 ip,
                 side: Of::BOTH[n % 2],
                 n: FIRST + n as u16,
+                part: 0,
                 alive: true,
                 manner: Manner::Soon,
                 answers_for_all: false,
@@ -469,7 +476,7 @@ impl Town {
     }
 
     /// What a gateway wants to send flies, if the side is up.
-    fn send_off(&mut self, g: usize) {
+    pub(super) fn send_off(&mut self, g: usize) {
         let Some(gateway) = &mut self.slots[g].life else { return };
         let n = gateway.n;
         for sent in std::mem::take(&mut gateway.sent) {
@@ -491,7 +498,10 @@ impl Town {
                 }
                 Sent::Pair(transmit) => {
                     let (Transmit::Message(side, _) | Transmit::Probe(side, _)) = &transmit;
-                    for to in (0..self.slots.len()).filter(|to| *to != g && up[*side as usize]) {
+                    let side = *side as usize;
+                    let is_reached = |to: &usize| self.slots[*to].part[side] == self.slots[g].part[side];
+                    let others = (0..self.slots.len()).filter(|to| *to != g && up[side]);
+                    for to in others.filter(is_reached).collect::<Vec<_>>() {
                         let late = self.random.next() % (self.hello_delay.as_micros() as u64 + 1);
                         let after = after + Duration::from_micros(late);
                         if self.chance(100) >= self.hello_loss {
@@ -532,7 +542,8 @@ impl Town {
         let to = EthernetHeader::parse(bytes).unwrap().destination;
         let hears = |n: u16| !to.is_unicast() || to == mac(n);
         for g in 0..self.slots.len() {
-            if from != Whose::Gateway(g) && hears(GATEWAY + g as u16) {
+            let is_reached = self.slots[g].part[0] == self.part_of(from, Of::Ethernet);
+            if from != Whose::Gateway(g) && hears(GATEWAY + g as u16) && is_reached {
                 self.with_gateway(g, Of::Ethernet, |gateway, now| gateway.hear_frame(now, bytes));
             }
         }
@@ -546,7 +557,9 @@ impl Town {
     fn message(&mut self, (from, source): (Whose, UdSource), to: Option<(Lid, Qpn)>, bytes: &[u8]) {
         self.gone.arp += 1;
         for g in 0..self.slots.len() {
-            if from != Whose::Gateway(g) && to.is_none_or(|(lid, _)| lid == Lid(GATEWAY + g as u16)) {
+            let is_reached = self.slots[g].part[1] == self.part_of(from, Of::InfiniBand);
+            let hears = to.is_none_or(|(lid, _)| lid == Lid(GATEWAY + g as u16));
+            if from != Whose::Gateway(g) && hears && is_reached {
                 let to = to.map(|(_, qpn)| qpn);
                 self.with_gateway(g, Of::InfiniBand, |gateway, now| {
                     gateway.hear_message(now, &source, to, bytes);
@@ -564,6 +577,14 @@ impl Town {
         self.tell_hosts(from, Of::InfiniBand, said, |n| to.is_none_or(|to| to == (Lid(n), port(n).qpn)));
     }
 
+    /// Which part of the side's network something is in.
+    fn part_of(&self, whose: Whose, side: Of) -> u8 {
+        match whose {
+            Whose::Gateway(g) => self.slots[g].part[side as usize],
+            Whose::Host(h) => self.hosts[h].part,
+        }
+    }
+
     fn watch(&mut self, from: Whose, side: Of, said: Said) {
         if let Some(watched) = &mut self.watched {
             watched.push((self.now, side, matches!(from, Whose::Gateway(_)), said));
@@ -573,7 +594,8 @@ impl Town {
     fn tell_hosts(&mut self, from: Whose, side: Of, said: Said, hears: impl Fn(u16) -> bool) {
         for h in 0..self.hosts.len() {
             let host = &self.hosts[h];
-            let is_there = host.side == side && from != Whose::Host(h) && hears(host.n);
+            let is_reached = host.side == side && host.part == self.part_of(from, side);
+            let is_there = is_reached && from != Whose::Host(h) && hears(host.n);
             if is_there && (self.loss == 0 || self.chance(100) >= self.loss) {
                 self.hear(h, said);
             }
