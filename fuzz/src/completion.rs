@@ -635,7 +635,11 @@ mod tests {
         ]);
         assert_eq!((worker.doubtful.len(), worker.posted.len()), (2, 0));
         let counters = worker.queues.anomalies();
-        assert_eq!((counters.unknown_entry, counters.unknown_opcode, counters.bad_length), (1, 1, 1), "{counters:?}");
+        assert_eq!(
+            (counters.unknown_entry, counters.unknown_opcode, counters.bad_length),
+            (1, 1, 1),
+            "{counters:?}"
+        );
         assert_eq!(worker.received.len(), 1, "an unknown queue pair may have been removed");
         worker.end();
     }
