@@ -274,7 +274,7 @@ pub(crate) fn page() -> String {
         [workers.to_string(), buffers.to_string(), format!("{mib} MiB")]
     };
     table(&mut page, ["workers", "buffers", "memory"], WORKERS.map(row));
-    page.push_str("\nTheir use ([Sizing](sizing.md#memory) has the formulas):\n\n");
+    page.push_str("\nWhat they are counted for ([Sizing](sizing.md#memory) has the formulas):\n\n");
     let budgets = PARTS_OF.map(|workers| config.budget(workers));
     let part = |name: &str, of: fn(&config::Budget) -> u32| {
         let [one, two] = budgets.map(|budget| of(&budget).to_string());
