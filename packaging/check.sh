@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# In a bare root with the packages in /mnt/debs, an older version of them in /mnt/debs/previous: that is installed, they are, run, taken back, removed
-# and purged.
+# Runs in a bare root with the packages in /mnt/debs and an older version in /mnt/debs/previous. Installs the
+# older version, upgrades, runs, downgrades, removes and purges.
 set -Eeuo pipefail
 programs=(ipoib-fwd ibfab softhca)
 names=("${programs[@]}" ipoib-fwd-doc)
-# Each part is told when it is over.
+# Each part is reported when it has finished.
 part='lists of packages' since=$SECONDS
 begin() {
     printf 'package: ok      %s (%s s)\n' "$part" "$((SECONDS - since))"
@@ -17,13 +17,14 @@ fail() {
 }
 trap 'fail "line $LINENO"' ERR
 quietly() {
-    "$@" >/tmp/said 2>&1 || {
-        tail -n 30 /tmp/said
+    "$@" >/tmp/output 2>&1 || {
+        tail -n 30 /tmp/output
         fail "$*"
     }
 }
-# What there is: links with their targets, files with their checksums, but for what apt and dpkg note and keep of everybody, and for earlier lists of
-# users and groups. Of those lists not whom packages leave in them: ours its user and group, libibverbs1 the group rdma, udev four.
+# files: prints all links with their targets and all files with their checksums, without the state of apt and
+# dpkg and without backups of the lists of users and groups. Leaves out entries that packages leave in these
+# lists: our user and group, rdma of libibverbs1, and four of udev.
 files() {
     local lists=(/etc/passwd /etc/shadow /etc/group /etc/gshadow) list
     local but=(\( -path /tmp -o -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /mnt -o -path /var/cache -o -path /var/log
@@ -38,17 +39,17 @@ files() {
         find / -xdev "${but[@]}" \) -prune -o -type l -printf 'link  %p -> %l\n'
     } | sort --key 2
 }
-# installed PATH: fails unless it is the packages in that directory that are.
+# installed PATH: fails unless exactly the packages of this directory are installed.
 installed() {
     local deb
     for deb in "$1"/*.deb; do
         local name version
         name=$(dpkg-deb --field "$deb" Package) version=$(dpkg-deb --field "$deb" Version)
-        [ "$(dpkg-query --show --showformat '${db:Status-Abbrev}${Version}' "$name")" = "ii $version" ] || fail "$name $version is not installed: $(cat /tmp/said)"
-        # Each has a file that the other one has not.
+        [ "$(dpkg-query --show --showformat '${db:Status-Abbrev}${Version}' "$name")" = "ii $version" ] || fail "$name $version is not installed: $(cat /tmp/output)"
+        # The previous version has an additional file.
         case $1 in
             */previous) [ -e "/usr/share/$name.previous" ] || fail "a file of $name $version is missing" ;;
-            *) [ ! -e "/usr/share/$name.previous" ] || fail "a file of the previous $name is still there" ;;
+            *) [ ! -e "/usr/share/$name.previous" ] || fail "a file of the previous $name still exists" ;;
         esac
     done
 }
@@ -57,109 +58,109 @@ quietly apt-get update -qq
 files >/tmp/before
 
 begin 'the previous version is installed'
-# As people do it: dpkg leaves what is missing to apt.
+# The usual steps: apt installs the missing dependencies of dpkg.
 dpkg -i /mnt/debs/previous/*.deb >/tmp/dpkg 2>&1 || true
 quietly apt-get -qq --yes -f install --no-install-recommends
 installed /mnt/debs/previous
 
-begin 'the configuration has a key of its own, which only root and the group of the service read'
+begin 'the configuration has a new key, which only root and the group of the service can read'
 configuration=/etc/ipoib-fwd/gateway.toml
 key() { sed -n 's/^pair-key = "\([0-9a-f]\{32\}\)"$/\1/p' $configuration; }
 if [ -e /usr/share/ipoib-fwd/gateway.toml ]; then
     first=$(key)
     [ ${#first} = 32 ] || fail "no key, or several: $(cat $configuration)"
     [ "$(stat --format '%U:%G %a' $configuration)" = 'root:ipoib-fwd 640' ] || fail "$(stat $configuration)"
-    # What another machine's first installation would do.
+    # As the first installation on another machine.
     mv $configuration /tmp/first.toml
     quietly /var/lib/dpkg/info/ipoib-fwd.postinst configure ''
     [ "$(key | wc -c)" = 33 ] || fail "no key, or several: $(cat $configuration)"
     [ "$(key)" != "$first" ] || fail 'two installations have the same key'
-    diff <(grep -v '^pair-key' /tmp/first.toml) <(grep -v '^pair-key' $configuration) || fail 'they differ in more (above)'
-    # A configuration that is already there stays.
+    diff <(grep -v '^pair-key' /tmp/first.toml) <(grep -v '^pair-key' $configuration) || fail 'the configurations differ in more than the key (above)'
+    # An existing configuration is kept.
     mv /tmp/first.toml $configuration
     quietly /var/lib/dpkg/info/ipoib-fwd.postinst configure ''
-    [ "$(key)" = "$first" ] || fail 'a configuration that is there is replaced'
-    # The group does not count as others.
+    [ "$(key)" = "$first" ] || fail 'an existing configuration was replaced'
+    # The group is not a warning of --check.
     ipoib-fwd --check --config $configuration >/tmp/checked 2>&1 || true
     ! grep -q pair-key-readable /tmp/checked || fail "$(cat /tmp/checked)"
 else
-    # Of a version that had one configuration for all: an upgrade makes no key.
+    # An older version with a common configuration: an upgrade creates no key.
     [ -z "$(key)" ] || fail 'the package has a key'
 fi
 
-begin 'upgraded, with what the operator wrote'
-# An upgrade never touches gateway.toml. Of other files it keeps what the operator wrote, takes new defaults where nothing was, and asks only
-# where both is so: then one is kept by order.
+begin 'upgrade with changes of the operator'
+# An upgrade never changes gateway.toml. It keeps changed files, replaces unchanged ones by new defaults, and
+# prompts only if a file has changes and new defaults; --force-confold then keeps it.
 echo '# mine' | tee -a /etc/ipoib-fwd/gateway.env >>$configuration
 cp --preserve=all $configuration /tmp/mine.toml
-# untouched WHAT: content, owner and mode are those before.
+# untouched WHAT: fails if content, owner or mode have changed.
 untouched() {
-    cmp $configuration /tmp/mine.toml || fail "$1 took the configuration"
+    cmp $configuration /tmp/mine.toml || fail "$1 changed the configuration"
     [ "$(stat --format '%u:%g %a %Y' $configuration)" = "$(stat --format '%u:%g %a %Y' /tmp/mine.toml)" ] || fail "$1 changed $(stat $configuration)"
 }
-! dpkg -i /mnt/debs/ipoib-fwd_*.deb </dev/null >/tmp/said 2>&1 || fail 'nobody was asked which configuration it shall be'
-grep -q 'gateway.env' /tmp/said || fail "dpkg has asked something else: $(cat /tmp/said)"
+! dpkg -i /mnt/debs/ipoib-fwd_*.deb </dev/null >/tmp/output 2>&1 || fail 'dpkg did not prompt for the configuration'
+grep -q 'gateway.env' /tmp/output || fail "dpkg prompted for something else: $(cat /tmp/output)"
 quietly dpkg --force-confold -i /mnt/debs/*.deb
 installed /mnt/debs
 untouched 'the upgrade'
-grep -qx '# mine' /etc/ipoib-fwd/gateway.env || fail 'the upgrade took what the operator wrote'
+grep -qx '# mine' /etc/ipoib-fwd/gateway.env || fail 'the upgrade discarded a change of the operator'
 ! grep -q 'previous version' /etc/ibfab/fabric.toml || fail 'the upgrade left an old default'
-! grep -q 'previous version' /etc/ipoib-fwd/gateway.env.dpkg-dist || fail 'the new default is not in a file of its own'
+! grep -q 'previous version' /etc/ipoib-fwd/gateway.env.dpkg-dist || fail 'the new default is not in a separate file'
 
-begin 'programs, manual, its pages, completions and documentation are there'
+begin 'programs, manual, manual pages, completions and documentation exist'
 for program in "${programs[@]}"; do quietly "$program" --version; done
 dpkg -L "${names[@]}" >/tmp/listed
 for page in ipoib-fwd ipoib-fwd-ctl ipoib-fwd-gids ipoib-fwd-init ipoib-fwd-metrics ipoib-fwd-top ibfab softhca; do
-    # A minimal root leaves documentation out; the package has it all the same.
+    # A minimal root omits documentation, but the package lists it.
     grep -qx "/usr/share/man/man1/$page.1.gz" /tmp/listed || fail "no manual page of $page"
 done
 for page in docs/manual/README.md docs/operations.md gidcache/html/gidcache/index.html gidcache/examples/interface-gids.rs; do
     grep -qx "/usr/share/doc/ipoib-fwd-doc/$page" /tmp/listed || fail "no $page"
 done
 for program in "${programs[@]}"; do quietly bash -n "/usr/share/bash-completion/completions/$program"; done
-begin 'the user and group that it makes, once'
+begin 'the package creates its user and group'
 [ "$(id --name --user ipoib-fwd) $(id --name --groups ipoib-fwd)" = 'ipoib-fwd ipoib-fwd' ] || fail "$(id ipoib-fwd)"
 [ "$(id --user ipoib-fwd)" -lt 1000 ] || fail "$(id ipoib-fwd)"
-begin 'a user and group of that name that there are already stay, and what is missing is made'
-# unknown: no user and group of that name is there any more.
+begin 'an existing user or group of this name is kept, and the missing one is created'
+# unknown: removes the user and the group.
 unknown() {
     quietly userdel ipoib-fwd
     ! getent group ipoib-fwd >/dev/null || groupdel ipoib-fwd
 }
 again() { quietly dpkg --force-confold -i /mnt/debs/ipoib-fwd_*.deb; }
-# whose WANTED: as it is to be then, and there is a group.
-whose() {
+# owned WANTED: fails unless the user has this ID and this group, and the group exists.
+owned() {
     installed /mnt/debs
     [ "$(id --user ipoib-fwd):$(id --name --groups ipoib-fwd)" = "$1" ] || fail "$1 has become $(id ipoib-fwd)"
-    getent group ipoib-fwd >/dev/null || fail "no group beside $1"
+    getent group ipoib-fwd >/dev/null || fail "no group with $1"
 }
-# Somebody of flesh and blood, in a group of his own and in one of many.
+# An ordinary user, with its own group and with a common one.
 unknown
 useradd --uid 1077 --no-create-home --no-log-init --user-group ipoib-fwd
 again
-whose 1077:ipoib-fwd
+owned 1077:ipoib-fwd
 unknown
 useradd --uid 1077 --no-create-home --no-log-init --gid users ipoib-fwd
 again
-whose 1077:users
-# As adduser --system makes one that is not told of a group.
+owned 1077:users
+# A user of adduser --system without a group option.
 unknown
 useradd --uid 877 --no-create-home --no-log-init --system --gid nogroup ipoib-fwd
 again
-whose 877:nogroup
-# A group alone, with a member.
+owned 877:nogroup
+# Only a group, with a member.
 unknown
 groupadd ipoib-fwd
 gpasswd --add backup ipoib-fwd >/dev/null
 again
-whose "$(id --user ipoib-fwd):ipoib-fwd"
+owned "$(id --user ipoib-fwd):ipoib-fwd"
 [ "$(id --user ipoib-fwd)" -lt 1000 ] || fail "$(id ipoib-fwd)"
 id --name --groups backup | grep -qw ipoib-fwd || fail 'the group has lost its member'
 unknown
 again
-whose "$(id --user ipoib-fwd):ipoib-fwd"
+owned "$(id --user ipoib-fwd):ipoib-fwd"
 
-begin 'fabric and gateway run and end'
+begin 'fabric and gateway run and exit'
 forwards() { ipoib-fwd ctl links --json >/tmp/links 2>&1 && grep -q '"role": *"forwarding"' /tmp/links; }
 ibfab --config /etc/ibfab/fabric.toml >/tmp/ibfab.log 2>&1 &
 fabric=$!
@@ -180,26 +181,26 @@ for _ in $(seq 300); do
 done
 forwards || fail "the gateway does not forward: $(tail -n 20 /tmp/gateway.log)"
 kill "$gateway"
-wait "$gateway" || fail 'the gateway did not end in order'
+wait "$gateway" || fail 'the gateway did not exit in order'
 kill "$fabric"
-wait "$fabric" || fail 'the fabric did not end in order'
+wait "$fabric" || fail 'the fabric did not exit in order'
 
-begin 'back to the previous version, and there again'
+begin 'downgrade to the previous version, and upgrade again'
 quietly apt-get -qq --yes --allow-downgrades -o Dpkg::Options::=--force-confold install /mnt/debs/previous/*.deb
 installed /mnt/debs/previous
-untouched 'the way back'
-grep -q 'previous version' /etc/ibfab/fabric.toml || fail 'the way back left a new default'
+untouched 'the downgrade'
+grep -q 'previous version' /etc/ibfab/fabric.toml || fail 'the downgrade left a new default'
 quietly apt-get -qq --yes -o Dpkg::Options::=--force-confold install /mnt/debs/*.deb
 installed /mnt/debs
 untouched 'the upgrade'
 
 begin 'removed, with the configuration kept'
 quietly dpkg --remove "${names[@]}"
-[ ! -e /usr/bin/ipoib-fwd ] || fail 'the program is still there'
-untouched 'removing'
+[ ! -e /usr/bin/ipoib-fwd ] || fail 'the program still exists'
+untouched 'the removal'
 begin 'purged, with nothing left'
 quietly dpkg --purge "${names[@]}"
 quietly apt-get -qq --yes autoremove --purge
 files >/tmp/after
-diff /tmp/before /tmp/after || fail 'something is left, or gone (above)'
+diff /tmp/before /tmp/after || fail 'files are left over or missing (above)'
 begin ''

@@ -1,9 +1,10 @@
 # shellcheck shell=bash
-# root.sh ROOT DEBS SCRIPT: runs a script in a copy of a bare root, with the packages at /mnt/debs; check-services.sh under systemd. In mount and
-# process namespaces of the caller's making, with which all of it goes.
+# root.sh ROOT DEBS SCRIPT: runs a script in a copy of a bare root, with the packages at /mnt/debs; runs
+# check-services.sh under systemd. The caller has created mount and process namespaces, with which everything
+# disappears.
 set -euo pipefail
 root=$1 debs=$2 script=$PWD/$3 scripts=$PWD/scripts
-# Beside the root, where nothing is left behind: what is mounted there is seen by nobody else.
+# Next to the root, where nothing is left behind: other processes do not see these mounts.
 work=$root.work
 mkdir -p "$work"
 mount -t tmpfs tmpfs "$work"
@@ -14,11 +15,11 @@ cp /etc/resolv.conf etc/resolv.conf
 mkdir mnt/debs mnt/scripts
 mount --bind "$debs" mnt/debs
 mount --bind "$scripts" mnt/scripts
-# Held by who changes how many hugepages there are, on the whole machine.
+# Lock of the number of hugepages, for the whole machine.
 mkdir -p /run/lock
 touch /run/lock/ipoib-fwd-hugepages.lock mnt/hugepages.lock
 mount --bind /run/lock/ipoib-fwd-hugepages.lock mnt/hugepages.lock
-# What one root has fetched the other one needs not fetch.
+# Downloaded packages are shared by all roots.
 mkdir -p "${root%/*}/archives"
 mount --bind "${root%/*}/archives" var/cache/apt/archives
 mount -t proc proc proc
@@ -31,11 +32,12 @@ if [ "${script##*/}" != check-services.sh ]; then
     exit
 fi
 
-# systemd makes groups of processes, which outlive namespaces: it has one of its own to make them in, which goes with all in it.
+# Control groups outlive namespaces: systemd creates its groups in a separate one, which is removed with all
+# of them.
 mkdir "$work/groups"
 mount -t cgroup2 cgroup2 "$work/groups"
 ours=$work/groups$(sed -n 's/^0:://p' /proc/self/cgroup)
-# Those of a check that was ended before it could take them away, in which nobody is any more.
+# Remove empty groups of an earlier check that was killed.
 for group in "$ours"/package-check-*; do
     if [ -d "$group" ] && grep -qx 'populated 0' "$group/cgroup.events"; then
         find "$group" -depth -type d -exec rmdir {} + 2>/dev/null || true
@@ -54,25 +56,26 @@ leave() {
 }
 trap leave EXIT
 
-# A small machine: systemd is its first process, and a unit of its own runs the script.
+# systemd is the first process, and a unit runs the script.
 install -m 755 "$script" opt/check
 "${inside[@]}" bash -c 'apt-get update -qq && apt-get install -qq --yes --no-install-recommends systemd dbus \
-    ethtool iperf3 iproute2 iputils-ping python3 /mnt/debs/previous/*.deb' >tmp/said 2>&1 || {
-    tail -n 30 tmp/said
-    echo 'package: failed  systemd and the previous version are installed (above)'
+    ethtool iperf3 iproute2 iputils-ping python3 /mnt/debs/previous/*.deb' >tmp/output 2>&1 || {
+    tail -n 30 tmp/output
+    echo 'package: failed  installation of systemd and the previous version (above)'
     exit 1
 }
-echo "package: ok      systemd and the previous version are installed ($SECONDS s)"
-# A script of python alone; its package would bring all of DPDK's libraries for development.
-! asks=$(command -v dpdk-telemetry.py) || install -m 755 "$asks" usr/bin/
+echo "package: ok      installation of systemd and the previous version ($SECONDS s)"
+# Only this Python script: its package depends on all of DPDK's development libraries.
+! telemetry=$(command -v dpdk-telemetry.py) || install -m 755 "$telemetry" usr/bin/
 printf '[Service]\nType=oneshot\nExecStart=/opt/check\n' >etc/systemd/system/check.service
 mkdir -p etc/systemd/system/multi-user.target.wants
 ln -s ../check.service etc/systemd/system/multi-user.target.wants/check.service
 umount -R dev sys proc
-# At once somebody is in it: another check takes empty ones away.
+# Enter it immediately, as another check removes empty groups.
 mkdir "$group"
 echo 0 >"$group/cgroup.procs"
-# Neither unshare nor a first process that is systemd heeds SIGTERM. With unshare killed the kernel kills systemd, and all of its namespace.
+# unshare and systemd as first process ignore SIGTERM. If unshare is killed, the kernel kills systemd and its
+# whole namespace.
 # shellcheck disable=SC2016 # expanded by the shell inside
 timeout --kill-after=10 1200 unshare --pid --net --cgroup --uts --ipc --mount --fork --kill-child bash -euc '
     mount -t proc proc proc
@@ -82,17 +85,17 @@ timeout --kill-after=10 1200 unshare --pid --net --cgroup --uts --ipc --mount --
     mount -t tmpfs tmpfs dev
     for device in null:3 zero:5 full:7 random:8 urandom:9; do mknod -m 666 "dev/${device%:*}" c 1 "${device#*:}"; done
     mkdir dev/shm dev/net dev/hugepages dev/pts
-    # Of which units with PrivateDevices= have copies.
+    # Units with PrivateDevices= get copies of these.
     mount -t devpts devpts dev/pts
     ln -s pts/ptmx dev/ptmx
     mknod -m 666 dev/net/tun c 10 200
     mount -t tmpfs tmpfs dev/shm
     exec chroot . /usr/bin/env -i container=check PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/systemd --system --unit=multi-user.target
 ' </dev/null >console 2>&1 || true
-# What it has said by itself is shown where something failed.
+# Print the other output only after a failure.
 grep -v '^all is well$' report || true
 if ! tail -n 1 report | grep -qx 'all is well'; then
-    grep -q 'failed' report || echo 'package: failed  no end after 20 minutes, or none in order'
+    grep -q 'failed' report || echo 'package: failed  the check did not finish within 20 minutes, or not in order'
     tail -n 80 result console
     exit 1
 fi

@@ -1,23 +1,23 @@
-//! Plots of what `scripts/gateway_bench.py` measured: a bar for each of those that are compared, by what they did.
+//! Plots of the results of `scripts/gateway_bench.py`: a bar for each compared device, by benchmark.
 
 use serde::Deserialize;
 
 use crate::plot::{Axis, Chart, Line, Shape};
 
-/// Units of rates; all else is told beside them, and not plotted.
+/// Units of rates; other units are reported with them, and not plotted.
 const RATES: [&str; 3] = ["Gbit/s", "kpps", "connections/s"];
 
-/// The file.
+/// The file of results.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Results {
-    /// On what and how often it was measured.
+    /// Machine and number of runs.
     pub(crate) about: String,
     results: Vec<Row>,
 }
 
 #[derive(Debug, Deserialize)]
 struct Row {
-    /// Benchmark, who, and what, with points between them.
+    /// Benchmark, device under test and value, separated by points.
     name: String,
     unit: String,
     min: f64,
@@ -50,7 +50,7 @@ pub(crate) fn charts(results: &Results) -> Vec<(String, Chart)> {
             known.push(what.to_owned());
             known.len() - 1
         });
-        // The place's number, until it is known how many there are.
+        // The number of the position, until the total is known.
         let point = (place as f64, row.median, Some((row.min, row.max)));
         match chart.lines.iter_mut().find(|line| line.name == who) {
             Some(line) => line.points.push(point),

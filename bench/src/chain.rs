@@ -1,5 +1,6 @@
-//! A message in many buffers on its way into a send queue: named piece by piece in the entry, registered under a key of its own and sent
-//! as one piece, or copied into one large buffer. The three take turns on one connection between software devices.
+//! Compares three ways to send a message in many buffers: as a gather list in the entry, registered under its
+//! own memory key and sent as one segment, or copied into one large buffer. The three alternate on one
+//! connection between software devices.
 
 use std::time::{Duration, Instant};
 
@@ -16,19 +17,19 @@ use crate::series::Turns;
 const SIZES: [usize; 3] = [8192, 20_000, 65_524];
 const LARGEST: usize = 65_524;
 const DATA_ROOM: u16 = 4096;
-/// All of the largest message, behind a headroom that a copy does not need.
+/// The whole largest message, after a headroom that a copy does not need.
 const LARGE_ROOM: u16 = u16::MAX - HEADROOM as u16;
 const DEPTHS: Depths = Depths { send: 1024, receive: [16, 128], largest: LARGEST };
-/// Two shared receive queues, and as much again on its way.
+/// Buffers of two shared receive queues, and the same number in flight.
 const BUFFERS: u32 = 4 * 128 * 17;
-/// Messages on their way.
+/// Messages in flight.
 const WINDOW: usize = 32;
-/// Pieces that a key names.
+/// Segments of a key.
 const PIECES: u32 = 20;
-/// A way's turn.
+/// Duration of a slice of one method.
 const SLICE: Duration = Duration::from_millis(20);
 
-/// What becomes of a chain.
+/// How a chain is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Gather,
@@ -36,10 +37,10 @@ enum Way {
     Copy,
 }
 
-/// Each as often in front of as behind each other.
+/// Each method runs equally often before and after each other one.
 const TURNS: [Way; 6] = [Way::Gather, Way::Key, Way::Copy, Way::Copy, Way::Key, Way::Gather];
 
-/// Where copies and keys come from.
+/// The source of copies and keys.
 struct Sender {
     large: Pool,
     keys: Vec<(FreeKey, PageList)>,
@@ -90,7 +91,7 @@ impl Sender {
     }
 }
 
-/// One turn of a way; all messages have arrived when it ends.
+/// Runs one slice of a method; all messages have arrived when it returns.
 fn slice(
     (a, b): (&mut End, &mut End),
     pool: &Pool,
@@ -144,7 +145,7 @@ fn measure(pool: &Pool, large: Pool, seconds: f64) -> Result<Sample, String> {
         let rounds = (seconds / SIZES.len() as f64 / (TURNS.len() as f64 * SLICE.as_secs_f64())).ceil();
         for round in 0..=rounds as u32 {
             if round == 1 {
-                // The first one warmed up.
+                // The first pass is the warm-up.
                 turns = Default::default();
             }
             for way in TURNS {
@@ -174,7 +175,8 @@ fn measure(pool: &Pool, large: Pool, seconds: f64) -> Result<Sample, String> {
     Ok(sample)
 }
 
-/// Of copies as many as are on their way, as many that have just arrived and are not completed, and those before them that asked for no completion.
+/// Buffers for copies in flight, for copies that have arrived but not completed, and for earlier ones without
+/// a completion.
 fn pools(cache: u16) -> Result<[Pool; 2], String> {
     let pool = |name, count, data_room| {
         Pool::create(name, &PoolConfig { count, data_room, cache, socket: -1 }).map_err(text)

@@ -1,5 +1,5 @@
-//! What a step's packets have to be behind the gateway: made anew from a packet's addresses, and compared byte by byte. The sink takes the
-//! sample, and its time is the sink's.
+//! The expected packets of a step behind the gateway: rebuilt from a packet's addresses, and compared byte by
+//! byte. The sink takes the sample, and its time counts as the sink's.
 
 use std::net::Ipv4Addr;
 
@@ -9,7 +9,7 @@ use sink::{Inspector, ROOM_BEFORE, Seen};
 use crate::frames::{self, Load};
 use crate::rig::{self, REMOTE_QKEY, REMOTE_QPN, Transport};
 
-/// Where the source address stands in a message: behind the encapsulation header.
+/// Offset of the source address in a message, after the encapsulation header.
 const SOURCE: usize = 4 + 12;
 
 /// The packets of a load.
@@ -20,7 +20,7 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    /// The flow of a message to InfiniBand: each has an Ethernet host of its own.
+    /// The flow of a message to InfiniBand: each flow has its own Ethernet host.
     fn flow(&self, message: &[u8]) -> Option<u32> {
         let source: [u8; 4] = *message.get(SOURCE..)?.first_chunk()?;
         let flow = Ipv4Addr::from(source).to_bits().checked_sub(frames::ethernet_host(0).to_bits())?;
@@ -39,7 +39,7 @@ impl Expected {
             Transport::Connections => connection == Some(self.load.slot(host)),
             Transport::Datagrams => connection.is_none() && to.is_some_and(|to| is_to(to, rig::lid(host))),
         };
-        // An Ethernet frame has the packet behind its header, which the message has behind its own of four bytes.
+        // The packet follows the frame's header, or the four bytes of a message's header.
         let frame = frames::frame(&self.load, flow);
         let packet = frame.get(frame.len() - self.load.packet..)?;
         let (header, rest) = message.split_at_checked(4)?;
@@ -48,7 +48,7 @@ impl Expected {
 
     fn is_forwarded_right(&self, message: usize, place: &[u8]) -> Option<bool> {
         let flow = u32::try_from(message).ok().filter(|flow| *flow < self.load.flows)?;
-        // Messages come by the connections in turn, and these are of the segments in turn.
+        // Messages rotate over the connections, and these over the segments.
         let connection = match self.transport {
             Transport::Connections => flow % u32::from(self.load.connections.max(1)),
             Transport::Datagrams => 0,
@@ -65,7 +65,8 @@ impl Expected {
     }
 }
 
-/// True if this is the way to the host with this LID: within the subnet, at the normal rate, on service level 0.
+/// True if this is the address of the host with this LID: within the subnet, at the normal rate, on service
+/// level 0.
 fn is_to(to: &DatagramAddress, lid: u16) -> bool {
     let mut whole = DatagramAddress::default();
     whole.qkey.set(REMOTE_QKEY);
@@ -171,7 +172,7 @@ mod tests {
             let frame = |flow: u32| {
                 let packet = frames::message(&load, flow).split_off(4);
                 let header = [frames::ethernet_mac(flow), frames::GATEWAY_MAC].concat();
-                // The fourth connection is of the first segment again.
+                // The fourth connection belongs to the first segment again.
                 let tag = [0x81, 0, 0, 100 + (flow % 4 % 3) as u8];
                 let tag = tag.get(..tag_len).unwrap().to_vec();
                 [vec![0xa5; ROOM_BEFORE - in_front], header, tag, vec![8, 0], packet].concat()

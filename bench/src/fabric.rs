@@ -1,4 +1,4 @@
-//! `ibfab` as a process of its own, with ports for two devices of ours: as far from each other as two programs on one machine are.
+//! `ibfab` as a separate process with ports for two devices of this program.
 
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -12,21 +12,21 @@ use crate::pair::text;
 /// Names of its ports and sockets.
 const PORTS: [&str; 2] = ["one", "two"];
 
-/// The process, and the folder of its sockets; both end with it.
+/// The process, and the directory of its sockets; both are removed with it.
 pub(crate) struct Fabric {
     process: Child,
     folder: PathBuf,
 }
 
 impl Fabric {
-    /// Starts the `ibfab` that lies beside this program; `None` if there is none.
+    /// Starts the `ibfab` next to this program; `None` if there is none.
     pub(crate) fn start(keep_crcs: bool) -> Result<Option<Self>, String> {
         let program = std::env::current_exe().map_err(text)?.with_file_name("ibfab");
         if !program.exists() {
             return Ok(None);
         }
         let folder = std::env::temp_dir().join(format!("bench-ibfab-{}-{keep_crcs}", std::process::id()));
-        // New, and this user's alone: what lies in a folder of somebody else's may lead anywhere.
+        // New, and accessible for this user only: files in another user's directory could be links.
         std::fs::DirBuilder::new()
             .mode(0o700)
             .create(&folder)
@@ -36,7 +36,7 @@ impl Fabric {
         let config = folder.join("fabric.toml");
         std::fs::write(&config, format!("[fabric]\nkeep_crcs = {keep_crcs}\n{}", links.concat()))
             .map_err(|e| format!("{}: {e}", config.display()))?;
-        // Left to itself the scheduler may wake it on the processor of who sends to it, and then each waits for the other.
+        // Otherwise the scheduler may wake it on the processor of its sender, and both wait for each other.
         let mut command = match machine::beside_one_lcore() {
             Some(others) => {
                 let mut taskset = Command::new("taskset");

@@ -12,18 +12,18 @@ pub(crate) const SHORTEST: usize = 46;
 /// The first VLAN where frames have tags.
 pub(crate) const FIRST_VLAN: u16 = 100;
 
-/// What the packets are, and among how many.
+/// The kind of packets, and the number of their endpoints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Load {
-    /// Flows, each from (or to) an Ethernet host of its own.
+    /// Flows, each with its own Ethernet host as source or destination.
     pub(crate) flows: u32,
-    /// InfiniBand hosts, to which the flows go in turn.
+    /// InfiniBand hosts; the flows rotate over them.
     pub(crate) hosts: u32,
     /// Connections, which the hosts share.
     pub(crate) connections: u16,
-    /// Segments, which the flows are of in turn, and so are connections by which something comes. All know all hosts.
+    /// Segments; the flows, and incoming connections, rotate over them. All segments know all hosts.
     pub(crate) segments: u8,
-    /// Frames have a tag, by which segments are told apart.
+    /// Frames have a VLAN tag, which identifies segments.
     pub(crate) tagged: bool,
     /// Bytes of an IPv4 packet.
     pub(crate) packet: usize,
@@ -72,7 +72,7 @@ fn internet_checksum(sum: u32, bytes: &[u8]) -> u32 {
     (sum & 0xffff) + (sum >> 16)
 }
 
-/// An IPv4 packet of so many bytes with a UDP datagram of a flow, both checksums right.
+/// An IPv4 packet of `len` bytes with a UDP datagram of a flow, with correct checksums.
 pub(crate) fn udp_packet(from: Ipv4Addr, to: Ipv4Addr, flow: u32, len: usize) -> Vec<u8> {
     let mut packet = vec![0; len.max(SHORTEST)];
     let ip_len = packet.len() as u16;
@@ -100,7 +100,8 @@ pub(crate) fn udp_packet(from: Ipv4Addr, to: Ipv4Addr, flow: u32, len: usize) ->
     packet
 }
 
-/// The frame of a flow on the way from Ethernet: from a host of its own to one of the InfiniBand hosts in turn.
+/// The frame of a flow from Ethernet: each flow has its own source host, and destinations rotate over the
+/// InfiniBand hosts.
 pub(crate) fn frame(load: &Load, flow: u32) -> Vec<u8> {
     let mut frame = [GATEWAY_MAC, ethernet_mac(flow)].concat();
     if load.tagged {
@@ -113,7 +114,7 @@ pub(crate) fn frame(load: &Load, flow: u32) -> Vec<u8> {
     frame
 }
 
-/// The message of a flow on the way to Ethernet: the same packet, the other way round, behind the encapsulation header.
+/// The message of a flow to Ethernet: the reversed packet, after the encapsulation header.
 pub(crate) fn message(load: &Load, flow: u32) -> Vec<u8> {
     let from = infiniband_host(flow % load.hosts.max(1));
     let packet = udp_packet(from, ethernet_host(flow), flow, load.packet);
@@ -130,7 +131,7 @@ pub(crate) fn messages(load: &Load) -> Vec<Vec<u8>> {
     (0..load.flows).map(|flow| message(load, flow)).collect()
 }
 
-/// The beginning of a pcap file (Ethernet, microseconds).
+/// The header of a pcap file (Ethernet, microseconds).
 fn pcap_header() -> Vec<u8> {
     let mut header = Vec::with_capacity(24);
     header.extend(0xa1b2_c3d4_u32.to_le_bytes());
@@ -141,7 +142,7 @@ fn pcap_header() -> Vec<u8> {
     header
 }
 
-/// Writes a pcap file of frames, which never all are in memory.
+/// Writes a pcap file of frames, without keeping all of them in memory.
 pub(crate) fn write_pcap(path: &Path, frames: impl Iterator<Item = Vec<u8>>) -> io::Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
     file.write_all(&pcap_header())?;

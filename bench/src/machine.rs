@@ -1,4 +1,4 @@
-//! What a benchmark runs on.
+//! The machine that runs a benchmark.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ fn parse_list(list: &str) -> Vec<u32> {
     list.trim().split(',').filter_map(range).flatten().collect()
 }
 
-/// EAL's lcores: 0 controls, 1 forwards; on one processor both share it.
+/// EAL's lcores: 0 is the control lcore, 1 forwards; on one processor both share it.
 pub(crate) fn lcores() -> String {
     let processors = processors();
     let first = processors.first().copied().unwrap_or(0);
@@ -27,12 +27,12 @@ pub(crate) fn lcores() -> String {
     format!("0@{first},1@{last}")
 }
 
-/// True if there is a processor for each of so many workers and one beside them.
+/// True if there is a processor for each worker and another one.
 pub(crate) fn has_lcores(workers: u8) -> bool {
     processors().len() > usize::from(workers)
 }
 
-/// EAL's lcores: 0 for the generator, one for each worker, each on a processor of its own where there are as many.
+/// EAL's lcores: 0 for the generator and one for each worker, on separate processors if possible.
 pub(crate) fn lcores_of(workers: u8) -> String {
     let processors = processors();
     if workers <= 1 || !has_lcores(workers) {
@@ -47,7 +47,7 @@ pub(crate) fn lcores_of(workers: u8) -> String {
     lcores.join(",")
 }
 
-/// EAL's lcores: one for each worker on a processor of its own, and 0, which only waits, beside the first.
+/// EAL's lcores: one for each worker on its own processor; 0, which only waits, shares the first.
 pub(crate) fn worker_lcores(workers: u8) -> String {
     let processors = processors();
     let first = processors.first().copied().unwrap_or(0);
@@ -55,12 +55,12 @@ pub(crate) fn worker_lcores(workers: u8) -> String {
     format!("0@{first}{}", each.collect::<String>())
 }
 
-/// EAL's only lcore, on the processor that forwards otherwise.
+/// EAL's only lcore, on the processor of the worker.
 pub(crate) fn one_lcore() -> String {
     format!("0@{}", processors().last().copied().unwrap_or(0))
 }
 
-/// The processors beside that one, for programs that work at the same time; none if there is no other.
+/// The other processors, for programs that run at the same time; none if there is no other.
 pub(crate) fn beside_one_lcore() -> Option<String> {
     let processors = processors();
     let (_, others) = processors.split_last()?;
@@ -70,12 +70,12 @@ pub(crate) fn beside_one_lcore() -> Option<String> {
 /// Set once, by the command line.
 static NO_HUGE: AtomicBool = AtomicBool::new(false);
 
-/// From now on hugepages are left alone: for runs beside others, which would take them from each other.
+/// Disables hugepages from now on, for parallel runs, which would compete for them.
 pub(crate) fn leave_hugepages() {
     NO_HUGE.store(true, Ordering::Relaxed);
 }
 
-/// EAL's arguments for memory: hugepages where enough are free, in no file system.
+/// EAL's arguments for memory: hugepages if enough are free, without a file system.
 pub(crate) fn memory_arguments() -> Vec<String> {
     let free = fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
     let free: u64 = free.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
@@ -86,7 +86,8 @@ pub(crate) fn memory_arguments() -> Vec<String> {
     }
 }
 
-/// EAL's arguments for memory without hugepages, which instruments can follow; and no file that others who run would wait for.
+/// EAL's arguments for memory without hugepages, which tools can trace, and without a file that other runs
+/// would wait for.
 pub(crate) fn plain_memory() -> Vec<String> {
     ["--no-huge", "--no-shconf", "-m", "768"].map(str::to_owned).into()
 }
@@ -97,12 +98,12 @@ pub(crate) fn load() -> f64 {
     text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
 }
 
-/// A warning if others use the machine.
+/// A warning if other programs use the machine.
 pub(crate) fn busy_warning() -> Option<String> {
     let load = load();
     (load > 0.5).then(|| {
         format!(
-            "warning: the machine is busy (load average {load:.2}): the figures are disturbed; the ratio less so, as runs \
+            "warning: the machine is busy (load average {load:.2}): this disturbs the results, and the ratio less so, as runs \
              take turns with the peer's"
         )
     })

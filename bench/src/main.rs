@@ -1,7 +1,9 @@
-//! Benchmarks of the gateway, each beside a peer's figure from the same machine, the same packets and the same minutes.
+//! Benchmarks of the gateway, compared with a peer on the same machine, with the same packets at the same
+//! time.
 //!
-//! A benchmark runs several times, each time in a process of its own, because EAL starts once in a process, and in turn with
-//! its peer, because machines have moods. Results are least, median and greatest; nothing here passes or fails by a time.
+//! A benchmark runs several times. Each run is a separate process, because EAL starts only once per process,
+//! and alternates with its peer, because the speed of a machine varies. Results are minimum, median and
+//! maximum; no time makes a run fail.
 #![forbid(unsafe_code)]
 
 mod bars;
@@ -48,41 +50,42 @@ use series::Spread;
 enum Name {
     /// A worker forwards 60-byte UDP packets of 256 flows from Ethernet to connections.
     StepEthIbRc,
-    /// A worker forwards them back.
+    /// A worker forwards them in the other direction.
     StepIbEthRc,
     /// As the first, to hosts without a connection.
     StepEthIbUd,
     /// As the second, from hosts that send datagrams.
     StepIbEthUd,
-    /// The first and the second at once, on one worker.
+    /// The first and the second one at once, on one worker.
     StepBothRc,
     /// The same with datagrams.
     StepBothUd,
-    /// What a worker adds to a packet's way, at parts of its maximum, by what it does when it is idle.
+    /// Latency that a worker adds, at parts of its maximum rate, by idle policy.
     Latency,
-    /// The steps against connections, neighbours, flows, segments and bytes.
+    /// The steps by number of connections, neighbours, flows, segments and bytes.
     Scale,
-    /// The steps by one worker, and by two at once.
+    /// The steps with one worker, and with two at once.
     Workers,
     /// Messages between two software devices on a connection.
     RcSoft,
     /// The same as datagrams.
     UdSoft,
-    /// A message in 2, 5 and 17 buffers is sent: named piece by piece, under a key, copied.
+    /// A message in 2, 5 and 17 buffers is sent: as a gather list, under a key, copied.
     ChainSend,
     /// Messages arrive in receives of many small or few large buffers.
     SrqReceive,
-    /// Memory is registered from a send queue, and no more; beside `ibv_reg_mr` where there is a device, and beside copies.
+    /// Memory registration from a send queue only, compared with copies, and with `ibv_reg_mr` if there is a
+    /// device.
     Fastreg,
-    /// Connections made, ended and expired, ARP, and paths from subnet administration, a second.
+    /// Connections opened, closed and expired, ARP, and path queries, per second.
     Control,
-    /// One neighbour changes and is published to 1 and 4 workers, in tables of 16 and 4096 entries a side.
+    /// A changed neighbour is published to 1 and 4 workers, in tables of 16 and 4096 entries per side.
     Publish,
-    /// A GID is looked up, in tables of 256 and 4096 entries.
+    /// GID lookups, in tables of 256 and 4096 entries.
     GidLookup,
     /// An event changes a GID table, of 16 to 4096 entries.
     GidEvent,
-    /// The whole GID table of a real device, in one call and file by file; left out where there is no device.
+    /// The whole GID table of a real device, in one call and file by file; omitted without a device.
     GidQuery,
 }
 
@@ -107,7 +110,7 @@ impl Name {
         }
     }
 
-    /// What its messages go by, if it is of messages of several sizes.
+    /// The transport of its messages, if it has several sizes.
     const fn service(self) -> Option<Service> {
         match self {
             Self::RcSoft => Some(Service::Connection),
@@ -148,11 +151,11 @@ impl Name {
     }
 }
 
-/// Benchmarks of the gateway, beside dpdk-testpmd's figures from the same packets and processor.
+/// Benchmarks of the gateway, compared with dpdk-testpmd on the same packets and processor.
 #[derive(Debug, Parser)]
 #[command(name = "bench")]
 struct Options {
-    /// What to run; all if none is named.
+    /// Benchmarks to run (default: all).
     names: Vec<Name>,
     /// Write the results to this file as JSON.
     #[arg(long, value_name = "FILE")]
@@ -163,38 +166,40 @@ struct Options {
     /// Fewer and shorter runs.
     #[arg(long)]
     quick: bool,
-    /// Runs of each benchmark; ten of those that another program's take turns with, seven of others.
+    /// Runs of each benchmark (default: ten if it alternates with another program, else seven).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: Option<u32>,
     /// Seconds of each run.
     #[arg(long)]
     seconds: Option<f64>,
-    /// Of rc-soft and ud-soft: only messages of these sizes.
+    /// rc-soft and ud-soft: run with messages of these sizes only.
     #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     sizes: Vec<usize>,
-    /// Of scale: only these of its parts, by the names of their figures: connections, neighbours.ib-eth, segments.16.
+    /// scale: run these parts only, by the names of their results: connections, neighbours.ib-eth,
+    /// segments.16.
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<String>,
-    /// Of the steps: bytes of a frame without its tag, for the peers, too.
+    /// Steps and their peers: bytes of a frame without its tag.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(60..=1514))]
     frame: Option<u16>,
-    /// Of the steps: flows, each from (or to) an Ethernet host of its own.
+    /// Steps: number of flows, each from (or to) its own Ethernet host.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     flows: Option<u32>,
-    /// Of the steps: frames have a VLAN's tag.
+    /// Steps: frames have a VLAN tag.
     #[arg(long)]
     tagged: bool,
-    /// Leave hugepages alone, as where none are reserved.
+    /// Do not use hugepages.
     #[arg(long)]
     no_huge: bool,
     /// Only plot the rates in this file, which `scripts/gateway_bench.py` wrote.
     #[arg(long, hide = true, value_name = "FILE", requires = "plots")]
     bars: Option<PathBuf>,
-    /// Run one benchmark once in this process and print what it tells: for the runs above, and for profilers.
+    /// Run one benchmark once in this process and print its results: for the runs above, and for profilers.
     #[arg(long, hide = true)]
     once: bool,
-    /// With --once: have the worker of a step, or of one point of scale, take so many turns instead, or rc-soft and ud-soft send so many messages
-    /// of one size (`--only crc`: with CRCs). For counts of instructions.
+    /// With --once: run a fixed number of iterations of a step or of one point of scale, or send a fixed
+    /// number of messages of one size in rc-soft and ud-soft (`--only crc`: with CRCs). For counts of
+    /// instructions.
     #[arg(long, hide = true, requires = "once", value_name = "N")]
     turns: Option<u64>,
 }
@@ -210,14 +215,14 @@ impl Options {
         }
     }
 
-    /// The same for a run in a process of its own.
+    /// The same arguments for a run in a separate process.
     fn load_words(&self) -> Vec<String> {
         let frame = self.frame.map(|bytes| format!("--frame={bytes}"));
         let flows = self.flows.map(|flows| format!("--flows={flows}"));
         frame.into_iter().chain(flows).chain(self.tagged.then(|| "--tagged".to_owned())).collect()
     }
 
-    /// What figures of a step with these packets are called behind the step's name: nothing for the usual ones.
+    /// The suffix of a step's results for these packets: empty for the default.
     fn load_name(&self) -> String {
         let frame = self.frame.map(|bytes| format!("-{bytes}-bytes")).unwrap_or_default();
         let flows = self.flows.map(|flows| format!("-{flows}-flows")).unwrap_or_default();
@@ -225,8 +230,8 @@ impl Options {
     }
 }
 
-/// Below the table of quick runs.
-const QUICK: &str = "quick: too few and too short runs to tell anybody of; they show that it works";
+/// Printed below the table of quick runs.
+const QUICK: &str = "quick: the runs are too few and too short for results; they only show that it works";
 
 /// Removes the file at the end.
 struct Temporary(PathBuf);
@@ -251,7 +256,7 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// Runs of a benchmark: ten at least beside another program, whose runs are no turns of milliseconds.
+    /// Runs of a benchmark: at least ten with another program, whose runs are not slices of milliseconds.
     fn runs_of(&self, name: Name) -> u32 {
         let usual = if self.options.quick {
             2
@@ -263,7 +268,7 @@ impl Plan<'_> {
         self.options.runs.unwrap_or(usual)
     }
 
-    /// The peers of the steps: the quick ones have that alone which a step is compared with.
+    /// The peers of the steps: quick runs only use the one that a step is compared with.
     const fn modes(&self, name: Name) -> &'static [Mode] {
         match (name.has_peer(), self.options.quick) {
             (false, _) => &[],
@@ -273,7 +278,7 @@ impl Plan<'_> {
     }
 }
 
-/// One run, in a process of its own, or, of scale, in one for each group.
+/// Runs a benchmark once in a separate process, or, for scale, in one for each group.
 fn child(name: Name, plan: &Plan<'_>) -> Result<Sample, String> {
     if name != Name::Scale {
         return process(name, plan, plan.seconds, &[]);
@@ -397,7 +402,7 @@ fn main_of(options: &Options) -> Result<(), String> {
     let mut report = Report::new(machine::describe(), seconds, options.quick);
     let mut percentiles = Percentiles::default();
     println!("{}", machine::describe());
-    // Of others: later this program's own is in it.
+    // Load of other programs: from here on this program adds its own.
     let (warning, load) = (machine::busy_warning(), machine::load());
     for name in names {
         benchmark(*name, &plan, &mut report, &mut percentiles)?;

@@ -1,5 +1,5 @@
-//! Two software devices with a connection between them, or datagram queue pairs that know each other: the mlx5 driver at both ends, a link within the process, and one thread that
-//! gives everybody turns.
+//! Two connected software devices, or ones with datagram queue pairs: the mlx5 driver at both ends, a link
+//! within the process, and one thread that polls everything.
 
 use std::time::{Duration, Instant};
 
@@ -19,10 +19,10 @@ use crate::machine;
 const PORT: PortNumber = PortNumber(1);
 /// The connection at both ends.
 pub(crate) const SLOT: RcSlot = RcSlot(0);
-/// The datagram queue pair at both ends, where that is what there is.
+/// The datagram queue pair at both ends, if the service is datagrams.
 const DATAGRAMS: UdSlot = UdSlot(0);
 const QKEY: QKey = QKey(0x0b1b);
-/// A message that takes longer than this has been lost.
+/// Time after which a message counts as lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Sizes of both ends.
@@ -30,13 +30,13 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) struct Depths {
     /// Sends of the connection.
     pub(crate) send: u32,
-    /// Receives posted: of the end that sends as a rule, and of the other.
+    /// Posted receives: of the usual sender, and of the other end.
     pub(crate) receive: [u32; 2],
     /// Bytes of the largest message.
     pub(crate) largest: usize,
 }
 
-/// Nanoseconds of so many cycles of the time-stamp counter.
+/// Converts cycles of the time-stamp counter to nanoseconds.
 pub(crate) fn ns(cycles: u64) -> f64 {
     cycles as f64 * 1e9 / eal::tsc_hz() as f64
 }
@@ -55,7 +55,7 @@ pub(crate) fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// What messages go by.
+/// Transport of messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Service {
     /// A connection.
@@ -69,7 +69,7 @@ pub(crate) struct End {
     pub(crate) hca: SoftHca,
     pub(crate) queues: DriverQueues,
     qpn: Qpn,
-    /// Where datagrams go; none on a connection.
+    /// Destination of datagrams; none on a connection.
     to: Option<<DriverQueues as Queues>::Destination>,
     pub(crate) burst: RxBurst,
     pub(crate) events: ArrayVec<pmd::hca::QpEvent, { pmd::hca::BURST }>,
@@ -144,13 +144,13 @@ impl End {
         }
     }
 
-    /// The LID that a subnet manager has given it, once it may be used.
+    /// The LID from the subnet manager, once it is usable.
     fn lid(&self) -> Option<Lid> {
         let port = self.hca.engine().lock().port_attributes(PORT).ok()?;
         (port.state == PortState::Active).then_some(port.lid)
     }
 
-    /// Makes one more connection's queue pair, brings it to the state in which it sends to the other end, and destroys it.
+    /// Creates another connection's queue pair, moves it to RTS towards the other end, and destroys it.
     pub(crate) fn connect_another(&mut self, other: &Self) -> Result<(), String> {
         let config =
             RcConfig { queues: QueuesId(0), port: PORT, beside: UdSlot(0), send_depth: 64, passive: false };
@@ -191,7 +191,7 @@ impl End {
         Ok(())
     }
 
-    /// A turn as a worker takes it.
+    /// One iteration, as a worker does it.
     pub(crate) fn turn(&mut self) -> Result<(), String> {
         self.queues.ring();
         self.queues.turn();
@@ -205,16 +205,16 @@ impl End {
     }
 }
 
-/// The way to a LID.
+/// The path to a LID.
 fn address_vector(dlid: Lid) -> AddressVector {
     let (sl, rate) = (ServiceLevel::new(0), Rate::default());
     AddressVector { dlid, sl, src_path_bits: 0, rate, grh: None }
 }
 
-/// Of so many messages one is filled, and compared byte by byte when it arrives: all of the others are whatever the buffers held. Prime, so
-/// that buffers and entries of rings that are used in turn are all met.
+/// One in this number of messages is filled with a pattern and compared byte by byte on arrival; the others
+/// have arbitrary content. A prime, so that the sample covers all buffers and ring entries.
 const SAMPLE: u64 = 1021;
-/// What a message of the sample is filled with. No packet or buffer is as long, so that pieces which change places differ.
+/// Pattern of sampled messages. It is longer than any packet or buffer, so exchanged segments differ.
 const PATTERN: [u8; 4099] = pattern();
 
 const fn pattern() -> [u8; 4099] {
@@ -229,14 +229,14 @@ const fn pattern() -> [u8; 4099] {
     bytes
 }
 
-/// The pattern of message `number`, from its byte `from` on, in pieces.
+/// The pattern of message `number` from byte `from` on, in pieces.
 fn pieces(number: u64, from: usize) -> impl Iterator<Item = &'static [u8]> {
     static BYTES: [u8; 4099] = PATTERN;
     let at = (number as usize % BYTES.len() + from) % BYTES.len();
     std::iter::once(BYTES.get(at..).unwrap_or_default()).chain(std::iter::repeat(BYTES.as_slice()))
 }
 
-/// A message with a number; what follows the number is whatever the buffers held, or, of the sample, the pattern.
+/// A message with a number, followed by arbitrary content or, for sampled messages, the pattern.
 pub(crate) fn message(pool: &Pool, len: usize, number: u64) -> Option<Mbuf> {
     let mut chain: Option<Mbuf> = None;
     let mut left = len;
@@ -278,7 +278,7 @@ fn fill(chain: &mut Mbuf, number: u64) {
     }
 }
 
-/// True if the bytes behind the number are the pattern's.
+/// True if the bytes after the number are those of the pattern.
 #[cold]
 fn is_filled(chain: &Mbuf, number: u64) -> bool {
     let mut from = 0;
@@ -300,7 +300,7 @@ fn is_filled(chain: &Mbuf, number: u64) -> bool {
     true
 }
 
-/// True if this is message `number`, whole; of the sample, to the last byte.
+/// True if this is the complete message `number`; compares sampled messages to the last byte.
 pub(crate) fn is_message(buf: &Mbuf, len: usize, number: u64) -> bool {
     buf.len() == len
         && buf.data().first_chunk() == Some(&number.to_le_bytes())
@@ -313,16 +313,16 @@ pub(crate) fn pair(from: &[&Pool], into: &Pool, depths: Depths) -> Result<(End, 
     pair_over(cables, Manager::Nobody, Service::Connection, from, into, depths)
 }
 
-/// Who gives ports their addresses.
+/// How ports get their addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Manager {
-    /// They are given here: a cable with nothing between its ends.
+    /// From this program: a cable directly between both ends.
     Nobody,
-    /// The subnet manager of the fabric that the cables lead to.
+    /// From the subnet manager of the fabric at the other ends of the cables.
     Fabric,
 }
 
-/// As [`pair`], over a cable or by a fabric.
+/// Like [`pair`], over a cable or through a fabric.
 pub(crate) fn pair_over(
     (here, there): (CableEnd, CableEnd),
     manager: Manager,
@@ -355,13 +355,13 @@ pub(crate) fn pair_over(
     Ok((a, b))
 }
 
-/// Gives everything back.
+/// Releases everything.
 pub(crate) fn end(this: End) -> Result<(), String> {
     let End { mut hca, queues, .. } = this;
     dismantle(&mut hca, queues)
 }
 
-/// Gives a device's queues back, and the connection with them.
+/// Releases a device's queues, and the connection with them.
 pub(crate) fn dismantle(hca: &mut SoftHca, mut queues: DriverQueues) -> Result<(), String> {
     if let Some(rc) = queues.remove_rc(SLOT) {
         hca.destroy_rc(rc).map_err(text)?;
@@ -391,7 +391,7 @@ mod tests {
             }
             assert!(is_message(&buf, len, number));
         }
-        // Of others the length and the number.
+        // For other messages, only length and number are checked.
         let mut buf = message(&pool, 64, 1).unwrap();
         damage(&mut buf, 63);
         assert!(is_message(&buf, 64, 1) && !is_message(&buf, 64, 2));

@@ -8,24 +8,24 @@ use std::time::Duration;
 
 use crate::machine;
 
-/// What `dpdk-testpmd` does with a packet.
+/// Forwarding mode of `dpdk-testpmd`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mode {
-    /// Reads all headers, and has checksums made and checked.
+    /// Reads all headers, and calculates and checks checksums.
     Csum,
-    /// Hands it on unseen.
+    /// Forwards packets without reading them.
     Io,
-    /// Changes its Ethernet addresses for each other.
+    /// Swaps the Ethernet addresses.
     MacSwap,
-    /// Those, and addresses and ports of IP and UDP.
+    /// Swaps these, and addresses and ports of IP and UDP.
     FiveTupleSwap,
 }
 
 impl Mode {
-    /// All, first that which a step is compared with.
+    /// All modes; steps are compared with the first one.
     pub(crate) const ALL: [Self; 4] = [Self::Csum, Self::Io, Self::MacSwap, Self::FiveTupleSwap];
 
-    /// As `dpdk-testpmd` calls it.
+    /// Its name in `dpdk-testpmd`.
     pub(crate) const fn text(self) -> &'static str {
         match self {
             Self::Csum => "csum",
@@ -35,16 +35,16 @@ impl Mode {
         }
     }
 
-    /// Name of the peer's figure.
+    /// Name of the peer's result.
     pub(crate) fn name(self) -> String {
         format!("dpdk-testpmd {}, net_pcap infinite_rx to net_null", self.text())
     }
 }
 
-/// Longest start and end of a run.
+/// Maximum duration of start and stop.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Ends the process if nobody has waited for it.
+/// Kills the process when dropped without a wait.
 struct Reaped(Child);
 
 impl Drop for Reaped {
@@ -54,7 +54,7 @@ impl Drop for Reaped {
     }
 }
 
-/// Forwards the file's packets, so many, for `seconds`. Returns millions of packets a second.
+/// Forwards the packets of a file for `seconds`. Returns millions of packets per second.
 pub(crate) fn run(mode: Mode, (pcap, packets): (&Path, u32), seconds: f64) -> Result<f64, String> {
     let mut command = Command::new("dpdk-testpmd");
     command
@@ -63,7 +63,7 @@ pub(crate) fn run(mode: Mode, (pcap, packets): (&Path, u32), seconds: f64) -> Re
         .args(["--vdev", &format!("net_pcap0,rx_pcap={},infinite_rx=1", pcap.display())])
         .args(["--vdev", "net_null0,no-rx=1"])
         .args(["--", "-i", "--nb-cores=1", "--burst=32"])
-        // The port keeps one of each packet.
+        // The port keeps a copy of each packet.
         .arg(format!("--total-num-mbufs={}", 16_384 + packets))
         .arg(format!("--forward-mode={}", mode.text()))
         .stdin(Stdio::piped())
@@ -85,17 +85,17 @@ pub(crate) fn run(mode: Mode, (pcap, packets): (&Path, u32), seconds: f64) -> Re
         std::thread::sleep(Duration::from_secs_f64(then));
         said.map_err(|e| format!("dpdk-testpmd has ended: {e}"))
     };
-    // The commands wait in the pipe until it has started; a rate is of the time since it was last asked for.
+    // The pipe holds the commands until it has started; a rate covers the time since the last query.
     say("start\n", 1.0)?;
     say("show port stats 0\n", seconds)?;
     say("show port stats 0\nstop\nquit\n", 0.0)?;
     let text = text
         .recv_timeout(PATIENCE)
         .map_err(|_| format!("dpdk-testpmd does not end within {} s", PATIENCE.as_secs()))?;
-    rate(&text).ok_or_else(|| format!("dpdk-testpmd tells no rate:\n{text}"))
+    rate(&text).ok_or_else(|| format!("dpdk-testpmd reports no rate:\n{text}"))
 }
 
-/// The last rate of received packets that testpmd told, in millions a second.
+/// The last rate of received packets that testpmd reported, in millions per second.
 fn rate(text: &str) -> Option<f64> {
     let told = text.lines().filter_map(|line| line.trim().strip_prefix("Rx-pps:")).next_back()?;
     let pps: f64 = told.split_whitespace().next()?.parse().ok()?;

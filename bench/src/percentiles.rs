@@ -10,18 +10,18 @@ use serde::{Deserialize, Serialize};
 use crate::plot::{Axis, Chart, Line, Point, Shape};
 use crate::sample::Sample;
 
-/// What is told of a histogram; the last is the maximum.
+/// Reported quantiles of a histogram; the last one is the maximum.
 pub(crate) const QUANTILES: [f64; 6] = [0.5, 0.9, 0.99, 0.999, 0.9999, 1.0];
 
-/// A quantile as figures call it.
+/// Name of a quantile in results.
 pub(crate) fn name_of(quantile: f64) -> String {
     if quantile >= 1.0 { "max".to_owned() } else { format!("p{}", rounded(quantile * 100.0)) }
 }
 
-/// Packets that have to lie above a percentile for it to be told.
+/// Minimum of packets above a percentile to report it.
 const ABOVE: f64 = 10.0;
 
-/// True if so many of so many packets lie above; the greatest is what it is.
+/// True if enough packets lie above the quantile; the maximum is always reported.
 pub(crate) fn is_told(packets: u64, quantile: f64) -> bool {
     quantile >= 1.0 || (1.0 - quantile) * packets as f64 > ABOVE - 0.5
 }
@@ -30,12 +30,12 @@ fn rounded(percent: f64) -> f64 {
     (percent * 1e6).round() / 1e6
 }
 
-/// A histogram of nanoseconds on its way from one process to another: HdrHistogram's V2 encoding.
+/// A histogram of nanoseconds, encoded for another process: HdrHistogram's V2 encoding.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Recorded {
     part: String,
     v2: Vec<u8>,
-    /// The last quantile that is drawn, where its packets do not say so.
+    /// The last plotted quantile, if the number of packets does not limit it.
     until: f64,
 }
 
@@ -46,7 +46,7 @@ impl Recorded {
         Ok(Self { part: part.to_owned(), v2, until: 1.0 })
     }
 
-    /// The same, drawn no further than this quantile.
+    /// Limits the plot to this quantile.
     pub(crate) fn until(self, quantile: f64) -> Self {
         Self { until: quantile, ..self }
     }
@@ -56,14 +56,14 @@ impl Recorded {
     }
 }
 
-/// All that were recorded, those of all runs together.
+/// All recorded histograms, merged over all runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Percentiles {
     all: Vec<(String, Histogram<u64>, f64)>,
 }
 
 impl Percentiles {
-    /// Adds those of a benchmark's runs.
+    /// Adds the histograms of a benchmark's runs.
     pub(crate) fn add(&mut self, benchmark: &str, samples: &[Sample]) -> Result<(), String> {
         for recorded in samples.iter().flat_map(|sample| &sample.histograms) {
             let (name, new) = (format!("{benchmark}.{}", recorded.part), recorded.histogram()?);
@@ -82,7 +82,7 @@ impl Percentiles {
         self.all.is_empty()
     }
 
-    /// A log of them, compressed V2, a histogram a line with its name for a tag.
+    /// A log in compressed V2 format, with a line for each histogram and its name as the tag.
     pub(crate) fn log(&self, at: SystemTime) -> Result<Vec<u8>, String> {
         let (mut log, mut serializer) = (Vec::new(), V2DeflateSerializer::new());
         let mut writer = IntervalLogWriterBuilder::new()
@@ -99,8 +99,8 @@ impl Percentiles {
         Ok(log)
     }
 
-    /// A chart for each way: its name, and the chart. A way is a name without its last two words, or, of pings, its last. What the
-    /// machine alone does is a dashed line in each: [`MACHINE`].
+    /// A chart with its name for each direction. The direction is a name without its last two parts or, for
+    /// pings, without the last one. Each chart shows the machine alone as a dashed line: [`MACHINE`].
     pub(crate) fn charts(&self) -> Vec<(String, Chart)> {
         let mut charts: Vec<(String, &str, Chart)> = Vec::new();
         let (machine, cells): (Vec<_>, Vec<_>) =
@@ -118,12 +118,12 @@ impl Percentiles {
             }
         }
         for (way, of, chart) in &mut charts {
-            // Pings are no load.
+            // Pings are not a load level.
             let loads = if way.ends_with("-ping") { 1 } else { MACHINE.len() };
             for (load, words) in MACHINE.iter().take(loads) {
                 let found = machine.iter().find(|(name, ..)| *name == format!("{of}.machine.{load}"));
                 let points = found.map(|(_, histogram, until)| {
-                    // Most would not wait at all, which has no place among powers of ten.
+                    // Most would not wait at all, which a logarithmic scale cannot show.
                     let seen = |point: &Point| point.1 >= LEAST_US;
                     curve(histogram, *until).into_iter().filter(seen).collect::<Vec<_>>()
                 });
@@ -134,10 +134,10 @@ impl Percentiles {
     }
 }
 
-/// The least waiting time that is drawn of it.
+/// The minimum delay in the plot.
 const LEAST_US: f64 = 0.1;
 
-/// Of what the machine alone does, what is drawn: at which load, and its words.
+/// Plotted lines of the machine alone: the load and the label.
 const MACHINE: [(&str, &str); 2] = [("0", "the machine alone"), ("50", "the machine alone, at 50 %")];
 
 /// Nines that the plots show.
@@ -156,13 +156,13 @@ fn chart(way: &str, first: Line) -> Chart {
     }
 }
 
-/// Where a quantile stands between left and right: each further nine takes as much room as the one before.
+/// Horizontal position of a quantile: each further nine takes the same width.
 fn place(quantile: f64) -> f64 {
     -(1.0 - quantile).log10() / NINES
 }
 
 fn curve(histogram: &Histogram<u64>, until: f64) -> Vec<Point> {
-    // What few packets alone would tell is not told.
+    // Leaves out values of too few packets.
     let most = (histogram.len() as f64 / ABOVE).max(1.0).log10().min(NINES).min(-(1.0 - until).log10());
     let steps = (most * 12.0).round() as u32;
     let point = |step: u32| {
@@ -194,7 +194,7 @@ mod tests {
     fn those_of_all_runs_are_one_in_the_log_which_can_be_read_again() {
         let mut percentiles = Percentiles::default();
         assert!(percentiles.is_empty());
-        // As it comes from another process.
+        // As received from another process.
         let text = serde_json::to_string(&samples()).unwrap();
         percentiles.add("latency", &serde_json::from_str::<Vec<Sample>>(&text).unwrap()).unwrap();
         let log = percentiles.log(SystemTime::now()).unwrap();

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// How figures become heights.
+/// Scale of values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Axis {
     /// From 0.
@@ -11,15 +11,15 @@ pub(crate) enum Axis {
     Logarithmic,
 }
 
-/// A point: where it stands between left (0) and right (1), its figure, and the least and greatest figure of several runs.
+/// A point: its position from left (0) to right (1), its value, and the minimum and maximum of several runs.
 pub(crate) type Point = (f64, f64, Option<(f64, f64)>);
 
-/// What becomes of points.
+/// How points are drawn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Shape {
     /// A line through them.
     Lines,
-    /// A bar each, those of one place side by side.
+    /// A bar each, those of one position side by side.
     Bars,
 }
 
@@ -28,12 +28,12 @@ pub(crate) enum Shape {
 pub(crate) struct Line {
     pub(crate) name: String,
     pub(crate) points: Vec<Point>,
-    /// It is not one of those that are compared, but what they stand before.
+    /// A reference, drawn as a dashed line.
     pub(crate) dashed: bool,
 }
 
 impl Line {
-    /// One of those that are compared.
+    /// A compared line.
     pub(crate) fn new(name: &str, points: Vec<Point>) -> Self {
         Self { name: name.to_owned(), points, dashed: false }
     }
@@ -44,7 +44,7 @@ impl Line {
 pub(crate) struct Chart {
     pub(crate) title: String,
     pub(crate) x_title: String,
-    /// Where words stand below, from 0 to 1.
+    /// Labels below, with positions from 0 to 1.
     pub(crate) x_marks: Vec<(f64, String)>,
     pub(crate) y_title: String,
     pub(crate) y: Axis,
@@ -52,7 +52,7 @@ pub(crate) struct Chart {
     pub(crate) lines: Vec<Line>,
 }
 
-// Pixels.
+// Sizes in pixels.
 const WIDTH: f64 = 820.0;
 const HEIGHT: f64 = 440.0;
 const LEFT: f64 = 70.0;
@@ -60,11 +60,11 @@ const RIGHT: f64 = 250.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 60.0;
 
-/// Told apart by those who see no red and green, too.
+/// Distinguishable for red-green colour-blind readers, too.
 const COLOURS: [&str; 9] =
     ["#0072b2", "#56b4e9", "#009e73", "#d55e00", "#e69f00", "#b8860b", "#cc79a7", "#882255", "#444444"];
 
-/// Of dashed lines.
+/// Colours of dashed lines.
 const GREYS: [&str; 2] = ["#000000", "#888888"];
 const DASHES: &str = " stroke-dasharray=\"6 4\"";
 
@@ -72,7 +72,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Heights of figures, and where words stand beside them.
+/// Heights of values, and positions of their labels.
 struct Scale {
     axis: Axis,
     least: f64,
@@ -117,7 +117,7 @@ fn x(place: f64) -> f64 {
 }
 
 impl Chart {
-    /// The picture. What it says of is below it in small letters.
+    /// The picture, with `about` below it in small letters.
     pub(crate) fn svg(&self, about: &str) -> String {
         let points = self.lines.iter().flat_map(|line| &line.points);
         let figures = points.flat_map(|(_, y, spread)| {
@@ -130,7 +130,7 @@ impl Chart {
              <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
         );
         let mut add = |piece: std::fmt::Arguments<'_>| {
-            // A String takes everything.
+            // Writing to a String cannot fail.
             let _ = svg.write_fmt(piece);
             svg.push('\n');
         };
@@ -209,7 +209,7 @@ fn draw_line(add: &mut impl FnMut(std::fmt::Arguments<'_>), scale: &Scale, line:
     add(format_args!("<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.6\"{dashes}/>"));
 }
 
-/// Bars `aside` of their places, with a stroke from the least to the greatest.
+/// Bars, shifted by `aside`, with a stroke from the minimum to the maximum.
 fn draw_bars(
     add: &mut impl FnMut(std::fmt::Arguments<'_>),
     scale: &Scale,
@@ -276,7 +276,7 @@ mod tests {
         let mut chart = chart(Axis::Linear, &[1.0, 2.0]);
         chart.lines.push(Line { dashed: true, ..chart.lines[0].clone() });
         let svg = chart.svg("");
-        assert_eq!(svg.matches(DASHES).count(), 2, "in the picture and beside its name");
+        assert_eq!(svg.matches(DASHES).count(), 2, "in the picture and next to its name");
         assert_eq!(
             svg.lines().filter(|line| line.contains(DASHES)).filter(|l| l.contains(GREYS[0])).count(),
             2

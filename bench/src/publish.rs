@@ -1,4 +1,4 @@
-//! One neighbour changes, and all workers see it: what that costs the control lcore, against the table's size and the number
+//! Cost of the control lcore to publish a changed neighbour to all workers, by size of the table and number
 //! of workers.
 
 use std::time::Instant;
@@ -16,7 +16,7 @@ use crate::sample::{Figure, Sample};
 
 const SIZES: [u32; 2] = [16, 4096];
 const WORKERS: [u8; 2] = [1, 4];
-/// Publications of one round, which is what a clock can measure.
+/// Publications per round, which is long enough for a clock.
 const ROUND: u32 = 64;
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -24,7 +24,8 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-/// Publishes changes of one host after the other, in a table of `entries` on each side; microseconds a publication.
+/// Publishes successive changes of hosts, in a table of `entries` on each side; returns microseconds per
+/// publication.
 fn publications(entries: u32, workers: u8, seconds: f64) -> Result<f64, String> {
     let settings = Settings::new(MacAddress([2, 0, 0, 0, 0, 0xfe]));
     let mut segment = Draft::new(0x5eed, settings, MAX_NEIGHBOURS, workers);
@@ -51,7 +52,7 @@ fn publications(entries: u32, workers: u8, seconds: f64) -> Result<f64, String> 
         let round = Instant::now();
         for _ in 0..ROUND {
             n = n.wrapping_add(1);
-            // Far from the one before.
+            // Far from the previous one.
             let (ip, neighbour) = host(n.wrapping_mul(2_654_435_761) >> 7, n as u16);
             segment.set_ib(ip, neighbour).map_err(|e| e.to_string())?;
             tables.set_segment(SegmentIndex(0), Some(segment.table().clone()));

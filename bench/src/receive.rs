@@ -1,5 +1,5 @@
-//! Receives for IPoIB's largest message in buffers of several sizes: what they take of memory, and what a message costs. All sizes
-//! take turns, each on a connection between software devices of its own.
+//! Receives for IPoIB's largest message in buffers of several sizes: what they take of memory, and what a
+//! message costs. All sizes take turns, each on a connection between software devices of its own.
 
 use std::time::{Duration, Instant};
 
@@ -11,26 +11,27 @@ use crate::pair::{Depths, End, PATIENCE, SLOT, end, is_message, message, ns, pai
 use crate::sample::{Figure, Sample};
 use crate::series::Turns;
 
-/// Bytes of a buffer, and how many are a receive: the first is what the others are compared with.
+/// Bytes of a buffer, and buffers per receive; the first shape is the reference.
 const SHAPES: [(u16, usize); 5] = [
     (4096, 16),
     (2048, 32),
     (8192, 8),
     (16_384, 4),
-    // As long as a buffer can be.
+    // The maximum size of a buffer.
     (u16::MAX - HEADROOM as u16, 1),
 ];
-/// Bytes of messages: an acknowledgement of TCP's, a packet of Ethernet's, and the largest that all shapes take.
+/// Bytes of messages: a TCP acknowledgement, an Ethernet packet, and the largest message that fits all
+/// shapes.
 const SIZES: [usize; 4] = [64, 1500, 9000, 65_400];
 const LARGEST: usize = 65_400;
-/// As the gateway has them where nobody says otherwise.
+/// The gateway's default.
 const RECEIVES: u32 = 512;
 const DEPTHS: Depths = Depths { send: 1024, receive: [16, RECEIVES], largest: LARGEST };
-/// On their way.
+/// Messages in flight.
 const WINDOW: u64 = 32;
-/// Buffers that messages are sent from.
+/// Buffers of the sender.
 const SENT: u32 = 4096;
-/// A shape's turn.
+/// Duration of a slice of one shape.
 const SLICE: Duration = Duration::from_millis(20);
 
 struct Shape {
@@ -42,11 +43,11 @@ struct Shape {
 
 impl Shape {
     fn new(from: &Pool, cache: u16, (room, per_receive): (u16, usize)) -> Result<Self, String> {
-        // And some on their way.
+        // Some more for messages in flight.
         let count = (RECEIVES + 2 * WINDOW as u32) * per_receive as u32 + 512;
         let config = PoolConfig { count, data_room: room, cache, socket: -1 };
         let into = Pool::create(&format!("into-{room}"), &config).map_err(text)?;
-        // The sender receives nothing, but could.
+        // The sender does not receive, but could.
         let (a, mut b) = pair(&[from], &into, DEPTHS)?;
         b.queues.refill();
         let (_, posted) = b.queues.receives_posted();
@@ -56,14 +57,14 @@ impl Shape {
         Ok(Self { name: format!("{per_receive}x{room}"), into, a, b })
     }
 
-    /// Megabytes that the receives of a worker take, with what DPDK adds to each buffer.
+    /// Megabytes of a worker's receives, including DPDK's overhead of each buffer.
     fn megabytes(&self, per_receive: usize) -> f64 {
         let bytes: u64 = self.into.zones().iter().map(|zone| zone.length).sum();
         let each = bytes as f64 / f64::from(self.into.size());
         each * (RECEIVES as usize * per_receive) as f64 / 1e6
     }
 
-    /// One turn; all messages have arrived when it ends.
+    /// Runs one slice; all messages have arrived when it returns.
     fn slice(&mut self, from: &Pool, len: usize, turns: &mut Turns) -> Result<(), String> {
         let Self { a, b, name, .. } = self;
         let (mut sent, mut received, mut cycles) = (0, 0, 0);
@@ -119,10 +120,10 @@ fn measure(from: &Pool, cache: u16, seconds: f64) -> Result<Sample, String> {
         let rounds = (seconds / SIZES.len() as f64 / round_time).ceil() as u32;
         for round in 0..=rounds {
             if round == 1 {
-                // The first one warmed up.
+                // The first pass is the warm-up.
                 turns = Default::default();
             }
-            // Each as often in front of as behind each other.
+            // Each shape runs equally often before and after each other one.
             let there = 0..shapes.len();
             for at in there.clone().chain(there.rev()) {
                 if let (Some(shape), Some(turns)) = (shapes.get_mut(at), turns.get_mut(at)) {

@@ -1,4 +1,4 @@
-//! Results, as JSON for tools and as a table with bars for people.
+//! Results, as JSON for tools and as a table with bars for readers.
 
 use serde::Serialize;
 
@@ -6,7 +6,7 @@ use crate::plot::{Axis, Chart, Line, Shape};
 use crate::sample::Sample;
 use crate::series::Spread;
 
-/// One figure over all runs, and the peer's beside it.
+/// One result over all runs, with the peer's.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(crate) struct Entry {
     name: String,
@@ -14,21 +14,21 @@ pub(crate) struct Entry {
     min: f64,
     median: f64,
     max: f64,
-    /// Repetitions, each in a process of its own.
+    /// Repetitions, each in a separate process.
     runs: usize,
     peer: Option<String>,
     peer_min: Option<f64>,
     peer_median: Option<f64>,
     peer_max: Option<f64>,
     peer_runs: Option<usize>,
-    /// Of the medians.
+    /// Ratio of the medians.
     ratio: Option<f64>,
-    /// In one of the runs at least too little lay behind it to tell it: fewer than ten packets above a percentile.
+    /// At least one run had too little data for the value: fewer than ten packets above a percentile.
     thin: bool,
 }
 
 impl Entry {
-    /// With the peer's figures beside it.
+    /// Adds the peer's results.
     fn beside(self, name: &str, peer: Spread) -> Self {
         Self {
             peer: Some(name.to_owned()),
@@ -42,13 +42,13 @@ impl Entry {
     }
 }
 
-/// All of it.
+/// The whole report.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(crate) struct Report {
     machine: String,
-    /// Of a run.
+    /// Seconds of a run.
     seconds: f64,
-    /// The figures are not to be told of: there were too few runs.
+    /// The results are not meaningful: there were too few runs.
     quick: bool,
     results: Vec<Entry>,
 }
@@ -62,18 +62,18 @@ fn rounded(value: f64) -> f64 {
     (value * scale).round() / scale
 }
 
-/// Another program, and what its runs gave.
+/// Another program, and the results of its runs.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Peer {
-    /// In names of entries.
+    /// Its name in entries.
     pub(crate) part: &'static str,
-    /// In words.
+    /// Its description.
     pub(crate) name: String,
     pub(crate) spread: Spread,
 }
 
-/// The entries of a benchmark's runs, and of its peers'. Figures that peers have, too, stand beside the first one's; the main figure has
-/// an entry more for each of the others.
+/// The entries of a benchmark's runs and of its peers'. Results that peers have, too, are compared with the
+/// first peer; the main result has another entry for each other peer.
 pub(crate) fn entries(name: &str, samples: &[Sample], peers: &[Peer]) -> Vec<Entry> {
     let Some(first) = samples.first() else { return Vec::new() };
     let of_first = peers.first().map(|peer| (peer.name.as_str(), peer.spread));
@@ -87,10 +87,10 @@ pub(crate) fn entries(name: &str, samples: &[Sample], peers: &[Peer]) -> Vec<Ent
     entries
 }
 
-/// Those of the figures that a benchmark tells.
+/// The entries of the benchmark's own results.
 fn own_entries(name: &str, samples: &[Sample], first: &Sample, peer: Option<(&str, Spread)>) -> Vec<Entry> {
     let entry = |figure: &crate::sample::Figure| {
-        // By name: a run may have left something out.
+        // By name, as a run may omit values.
         let of_runs =
             || samples.iter().filter_map(|s| s.figures.iter().find(|other| other.part == figure.part));
         let spread = Spread::of(&of_runs().map(|figure| figure.value).collect::<Vec<f64>>())?;
@@ -142,7 +142,7 @@ fn chart(group: &str) -> Chart {
     }
 }
 
-/// Has the points stand side by side in the order of their numbers, which lie too far apart for a scale.
+/// Places the points at equal distances in the order of their numbers, which are too far apart for a scale.
 fn spread_out(mut chart: Chart, mut marks: Vec<u32>) -> Chart {
     marks.sort_unstable();
     let last = marks.len().saturating_sub(1).max(1) as f64;
@@ -190,7 +190,7 @@ impl Report {
         out
     }
 
-    /// Bars of the medians that a peer has, ours and the peer's.
+    /// Bars of the medians with a peer, ours and the peer's.
     pub(crate) fn bars(&self) -> String {
         let compared: Vec<(&Entry, f64)> =
             self.results.iter().filter_map(|e| Some((e, e.peer_median?))).collect();
@@ -204,14 +204,15 @@ impl Report {
         out
     }
 
-    /// What it ran on, and how often: what stands below plots.
+    /// Machine and number of runs, for the text below plots.
     pub(crate) fn about(&self) -> String {
         let runs = self.results.iter().map(|e| e.runs).min().unwrap_or(0);
         let quick = if self.quick { "quick, " } else { "" };
         format!("{quick}{runs} runs of {} s, {}", self.seconds, self.machine)
     }
 
-    /// Charts of `scale`, by file name: rates, least to greatest of the runs, in a line for each way.
+    /// Charts of `scale`, by file name: rates from minimum to maximum of the runs, with a line for each
+    /// direction.
     pub(crate) fn charts(&self) -> Vec<(String, Chart)> {
         let mut charts: Vec<(String, Chart, Vec<u32>)> = Vec::new();
         for entry in self.results.iter().filter(|entry| entry.unit == "Mpps") {
@@ -299,7 +300,7 @@ mod tests {
         assert_eq!(results[0]["ratio"], 0.55);
         assert_eq!((&results[0]["runs"], &results[2]["runs"]), (&3.into(), &1.into()));
         assert_eq!((&results[0]["peer_runs"], &results[0]["peer_max"]), (&10.into(), &25.0.into()));
-        assert!(report().about().starts_with("quick, 1 runs of 2 s"), "the fewest that a figure has");
+        assert!(report().about().starts_with("quick, 1 runs of 2 s"), "the minimum of runs of a result");
         assert_eq!(results[1]["name"], "step.time");
         assert!(results[1]["peer"].is_null() && results[1]["ratio"].is_null());
         assert_eq!(results[2]["max"], 1.235);

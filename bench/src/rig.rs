@@ -1,5 +1,5 @@
-//! The gateway's own worker between an Ethernet port of DPDK's and the mlx5 driver, at the other end of whose rings a sink takes sends and
-//! fills receives.
+//! The gateway's own worker between a DPDK Ethernet port and the mlx5 driver. A sink at the other end of the
+//! driver's rings takes sends and fills receives.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::expected::Expected;
 use crate::frames::{self, Load};
 use crate::sample::{Figure, Sample};
 
-/// Which way packets go.
+/// Direction of packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
     /// From the Ethernet port to InfiniBand.
@@ -42,12 +42,12 @@ pub(crate) enum Way {
     Both,
 }
 
-/// What the packets go by, or come by, on the fabric.
+/// Transport of the packets on the fabric.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Transport {
     /// A connection to each peer.
     Connections,
-    /// One queue pair's datagrams to all of them.
+    /// Datagrams of one queue pair to all of them.
     Datagrams,
 }
 
@@ -82,7 +82,7 @@ impl Step {
         to_infiniband + to_ethernet
     }
 
-    /// EAL's word for the Ethernet port that it needs: number `n` of this process, with frames of the file.
+    /// EAL's argument for its Ethernet port: number `n` of this process, with the frames of the file.
     pub(crate) fn vdev(self, n: usize, pcap: &Path) -> String {
         match self.way {
             Way::EthernetToInfiniBand | Way::Both => {
@@ -101,7 +101,7 @@ impl Step {
     }
 }
 
-// As the gateway's configuration has them where it says nothing.
+// The gateway's defaults.
 const CACHE: u16 = 256;
 const DESCRIPTORS: u16 = 1024;
 pub(crate) const LARGEST_MESSAGE: usize = 65_524;
@@ -109,10 +109,10 @@ const SIGNAL_EVERY: u32 = 16;
 /// Queue pair and key of hosts without a connection.
 pub(crate) const REMOTE_QPN: u32 = 0x123;
 pub(crate) const REMOTE_QKEY: u32 = 0x0b1b;
-/// What the driver and ethdev add to a packet: headers, tag, frame check sequence, rounded up.
+/// Bytes that the driver and ethdev add to a packet: headers, tag, frame check sequence, rounded up.
 const AROUND: usize = 64;
 
-/// How much memory a worker has for what.
+/// Sizes of a worker's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sizes {
     pub(crate) buffers: u32,
@@ -126,7 +126,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// As the gateway has them where its configuration says nothing: a receive entry has 17 buffers.
+    /// The gateway's defaults: a receive has 17 buffers.
     pub(crate) const GATEWAY: Self = Self {
         buffers: 512 * 17 + 8 * 1024,
         data_room: 4096,
@@ -138,8 +138,9 @@ impl Sizes {
         max_sends: u32::MAX,
     };
 
-    /// For one way alone, so that many workers fit a machine: towards InfiniBand nothing is received there, and buffers are as large as
-    /// frames. The port keeps a buffer a flow; sends have as many as the gateway gives them.
+    /// Sizes for one direction only, so that a machine can hold many workers: towards InfiniBand nothing is
+    /// received there, and buffers have the size of frames. The port keeps a buffer per flow; sends have the
+    /// gateway's number of buffers.
     pub(crate) fn lean(way: Way, load: &Load) -> Self {
         if way != Way::EthernetToInfiniBand {
             return Self::GATEWAY;
@@ -152,7 +153,7 @@ impl Sizes {
             srq_depth: 16,
             srq_message: room,
             srq_low: 1,
-            // A burst that all goes to one, another on its way, and what no completion tells of yet.
+            // A burst to one host, another one in flight, and sends without a completion.
             send_depth: if load.hosts < 4 { 256 } else { Self::GATEWAY.send_depth },
             max_sends: 4096,
         }
@@ -180,12 +181,12 @@ pub(crate) fn destination(lid: u16) -> Destination {
     })
 }
 
-/// The LID of a host without a connection: one of the unicast LIDs.
+/// The LID of a host without a connection, in the unicast range.
 pub(crate) fn lid(host: u32) -> u16 {
     (host % 0xbfff) as u16 + 1
 }
 
-/// Tables as the control lcore would publish them: everybody is known, connections are up where there are any.
+/// Tables as published by the control lcore: all hosts are known, and all connections are established.
 pub(crate) fn tables(load: &Load, transport: Transport, workers: u8) -> Result<TestTables, String> {
     let mut settings = Settings::new(MacAddress(frames::GATEWAY_MAC));
     settings.address = GatewayAddress::new([10, 0, 0, 1].into(), 8);
@@ -212,7 +213,8 @@ pub(crate) fn tables(load: &Load, transport: Transport, workers: u8) -> Result<T
         let index = SegmentIndex(n);
         tables.set_segment(index, Some(segment.table().clone()));
         tables.join_vlan(EthernetIndex(0), vlan, Some(index));
-        // What comes by a connection is of the one whose link that stands beside, in turn; datagrams are of the first one.
+        // Messages of connections rotate over the links of their datagram queue pair; datagrams belong to the
+        // first link.
         tables.join_link(EndpointIndex(0), n, Some(index));
     }
     Ok(tables)
@@ -234,31 +236,31 @@ pub(crate) struct Rig {
     pub(crate) stats: Arc<SinkStats>,
     pub(crate) port: EthPort,
     pub(crate) pool: Pool,
-    /// Bytes that its queue pairs took, and its tables.
+    /// Bytes of its queue pairs and of its tables.
     pub(crate) memory: Memory,
-    /// Of what the worker looks up, as long as it does.
+    /// The publisher of the worker's tables, which must live as long as the worker.
     pub(crate) publisher: Publisher<TestTables>,
 }
 
 /// A step's worker.
 pub(crate) type Worker = GatewayWorker<MlxQueues<Sink, Mbuf>>;
 
-/// A worker, and what tells of it.
+/// A worker, and its statistics.
 pub(crate) struct Hand {
     pub(crate) worker: Worker,
     pub(crate) reader: WorkerCounterReader,
     pub(crate) stats: Arc<SinkStats>,
-    /// Bytes that its queue pairs took.
+    /// Bytes of its queue pairs.
     queue_pairs: f64,
 }
 
-/// What workers share, and the workers.
+/// Resources that workers share, and the workers.
 pub(crate) struct Ground {
     pub(crate) pool: Pool,
     pub(crate) port: EthPort,
     pub(crate) publisher: Publisher<TestTables>,
     pub(crate) hands: Vec<Hand>,
-    /// Bytes that the tables took.
+    /// Bytes of the tables.
     tables: f64,
 }
 
@@ -269,7 +271,7 @@ pub(crate) struct Memory {
     pub(crate) tables: f64,
 }
 
-/// Bytes of this process that lie in memory. Counted page by page: the short way to the figure is some hundred pages behind.
+/// Resident bytes of this process. Counted page by page: the kernel's own counter lags by some hundred pages.
 fn resident() -> f64 {
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
     let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:"));
@@ -329,7 +331,7 @@ impl Hand {
 }
 
 impl Ground {
-    /// EAL runs, and has the port.
+    /// EAL must run, and have the port.
     pub(crate) fn new(
         step: Step,
         load: &Load,
@@ -363,7 +365,7 @@ impl Ground {
 }
 
 impl Rig {
-    /// EAL runs, and has the port.
+    /// EAL must run, and have the port.
     pub(crate) fn build(step: Step, load: &Load, port: &str, sizes: Sizes) -> Result<Self, String> {
         let Ground { pool, port, publisher, mut hands, tables } = Ground::new(step, load, port, sizes, 1)?;
         let Hand { worker, reader, stats, queue_pairs } = hands.pop().ok_or("there is no worker")?;
@@ -371,7 +373,8 @@ impl Rig {
         Ok(Self { step, worker, reader, stats, port, pool, memory, publisher })
     }
 
-    /// Has the worker work on this thread for so long, and until so many packets have been forwarded, if that is not much longer.
+    /// Runs the worker on this thread for `time`, and until `packets` have been forwarded, unless that takes
+    /// much longer.
     pub(crate) fn come_round(&mut self, packets: u64, time: Duration) {
         const MOST: Duration = Duration::from_millis(50);
         let forwarded = |rig: &Self| rig.step.packets(&Totals::of([&rig.reader]));
@@ -387,7 +390,7 @@ impl Rig {
         }
     }
 
-    /// Has the worker work for a while, on this thread. Returns packets forwarded, and how long it was.
+    /// Runs the worker on this thread for a while. Returns the forwarded packets and the duration.
     pub(crate) fn slice(&mut self, duration: Duration) -> (u64, Duration) {
         let packets = |rig: &Self| rig.step.packets(&Totals::of([&rig.reader]));
         let before = packets(self);
@@ -403,7 +406,8 @@ impl Rig {
         }
     }
 
-    /// Has the worker take so many turns, on this thread and without a clock, and tells how many packets it forwarded.
+    /// Runs a fixed number of iterations on this thread and without a clock; returns the number of forwarded
+    /// packets.
     pub(crate) fn take_turns(mut self, turns: u64) -> Result<Sample, String> {
         let step = self.step;
         for _ in 0..turns {
@@ -417,7 +421,7 @@ impl Rig {
         Ok(Sample { figures, ..Sample::default() })
     }
 
-    /// What it counted, if that is all that should have been ([`clean`]). Nothing of it is left.
+    /// Stops the worker; returns its counters if they are [`clean`].
     pub(crate) fn end(self) -> Result<Totals, String> {
         let Self { worker, reader, stats, port, publisher, .. } = self;
         let totals = clean(Totals::of([&reader]), &stats)?;
@@ -426,8 +430,8 @@ impl Rig {
     }
 }
 
-/// What was counted, if that is all that should have been: a figure of packets that were dropped, or that a device would not have
-/// taken, or that are not what was to be sent, is none.
+/// The counters, unless packets were dropped, a device would have rejected them, or their content is wrong:
+/// such a result does not count.
 pub(crate) fn clean(totals: Totals, stats: &SinkStats) -> Result<Totals, String> {
     let drops = totals.drops_json();
     let clean = drops.as_object().is_some_and(serde_json::Map::is_empty);
@@ -440,7 +444,7 @@ pub(crate) fn clean(totals: Totals, stats: &SinkStats) -> Result<Totals, String>
             "of {compared} packets that the sink compared {wrong} were not what they should be"
         ));
     }
-    // One of those that were sampled may wait to be forwarded; one may have been the driver's own.
+    // One sampled packet may wait to be forwarded; one may have been the driver's own.
     if compared == 0 && stats.sends().max(stats.receives()) > 4 * u64::from(SAMPLE_EVERY) {
         return Err("the sink compared no packet with what it should be".to_owned());
     }

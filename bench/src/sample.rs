@@ -1,31 +1,32 @@
-//! What one run of a benchmark tells: a line of JSON from the process that ran it to the one that gathers.
+//! The results of one run of a benchmark: a line of JSON from the process of the run to the one that collects
+//! them.
 
 use dataplane::latency::Summary;
 use serde::{Deserialize, Serialize};
 
 use crate::percentiles::Recorded;
 
-/// One figure.
+/// One measured value.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Figure {
-    /// Behind the benchmark's name; empty for the main one.
+    /// Suffix of the benchmark's name; empty for the main value.
     pub(crate) part: String,
     /// Unit.
     pub(crate) unit: String,
     /// Value.
     pub(crate) value: f64,
-    /// True if the peer's figure is of the same thing.
+    /// True if the peer has the same value.
     pub(crate) has_peer: bool,
-    /// What it is compared with that was measured in the same run: name and value.
+    /// Name and value of a reference that was measured in the same run.
     #[serde(default)]
     pub(crate) beside: Option<(String, f64)>,
-    /// Too little lies behind it to tell it: fewer than ten packets above a percentile.
+    /// Too little data for the value: fewer than ten packets above a percentile.
     #[serde(default)]
     pub(crate) thin: bool,
 }
 
 impl Figure {
-    /// A figure that no peer has.
+    /// A value without a peer.
     pub(crate) fn new(part: &str, unit: &str, value: f64) -> Self {
         Self {
             part: part.to_owned(),
@@ -37,12 +38,12 @@ impl Figure {
         }
     }
 
-    /// Compared with something else that the same run measured.
+    /// Adds a reference that was measured in the same run.
     pub(crate) fn beside(self, name: &str, value: f64) -> Self {
         Self { beside: Some((name.to_owned(), value)), ..self }
     }
 
-    /// A figure that the peer has, too.
+    /// A value that the peer has, too.
     pub(crate) fn with_peer(part: &str, unit: &str, value: f64) -> Self {
         Self { has_peer: true, ..Self::new(part, unit, value) }
     }
@@ -51,16 +52,16 @@ impl Figure {
 /// One run.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Sample {
-    /// Figures.
+    /// Measured values.
     pub(crate) figures: Vec<Figure>,
-    /// Lines on times and other things, for people.
+    /// Notes on times and other things for readers.
     pub(crate) notes: Vec<String>,
-    /// Times, of benchmarks that are of each single one.
+    /// Times of single events, for benchmarks that record them.
     #[serde(default)]
     pub(crate) histograms: Vec<Recorded>,
 }
 
-/// A line on times.
+/// A note on times.
 pub(crate) fn times(what: &str, summary: &Summary) -> String {
     format!("{what}: {summary}")
 }

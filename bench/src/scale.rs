@@ -1,6 +1,7 @@
-//! How the forwarding step ([`crate::rig`]) holds as there is more of what it forwards among: connections, neighbours, flows, segments,
-//! bytes. The workers of a group take turns of a millisecond or some on one thread, there and back again, so that what happens on the machine
-//! happens to all, and each is compared with the group's first.
+//! How the forwarding step ([`crate::rig`]) holds as there is more of what it forwards among: connections,
+//! neighbours, flows, segments, bytes. The workers of a group take turns of a millisecond or some on one
+//! thread, there and back again, so that what happens on the machine happens to all, and each is compared
+//! with the group's first.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -12,26 +13,26 @@ use crate::rig::{Rig, Sizes, Step, Way, start_eal};
 use crate::sample::{Figure, Sample};
 use crate::series::Turns;
 
-/// What is counted of a worker's turn.
+/// Measured time of a worker's slice.
 const SLICE: Duration = Duration::from_millis(1);
-/// Of it, what has passed before, with few connections and with many, and until all flows have come round once: the worker whose turn was before
-/// has left nothing of this one's in the caches.
+/// Warm-up time of a slice, with few connections and with many, until each flow has sent a packet: the worker
+/// of the previous slice has replaced the content of the caches.
 const WARM_UPS: [Duration; 2] = [Duration::from_micros(250), Duration::from_millis(3)];
-/// Connections whose rings and queue pairs are warm as soon as all else is.
+/// Connections whose rings and queue pairs warm up with everything else.
 const FEW: u16 = 8;
-/// Ports of a process: DPDK's.
+/// Maximum of ports in a DPDK process.
 const MOST_PORTS: usize = 32;
-/// Of what is made, so many at least tell what one takes of memory: a process grows by pages, and not by what it had and has given up.
+/// Minimum of objects for the memory of one: a process grows by pages, and reuses freed memory.
 const ENOUGH: u32 = 10_000;
 
 /// One of a group.
 struct Point {
-    /// How many, or how large.
+    /// Number or size.
     at: u32,
     load: Load,
 }
 
-/// What grows, and how it is forwarded.
+/// The quantity that grows, and how it is forwarded.
 struct Group {
     name: &'static str,
     step: Step,
@@ -39,7 +40,7 @@ struct Group {
 }
 
 impl Group {
-    /// What its points are called.
+    /// The names of its points.
     fn names(&self) -> impl Iterator<Item = String> {
         self.points.iter().map(|point| format!("{}.{}", self.name, point.at))
     }
@@ -49,17 +50,17 @@ fn points(values: &[u32], load: impl Fn(u32) -> Load) -> Vec<Point> {
     values.iter().map(|&at| Point { at, load: load(at) }).collect()
 }
 
-/// All of it. What is compared is a group's own: its first point is what the others stand beside.
+/// All groups. Values are compared within a group: the first point is the reference.
 fn groups() -> Vec<Group> {
     let plain = Load::PLAIN;
     let connections = |n: u32| Load { hosts: n, flows: n.max(256), connections: n as u16, ..plain };
     let neighbours = |n: u32| Load { hosts: n, flows: n, ..plain };
     let flows = |n: u32| Load { flows: n, hosts: n.min(8), ..plain };
-    // None is one segment without tags.
+    // None means one segment without tags.
     let segments = |n: u32| Load { tagged: n > 0, segments: n.max(1) as u8, ..plain };
-    // Each has a connection at least.
+    // Each has at least one connection.
     let arriving_segments = |n: u32| Load { connections: n.max(8) as u16, ..segments(n) };
-    // So that each of those that arrive comes by its host's connection.
+    // So that each message arrives on its host's connection.
     let arriving = |n: u32| Load { flows: n * 256_u32.div_ceil(n), ..connections(n) };
     // Bytes of a frame.
     let frames = |n: u32| Load { packet: n as usize - 14, ..plain };
@@ -82,12 +83,12 @@ fn groups() -> Vec<Group> {
     ]
 }
 
-/// True if `selector` is a point's name or what it begins with: `connections`, `neighbours.ib-eth`, `segments.16`.
+/// True if `selector` is a point's name or a prefix of it: `connections`, `neighbours.ib-eth`, `segments.16`.
 fn names(selector: &str, point: &str) -> bool {
     point.strip_prefix(selector).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// The groups, with those of their points that are selected, all if nothing is.
+/// The groups with their selected points, or with all.
 fn selected(only: &[String]) -> Result<Vec<Group>, String> {
     let mut groups = groups();
     let all: Vec<String> = groups.iter().flat_map(Group::names).collect();
@@ -106,13 +107,13 @@ fn selected(only: &[String]) -> Result<Vec<Group>, String> {
     Ok(groups)
 }
 
-/// What is selected, in parts that are each for a process: one has no more than [`MOST_PORTS`], and a group's memory is told of where nothing had
-/// been given up before.
+/// The selected points, split into parts for one process each: a process has at most [`MOST_PORTS`], and the
+/// memory of a group is measured before anything has been freed.
 pub(crate) fn parts(only: &[String]) -> Result<Vec<Vec<String>>, String> {
     Ok(selected(only)?.iter().map(|group| group.names().collect()).collect())
 }
 
-/// The files of frames, which go at the end.
+/// The files of frames, which are removed at the end.
 struct Files(PathBuf);
 
 impl Files {
@@ -135,7 +136,7 @@ impl Drop for Files {
     }
 }
 
-/// The ports of all points, in their order: what EAL is told, and how they are called.
+/// The ports of all points in order: EAL's arguments and the names.
 fn ports(groups: &[Group], files: &Files) -> Result<(Vec<String>, Vec<String>), String> {
     let (mut vdevs, mut names) = (Vec::new(), Vec::new());
     for group in groups {
@@ -163,10 +164,10 @@ fn measure(group: &Group, ports: &[String], seconds: f64) -> Result<Sample, Stri
         let Point { at, load } = point;
         let rig = Rig::build(*step, load, port, Sizes::lean(step.way, load))
             .map_err(|e| format!("{name}.{at}: {e}"))?;
-        // The first of a kind: those after it have what the process has given up.
+        // The first of a kind: later ones reuse freed memory.
         let memory = match *name {
             "connections" => Some(("bytes/connection", rig.memory.queue_pairs)),
-            // A host of either side.
+            // A host on each side.
             "neighbours.eth-ib" => Some(("bytes/two hosts", rig.memory.tables)),
             _ => None,
         };
@@ -178,7 +179,7 @@ fn measure(group: &Group, ports: &[String], seconds: f64) -> Result<Sample, Stri
     }
     let begin = Instant::now();
     let (mut measured, mut warmed_up) = (false, false);
-    // There and back again, and once more. The first time warms up.
+    // Forward and reverse, twice. The first pass is the warm-up.
     while !measured || begin.elapsed().as_secs_f64() < seconds {
         let order: Vec<usize> = (0..rigs.len()).chain((0..rigs.len()).rev()).collect();
         for at in order {
@@ -194,7 +195,7 @@ fn measure(group: &Group, ports: &[String], seconds: f64) -> Result<Sample, Stri
         }
         (measured, warmed_up) = (warmed_up, true);
     }
-    // Millions a second, with the sink and without what it took.
+    // Millions per second, with and without the time of the sink.
     let rates = |turns: &Turns| (turns.rate() / 1e6, 1e3 / turns.time());
     let first = rigs.first().map_or((0, (0.0, 0.0)), |(point, _, turns)| (point.at, rates(turns)));
     for (Point { at, load }, rig, turns) in rigs {
@@ -216,7 +217,7 @@ fn measure(group: &Group, ports: &[String], seconds: f64) -> Result<Sample, Stri
     Ok(sample)
 }
 
-/// Has the worker of one point take so many turns, as [`crate::step::take_turns`] has that of a step.
+/// Runs a fixed number of iterations of one point, as [`crate::step::take_turns`] does for a step.
 pub(crate) fn take_turns(only: &[String], turns: u64) -> Result<Sample, String> {
     let groups = selected(only)?;
     let [Group { step, points, .. }] = groups.as_slice() else {
@@ -232,7 +233,7 @@ pub(crate) fn take_turns(only: &[String], turns: u64) -> Result<Sample, String> 
     Rig::build(*step, load, port, Sizes::lean(step.way, load))?.take_turns(turns)
 }
 
-/// Runs the benchmark once in this process, which must not have started EAL: all of it, or what is named.
+/// Runs the benchmark once in this process, which must not have started EAL: all points, or the named ones.
 pub(crate) fn run(seconds: f64, only: &[String]) -> Result<Sample, String> {
     let groups = selected(only)?;
     let files = Files::new()?;

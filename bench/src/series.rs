@@ -1,21 +1,21 @@
-//! Figures of several runs.
+//! Values of several runs.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// The least, the middle and the greatest of several figures.
+/// Minimum, median and maximum of several values.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(crate) struct Spread {
     pub(crate) min: f64,
     pub(crate) median: f64,
     pub(crate) max: f64,
-    /// How many there were.
+    /// Number of values.
     pub(crate) runs: usize,
 }
 
 impl Spread {
-    /// Of figures; `None` if there are none.
+    /// The spread of values; `None` if there are none.
     pub(crate) fn of(figures: &[f64]) -> Option<Self> {
         let mut sorted = figures.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -25,7 +25,7 @@ impl Spread {
     }
 }
 
-/// What turns of one of several ways took.
+/// The slices of one of several alternatives.
 #[derive(Clone, Default)]
 pub(crate) struct Turns {
     rates: Vec<f64>,
@@ -33,18 +33,18 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// Takes a turn: messages, how long it was, and nanoseconds of it that count.
+    /// Adds a slice: messages, duration, and measured nanoseconds of it.
     pub(crate) fn add(&mut self, messages: u64, time: Duration, counted: f64) {
         self.rates.push(messages as f64 / time.as_secs_f64());
         self.times.push(counted / messages.max(1) as f64);
     }
 
-    /// Messages a second in the middle one of the turns, which those in which others had the processor do not move.
+    /// Messages per second in the median slice, which preempted slices do not change.
     pub(crate) fn rate(&self) -> f64 {
         Spread::of(&self.rates).map_or(0.0, |spread| spread.median)
     }
 
-    /// Nanoseconds of a message that count, likewise.
+    /// Measured nanoseconds per message, likewise.
     pub(crate) fn time(&self) -> f64 {
         Spread::of(&self.times).map_or(0.0, |spread| spread.median)
     }

@@ -1,5 +1,5 @@
-//! Messages between two software devices, on one connection or as datagrams ([`crate::pair`]). A figure is of both drivers, both devices and the
-//! link together, beside what the processor copies in the same turns.
+//! Messages between two software devices, on one connection or as datagrams ([`crate::pair`]). A result
+//! covers both drivers, both devices and the link; copying memory in the same slices is the reference.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -17,12 +17,13 @@ use crate::sample::{Figure, Sample, times};
 use crate::series::Spread;
 
 const LARGEST: usize = 65_524;
-/// A message's number.
+/// Bytes of a message's number.
 const SHORTEST: usize = 8;
 const DATA_ROOM: u16 = 4096;
 const SRQ_DEPTH: u32 = 128;
 const DEPTHS: Depths = Depths { send: 64, receive: [SRQ_DEPTH; 2], largest: LARGEST };
-/// Sizes of messages, bytes: up to IPoIB's largest on a connection, and to what fits a packet as datagrams.
+/// Sizes of messages in bytes: up to IPoIB's maximum on a connection, and up to the size of a packet as
+/// datagrams.
 const fn sizes_of(service: Service) -> &'static [usize] {
     match service {
         Service::Connection => &[64, 1024, 4096, 16_384, LARGEST],
@@ -30,26 +31,27 @@ const fn sizes_of(service: Service) -> &'static [usize] {
     }
 }
 
-/// Of one connection: two shared receive queues, and what is on its way. A pool is used round and round: one that all connections shared would
-/// have none of them find a buffer in a cache.
+/// Buffers of one connection: two shared receive queues, and messages in flight. Each connection cycles
+/// through its own pool: with a common one, no connection would find a buffer in a cache.
 const BUFFERS: u32 = (2 * SRQ_DEPTH + 2 * WINDOW as u32) * 17;
-/// Messages on their way. A receiver that has no buffer is a benchmark of something else.
+/// Messages in flight. Without a limit, a receiver would run out of buffers.
 const WINDOW: u64 = 64;
-/// A turn of one kind, with messages up to that many bytes and with larger ones: their pool is used round and round, and does not come round in
-/// less.
+/// Duration of a slice of one kind, for messages up to a size and for larger ones, whose pool needs longer to
+/// cycle.
 const TURNS: [(usize, Duration); 2] = [(4096, Duration::from_millis(1)), (LARGEST, Duration::from_millis(8))];
-/// Of a turn, what has passed before anything is counted: the kind that had the turn before has left nothing of this one in the caches.
+/// Part of a slice before the measurement: the previous slice of another kind has replaced the content of the
+/// caches.
 const WARM_UP: f64 = 0.25;
 
-/// Sends as much as goes for a while. Returns messages a second that have arrived between the end of the warming up and the end of the time;
-/// about as many are on their way then and then. All arrive.
+/// Sends at full speed for a while. Returns messages per second that arrived between the end of the warm-up
+/// and the end of the time; the numbers in flight at both moments are about equal. All messages arrive.
 fn stream(a: &mut End, b: &mut End, pool: &Pool, len: usize, duration: Duration) -> Result<f64, String> {
     let (mut sent, mut received) = (0, 0);
     let begin = Instant::now();
     let warm = begin + duration.mul_f64(WARM_UP);
     let (mut last, mut from, mut to) = (begin, None, None);
     loop {
-        // Time is looked at once a round, behind which nothing new is sent.
+        // The clock is read once per round, after which nothing new is sent.
         while to.is_none() && sent - received < WINDOW {
             let Some(buf) = message(pool, len, sent) else { break };
             if a.send(buf).is_err() {
@@ -84,7 +86,7 @@ fn stream(a: &mut End, b: &mut End, pool: &Pool, len: usize, duration: Duration)
     }
 }
 
-/// One message there and back again, and again for a while. The times are of there and back.
+/// Sends one message back and forth for a while. The times are round trips.
 fn ping_pong(
     a: &mut End,
     b: &mut End,
@@ -100,7 +102,7 @@ fn ping_pong(
             break;
         }
         let mut buf = message(pool, len, number).ok_or("the pool is empty")?;
-        // The last acknowledges of a stream may still be on their way.
+        // The last acknowledgements of a stream may still be in flight.
         while let Err(refused) = a.send(buf) {
             if sent.elapsed() > PATIENCE {
                 return Err(text(refused.error));
@@ -130,14 +132,14 @@ fn ping_pong(
     Ok(Summary::of(&times.swap(empty())))
 }
 
-/// What is between the two devices.
+/// The link between the two devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Between {
     /// Memory of this process, where packets need no CRCs.
     Memory,
-    /// The same with CRCs, made and checked.
+    /// The same with CRCs, which are calculated and checked.
     MemoryWithCrcs,
-    /// `ibfab`, a process of its own, and memory shared with it.
+    /// `ibfab` as a separate process, and memory shared with it.
     Fabric,
     /// The same with CRCs.
     FabricWithCrcs,
@@ -146,7 +148,7 @@ enum Between {
 impl Between {
     const ALL: [Self; 4] = [Self::Memory, Self::MemoryWithCrcs, Self::Fabric, Self::FabricWithCrcs];
 
-    /// In front of the names of its figures.
+    /// Prefix of the names of its results.
     const fn prefix(self) -> &'static str {
         match self {
             Self::Memory => "",
@@ -160,7 +162,7 @@ impl Between {
         matches!(self, Self::MemoryWithCrcs | Self::FabricWithCrcs)
     }
 
-    /// Makes what is between them; `None` where there is no `ibfab`.
+    /// Creates the link; `None` without `ibfab`.
     fn middle(self) -> Result<Option<Middle>, String> {
         let fabric = match self {
             Self::Memory | Self::MemoryWithCrcs => None,
@@ -173,7 +175,7 @@ impl Between {
     }
 }
 
-/// What is between two devices, there before they are.
+/// The link between two devices, which exists before them.
 struct Middle {
     between: Between,
     fabric: Option<Fabric>,
@@ -199,7 +201,7 @@ impl Middle {
     }
 }
 
-/// Both ends, and what is between them.
+/// Both ends, and their link.
 struct Connection {
     between: Between,
     a: End,
@@ -208,7 +210,7 @@ struct Connection {
     _fabric: Option<Fabric>,
 }
 
-/// Copies blocks of a window's memory for a while. Returns blocks a second behind the warming up.
+/// Copies blocks of a window of memory for a while. Returns blocks per second after the warm-up.
 fn copy(from: &[u8], to: &mut [u8], len: usize, duration: Duration) -> f64 {
     let begin = Instant::now();
     let warm = begin + duration.mul_f64(WARM_UP);
@@ -230,19 +232,19 @@ fn copy(from: &[u8], to: &mut [u8], len: usize, duration: Duration) -> f64 {
     f64::from(counted) / (end - start).as_secs_f64()
 }
 
-/// The middle one of the turns, which those in which others had the processor do not move.
+/// The median slice, which preempted slices do not change.
 fn middle(rates: &[f64]) -> f64 {
     Spread::of(rates).map_or(0.0, |spread| spread.median)
 }
 
-/// A turn with messages of this size.
+/// The duration of a slice with messages of this size.
 fn turn_of(len: usize) -> Duration {
     let [_, (_, longest)] = TURNS;
     TURNS.iter().find(|(most, _)| len <= *most).map_or(longest, |(_, turn)| *turn)
 }
 
-/// All sizes over a connection of each kind, `seconds` for each size. The kinds take turns, there and back again, so that what happens on the
-/// machine happens to all.
+/// Runs all sizes over a connection of each kind, for `seconds` each. The kinds alternate in forward and
+/// reverse order, so that other load of the machine affects all.
 fn measure(
     service: Service,
     sizes: &[usize],
@@ -252,7 +254,7 @@ fn measure(
 ) -> Result<Sample, String> {
     let mut sample = Sample::default();
     if !middles.iter().any(|middle| middle.fabric.is_some()) {
-        sample.notes.push("without ibfab: it is not beside this program".to_owned());
+        sample.notes.push("without ibfab: it is not next to this program".to_owned());
     }
     let all = middles.into_iter().map(|middle| middle.connection(service, cache));
     let mut all = all.collect::<Result<Vec<_>, _>>()?;
@@ -261,7 +263,7 @@ fn measure(
     for len in sizes.iter().copied() {
         let share = Duration::from_secs_f64(seconds);
         let turn = turn_of(len);
-        // As many there as back.
+        // The same number of forward and reverse rounds.
         let rounds = (0.7 * seconds / (turn.as_secs_f64() * 2.0 * (n + 1) as f64)).ceil() as usize;
         let (mut rates, mut copied) = (vec![Vec::new(); n], Vec::new());
         for round in 0..2 * rounds.max(1) {
@@ -301,12 +303,13 @@ fn measure(
     Ok(sample)
 }
 
-/// What there is of these kinds. A process that EAL's thread starts would have to share its one core with it: they start before.
+/// Creates the available links of these kinds. They start first, as a process that EAL's thread starts would
+/// share its only core.
 fn middles(kinds: &[Between]) -> Result<Vec<Middle>, String> {
     kinds.iter().filter_map(|kind| kind.middle().transpose()).collect()
 }
 
-/// The sizes to measure: those that are asked for, or all.
+/// The sizes to measure: the requested ones, or all.
 fn wanted(service: Service, asked: &[usize]) -> Result<Vec<usize>, String> {
     let all = sizes_of(service);
     if asked.is_empty() {
@@ -319,7 +322,8 @@ fn wanted(service: Service, asked: &[usize]) -> Result<Vec<usize>, String> {
     }
 }
 
-/// Runs the benchmark once in this process, which must not have started EAL: with messages of these sizes, or, if none is named, of all.
+/// Runs the benchmark once in this process, which must not have started EAL: with messages of these sizes, or
+/// of all if none is given.
 pub(crate) fn run(service: Service, seconds: f64, sizes: &[usize]) -> Result<Sample, String> {
     let sizes = wanted(service, sizes)?;
     let middles = middles(&Between::ALL)?;
@@ -327,7 +331,8 @@ pub(crate) fn run(service: Service, seconds: f64, sizes: &[usize]) -> Result<Sam
     measure(service, &sizes, 256, middles, seconds)
 }
 
-/// Sends so many messages of one size from one device to the other by one of the kinds within this process, for counts of instructions.
+/// Sends a fixed number of messages of one size from one device to the other by a link within this process,
+/// for counts of instructions.
 pub(crate) fn take_messages(
     service: Service,
     sizes: &[usize],
@@ -337,7 +342,7 @@ pub(crate) fn take_messages(
     let between = match only {
         [] => Between::Memory,
         [kind] if kind == "crc" => Between::MemoryWithCrcs,
-        _ => return Err("--only: `crc` is all there is beside messages without CRCs".to_owned()),
+        _ => return Err("--only: the only value is `crc`, for messages with CRCs".to_owned()),
     };
     let [len] = wanted(service, sizes)?[..] else { return Err("--turns is of one size: name it".to_owned()) };
     let _eal = start_eal()?;
@@ -351,7 +356,7 @@ pub(crate) fn take_messages(
     Ok(sample)
 }
 
-/// As [`stream`], so many messages.
+/// Like [`stream`], for a fixed number of messages.
 fn send_all(a: &mut End, b: &mut End, pool: &Pool, len: usize, count: u64) -> Result<(), String> {
     let (mut sent, mut received) = (0, 0);
     let begin = Instant::now();
@@ -408,7 +413,7 @@ mod tests {
     #[test]
     fn the_rate_is_that_of_the_time_that_counts() {
         let (from, mut to) = (vec![1; LARGEST * WINDOW as usize], vec![2; LARGEST * WINDOW as usize]);
-        // Longer than a turn: one round is counted all the same.
+        // Longer than a slice: one round counts nevertheless.
         assert!(copy(&from, &mut to, LARGEST, Duration::from_nanos(1)) > 0.0);
         assert_eq!(to, from, "it copies");
     }

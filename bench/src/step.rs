@@ -14,25 +14,26 @@ use crate::machine;
 use crate::rig::{Rig, Sizes, Step, Way, clean, start_eal, text};
 use crate::sample::{Figure, Sample, times};
 
-/// Before anything is measured.
+/// Time before the measurement.
 const WARM_UP: Duration = Duration::from_millis(400);
 
 fn build(step: Step, load: &Load) -> Result<Rig, String> {
-    // The port keeps a buffer a flow.
+    // The port keeps a buffer per flow.
     let buffers = Sizes::GATEWAY.buffers + load.flows;
-    // With few flows a burst that all goes to one host, another on its way, and what no completion tells of yet: as in `Sizes::lean`.
+    // With few flows: a burst to one host, another one in flight, and sends without a completion, as in
+    // `Sizes::lean`.
     let send_depth = if load.flows < 4 { 256 } else { Sizes::GATEWAY.send_depth };
     Rig::build(step, load, &step.port(0), Sizes { buffers, send_depth, ..Sizes::GATEWAY })
 }
 
-/// Has the worker take so many turns, on this thread and without a clock, and tells how many packets it forwarded: for counts of
-/// instructions, of which those of start and end are the same whatever the number of turns.
+/// Runs a fixed number of iterations on this thread and without a clock; returns the number of forwarded
+/// packets. For counts of instructions: those of startup and shutdown are independent of the number.
 pub(crate) fn take_turns(step: Step, load: &Load, pcap: &Path, turns: u64) -> Result<Sample, String> {
     let _eal = start_eal(&[step.vdev(0, pcap)], machine::one_lcore(), machine::plain_memory())?;
     build(step, load)?.take_turns(turns)
 }
 
-/// What was counted at a moment.
+/// Counters at one moment.
 struct Reading {
     at: Instant,
     tsc: u64,
@@ -78,7 +79,7 @@ pub(crate) fn run(step: Step, load: &Load, pcap: &Path, seconds: f64) -> Result<
     let hz = eal::tsc_hz() as f64;
     let sink = (end.sink_cycles - begin.sink_cycles) as f64 / packets;
     let ns = |cycles: f64| cycles * 1e9 / hz;
-    let mut notes = vec![times("service time of a turn", &summary)];
+    let mut notes = vec![times("service time of an iteration", &summary)];
     if step.way != Way::InfiniBandToEthernet {
         notes.push(format!(
             "{:.2} packets a doorbell, {:.1} a completion",

@@ -1,6 +1,6 @@
-//! The forwarding step by one worker and by two at once, each on a processor of its own, with queues of its own on one port, from one pool
-//! of buffers and one set of tables, as the gateway's have them. They take turns: one works and the other rests, then both work; each of
-//! the two has its turn alone.
+//! The forwarding step with one worker and with two at once. Each has its own processor and its own queues on
+//! one port; they share one pool of buffers and one set of tables, as in the gateway. Slices alternate: one
+//! works while the other one idles, then both work; each of the two has slices alone.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,25 +17,25 @@ use crate::rig::{Ground, Hand, Sizes, Step, Way, clean, start_eal, text};
 use crate::sample::{Figure, Sample};
 use crate::series::Spread;
 
-/// A turn.
+/// Duration of a slice.
 const SLICE: Duration = Duration::from_millis(10);
-/// Until a worker does as it is told.
+/// Time until a worker follows an order.
 const SETTLES: Duration = Duration::from_millis(1);
-/// Before anything is measured, both together.
+/// Time before the measurement, with both workers.
 const WARM_UP: Duration = Duration::from_millis(200);
 
-// What a worker is told.
+// Orders to a worker.
 const REST: u8 = 0;
 const WORK: u8 = 1;
 const END: u8 = 2;
 
-/// Both ways, with connections.
+/// Both directions, with connections.
 const STEPS: [(Step, &str); 2] = [(Step::ETH_IB_RC, "eth-ib"), (Step::IB_ETH_RC, "ib-eth")];
 
-/// Who works in a turn: the first worker alone, both, the other alone; there and back again.
+/// Working workers of a slice: the first one alone, both, the other one alone, in forward and reverse order.
 const TURNS: [[u8; 2]; 4] = [[WORK, REST], [WORK, WORK], [WORK, WORK], [REST, WORK]];
 
-/// Does as it is told until it is to end.
+/// Follows orders until the end.
 fn obey(mut hand: Hand, order: &AtomicU8) -> Hand {
     loop {
         match order.load(Ordering::Relaxed) {
@@ -50,7 +50,7 @@ fn obey(mut hand: Hand, order: &AtomicU8) -> Hand {
     }
 }
 
-/// EAL's word for a port with a queue for each of so many workers.
+/// EAL's argument for a port with a queue for each worker.
 fn vdev(step: Step, n: usize, workers: usize, pcap: &Path) -> String {
     match step.way {
         Way::InfiniBandToEthernet => format!("{},no-rx=1", step.port(n)),
@@ -61,7 +61,7 @@ fn vdev(step: Step, n: usize, workers: usize, pcap: &Path) -> String {
     }
 }
 
-/// Millions of packets a second, of one worker and of all.
+/// Millions of packets per second, of one worker and of all.
 struct Rates {
     one: f64,
     all: f64,

@@ -1,4 +1,4 @@
-//! Two of the program play with each other, over a pair of Ethernet interfaces in a network namespace of their own.
+//! Two instances of the program, over a pair of Ethernet interfaces in their own network namespace.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a test")]
 use std::path::Path;
@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use pmd::gids::SharedGids;
 
-/// Both sides, the server first; `$1` is the program, `$2` the words of both, `$3` what is behind the client's link.
+/// Runs both sides, the server first; `$1` is the program, `$2` the arguments of both, `$3` further
+/// parameters of the client's link.
 const GAME: &str = r#"
 set -e
 ip link set lo up
@@ -36,7 +37,7 @@ fn may_have_namespaces() -> bool {
     may
 }
 
-/// What the client printed; `None` if there may be no namespaces here.
+/// Returns the client's output; `None` without permission to create namespaces.
 fn game(words: &str, faults: &str) -> Option<String> {
     if !may_have_namespaces() {
         return None;
@@ -65,7 +66,7 @@ fn every_message_comes_back() {
         ("ud -s 64 -n 50 -g 0", 50),
     ] {
         let Some(text) = game(&format!("{words} --linger 50"), "") else { return };
-        // The connections of a shared queue go on until all of them together have had enough.
+        // The connections of a shared queue run until their total is reached.
         assert!(compared(&text) >= messages, "{words}: {text}");
     }
 }

@@ -1,5 +1,5 @@
-//! Benchmarks that need EAL for themselves, each once and for a moment: figures of everything, and nothing lost. They run
-//! beside each other, so that none counts on hugepages that another may take.
+//! Benchmarks that need their own EAL, each run once and briefly: all values are present, and nothing is
+//! lost. They run in parallel, so none may rely on hugepages that another one may take.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a test")]
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// What a benchmark tells: figures by name, and all of it.
+/// Output of a benchmark: values by name, and the whole document.
 fn once(words: &[&str]) -> (BTreeMap<String, f64>, Value) {
     let name = words.join(" ");
     let output = Command::new(env!("CARGO_BIN_EXE_bench"))
@@ -35,7 +35,7 @@ fn latency_tells_of_every_way_part_and_policy_and_loses_nothing() {
         let all = ["p50", "p90", "p99", "p99.9", "p99.99", "max"].map(of);
         assert!(all[0] > 0.0 && all.is_sorted(), "{cell}: {all:?}");
     }
-    // What the machine does: alone by one and by both processors, and at each part of the maximum.
+    // The jitter of the machine: on one and on both processors, and at each load.
     for load in ["worker", "0", "10", "50", "90"] {
         let all = ["p50", "p99.99", "max"].map(|what| figures[&format!("machine.{load}.{what}")]);
         assert!(all.is_sorted(), "{load}: {all:?}");
@@ -47,7 +47,7 @@ fn latency_tells_of_every_way_part_and_policy_and_loses_nothing() {
 
 #[test]
 fn scale_tells_of_every_point() {
-    // Each in a process that has as many ports.
+    // Each in a process with this number of ports.
     let parts = ["connections,neighbours", "flows,segments,frame"];
     let figures: BTreeMap<String, f64> =
         parts.into_iter().flat_map(|part| once(&["scale", "--only", part]).0).collect();
@@ -65,7 +65,7 @@ fn scale_tells_of_every_point() {
     ] {
         assert!(figures[point] > 0.0, "{point}: {figures:?}");
     }
-    // What is promised of an idle connection.
+    // The promised memory of an idle connection.
     let connection = figures["connections.10000.memory"];
     assert!((1024.0..8192.0).contains(&connection), "{connection} bytes");
 }

@@ -1,4 +1,4 @@
-//! All targets in one program, which is built in the time of one: `FUZZ_TARGET` names one of them.
+//! All targets in one program, which builds as fast as one target: `FUZZ_TARGET` selects one.
 
 #![no_main]
 
@@ -10,7 +10,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let target = CHOSEN.get_or_init(|| {
         let name = std::env::var("FUZZ_TARGET").unwrap_or_default();
         let target = fuzz::TARGETS.iter().find(|(target, _)| *target == name);
-        target.unwrap_or_else(|| panic!("FUZZ_TARGET={name}: it names no target")).1
+        target.unwrap_or_else(|| panic!("FUZZ_TARGET={name}: unknown target")).1
     });
     target(bytes);
 });

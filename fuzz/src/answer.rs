@@ -1,11 +1,11 @@
-//! What somebody in the gateway's place tells `ipoib-fwd top`: it draws a page, and does nothing else to the terminal.
+//! Answers of a hostile server to `ipoib-fwd top`, which draws a page, and does nothing else to the terminal.
 
 use ipoib_fwd::top::{Told, View, page_of};
 use serde_json::Value;
 
 const VIEWS: [View; 4] = [View::Overview, View::Segments, View::Workers, View::Connections];
 
-/// `stats`, `links`, `connections`, `stats` of a segment.
+/// Requests: `stats`, `links`, `connections`, `stats` of a segment.
 fn told(answers: &Value) -> Told {
     let answer = |at: usize| answers.get(at).cloned();
     Told {
@@ -16,7 +16,7 @@ fn told(answers: &Value) -> Told {
     }
 }
 
-/// One input: which view, which row, how large; then JSON: a list of two moments, each a list of answers.
+/// One input: the view, the row and the size, then JSON: two samples, each a list of answers.
 pub fn run(bytes: &[u8]) {
     let Some((&[view, row, width, height], json)) = bytes.split_first_chunk::<4>() else { return };
     let Ok(moments) = serde_json::from_slice::<Value>(json) else { return };
@@ -27,7 +27,7 @@ pub fn run(bytes: &[u8]) {
     assert_eq!(page.lines().count(), if width == 0 { 0 } else { height.into() });
     for line in page.lines() {
         assert!(line.chars().count() <= width.into(), "{line:?}");
-        // Graphs are drawn by signs of their own, all of one width.
+        // Graphs have their own characters, all of one width.
         let is_plain = |c: char| c == ' ' || c.is_ascii_graphic() || ('\u{2500}'..='\u{28ff}').contains(&c);
         assert!(line.chars().all(is_plain), "{line:?}");
     }

@@ -1,5 +1,6 @@
-//! A dishonest process at the other end of a cable, in shared memory or by UDP: what it says, hands over and writes into the rings. Packets
-//! that come of it are no longer than packets are, and who is honest and comes after it has a cable that works.
+//! A hostile process at the other end of a cable, in shared memory or over UDP: its handshake, the memory
+//! that it passes, and the content of the rings. Received packets never exceed the maximum length, and an
+//! honest peer that follows it gets a working cable.
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
@@ -18,16 +19,16 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-/// Header of a ring, and the ring that a listener makes.
+/// Size of a ring's header, and of the ring that a listener creates.
 const HEADER: u64 = 256;
 const RING: u64 = 1 << 20;
-/// Records of an input that are played, and polls until a cable is up.
+/// Maximum of records of an input, and of polls until a cable is up.
 const RECORDS: usize = 64;
 const POLLS: usize = 100;
 
-/// What the dishonest one has.
+/// Resources of the hostile end.
 enum Enemy {
-    /// A socket, perhaps memory, and where its own ring begins there.
+    /// A socket, perhaps memory, and the offset of its own ring.
     Process {
         socket: OwnedFd,
         memory: Option<File>,
@@ -43,7 +44,7 @@ struct World {
     now: Instant,
     end: CableEnd,
     enemy: Enemy,
-    /// Where its next record begins.
+    /// Offset of its next record.
     head: u32,
 }
 
@@ -51,7 +52,7 @@ fn url(transport: Transport) -> CableUrl {
     CableUrl { transport, keeps_crcs: false, key_file: None, faults: connectx::cable::Faults::default() }
 }
 
-/// A path that no other run has.
+/// A unique path.
 fn path() -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -63,7 +64,7 @@ fn unix() -> Option<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()
 }
 
-/// What a listener and a connector say first, with another word.
+/// The first messages of a listener and of a connector, with a changed word.
 fn greeting(word: u16) -> Vec<u8> {
     [&b"ibfablnk"[..], &2u16.to_le_bytes(), &word.to_le_bytes()].concat()
 }
@@ -91,7 +92,7 @@ fn heard(socket: impl AsFd) -> Option<File> {
     })
 }
 
-/// The enemy dials, takes the memory and answers.
+/// The enemy connects, maps the memory and answers.
 fn dials(transport: &Transport, at: &SocketAddrUnix, answer: u8, words: &[u8]) -> Option<World> {
     let now = Instant::now();
     let mut end = CableEnd::listen(&url(transport.clone())).ok()?;
@@ -107,7 +108,7 @@ fn dials(transport: &Transport, at: &SocketAddrUnix, answer: u8, words: &[u8]) -
     Some(World { now, end, enemy: Enemy::Process { socket, memory, ring: HEADER + RING }, head: 0 })
 }
 
-/// The enemy listens, and hands memory over.
+/// The enemy listens, and passes memory.
 fn listens(transport: &Transport, at: &SocketAddrUnix, answer: u8, words: &[u8]) -> Option<World> {
     let now = Instant::now();
     let listener = unix()?;
@@ -118,7 +119,7 @@ fn listens(transport: &Transport, at: &SocketAddrUnix, answer: u8, words: &[u8])
     let socket = rustix::net::accept_with(&listener, SocketFlags::NONBLOCK).ok()?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory = File::from(rustix::fs::memfd_create("enemy", flags).ok()?);
-    // As it should be, or of another size, or of one that may change.
+    // Valid, or of another size, or of a size that may change.
     let ring = if answer & 4 == 0 {
         1u32 << 15
     } else {
@@ -138,7 +139,7 @@ fn listens(transport: &Transport, at: &SocketAddrUnix, answer: u8, words: &[u8])
     Some(World { now, end, enemy: Enemy::Process { socket, memory: Some(memory), ring: 0 }, head: 0 })
 }
 
-/// The enemy has the address of the other end.
+/// The enemy uses the address of the other end.
 fn far_away(answer: u8) -> Option<World> {
     let now = Instant::now();
     let socket = UdpSocket::bind("127.0.0.1:0").ok()?;
@@ -150,7 +151,7 @@ fn far_away(answer: u8) -> Option<World> {
     let (length, victim) = socket.recv_from(&mut hello).ok()?;
     let world = World { now, end, enemy: Enemy::Host { socket, victim }, head: 0 };
     if answer & 1 == 0 && length == 25 {
-        // As an honest one: a life of its own, and the one that it heard of.
+        // Like an honest end: its own session number and the received one.
         let (ours, life) = (hello[8..16].to_vec(), u64::from(answer | 1).to_be_bytes());
         world.say(&[&hello[..8], &life, &ours, &[0]].concat());
     }
@@ -174,7 +175,7 @@ impl World {
         }
     }
 
-    /// A record in the ring that the victim reads, with the length that it shall have.
+    /// Writes a record with any length into the ring that the victim reads.
     fn push(&mut self, length: u32, data: &[u8]) {
         let Enemy::Process { ring, .. } = self.enemy else { return };
         let size = if ring == 0 { 1 << 15 } else { RING as u32 };
@@ -218,7 +219,7 @@ impl World {
     }
 }
 
-/// Brings both ends up; one sends a packet, which the other receives.
+/// Brings up both ends, and sends a packet from one to the other.
 fn works(near: &mut CableEnd, far: &mut CableEnd, mut now: Instant) -> bool {
     for _ in 0..POLLS {
         if near.is_up() && far.is_up() {
@@ -236,8 +237,8 @@ fn works(near: &mut CableEnd, far: &mut CableEnd, mut now: Instant) -> bool {
     whole == 1
 }
 
-/// One input: which cable and who listens, how the enemy greets, the length of its words and these; then records, each with its kind and its
-/// length before it.
+/// One input: kind of cable, listening end, handshake of the enemy (kind, length, content); then records,
+/// each after its kind and length.
 pub fn run(bytes: &[u8]) {
     let Some((&[how, answer, length], rest)) = bytes.split_first_chunk::<3>() else { return };
     let (words, mut rest) = rest.split_at(usize::from(length).min(rest.len()));
@@ -276,9 +277,9 @@ pub fn run(bytes: &[u8]) {
             CableEnd::connect(&url(Transport::Udp { local, peer: victim }))
         }
     };
-    // Somebody else may have taken the port meanwhile.
+    // Another process may have taken the port meanwhile.
     if let Ok(mut honest) = honest {
-        assert!(works(&mut end, &mut honest, now), "no cable for who is honest");
+        assert!(works(&mut end, &mut honest, now), "an honest end gets no cable");
     }
     let _ = std::fs::remove_file(&path);
 }

@@ -1,5 +1,6 @@
-//! Completions that a device writes, against the driver's queues with sends, receives, keys and chains under way: whatever they say,
-//! each buffer has one owner and goes home once, each work has at most one answer, and nothing is read beside a ring.
+//! Arbitrary completions of a device, for driver queues with outstanding sends, receives, memory keys and
+//! chains. Each buffer has one owner and is returned once, each work request completes at most once, and
+//! nothing outside a ring is read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -18,14 +19,14 @@ use pmd::mlx5::rc::RcQp;
 use prm::{CQE_SIZE, Cqe, SendOpcode};
 use sink::puppet::{Completions, Puppet, PuppetConfig, QueuePairConfig, Receives};
 
-/// Buffers, and the distance between two. Nobody looks at what is in them: their addresses are numbers.
+/// Number of buffers, and their distance. Their content is never accessed: addresses are numbers.
 const BUFFERS: usize = 512;
 const EACH: usize = 2048;
 const HEADROOM: usize = 128;
 const ROOM: usize = 1024 - HEADROOM;
-/// The room of each buffer begins at a multiple of 2,048 bytes, so that a list of pieces fits.
+/// The data room of each buffer starts at a multiple of 2,048 bytes, so that a list of segments fits.
 const BASE: u64 = 0x1_0000_0000 - HEADROOM as u64;
-/// Number of the datagram queue pair; those of connections follow.
+/// Number of the datagram queue pair; those of the connections follow.
 const UD: u32 = 0x40;
 const CONNECTIONS: u16 = 3;
 /// The last connection only receives.
@@ -33,10 +34,10 @@ const PASSIVE: u16 = CONNECTIONS - 1;
 const WQEBBS: u32 = 64;
 /// Longest message on a connection: three buffers of a receive.
 const MESSAGE: usize = 3 * ROOM;
-/// Pieces that a key has room for.
+/// Segments that a key can hold.
 const PIECES: u32 = 64;
 
-/// A buffer's place: whether it is not at home, how much is in it, and which one follows in its chain.
+/// A buffer's state: whether it is in use, its length, and the next buffer of its chain.
 #[derive(Clone, Copy, Default)]
 struct Place {
     out: bool,
@@ -44,8 +45,8 @@ struct Place {
     next: Option<usize>,
 }
 
-/// All places. A driver that cannot know whether a device still reads a buffer never lets go of it, so nothing of a buffer is on the heap: what
-/// does not come home would fill the memory of whoever runs for long.
+/// All buffers. A driver never releases a buffer that the device may still read. Buffers are therefore not on
+/// the heap: lost ones would fill the memory of a long run.
 #[derive(Clone, Copy)]
 struct Ledger(&'static Mutex<[Place; BUFFERS]>);
 
@@ -54,7 +55,7 @@ thread_local! {
 }
 
 impl Ledger {
-    /// This thread's, with all buffers at home: those of the run before are gone for good.
+    /// The ledger of this thread, with all buffers returned, including those that an earlier run lost.
     fn fresh() -> Self {
         let ledger = LEDGER.with(|ledger| *ledger);
         ledger.change(|places| *places = [Place::default(); BUFFERS]);
@@ -88,7 +89,7 @@ impl Ledger {
     }
 }
 
-/// A chain of them.
+/// A chain of buffers.
 struct Buffer {
     ledger: Ledger,
     first: usize,
@@ -125,7 +126,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         for index in self.numbers() {
             let was = self.ledger.change(|places| std::mem::replace(&mut places[index].out, false));
-            assert!(was, "buffer {index} comes home twice");
+            assert!(was, "buffer {index} is returned twice");
         }
     }
 }
@@ -186,7 +187,7 @@ impl PacketPool<Buffer> for Ledger {
     }
 }
 
-/// What a ticket stands for, and the buffers that a key has by it.
+/// The work of a ticket, with the buffers that a key holds for it.
 #[derive(Debug)]
 enum Posted {
     Registration(Vec<usize>),
@@ -195,27 +196,27 @@ enum Posted {
     Transfer,
 }
 
-/// The worker, and what it knows.
+/// The worker and its state.
 struct Worker {
     queues: MlxQueues<Puppet, Buffer>,
     ledger: Ledger,
-    /// Unanswered work, by ticket; the connection that it is on.
+    /// Outstanding work and its connection, by ticket.
     posted: BTreeMap<u32, (RcSlot, Posted)>,
     tickets: u32,
     keys: Vec<(RegisteredKey<Buffer>, Vec<usize>)>,
     free: Vec<FreeKey>,
     lists: Vec<PageList<Buffer>>,
     doubtful: Vec<DoubtfulKey<Buffer>>,
-    /// Buffers of keys of which nobody knows what they are: these never come home here.
+    /// Buffers of keys in an unknown state: these are never returned.
     lost: BTreeSet<usize>,
     removed: Vec<RcQp<Buffer>>,
     received: Vec<Buffer>,
-    /// Where entries of each send queue began: of the datagram queue pair, and of connections.
+    /// First entries of posted sends: of the datagram queue pair, and of the connections.
     begun: [Vec<u16>; 1 + CONNECTIONS as usize],
-    /// Numbers of the connections' queue pairs; a new one has a new number.
+    /// Numbers of the connections' queue pairs; a new queue pair has a new number.
     numbers: [u32; CONNECTIONS as usize],
     next_number: u32,
-    /// Counts the blocks of the datagram queue pair's sends.
+    /// Number of WQEBBs that the datagram queue pair's sends took.
     datagrams: u16,
 }
 
@@ -289,7 +290,7 @@ impl Worker {
         Some(self.lists.pop().unwrap_or_else(|| PageList::new(52)))
     }
 
-    /// Posts on a connection; what is refused comes back.
+    /// Posts on a connection; takes back refused work.
     fn post(&mut self, kind: u8, choice: u8, size: u8) -> Option<()> {
         let slot = RcSlot(u16::from(choice & 0x3f) % CONNECTIONS);
         let segments = usize::from(size % 60);
@@ -342,7 +343,7 @@ impl Worker {
                 }
             }
         }
-        // Where the first of what was posted begins; of a chain the others, too, if by chance.
+        // The first entry of the posted work; the further ones of a chain only by chance.
         if let Some(before) = before.filter(|before| self.queues.posted_wqebbs(slot) != Some(*before)) {
             self.begun[1 + usize::from(slot.0)].push(before);
             let last = self.queues.posted_wqebbs(slot)?.wrapping_sub(1);
@@ -369,7 +370,7 @@ impl Worker {
         Some(())
     }
 
-    /// Takes all that the queues have to tell.
+    /// Handles all events of the queues.
     fn poll(&mut self, limit: usize) {
         let (received, keys) = (&mut self.received, &mut self.keys);
         let free = &mut self.free;
@@ -379,7 +380,7 @@ impl Worker {
             |message| {
                 assert!(message.buf.parts().iter().all(|(_, len)| *len <= ROOM));
                 if let Source::RcInvalidated(named) = message.source {
-                    // Which of ours it is, if any, is told by its name alone.
+                    // Only the name identifies the counter.
                     for (key, numbers) in std::mem::take(keys) {
                         match key.invalidated_by_peer(named) {
                             Ok((key, memory)) => {
@@ -412,11 +413,11 @@ impl Worker {
     fn answered(&mut self, done: Done<Buffer>) {
         let Done { slot, ticket, status, what } = done;
         let Some((on, posted)) = self.posted.remove(&ticket) else {
-            panic!("work {ticket} is answered that was not posted, or twice: {what:?}")
+            panic!("work {ticket} completes without a post, or twice: {what:?}")
         };
         assert_eq!(on, slot, "work {ticket}");
         let earlier = self.posted.iter().find(|(other, (on, _))| **other < ticket && *on == slot);
-        assert!(earlier.is_none(), "work {ticket} is answered before {earlier:?}");
+        assert!(earlier.is_none(), "work {ticket} completes before {earlier:?}");
         let good = status == WcStatus::Success;
         match (what, posted) {
             (Outcome::Registered(key, list), Posted::Registration(numbers)) if good => {
@@ -443,11 +444,11 @@ impl Worker {
                 self.lost.extend(numbers);
                 self.doubtful.push(key);
             }
-            (what, posted) => panic!("{posted:?} came back as {what:?} with {status:?}"),
+            (what, posted) => panic!("{posted:?} completed as {what:?} with {status:?}"),
         }
     }
 
-    /// The next completion of a send that was posted, or of one that was not.
+    /// Writes the next completion of a send, posted or not.
     fn complete_send(&mut self, [which, place, syndrome, how]: [u8; 4]) {
         let which = usize::from(which) % self.begun.len();
         let begun = &mut self.begun[which];
@@ -455,7 +456,7 @@ impl Worker {
         let counter =
             if how & 2 != 0 { u16::from(how) } else { begun.get(place).copied().unwrap_or_default() };
         if how & 4 == 0 {
-            // What is before it is done, too.
+            // It completes earlier work, too.
             begun.drain(..begun.len().min(place + 1));
         }
         let passive = which == 1 + usize::from(PASSIVE);
@@ -468,7 +469,7 @@ impl Worker {
         self.queues.bus().complete(queue, if syndrome == 0 { 0 } else { 13 }, &cqe);
     }
 
-    /// The next receive, of any length, from anybody.
+    /// Writes the next receive completion, of any length and source.
     fn complete_receive(&mut self, [kind, high, low, how]: [u8; 4]) {
         let queue = if kind & 1 == 0 { Receives::Connections } else { Receives::Datagrams };
         let Some(slot) = self.queues.bus().take_receive(queue) else { return };
@@ -485,21 +486,21 @@ impl Worker {
         self.queues.bus().complete(Completions::Receives, code, &cqe);
     }
 
-    /// A connection is drained, or taken out, and another comes in its place.
+    /// Drains or removes a connection, and replaces it by another one.
     fn change(&mut self, choice: u8) -> Option<()> {
         let slot = RcSlot(u16::from(choice & 0x3f) % CONNECTIONS);
         if choice & 0x80 == 0 {
             let _ = self.queues.drain(slot);
             return Some(());
         }
-        // What is done already is told before what its end tells.
+        // Earlier completions are reported before those of its destruction.
         self.answers();
         self.removed.push(self.queues.remove(slot)?);
-        // What was only sent goes home with the queue pair.
+        // Unsignaled sends are returned with the queue pair.
         self.posted.retain(|_, (on, what)| *on != slot || !matches!(what, Posted::Transfer));
         self.answers();
         let rest = self.posted.values().find(|(on, _)| *on == slot);
-        assert!(rest.is_none(), "{rest:?} is not answered at the end of its connection");
+        assert!(rest.is_none(), "{rest:?} did not complete at the end of its connection");
         if choice & 0x40 != 0 {
             self.removed.clear();
         }
@@ -540,20 +541,20 @@ impl Worker {
         Some(())
     }
 
-    /// All that has come home by the end of it all is all but what keys have of which nobody knows what they are.
+    /// At the end all buffers are returned, except those of keys in an unknown state.
     fn end(self) {
         let Self { queues, ledger, posted, keys, mut lost, .. } = self;
         drop((self.removed, self.received, self.lists, self.doubtful));
         drop(queues);
         let unanswered = posted.into_values().flat_map(|(_, posted)| match posted {
             Posted::Registration(numbers) | Posted::Invalidation(numbers) => numbers,
-            // Only work of the queue pair's own could read these.
+            // Only work of the same queue pair could read these.
             Posted::Chain(_) | Posted::Transfer => Vec::new(),
         });
         lost.extend(unanswered);
         lost.extend(keys.iter().flat_map(|(_, numbers)| numbers));
         drop(keys);
-        assert_eq!(ledger.out(), lost, "buffers that did not come home, beside those that may not");
+        assert_eq!(ledger.out(), lost, "buffers that were not returned, except those that may be lost");
     }
 }
 
@@ -561,13 +562,13 @@ fn pair(qpn: u32, passive: bool) -> QueuePairConfig {
     QueuePairConfig { qpn, wqebbs: WQEBBS, signal_every: 4, passive }
 }
 
-/// One input: records, each with its kind and its length before it.
+/// One input: records, each after its kind and length.
 pub fn run(bytes: &[u8]) {
     play(bytes).end();
 }
 
 fn play(bytes: &[u8]) -> Worker {
-    let Some(mut worker) = Worker::new() else { panic!("a device that does what it is told") };
+    let Some(mut worker) = Worker::new() else { panic!("the scripted device fails") };
     let mut rest = bytes;
     while let Some((&[what, len], more)) = rest.split_first_chunk::<2>() {
         let (data, more) = more.split_at(usize::from(len).min(more.len()));
@@ -596,7 +597,8 @@ mod tests {
 
     #[test]
     fn what_is_done_and_received_comes_back() {
-        // A registration, a chain and a message, done; a message of two buffers and a datagram, received.
+        // Completed: a registration, a chain and a message. Received: a message of two buffers and a
+        // datagram.
         let worker = played(&[
             &[1, 0, 3],
             &[2, 0, 50],
@@ -611,8 +613,8 @@ mod tests {
         ]);
         assert_eq!((worker.keys.len(), worker.free.len(), worker.posted.len()), (1, 1, 0));
         assert_eq!(worker.received.iter().map(|buf| buf.segments()).collect::<Vec<_>>(), [2, 1]);
-        let told = worker.queues.anomalies();
-        assert_eq!(told, pmd::mlx5::queues::Anomalies::default());
+        let counters = worker.queues.anomalies();
+        assert_eq!(counters, pmd::mlx5::queues::Anomalies::default());
         worker.end();
     }
 
@@ -624,7 +626,7 @@ mod tests {
             RING,
             &[8, 1, 0, 6, 0],
             &[8, 1, 2, 5, 0],
-            // A queue pair, an entry and an opcode that there are not, and a message that is too long.
+            // An unknown queue pair, entry and opcode, and a message that is too long.
             &[9, 0x20, 0, 64, 0x70],
             &[8, 1, 0, 0, 0x22],
             &[10, 9],
@@ -632,9 +634,13 @@ mod tests {
             POLL,
         ]);
         assert_eq!((worker.doubtful.len(), worker.posted.len()), (2, 0));
-        let told = worker.queues.anomalies();
-        assert_eq!((told.unknown_entry, told.unknown_opcode, told.bad_length), (1, 1, 1), "{told:?}");
-        assert_eq!(worker.received.len(), 1, "of an unknown queue pair: it may have gone since");
+        let counters = worker.queues.anomalies();
+        assert_eq!(
+            (counters.unknown_entry, counters.unknown_opcode, counters.bad_length),
+            (1, 1, 1),
+            "{counters:?}"
+        );
+        assert_eq!(worker.received.len(), 1, "an unknown queue pair may have been removed");
         worker.end();
     }
 
@@ -656,7 +662,7 @@ mod tests {
             (x >> 8) as u8
         };
         for _ in 0..streams {
-            // Some do without the bytes that are nobody's, or without ends of connections.
+            // Some use no unused bytes, or no ends of connections.
             let (tame, lasting) = (random() % 2 == 0, random() % 2 == 0);
             let mut input = Vec::new();
             for _ in 0..200 {
@@ -670,7 +676,7 @@ mod tests {
                 input.extend([what | random() & 0x10, len]);
                 input.extend((0..len).map(|_| random()));
                 if what == 8 && tame {
-                    // Nearly all sends succeed, in their turn.
+                    // Nearly all sends succeed in order.
                     let at = input.len();
                     let fails = random() % 32 == 0;
                     input[at - 3..].copy_from_slice(&[1, u8::from(fails) * 5, 0]);

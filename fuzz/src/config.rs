@@ -1,4 +1,4 @@
-//! What an operator writes: both configuration files, and command lines in EAL's words.
+//! Input of an operator: both configuration files, and command lines with EAL's arguments.
 
 use std::path::Path;
 

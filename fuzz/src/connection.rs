@@ -1,5 +1,5 @@
-//! The connection table: datagrams of an enemy between the owner's calls and the passing of time. It stays bounded,
-//! and is empty once everything has run out.
+//! The connection table: hostile datagrams between calls of the owner and the passing of time. The table
+//! stays bounded, and is empty once everything has timed out.
 
 use std::time::{Duration, Instant};
 

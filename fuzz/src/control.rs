@@ -1,4 +1,5 @@
-//! What the control lcore makes of packets: ARP of either side, ICMP in answer to packets that are too big, echo replies.
+//! Packets that the control lcore writes: ARP of either side, ICMP errors for packets that are too big, echo
+//! replies.
 
 use std::net::Ipv4Addr;
 
@@ -14,7 +15,7 @@ use ipoib_fwd::segment::{ArpMeaning, Own, answer_ethernet, check_ethernet, check
 const OWN_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 0xfe]);
 const OWN_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 254);
 
-/// A sender that is to be learnt has an address that a host can have.
+/// A learned sender has a valid host address.
 fn check_sender(meaning: ArpMeaning, sender: Ipv4Addr) {
     assert!(matches!(meaning, ArpMeaning::Probe { .. }) || is_unicast(sender) && sender != OWN_IP);
 }
@@ -64,7 +65,7 @@ pub fn run(bytes: &[u8]) {
     let mut settings = Settings::new(OWN_MAC);
     settings.address = GatewayAddress::new(OWN_IP, 24);
     arp(&bytes, &Own { settings, workers: 1 });
-    // Right checksums for most, or hardly any comes past them.
+    // Correct most checksums, as hardly any input would pass otherwise.
     if flags & 1 == 0
         && let Some((header, message)) = bytes.split_at_mut_checked(20)
     {

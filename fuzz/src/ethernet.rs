@@ -1,5 +1,5 @@
-//! Frames that come to an Ethernet port: RoCEv2, ARP, neighbour discovery, anything. What the port answers goes back to who
-//! asked, and what it drops it counts.
+//! Frames received by an Ethernet port: RoCEv2, ARP, neighbour discovery, anything. The port answers the
+//! sender, and counts dropped frames.
 
 use std::time::Instant;
 
@@ -26,7 +26,7 @@ pub fn run(bytes: &[u8]) {
     if how & 1 == 1 {
         frame[..6].copy_from_slice(&MAC);
     }
-    // With its ICRC put right it gets further.
+    // A correct ICRC gets it further.
     if how & 2 == 2
         && let Ok(packet) = RocePacket::parse(&frame[14..])
     {
@@ -59,5 +59,5 @@ pub fn run(bytes: &[u8]) {
         answers += 1;
     });
     let dropped: u64 = DropReason::ALL.iter().map(|&r| engine.counters().drops(r)).sum();
-    assert!(answers + dropped <= 1, "one frame, one consequence");
+    assert!(answers + dropped <= 1, "one frame has one result");
 }

@@ -1,5 +1,6 @@
-//! A dishonest host at a port of the fabric: datagrams to subnet manager and administration and to another host, packets of any kind
-//! into the switch. The subnet stays up, unless the host manages it itself, which IBA lets it; what is kept for it stays bounded.
+//! A hostile host at a port of the fabric: datagrams to the subnet manager, to subnet administration and to
+//! another host, and arbitrary packets into the switch. The subnet stays up, unless the host itself manages
+//! it, which IBA permits. State that is kept for the host stays bounded.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,13 +18,14 @@ use ibfab::fabric::{Fabric, Management};
 const PORT: PortNumber = PortNumber(1);
 /// The subnet manager's LID.
 const MANAGER: Lid = Lid(1);
-/// Most groups of the subnet manager, and its own broadcast group.
+/// Maximum of groups of the subnet manager, and its own broadcast group.
 const MAX_GROUPS: usize = 1 << 14;
-/// Turns in which everything that is under way has come to its end.
+/// Iterations after which everything in flight has arrived.
 const TURNS: usize = 400;
-/// Records of an input that are played.
+/// Maximum of records of an input.
 const RECORDS: usize = 64;
-/// Classes and versions that somebody takes: subnet management by LID and by directed route, administration, connections, performance.
+/// Accepted classes and versions: subnet management by LID and by directed route, subnet administration,
+/// communication management, performance management.
 const CLASSES: [(u8, u8); 5] = [(0x03, 2), (0x01, 1), (0x81, 1), (0x07, 2), (0x04, 1)];
 
 fn carry(from: &mut CableEnd, to: &mut CableEnd, now: Instant) -> bool {
@@ -31,14 +33,14 @@ fn carry(from: &mut CableEnd, to: &mut CableEnd, now: Instant) -> bool {
     from.receive_as_sent(64, |packet, crcs| to.forward(packet, crcs).is_ok()) > 0
 }
 
-/// The fabric with two hosts; what the second one says goes by our hands.
+/// The fabric with two hosts; the fuzz target relays the packets of the second one.
 struct World {
     now: Instant,
     fabric: Fabric,
     hosts: [Engine; 2],
-    /// The second host's cable: the fabric's far end, and the end that the host's adapter hangs on.
+    /// The second host's cable: the end of the fabric, and the end of the host's adapter.
     tapped: [CableEnd; 2],
-    /// It has said something of subnet management.
+    /// It has sent subnet management packets.
     managed: bool,
 }
 
@@ -82,7 +84,7 @@ impl World {
         self.hosts[host].port_attributes(PORT).map(|port| port.lid).unwrap_or_default()
     }
 
-    /// A turn of everybody; true if anybody had something to do.
+    /// Polls all parts once; true if any had work.
     fn turn(&mut self) -> bool {
         let mut worked = self.fabric.step(self.now);
         for host in &mut self.hosts {
@@ -115,7 +117,7 @@ impl World {
         self.settle();
     }
 
-    /// A datagram: where to, its beginning, and what it is about.
+    /// Sends a datagram: destination, header and attribute.
     fn datagram(&mut self, class: u8, data: &[u8]) {
         let [to, method, attribute, data @ ..] = data else { return };
         let mut mad = [0; MAD_LEN];
@@ -168,13 +170,13 @@ impl World {
         match kind % 8 {
             0..=4 => self.datagram(kind / 8, data),
             5 => {
-                // Anything, which the switch cannot tell from management.
+                // Arbitrary bytes, which the switch may take for management.
                 self.managed = true;
                 self.send(data);
             }
             6 => self.pass(Duration::from_millis(u64::from(data.first().copied().unwrap_or_default()) * 40)),
             _ => {
-                // Its adapter is gone for a moment.
+                // Its adapter disappears for a moment.
                 let Ok((inner, far)) = CableEnd::pair() else { return };
                 self.tapped[1] = inner;
                 let _ = self.hosts[1].set_cable(PORT, Some(far));
@@ -184,7 +186,7 @@ impl World {
     }
 }
 
-/// One input: records, each with its kind and its length before it.
+/// One input: records, each after its kind and length.
 pub fn run(bytes: &[u8]) {
     let Some(mut world) = World::new() else { return };
     let mut rest = bytes;

@@ -1,5 +1,6 @@
-//! The forwarding step on any frame and any message: what it lets through fits the way that it names, and the pieces of
-//! what it cuts are good packets that together carry the whole payload. What the short way takes, it takes likewise.
+//! The forwarding step on arbitrary frames and messages. Forwarded packets fit the path that the step names,
+//! and fragments are valid packets with the whole payload. The fast path gives the same results as the slow
+//! path.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -21,16 +22,16 @@ use pmd::mem::{FrameFacts, FrameTag};
 
 const OWN_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 0xfe]);
 const HOST_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
-/// Whose verdict it is.
+/// The segment of a verdict.
 const WORKER: WorkerIndex = WorkerIndex(0);
 
-/// What a worker shows of a packet to the step.
+/// The part of a packet that a worker passes to the step.
 const HEAD: usize = 128;
 /// Largest message of a connection in the table.
 const RC_MTU: u32 = 4096;
 
-/// 10.77.0.1 is on Ethernet; 10.77.0.2 to .4 are on InfiniBand: with a connection, without, and without a path. Behind 10.77.0.2
-/// and 10.77.0.1 are other networks.
+/// 10.77.0.1 is on Ethernet; 10.77.0.2 to .4 are on InfiniBand: with a connection, without, and without a
+/// path. Behind 10.77.0.2 and 10.77.0.1 are other networks.
 fn draft(role: Role) -> Option<Draft<u8>> {
     let host = |n| Ipv4Addr::new(10, 77, 0, n);
     let mut settings = Settings::new(OWN_MAC);
@@ -52,7 +53,7 @@ fn draft(role: Role) -> Option<Draft<u8>> {
     Some(draft)
 }
 
-/// `packet` with a checksum that is right, so that more than one input in 65,536 comes past it.
+/// `packet` with a correct checksum, as only one input in 65,536 would pass otherwise.
 fn mend_checksum(packet: &mut [u8]) {
     let header_len = packet.first().map_or(0, |b| usize::from(b & 0xf) * 4);
     let Some(header) = packet.get_mut(..header_len).filter(|h| h.len() >= 20) else { return };
@@ -105,7 +106,7 @@ fn ethernet(head: &[u8], stripped: Option<u16>, frame_len: usize, table: &Arc<Se
     };
     assert!(front.vid < 4096 && (front.len == 14 || front.len == 18));
     let verdict = eth_to_ib(head, &front, frame_len, table, WORKER);
-    // What the short way takes, it takes as this one does.
+    // The fast path gives the same result.
     let tables = tables(table, front.vid);
     if let Some(Plain { front: len, how, .. }) =
         ShortWay::new(&tables, WORKER).frame(PORT, head, frame_len, facts)
@@ -173,7 +174,7 @@ pub fn run(bytes: &[u8]) {
         mend_checksum(ip);
     }
     let head = packet.get(..HEAD).unwrap_or(&packet);
-    // The rest of a long packet lies in other segments.
+    // The rest of a long packet is in other mbuf segments.
     let len = if flags & 4 == 0 { packet.len() } else { head.len().max(usize::from(longer)) };
     if flags & 1 == 0 {
         ethernet(head, (flags & 8 != 0).then_some(longer), len, table);

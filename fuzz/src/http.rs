@@ -1,4 +1,5 @@
-//! What somebody says who can reach the address of `ipoib-fwd metrics`: each answer is one of its pages or a refusal, and it always ends.
+//! Requests of any client of `ipoib-fwd metrics`: each answer is a page or an error, and the connection
+//! always ends.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use ipoib_fwd::metrics::{Gateway, serve};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::runtime::{Builder, Runtime};
 
-/// Longest request and all that is answered to it: pages are lines, as there is no gateway.
+/// Maximum of a request and of all answers: pages are short without a gateway.
 const MOST: usize = 1 << 16;
 const ANSWERS: usize = 1 << 22;
 
@@ -15,10 +16,10 @@ thread_local! {
     static RUNTIME: Option<Runtime> = Builder::new_current_thread().enable_time().max_blocking_threads(1).build().ok();
 }
 
-/// Says it in pieces, as a network would bring them, and then no more. What was answered.
+/// Sends the bytes in pieces and closes the connection; returns the answer.
 async fn say(mut client: DuplexStream, request: &[u8], piece: usize) -> Vec<u8> {
     for part in request.chunks(piece) {
-        // Who is cut off has said enough.
+        // The server may close the connection early.
         if client.write_all(part).await.is_err() {
             break;
         }
@@ -30,12 +31,12 @@ async fn say(mut client: DuplexStream, request: &[u8], piece: usize) -> Vec<u8> 
     answer
 }
 
-/// One input: how long the pieces are, and what is said.
+/// One input: length of the pieces, and the bytes.
 pub fn run(bytes: &[u8]) {
     let Some((piece, request)) = bytes.split_first() else { return };
     let request = &request[..request.len().min(MOST)];
     let gateway = Arc::new(Gateway::new(Path::new("/nonexistent/ipoib-fwd.sock")));
-    // Nobody waits for anybody's room: all answers have room, and the client reads only then.
+    // No deadlock: the socket buffer holds all answers, and the client reads them at the end.
     let (client, server) = duplex(ANSWERS);
     let answer = RUNTIME.with(|runtime| {
         let runtime = runtime.as_ref().expect("a runtime");
@@ -47,7 +48,7 @@ pub fn run(bytes: &[u8]) {
 }
 
 fn check(answer: &[u8]) {
-    assert!(answer.len() < ANSWERS, "an answer that nobody asked for");
+    assert!(answer.len() < ANSWERS, "an answer without a request");
     assert!(answer.is_empty() || answer.starts_with(b"HTTP/1."), "{:?}", answer.get(..16));
     let text = String::from_utf8_lossy(answer);
     for status in text.split("HTTP/1.").skip(1).filter_map(|head| head.get(2..5)) {

@@ -1,8 +1,8 @@
-//! The file of known hosts, as a start reads it.
+//! The file of known hosts, as read at the start.
 
 use ipoib_fwd::kept::{KeptFile, MOST, signed};
 
-/// One input: a file, and what one with a right checksum could hold.
+/// One input: a file, and the same with a correct checksum.
 pub fn run(bytes: &[u8]) {
     let read = |bytes: &[u8]| {
         if let Ok(file) = KeptFile::parse(bytes) {
@@ -18,7 +18,7 @@ pub fn run(bytes: &[u8]) {
     read(bytes);
     if let Ok(text) = str::from_utf8(bytes) {
         read(signed(text.to_owned()).as_bytes());
-        // Without the checksum that was right before.
+        // Without its previous checksum.
         let body = text.rfind("sum ").map_or(text, |at| text.split_at(at).0);
         read(signed(body.to_owned()).as_bytes());
     }

@@ -1,6 +1,6 @@
-//! What hostile input meets, one module for each family of parsers: each takes any bytes and asserts what must hold.
+//! Fuzz targets, one module for each family of parsers. Each takes any bytes and asserts invariants.
 //!
-//! `cargo fuzz` drives them (`fuzz_targets/`), and `cargo test` replays their corpora with variations.
+//! `cargo fuzz` runs them (`fuzz_targets/`), and `cargo test` replays their corpora with variations.
 
 pub mod answer;
 pub mod cable;
@@ -30,7 +30,7 @@ pub mod umr;
 pub mod url;
 pub mod vfio;
 
-/// A target: any bytes in, a panic if something does not hold.
+/// A target: takes any bytes, and panics if an invariant fails.
 pub type Target = fn(&[u8]);
 
 /// All targets, by the names of their corpora.

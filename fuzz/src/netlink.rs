@@ -1,4 +1,5 @@
-//! Datagrams of rtnetlink, from the parser to a table: nothing panics, nothing is twice, and a list heals it all.
+//! Datagrams of rtnetlink, from the parser to a table: no panic, no duplicate, and a full dump repairs
+//! everything.
 
 use std::sync::Arc;
 use std::time::Instant;

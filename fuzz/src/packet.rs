@@ -1,4 +1,4 @@
-//! Whole packets: what parses comes out again, apart from reserved bits and the CRCs.
+//! Whole packets: parsing and writing is lossless, apart from reserved bits and the CRCs.
 
 use ib_wire::crc;
 use ib_wire::packet::Packet;

@@ -1,4 +1,4 @@
-//! Messages between gateways, and the machine that hears them.
+//! Messages between gateways, and the state machine that receives them.
 use std::time::{Duration, Instant};
 
 use ib_wire::{Gid, Guid, Lid};
@@ -20,7 +20,7 @@ pub fn run(bytes: &[u8]) {
     for side in Side::BOTH {
         pair.handle_side(now, side, true);
     }
-    // Messages one behind the other, each with its length before it, and some time between them.
+    // Messages, each after its length, with some time between them.
     let mut rest = bytes;
     while let Some((&[length, wait], more)) = rest.split_first_chunk::<2>() {
         let (message, more) = more.split_at(usize::from(length).min(more.len()));

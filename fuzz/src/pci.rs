@@ -1,5 +1,5 @@
-//! A guest of the software ConnectX: commands, contexts, lists of pages, registers, configuration space, and memory that changes
-//! while all this is looked at.
+//! A guest of the software ConnectX: commands, contexts, page lists, registers, configuration space, and
+//! memory that changes while the device reads it.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -11,16 +11,16 @@ use ib_wire::{Guid, Lid, Mtu};
 use softhca::hca::{Hca, HcaConfig, HcaPort, TableSizes};
 use softhca::vfio_user::{BAR0, CONFIGURATION, Device, DmaMap};
 
-/// Bytes of the guest's memory; a part of it comes and goes.
+/// Bytes of the guest's memory; a part of it appears and disappears.
 const MEMORY: u64 = 4 << 20;
 const FIXED: u64 = 3 << 20;
 const QUEUE: u64 = 0x1000;
 const INPUT: u64 = 0x2000;
 const OUTPUT: u64 = 0x1_0000;
 const TOKEN: u8 = 0x5a;
-/// Room for output.
+/// Maximum of output bytes.
 const ROOM: u32 = 0x1010;
-/// Most bytes of an input that is laid down properly.
+/// Maximum of input bytes in valid mailboxes.
 const MAX_INPUT: usize = 0x2000;
 
 pub(crate) struct Guest {
@@ -49,7 +49,7 @@ impl Guest {
         Some(guest)
     }
 
-    /// Bus master, with a command queue, and ports that are active.
+    /// Sets up bus mastering, a command queue and active ports.
     fn power(&mut self) {
         self.hca.write(CONFIGURATION, 4, &[6, 0]);
         self.hca.write(BAR0, 0x14, &(QUEUE as u32).to_be_bytes());
@@ -64,7 +64,7 @@ impl Guest {
         let _ = self.memory.write_all_at(bytes.get(..bytes.len().min(end)).unwrap_or_default(), address);
     }
 
-    /// Mailboxes for `len` bytes behind the entry's own.
+    /// Mailboxes for `len` bytes after those in the entry.
     fn chain(&self, at: u64, data: &[u8], len: usize) {
         for block in 0..len.saturating_sub(16).div_ceil(512) as u64 {
             let mut mailbox = [0; 576];
@@ -94,7 +94,7 @@ impl Guest {
         self.put(QUEUE, &entry);
         let before = self.hca.counters().commands;
         self.hca.write(BAR0, 0x18, &1u32.to_be_bytes());
-        // Where the queue is where it was, the entry is the driver's again.
+        // If the queue has not moved, the driver owns the entry again.
         if self.hca.counters().commands > before {
             let mut queue = [0; 8];
             self.hca.read(BAR0, 0x10, &mut queue);
@@ -107,7 +107,7 @@ impl Guest {
         }
     }
 
-    /// A command that has to succeed; the number that it returns.
+    /// Executes a command that must succeed; returns its number.
     pub(crate) fn ask(&mut self, input: &[u8]) -> Option<u32> {
         self.command(input);
         let output = self.get(QUEUE + 0x20, 16);
@@ -121,7 +121,7 @@ impl Guest {
         bytes
     }
 
-    /// Gives the first port a cable; it is active.
+    /// Connects a cable to the first port, which becomes active.
     pub(crate) fn plug(&mut self, cable: CableEnd) -> Option<()> {
         let engine = self.hca.engine_mut();
         engine.set_cable(hca::PortNumber(1), Some(cable)).ok()?;
@@ -139,7 +139,7 @@ impl Guest {
         self.hca.write(BAR0, offset, bytes);
     }
 
-    /// Time enough for whatever has begun, but no more.
+    /// Lets started work finish.
     pub(crate) fn turns(&mut self) {
         for _ in 0..16 {
             if !self.hca.turn(self.now) {
@@ -190,7 +190,7 @@ fn map(hca: &mut Hca, memory: &File, address: u64, len: u64) {
     }
 }
 
-/// One input: records, each with its kind and its length (two bytes) before it.
+/// One input: records, each after its kind and its length (two bytes).
 pub fn run(bytes: &[u8]) {
     let Some(mut guest) = Guest::new() else { return };
     let mut rest = bytes;
@@ -200,7 +200,7 @@ pub fn run(bytes: &[u8]) {
         rest = more;
         guest.record(kind, data);
     }
-    // Whatever has been done to it, a driver that begins anew finds a device.
+    // In any case, a driver can initialise the device again.
     guest.hca.reset();
     guest.power();
     let before = guest.hca.counters();

@@ -1,4 +1,5 @@
-//! What a member of the control socket's group says, down to the words of captures, traces and settings.
+//! Requests of a member of the control socket's group, including the arguments of captures, traces and
+//! settings.
 
 use dataplane::capture::Order;
 use dataplane::filter::{Filter, Look};
@@ -7,7 +8,7 @@ use ipoib_fwd::command::{Argument, Asked, Command, help};
 use ipoib_fwd::setting::Key;
 use tap::TapDirection;
 
-/// An answer to what is wrong names what was asked, each character perhaps by its number, and what it may be.
+/// The maximum of an error, which names the request, perhaps with escaped characters, and the valid values.
 const MAX_ERROR: usize = 16 * MAX_REQUEST;
 
 fn refused<T>(answer: Result<T, String>) -> Option<T> {
@@ -31,11 +32,11 @@ fn check(asked: &Asked) {
     if let (Argument::Setting, Some((key, value))) =
         (asked.command.argument(), words.and_then(|w| w.split_once(',')))
     {
-        assert!(Key::named(key).and_then(|key| key.value(value)).is_ok(), "taken, and of no use");
+        assert!(Key::named(key).and_then(|key| key.value(value)).is_ok(), "accepted, but invalid");
     }
 }
 
-/// One input: a request, and behind a zero a frame that the packets' filters in it look at.
+/// One input: a request, and after a zero a frame for its packet filters.
 pub fn run(bytes: &[u8]) {
     let (words, frame) = bytes.split_at(bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()));
     let words = &words[..words.len().min(MAX_REQUEST)];
@@ -51,6 +52,6 @@ pub fn run(bytes: &[u8]) {
     for direction in [TapDirection::Received, TapDirection::Sent] {
         let look = Look::at_frame(direction, frame.get(1..).unwrap_or_default());
         let _ = look.ports();
-        assert!(filter.wants(&look) || taken > 0, "who wants all is shown all");
+        assert!(filter.wants(&look) || taken > 0, "an empty filter matches all packets");
     }
 }

@@ -1,4 +1,4 @@
-//! RoCEv2 packets: what parses comes out again, apart from reserved bits, the UDP checksum and the ICRC.
+//! RoCEv2 packets: parsing and writing is lossless, apart from reserved bits, the UDP checksum and the ICRC.
 
 use ib_wire::packet::RocePacket;
 

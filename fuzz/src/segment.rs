@@ -1,6 +1,6 @@
-//! What the control lcore knows of hosts, against dishonest ones on both sides and a dishonest subnet administration: ARP, packets without a
-//! way, management datagrams, in any order, and time. Tables stay within their bounds, no queue pair or slot is used twice, and every packet
-//! that waits comes out once.
+//! The host tables of the control lcore, with hostile hosts on both sides and a hostile subnet
+//! administration: ARP, unresolved packets and management datagrams in any order, and time. Tables stay
+//! bounded, no queue pair or slot is used twice, and every pending packet is released once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
@@ -23,14 +23,14 @@ const LINK: LinkIndex = LinkIndex(0);
 const OWN_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 0xfe]);
 const MANAGER: Lid = Lid(1);
 const WORKERS: u8 = 2;
-/// Bounds of the link, and of what waits.
+/// Limits of the link, and of pending packets.
 const NEIGHBOURS: usize = 8;
 const SLOTS: u16 = 4;
 const PARKED: usize = 32;
-/// Records of an input that are played.
+/// Maximum of records of an input.
 const RECORDS: usize = 128;
 
-/// A packet that waits, and a share in the count of those that there are.
+/// A pending packet, with a reference that counts it.
 struct Held(Vec<u8>, #[allow(dead_code)] Arc<()>);
 
 impl Packet for Held {
@@ -50,7 +50,7 @@ struct World {
     now: Instant,
     port: Port,
     segment: Segment<Held>,
-    /// Requests and others that went out, the newest.
+    /// The newest sent messages.
     sent: VecDeque<Mad>,
     pairs: BTreeMap<ConnKey, Qpn>,
     slots: BTreeMap<(u8, RcSlot), ConnKey>,
@@ -122,13 +122,13 @@ impl World {
             living: Arc::new(()),
         };
         world.settle();
-        // The broadcast group, for an honest beginning.
+        // Join the broadcast group first.
         world.answer(0, &[]);
         world.settle();
         Some(world)
     }
 
-    /// Carries out what was asked for; each worker does at once as it is told.
+    /// Executes the effects of a call; each worker acts immediately.
     fn settle(&mut self) {
         let now = self.now;
         while let Some((_, action)) = self.port.poll_action(now) {
@@ -164,11 +164,11 @@ impl World {
             }
             Action::CreateRc { conn, .. } => {
                 self.next += 1;
-                // Now and then a device has no room.
+                // Sometimes the device has no resources.
                 let qpn = (!self.next.is_multiple_of(16)).then(|| Qpn::new(self.next));
                 if let Some(qpn) = qpn {
                     assert!(self.pairs.insert(conn, qpn).is_none(), "a key is used once");
-                    assert!(self.pairs.len() <= 4 * usize::from(SLOTS), "more queue pairs than places");
+                    assert!(self.pairs.len() <= 4 * usize::from(SLOTS), "more queue pairs than slots");
                 }
                 self.port.handle_created(now, conn, qpn);
             }
@@ -180,7 +180,7 @@ impl World {
                 }
             }
             Action::InsertRc { conn, worker, slot } => {
-                assert!(self.slots.insert((worker.0, slot), conn).is_none(), "a slot that is taken");
+                assert!(self.slots.insert((worker.0, slot), conn).is_none(), "a slot is used twice");
                 self.port.handle_done(now, conn, true);
             }
             Action::PostDrain { conn, .. } => {
@@ -197,7 +197,7 @@ impl World {
         }
     }
 
-    /// Subnet administration's answer to one of what went out, honest but for these bytes: pairs of a place and what is there.
+    /// Answers a sent query as subnet administration, with changed bytes: pairs of an offset and a value.
     fn answer(&mut self, which: u8, changes: &[u8]) {
         if self.sent.is_empty() {
             return;
@@ -229,11 +229,11 @@ impl World {
         self.port.handle_mad(self.now, &Mad { peer, bytes });
     }
 
-    /// A message of communication management: who says it, which, and the rest.
+    /// A message of communication management: sender, kind and the rest.
     fn connect(&mut self, data: &[u8]) {
         let [from, attribute, rest @ ..] = data else { return };
         let mut mad = Box::new([0; MAD_LEN]);
-        // An answer names what was asked.
+        // A reply has the transaction of its request.
         if let Some(asked) = self.sent.get(usize::from(attribute >> 4)).filter(|_| attribute & 0x80 != 0) {
             mad.copy_from_slice(&asked.bytes[..]);
             mad[28..32].copy_from_slice(&asked.bytes[24..28]);
@@ -282,7 +282,7 @@ impl World {
         } else {
             let operation =
                 if operation & 1 == 0 { InfiniBandOperation::Request } else { InfiniBandOperation::Reply };
-            // Most say who they are.
+            // Most have the sender's real address.
             let own = if data.len() > 5 { hardware(data[5]) } else { hardware(from) };
             let arp = Arp {
                 operation,
@@ -355,7 +355,7 @@ impl World {
         self.check();
     }
 
-    /// From deadline to deadline.
+    /// Advances from deadline to deadline.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         loop {
@@ -377,11 +377,11 @@ impl World {
         let link = self.port.link(LINK).expect("it is not removed");
         assert!(link.neighbour_count() <= NEIGHBOURS && self.segment.hosts().count() <= 256);
         assert!(self.slots.len() <= usize::from(SLOTS) * usize::from(WORKERS));
-        assert!(Arc::strong_count(&self.living) - 1 <= PARKED, "packets that wait");
+        assert!(Arc::strong_count(&self.living) - 1 <= PARKED, "pending packets");
     }
 }
 
-/// One input: records, each with its kind and its length before it.
+/// One input: records, each after its kind and length.
 pub fn run(bytes: &[u8]) {
     let Some(mut world) = World::new() else { return };
     let mut rest = bytes;
@@ -391,9 +391,9 @@ pub fn run(bytes: &[u8]) {
         rest = more;
         world.record(kind, data);
     }
-    // Nobody answers any more: nothing waits for ever.
+    // Without further answers, no packet stays pending.
     world.pass(Duration::from_secs(60));
-    assert_eq!(Arc::strong_count(&world.living), 1, "a packet waits for ever");
+    assert_eq!(Arc::strong_count(&world.living), 1, "a packet stays pending");
 }
 
 #[cfg(test)]
@@ -404,16 +404,16 @@ mod tests {
     fn hosts_of_both_sides_find_each_other_in_this_world() {
         let mut world = World::new().unwrap();
         assert!(world.port.link(LINK).unwrap().state().up, "the broadcast group was joined");
-        // 10.77.0.1 on Ethernet asks for 10.77.0.2, which is on InfiniBand and answers.
+        // 10.77.0.1 on Ethernet queries 10.77.0.2, which is on InfiniBand and answers.
         world.record(0, &[0, 1, 1, 0, 2]);
         world.record(2, &[0, 1, 2, 2]);
-        assert_eq!(Arc::strong_count(&world.living), 2, "the packet waits");
+        assert_eq!(Arc::strong_count(&world.living), 2, "the packet is pending");
         world.record(0x40, &[1, 2, 2, 0, 1]);
         world.record(3, &[0]);
         assert_eq!(world.port.link(LINK).unwrap().neighbour_count(), 1);
         world.pass(Duration::from_millis(100));
-        assert_eq!(Arc::strong_count(&world.living), 1, "what has waited went");
-        assert_eq!(world.segment.hosts().count(), 0, "the asker is not proven yet");
+        assert_eq!(Arc::strong_count(&world.living), 1, "the pending packet was sent");
+        assert_eq!(world.segment.hosts().count(), 0, "the sender of the query is not proven yet");
         world.pass(Duration::from_millis(300));
         assert_eq!(world.segment.hosts().count(), 1);
     }

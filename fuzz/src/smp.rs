@@ -1,4 +1,4 @@
-//! Subnet management packets: no bit is lost, and no directed route leads astray.
+//! Subnet management packets: no bit is lost, and no directed route leaves its bounds.
 
 use ib_wire::mad::MAD_LEN;
 use ib_wire::sa::Notice;

@@ -1,5 +1,5 @@
-//! Memory that should hold a published GID table, with words overwritten: readers come to an end, and who takes it over has tables that
-//! such ports can have, and that work.
+//! Memory of a published GID table with overwritten words. Readers terminate, and a maintainer that takes it
+//! over has valid, working tables.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,9 +17,9 @@ const SETUP: [PortSetup; 2] = [
     PortSetup { number: ROCE, len: 6, kind: PortKind::Roce(RoceTypes::Both) },
     PortSetup { number: IB, len: 3, kind: PortKind::InfiniBand },
 ];
-/// A word's number and what it becomes.
+/// The index of a word and its new value.
 const PATCH: usize = 10;
-/// Most words overwritten.
+/// Maximum of overwritten words.
 const PATCHES: usize = 64;
 
 fn attributes(last: u8) -> Attributes {
@@ -27,7 +27,7 @@ fn attributes(last: u8) -> Attributes {
     Attributes { key: Key { gid, gid_type: GidType::RoceV2, ifindex: None }, vlan: None }
 }
 
-/// What a maintainer that died left.
+/// The table of a maintainer that died.
 fn left() -> Memory {
     let words = words_needed(&SETUP).expect("nine slots");
     let memory: Memory = (0..words).map(|_| AtomicU64::new(0)).collect();
@@ -65,7 +65,7 @@ pub fn run(bytes: &[u8]) {
         let mut entries = Vec::new();
         let settled = reader.entries(&mut entries).is_ok();
         let _ = (reader.maintainer(), reader.slot(ROCE, 2));
-        // One that never settles is tried ten thousand times by each lookup: once is enough here.
+        // A lookup retries an unstable table ten thousand times; one retry is enough here.
         for last in 0..if settled { 10 } else { 1 } {
             let gid = attributes(last).key.gid;
             if let Ok(Some(found)) = reader.find(&Query::new(gid)) {
@@ -82,11 +82,11 @@ pub fn run(bytes: &[u8]) {
     keys.sort_unstable();
     keys.dedup();
     assert_eq!(keys.len(), count);
-    // The tables are emptied and filled again.
+    // Clear and refill the tables.
     for entry in before.iter().filter(|entry| entry.port == ROCE) {
         let key = &entry.attributes.key;
         let deleted = if entry.default { table.delete_default(ROCE, key) } else { table.delete(ROCE, key) };
-        assert_eq!(deleted.expect("a device that takes all"), Some(entry.index));
+        assert_eq!(deleted.expect("the device accepts all entries"), Some(entry.index));
     }
     table.set_infiniband(IB, &[]).expect("nothing fits");
     assert!(table.entries().is_empty());

@@ -1,5 +1,5 @@
-//! Packets from beyond a cable to connected queue pairs that receive, send, read and are written: whatever they are, nothing is written
-//! beside the memory that was registered, and no work has more than one completion.
+//! Arbitrary packets for connected queue pairs with sends, receives, reads and writes. Nothing outside
+//! registered memory is written, and no work completes more than once.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use ib_wire::packet::Opcode;
 
 use crate::umr::{LID, MEMORY, Program, put16, put32, put64};
 
-/// Where the other ends are.
+/// LID of the other ends.
 const PEER: u16 = 9;
-/// Records of an input that are played: fewer than there are places in a ring.
+/// Maximum of records of an input: fewer than the entries of a ring.
 const RECORDS: usize = 60;
 /// Local and base transport header, and both CRCs.
 const HEADERS: usize = 8 + 12;
@@ -34,7 +34,8 @@ impl World {
         self.program.reap();
     }
 
-    /// A packet: which queue pair, opcode, PSN, flags, the length of its payload if it is none of its own, and what follows its header.
+    /// Sends a packet: queue pair, opcode, PSN, flags, length of generated payload, and the bytes after its
+    /// header.
     fn packet(&mut self, data: &[u8]) {
         let [which, opcode, psn, flags, more, data @ ..] = data else { return };
         let pair = self.program.pairs[usize::from(which & 1)];
@@ -56,7 +57,7 @@ impl World {
         for (to, from) in bytes[HEADERS..HEADERS + body].iter_mut().zip(data) {
             *to = *from;
         }
-        // Half of the accesses to memory name what there is.
+        // Half of the memory accesses are valid.
         if which & 32 == 0 && body >= 16 && data.len() >= 12 {
             let key = self.program.keys[usize::from(data[8]) % self.program.keys.len()];
             put32(&mut bytes, HEADERS + 8, key);
@@ -66,7 +67,7 @@ impl World {
         self.turns();
     }
 
-    /// Work of its own: SEND, WRITE, READ, COMPARE & SWAP.
+    /// Posts SEND, WRITE, READ, or COMPARE & SWAP.
     fn work(&mut self, data: &[u8]) {
         let [what, length, ..] = data else { return };
         let (which, atomic) = (usize::from(what & 1), what >> 1 & 3 == 3);
@@ -104,11 +105,11 @@ impl World {
     }
 }
 
-/// One input: records, each with its kind and its length before it.
+/// One input: records, each after its kind and length.
 pub fn run(bytes: &[u8]) {
     if let Some(world) = play(bytes) {
         world.program.check_others();
-        assert!(world.program.taken <= world.program.posted, "a completion for nothing");
+        assert!(world.program.taken <= world.program.posted, "a completion without work");
     }
 }
 
@@ -138,16 +139,16 @@ mod tests {
         let world = play(&[&receive[..], &send[..]].concat()).unwrap();
         assert_eq!(world.program.taken, 1);
         assert_eq!(world.program.guest.get(MEMORY, 4), b"here");
-        // Without a receive it is refused.
+        // The device refuses it without a receive.
         assert_eq!(play(&send).unwrap().program.taken, 0);
-        // Key, address and length of a RETH, and a word: written at the region's beginning.
+        // Key, address and length of a RETH, and a word, which is written to the start of the region.
         let mut write = vec![0, 25, 0, 0, 0, 0, 0];
         write[3] = Opcode::RcWriteOnly.to_byte();
         write.extend_from_slice(&[0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4]);
         write.extend_from_slice(b"word");
         let world = play(&write).unwrap();
         assert_eq!(world.program.guest.get(MEMORY, 4), b"word");
-        // What is sent and never answered ends with an error.
+        // A send without an acknowledgement completes with an error.
         let (work, wait) = ([5, 2, 0, 3], [6, 1, 255]);
         let mut records = work.to_vec();
         (0..50).for_each(|_| records.extend_from_slice(&wait));

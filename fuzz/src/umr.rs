@@ -1,5 +1,5 @@
-//! Send queue entries of a guest's program that give keys memory, bind and free them, and use them from the other end: whatever the
-//! entries are, nothing is written beside the memory that was registered.
+//! Arbitrary send queue entries of a guest that register, bind and free memory keys, and use them from the
+//! other end. Nothing outside registered memory is written.
 
 use connectx::cable::CableEnd;
 
@@ -7,10 +7,10 @@ use crate::pci::Guest;
 
 /// Pages of the guest: rings and records.
 const RINGS: u64 = 0x10_0000;
-/// 64 completions, and how many of them were taken.
+/// Ring of 64 completions, and its consumer counter.
 const COMPLETIONS: u64 = RINGS + PAGE;
 const CONSUMER: u64 = RINGS + 2 * PAGE;
-/// What keys may lead to: two pages in a region of the program's, with others around them that hold [`OTHERS`].
+/// Memory that keys may refer to: two pages of a region, between pages that contain [`OTHERS`].
 const BEFORE: u64 = 0x18_0000;
 pub(crate) const MEMORY: u64 = BEFORE + PAGE;
 const BEHIND: u64 = MEMORY + 2 * PAGE;
@@ -58,14 +58,14 @@ pub(crate) struct QueuePair {
 
 pub(crate) struct Program {
     pub(crate) guest: Guest,
-    /// Completions that were taken.
+    /// Consumed completions.
     pub(crate) taken: u32,
-    /// Of them, those of work that was done.
+    /// Successful completions among them.
     done: u32,
     /// Entries of all rings.
     pub(crate) posted: u32,
     pub(crate) pairs: [QueuePair; 2],
-    /// The LID at which the other one of each pair is.
+    /// LID of the other end of each pair.
     peer: u16,
     /// Free keys of lists and of pages, and the region underneath.
     pub(crate) keys: Vec<u32>,
@@ -77,7 +77,7 @@ impl Program {
         Self::at(Guest::new()?, LID)
     }
 
-    /// As before, but each is connected with the other's number at another port, beyond a cable.
+    /// The same, but each is connected to the other's number at another port, over a cable.
     pub(crate) fn beyond(cable: CableEnd, peer: u16) -> Option<Self> {
         let mut guest = Guest::new()?;
         guest.plug(cable)?;
@@ -141,7 +141,7 @@ impl Program {
         Some(program)
     }
 
-    /// Both queue pairs from wherever they are to RTS.
+    /// Moves both queue pairs from any state to RTS.
     pub(crate) fn connect(&mut self) -> Option<()> {
         let [a, b] = self.pairs;
         for (pair, other) in [(a, b), (b, a)] {
@@ -162,7 +162,7 @@ impl Program {
         Some(())
     }
 
-    /// Posts a receive with room for so many bytes, all of them within the region.
+    /// Posts a receive of this length within the region.
     pub(crate) fn receive(&mut self, which: usize, room: u16) {
         let pair = &mut self.pairs[which];
         let mut entry = [0; 32];
@@ -176,15 +176,15 @@ impl Program {
         self.guest.put(pair.record, &u32::from(pair.received).to_be_bytes());
     }
 
-    /// What is beside the memory that keys lead to is as it was.
+    /// Asserts that memory outside of the keys is unchanged.
     pub(crate) fn check_others(&self) {
         for page in [BEFORE, BEHIND] {
             let whole = self.guest.get(page, PAGE as usize).iter().all(|byte| *byte == OTHERS);
-            assert!(whole, "written beside what was registered");
+            assert!(whole, "a write outside registered memory");
         }
     }
 
-    /// Posts an entry and rings.
+    /// Posts an entry and rings the doorbell.
     pub(crate) fn post(&mut self, which: usize, opcode: u8, key: u32, body: &[u8]) {
         self.posted += 1;
         let pair = &mut self.pairs[which];
@@ -204,7 +204,7 @@ impl Program {
         self.guest.write(DOORBELL, &entry[..8]);
     }
 
-    /// Takes completions, so that there is room for more.
+    /// Consumes completions to make room for more.
     pub(crate) fn reap(&mut self) {
         loop {
             let entry = self.guest.get(COMPLETIONS + u64::from(self.taken % 64) * 64, 64);
@@ -224,7 +224,7 @@ impl Program {
         if choice & 0x80 != 0 { key } else { key & !0xff | u32::from(choice >> 2 & 3) }
     }
 
-    /// A proper registration, whose bytes `changes` then alter: pairs of a place and what is added there.
+    /// Posts a valid registration with changed bytes: pairs of an offset and an addend.
     fn umr(&self, choice: u8, changes: &[u8]) -> Vec<u8> {
         let mut body = vec![0; 48 + 64 + 64];
         let free = choice & 0x10 != 0;
@@ -249,13 +249,13 @@ impl Program {
         let byte = |at: usize| data.get(at).copied().unwrap_or_default();
         let which = usize::from(what >> 7);
         match what % 8 {
-            // As a driver does it, but for some bytes; and anything.
+            // As a driver does it, except for some bytes, or anything.
             0..=2 => {
                 let (key, body) = (self.key(byte(0)), self.umr(byte(0), data.get(1..).unwrap_or_default()));
                 self.post(which, 0x25, key, &body);
             }
             3 => self.post(which, 0x25, self.key(byte(0)), data.get(1..).unwrap_or_default()),
-            // The other end writes there, and reads.
+            // The other end writes and reads it.
             4 | 5 => {
                 let mut body = vec![0; 32];
                 let address =
@@ -263,7 +263,7 @@ impl Program {
                 put64(&mut body, 0, address);
                 put32(&mut body, 8, self.key(byte(0)));
                 put32(&mut body, 16, u32::from(u16::from_le_bytes([byte(4), byte(5) & 0x1f])));
-                // What is written comes out of the region, what is read goes there.
+                // Writes take their data from the region, reads store it there.
                 put32(&mut body, 20, self.keys[0]);
                 put64(&mut body, 24, MEMORY + u64::from(byte(6)));
                 self.post(which, if what % 8 == 4 { 0x08 } else { 0x10 }, 0, &body);
@@ -278,7 +278,7 @@ impl Program {
     }
 }
 
-/// One input: records, each with its kind and its length before it.
+/// One input: records, each after its kind and length.
 pub fn run(bytes: &[u8]) {
     if let Some(program) = play(bytes) {
         program.check_others();
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn what_is_registered_is_written_and_what_is_free_is_not() {
-        // A list key gets memory, with tag 1; eight bytes are written there, from the region's beginning.
+        // A list key gets memory, with tag 1; eight bytes from the start of the region are written to it.
         let register = [0, 1, 5];
         let write = [0x84, 7, 5, 16, 0, 0, 8, 0, 0];
         let free = [0, 1, 0x15];
@@ -317,7 +317,7 @@ mod tests {
         assert_eq!(played(&[&register, &write]), (true, 2, 2));
         assert_eq!(played(&[&write]), (false, 0, 1));
         assert_eq!(played(&[&register, &free, &write]), (false, 2, 3));
-        // Far more than there are completions.
+        // Far more than the completions of the ring.
         let many: Vec<&[u8]> = [&register[..], &write, &write, &free].repeat(50);
         assert_eq!(played(&many), (true, 200, 200));
     }

@@ -1,10 +1,10 @@
-//! What a client of vfio-user says.
+//! Messages of a vfio-user client.
 
 use ib_wire::Guid;
 use softhca::hca::{Hca, HcaConfig, HcaPort, TableSizes};
 use softhca::vfio_user::session::Session;
 
-/// One input: bytes of a stream; the first message may be left to us.
+/// One input: bytes of a stream, perhaps after a valid first message.
 pub fn run(bytes: &[u8]) {
     let config = HcaConfig {
         node_guid: Guid(1),
@@ -31,7 +31,7 @@ pub fn run(bytes: &[u8]) {
         rest = later;
         let before = session.output().len();
         match session.handle(now, [], &mut hca) {
-            // An answer has a header that says how long it is.
+            // The header of an answer has its length.
             Ok(_) => {
                 let answer = &session.output()[before..];
                 if let Some(size) = answer.get(4..8) {

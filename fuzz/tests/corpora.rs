@@ -1,10 +1,11 @@
-//! Every target on its corpus, and on variations of it that are the same in each run. Without libFuzzer these search further, too:
-//! `FUZZ_TARGET=segment FUZZ_VARIATIONS=10000 cargo test -p fuzz --test corpora -- --nocapture` tries that many of each input.
+//! Runs every target on its corpus, and on reproducible variations of it. To search further without
+//! libFuzzer, try more variations of each input: `FUZZ_TARGET=segment FUZZ_VARIATIONS=10000 cargo test -p
+//! fuzz --test corpora -- --nocapture`.
 
 use std::fs;
 use std::path::Path;
 
-/// Variations of each input, if nothing else is said.
+/// Default number of variations of each input.
 const VARIATIONS: u64 = 64;
 
 /// SplitMix64.
@@ -23,7 +24,7 @@ impl Random {
     }
 }
 
-/// A few bytes changed, cut off, put in twice, or left out.
+/// Changes, truncates, duplicates or removes a few bytes.
 fn vary(input: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = input.to_vec();
     for _ in 0..=random.below(4) {
@@ -53,7 +54,7 @@ fn corpus(name: &str) -> Vec<Vec<u8>> {
     files.iter().map(|file| fs::read(file).unwrap()).collect()
 }
 
-/// Has a target take an input; what it does not stand is told byte by byte, so that it can be put into the corpus.
+/// Runs a target on an input; prints a failing input byte by byte, so that it can be added to the corpus.
 fn take(name: &str, target: fuzz::Target, input: &[u8]) {
     if let Err(panic) = std::panic::catch_unwind(|| target(input)) {
         let bytes: String = input.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -98,7 +99,7 @@ fn every_target_has_a_program_and_no_other_has() {
     let mut programs: Vec<_> = programs.map(|file| file.unwrap().path()).collect();
     programs.sort();
     let programs: Vec<_> = programs.iter().filter_map(|file| file.file_stem()?.to_str()).collect();
-    // The one with all of them.
+    // The program with all targets.
     let mut wanted: Vec<_> = fuzz::TARGETS.iter().map(|(name, _)| *name).chain(["every"]).collect();
     wanted.sort_unstable();
     assert_eq!(programs, wanted);

@@ -1,4 +1,4 @@
-//! What the documents of the repository say is there: links, their anchors, commands, options and keys.
+//! Checks of the documents of the repository: links, anchors, commands, options and keys must exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
 
-/// All Markdown files of the repository, and what is in them.
+/// All Markdown files of the repository with their contents.
 pub(crate) fn documents() -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     let mut folders = vec![root()];
@@ -45,7 +45,7 @@ pub(crate) fn documents() -> BTreeMap<PathBuf, String> {
     found
 }
 
-/// The paragraphs, headings and rows of a text, each as one line, and what is code; inline code is in both.
+/// The paragraphs, headings and rows of a text, each as one line, and the code; inline code is in both.
 fn prose_and_code(text: &str) -> (Vec<String>, Vec<String>) {
     let (mut prose, mut code, mut fenced, mut goes_on) = (Vec::<String>::new(), Vec::new(), false, false);
     for line in text.lines().map(str::trim) {
@@ -69,13 +69,13 @@ fn prose_and_code(text: &str) -> (Vec<String>, Vec<String>) {
     (prose, code)
 }
 
-/// A heading as an address names it: letters, digits, - and _ stay, spaces become -.
+/// The anchor of a heading: letters, digits, - and _ stay, spaces become -.
 fn slug(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.map(|c| if c == ' ' { '-' } else { c }).flat_map(char::to_lowercase).collect()
 }
 
-/// The anchors of a document; a heading that comes again has a number.
+/// The anchors of a document; repeated headings have numbers.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut times = BTreeMap::<String, usize>::new();
     let (prose, _) = prose_and_code(text);
@@ -94,7 +94,7 @@ fn links(text: &str) -> Vec<String> {
     let (prose, _) = prose_and_code(text);
     let mut found = Vec::new();
     for line in prose {
-        // What is code is none.
+        // Code contains no links.
         let line: String = line.split('`').step_by(2).collect();
         let targets = line.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
         found.extend(targets.map(|(target, _)| target.split(' ').next().unwrap_or_default().to_owned()));
@@ -106,7 +106,7 @@ fn is_elsewhere(target: &str) -> bool {
     ["https://", "http://", "mailto:"].iter().any(|scheme| target.starts_with(scheme))
 }
 
-/// What is wrong with a document's links.
+/// The dead links of a document.
 fn dead_links(documents: &BTreeMap<PathBuf, String>, file: &Path) -> Vec<String> {
     let mut dead = Vec::new();
     for target in links(&documents[file]).into_iter().filter(|target| !is_elsewhere(target)) {
@@ -131,7 +131,7 @@ fn has_option(command: &Command, word: &str) -> bool {
     own || matches!(long, "help" | "version")
 }
 
-/// What is wrong with a command line of a document, if it is one of ours.
+/// The errors of a command line in a document, if it is one of ours.
 fn misquoted(programs: &[Command], code: &str) -> Vec<String> {
     let ends = ["|", ">", "2>", ";", "&", "&&", "||", "#", "<", "..."];
     let words: Vec<&str> =
@@ -141,7 +141,7 @@ fn misquoted(programs: &[Command], code: &str) -> Vec<String> {
         let Some(mut command) = programs.iter().find(|program| program.get_name() == *word) else { continue };
         let mut rest: Vec<&str> =
             words[at + 1..].iter().take_while(|word| !ends.contains(word)).copied().collect();
-        // EAL's own words stand before.
+        // EAL's arguments come first.
         if let Some(own) = rest.iter().position(|word| *word == "--") {
             rest.drain(..=own);
         }
@@ -162,7 +162,7 @@ fn misquoted(programs: &[Command], code: &str) -> Vec<String> {
             }
         }
     }
-    // An option by itself.
+    // A single option.
     let alone = words.first().filter(|word| word.starts_with("--") && word.len() > 2);
     if let Some(word) = alone.filter(|word| !FOREIGN.contains(&word.split('=').next().unwrap_or_default())) {
         let all =
@@ -174,7 +174,7 @@ fn misquoted(programs: &[Command], code: &str) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with a key of the configuration, if the code is one.
+/// The error of a configuration key, if the code is one.
 fn unknown_key(keys: &BTreeSet<String>, code: &str) -> Option<String> {
     let key = code.split([' ', '=']).next().unwrap_or_default();
     let (section, key) = key.split_once('.')?;
@@ -196,7 +196,7 @@ fn all_links_lead_somewhere() {
     assert!(documents.len() >= 10, "{:?}", documents.keys());
     let dead: Vec<String> = documents.keys().flat_map(|file| dead_links(&documents, file)).collect();
     assert!(dead.is_empty(), "{}", dead.join("\n"));
-    // The manual is reached from the first page.
+    // The first page links to the manual.
     assert!(links(&documents[&root().join("README.md")]).iter().any(|link| link.starts_with("docs/manual/")));
 }
 
@@ -234,7 +234,7 @@ pub(crate) fn sources(folder: &Path, ending: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Functions that are tests and run: those behind the attribute, with whatever other attributes and comments stand between.
+/// Names of test functions that run: those after the attribute, with any attributes and comments in between.
 pub(crate) fn tests_of(source: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut lines = source.lines().map(str::trim);
@@ -251,7 +251,7 @@ pub(crate) fn tests_of(source: &str) -> Vec<String> {
     found
 }
 
-/// The functions in a Python file that are tests, as `FILE::FUNCTION`.
+/// The test functions of a Python file, as `FILE::FUNCTION`.
 fn tests_of_python<'a>(file: &'a str, source: &'a str) -> impl Iterator<Item = String> + 'a {
     let functions = source.lines().filter_map(|line| line.strip_prefix("def ")?.split('(').next());
     functions.filter(|name| name.starts_with("test_")).map(move |name| format!("{file}::{name}"))
@@ -301,7 +301,7 @@ fn the_journals_words_for_events_are_those_of_the_table() {
     assert_eq!(own.collect::<Vec<_>>(), [""; 0]);
 }
 
-/// Calls of the log without a word for the journal, in functions that know of events.
+/// Log calls without an event name for the journal, in functions that handle events.
 fn without_word(source: &str) -> Vec<&str> {
     let source = source.split("#[cfg(test)]").next().unwrap_or_default();
     let functions = source.split("fn ").filter(|function| function.contains("What::"));
@@ -314,7 +314,7 @@ fn what_is_logged_of_an_event_has_the_journals_word() {
     let mut rust = Vec::new();
     sources(&root().join("ipoib-fwd/src"), ".rs", &mut rust);
     let found: Vec<&str> = rust.iter().flat_map(|source| without_word(source)).collect();
-    // The sum of a capture that ends, as a rule without any event.
+    // The totals of a finished capture, usually without an event.
     assert_eq!(found, ["info!(\"capture: {state}, {packets} packets, {missing} missing\""]);
 }
 

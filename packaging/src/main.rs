@@ -1,5 +1,5 @@
-//! `packaging DIRECTORY`: writes manual pages (`man/`) and what shells complete (`completion/`) for the packages, from the command
-//! lines that the programs parse. `packaging --reference FILE` writes the manual's reference page from their tables.
+//! `packaging DIRECTORY` writes manual pages (`man/`) and shell completions (`completion/`) for the packages, from
+//! the command lines of the programs. `packaging --reference FILE` writes the manual's reference page.
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
@@ -21,18 +21,19 @@ use clap::{Command, CommandFactory as _};
 use clap_complete::{Shell, generate, generate_to};
 use ipoib_fwd::options;
 
-/// The programs, as shells complete them.
+/// The programs with shell completion.
 fn programs() -> [Command; 3] {
     let ibfab = ibfab::arguments::Arguments::command();
     [options::program(), ibfab.name("ibfab"), softhca::options::Options::command().name("softhca")]
 }
 
-/// What bash is told of a program. Words of the gateway's commands that its command line knows nothing of, such as `host=`, are those of
-/// `ipoib-fwd ctl completion`; all that this has nothing for is the command line's.
+/// The bash completion of a program. `ipoib-fwd ctl completion` provides arguments of the gateway's commands
+/// that the command line parser does not know, such as `host=`; the parser provides all others.
 fn for_bash(program: &mut Command) -> String {
     let (name, mut script) = (program.get_name().to_owned(), Vec::new());
     generate(Shell::Bash, program, &name, &mut script);
-    // A program with a hyphen in its name is called otherwise where its commands are found than where their options are (clap_complete 4.6.11).
+    // clap_complete 4.6.11 uses different function names for the commands and for the options of a program
+    // with a hyphen.
     let script =
         String::from_utf8_lossy(&script).replace(&name.replace('-', "__subcmd__"), &name.replace('-', "__"));
     if name != "ipoib-fwd" {
@@ -55,7 +56,7 @@ fn write_completions(directory: &Path) -> Result<(), Box<dyn Error>> {
         for mut program in programs() {
             let name = program.get_name().to_owned();
             if shell == Shell::Bash {
-                // Its loader looks for the command's name alone.
+                // The loader of bash-completion searches for the name of the command only.
                 std::fs::write(directory.join(name), for_bash(&mut program))?;
             } else {
                 generate_to(shell, &mut program, &name, &directory)?;
@@ -76,7 +77,7 @@ fn write_pages(directory: &Path) -> Result<(), Box<dyn Error>> {
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
     let Some(directory) = arguments.next().map(PathBuf::from) else {
-        eprintln!("packaging: say where to: packaging DIRECTORY, or packaging --reference FILE");
+        eprintln!("usage: packaging DIRECTORY, or packaging --reference FILE");
         return ExitCode::FAILURE;
     };
     if directory.as_os_str() == "--reference" {
@@ -103,7 +104,7 @@ fn main() -> ExitCode {
 mod tests {
     use super::*;
 
-    /// What bash offers with the gateway's script for a line whose last word is begun.
+    /// Returns the completions of the gateway's script for a line with an incomplete last word.
     fn offered(line: &[&str]) -> Vec<String> {
         let words: Vec<String> = line.iter().map(|word| format!("'{word}'")).collect();
         let [.., before, last] = line else { panic!("a word to be completed") };

@@ -1,4 +1,4 @@
-//! Numbers in the documents are those of the code.
+//! Checks that numbers in the documents match the code.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use dataplane::capture::Bounds;
 use dataplane::telemetry::{MAX_ANSWER, MAX_CLIENTS, MAX_FOLLOWERS};
 use ipoib_fwd::forward::MAX_NEIGHBOURS;
 
-/// A number as documents have it: 65,535.
+/// Formats a number as in the documents: 65,535.
 fn grouped(number: impl TryInto<u64>) -> String {
     let Ok(number) = number.try_into() else { panic!("a bound is a positive number") };
     let digits = number.to_string();
@@ -25,9 +25,9 @@ fn parse(text: &str) -> Config {
     Config::parse(Path::new("gateway.toml"), text).unwrap()
 }
 
-/// The largest value of a key that is legal.
+/// The largest valid value of a key.
 fn largest(legal: impl Fn(u32) -> bool) -> u32 {
-    // The bounds of all keys are far below.
+    // The limits of all keys are far lower.
     let (mut low, mut high) = (0, 1 << 20);
     while low + 1 < high {
         let middle = (low + high) / 2;
@@ -36,7 +36,7 @@ fn largest(legal: impl Fn(u32) -> bool) -> u32 {
     low
 }
 
-/// The largest max-connections that is not refused with this number of workers on a software device.
+/// The largest valid max-connections for this number of workers on a software device.
 fn soft_connections(workers: u32) -> u32 {
     const SOFT: &str = "[infiniband.soft]\nports = [{ link = \"shm:/a\" }]\n";
     let is_legal = |n: u32| {
@@ -62,7 +62,7 @@ fn bounds_in_the_documents_are_those_of_the_code() {
     let connections = grouped(legal("infiniband", "max-connections"));
     let one = soft_connections(1);
     assert_eq!(soft_connections(2), 2 * one);
-    // What the configuration knows of the device is what the device has, less a datagram queue pair for each segment.
+    // The configuration's limit is that of the device, less a datagram queue pair for each segment.
     let pairs = u32::try_from(connectx::engine::MAX_QPS).unwrap();
     assert_eq!(one, pairs - u32::try_from(MAX_SEGMENTS).unwrap());
     let (one, pairs) = (grouped(one), grouped(pairs));
@@ -124,7 +124,7 @@ fn bounds_in_the_documents_are_those_of_the_code() {
         format!("up to {} on each side", grouped(MAX_NEIGHBOURS as u64)),
         format!("Segments: up to {MAX_SEGMENTS},"),
     ];
-    // The kernel's header is in each frame of an AF_PACKET port: the longest that is not refused.
+    // Each frame of an AF_PACKET port contains the kernel's header: this is the longest valid frame.
     let af_packet = |data_room: u16| grouped(config::frame_of("net_af_packet0", data_room) - 88);
     let faq = [
         format!("by default up to {}.", af_packet(config.buffers.data_room)),

@@ -8,16 +8,16 @@ use ipoib_fwd::options::{CtlLine, GidsLine, InitLine, MetricsLine, Options, TopL
 /// A page of section 1.
 #[derive(Debug)]
 pub(crate) struct Page {
-    /// What it is called, and its program up to the space.
+    /// Name of the page.
     pub(crate) name: &'static str,
     command: Command,
-    /// Files and what they are.
+    /// Files with their descriptions.
     files: &'static [(&'static str, &'static str)],
     /// Other pages.
     see_also: &'static str,
 }
 
-/// All of them.
+/// All pages.
 pub(crate) fn all() -> [Page; 8] {
     [
         Page {
@@ -26,7 +26,7 @@ pub(crate) fn all() -> [Page; 8] {
             files: &[
                 ("/etc/ipoib-fwd/gateway.toml", "Configuration of ipoib-fwd.service."),
                 ("/etc/ipoib-fwd/gateway.env", "EAL's arguments and further options of ipoib-fwd.service."),
-                ("/etc/ipoib-fwd/NAME.toml, NAME.env", "Those of an instance, ipoib-fwd@NAME.service."),
+                ("/etc/ipoib-fwd/NAME.toml, NAME.env", "The same for an instance, ipoib-fwd@NAME.service."),
                 ("/run/ipoib-fwd.sock", "Control socket, unless another one is configured."),
             ],
             see_also: "ipoib-fwd-ctl(1), ipoib-fwd-gids(1), ipoib-fwd-init(1), ipoib-fwd-metrics(1), ipoib-fwd-top(1), ibfab(1), softhca(1)",
@@ -36,7 +36,10 @@ pub(crate) fn all() -> [Page; 8] {
             command: CtlLine::command(),
             files: &[
                 ("/run/ipoib-fwd.sock", "Control socket of ipoib-fwd.service."),
-                ("/run/ipoib-fwd/NAME/control.sock", "That of an instance, ipoib-fwd@NAME.service."),
+                (
+                    "/run/ipoib-fwd/NAME/control.sock",
+                    "Control socket of an instance, ipoib-fwd@NAME.service.",
+                ),
             ],
             see_also: "ipoib-fwd(1), ipoib-fwd-gids(1)",
         },
@@ -46,10 +49,13 @@ pub(crate) fn all() -> [Page; 8] {
             files: &[
                 (
                     "/run/ipoib-fwd.sock",
-                    "Control socket of ipoib-fwd.service, which is asked if it is there.",
+                    "Control socket of ipoib-fwd.service, which is queried if it exists.",
                 ),
-                ("/run/ipoib-gids/DEVICE", "Tables that ipoib-gids.service keeps."),
-                ("/etc/ipoib-fwd/gids.env", "Its options, for instance OPTIONS=--roce eth1."),
+                ("/run/ipoib-gids/DEVICE", "Tables of ipoib-gids.service."),
+                (
+                    "/etc/ipoib-fwd/gids.env",
+                    "Options of ipoib-gids.service, for example OPTIONS=--roce eth1.",
+                ),
             ],
             see_also: "ipoib-fwd(1), ipoib-fwd-ctl(1), show_gids(8)",
         },
@@ -82,11 +88,11 @@ pub(crate) fn all() -> [Page; 8] {
 }
 
 impl Page {
-    /// In troff.
+    /// Formats the page as troff.
     pub(crate) fn text(&self) -> std::io::Result<String> {
         let Self { name, command, files, see_also } = self;
         let version = format!("ipoib-fwd {}", command.get_version().unwrap_or_default());
-        // Subcommands have no pages of their own: they are told of here.
+        // Subcommands have no separate pages: this page describes them.
         let bare = command.clone().name(name).subcommand_required(false);
         let man = Man::new(bare).title(name.to_uppercase()).source(version).manual("User Commands");
         let mut text = Vec::new();
@@ -104,7 +110,7 @@ impl Page {
             }
         }
         rest.control("SH", ["EXIT STATUS"]);
-        rest.text([roman("0 if all went well, 1 if not, 2 if the command line was not understood.")]);
+        rest.text([roman("0 on success, 1 on failure, 2 if the command line is invalid.")]);
         if command.get_arguments().any(|argument| argument.get_long() == Some("check")) {
             let passes = command.get_arguments().any(|argument| argument.get_long() == Some("warnings-pass"));
             let passes = if passes { " (0 with --warnings-pass)" } else { "" };
@@ -118,7 +124,7 @@ impl Page {
         String::from_utf8(text).map_err(std::io::Error::other)
     }
 
-    /// As --help has it.
+    /// The usage of --help.
     fn synopsis(&self) -> Roff {
         let usage = self.command.clone().render_usage().to_string();
         let mut roff = Roff::new();
@@ -132,7 +138,7 @@ impl Page {
         roff
     }
 
-    /// What can be asked, if it is that kind of program.
+    /// The commands of a program, if it has any.
     fn commands(&self) -> Roff {
         let mut roff = Roff::new();
         let commands: Vec<&Command> = self.command.get_subcommands().collect();
@@ -162,7 +168,7 @@ impl Page {
 mod tests {
     use super::*;
 
-    /// Without what troff reads.
+    /// Removes troff markup.
     fn plain(text: &str) -> String {
         text.replace("\\-", "-")
             .replace("\\*(Aq", "'")

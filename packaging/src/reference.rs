@@ -1,4 +1,5 @@
-//! The operator's reference page: what is counted and told, and what is to be done about it, from the tables that the programs are made of.
+//! The operator's reference page: counters, events and alarms with their remedies, from the tables of the
+//! programs.
 
 use std::fmt::Write as _;
 
@@ -16,14 +17,14 @@ use preflight::Code;
 /// The alert rules that come with the packages.
 const ALERTS: &str = include_str!("../monitoring/alerts.yml");
 
-/// Workers that the table of buffers has.
+/// Numbers of workers in the table of buffers.
 const WORKERS: [u32; 5] = [1, 2, 4, 8, 16];
-/// Those of which the parts are shown.
+/// Numbers of workers with a table of parts.
 const PARTS_OF: [u32; 2] = [1, 2];
-/// Bytes of a buffer beside its data: DPDK's header and its headroom.
+/// Bytes of a buffer in addition to its data: DPDK's header and headroom.
 const OVERHEAD: u64 = 128 + 128;
 
-/// An alert rule, as far as people read it.
+/// The parts of an alert rule for readers.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Alert {
     pub(crate) name: String,
@@ -31,7 +32,7 @@ pub(crate) struct Alert {
     remedy: String,
 }
 
-/// The rules of the file. It is ours, so that a line has one word and its text.
+/// The rules of the file, which has one key and its text on each line.
 pub(crate) fn alerts() -> Vec<Alert> {
     let mut all: Vec<Alert> = Vec::new();
     for line in ALERTS.lines() {
@@ -49,7 +50,7 @@ pub(crate) fn alerts() -> Vec<Alert> {
     all
 }
 
-/// A cell: what would end it stands for itself, and so does, outside of code, what would be taken for HTML.
+/// Escapes a cell: the cell separator and, outside of code, HTML.
 fn cell(text: &str) -> String {
     let text = text.replace('|', "\\|");
     if text.starts_with('`') { text } else { text.replace('<', "&lt;") }
@@ -67,15 +68,19 @@ fn code(text: impl AsRef<str>) -> String {
 }
 
 fn section(page: &mut String, title: &str, words: &str) {
-    // Writing to a text does not fail.
+    // Writing to a string does not fail.
     let _ = write!(page, "\n## {title}\n\n{words}\n\n");
 }
 
 fn described(page: &mut String, rows: impl IntoIterator<Item = (&'static str, &'static str)>) {
-    table(page, ["counter", "what"], rows.into_iter().map(|(name, text)| [code(name), text.to_owned()]));
+    table(
+        page,
+        ["counter", "description"],
+        rows.into_iter().map(|(name, text)| [code(name), text.to_owned()]),
+    );
 }
 
-/// Events of some kinds, with what to do about them.
+/// Events of some kinds with their remedies.
 fn of_kind(is: impl Fn(Kind) -> bool) -> impl Iterator<Item = (What, String)> {
     let all = What::ALL.iter().copied().filter(move |what| is(what.kind()));
     all.map(|what| (what, if what.remedy().is_empty() { "Nothing." } else { what.remedy() }.to_owned()))
@@ -83,21 +88,21 @@ fn of_kind(is: impl Fn(Kind) -> bool) -> impl Iterator<Item = (What, String)> {
 
 fn with_remedies<const N: usize>(page: &mut String, rows: [[&'static str; 3]; N]) {
     let rows = rows.map(|[name, what, remedy]| [code(name), what.to_owned(), remedy.to_owned()]);
-    table(page, ["counter", "what", "what to do if it grows"], rows);
+    table(page, ["counter", "description", "remedy if it grows"], rows);
 }
 
-/// What is done about ARP packets.
+/// Handling of ARP packets.
 fn ownership(page: &mut String) {
     section(
         page,
         "Address ownership",
-        "What the gateway does about an ARP packet, by what it knows of the addresses in it. An address is proven to be on a side after the \
-         other side was queried for it and stayed silent. Nothing is announced, answered or asked in the name of an address before that. \
-         It makes no difference from which side a packet comes, and whether it was sent to one station or to all.\n\n\
-         About the address that a packet claims for its sender:",
+        "The action of the gateway for an ARP packet depends on its knowledge of the addresses in it. An address is proven to be on a side \
+         after the other side was queried for it and stayed silent. Before that, the gateway sends no announcement, reply or query for an \
+         address. The side of a packet makes no difference, nor does unicast or broadcast.\n\n\
+         For the address that a packet claims for its sender:",
     );
     let kinds = |kinds: &[ArpKind]| kinds.iter().map(|k| k.describe()).collect::<Vec<_>>().join(", ");
-    let heads = ["packet", "what is known of the address", "what is done"];
+    let heads = ["packet", "knowledge of the address", "action"];
     let done = |forwarding: &str, standby: &str| match forwarding == standby {
         true => forwarding.to_owned(),
         false => format!("{forwarding} On standby: {standby}"),
@@ -110,7 +115,9 @@ fn ownership(page: &mut String) {
             [kinds(row.kinds), row.known.describe().to_owned(), done]
         }),
     );
-    page.push_str("\nAbout the address that a packet asks for, where a gateway on standby answers for its own address only:\n\n");
+    page.push_str(
+        "\nFor the address that a packet queries; a gateway on standby answers for its own address only:\n\n",
+    );
     table(
         page,
         heads,
@@ -123,8 +130,8 @@ fn ownership(page: &mut String) {
 /// The page.
 pub(crate) fn page() -> String {
     let mut page = "# Reference: commands, counters, drop reasons, alarms\n\n\
-        Made from the programs' own tables by `cargo run -p packaging -- --reference docs/manual/reference.md`; a test compares it with them. \
-        The [manual](README.md) says where to begin.\n"
+        Generated from the programs' own tables by `cargo run -p packaging -- --reference docs/manual/reference.md`; a test compares them. \
+        The [manual](README.md) is the starting point.\n"
         .to_owned();
 
     section(
@@ -133,16 +140,16 @@ pub(crate) fn page() -> String {
         "`ipoib-fwd ctl COMMAND`, or `/COMMAND` on the control socket.",
     );
     let commands = Command::ALL.into_iter().filter(|command| !command.word().is_empty());
-    table(&mut page, ["command", "what"], commands.map(|c| [code(c.word()), c.help().to_owned()]));
+    table(&mut page, ["command", "description"], commands.map(|c| [code(c.word()), c.help().to_owned()]));
 
     section(
         &mut page,
         "Findings before the start",
-        "Codes of `ipoib-fwd --check`, which do not change over versions (`code` with `--json`). Each finding has its place and its remedy with it; how bad it is may depend on the configuration.",
+        "Codes of `ipoib-fwd --check`, which are stable across versions (`code` with `--json`). Each finding has its location and a remedy. Its severity may depend on the configuration.",
     );
     table(
         &mut page,
-        ["code", "severity", "what"],
+        ["code", "severity", "description"],
         Code::ALL.map(|c| [code(c.word()), c.severity().word().to_owned(), c.describe().to_owned()]),
     );
 
@@ -154,7 +161,7 @@ pub(crate) fn page() -> String {
     );
     table(
         &mut page,
-        ["reason", "what", "what to do"],
+        ["reason", "description", "remedy"],
         DropReason::ALL.map(|r| [code(r.name()), r.describe().to_owned(), r.remedy().to_owned()]),
     );
 
@@ -163,32 +170,36 @@ pub(crate) fn page() -> String {
     section(
         &mut page,
         "Alarms",
-        "Rules for Prometheus in `packaging/monitoring/alerts.yml`, and what to do when one fires.",
+        "Rules for Prometheus in `packaging/monitoring/alerts.yml`, and their remedies.",
     );
     let alerts = alerts().into_iter();
     table(
         &mut page,
-        ["alarm", "fires if", "what to do"],
+        ["alarm", "fires if", "remedy"],
         alerts.map(|a| [code(a.name), code(a.expression), a.remedy]),
     );
 
     section(
         &mut page,
         "Alarms of the gateway itself",
-        "Events of kind `alarm`, by `ipoib-fwd ctl events alarm`; the word is `what` of an event.",
+        "Events of kind `alarm`, from `ipoib-fwd ctl events alarm`; the name is `what` of an event.",
     );
     table(
         &mut page,
-        ["alarm", "what", "what to do"],
+        ["alarm", "description", "remedy"],
         of_kind(|kind| kind == Kind::Alarm)
             .map(|(a, remedy)| [code(a.word()), a.describe().to_owned(), remedy]),
     );
 
-    section(&mut page, "Events", "Kinds of what `ipoib-fwd ctl events` tells.");
-    table(&mut page, ["kind", "what"], Kind::ALL.iter().map(|k| [code(k.word()), k.describe().to_owned()]));
+    section(&mut page, "Events", "Kinds of events that `ipoib-fwd ctl events` reports.");
+    table(
+        &mut page,
+        ["kind", "description"],
+        Kind::ALL.iter().map(|k| [code(k.word()), k.describe().to_owned()]),
+    );
     page.push_str(
-        "\nAll events but the alarms, which are above. Those that are logged, too, have their word in the journal (`IPOIB_FWD_EVENT`), \
-         or the one that is named beside it.\n\n",
+        "\nAll events except the alarms, which are above. Logged events have the same name in the journal (`IPOIB_FWD_EVENT`), \
+         or the one that is given with them.\n\n",
     );
     let events = of_kind(|kind| kind != Kind::Alarm).map(|(what, remedy)| {
         let name = code(format!("{}: {}", what.kind().word(), what.word()));
@@ -196,23 +207,27 @@ pub(crate) fn page() -> String {
             (what.journal() != what.word()).then(|| format!(", in the journal {}", code(what.journal())));
         [name + &other.unwrap_or_default(), what.describe().to_owned(), remedy]
     });
-    table(&mut page, ["event", "what", "what to do"], events);
+    table(&mut page, ["event", "description", "remedy"], events);
 
     section(
         &mut page,
-        "Figures for monitoring",
-        "Of `ipoib-fwd ctl metrics` and `ipoib-fwd metrics`. They, and the counters below that stand without \"what to do\", are ordinary measures of \
-         how much is done: the alarms above say when to act on them. The counters of a link are figures, too.",
+        "Metrics",
+        "Metrics of `ipoib-fwd ctl metrics` and `ipoib-fwd metrics`. These, and the counters below without a remedy, are measures of normal \
+         operation: the alarms above define when to act. The counters of a link are metrics, too.",
     );
-    table(&mut page, ["figure", "what"], Family::ALL.map(|f| [code(f.figure()), f.describe().to_owned()]));
+    table(
+        &mut page,
+        ["metric", "description"],
+        Family::ALL.map(|f| [code(f.figure()), f.describe().to_owned()]),
+    );
 
     section(
         &mut page,
         "Paths of packets",
-        "`traffic` of `ipoib-fwd ctl stats`: packets and bytes, of each worker and in all.",
+        "`traffic` of `ipoib-fwd ctl stats`: packets and bytes of each worker, and totals.",
     );
     described(&mut page, Traffic::ALL.map(|path| (path.name(), path.describe())));
-    section(&mut page, "Ways through a segment", "`segments` of `ipoib-fwd ctl stats`.");
+    section(&mut page, "Paths through a segment", "`segments` of `ipoib-fwd ctl stats`.");
     described(&mut page, SegmentTraffic::ALL.map(|way| (way.name(), way.describe())));
     section(
         &mut page,
@@ -222,9 +237,7 @@ pub(crate) fn page() -> String {
     described(&mut page, Labour::ALL.map(|what| (what.name(), what.describe())));
 
     let figure = code(Table::SegmentLink.figure("COUNTER"));
-    let words = format!(
-        "`link_counters` of `ipoib-fwd ctl links`, for each segment, and figures for monitoring: {figure}."
-    );
+    let words = format!("`link_counters` of `ipoib-fwd ctl links`, for each segment, and metrics: {figure}.");
     section(&mut page, "Counters of a link", &words);
     with_remedies(&mut page, LinkCounters::DESCRIBED);
     section(&mut page, "Counters of a segment", "`segment` under `counters` of `ipoib-fwd ctl neighbours`.");
@@ -239,19 +252,19 @@ pub(crate) fn page() -> String {
     section(
         &mut page,
         "Drops of the software ConnectX",
-        "`device_drops` of `ipoib-fwd ctl links`, with driver `soft`. An adapter tells its own (`perfquery`, `rdma statistic`).",
+        "`device_drops` of `ipoib-fwd ctl links`, with driver `soft`. An adapter reports its own (`perfquery`, `rdma statistic`).",
     );
     with_remedies(
         &mut page,
         DeviceDrop::ALL.map(|reason| [reason.name(), reason.describe(), reason.remedy()]),
     );
-    section(&mut page, "What the software ConnectX did", "In `softhca --report`.");
+    section(&mut page, "Activity of the software ConnectX", "In `softhca --report`.");
     described(&mut page, Activity::ALL.map(|what| (what.name(), what.describe())));
 
     section(
         &mut page,
         "Packet buffers",
-        "As many as the default configuration has with so many workers, and what they take with DPDK's header and headroom; with `buffers.count = 0` the gateway counts them for its own.",
+        "Number of buffers in the default configuration by workers, and their memory with DPDK's header and headroom. With `buffers.count = 0` the gateway computes the number for its own configuration.",
     );
     let config = config::Config::default();
     let bytes = u64::from(config.buffers.data_room) + OVERHEAD;
@@ -269,10 +282,10 @@ pub(crate) fn page() -> String {
     };
     let parts = [
         part("receives", |budget| budget.receives),
-        part("sends, and what waits for full queues", |budget| budget.sends),
+        part("sends, and the backlog of full queues", |budget| budget.sends),
         part("packets that wait for an address or a connection", |budget| budget.parked),
         part("messages of the control lcore", |budget| budget.messages),
-        part("what workers and the control lcore keep at hand", |budget| budget.caches),
+        part("caches of workers and of the control lcore", |budget| budget.caches),
         part("reserve", |budget| budget.reserve),
         part("all", config::Budget::total),
     ];
@@ -292,7 +305,7 @@ mod tests {
         let line = there.lines().zip(page().lines().map(str::to_owned)).position(|(old, new)| old != new);
         assert!(
             there == page(),
-            "docs/manual/reference.md, line {}: write it anew by cargo run -p packaging -- --reference docs/manual/reference.md",
+            "docs/manual/reference.md, line {}: regenerate it by cargo run -p packaging -- --reference docs/manual/reference.md",
             line.map_or(there.lines().count(), |n| n) + 1
         );
     }

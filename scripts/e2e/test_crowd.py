@@ -216,8 +216,8 @@ class Thousands:
             return n in hosts.known and hosts.addresses[n] in learned
 
         def ask():
-            # A host that asks is learned when Ethernet has stayed silent, at a bounded rate; the others ask
-            # again.
+            # A host that sends a query is learned when Ethernet has stayed silent, at a bounded rate; the
+            # others query again.
             learned.update(row["address"] for row in self.crowd.ctl("neighbours")["infiniband"])
             self.paced(lambda hosts, n: hosts.ask(n, ETH_IP), is_known)
 

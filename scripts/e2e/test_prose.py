@@ -155,6 +155,9 @@ def sentence(length):
 def test_long_sentences():
     text = "// " + "\n// ".join([sentence(20), sentence(40) + " " + sentence(41)[:60], sentence(41)[60:]]) + "\n"
     assert found("a.rs", text, "sentence") == [(2, "sentence", "41 words: Word word word word word ...")]
+    # A string may be a script.
+    assert found("a.rs", f'let a = "{sentence(41)}";\n') != []
+    assert found("a.rs", f'let a = "set -e; {sentence(41)}";\nlet b = "{sentence(41)} $x";\n') == []
     assert found("a.md", f"| {sentence(41)} |\n\n```\n{sentence(41)}\n```\n") == []
 
 

@@ -1,6 +1,7 @@
 """Findings of files, and their comparison with the budget."""
 
 import json
+import re
 import subprocess
 from collections import Counter
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from prosecheck.parts import URL, paragraphs, words
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGET = ROOT / "scripts/prose-budget.json"
+# Strings with shell code have no sentences.
+SHELL = re.compile(r"\$[\w{(*@\"]|\bset -e")
 # Generated pages: their prose is checked at its source.
 GENERATED = {"docs/manual/reference.md"}
 # The strings of these files are patterns and examples of bad prose.
@@ -62,7 +65,7 @@ def in_paragraph(file, paragraph):
             if rule.matches(sentence):
                 yield Finding(file, paragraph.line(at), rule.name, f"{' '.join(sentence.split()[:5])} ...", rule.better)
         length = words(sentence)
-        if length > rules.LONGEST_SENTENCE:
+        if length > rules.LONGEST_SENTENCE and not (paragraph.kind == "message" and SHELL.search(paragraph.text)):
             yield Finding(file, paragraph.line(at), "sentence", f"{length} words: {' '.join(sentence.split()[:5])} ...",
                           rules.LENGTHS["sentence"][0])
 

@@ -48,7 +48,7 @@ TABLE = [
      "iteration", "the loop's word", r"\bthe turn of the (?:year|century)\b"),
     ("rest", r"\b(?:(?:to|may|can|will|at) rest|rests|rested|resting|naps?|napping)\b", "idle, sleep, wait", "the worker's state is idle",
      r"\brests? (?:with|of)\b"),
-    ("figure", r"\bfigures?\b", "metric, value, number", "the field's word", r"\bfigures? (?:out|\d+|[A-Z]-?\d+)\b"),
+    ("figure", r"\bfigures?\b", "metric, value, number", "the field's word", r"\bfigures? (?:out|\d+|[A-Z]-?\d+)\b|\bfigures\.py\b"),
     ("place", r"\b(?:an?|the|its|their|each|every|this|that|no|one|first|next|last|free|another|many|other|own|these|\d+) places?\b",
      "slot, index, position, location; instead", "the field's word", r"\bthe first place\b|\bin the places? where\b"),
     ("way", r"\b(?:on (?:its|the|their|a) ways?|both ways|either way|(?:its|their|own|short|long|slow|fast) ways?"

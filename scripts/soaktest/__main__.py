@@ -5,7 +5,8 @@ the limits.
 
 kills        Kills random processes (gateway, fabric, exporter, GID service, softhca) with SIGKILL under
              traffic, and restarts them. Within 20 s, packets pass in both directions, the exporter answers,
-             and a guest of the softhca (vfio-user, without a virtual machine) is reachable through the gateway.
+             and a guest of the softhca (vfio-user, without a virtual machine) is reachable through the
+             gateway.
              A reader of the GID tables has seen every change. The files of the processes are intact.
 chaos        Injects random faults under traffic: mode changes, reloads of segments, routes and keys, changes
              by the subnet manager, a new subnet manager, lost hosts, addresses that change sides, link

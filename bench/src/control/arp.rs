@@ -1,4 +1,4 @@
-//! ARP of Ethernet hosts: each asks for the gateway, which learns the host and answers.
+//! ARP of Ethernet hosts: each queries the gateway, which learns the host and answers.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use super::Clock;
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 77, 255, 254);
 const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 0xfe]);
 
-/// No packet waits here.
+/// Packets never wait in this benchmark.
 struct NoPacket;
 
 impl Packet for NoPacket {
@@ -111,7 +111,7 @@ fn request(number: u32) -> [u8; 60] {
     arp.to_frame(MacAddress::BROADCAST)
 }
 
-/// Requests that were answered, a second, of so many hosts in turn.
+/// Answered requests per second, from `hosts` hosts in rotation.
 pub(super) fn run(seconds: f64, hosts: u32) -> Result<f64, String> {
     let mut now = Instant::now();
     let mut settings = Settings::new(MAC);
@@ -123,7 +123,7 @@ pub(super) fn run(seconds: f64, hosts: u32) -> Result<f64, String> {
     let (mut clock, mut asked, mut answered) = (Clock::new(), 0, 0);
     let start = Instant::now();
     while start.elapsed().as_secs_f64() < seconds {
-        // No more in a second than is answered as a rule: this is what the work takes, not what it is limited to.
+        // The number stays below the rate limit: this measures the work, not the limit.
         for frames in frames.chunks(64) {
             now += Duration::from_secs(1);
             answered += clock.measure(|| {

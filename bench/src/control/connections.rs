@@ -1,4 +1,4 @@
-//! Two connection tables, each other's peers: REQ, REP, RTU; DREQ, DREP; and the end of TIMEWAIT.
+//! Two connection tables as peers of each other: REQ, REP, RTU; DREQ, DREP; and the end of TIMEWAIT.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,10 @@ use super::Clock;
 use crate::pair::text;
 
 const SERVICE: ServiceId = ServiceId(0x0100_0000_0000_0048);
-/// Connections that are made at once.
+/// Connections that are opened at once.
 const ROUND: u32 = 64;
 
-/// Connections a second.
+/// Connections per second.
 pub(super) struct Rates {
     pub(super) active: f64,
     pub(super) passive: f64,
@@ -60,7 +60,7 @@ impl Pair {
         Ok(Self { now: Instant::now(), dials: table(1), listens, next: 1 })
     }
 
-    /// What one end has to send, as it comes to the other.
+    /// Messages of one end, as the other end receives them.
     fn sent(by: &mut ConnectionTable, lid: u16, into: &mut Vec<Mad>) {
         into.clear();
         while let Some(mut mad) = by.poll_transmit() {
@@ -69,11 +69,11 @@ impl Pair {
         }
     }
 
-    /// Makes `ROUND` connections.
+    /// Opens `ROUND` connections.
     fn connect(&mut self, active: &mut Clock, passive: &mut Clock) -> Result<Vec<ConnId>, String> {
         let now = self.now;
         let first = self.next;
-        // 24 bits, 0 and 1 are not for connections.
+        // 24 bits; 0 and 1 are not used for connections.
         self.next = if first > 0x70_0000 { 2 } else { first + ROUND };
         let (dials, listens) = (&mut self.dials, &mut self.listens);
         let mut mads = Vec::new();
@@ -125,7 +125,7 @@ impl Pair {
         }
     }
 
-    /// Ends them at both ends, up to TIMEWAIT.
+    /// Closes them at both ends, up to TIMEWAIT.
     fn end(&mut self, ids: &[ConnId]) -> Result<(), String> {
         let mut mads = Vec::new();
         for id in ids {
@@ -140,7 +140,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Lets an hour pass; how many connections have gone of the end that dialled.
+    /// Lets an hour pass; returns the number of expired connections of the active end.
     fn expire(&mut self, expired: &mut Clock) -> u64 {
         self.now += Duration::from_secs(3600);
         let (now, dials) = (self.now, &mut self.dials);
@@ -155,7 +155,7 @@ impl Pair {
     }
 }
 
-/// Beside so many connections that stay.
+/// Runs with `beside` permanent connections.
 pub(super) fn run(seconds: f64, beside: u32) -> Result<Rates, String> {
     let mut pair = Pair::new()?;
     let mut unused = (Clock::new(), Clock::new());

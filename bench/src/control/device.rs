@@ -1,11 +1,11 @@
-//! Queue pairs of the software device, by the driver: made, brought to the state in which they send, and destroyed.
+//! Queue pairs of the software device, by the driver: created, moved to RTS, and destroyed.
 
 use std::time::Instant;
 
 use crate::pair::{Depths, end, pair, start_eal, text};
 use pmd::mem::{Pool, PoolConfig};
 
-/// A second.
+/// Queue pairs per second.
 pub(super) fn run(seconds: f64) -> Result<f64, String> {
     let _eal = start_eal()?;
     let config = PoolConfig { count: 4096, data_room: 2048, cache: 64, socket: -1 };

@@ -1,5 +1,6 @@
-//! The control lcore's work: connections made, ended and expired, ARP, paths from subnet administration. The machines live without I/O,
-//! and are run as they are; queue pairs are made on the software device. Tables that are published have a benchmark of their own.
+//! The control lcore's work: connections made, ended and expired, ARP, paths from subnet administration. The
+//! machines live without I/O, and are run as they are; queue pairs are made on the software device. Tables
+//! that are published have a benchmark of their own.
 
 mod arp;
 mod connections;
@@ -10,7 +11,7 @@ use std::time::Instant;
 
 use crate::sample::{Figure, Sample};
 
-/// Time that one of several sides has worked.
+/// Processor time of one of several sides.
 struct Clock {
     seconds: f64,
 }
@@ -27,13 +28,13 @@ impl Clock {
         result
     }
 
-    /// Of `number` things that were done meanwhile.
+    /// The rate of `number` operations in the elapsed time.
     fn rate(&self, number: u64) -> f64 {
         if self.seconds > 0.0 { number as f64 / self.seconds } else { 0.0 }
     }
 }
 
-/// A side alone, and then with what the device takes.
+/// The rate of a side, with the time of the device.
 fn with_device(machine: f64, device: f64) -> f64 {
     1.0 / (1.0 / machine + 1.0 / device)
 }

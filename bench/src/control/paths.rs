@@ -1,4 +1,4 @@
-//! The cache of subnet administration's answers: paths that are asked for, with question and answer, and paths that are known.
+//! The cache of path records: path queries with their answers, and cached paths.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use super::Clock;
 
 const SM: MadAddress = MadAddress::gsi(Lid(1), ServiceLevel::new(0));
 
-/// Paths a second.
+/// Paths per second.
 pub(super) struct Rates {
     pub(super) asked: f64,
     pub(super) cached: f64,
@@ -37,7 +37,7 @@ fn granted(port: &mut Port<u32>) -> u64 {
         .count() as u64
 }
 
-/// With so many paths in the cache.
+/// Runs with `number` paths in the cache.
 pub(super) fn run(seconds: f64, number: u64) -> Result<Rates, String> {
     let now = Instant::now();
     let mut port: Port<u32> = Port::new(Config::new(7, Guid(1)));
@@ -46,7 +46,7 @@ pub(super) fn run(seconds: f64, number: u64) -> Result<Rates, String> {
     let start = Instant::now();
     while start.elapsed().as_secs_f64() < seconds {
         asked.measure(|| (0..number).for_each(|n| port.sa.ask_path(now, query(n), Ask::Unknown)));
-        // Some are under way at once, the others wait for their answers.
+        // Some queries are outstanding at once, the others wait for them.
         loop {
             let sent: Vec<Mad> = asked.measure(|| std::iter::from_fn(|| port.poll_transmit()).collect());
             if sent.is_empty() {

@@ -1,4 +1,4 @@
-//! Connections of the hosts: those that they accept and those that they open, how they end, and what comes by them.
+//! Connections of the hosts: accepted and opened ones, their end, and the packets on them.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -15,76 +15,78 @@ use crate::Error;
 use crate::hosts::{Hosts, PATIENCE, PORT};
 use crate::pairs::{self, Pair, Pairs};
 
-/// The largest message that hosts say they take.
+/// The largest message that hosts announce.
 const LARGEST: u32 = 65_524;
-/// Numbers of queue pairs that connections are for where none are made: what this end of a connection costs is another's matter then.
+/// Queue pair numbers of connections without queue pairs, for benchmarks that do not measure this end.
 const CONNECTED: u32 = 0x0030_0000;
-/// Connections on their way at once where hosts begin or end them: the ring of management datagrams at the other end has 1,024.
+/// Maximum of connections that hosts open or close at once: the MAD ring of the other end has 1,024 entries.
 const WINDOW: usize = 256;
-/// Silence after which is told whose connections are missing; twice as long each time, so that who is told keeps up.
+/// Silence after which missing connections are reported; it doubles each time, so that the reader keeps up.
 const SILENCE: Duration = Duration::from_millis(300);
-/// Time that packets of hosts may be under way: of those who make another connection soon, a short one, for which their numbers rest.
+/// Packet lifetime of hosts: short for those that soon open another connection, as queue pair numbers stay
+/// reserved for this time.
 const LIFE_TIMES: [LifeTime; 2] = [LifeTime::new(18), LifeTime::new(14)];
 
-/// How many connections there were, and how long that took.
+/// The number of opened connections, and the time for them.
 pub(crate) struct Made {
     pub(crate) connections: usize,
     pub(crate) time: Duration,
 }
 
-/// Which connections end, and who ends them.
+/// The connections to close, and the side that closes them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Which {
-    /// All, by the hosts, who take no others then.
+    /// All, by the hosts, which then accept no others.
     All,
-    /// All: each end those that it has opened.
+    /// All: each side closes those that it has opened.
     Ours,
-    /// Those of before this round, likewise.
+    /// The same for connections of earlier rounds.
     Old,
 }
 
-/// A connection that begins, stands or ends.
+/// A connection in any state.
 #[derive(Debug)]
 struct Connection {
     host: usize,
     /// The host has opened it.
     ours: bool,
     qpn: Qpn,
-    /// Its queue pair, if such are made, until it ends.
+    /// Its queue pair, if there are any, until it is closed.
     pair: Option<Pair>,
-    /// Begun before the round that there is.
+    /// Opened before the present round.
     old: bool,
     ended: bool,
 }
 
-/// All of them.
+/// All connections.
 #[derive(Debug)]
 pub(crate) struct Connections {
     pairs: Option<Pairs>,
     all: HashMap<ConnId, Connection>,
-    /// Those that have not ended, of this round and of before.
+    /// Number of open connections, of this round and of earlier ones.
     standing: usize,
     old: usize,
-    /// By host, the one that it has opened.
+    /// The connection that a host has opened.
     opened: HashMap<usize, ConnId>,
-    /// Hosts whom the gateway has confirmed a connection to, in this round, and connections that it has accepted.
+    /// Hosts to which the gateway has confirmed a connection in this round, and connections that it has
+    /// accepted.
     confirmed: HashSet<usize>,
     accepted: usize,
-    /// The gateway has asked for one.
+    /// The gateway has requested a connection.
     asked: bool,
-    /// Hosts have ended theirs, and take none before the next round.
+    /// Hosts have closed theirs, and accept none before the next round.
     closed: bool,
-    /// Hosts that are to ask, or to ask again; how many have asked and wait.
+    /// Hosts that must send a request, perhaps again, and the number of outstanding requests.
     asking: VecDeque<usize>,
     under_way: usize,
     failed: Vec<String>,
-    /// Since the beginning: packets that were answered, and connections that the gateway has ended.
+    /// Totals: answered packets, and connections that the gateway has closed.
     pub(crate) answered: u64,
     pub(crate) lost: u64,
 }
 
 impl Connections {
-    /// With queue pairs for so many groups of hosts, or without any.
+    /// Creates queue pairs for groups of hosts, or none.
     pub(crate) fn new(groups: Option<usize>) -> Self {
         Self {
             pairs: groups.map(Pairs::new),
@@ -111,8 +113,8 @@ impl Connections {
 }
 
 impl Hosts {
-    /// Accepts a connection for each host: the time from the gateway's first request to its last confirmation. Those that nothing is heard
-    /// of for a while are told of, again and again.
+    /// Accepts a connection for each host. Returns the time from the gateway's first request to its last
+    /// confirmation. Repeatedly reports hosts without a request for a while.
     pub(crate) fn listen(
         &mut self,
         mut missing: impl FnMut(&[usize]) -> Result<(), Error>,
@@ -143,7 +145,8 @@ impl Hosts {
         self.told(Made { connections: self.connections.confirmed.len(), time }, "of the gateway")
     }
 
-    /// Asks for a connection from each host: the time from the first request to the last one that is in use.
+    /// Requests a connection from each host. Returns the time from the first request to the last established
+    /// connection.
     pub(crate) fn dial(&mut self) -> Result<Made, Error> {
         let begin = Instant::now();
         let mut last = begin;
@@ -160,7 +163,7 @@ impl Hosts {
             if self.connections.accepted > before {
                 last = now;
             }
-            // Who makes one after the other may be refused one.
+            // A host that opens connections in succession may be rejected.
             let refused = self.connections.pairs.is_none() && !self.connections.failed.is_empty();
             if now - last > PATIENCE || refused {
                 break;
@@ -169,7 +172,7 @@ impl Hosts {
         self.told(Made { connections: self.connections.accepted, time: last - begin }, "of the hosts")
     }
 
-    /// A round is over, and another one may begin.
+    /// Finishes a round, so that another one can start.
     pub(crate) fn forget_round(&mut self) {
         let connections = &mut self.connections;
         connections.confirmed.clear();
@@ -181,7 +184,7 @@ impl Hosts {
         connections.old += std::mem::take(&mut connections.standing);
     }
 
-    /// Ends connections: how many those were, and the time until the last one had ended.
+    /// Closes connections; returns their number, and the time until the last one was closed.
     pub(crate) fn end(&mut self, which: Which) -> Result<Made, Error> {
         let count = |hosts: &Self| match which {
             Which::Old => hosts.connections.old,
@@ -205,7 +208,7 @@ impl Hosts {
             while ending.len() < WINDOW
                 && let Some(id) = to_end.pop_front()
             {
-                // The gateway may have ended it meanwhile.
+                // The gateway may have closed it meanwhile.
                 if self.table.disconnect(now, id).is_ok() {
                     ending.push(id);
                 }
@@ -230,7 +233,7 @@ impl Hosts {
         Err(Error::Missing { made: made.connections, all: self.hosts.len(), whose, why })
     }
 
-    /// A queue pair for a connection of a host, and its number; in place of one a number alone.
+    /// Creates a queue pair for a connection of a host, or only a number for it.
     fn pair(&mut self, at: usize, ours: bool) -> Result<(Qpn, Option<Pair>), Error> {
         let (Some(pairs), Some(host)) = (&mut self.connections.pairs, self.hosts.get(at)) else {
             return Ok((Qpn::new(CONNECTED + 2 * at as u32 + u32::from(!ours)), None));
@@ -268,7 +271,8 @@ impl Hosts {
         Ok(())
     }
 
-    /// The gateway asks for a connection: a host takes it, if it has that address now, and takes any.
+    /// Handles a connection request of the gateway: a host accepts it, if it has this address now and accepts
+    /// any.
     fn accept(&mut self, now: Instant, id: ConnId, request: &RequestInfo) -> Result<(), Error> {
         let asked = ServiceIdForm::of(request.service_id).map(|(_, qpn)| qpn);
         let at = asked.and_then(|qpn| self.by_qpn.get(&qpn).copied());
@@ -287,13 +291,13 @@ impl Hosts {
         let private = PrivateData { ud_qpn, receive_mtu: LARGEST }.to_bytes();
         let with = AcceptParams::ipoib(qpn, Psn::new(0), request, &private);
         if self.table.accept(now, id, &with).is_err() {
-            // The gateway has given up already.
+            // The gateway has already given up.
             self.ended(id)?;
         }
         Ok(())
     }
 
-    /// A connection has ended, or came to nothing: nothing goes by it any more.
+    /// Handles a closed or failed connection: it carries no more packets.
     fn ended(&mut self, id: ConnId) -> Result<(), Error> {
         let Some(connection) = self.connections.all.get_mut(&id).filter(|c| !c.ended) else { return Ok(()) };
         connection.ended = true;
@@ -311,7 +315,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// One that was never in use: a host of ours asks again.
+    /// Handles a rejected connection: a host of ours sends another request.
     fn refused(&mut self, id: ConnId, why: String) -> Result<(), Error> {
         self.connections.failed.push(why);
         if let Some(connection) = self.connections.all.get(&id).filter(|c| c.ours && !c.ended) {
@@ -321,7 +325,7 @@ impl Hosts {
         self.ended(id)
     }
 
-    /// What a message on a connection is answered with goes by the connection that its host has opened.
+    /// Answers a message on a connection by the connection that its host has opened.
     pub(crate) fn answer(&mut self, group: usize, slot: RcSlot, message: &[u8]) {
         let host = self.connections.pairs.as_ref().and_then(|pairs| pairs.host(group, slot));
         let opened = host.and_then(|at| self.connections.all.get(self.connections.opened.get(&at)?));
@@ -343,7 +347,7 @@ impl Hosts {
                     }
                     self.connections.opened.insert(connection.host, id);
                 }
-                // The gateway may have taken it back in the same turn: that is told next.
+                // The gateway may have withdrawn it in the same iteration: the next event reports that.
                 if self.table.ready(now, id).is_ok() {
                     self.connections.accepted += 1;
                     self.connections.under_way = self.connections.under_way.saturating_sub(1);
@@ -359,7 +363,7 @@ impl Hosts {
             Event::Disconnected { id, cause } => {
                 if cause != DisconnectCause::Us {
                     self.connections.lost += 1;
-                    self.connections.failed.push("the gateway ended a connection".to_owned());
+                    self.connections.failed.push("the gateway closed a connection".to_owned());
                 }
                 self.ended(id)?;
             }

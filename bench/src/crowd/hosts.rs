@@ -1,4 +1,4 @@
-//! Hosts of one port: datagram queue pairs, with which they ask and are asked for addresses, and one table of connections for all.
+//! Hosts of one port: datagram queue pairs for address resolution, and one table of connections for all.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::Ipv4Addr;
@@ -25,41 +25,41 @@ use crate::{Error, Options};
 pub(crate) type DriverQueues = <SoftHca as Backend>::Queues;
 
 pub(crate) const PORT: PortNumber = PortNumber(1);
-/// Of the IPoIB broadcast domain.
+/// Q_Key of the IPoIB broadcast domain.
 const QKEY: QKey = QKey(0x0b1b);
-/// Datagram queue pairs that share queues: places there are counted in a byte.
+/// Datagram queue pairs that share queues: a slot number has one byte.
 const GROUP: usize = 250;
 const SENDS: u32 = 16;
 const RECEIVES: u32 = 512;
-/// Most connections of hosts that end theirs and make others, those in TIMEWAIT among them.
+/// Maximum of connections of hosts that close and open them repeatedly, including those in TIMEWAIT.
 const CYCLES: usize = 1 << 16;
-/// In front of an ARP packet.
+/// Encapsulation header of an ARP packet.
 const ENCAPSULATION: [u8; 4] = [0x08, 0x06, 0, 0];
-/// Time for a stage.
+/// Timeout of a stage.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One host.
 pub(crate) struct Host {
     address: Ipv4Addr,
     pub(crate) group: usize,
-    /// Its datagram queue pairs, and which of them it uses: one who changes over has another link-layer address.
+    /// Its datagram queue pairs, and the active one: a host that switches has another link-layer address.
     pairs: ArrayVec<(Qpn, UdSlot), 2>,
     used: usize,
 }
 
 impl Host {
-    /// The datagram queue pair that it uses.
+    /// The active datagram queue pair.
     pub(crate) fn pair(&self) -> (Qpn, UdSlot) {
         self.pairs.get(self.used).copied().unwrap_or_default()
     }
 
-    /// Changes over to another one, if there is one.
+    /// Switches to another queue pair, if there is one.
     fn change(&mut self) {
         self.used = (self.used + 1) % self.pairs.len().max(1);
     }
 }
 
-/// All of them.
+/// All hosts.
 pub(crate) struct Hosts {
     pub(crate) hca: SoftHca,
     pub(crate) queues: Vec<DriverQueues>,
@@ -71,7 +71,7 @@ pub(crate) struct Hosts {
     pub(crate) gateway: HardwareAddress,
     pub(crate) gateway_lid: Lid,
     target: Ipv4Addr,
-    /// Those whose question was answered.
+    /// Hosts whose query was answered.
     known: HashSet<usize>,
     pub(crate) connections: Connections,
     burst: RxBurst,
@@ -79,7 +79,7 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// Plugs the port in, and waits until the subnet manager has made it active.
+    /// Connects the port, and waits until the subnet manager has activated it.
     pub(crate) fn new(options: &Options, pool: Pool) -> Result<Self, Error> {
         let mut hca = SoftHca::new(&SoftConfig {
             name: "crowd".to_owned(),
@@ -92,7 +92,7 @@ impl Hosts {
         hca.set_cable(PORT, Some(CableEnd::connect(&options.link)?))?;
         hca.register_pool(&pool)?;
         let (mut queues, mut hosts) = (Vec::new(), Vec::new());
-        // Who changes over has two datagram queue pairs.
+        // A host that switches needs two datagram queue pairs.
         let each = if options.orders { 2 } else { 1 };
         for first in (0..options.hosts).step_by(GROUP / each) {
             let group = queues.len();
@@ -162,14 +162,14 @@ impl Hosts {
         Ok(all)
     }
 
-    /// Every host changes over to its other datagram queue pair, and the gateway hears of that.
+    /// Switches every host to its other datagram queue pair, and announces it to the gateway.
     pub(crate) fn change(&mut self) -> Result<(), Error> {
         self.hosts.iter_mut().for_each(Host::change);
         self.known.clear();
         self.introduce()
     }
 
-    /// Every host asks the gateway for the target's address, again where no answer comes, so that the gateway knows it.
+    /// Every host queries the gateway for the target's address, with retries, so that the gateway learns it.
     pub(crate) fn introduce(&mut self) -> Result<(), Error> {
         let begin = Instant::now();
         while self.known.len() < self.hosts.len() {
@@ -204,13 +204,13 @@ impl Hosts {
         let buf = self.pool.copy_from_slice(&message).ok_or(Error::Empty)?;
         let Some(host) = self.hosts.get(n) else { return Ok(()) };
         if let Some(queues) = self.queues.get_mut(host.group) {
-            // What finds no room is asked for again.
+            // A query without room is repeated later.
             let _ = queues.send_ud(host.pair().1, &to, buf);
         }
         Ok(())
     }
 
-    /// Hosts answer for their addresses, and take answers.
+    /// Answers queries for the hosts' addresses, and handles replies.
     fn take_arp(&mut self, at: usize, qpn: Qpn, message: &[u8]) -> Result<(), Error> {
         let Some(arp) = message.strip_prefix(&ENCAPSULATION) else { return Ok(()) };
         let Ok(arp) = Arp::parse(arp) else { return Ok(()) };
@@ -228,7 +228,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// Everything once. Rests for a moment if there was nothing.
+    /// Runs one iteration. Sleeps for a moment if there was nothing to do.
     pub(crate) fn turn(&mut self) -> Result<(), Error> {
         let mut busy = false;
         for group in 0..self.queues.len() {
@@ -253,7 +253,7 @@ impl Hosts {
             }
             self.events.clear();
         }
-        // What befell a queue pair, communication management tells.
+        // Communication management reports failures of queue pairs.
         while self.hca.next_event().is_some() {}
         let now = Instant::now();
         while let Some(mad) = self.hca.receive_mad(PORT)? {
@@ -270,7 +270,7 @@ impl Hosts {
             self.waiting.push_back(mad);
         }
         while let Some(mad) = self.waiting.pop_front() {
-            // Its ring is full: later.
+            // The ring is full: retry later.
             if self.hca.send_mad(PORT, &mad).is_err() {
                 self.waiting.push_front(mad);
                 break;
@@ -300,7 +300,7 @@ fn sizes(id: QueuesId, datagrams: u16, connected: bool) -> QueuesConfig {
     }
 }
 
-/// The link-layer address that a text names: 20 bytes with colons between, as `ipoib-fwd ctl links` tells it.
+/// Parses a link-layer address: 20 bytes with colons between them, as printed by `ipoib-fwd ctl links`.
 pub(crate) fn parse_hardware(text: &str) -> Result<HardwareAddress, String> {
     let bytes: Result<Vec<u8>, _> = text.split(':').map(|byte| u8::from_str_radix(byte, 16)).collect();
     let bytes: [u8; 20] = bytes

@@ -1,6 +1,7 @@
-//! Many IPoIB hosts on one port of a fabric, as far as communication management and ARP can tell: they accept a connection each, and open
-//! one each, and it is told how long that takes (`scripts/bench gateway-connections`). On request they end them, come again with other
-//! addresses, and answer what comes by connections (`scripts/soak crowd`).
+//! Simulates many IPoIB hosts on one port of a fabric, for communication management and ARP: they accept and
+//! open one connection each, and the program reports the time (`scripts/bench gateway-connections`). On
+//! request they close them, return with other addresses, and answer packets on connections (`scripts/soak
+//! crowd`).
 #![forbid(unsafe_code)]
 
 mod connections;
@@ -25,29 +26,37 @@ use hosts::Hosts;
 
 /// Many IPoIB hosts on one port of a fabric, each with a connection to the gateway and one from it.
 ///
-/// Tells on lines of JSON what it does: {"stage":"known"} when the gateway knows all hosts, and now is to send a packet to each;
-/// {"stage":"active"} with the number and the seconds of connections that the gateway made; {"stage":"passive"} with those of connections
-/// that it accepted. Then it waits until its input ends.
+/// Reports its progress as lines of JSON. {"stage":"known"}: the gateway knows all hosts, and must now send a
+/// packet to each. {"stage":"active"}: number and seconds of the connections that the gateway opened.
+/// {"stage":"passive"}: the same for those that it accepted. Then the program waits for the end of its input.
 ///
-/// With --orders queue pairs are made for connections, and an IPv4 packet that comes by one goes back to its sender by the one that its host
-/// has opened. Words on lines of the input are orders then, each with a line when it is carried out: "end", the hosts end all connections, and
-/// take no others; "leave", they end those that they have opened, and wait until the gateway has ended its own ({"stage":"ended"}, with the
-/// number of both); "again", all hosts change over to another link-layer address ({"stage":"known"}), what there was with the old ones is left
-/// ("ended"), and all begins anew; {"stage":"missing","hosts":[...]} says meanwhile whom a packet did not come to; "count" tells how many
-/// packets were answered, and how many connections the gateway has ended ({"stage":"count"}).
+/// With --orders, connections have queue pairs, and each host returns an IPv4 packet by the connection that
+/// it has opened. Lines of the input are orders, each with a line of output when it is done:
+///
+/// "end": the hosts close all connections, and accept no others.
+///
+/// "leave": the hosts close the connections that they have opened, and wait until the gateway has closed its
+/// own. The output is {"stage":"ended"}, with the number of both.
+///
+/// "again": all hosts switch to another link-layer address ({"stage":"known"}), drop their old connections
+/// ({"stage":"ended"}), and start again. Meanwhile, {"stage":"missing","hosts":[...]} lists hosts that
+/// received no packet.
+///
+/// "count": the output is {"stage":"count"}, with the number of answered packets, and of connections that the
+/// gateway has closed.
 #[derive(Debug, Parser)]
 #[command(name = "ibcrowd", verbatim_doc_comment)]
 struct Options {
     /// Port of the fabric, as shm:SOCKET.
     #[arg(long, value_name = "URL")]
     link: CableUrl,
-    /// Hosts.
+    /// Number of hosts.
     #[arg(long, default_value_t = 2000, value_parser = parse_hosts)]
     hosts: usize,
-    /// IP address of the first; the others' follow.
+    /// IP address of the first host; the others follow.
     #[arg(long, value_name = "IP")]
     first: Ipv4Addr,
-    /// Address that they ask the gateway for.
+    /// Address that they query from the gateway.
     #[arg(long, value_name = "IP")]
     target: Ipv4Addr,
     /// Link-layer address of the gateway's worker.
@@ -56,10 +65,10 @@ struct Options {
     /// LID of its port.
     #[arg(long, value_name = "LID")]
     gateway_lid: u16,
-    /// Make queue pairs for connections, and take orders from the input.
+    /// Create queue pairs for connections, and read orders from the input.
     #[arg(long)]
     orders: bool,
-    /// Where numbers are drawn from.
+    /// Seed of random numbers.
     #[arg(long, default_value_t = std::hash::RandomState::new().build_hasher().finish())]
     seed: u64,
 }
@@ -69,7 +78,7 @@ fn parse_hosts(text: &str) -> Result<usize, String> {
     number.ok_or_else(|| "there may be 1 to 8000 hosts".to_owned())
 }
 
-/// Why it ended early.
+/// Reason of a failure.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]
@@ -82,7 +91,7 @@ enum Error {
     Hca(#[from] HcaError),
     #[error(transparent)]
     Table(#[from] cm::connection::TableError),
-    #[error("no place for a queue pair")]
+    #[error("no slot for a queue pair")]
     Slot,
     #[error("the pool is empty")]
     Empty,
@@ -121,7 +130,7 @@ fn run(options: &Options) -> Result<(), Error> {
     hosts.introduce()?;
     say(r#"{"stage":"known"}"#)?;
     connect(&mut hosts, options.orders)?;
-    // The connections stay while somebody looks at them.
+    // The connections stay open for inspection.
     let input = input();
     loop {
         match input.try_recv() {
@@ -133,7 +142,7 @@ fn run(options: &Options) -> Result<(), Error> {
     }
 }
 
-/// The lines of the input, for as long as there are any.
+/// The lines of the input until its end.
 fn input() -> Receiver<String> {
     let (lines, read) = mpsc::channel();
     std::thread::spawn(move || {
@@ -146,7 +155,7 @@ fn input() -> Receiver<String> {
     read
 }
 
-/// Makes connections of both kinds.
+/// Opens connections in both directions.
 fn connect(hosts: &mut Hosts, with_missing: bool) -> Result<(), Error> {
     let missing = |which: &[usize]| {
         if with_missing { say(&format!(r#"{{"stage":"missing","hosts":{which:?}}}"#)) } else { Ok(()) }

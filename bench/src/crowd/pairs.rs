@@ -1,5 +1,5 @@
-//! Connected queue pairs of hosts: made when a connection begins, moved as its handshake says, in ERR when it has ended, and unmade when
-//! nothing of it is on the way any more.
+//! Connected queue pairs of hosts: created when a connection starts, moved through the states by its
+//! handshake, in ERR after its end, and destroyed when none of its packets is in flight.
 
 use std::collections::HashMap;
 
@@ -29,11 +29,11 @@ pub(crate) struct Pair {
     pub(crate) slot: RcSlot,
 }
 
-/// What a device has for connections, by group of hosts.
+/// Resources of a device for connections, by group of hosts.
 #[derive(Debug)]
 pub(crate) struct Pairs {
     free: Vec<Vec<RcSlot>>,
-    /// Whose connection it is that a group has at a place.
+    /// The host of a connection, by group and slot.
     hosts: HashMap<(usize, RcSlot), usize>,
     /// In ERR, and in no table: their numbers must not be used yet.
     ended: HashMap<Qpn, <DriverQueues as Queues>::Rc>,
@@ -45,7 +45,7 @@ impl Pairs {
         Self { free, hosts: HashMap::new(), ended: HashMap::new() }
     }
 
-    /// The host whose connection is at a place.
+    /// The host whose connection has this slot.
     pub(crate) fn host(&self, group: usize, slot: RcSlot) -> Option<usize> {
         self.hosts.get(&(group, slot)).copied()
     }
@@ -68,7 +68,7 @@ impl Pairs {
         Ok(Pair { qpn, slot })
     }
 
-    /// Ends the use of one: it is in ERR from now on, and its place is free.
+    /// Stops using a queue pair: moves it to ERR, and frees its slot.
     pub(crate) fn fail(
         &mut self,
         hca: &mut SoftHca,
@@ -85,7 +85,7 @@ impl Pairs {
         Ok(())
     }
 
-    /// Nothing of its connection is on the way any more.
+    /// Destroys a queue pair when none of its packets is in flight.
     pub(crate) fn unmake(&mut self, hca: &mut SoftHca, qpn: Qpn) -> Result<(), Error> {
         if let Some(rc) = self.ended.remove(&qpn) {
             hca.destroy_rc(rc)?;
@@ -94,7 +94,7 @@ impl Pairs {
     }
 }
 
-/// Moves a queue pair from INIT to where it sends and receives.
+/// Moves a queue pair from INIT to RTS.
 pub(crate) fn open(hca: &mut SoftHca, qpn: Qpn, with: &QpAttributes) -> Result<(), Error> {
     let path = &with.path;
     let av = AddressVector { dlid: path.dlid, sl: path.sl, src_path_bits: 0, rate: path.rate, grh: None };
@@ -117,7 +117,7 @@ pub(crate) fn open(hca: &mut SoftHca, qpn: Qpn, with: &QpAttributes) -> Result<(
     Ok(())
 }
 
-/// The answer to a message with an IPv4 packet in it: the same, from whom it was for to whom it is from.
+/// The answer to a message with an IPv4 packet: the same packet with exchanged addresses.
 pub(crate) fn answer(message: &[u8]) -> Option<Vec<u8>> {
     const IPV4: [u8; 4] = [0x08, 0x00, 0, 0];
     let mut answer = message.to_vec();
@@ -125,7 +125,7 @@ pub(crate) fn answer(message: &[u8]) -> Option<Vec<u8>> {
     if !message.starts_with(&IPV4) {
         return None;
     }
-    // Sums stay right: what is added does not change.
+    // Checksums stay valid: their sums do not change.
     let (sources, destinations) = packet.get_mut(12..20)?.split_at_mut(4);
     sources.swap_with_slice(destinations);
     Some(answer)

@@ -1,4 +1,4 @@
-//! Keys that are given memory and lose it again.
+//! Registration and invalidation of keys.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use super::link::{End, Patience, SLOT};
 use super::text;
 use super::transfer::Pools;
 
-/// Most pieces of a list that lies in the work request.
+/// Maximum of segments of a list within the work request.
 pub(super) const INLINE: usize = 52;
 
-/// A list of `pieces`. The buffers of `pool` have room for the longest one, wherever it begins.
+/// A list of `pieces` segments. The buffers of `pool` hold the longest one at any offset.
 fn list(pool: &Pool, pieces: usize) -> Result<PageList, String> {
     if pieces <= INLINE {
         return Ok(PageList::new(pieces));
@@ -21,7 +21,7 @@ fn list(pool: &Pool, pieces: usize) -> Result<PageList, String> {
     Ok(PageList::in_buffer(pool.alloc().ok_or("the pool is empty")?))
 }
 
-/// A chain of so many buffers with so many bytes each, whatever they hold.
+/// A chain of `pieces` buffers of `bytes` bytes each, with arbitrary content.
 pub(super) fn chain(pool: &Pool, pieces: usize, bytes: usize) -> Result<Mbuf, String> {
     let mut chain: Option<Mbuf> = None;
     for _ in 0..pieces {
@@ -35,18 +35,18 @@ pub(super) fn chain(pool: &Pool, pieces: usize, bytes: usize) -> Result<Mbuf, St
     chain.ok_or_else(|| "a chain of nothing".to_owned())
 }
 
-/// Keys without memory, and what they are to get.
+/// Keys without memory, and the memory for them.
 pub(super) struct Stock {
     free: Vec<(FreeKey, PageList, Mbuf)>,
-    /// Registered ones, and their lists.
+    /// Registered keys, and their lists.
     pub(super) registered: Vec<(RegisteredKey, PageList)>,
-    /// Those of keys that are being invalidated.
+    /// Lists of keys that are being invalidated.
     lists: Vec<PageList>,
     depth: usize,
 }
 
 impl Stock {
-    /// `depth` keys, for chains of so many pieces with so many bytes each.
+    /// `depth` keys, for chains of `pieces` buffers of `bytes` bytes each.
     pub(super) fn new<B: Backend>(
         hca: &mut B,
         pools: &Pools,
@@ -81,7 +81,7 @@ impl Stock {
         Ok(())
     }
 
-    /// Takes what came back; true if it is all.
+    /// Takes completions; returns true if all have arrived.
     pub(super) fn take<B: Backend<Queues: MemoryWork>>(&mut self, end: &mut End<B>) -> Result<bool, String> {
         end.take(|what| {
             match what {
@@ -116,13 +116,14 @@ impl Stock {
         }
     }
 
-    /// Gives the keys back to their device.
+    /// Returns the keys to their device.
     pub(super) fn close<B: Backend>(self, hca: &mut B) -> Result<(), String> {
         self.free.into_iter().try_for_each(|(key, _, _)| hca.destroy_key(key).map_err(text))
     }
 }
 
-/// Nanoseconds of a cycle, `depth` at once; without what a device in this process takes for its turns, if those are timed.
+/// Nanoseconds per cycle, with `depth` cycles at once; without the time of a device in this process, if that
+/// is measured.
 pub(super) fn cycles<B: Backend<Queues: MemoryWork>>(
     end: &mut End<B>,
     pools: &Pools,

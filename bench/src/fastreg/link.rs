@@ -19,13 +19,13 @@ pub(super) const PORT: PortNumber = PortNumber(1);
 pub(super) const SLOT: RcSlot = RcSlot(0);
 /// Largest message.
 pub(super) const MESSAGE: usize = 64 << 10;
-/// RDMA READs that may be under way.
+/// Maximum of outstanding RDMA READs.
 pub(super) const READS: usize = 4;
 const ID: QueuesId = QueuesId(0);
 const SRQ_DEPTH: u32 = 64;
-/// What takes longer than this has been lost.
+/// Time after which work counts as lost.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Turns without anything new between two looks at the clock.
+/// Iterations without an event between two reads of the clock.
 const IDLE_TURNS: u32 = 1 << 14;
 
 /// A device, its queues, and its end of the connection.
@@ -38,7 +38,7 @@ pub(super) struct End<B: Backend> {
     done: DoneBurst,
     /// Messages that arrived.
     pub(super) messages: u64,
-    /// What a device in this process took for its turns, while that is asked for.
+    /// The processor time of a device in this process, if it is measured.
     pub(super) device: Option<Duration>,
 }
 
@@ -99,7 +99,7 @@ impl<B: Backend<Queues: MemoryWork>> End<B> {
         Ok(())
     }
 
-    /// A turn as a worker takes it.
+    /// One iteration, as a worker does it.
     pub(super) fn turn(&mut self) -> Result<(), String> {
         self.queues.ring();
         match &mut self.device {
@@ -124,7 +124,7 @@ impl<B: Backend<Queues: MemoryWork>> End<B> {
         }
     }
 
-    /// What has ended meanwhile, all of which must have succeeded.
+    /// Takes the completed work, all of which must have succeeded.
     pub(super) fn take(&mut self, mut each: impl FnMut(Outcome) -> Result<(), String>) -> Result<(), String> {
         for done in self.done.drain(..) {
             if done.status != WcStatus::Success {
@@ -149,7 +149,7 @@ pub(super) struct Link<B: Backend> {
 }
 
 impl<B: Backend<Queues: MemoryWork>> Link<B> {
-    /// Between two devices whose ports are active. Receives are of the first pool's buffers.
+    /// Connects two devices with active ports. Receives use the first pool's buffers.
     pub(super) fn new(devices: [B; 2], pools: &[&Pool]) -> Result<Self, String> {
         let [one, other] = devices;
         let mut ends = [End::new(one, pools)?, End::new(other, pools)?];
@@ -159,7 +159,7 @@ impl<B: Backend<Queues: MemoryWork>> Link<B> {
         Ok(Self { ends })
     }
 
-    /// Turns of both until something holds.
+    /// Polls both ends until a condition holds.
     pub(super) fn until(
         &mut self,
         mut holds: impl FnMut(&mut Self) -> Result<bool, String>,
@@ -174,13 +174,13 @@ impl<B: Backend<Queues: MemoryWork>> Link<B> {
         Ok(())
     }
 
-    /// Destroys all.
+    /// Destroys everything.
     pub(super) fn close(self) -> Result<(), String> {
         self.ends.into_iter().try_for_each(End::close)
     }
 }
 
-/// How long somebody has waited.
+/// Timeout of a wait.
 #[derive(Default)]
 pub(super) struct Patience {
     turns: u32,
@@ -188,7 +188,7 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Another turn in which it has not come.
+    /// Counts another iteration without the event.
     pub(super) fn turn(&mut self) -> Result<(), String> {
         self.turns += 1;
         if self.turns.is_multiple_of(IDLE_TURNS)

@@ -1,7 +1,8 @@
-//! Fast registration: what a key costs that gets its memory from a send queue, beside registration by command, and beside copying.
+//! Fast registration: the cost of a key that gets its memory from a send queue, compared with registration by
+//! command, and with copying.
 //!
-//! All of it is in one process and one run, in short slices that go forth and back through the list, so that each has its share of
-//! whatever else the machine does.
+//! All measurements are in one process and one run, in short slices that alternate in forward and reverse
+//! order, so that other load of the machine affects all of them.
 
 mod cycle;
 mod link;
@@ -24,13 +25,13 @@ use cycle::{Stock, cycles};
 use link::{Link, PORT, SLOT};
 use transfer::{How, LARGE, Pools, rate};
 
-/// Bytes of a piece, a page and a packet buffer.
+/// Bytes of a segment, a page and a packet buffer.
 const PAGE: usize = 4096;
-/// Pieces of a key: one; 64 KiB; what fits into a work request; 256 KiB, listed elsewhere; 1 MiB.
+/// Segments of a key: one; 64 KiB; the maximum in a work request; 256 KiB, in a separate list; 1 MiB.
 const PIECES: [usize; 5] = [1, 16, 52, 64, 256];
 /// Bytes in kilobinary units.
 const KIB: usize = 1024;
-/// Passes over all slices: forth, back, back, forth, and so on.
+/// Passes over all slices, in forward and reverse order.
 const PASSES: usize = 16;
 /// Buffers of either pool.
 const PAGES: u32 = 12 * 1024;
@@ -40,27 +41,27 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// Keys that are under way at once, where it is not one.
+/// Number of keys at once, if it is not one.
 const fn batch(pieces: usize) -> usize {
     if pieces > 16 { 4 } else { 16 }
 }
 
-/// What a slice of time is for.
+/// The purpose of a slice of time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Job {
-    /// Registered, seen to be, invalidated, seen to be: driver and software device, in nanoseconds.
+    /// Registration and invalidation with their completions: driver and software device, in nanoseconds.
     Cycle(usize),
     /// The same with several at once.
     Batch(usize),
     /// The driver's part of that.
     Driver(usize),
-    /// The same by memory windows of a device of this machine, one and several at once.
+    /// The same with memory windows of a device of this machine, one and several at once.
     Window(usize),
-    /// `ibv_reg_mr` and `ibv_dereg_mr` of as many bytes on that device.
+    /// `ibv_reg_mr` and `ibv_dereg_mr` of this number of bytes on the device.
     Command(usize),
-    /// As many bytes copied.
+    /// Copies of this number of bytes.
     Copy(usize),
-    /// Messages a second of so many pieces.
+    /// Messages of this number of segments per second.
     Message(usize, How),
 }
 
@@ -72,7 +73,8 @@ struct Machine {
 }
 
 impl Machine {
-    /// The first device for commands, and windows between the first two, if they have them; `None` if there is none.
+    /// The first device for commands, and windows between the first two, if they have them; `None` if there
+    /// is none.
     fn open(pools: &Pools) -> Result<Option<Self>, String> {
         let names: Vec<String> = devices().map_err(text)?.into_iter().map(|device| device.name).collect();
         let Some(name) = names.first() else { return Ok(None) };
@@ -90,7 +92,7 @@ impl Machine {
     }
 }
 
-/// All that is measured.
+/// All measured parts.
 struct Rig {
     soft: Link<SoftHca>,
     machine: Option<Machine>,
@@ -119,7 +121,7 @@ fn soft_devices() -> Result<[SoftHca; 2], String> {
     Ok([device(1, here)?, device(2, there)?])
 }
 
-/// Nanoseconds of each of many calls.
+/// Nanoseconds of each call.
 fn timed(time: Duration, mut call: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
     let (begin, mut calls) = (Instant::now(), 0_u32);
     while begin.elapsed() < time || calls == 0 {
@@ -142,7 +144,7 @@ impl Rig {
         Ok(Self { soft, machine, pools, bytes: [vec![1; most], vec![2; most]] })
     }
 
-    /// What can be measured here.
+    /// The available measurements.
     fn jobs(&self) -> Vec<Job> {
         let mut jobs = Vec::new();
         for pieces in PIECES {
@@ -153,7 +155,7 @@ impl Rig {
             jobs.extend([Job::Window(1), Job::Window(batch(1))]);
         }
         jobs.extend([How::Gathered, How::Copied, How::Keyed].map(|how| Job::Message(16, how)));
-        // More than a work request has room for.
+        // More than a work request can contain.
         jobs.extend([How::Copied, How::Keyed].map(|how| Job::Message(64, how)));
         jobs
     }
@@ -191,7 +193,7 @@ impl Rig {
         }
     }
 
-    /// The middle of each job's slices.
+    /// The median of each job's slices.
     fn measure(&mut self, seconds: f64) -> Result<Vec<(Job, f64)>, String> {
         let jobs = self.jobs();
         let slice = Duration::from_secs_f64(seconds / (jobs.len() * PASSES) as f64);
@@ -216,8 +218,8 @@ impl Rig {
         Ok(jobs.into_iter().zip(values.into_iter().map(middle)).collect())
     }
 
-    /// What a cycle gives a ConnectX to do, as the driver wrote it: work queue entries, doorbells, and bytes that the device reads and
-    /// writes, completions among them.
+    /// The work of a ConnectX in a cycle, as the driver posts it: work queue entries, doorbells, and bytes
+    /// that the device reads and writes, including completions.
     fn on_paper(&mut self, pieces: usize, depth: usize) -> Result<Vec<Figure>, String> {
         let [end, _] = &mut self.soft.ends;
         let mut stock = Stock::new(&mut end.hca, &self.pools, depth, (pieces, PAGE))?;
@@ -249,7 +251,7 @@ impl Rig {
     }
 }
 
-/// Figures of jobs, each beside the other way to the same end.
+/// Results of jobs, each compared with the alternative.
 fn figures(measured: &[(Job, f64)], device: Option<&str>) -> Vec<Figure> {
     let of = |job| measured.iter().find(|(other, _)| *other == job).map(|(_, value)| *value);
     let command = device.map(|name| format!("ibv_reg_mr and ibv_dereg_mr, {name}"));
@@ -282,7 +284,7 @@ fn figures(measured: &[(Job, f64)], device: Option<&str>) -> Vec<Figure> {
                 let name = format!("send-{pieces}-pieces.gathered");
                 figures.push(beside(messages(&name), copied, "copied"));
             }
-            // Beside others.
+            // These are references of others.
             Job::Copy(_) | Job::Command(_) | Job::Message(_, How::Copied) => {}
         }
     }
@@ -329,7 +331,8 @@ mod tests {
         let figures = figures(&measured, None);
         let names: Vec<_> = figures.iter().map(|f| f.part.as_str()).collect();
         assert!(names.contains(&"cycle-1") && names.contains(&"send-64-pieces.keyed"), "{names:?}");
-        // A registration of one piece takes three WQEBBs, an invalidation two: 5 * 64 bytes, and two completions.
+        // A registration of one segment takes three WQEBBs, an invalidation two: 5 * 64 bytes, and two
+        // completions.
         let paper = |rig: &mut Rig, pieces, depth| {
             rig.on_paper(pieces, depth).unwrap().into_iter().map(|f| f.value).collect::<Vec<_>>()
         };

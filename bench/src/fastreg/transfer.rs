@@ -1,4 +1,5 @@
-//! Messages of 64 KiB out of many pieces: as they are, copied together, and fetched by the other end under a key.
+//! Messages of 64 KiB in many segments: as a gather list, copied together, and read by the other end under a
+//! key.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +10,10 @@ use super::cycle::{Stock, chain};
 use super::link::{Link, MESSAGE, READS, SLOT};
 use super::text;
 
-/// Messages on their way.
+/// Messages in flight.
 const WINDOW: u64 = 8;
 
-/// Packet buffers: of 4 KiB, as the gateway's, and of 32 KiB, to copy into.
+/// Packet buffers: of 4 KiB, as in the gateway, and of 32 KiB for copies.
 pub(super) struct Pools {
     pub(super) pages: Pool,
     pub(super) large: Pool,
@@ -21,18 +22,18 @@ pub(super) struct Pools {
 /// Bytes of a large buffer.
 pub(super) const LARGE: usize = MESSAGE / 2;
 
-/// What is done with the pieces.
+/// How the segments are sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum How {
-    /// SENT, an entry of the work request each.
+    /// Sent with an entry of the work request for each segment.
     Gathered,
-    /// Copied into large buffers, and those SENT.
+    /// Copied into large buffers, which are sent.
     Copied,
-    /// Registered as one key, from which the other end READs, and invalidated.
+    /// Registered as one key, which the other end reads, and invalidated.
     Keyed,
 }
 
-/// A message's pieces together in large buffers.
+/// Copies a message's segments into large buffers.
 fn copied(pieces: &Mbuf, pool: &Pool) -> Result<Mbuf, String> {
     let mut whole: Option<Mbuf> = None;
     for at in (0..MESSAGE).step_by(LARGE).rev() {
@@ -104,7 +105,7 @@ fn keyed<B: Backend<Queues: MemoryWork>>(
     Ok(rate)
 }
 
-/// Messages a second.
+/// Messages per second.
 pub(super) fn rate<B: Backend<Queues: MemoryWork>>(
     link: &mut Link<B>,
     pools: &Pools,

@@ -1,5 +1,6 @@
-//! Lookups by one and two threads, of GIDs that are there and that are not, in quiet tables and in tables that change; each for
-//! itself, and each of what the one before found, so that nothing of it is done meanwhile. What the loop takes by itself is shown apart.
+//! Lookups by one and two threads, of present and absent GIDs, in constant and in changing tables. Each
+//! lookup depends on the previous result, so that the processor cannot overlap them. The cost of the empty
+//! loop is shown separately.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,17 +15,17 @@ use crate::sample::{Figure, Sample};
 
 const SIZES: [u16; 2] = [256, 4096];
 const UPDATES_PER_SECOND: u32 = 10_000;
-/// Lookups between two looks at the clock.
+/// Lookups between two reads of the clock.
 const ROUND: u32 = 1000;
 
-/// What is looked up.
+/// The looked-up GIDs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
     Hit,
     Miss,
-    /// A hit, whose number depends on the entry found before.
+    /// A hit, whose number depends on the previous result.
     Chained,
-    /// Nothing: the query is made.
+    /// No lookup: only the query is built.
     Loop,
 }
 
@@ -64,7 +65,7 @@ pub(crate) fn run(seconds: f64) -> Result<Sample, String> {
     Ok(sample)
 }
 
-/// Nanoseconds a lookup: the median round, which a busy machine disturbs least.
+/// Nanoseconds per lookup: the median round, which a busy machine disturbs least.
 fn measure(
     table: &DeviceTable,
     entries: u32,
@@ -102,7 +103,7 @@ fn measure(
                 thread::sleep(time / 10);
                 continue;
             }
-            // An entry more, an entry less.
+            // Adds or removes an entry.
             let extra = attributes(1 << 21);
             let _ = table.add(PORT, extra);
             let _ = table.delete(PORT, &extra.key);
@@ -115,7 +116,8 @@ fn measure(
     })
 }
 
-/// Lookups, and where the next round begins. Kinds have code of their own: a choice within the loop would chain them all.
+/// Runs lookups; returns the start of the next round. Each kind has its own code: a branch within the loop
+/// would chain all lookups.
 #[inline(never)]
 fn round<const FIND: bool, const CHAINED: bool>(
     reader: &Reader<Memory>,
@@ -125,7 +127,7 @@ fn round<const FIND: bool, const CHAINED: bool>(
 ) -> u32 {
     for _ in 0..ROUND {
         at = at.wrapping_add(1);
-        // Neighbouring lookups are of distant entries.
+        // Successive lookups use distant entries.
         let mixed = u64::from(at.wrapping_mul(0x9e37_79b1));
         let number = first + ((mixed * u64::from(entries)) >> 32) as u32;
         let query = Query::new(attributes(number).key.gid).gid_type(GidType::RoceV2).port(PORT);

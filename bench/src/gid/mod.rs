@@ -21,7 +21,7 @@ fn attributes(number: u32) -> Attributes {
     Attributes { key: Key { gid, gid_type: GidType::RoceV2, ifindex: IfIndex::new(3) }, vlan: None }
 }
 
-/// The middle one; 0 of none.
+/// The median; 0 without values.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)

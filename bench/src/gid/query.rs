@@ -9,7 +9,7 @@ use pmd::verbs::{GidDevice, devices};
 use super::{median, text};
 use crate::sample::{Figure, Sample};
 
-/// True if there is a device to ask.
+/// True if there is a device to query.
 pub(crate) fn has_device() -> bool {
     devices().is_ok_and(|devices| !devices.is_empty())
 }
@@ -19,7 +19,7 @@ pub(crate) fn run(seconds: f64) -> Result<Sample, String> {
         .map_err(text)?
         .first()
         .map(|device| device.name.clone())
-        .ok_or("there is no RDMA device to ask: scripts/lab gids bench makes one")?;
+        .ok_or("there is no RDMA device to query: scripts/lab gids bench creates one")?;
     let device = GidDevice::open(&name).map_err(text)?;
     let entries = device.entries().map_err(text)?;
     let files = read_files(&name)?;
@@ -40,7 +40,7 @@ pub(crate) fn run(seconds: f64) -> Result<Sample, String> {
     })
 }
 
-/// Microseconds, the median.
+/// Median time in microseconds.
 fn measure(seconds: f64, mut call: impl FnMut() -> Result<usize, String>) -> Result<f64, String> {
     let start = Instant::now();
     let mut rounds = Vec::new();
@@ -52,7 +52,8 @@ fn measure(seconds: f64, mut call: impl FnMut() -> Result<usize, String>) -> Res
     Ok(median(rounds))
 }
 
-/// How many GIDs the device has, and how many files were read: each slot's GID, and type and interface of those that hold one.
+/// Returns the number of the device's GIDs and of read files: the GID of each slot, and type and interface of
+/// used slots.
 fn read_files(device: &str) -> Result<(usize, usize), String> {
     let (mut entries, mut files) = (0, 0);
     let mut read = |path: String| {

@@ -1,6 +1,6 @@
-//! What the machine itself does to whoever polls on it: the moments at which a processor that does nothing but read the time-stamp counter
-//! was away, with the kernel or the host, and how long a packet that came by these processors would have waited for them alone. No software
-//! is below that at these moments.
+//! Jitter of the machine itself for a polling program: times at which a processor that only reads the
+//! time-stamp counter was preempted by the kernel or the hypervisor, and the delay that this alone causes for
+//! a packet. No software can have less latency at these times.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use super::generator::{Pace, Schedule};
 use super::rig::{cycles, record};
 use crate::pair::ns;
 
-/// Reads of the counter that lie further apart: the processor was away. A read takes a tenth of it.
+/// Minimum gap between two reads of the counter that counts as a preemption. A read takes a tenth of it.
 const LEAST: Duration = Duration::from_nanos(250);
-/// Of one look: with more of them it ends.
+/// Maximum of gaps in one observation, which stops at it.
 const MOST: usize = 1 << 14;
 
-/// How long a processor was looked at, and when it was away, in cycles of the time-stamp counter.
+/// The duration of an observation, and the preemptions in it, in cycles of the time-stamp counter.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Watch {
     begin: u64,
@@ -24,10 +24,10 @@ pub(super) struct Watch {
     gaps: Vec<(u64, u64)>,
 }
 
-/// Looks at the processor that this runs on until then.
+/// Observes the processor of this thread until a time.
 pub(super) fn spin(until: u64) -> Watch {
     let least = cycles(LEAST);
-    // Written once before: the first touch of a page would be a gap.
+    // Written once before: the first access of a page would cause a gap.
     let mut gaps = vec![(1, 1); MOST];
     gaps.clear();
     let begin = eal::tsc();
@@ -43,29 +43,29 @@ pub(super) fn spin(until: u64) -> Watch {
 }
 
 impl Watch {
-    /// Nanoseconds that it was looked at.
+    /// Nanoseconds of the observation.
     pub(super) fn time(&self) -> f64 {
         ns(self.end - self.begin)
     }
 
-    /// A processor that was there all the time.
+    /// The same without preemptions.
     pub(super) fn without_gaps(&self) -> Self {
         Self { gaps: Vec::new(), ..*self }
     }
 
-    /// Nanoseconds of each of its absences.
+    /// Nanoseconds of each preemption.
     pub(super) fn gaps(&self) -> impl Iterator<Item = f64> {
         self.gaps.iter().map(|(gone, back)| ns(back - gone))
     }
 }
 
-/// A processor that works whenever it is there. It is asked in the order of time.
+/// A processor that works whenever it is available. Queries are in the order of time.
 struct Presence<'w> {
     gaps: &'w [(u64, u64)],
 }
 
 impl Presence<'_> {
-    /// When work is done that takes so long and begins then.
+    /// The time at which work of a duration is done that starts at `from`.
     fn done(&mut self, from: f64, work: f64) -> f64 {
         let (mut at, mut left) = (from, work);
         while let Some(((gone, back), rest)) = self.gaps.split_first() {
@@ -83,8 +83,9 @@ impl Presence<'_> {
     }
 }
 
-/// What packets at this pace would have waited for one another and for the two processors that their way leads by (from the generator over
-/// the worker to the generator), if each took the worker `service` cycles, and nothing else any time.
+/// The delay of packets at this pace, caused by other packets and by the two processors on their path
+/// (generator, worker, generator), if each packet took `service` cycles of the worker, and nothing else took
+/// time.
 pub(super) fn waits(generator: &Watch, worker: &Watch, pace: Pace, service: f64, times: &mut Histogram<u64>) {
     let (begin, end) = (generator.begin.max(worker.begin), generator.end.min(worker.end));
     let mut schedule = Schedule::new(pace, begin, begin);
@@ -125,14 +126,14 @@ mod tests {
         eal::for_tests();
         let (here, even) = (watch(&[]), Pace::Even(1e7));
         assert_eq!(quantiles(&here, &here, even, 0.0), [0; 4]);
-        // A tenth of the time: the middle one of those that wait waits for half of it.
+        // A tenth of the time: the median delay is half of it.
         let away = watch(&[(200, 300)]);
         for (generator, worker) in [(&here, &away), (&away, &here)] {
             let [half, most, middle, longest] = quantiles(generator, worker, even, 0.0);
             assert_eq!((half, most), (0, 0));
             assert!((48..=52).contains(&middle) && (99..=100).contains(&longest), "{middle} {longest}");
         }
-        // One behind the other.
+        // Successive preemptions.
         let [.., longest] = quantiles(&away, &watch(&[(300, 400)]), even, 0.0);
         assert!((199..=200).contains(&longest), "{longest}");
     }
@@ -143,7 +144,7 @@ mod tests {
         let service = eal::tsc_hz() as f64 / 2e6;
         let away = watch(&[(200, 300)]);
         let [half, most, _, longest] = quantiles(&watch(&[]), &away, Pace::Even(1e6), service);
-        // A fifth of the packets waits, and those evenly.
+        // A fifth of the packets is delayed, evenly distributed.
         assert_eq!(half, 0);
         assert!((45..=55).contains(&most) && (95..=101).contains(&longest), "{most} {longest}");
     }

@@ -1,20 +1,20 @@
-//! Packets that leave when they are to leave, whatever becomes of those before them, and what is heard of them.
+//! Packets that leave on schedule, independent of earlier packets, and their results.
 
 use hdrhistogram::Histogram;
 use pmd::eal;
 
 use super::histogram;
 
-/// How often packets leave, a second.
+/// Rate of packets per second.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Pace {
-    /// At random, as from many senders that know nothing of each other.
+    /// At random, as from many independent senders.
     Random(f64),
-    /// One after the other.
+    /// At even intervals.
     Even(f64),
 }
 
-/// When packets are to leave, in cycles of the time-stamp counter. It is not told when they do.
+/// The schedule of packets, in cycles of the time-stamp counter. It is independent of the actual sends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Schedule {
     next: f64,
@@ -31,13 +31,13 @@ impl Schedule {
         Self { next: begin as f64, mean: eal::tsc_hz() as f64 / rate.max(1.0), random }
     }
 
-    /// When the next one is to leave.
+    /// The scheduled time of the next packet.
     #[inline]
     pub(super) const fn due(&self) -> u64 {
         self.next as u64
     }
 
-    /// It was handed on.
+    /// Advances to the next packet.
     #[inline]
     pub(super) fn advance(&mut self) {
         self.next += match &mut self.random {
@@ -47,7 +47,7 @@ impl Schedule {
                 *state ^= *state << 13;
                 *state ^= *state >> 7;
                 *state ^= *state << 17;
-                // (0, 1]: gaps between arrivals at random are spread like the logarithm of it.
+                // (0, 1]: the logarithm gives exponentially distributed gaps.
                 let uniform = ((*state >> 11) + 1) as f64 / (1_u64 << 53) as f64;
                 -uniform.ln() * self.mean
             }
@@ -55,14 +55,14 @@ impl Schedule {
     }
 }
 
-/// What is heard of the packets of a cell.
+/// The results of the packets of a cell.
 #[derive(Clone, Debug)]
 pub(super) struct Heard {
-    /// Nanoseconds from when they were to leave until they had arrived, or, of those that did not, until they were given up.
+    /// Nanoseconds from the scheduled time to the arrival or, for lost packets, to the timeout.
     pub(super) times: Histogram<u64>,
-    /// Nanoseconds from then until they did leave.
+    /// Nanoseconds from the scheduled time to the actual send.
     pub(super) lateness: Histogram<u64>,
-    /// Packets that were sent and did not arrive.
+    /// Packets that did not arrive.
     pub(super) lost: u64,
 }
 
@@ -76,7 +76,7 @@ impl Default for Heard {
 mod tests {
     use super::*;
 
-    /// Gaps of a schedule, in parts of their mean.
+    /// Gaps of a schedule, relative to their mean.
     fn gaps(pace: Pace, count: usize) -> Vec<f64> {
         eal::for_tests();
         let mut schedule = Schedule::new(pace, 1 << 40, 7);
@@ -95,7 +95,7 @@ mod tests {
         let random = gaps(Pace::Random(1e6), 100_000);
         let mean = random.iter().sum::<f64>() / random.len() as f64;
         assert!((mean - 1.0).abs() < 0.02, "{mean}");
-        // Of exponential gaps a part of 1/e is longer than their mean.
+        // A fraction of 1/e of exponential gaps is longer than their mean.
         let longer = random.iter().filter(|gap| **gap > 1.0).count() as f64 / random.len() as f64;
         assert!((longer - (-1.0_f64).exp()).abs() < 0.01, "{longer}");
         assert!(random.iter().all(|gap| *gap >= 0.0));

@@ -1,4 +1,5 @@
-//! Latency that a gateway's worker adds, at parts of its own maximum and in a train of pings, by what it does when it is idle.
+//! Latency that a gateway's worker adds, at parts of its own maximum rate and in a train of pings, by idle
+//! policy.
 //!
 //! ```text
 //!   main lcore                          worker lcore(s)
@@ -6,9 +7,10 @@
 //!        └── mlx5 driver, software ConnectX <──────────── cable within the process ──────┘
 //! ```
 //!
-//! The generator is an open loop: when each packet is to leave is drawn beforehand, and its latency counts from then, however late it left
-//! and whatever became of the packets before it. So a stop of the worker, or of the generator, shows in all packets that were to leave
-//! meanwhile. What is between the two is in the figures, too: they are bounds from above.
+//! The generator is an open loop: the schedule of the packets is drawn in advance, and the latency of a
+//! packet counts from its scheduled time, even if it left late or earlier packets were delayed. A stop of the
+//! worker or of the generator therefore appears in all packets that were scheduled meanwhile. The results
+//! include the path between the two: they are upper bounds.
 
 mod away;
 mod generator;
@@ -28,12 +30,12 @@ use away::{Watch, waits};
 use generator::{Heard, Pace};
 use rig::{Rig, cycles, vdevs};
 
-/// The ways of a packet.
+/// The directions of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     EthIb,
     IbEth,
-    /// From Ethernet there and back again.
+    /// From Ethernet to InfiniBand and back.
     Ping,
 }
 
@@ -52,27 +54,28 @@ const POLICIES: [(IdlePolicy, &str); 3] =
     [(IdlePolicy::Poll, "poll"), (IdlePolicy::Pause, "pause"), (IdlePolicy::Sleep, "sleep")];
 /// Percent of the maximum.
 const PARTS: [u32; 3] = [10, 50, 90];
-/// Pings a second, evenly.
+/// Pings per second, at even intervals.
 const PINGS: f64 = 1000.0;
-/// Arrivals a second where the machine is looked at alone, evenly.
+/// Arrivals per second in the observation of the machine, at even intervals.
 const ARRIVALS: f64 = 1e7;
-/// Of the time of a run, what a train of pings has, and the look at the machine, in times of what another cell has: what they tell of is rare.
+/// Duration of a train of pings, and of the observation of the machine, in units of another cell: their
+/// events are rare.
 const PING_SHARE: u32 = 4;
-/// Each cell is measured so often, in an order there and back again.
+/// Number of measurements of each cell, in forward and reverse order.
 const ROUNDS: u32 = 2;
-/// Until a worker does as it is told.
+/// Time until a worker follows an order.
 const SETTLES: Duration = Duration::from_millis(3);
-/// For each way's maximum.
+/// Interval in the search for a direction's maximum.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What is measured for itself.
+/// A separate measurement.
 struct Cell {
     way: Way,
     policy: (IdlePolicy, &'static str),
-    /// Percent of the way's maximum; none for pings.
+    /// Percent of the direction's maximum; none for pings.
     part: u32,
     heard: Heard,
-    /// Nanoseconds of the worker's busy turns.
+    /// Nanoseconds of the worker's busy iterations.
     turns: Histogram<u64>,
 }
 
@@ -101,7 +104,7 @@ fn cells() -> Vec<Cell> {
     cells
 }
 
-/// Everything with so many workers.
+/// Runs all measurements with a number of workers.
 fn measure(rig: &mut Rig, prefix: &str, seconds: f64, sample: &mut Sample) -> Result<(), String> {
     let mut maximum = |way| rig.maximum(way, LOOK);
     let maxima = [(Way::EthIb, maximum(Way::EthIb)?), (Way::IbEth, maximum(Way::IbEth)?)];
@@ -111,7 +114,7 @@ fn measure(rig: &mut Rig, prefix: &str, seconds: f64, sample: &mut Sample) -> Re
     }
     let mut cells = cells();
     let shares: u32 = cells.iter().map(|cell| if cell.way == Way::Ping { PING_SHARE } else { 1 }).sum();
-    // The machine's share is as that of pings.
+    // The observation of the machine has the duration of pings.
     let share = Duration::from_secs_f64(seconds / f64::from((shares + PING_SHARE) * 2 * ROUNDS));
     let mut looks = Vec::new();
     for _ in 0..ROUNDS {
@@ -123,7 +126,7 @@ fn measure(rig: &mut Rig, prefix: &str, seconds: f64, sample: &mut Sample) -> Re
             };
             rig.set_idle(cell.policy.0);
             std::thread::sleep(SETTLES);
-            // Those before it are no one's.
+            // Discards earlier iterations.
             rig.turns()?;
             let most = maxima.iter().find(|(way, _)| *way == cell.way).map(|(_, most)| *most);
             let (pace, time) = match most {
@@ -145,7 +148,7 @@ const fn us(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-/// Percentiles, of which those are no more than a guess that too few lie above.
+/// Adds percentiles; those with too few packets above are marked as guesses.
 fn tell_times(name: &str, times: &Histogram<u64>, is_told: impl Fn(f64, u64) -> bool, sample: &mut Sample) {
     for quantile in QUANTILES {
         let value = times.value_at_quantile(quantile);
@@ -154,7 +157,7 @@ fn tell_times(name: &str, times: &Histogram<u64>, is_told: impl Fn(f64, u64) -> 
     }
 }
 
-/// What was heard of a cell.
+/// Adds the results of a cell.
 fn tell(cell: &Cell, prefix: &str, rig: &Rig, sample: &mut Sample) -> Result<(), String> {
     let name = cell.name(prefix);
     let Heard { times, lateness, lost } = &cell.heard;
@@ -187,7 +190,8 @@ fn tell(cell: &Cell, prefix: &str, rig: &Rig, sample: &mut Sample) -> Result<(),
     Ok(())
 }
 
-/// What the machine alone would have a packet wait: a worker's processor, both processors, and both at parts of the maximum.
+/// Adds the delays of the machine alone: of a worker's processor, of both processors, and of both at parts of
+/// the maximum.
 fn tell_machine(
     looks: &[(Watch, Vec<Watch>)],
     prefix: &str,
@@ -208,7 +212,7 @@ fn tell_machine(
         ]);
     }
     let per_worker = looks.iter().map(|(_, workers)| workers.len()).max().unwrap_or(1).max(1) as f64;
-    // The maximum was found on this machine: absences are in it, and would count twice.
+    // The maximum was measured on this machine: it includes preemptions, which would count twice.
     let time: f64 = workers.iter().map(|watch| watch.time()).sum();
     let there = 1.0 - workers.iter().flat_map(|watch| watch.gaps()).sum::<f64>() / time.max(1.0);
     let service = cycles(Duration::from_secs(1)) as f64 * per_worker * there.max(0.0) / most;
@@ -222,12 +226,12 @@ fn tell_machine(
         let mut times = histogram();
         for (generator, workers) in looks {
             for worker in workers {
-                // The worker's processor beside one that never is away.
+                // The worker's processor with a generator that is never preempted.
                 let generator = if name == "worker" { &generator.without_gaps() } else { generator };
                 waits(generator, worker, pace, service, &mut times);
             }
         }
-        // By how many absences a percentile is made, not by how many arrivals they are counted with.
+        // The number of preemptions decides how reliable a percentile is, not that of arrivals.
         let others: &[&Watch] = if name == "worker" { &[] } else { &generators };
         let gaps: Vec<f64> = workers.iter().chain(others).flat_map(|watch| watch.gaps()).collect();
         let is_told = |quantile, value: u64| {
@@ -247,7 +251,7 @@ fn tell_machine(
 pub(crate) fn run(seconds: f64) -> Result<Sample, String> {
     let workers: Vec<u8> = [1, 2].into_iter().filter(|n| *n == 1 || machine::has_lcores(*n)).collect();
     let most = workers.last().copied().unwrap_or(1);
-    // Asked before EAL pins this thread to one of them.
+    // Queried before EAL pins this thread to one of them.
     let (alone, processors) = (machine::has_lcores(1), machine::processors().len());
     let eal = start_eal(&vdevs(&workers), machine::lcores_of(most), machine::memory_arguments())?;
     let mut sample = Sample::default();
@@ -256,18 +260,18 @@ pub(crate) fn run(seconds: f64) -> Result<Sample, String> {
         let mut rig = Rig::start(&eal, index, workers)?;
         let share = seconds / f64::from(most);
         let measured = measure(&mut rig, &prefix, share, &mut sample);
-        // Workers end in any case: what they forward with goes after them.
+        // Workers stop in any case; their resources must outlive them.
         rig.end().and(measured)?;
     }
     if !alone {
-        sample
-            .notes
-            .push("worker and generator share a processor: the figures are its scheduler's".to_owned());
+        sample.notes.push(
+            "worker and generator share a processor: the results are those of its scheduler".to_owned(),
+        );
     }
     for missing in workers.len()..2 {
         sample.notes.push(format!(
             "not measured with {} workers: they and the generator poll, each on a processor of its own, and here are {processors}; those that \
-             shared one would wait for the scheduler's slices of milliseconds, and the figures would be of these",
+             shared one would wait for the scheduler's slices of milliseconds, and the results would be these",
             missing + 1
         ));
     }

@@ -1,4 +1,4 @@
-//! The worker or workers, and the generator's end of what is on both sides of them.
+//! The worker or workers, and the generator on both sides of them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,29 +29,29 @@ use crate::pair::{Depths, DriverQueues, End, PATIENCE, SLOT, dismantle, end, ns,
 use crate::rig::{Transport, tables};
 use crate::series::Spread;
 
-/// One connection to each worker; what comes over it is of as many hosts as in the steps.
+/// One connection for each worker, which carries the flows of all hosts of the steps.
 const LOAD: Load = Load { connections: 1, ..Load::PLAIN };
-/// More than fits on the way: nothing is dropped for want of a place.
+/// More than can be in flight: nothing is dropped for lack of a slot.
 const DEPTHS: Depths = Depths { send: 1024, receive: [2048; 2], largest: 2048 };
 const DATA_ROOM: u16 = 2048;
-/// A worker's receives at both ends, sends, and what is on its way.
+/// Buffers for a worker's receives at both ends, sends, and packets in flight.
 const BUFFERS: u32 = 4 * 4096;
 /// As a power of two: entries of the rings to and from the workers.
 const RING: u32 = 10;
-/// Packets on their way when the maximum is looked for.
+/// Packets in flight in the search for the maximum.
 const WINDOW: u64 = 512;
-/// Where a packet's UDP payload begins, in which the time stands at which it was to leave.
+/// Offset of a packet's UDP payload, which contains the scheduled time.
 const PAYLOAD: usize = 28;
-/// In front of the packet: in a frame, in a message.
+/// Offset of the packet in a frame and in a message.
 const FRONT: [usize; 2] = [14, 4];
-/// Until those that have not arrived are lost: connections send again when they were not heard for a while, which on a busy machine takes several tries.
+/// Timeout of lost packets: connections retransmit after a timeout, several times on a busy machine.
 const LOST: Duration = Duration::from_secs(60);
-/// How long to look for the maximum where the worker has no processor in most of the looks.
+/// Duration of the search for the maximum if the worker has no processor in most intervals.
 const STARVED: Duration = Duration::from_secs(5);
 
 type Worker = Watched<GatewayWorker<DriverQueues>>;
 
-/// EAL's words for a pair of Ethernet ports, the worker's and the generator's, for each number of workers.
+/// EAL's arguments for pairs of Ethernet ports, the worker's and the generator's, for each number of workers.
 pub(super) fn vdevs(workers: &[u8]) -> Vec<String> {
     let pair = |(index, _): (usize, &u8)| {
         let end = |n: usize, role| {
@@ -64,7 +64,7 @@ pub(super) fn vdevs(workers: &[u8]) -> Vec<String> {
     workers.iter().enumerate().flat_map(pair).collect()
 }
 
-/// A worker at work.
+/// A running worker.
 struct Working {
     job: LcoreJob<Worker>,
     device: SoftHca,
@@ -72,7 +72,7 @@ struct Working {
     desk: Arc<Desk>,
 }
 
-/// Everything.
+/// The whole setup.
 pub(super) struct Rig {
     working: Vec<Working>,
     handle: Arc<Handle>,
@@ -85,20 +85,20 @@ pub(super) struct Rig {
 struct Near {
     pool: Pool,
     port: EthPort,
-    /// By worker.
+    /// Queues by worker.
     faces: Vec<Face>,
     frames: Vec<Vec<u8>>,
     messages: Vec<Vec<u8>>,
     next: usize,
 }
 
-/// The other side of one worker.
+/// The opposite side of one worker.
 struct Face {
     eth: EthQueue,
     end: End,
     outgoing: Burst,
     incoming: Burst,
-    /// Answers that the queue did not take.
+    /// Answers without room in the queue.
     answers: VecDeque<Mbuf>,
 }
 
@@ -162,21 +162,21 @@ impl Rig {
         Ok(Self { working, handle, _publisher: publisher, port, near })
     }
 
-    /// What the workers do when they are idle, from now on.
+    /// Sets the idle policy of the workers.
     pub(super) fn set_idle(&self, policy: IdlePolicy) {
         self.handle.set_idle(policy);
     }
 
-    /// Packets a second that come through if there are always some: the middle one of several looks.
+    /// Packets per second under full load: the median of several intervals.
     pub(super) fn maximum(&mut self, way: Way, time: Duration) -> Result<f64, String> {
         self.set_idle(IdlePolicy::Poll);
         let mut rates = Vec::new();
         let (mut sent, mut arrived) = (0, 0);
         const LOOKS: u32 = 10;
-        // The first look has the start in it.
+        // The first interval includes the start.
         let middle = |rates: &[f64]| rates.get(1..).and_then(Spread::of).map_or(0.0, |spread| spread.median);
         let start = eal::tsc();
-        // Where a worker has no processor in half of the looks there are more of them.
+        // Take more intervals if a worker has no processor in half of them.
         while rates.len() <= LOOKS as usize || (middle(&rates) == 0.0 && eal::tsc() - start < cycles(STARVED))
         {
             let (begin, before) = (eal::tsc(), arrived);
@@ -200,13 +200,13 @@ impl Rig {
                 return Err(format!("{} of {sent} packets {way:?} arrived; {}", arrived, self.drops()));
             }
         }
-        // Where it had none in most of them for all that time, all that came through tells.
+        // Use the total if most of the intervals had no packets.
         let all = arrived as f64 * 1e9 / ns(eal::tsc() - start);
         let most = if middle(&rates) > 0.0 { middle(&rates) } else { all };
         if most > 0.0 { Ok(most) } else { Err(format!("nothing comes through {way:?}; {}", self.drops())) }
     }
 
-    /// Sends at this pace for a while, and hears what arrives.
+    /// Sends at this pace for a while, and receives.
     pub(super) fn hear(
         &mut self,
         way: Way,
@@ -229,7 +229,7 @@ impl Rig {
             self.near.flush(way)?;
             self.near.collect(way, |stamp| {
                 let now = eal::tsc();
-                // What was given up in an earlier cell counts there.
+                // Packets that timed out in an earlier cell count there.
                 if (begin..=now).contains(&stamp) {
                     record(times, now - stamp);
                     arrived += 1;
@@ -240,7 +240,7 @@ impl Rig {
                 return Err(format!("packets {way:?} find no room; {}", self.drops()));
             }
             if schedule.due() > end && (arrived == sent || now.saturating_sub(last.max(end)) > cycles(LOST)) {
-                // To leave them out would flatter the percentiles just where the worker cannot keep up.
+                // Without them, the percentiles would look better just when the worker cannot keep up.
                 times.saturating_record_n(LOST.as_nanos() as u64, sent - arrived);
                 *lost += sent - arrived;
                 return Ok(());
@@ -248,7 +248,7 @@ impl Rig {
         }
     }
 
-    /// Nanoseconds of all workers' busy turns since this was asked last.
+    /// Nanoseconds of all workers' busy iterations since the last query.
     pub(super) fn turns(&self) -> Result<Histogram<u64>, String> {
         let mut all = histogram();
         for Working { desk, .. } in &self.working {
@@ -257,13 +257,13 @@ impl Rig {
         Ok(all)
     }
 
-    /// Looks at the generator's processor, and at the same time at each worker's, while nothing else is done on them.
+    /// Observes the generator's processor, and at the same time each worker's, while these do nothing else.
     pub(super) fn look(&self, time: Duration) -> Result<(Watch, Vec<Watch>), String> {
         self.set_idle(IdlePolicy::Poll);
         let until = eal::tsc() + cycles(time);
         self.working.iter().for_each(|working| working.desk.look(until));
         let here = spin(until);
-        // It ends before where there were too many gaps; workers may not have.
+        // It stops early after too many gaps; workers may not have.
         while eal::tsc() < until {
             std::hint::spin_loop();
         }
@@ -271,12 +271,12 @@ impl Rig {
         Ok((here, there))
     }
 
-    /// What workers dropped, and why.
+    /// Drops of the workers by reason.
     pub(super) fn drops(&self) -> String {
         format!("dropped: {}", Totals::of(self.working.iter().map(|w| &w.reader)).drops_json())
     }
 
-    /// Ends the workers; everything is given back.
+    /// Stops the workers and releases everything.
     pub(super) fn end(self) -> Result<(), String> {
         let Self { working, handle, _publisher, port, near } = self;
         handle.stop();
@@ -298,7 +298,7 @@ impl Rig {
     }
 }
 
-/// With nothing in the place of the time, and no UDP checksum, which would be another with each time.
+/// Clears the time and the UDP checksum, which would depend on the time.
 fn timeless(mut packets: Vec<Vec<u8>>, front: usize) -> Vec<Vec<u8>> {
     for packet in &mut packets {
         for byte in packet.iter_mut().skip(front + PAYLOAD - 2).take(2 + 8) {
@@ -316,14 +316,14 @@ pub(super) fn record(histogram: &mut Histogram<u64>, cycles: u64) {
     histogram.saturating_record((ns(cycles) as u64).max(1));
 }
 
-/// Writes when a packet was to leave into it.
+/// Writes the scheduled time into a packet.
 fn stamp(buf: &mut Mbuf, front: usize, time: u64) -> Option<()> {
     let place = buf.data_mut().get_mut(front + PAYLOAD..)?.first_chunk_mut()?;
     *place = time.to_le_bytes();
     Some(())
 }
 
-/// When a packet was to leave, if it is one of ours, whole.
+/// Returns the scheduled time of a packet, if it is one of ours and complete.
 fn stamped(buf: &Mbuf, front: usize) -> Result<u64, String> {
     let whole = || {
         let data = buf.data();
@@ -334,7 +334,7 @@ fn stamped(buf: &Mbuf, front: usize) -> Result<u64, String> {
 }
 
 impl Near {
-    /// Hands a packet on that was to leave at `time`. False if there is no room: it is to be offered again.
+    /// Sends a packet that was scheduled for `time`. Returns false without room: the caller must try again.
     fn offer(&mut self, way: Way, time: u64) -> Result<bool, String> {
         let workers = self.faces.len();
         let Some(face) = self.faces.get_mut(self.next % workers) else { return Ok(false) };
@@ -360,7 +360,7 @@ impl Near {
         Ok(true)
     }
 
-    /// Sends what was handed on.
+    /// Sends the queued packets.
     fn flush(&mut self, way: Way) -> Result<(), String> {
         for face in &mut self.faces {
             if way != Way::IbEth && !face.outgoing.is_empty() {
@@ -371,7 +371,7 @@ impl Near {
         Ok(())
     }
 
-    /// Takes what has arrived, and answers pings.
+    /// Receives packets, and answers pings.
     fn collect(&mut self, way: Way, mut arrived: impl FnMut(u64)) -> Result<(), String> {
         let [in_frame, in_message] = FRONT;
         for face in &mut self.faces {

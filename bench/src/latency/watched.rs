@@ -1,4 +1,5 @@
-//! A worker that is asked more than a gateway's: how long its turns took, and when its processor was away while it did nothing.
+//! A worker with additional measurements: the duration of its iterations, and preemptions of its processor
+//! while it idles.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,11 +12,11 @@ use super::away::{Watch, spin};
 use super::histogram;
 use crate::pair::PATIENCE;
 
-// What it is asked for; another number is the moment until which it is to look at its processor.
+// Requests; another number is the time until which it must observe its processor.
 const NOTHING: u64 = 0;
 const TURNS: u64 = 1;
 
-/// Where it is asked, and where its answers lie.
+/// The request, and the answers.
 #[derive(Debug)]
 pub(super) struct Desk {
     order: AtomicU64,
@@ -33,7 +34,7 @@ impl Desk {
         Arc::new(Self { order: AtomicU64::new(NOTHING), turns, watch })
     }
 
-    /// Waits for the answer to what was asked.
+    /// Waits for the answer to the request.
     fn wait(&self) -> Result<(), String> {
         let begin = Instant::now();
         while self.order.load(Ordering::Acquire) != NOTHING {
@@ -45,19 +46,19 @@ impl Desk {
         Ok(())
     }
 
-    /// Nanoseconds of its busy turns since it was asked last.
+    /// Nanoseconds of its busy iterations since the last query.
     pub(super) fn turns(&self) -> Result<Histogram<u64>, String> {
         self.order.store(TURNS, Ordering::Release);
         self.wait()?;
         Ok(std::mem::replace(&mut open(&self.turns), histogram()))
     }
 
-    /// Has it look at its processor until then, and do nothing else.
+    /// Requests an observation of its processor until a time; it does nothing else.
     pub(super) fn look(&self, until: u64) {
         self.order.store(until.max(TURNS + 1), Ordering::Release);
     }
 
-    /// What it saw.
+    /// The result of the observation.
     pub(super) fn seen(&self) -> Result<Watch, String> {
         self.wait()?;
         Ok(std::mem::take(&mut open(&self.watch)))
@@ -98,7 +99,7 @@ impl<W: Worker> Worker for Watched<W> {
             NOTHING => self.worker.turn(),
             order => {
                 self.obey(order);
-                // An idle turn is not timed.
+                // Idle iterations are not timed.
                 Turn::Idle
             }
         }
@@ -151,7 +152,7 @@ mod tests {
             scope.spawn(|| run(Watched::new(Busy, &desk), &handle));
             desk.look(eal::tsc() + eal::tsc_hz() / 100);
             let seen = desk.seen();
-            // On a busy machine it may have had no turn between two questions.
+            // On a busy machine it may not have run between two queries.
             let turned = (0..1000).any(|_| {
                 std::thread::sleep(Duration::from_millis(1));
                 desk.turns().is_ok_and(|turns| !turns.is_empty())

@@ -30,7 +30,7 @@ const QKEY: QKey = QKey(0x1111_1111);
 const RECEIVES: u32 = 64;
 const UD_RECEIVES: u32 = 512;
 
-/// What the device shall be.
+/// Parameters of the device.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceConfig {
     pub(crate) link: CableUrl,
@@ -45,7 +45,7 @@ pub(crate) struct DeviceConfig {
     pub(crate) seed: u64,
 }
 
-/// Where our queue pairs send to.
+/// Destination of our queue pairs.
 #[derive(Debug)]
 enum Way {
     Connections,
@@ -65,8 +65,8 @@ pub(crate) struct End {
     pub(crate) events: ArrayVec<QpEvent, BURST>,
 }
 
-/// Gives the device turns from a thread of its own while this one waits for something else: the other end's kernel asks for our
-/// MAC address before its program answers.
+/// Polls the device from another thread while this one waits for something else: the other end's kernel
+/// queries our MAC address before its program answers.
 #[derive(Debug)]
 pub(crate) struct Attendant {
     stop: Arc<AtomicBool>,
@@ -90,7 +90,7 @@ impl Attendant {
 impl Drop for Attendant {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // It holds nothing that a panic of its own could leave broken.
+        // It contains nothing that a panic could leave inconsistent.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -166,9 +166,9 @@ impl End {
         })
     }
 
-    /// Where our queue pairs are.
+    /// The addresses of our queue pairs.
     pub(crate) fn addresses(&self) -> Result<Vec<Address>, Error> {
-        // An index behind the table's end is as empty as any.
+        // An index beyond the table is an empty entry.
         let gid = self.hca.gid(PORT, self.config.gid_index.into()).unwrap_or(Gid::ZERO);
         if gid == Gid::ZERO {
             return Err(Error::GidIndex(self.config.gid_index));
@@ -178,12 +178,12 @@ impl End {
         Ok(self.qpns.iter().enumerate().map(address).collect())
     }
 
-    /// Which of our queue pairs this is.
+    /// The index of one of our queue pairs.
     pub(crate) fn index(&self, qpn: Qpn) -> Option<usize> {
         self.qpns.iter().position(|q| *q == qpn)
     }
 
-    /// Connects each queue pair with the other end's.
+    /// Connects each queue pair to the other end's.
     pub(crate) fn ready(&mut self, ours: &[Address], theirs: &[Address]) -> Result<(), Error> {
         self.peer = theirs.first().map(|them| them.gid);
         for (us, them) in ours.iter().zip(theirs) {
@@ -239,22 +239,22 @@ impl End {
         .map_err(|refused| Error::Post(refused.error))
     }
 
-    /// True if nothing that was posted to this queue pair is outstanding, when `done` sends were done in this turn.
+    /// True if no work of this queue pair is outstanding after `done` sends completed in this iteration.
     pub(crate) fn is_done(&self, index: usize, done: usize) -> bool {
         match &self.way {
             Way::Connections => self.queues.rc_outstanding(RcSlot(index as u16)) == 0,
-            // One is outstanding at most.
+            // At most one is outstanding.
             Way::Datagrams(_) => done > 0,
         }
     }
 
-    /// True if the header in the room before a datagram names the other end and us.
+    /// True if the GRH before a datagram is from the other end to us.
     pub(crate) fn came_from_there(&self, area: &[u8; GRH_LEN]) -> bool {
         let us = self.hca.gid(PORT, self.config.gid_index.into()).ok();
         RoceNetwork::of_area(area).is_some_and(|n| Some(n.sgid()) == self.peer && Some(n.dgid()) == us)
     }
 
-    /// A turn as a worker takes it. Returns whether anything moved, and how many sends are done.
+    /// One iteration, as a worker does it. Returns whether there was work, and the number of completed sends.
     pub(crate) fn turn(&mut self) -> (bool, usize) {
         self.hca.follow_gids(Instant::now());
         self.queues.ring();

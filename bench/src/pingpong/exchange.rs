@@ -1,6 +1,6 @@
-//! How the two ends tell each other where they are: over TCP, in the words of the `ibv_*_pingpong` programs. Each queue pair is
-//! one message `LID:QPN:PSN:GID` in hexadecimal digits with a zero at its end; the client's come first, and it ends with
-//! `done`.
+//! Exchange of addresses between the two ends: over TCP, in the format of the `ibv_*_pingpong` programs. Each
+//! queue pair is one message `LID:QPN:PSN:GID` in hexadecimal digits with a terminating zero. The client
+//! sends first, and finishes with `done`.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -11,10 +11,10 @@ use ib_wire::{Gid, Lid, Psn, Qpn};
 
 /// Bytes of a message.
 const MESSAGE_LEN: usize = 52;
-/// So long the other end may take for a message.
+/// Timeout for a message of the other end.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Where a queue pair is.
+/// Address of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Address {
     pub(crate) lid: Lid,
@@ -25,7 +25,7 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// What stands for a queue pair that is not used.
+    /// The value for an unused queue pair.
     pub(crate) const NONE: Self = Self { lid: Lid(0), qpn: Qpn::SMI, psn: Psn::new(0), gid: Gid::ZERO };
 
     fn to_message(self) -> [u8; MESSAGE_LEN] {
@@ -85,7 +85,7 @@ fn set_up(stream: &TcpStream) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))
 }
 
-/// The client's part. Returns the server's addresses, whose queue pairs are ready then.
+/// The client's side. Returns the addresses of the server, whose queue pairs are then ready.
 pub(crate) fn connect(host: &str, port: u16, ours: &[Address]) -> io::Result<Vec<Address>> {
     let mut stream = TcpStream::connect((host, port))?;
     set_up(&stream)?;
@@ -95,7 +95,7 @@ pub(crate) fn connect(host: &str, port: u16, ours: &[Address]) -> io::Result<Vec
     Ok(theirs)
 }
 
-/// The server's part; `ready` readies the queue pairs for the client's.
+/// The server's side; `ready` prepares the queue pairs for the client's.
 pub(crate) fn accept<E: From<io::Error>>(
     listener: &TcpListener,
     ours: &[Address],
@@ -106,7 +106,7 @@ pub(crate) fn accept<E: From<io::Error>>(
     let theirs = receive(&mut stream, ours.len())?;
     ready(&theirs)?;
     send(&mut stream, ours)?;
-    // The client's `done`. That it comes is enough: it means that the client has read ours.
+    // The client's `done` means that it has read our message.
     stream.read_exact(&mut [0; 4])?;
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! The game: whoever gets a message sends the next one.
+//! The ping-pong: an end that receives a message sends the next one.
 //!
-//! The stock programs have one buffer, into which they receive and from which they send. So each sends back what it got
-//! last, and whoever makes the messages up ([`Role::Originator`]) can compare every byte.
+//! The stock programs receive into one buffer and send from it. Each thus returns the last received data, and
+//! the end that creates the messages ([`Role::Originator`]) can compare every byte.
 
 use std::time::{Duration, Instant};
 
@@ -13,61 +13,61 @@ use pmd::mem::{Mbuf, Pool};
 use crate::device::{End, mix};
 use crate::{Error, Mode};
 
-/// Turns without work before the thread sleeps.
+/// Iterations without work before the thread sleeps.
 const SPINS: u32 = 50;
-/// How long it sleeps then: other processes may have this processor.
+/// Duration of a sleep, in which other processes can use this processor.
 const NAP: Duration = Duration::from_micros(20);
-/// Messages differ by where they are cut out of the same bytes.
+/// Number of different messages, cut from the same bytes.
 const CUTS: usize = 251;
 
-/// What this end does with data.
+/// How this end handles data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
-    /// Makes messages up and checks that they come back.
+    /// Creates messages and checks that they return.
     Originator,
-    /// Sends back what came.
+    /// Returns received messages.
     Echo,
 }
 
-/// How the game goes.
+/// Parameters of the ping-pong.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub(crate) mode: Mode,
     pub(crate) size: usize,
     pub(crate) iterations: u64,
     pub(crate) role: Role,
-    /// We send first.
+    /// This end sends first.
     pub(crate) first: bool,
     pub(crate) sleep: bool,
-    /// The game is lost if nothing happens for so long.
+    /// Time without an event after which the ping-pong fails.
     pub(crate) patience: Duration,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
     pub(crate) time: Duration,
-    /// From a message's sending to the next one's arrival.
+    /// From the send of a message to the arrival of the next one.
     pub(crate) round_trips: Summary,
     /// Messages compared byte for byte.
     pub(crate) compared: u64,
-    /// Sends whose acknowledge never came, as the other end had all that it wanted and went.
+    /// Sends without an acknowledgement, as the other end was done and has exited.
     pub(crate) unacknowledged: u64,
 }
 
-/// One queue pair's part.
+/// State of one queue pair.
 #[derive(Debug, Default)]
 struct Player {
-    /// A message is awaited.
+    /// It waits for a message.
     awaits: bool,
-    /// A send is not done.
+    /// A send is outstanding.
     sends: bool,
     /// Messages sent.
     number: u64,
     sent_at: Option<Instant>,
-    /// What came last, to be sent back.
+    /// The last received message, which is sent back.
     held: Option<Mbuf>,
-    /// Its queue pair takes no sends any more: the other end had all that it wanted, and has gone.
+    /// Its queue pair accepts no more sends: the other end was done and has exited.
     over: bool,
 }
 
@@ -75,7 +75,7 @@ struct Player {
 struct Content {
     bytes: Vec<u8>,
     size: usize,
-    /// All messages are alike: several queue pairs of a stock program share its one buffer.
+    /// All messages are equal, as several queue pairs of a stock program share one buffer.
     alike: bool,
 }
 
@@ -105,7 +105,7 @@ struct Game<'a> {
     round_trips: Recorder,
 }
 
-/// Plays until this end has had all its messages and its sends are done.
+/// Runs until this end has received all messages and completed its sends.
 pub(crate) fn play(
     end: &mut End,
     pool: &Pool,
@@ -155,7 +155,7 @@ pub(crate) fn play(
 }
 
 impl Game<'_> {
-    /// One turn: whether anything happened at all, and whether the game went on by it.
+    /// One iteration: whether there was any event, and whether the ping-pong advanced.
     fn turn(&mut self) -> Result<(bool, bool), Error> {
         let (worked, done) = self.end.turn();
         self.handle_faults()?;
@@ -204,7 +204,7 @@ impl Game<'_> {
         if let Some(at) = player.sent_at.take() {
             self.round_trips.record(at.elapsed().as_nanos() as u64);
         }
-        // Before we sent anything there is nothing that could have come back.
+        // Before the first send, nothing can have returned.
         if self.rules.role == Role::Originator && player.number > 0 {
             let expected = self.content.message(player.number - 1);
             if !is_message(&message.buf, expected) {
@@ -221,7 +221,8 @@ impl Game<'_> {
     fn handle_faults(&mut self) -> Result<(), Error> {
         for event in self.end.events.take() {
             match event.fault {
-                // All messages are there, so the other end had ours: what is missing is its acknowledge, and it may have gone.
+                // All messages have arrived, so the other end had ours: only its acknowledgement is missing,
+                // and it may have exited.
                 QpFault::Send(WcStatus::RetryExceeded) if self.received >= self.rules.iterations => {
                     self.unacknowledged += 1;
                     let index = self.end.index(event.qpn);
@@ -250,7 +251,7 @@ fn is_message(buf: &Mbuf, expected: &[u8]) -> bool {
     rest.is_empty()
 }
 
-/// Goes on answering for a while: the other end may lack our last acknowledge.
+/// Continues to answer for a while: the other end may lack our last acknowledgement.
 pub(crate) fn linger(end: &mut End, time: Duration) {
     let until = Instant::now() + time;
     while Instant::now() < until {

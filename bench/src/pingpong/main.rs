@@ -1,5 +1,6 @@
-//! The other end of `ibv_rc_pingpong`, `ibv_srq_pingpong` and `ibv_ud_pingpong` of rdma-core, on a software ConnectX whose port
-//! speaks RoCEv2 on a network interface: real RDMA programs on real or soft HCAs against this device and its driver.
+//! The other end of `ibv_rc_pingpong`, `ibv_srq_pingpong` and `ibv_ud_pingpong` of rdma-core, on a software
+//! ConnectX whose port speaks RoCEv2 on a network interface: real RDMA programs on real or soft HCAs against
+//! this device and its driver.
 #![forbid(unsafe_code)]
 
 mod device;
@@ -25,11 +26,11 @@ use device::{Attendant, DeviceConfig, End};
 use exchange::Address;
 use game::{Role, Rules};
 
-/// Queue pairs that the messages of `ibv_srq_pingpong` tell of, used or not.
+/// Queue pairs in the messages of `ibv_srq_pingpong`, used or not.
 const SRQ_ADDRESSES: usize = 256;
 const DATA_ROOM: u16 = 4096;
 
-/// Which program is at the other end.
+/// The program at the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Mode {
     /// ibv_rc_pingpong: one connection.
@@ -40,7 +41,8 @@ enum Mode {
     Ud,
 }
 
-/// Plays with ibv_rc_pingpong, ibv_srq_pingpong or ibv_ud_pingpong, on a software ConnectX that speaks RoCEv2.
+/// Plays with ibv_rc_pingpong, ibv_srq_pingpong or ibv_ud_pingpong, on a software ConnectX that speaks
+/// RoCEv2.
 ///
 /// Example, with an RDMA device at the other end of the wire of eth1, whose address is 10.0.0.1:
 ///
@@ -48,30 +50,31 @@ enum Mode {
 #[derive(Debug, Parser)]
 #[command(name = "ibpingpong", verbatim_doc_comment)]
 struct Options {
-    /// Which program is at the other end.
+    /// The program at the other end.
     mode: Mode,
-    /// Where it listens; without, it connects to us.
+    /// Host of the server; without it, this end is the server.
     host: Option<String>,
     /// The interface, as roce:INTERFACE, with faults to inject as roce:INTERFACE?loss=0.01&seed=7.
     #[arg(long, value_name = "URL")]
     link: CableUrl,
-    /// IP address of the device, which the kernel must not have; may be repeated. They are entries 1 and up of the GID table.
+    /// IP address of the device, which the kernel must not have; may be repeated. The addresses are entries 1
+    /// and up of the GID table.
     #[arg(long, value_name = "IP")]
     address: Vec<IpAddr>,
-    /// Take the GIDs from the table that `ipoib-fwd gids --serve --roce INTERFACE` keeps in this directory, /run/ipoib-gids if none is named:
-    /// the addresses are then those that the kernel has.
+    /// Take the GIDs from the table that `ipoib-fwd gids --serve --roce INTERFACE` keeps in this directory,
+    /// /run/ipoib-gids if none is named: the addresses are then those that the kernel has.
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = DEFAULT_DIRECTORY, conflicts_with = "address")]
     gids_from: Option<PathBuf>,
     /// Entry of the GID table to use; 0 is link-local.
     #[arg(short, long, default_value_t = 0, value_name = "INDEX")]
     gid_index: u8,
-    /// TCP port for addresses.
+    /// TCP port of the address exchange.
     #[arg(short, long, default_value_t = 18515)]
     port: u16,
     /// Bytes of a message.
     #[arg(short, long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=65536))]
     size: u32,
-    /// Messages each way.
+    /// Messages in each direction.
     #[arg(short = 'n', long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     iters: u64,
     /// Path MTU of connections: 256, 512, 1024, 2048 or 4096.
@@ -80,19 +83,19 @@ struct Options {
     /// Queue pairs (srq).
     #[arg(short = 'q', long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=16))]
     num_qp: u16,
-    /// Send back what came instead of checking that our own comes back: for the other end of another ibpingpong.
+    /// Return received messages instead of checking our own: for the other end of another ibpingpong.
     #[arg(long)]
     echo: bool,
-    /// Poll without ever sleeping.
+    /// Poll without sleeping.
     #[arg(long)]
     poll: bool,
-    /// Seconds of silence after which the other end is given up.
+    /// Timeout of the other end in seconds.
     #[arg(long, default_value_t = 30, value_name = "SECONDS")]
     patience: u64,
-    /// Milliseconds to go on acknowledging after the end.
+    /// Milliseconds to acknowledge after the end.
     #[arg(long, default_value_t = 700, value_name = "MS")]
     linger: u64,
-    /// Where contents and numbers are drawn from.
+    /// Seed of contents and numbers.
     #[arg(long)]
     seed: Option<u64>,
 }
@@ -103,7 +106,7 @@ fn parse_mtu(text: &str) -> Result<Mtu, String> {
     found.ok_or_else(|| "an MTU is 256, 512, 1024, 2048 or 4096".to_owned())
 }
 
-/// Why the game was lost.
+/// Reason of a failure.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]
@@ -124,7 +127,7 @@ enum Error {
         "the interface's MTU allows packets of {0} bytes only; raise it, or choose a smaller --mtu or --size"
     )]
     Mtu(usize),
-    #[error("no place for a queue pair")]
+    #[error("no slot for a queue pair")]
     Slot,
     #[error("a send was refused")]
     Post(#[source] PostError),
@@ -144,7 +147,7 @@ enum Error {
     Silence { received: u64, sent: u64 },
 }
 
-/// Processors that this process may use, as EAL wants them.
+/// Processors that this process may use, as an argument of EAL.
 fn processors() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));

@@ -32,7 +32,7 @@ active() { is 1 ACTIVE && is 2 ACTIVE; }
 has_second() { grep -hix 0x8001 /sys/class/infiniband/mlx5_0/ports/2/pkeys/*; }
 is_up() { ctl links --json | tr -d ' \n' | grep -oE "\"link\":\"up\"[^{}]*\"segment\":\"${segments[$1]}\""; }
 is_down() { ctl links >/dev/null && ! is_up "$1"; }
-# Each segment is on the port that it is to be on.
+# Succeeds if each segment is on its port.
 places() {
     local links
     links=$(ctl links)
