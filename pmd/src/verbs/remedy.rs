@@ -83,12 +83,12 @@ pub(super) fn no_device() -> HcaError {
 }
 
 pub(super) fn no_such_device(name: &str, seen: &str) -> HcaError {
-    HcaError::NotFound { what: "RDMA device", name: format!("{name} (there are: {seen})") }
+    HcaError::NotFound { what: "RDMA device", name: format!("{name} (available: {seen})") }
 }
 
 pub(super) fn no_infiniband(port: PortNumber, seen: &str) -> HcaError {
     HcaError::Environment(format!(
-        "no RDMA device has an InfiniBand port {}: there are {seen}; IPoIB needs an InfiniBand link layer (for ConnectX: \
+        "no RDMA device has an InfiniBand port {}; available: {seen}; IPoIB needs an InfiniBand link layer (for ConnectX: \
          mlxconfig set LINK_TYPE_P{0}=1)",
         port.0
     ))

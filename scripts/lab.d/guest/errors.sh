@@ -49,7 +49,7 @@ rdma link add rxe1 type rxe netdev v1
 sed s/ibx1/rxe1/ gateway.toml >/tmp/ethernet.toml
 expect 'an Ethernet port' 'is an Ethernet port: IPoIB needs an InfiniBand link layer' /tmp/ethernet.toml
 sed /device/d gateway.toml >/tmp/any.toml
-expect 'no InfiniBand port' 'no RDMA device has an InfiniBand port 1: there are rxe1' /tmp/any.toml
+expect 'no InfiniBand port' 'no RDMA device has an InfiniBand port 1; available: rxe1' /tmp/any.toml
 
 rdma link delete rxe1
 rmmod rdma_rxe
@@ -57,7 +57,7 @@ insmod ./ibll.ko
 modprobe rdma_rxe
 rdma link add ibx1 type rxe netdev v1
 sed s/ibx1/ibx7/ gateway.toml >/tmp/name.toml
-expect 'a name that no device has' '(there are: ibx1)' /tmp/name.toml
+expect 'a name that no device has' '(available: ibx1)' /tmp/name.toml
 sed 's/"verbs"/"mlx5"/' gateway.toml >/tmp/rings.toml
 expect 'rings of a device that has none' 'ibx1 is not driven by libmlx5: --hca-driver verbs' /tmp/rings.toml
 rmmod ib_umad 2>/dev/null
