@@ -83,7 +83,7 @@ pub(super) fn no_device() -> HcaError {
 }
 
 pub(super) fn no_such_device(name: &str, seen: &str) -> HcaError {
-    HcaError::NotFound { what: "RDMA device", name: format!("{name} (available: {seen})") }
+    HcaError::NotFound { what: "RDMA device", name: format!("{name} (there are: {seen})") }
 }
 
 pub(super) fn no_infiniband(port: PortNumber, seen: &str) -> HcaError {

@@ -57,7 +57,7 @@ insmod ./ibll.ko
 modprobe rdma_rxe
 rdma link add ibx1 type rxe netdev v1
 sed s/ibx1/ibx7/ gateway.toml >/tmp/name.toml
-expect 'a name that no device has' '(available: ibx1)' /tmp/name.toml
+expect 'a name that no device has' '(there are: ibx1)' /tmp/name.toml
 sed 's/"verbs"/"mlx5"/' gateway.toml >/tmp/rings.toml
 expect 'rings of a device that has none' 'ibx1 is not driven by libmlx5: --hca-driver verbs' /tmp/rings.toml
 rmmod ib_umad 2>/dev/null
