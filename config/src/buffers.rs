@@ -103,7 +103,7 @@ impl Config {
         })
     }
 
-    /// Returns the maximum number of buffers in each place with `workers` workers.
+    /// Returns the maximum number of buffers for each use with `workers` workers.
     #[must_use]
     pub fn budget(&self, workers: u32) -> Budget {
         let ib = &self.infiniband;

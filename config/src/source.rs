@@ -65,7 +65,7 @@ impl Source<'_> {
     /// Returns the key that provides a value, its location, and true.
     ///
     /// If no key is given, the location is that of [`Source::place_of`]. Defaults of segments are in other
-    /// sections, and software devices are in two places.
+    /// sections, and software devices are in either of two sections.
     pub(crate) fn place_in_force(&self, key: &str, entry: Option<usize>) -> (String, Range<usize>, bool) {
         let listed = entry.filter(|_| key.starts_with("infiniband.soft."));
         if let Some(n) = listed {

@@ -536,7 +536,7 @@ mod tests {
         assert_eq!(same.len(), limit::MOST as usize);
         assert_eq!(same[0], "the same: 0");
         assert_eq!(same[198], "the same: 198");
-        assert_eq!(same[199], "the same: 199 (more of these are held back for 10 s at most)");
+        assert_eq!(same[199], "the same: 199 (further entries of this kind are suppressed for up to 10 s)");
         assert!(entries.iter().any(|entry| text(entry) == "another"));
         let of = |segment: &str| entries.iter().filter(|entry| text(entry).starts_with(segment)).count();
         assert_eq!((of("one: down"), of("two: down")), (limit::MOST as usize, 1));

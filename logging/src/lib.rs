@@ -193,9 +193,7 @@ impl Log {
     pub fn finish(&self) {
         let held_back = self.limit.take_held_back();
         if held_back > 0 {
-            tracing::warn!(
-                "entries of the log that were held back, as there were too many of the same: {held_back}"
-            );
+            tracing::warn!("suppressed log entries of the same kind: {held_back}");
         }
         if let Some(journal) = &self.journal {
             journal.finish();

@@ -37,8 +37,10 @@ impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nothing => Ok(()),
-            Self::Last => write!(f, " (more of these are held back for {} s at most)", SPELL.as_secs()),
-            Self::HeldBack(n) => write!(f, " (of these {n} were held back)"),
+            Self::Last => {
+                write!(f, " (further entries of this kind are suppressed for up to {} s)", SPELL.as_secs())
+            }
+            Self::HeldBack(n) => write!(f, " ({n} entries of this kind were suppressed)"),
         }
     }
 }

@@ -245,7 +245,7 @@ impl Eal {
         // SAFETY: `run_job` takes the box back exactly once, unless the launch fails.
         let rc = unsafe { sys::rte_eal_remote_launch(Some(run_job), argument.cast::<c_void>(), lcore.0) };
         if rc != 0 {
-            // SAFETY: the launch failed, so that the box is still ours.
+            // SAFETY: the launch failed, so the worker did not take the box.
             drop(unsafe { Box::from_raw(argument) });
             let reason =
                 if rc == -libc::EBUSY { "it is at work already" } else { "there is no such worker lcore" };
@@ -259,7 +259,7 @@ impl Drop for Eal {
     fn drop(&mut self) {
         crate::mem::free_late();
         life::end(|| {
-            // SAFETY: started, ended once, and nobody holds its memory.
+            // SAFETY: EAL was started and is stopped only once; nobody holds its memory.
             unsafe { sys::rte_eal_cleanup() };
         });
     }

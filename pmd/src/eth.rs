@@ -37,15 +37,15 @@ const AF_XDP_ROOM: usize = 2048;
 pub enum EthError {
     /// No port was given or found.
     #[error(
-        "there is no Ethernet port: give EAL one, `-a PCI-ADDRESS` or `--vdev net_af_packet0,iface=DEVICE`, or load the \
-         driver that binds it (vfio-pci); for a port that EAL was given, run `ipoib-fwd --check` with the same arguments to see what is missing"
+        "there is no Ethernet port: pass one to EAL (`-a PCI-ADDRESS` or `--vdev net_af_packet0,iface=DEVICE`), or load the \
+         driver that binds it (vfio-pci); if EAL was given a port, run `ipoib-fwd --check` with the same arguments to see what is missing"
     )]
     None,
     /// No port is configured, and there are several.
-    #[error("there are several Ethernet ports ({0}): name one as ethernet.port")]
+    #[error("there are several Ethernet ports ({0}): select one with ethernet.port")]
     Several(String),
     /// No port has this name.
-    #[error("there is no Ethernet port {name:?}; there are: {known}. Name one of these as ethernet.port")]
+    #[error("there is no Ethernet port {name:?}; available: {known}; select one of these with ethernet.port")]
     Unknown {
         /// Requested name.
         name: String,
@@ -239,7 +239,7 @@ fn ports() -> Vec<u16> {
     let Some(_hold) = Hold::take() else { return found };
     let mut at = 0u16;
     loop {
-        // SAFETY: walks EAL's table of ports; owner 0 is nobody.
+        // SAFETY: iterates over EAL's table of ports; owner 0 means no owner.
         let next = unsafe { sys::rte_eth_find_next_owned_by(at, 0) };
         let Ok(next) = u16::try_from(next) else { return found };
         if u32::from(next) >= sys::SHIM_MAX_ETHPORTS {
@@ -267,7 +267,7 @@ fn find(name: Option<&str>) -> Result<u16, EthError> {
             let unknown = || EthError::Unknown { name: name.to_owned(), known: names() };
             let c_name = CString::new(name).map_err(|_| unknown())?;
             let mut id = 0;
-            // SAFETY: a valid C string and a place for the answer.
+            // SAFETY: a valid C string and room for the result.
             let rc = unsafe { sys::rte_eth_dev_get_port_by_name(c_name.as_ptr(), &raw mut id) };
             if rc == 0 { Ok(id) } else { Err(unknown()) }
         }
@@ -374,7 +374,7 @@ impl EthPort {
             check("receive frames for all addresses", unsafe { sys::rte_eth_promiscuous_enable(id) })?;
         }
         let mut mac = sys::rte_ether_addr::default();
-        // SAFETY: a place for six bytes.
+        // SAFETY: room for six bytes.
         check("report its address", unsafe { sys::rte_eth_macaddr_get(id, &raw mut mac) })?;
         let interface = kernel::Interface::below(id, &info);
         let members = bond::Members::of(id, &info);
@@ -458,7 +458,7 @@ impl EthPort {
     #[must_use]
     pub fn link(&self) -> EthLink {
         let (mut mbps, mut up) = (0, 0);
-        // SAFETY: two places for the answer.
+        // SAFETY: room for both results.
         let rc = unsafe { sys::shim_eth_link(self.running.id, &raw mut mbps, &raw mut up) };
         let known = rc == 0 && mbps != 0 && mbps != u32::MAX;
         let reported = || rc != 0 || up != 0;
@@ -488,7 +488,7 @@ impl EthPort {
     #[must_use]
     pub fn stats(&self) -> EthStats {
         let mut s = sys::rte_eth_stats::default();
-        // SAFETY: a place for the answer.
+        // SAFETY: room for the result.
         if unsafe { sys::rte_eth_stats_get(self.running.id, &raw mut s) } != 0 {
             return EthStats::default();
         }

@@ -121,7 +121,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and no reference into it outlives `self`.
+        // SAFETY: `self` owns the mapping, and no reference into it outlives `self`.
         let _ = unsafe { munmap(self.address.as_ptr().cast(), self.words * WORD) };
     }
 }
@@ -286,7 +286,7 @@ fn mark(file: &File) -> io::Result<()> {
 /// True if a file is marked. Queries the lock without taking it.
 fn is_marked(file: &File) -> io::Result<bool> {
     let mut lock = whole_file(libc::F_RDLCK);
-    // SAFETY: the call reads the structure and writes to it what stands in the way.
+    // SAFETY: the call reads the structure and writes the conflicting lock to it.
     let rc = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
     if rc == 0 {
         Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK)

@@ -203,7 +203,7 @@ fn wrong_ports_and_settings_are_named() {
     };
     says(Some("net_nothing"), &config(), &["net_nothing", "net_ring2", "ethernet.port"]);
     says(Some("0000:ff:1f.7"), &config(), &["0000:ff:1f.7"]);
-    says(Some("nul\0"), &config(), &["there are"]);
+    says(Some("nul\0"), &config(), &["available"]);
     says(None, &config(), &["several", "net_ring2"]);
     says(Some("net_ring2"), &EthConfig { queues: 60_000, ..config() }, &["at most", "60000", "lcores"]);
     says(Some("net_ring2"), &EthConfig { queues: 0, ..config() }, &["queue"]);

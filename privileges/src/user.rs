@@ -32,7 +32,7 @@ pub struct User {
 pub enum UserError {
     /// No entry has this name.
     #[error(
-        "there is no {kind} {name:?} in {file}: make it (adduser --system --group {name}) or write its number"
+        "there is no {kind} {name:?} in {file}: create it (adduser --system --group {name}) or give its number"
     )]
     Unknown {
         /// "user" or "group".

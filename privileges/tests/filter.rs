@@ -92,7 +92,7 @@ fn a_call_that_is_not_on_the_list_ends_the_process() {
             map(libc::PROT_READ | libc::PROT_EXEC);
         }
         _ => {
-            // SAFETY: a page of its own, which nothing else uses.
+            // SAFETY: a page that nothing else uses.
             unsafe {
                 let at = libc::mmap(
                     std::ptr::null_mut(),

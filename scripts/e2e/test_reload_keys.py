@@ -145,7 +145,7 @@ REFUSED = {
     "other_ethernet": (tuple(s.replace("pkey", OTHER_PORT) for s in ENOUGH), None, f"{OTHER_PORT} = 0xffff",
                        ("net_null7", "restart needed")),
     "route_nowhere": ((segment(OFFICE), segment(STORAGE, more='[[segment.route]]\nto = "0.0.0.0/0"\nvia = "10.1.1.1"\n')), None,
-                      'via = "10.1.1.1"', ("leads nowhere", r"10\.77\.0\.0/24")),
+                      'via = "10.1.1.1"', ("unreachable router", r"10\.77\.0\.0/24")),
     "syntax": ((*ENOUGH, "[[segment]\n"), None, "[[segment]\n", ()),
     "unknown_key": ((segment(OFFICE), segment(STORAGE) + "colour = 3\n"), None, "colour", ("unknown key `colour`",)),
     "restart": (ENOUGH, (HERE, f"{HERE}\nhello-ms = 70"), "hello-ms",

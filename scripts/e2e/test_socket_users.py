@@ -59,7 +59,7 @@ def test_user_outside_the_group(start):
     refused = run(*topology.as_user(USER), topology.program, "ctl", "--socket", topology.socket, "stats", check=False)
     assert refused.returncode != 0
     assert "only the gateway's user and members of its group may use it" in refused.stderr, refused.stderr
-    assert "write group into [gateway]" in refused.stderr
+    assert "set group in [gateway]" in refused.stderr
     assert run(*topology.as_user(GROUP), topology.program, "ctl", "--socket", topology.socket, "stats").stdout
 
 

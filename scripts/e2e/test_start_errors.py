@@ -92,7 +92,7 @@ CASES = {
     "segment_limited_pkey": (segments("0x8002", "0x0002"), (r"bad\.toml:17:8", "limited", "write 0x8002")),
     "segment_port": (segments("0x8002", "0x8002\nport = 2"), (r"bad\.toml:18:8", "`soft0`", "no port 2", "count from 1")),
     "segment_ethernet": (segments("vlan = 200", 'vlan = 200\nethernet = "net_null7"'),
-                         (r"bad\.toml:17:1", "net_null7", "there are: net_null0")),
+                         (r"bad\.toml:17:1", "net_null7", "available: net_null0")),
     "segment_device": (segments("vlan = 200", 'vlan = 200\ndevice = "soft7"'), (r"bad\.toml:17:10", "`soft7`", "the devices are soft0")),
     "soft_device_cable": (segments('[[segment]]\nname = "one"', SECOND_DEVICE), (r"bad\.toml:10:1", r"203\.0\.113\.1")),
     "segment_route": (segments('10.77.0.1"', '10.78.0.1"'), (r"bad\.toml:21:7", "unreachable router", r"10\.77\.0\.0/24")),

@@ -387,7 +387,7 @@ pub enum TableError {
     #[error("the table is full ({0} listeners)")]
     ListenersFull(usize),
     /// There is already a listener.
-    #[error("service {0} is taken")]
+    #[error("service {0} is already in use")]
     ServiceTaken(ServiceId),
     /// The queue pair belongs to another connection.
     #[error("queue pair {0} is in use")]

@@ -173,7 +173,7 @@ mod tests {
     fn an_error_of_permission_names_user_and_group() {
         for error in [Errno::ACCESS, Errno::PERM] {
             let hint = refused(error);
-            assert!(hint.contains("user") && hint.contains("group into [gateway]"), "{hint}");
+            assert!(hint.contains("user") && hint.contains("group in [gateway]"), "{hint}");
         }
         assert!(
             refused(Errno::NOENT).contains("--socket") && refused(Errno::CONNREFUSED).contains("--socket")

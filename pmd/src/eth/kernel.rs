@@ -248,7 +248,8 @@ fn packet_socket_of(fd: RawFd) -> Option<u32> {
     // SAFETY: an address is bytes and numbers; all zeros is one.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: asks what a descriptor is bound to, whatever it is; the answer is at most `len` bytes.
+    // SAFETY: queries the address that a descriptor of any type is bound to; the result has at most `len`
+    // bytes.
     let rc = unsafe { libc::getsockname(fd, (&raw mut address).cast(), &raw mut len) };
     let is_packet = rc == 0 && i32::from(address.sll_family) == libc::AF_PACKET;
     is_packet.then_some(address.sll_ifindex as u32)
@@ -256,7 +257,7 @@ fn packet_socket_of(fd: RawFd) -> Option<u32> {
 
 fn is_xdp_socket(fd: RawFd) -> bool {
     let (mut domain, mut len) = (0, size_of::<libc::c_int>() as libc::socklen_t);
-    // SAFETY: asks what a descriptor is, whatever it is; the answer is a number.
+    // SAFETY: queries an option of a descriptor of any type; the result is a number.
     let rc = unsafe {
         libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN, (&raw mut domain).cast(), &raw mut len)
     };

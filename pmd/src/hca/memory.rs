@@ -132,7 +132,7 @@ pub enum Outcome<P = Mbuf> {
 /// device sees it after the next [`Queues::ring`].
 pub trait MemoryWork: Queues {
     /// FAST_REG: assigns memory to a key. Later posts on the same connection may use the key immediately.
-    #[expect(clippy::result_large_err, reason = "what is not taken is handed back")]
+    #[expect(clippy::result_large_err, reason = "work that is not accepted is handed back")]
     fn register(
         &mut self,
         slot: RcSlot,

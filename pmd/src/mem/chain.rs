@@ -110,7 +110,7 @@ impl Mbuf {
         raw::set_nb_segs(head, count);
         raw::set_pkt_len(head, length);
         if let Some(rest) = NonNull::new(rest) {
-            // SAFETY: unlinked just now, so that nobody else owns it.
+            // SAFETY: just unlinked, so that nobody else owns it.
             drop(unsafe { Self::from_raw(rest) });
         }
         true

@@ -19,7 +19,7 @@ unsafe impl Send for Mbuf {}
 
 impl Drop for Mbuf {
     fn drop(&mut self) {
-        // SAFETY: we own the chain, and nobody uses it after this.
+        // SAFETY: `self` owns the chain, and nobody uses it after this.
         unsafe { sys::shim_mbuf_free(self.0.as_ptr()) };
     }
 }
@@ -44,7 +44,7 @@ macro_rules! field {
 macro_rules! set_field {
     ($raw:expr, $offset:ident, $ty:ty, $value:expr) => {{
         let at: *mut sys::rte_mbuf = $raw;
-        // SAFETY: as for reading; we own the segment exclusively.
+        // SAFETY: as for reading; the segment is owned exclusively.
         unsafe { at.byte_add(sys::$offset as usize).cast::<$ty>().write($value) }
     }};
 }
@@ -186,7 +186,8 @@ impl Single {
         if (len as usize).checked_sub(off)? < length {
             return None;
         }
-        // SAFETY: the data has `len` bytes, and `front + N`, which is `off`, is no more; it is our buffer.
+        // SAFETY: the data has `len` bytes, and `front + N`, which is `off`, is not greater; the buffer is
+        // owned.
         let data = unsafe { data.add(front) };
         // SAFETY: as above.
         unsafe { data.cast::<[u8; N]>().write_unaligned(header) };
@@ -258,7 +259,7 @@ impl Mbuf {
                 // attaches a buffer to another or adds a reference.
                 unsafe { sys::shim_mbuf_raw_free_bulk(pool, now.as_ptr(), run as u32) };
             } else {
-                // SAFETY: a chain that was ours.
+                // SAFETY: a chain that was owned here.
                 unsafe { sys::shim_mbuf_free(head) };
             }
         }

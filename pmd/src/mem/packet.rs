@@ -90,7 +90,7 @@ pub(crate) fn stow<const STEP: usize, T, P>(
     let most = places.len().min(room * STEP);
     for place in places.get_mut(..most).unwrap_or_default().chunks_mut(STEP) {
         if let Some(buf) = place.first_mut().and_then(&buf) {
-            // SAFETY: there is room for one of each of these places behind the `len` that were there.
+            // SAFETY: there is room for one of each of these slots after the original `len`.
             unsafe { end.add(len).write(buf) };
             len += 1;
         }

@@ -111,7 +111,7 @@ pub(crate) fn free_late() {
             // The acquire pairs with the count: a buffer counts as returned after its lcore has finished with
             // the pool's ring.
             fence(Ordering::Acquire);
-            // SAFETY: it has no handle, no buffer of it is out, and nobody is inside a cache of it.
+            // SAFETY: it has no handle, no buffer of it is in use, and nobody accesses one of its caches.
             unsafe { sys::rte_mempool_free(late.pool.as_ptr()) };
         }
         !home
@@ -182,7 +182,7 @@ impl Pool {
     pub fn alloc(&self) -> Option<Mbuf> {
         // SAFETY: the pool is valid while a handle exists.
         let raw = unsafe { sys::shim_mbuf_alloc(self.pool.as_ptr()) };
-        // SAFETY: what the pool gave is ours alone.
+        // SAFETY: the buffer from the pool has no other owner.
         NonNull::new(raw).map(|raw| unsafe { Mbuf::from_raw(raw) })
     }
 

@@ -100,7 +100,7 @@ fn a_buffer_whose_data_lie_elsewhere_is_not_taken_for_one_of_its_pool() {
     let freed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| Mbuf::free_bulk(&mut batch)));
     assert!(freed.is_err() && pool.in_use() == 1);
     mbuf::raw::set_ol_flags(head, 0);
-    // SAFETY: ours, as the batch has let go of it and it did not go home; direct again.
+    // SAFETY: owned here: the batch has released it, and it did not return to the pool. It is direct again.
     drop(unsafe { Mbuf::from_raw(std::ptr::NonNull::new(head).unwrap()) });
     assert_eq!(pool.in_use(), 0);
 }

@@ -6,7 +6,7 @@
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!(
-    "the mlx5 driver knows the barriers of x86-64 and of 64-bit Arm; name those of this architecture here"
+    "the mlx5 driver has barriers for x86-64 and 64-bit Arm only; add those of this architecture here"
 );
 
 use std::sync::atomic::Ordering::{Acquire, Release};

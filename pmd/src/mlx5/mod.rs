@@ -5,7 +5,7 @@
 //!
 //! * [`rings`] – location, size and initial contents of queues; the library's part of the work.
 //! * [`barrier`], [`bus`] – store ordering, and the doorbell path to the device.
-//! * [`anchor`] – device objects, which queues with buffers outlive.
+//! * [`anchor`] – device objects behind queues, destroyed before the queues free their buffers.
 //! * [`sq`], [`send`], [`umr`], [`rq`], [`srq`], [`cq`] – queues over raw memory.
 //! * [`av`] – addresses; [`mr`] – keys by address.
 //!

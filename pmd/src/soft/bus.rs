@@ -65,7 +65,7 @@ impl Bus for SoftBus {
         if self.rest.is_none() {
             match Rest::new() {
                 Ok(rest) => self.rest = Some(rest),
-                Err(e) => tracing::debug!("nothing to be woken by: {e}"),
+                Err(e) => tracing::debug!("cannot create a wakeup source: {e}"),
             }
         }
         let Some(rest) = &mut self.rest else { return false };

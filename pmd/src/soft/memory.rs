@@ -22,7 +22,7 @@ struct Allocation {
     layout: Layout,
 }
 
-// SAFETY: it owns its memory, which has no thread of its own.
+// SAFETY: it owns its memory, which is not bound to a thread.
 unsafe impl Send for Allocation {}
 
 impl Allocation {

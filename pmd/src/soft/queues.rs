@@ -61,7 +61,7 @@ pub(super) fn create_cq(
             Ok(Created { rings, block })
         }
         Err(error) => {
-            // SAFETY: nobody was given it.
+            // SAFETY: nobody has received it.
             unsafe { arena.free(block) };
             Err(error)
         }
@@ -94,7 +94,7 @@ fn create_srq(
             Ok(Created { rings, block })
         }
         Err(error) => {
-            // SAFETY: nobody was given it.
+            // SAFETY: nobody has received it.
             unsafe { arena.free(block) };
             Err(error)
         }
@@ -153,7 +153,7 @@ pub(super) fn create_qp(
             Ok(Created { rings, block })
         }
         Err(error) => {
-            // SAFETY: nobody was given it.
+            // SAFETY: nobody has received it.
             unsafe { arena.free(block) };
             Err(error)
         }
@@ -272,7 +272,7 @@ impl Drop for Undo<'_> {
     fn drop(&mut self) {
         for cq in self.cqs.drain(..) {
             if self.engine.destroy_cq(cq.rings.cqn).is_ok() {
-                // SAFETY: the device let go of it and no driver was given it.
+                // SAFETY: the device has released it, and no driver has received it.
                 unsafe { self.arena.free(cq.block) };
             }
         }

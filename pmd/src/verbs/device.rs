@@ -33,7 +33,7 @@ struct List {
 impl List {
     fn read() -> Result<Self, HcaError> {
         let mut len: c_int = 0;
-        // SAFETY: the length is written to a variable of ours.
+        // SAFETY: the length is written to a local variable.
         let first = unsafe { sys::ibv_get_device_list(&mut len) };
         match NonNull::new(first) {
             Some(first) => Ok(Self { first, len: usize::try_from(len).unwrap_or(0) }),
@@ -159,7 +159,7 @@ unsafe impl Sync for Context {}
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: open, and everything that was made from it holds it; so nothing is left.
+        // SAFETY: open. Everything created from it holds it, so nothing is left.
         unsafe { sys::ibv_close_device(self.raw.as_ptr()) };
     }
 }
@@ -170,7 +170,7 @@ impl Context {
         let raw = NonNull::new(unsafe { sys::ibv_open_device(device) })
             .ok_or_else(|| remedy::open(&name, io::Error::last_os_error()))?;
         let mut context = Self { raw, name, attributes: sys::ibv_device_attr::default() };
-        // SAFETY: open; the attributes are ours.
+        // SAFETY: open; the attributes are a local variable.
         let rc = unsafe { sys::ibv_query_device(raw.as_ptr(), &mut context.attributes) };
         if rc != 0 {
             return Err(remedy::code(format!("querying the attributes of {}", context.name), rc));
@@ -271,7 +271,7 @@ impl Context {
 
     pub(super) fn gid(&self, port: PortNumber, index: u16) -> Result<Gid, HcaError> {
         let mut gid = sys::ibv_gid::default();
-        // SAFETY: open; the GID is ours.
+        // SAFETY: open; the GID is a local variable.
         let rc = unsafe { sys::ibv_query_gid(self.raw(), port.0, index.into(), &mut gid) };
         if rc != 0 {
             return Err(remedy::last(format!("asking {} for GID {index} of port {}", self.name, port.0)));
@@ -282,7 +282,7 @@ impl Context {
 
     pub(super) fn pkey(&self, port: PortNumber, index: u16) -> Result<PKey, HcaError> {
         let mut key = 0_u16;
-        // SAFETY: open; the key is ours.
+        // SAFETY: open; the key is a local variable.
         let rc = unsafe { sys::ibv_query_pkey(self.raw(), port.0, index.into(), &mut key) };
         if rc != 0 {
             return Err(remedy::last(format!("asking {} for P_Key {index} of port {}", self.name, port.0)));

@@ -46,7 +46,7 @@ impl<P: DataPath> Adapter<P> {
         self.rearm_limits();
         loop {
             let mut event = sys::ibv_async_event::default();
-            // SAFETY: the context is open and its events do not block; the event is ours.
+            // SAFETY: the context is open and its events are nonblocking; the event is a local variable.
             if unsafe { sys::ibv_get_async_event(self.context.raw(), &mut event) } != 0 {
                 return None;
             }

@@ -50,7 +50,7 @@ impl Context {
     /// Returns one entry with all attributes, or `None` if the slot is empty.
     pub(super) fn gid_entry(&self, port: PortNumber, index: u16) -> Result<Option<Entry>, HcaError> {
         let mut entry = sys::ibv_gid_entry::default();
-        // SAFETY: open; the entry is ours and has the passed size.
+        // SAFETY: open; the entry is a local variable of the passed size.
         let rc = unsafe {
             let (port, index) = (port.0.into(), index.into());
             sys::_ibv_query_gid_ex(self.raw(), port, index, &mut entry, 0, size_of::<sys::ibv_gid_entry>())
@@ -198,7 +198,7 @@ impl GidDevice {
         let mut concerned = false;
         loop {
             let mut event = sys::ibv_async_event::default();
-            // SAFETY: the context is open and its events do not block; the event is ours.
+            // SAFETY: the context is open and its events are nonblocking; the event is a local variable.
             if unsafe { sys::ibv_get_async_event(self.context.raw(), &mut event) } != 0 {
                 return Ok(concerned);
             }

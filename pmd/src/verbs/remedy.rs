@@ -88,7 +88,7 @@ pub(super) fn no_such_device(name: &str, seen: &str) -> HcaError {
 
 pub(super) fn no_infiniband(port: PortNumber, seen: &str) -> HcaError {
     HcaError::Environment(format!(
-        "no RDMA device has an InfiniBand port {}: there are {seen}; IPoIB needs an InfiniBand link layer (for ConnectX: \
+        "no RDMA device has an InfiniBand port {}; available: {seen}; IPoIB needs an InfiniBand link layer (for ConnectX: \
          mlxconfig set LINK_TYPE_P{0}=1)",
         port.0
     ))

@@ -165,7 +165,7 @@ impl ManagementPort {
         let (timeout, retries) = if awaits { (PERIOD_MS, RETRIES) } else { (0, 0) };
         let mut buffer = Buffer { head: sys::ib_user_mad::default(), bytes: *mad.bytes };
         buffer.head.addr = address(&mad.peer);
-        // SAFETY: the port is open; the buffer is a head with the datagram's bytes behind it.
+        // SAFETY: the port is open; the buffer is a head followed by the datagram's bytes.
         let rc = unsafe {
             sys::umad_send(
                 self.port,

@@ -78,7 +78,7 @@ pub(crate) fn kernel_sends(interface: &str, behind: &[u8]) {
     bytes.extend(behind);
     bytes.resize(60, 0);
     let name = std::ffi::CString::new(interface).unwrap();
-    // SAFETY: a C string, and a socket of our own; the address is zeroed and then filled.
+    // SAFETY: a C string, and a socket owned here; the address is zeroed and then filled.
     unsafe {
         let socket = libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0);
         assert!(socket >= 0);

@@ -174,7 +174,7 @@ pub unsafe fn query_port(context: *mut ibv_context, port: u8, attr: &mut ibv_por
 /// `context` is open.
 pub unsafe fn alloc_td(context: *mut ibv_context) -> *mut ibv_td {
     let mut attr = ibv_td_init_attr::default();
-    // SAFETY: the context is open; the attributes are ours.
+    // SAFETY: the context is open; the attributes are a local variable.
     unsafe {
         match extended(context, offset_of!(verbs_context, alloc_td)).and_then(|table| table.alloc_td) {
             Some(alloc) => alloc(context, &mut attr),
@@ -212,7 +212,7 @@ pub unsafe fn alloc_parent_domain(
     td: *mut ibv_td,
 ) -> *mut ibv_pd {
     let mut attr = ibv_parent_domain_init_attr { pd, td, ..Default::default() };
-    // SAFETY: the context is open; the attributes are ours.
+    // SAFETY: the context is open; the attributes are a local variable.
     unsafe {
         match extended(context, offset_of!(verbs_context, alloc_parent_domain))
             .and_then(|table| table.alloc_parent_domain)

@@ -51,7 +51,7 @@ rdma link add rxe1 type rxe netdev v1
 sed s/ibx1/rxe1/ gateway.toml >/tmp/ethernet.toml
 expect 'an Ethernet port' 'is an Ethernet port: IPoIB needs an InfiniBand link layer' /tmp/ethernet.toml
 sed /device/d gateway.toml >/tmp/any.toml
-expect 'no InfiniBand port' 'no RDMA device has an InfiniBand port 1: there are rxe1' /tmp/any.toml
+expect 'no InfiniBand port' 'no RDMA device has an InfiniBand port 1; available: rxe1' /tmp/any.toml
 
 rdma link delete rxe1
 rmmod rdma_rxe

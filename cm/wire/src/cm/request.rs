@@ -133,7 +133,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// How the sender of a REP handled the alternate path, 2 bits.
+    /// Outcome for the alternate path in a REP, 2 bits.
     pub enum Failover(u8) {
         /// Accepted, or none was given.
         Accepted = 0,

@@ -110,12 +110,12 @@ const fn states<const N: usize>() -> ([u64; N], [u64; N]) {
     (apart, joint)
 }
 
-/// From the states of both CRCs to the joint state.
+/// Maps the states of both CRCs to the joint state.
 static JOIN: Table<{ BITS / 4 }> = {
     let (apart, joint) = states::<BITS>();
     table(inverted(apart, joint))
 };
-/// From the joint state to the states of both CRCs.
+/// Maps the joint state to the states of both CRCs.
 static PART: Table<{ PRODUCT_BITS / 4 }> = {
     let (apart, joint) = states::<PRODUCT_BITS>();
     table(inverted(joint, apart))

@@ -264,15 +264,15 @@ pub enum Extended {
     AethAtomic(Aeth, u64),
     /// Atomic request.
     Atomic(AtomicEth),
-    /// To an XRC shared receive queue.
+    /// Request to an XRC shared receive queue.
     Xrc(XrcEth),
     /// RDMA request to the domain of an XRC shared receive queue.
     XrcReth(XrcEth, Reth),
-    /// The same with immediate data.
+    /// RDMA request to the domain of an XRC shared receive queue, with immediate data.
     XrcRethImmediate(XrcEth, Reth, [u8; 4]),
-    /// To an XRC shared receive queue, with immediate data.
+    /// Request to an XRC shared receive queue, with immediate data.
     XrcImmediate(XrcEth, [u8; 4]),
-    /// To an XRC shared receive queue, with the R_Key to invalidate.
+    /// Request to an XRC shared receive queue, with the R_Key to invalidate.
     XrcIeth(XrcEth, Rkey),
     /// Atomic request to the domain of an XRC shared receive queue.
     XrcAtomic(XrcEth, AtomicEth),

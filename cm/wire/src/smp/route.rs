@@ -4,7 +4,7 @@
 use super::{MAX_HOPS, NodeType, Smp};
 use crate::Lid;
 
-/// Where a packet came from.
+/// Source of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
     /// The node's own agent or manager.

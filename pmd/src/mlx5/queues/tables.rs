@@ -12,7 +12,7 @@ use crate::mlx5::ud::{Door, UdQp};
 
 impl<B: Bus, P: Packet> MlxQueues<B, P> {
     /// See [`crate::hca::Queues::insert_ud`].
-    #[expect(clippy::result_large_err, reason = "what is not taken is handed back")]
+    #[expect(clippy::result_large_err, reason = "a queue pair that is not accepted is handed back")]
     pub fn insert_datagrams(&mut self, slot: UdSlot, ud: UdQp<P>) -> Result<(), UdQp<P>> {
         let Some(known) = self.ud_numbers.get_mut(usize::from(slot.0)) else { return Err(ud) };
         if !self.uds.is_free(slot.0.into()) {
@@ -84,7 +84,7 @@ impl<B: Bus, P: Packet> MlxQueues<B, P> {
     }
 
     /// Inserts a connected queue pair.
-    #[expect(clippy::result_large_err, reason = "what is not taken is handed back")]
+    #[expect(clippy::result_large_err, reason = "a queue pair that is not accepted is handed back")]
     pub fn insert(&mut self, slot: RcSlot, mut rc: RcQp<P>) -> Result<(), RcQp<P>> {
         if !self.rcs.is_free(slot.0) || !self.numbers.insert(rc.qpn().get(), Place::Rc(slot, rc.beside)) {
             return Err(rc);

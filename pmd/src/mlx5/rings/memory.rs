@@ -197,7 +197,7 @@ impl DoorbellRecord {
     #[inline]
     pub fn store(&self, index: usize, value: u32) {
         if index < self.count {
-            // SAFETY: the word is there by the contract of `new`.
+            // SAFETY: the word exists by the contract of `new`.
             unsafe { self.words.add(index).as_ref() }.store(value.to_be(), Ordering::Release);
         }
     }
@@ -206,7 +206,7 @@ impl DoorbellRecord {
     #[must_use]
     pub fn load(&self, index: usize) -> u32 {
         if index < self.count {
-            // SAFETY: the word is there by the contract of `new`.
+            // SAFETY: the word exists by the contract of `new`.
             u32::from_be(unsafe { self.words.add(index).as_ref() }.load(Ordering::Acquire))
         } else {
             0

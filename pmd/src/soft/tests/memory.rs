@@ -19,7 +19,7 @@ impl Memory {
     }
 
     pub(super) fn host(&self) -> HostMemory {
-        // SAFETY: freed on drop only, which tests do behind the device's.
+        // SAFETY: freed only on drop, and the tests drop it after the device.
         unsafe { HostMemory::new(self.base, self.words * 8) }
     }
 

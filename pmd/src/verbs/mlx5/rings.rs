@@ -13,7 +13,7 @@ use prm::{ARM_REGISTER, CQE_SIZE, WQEBB};
 
 /// Queries the library for the rings that `obj` refers to.
 fn init(obj: &mut sys::mlx5dv_obj, kind: sys::mlx5dv_obj_type, what: &str) -> Result<(), HcaError> {
-    // SAFETY: the objects are live and libmlx5's, what is answered goes to variables of the callers'.
+    // SAFETY: the objects are live and belong to libmlx5; the results go to variables of the callers.
     match unsafe { sys::mlx5dv_init_obj(obj, u64::from(kind)) } {
         0 => Ok(()),
         rc => Err(remedy::code(format!("taking over the rings of a {what}"), rc)),
@@ -22,9 +22,9 @@ fn init(obj: &mut sys::mlx5dv_obj, kind: sys::mlx5dv_obj_type, what: &str) -> Re
 
 fn memory<T>(start: *mut T, bytes: usize, what: &str) -> Result<RingMemory, HcaError> {
     let start = NonNull::new(start.cast()).ok_or_else(|| no_ring(what))?;
-    // SAFETY: the library's ring. It has the given length and lives as long as its object, which the anchor
-    // keeps until after the queues on the ring. From now on the library does not touch it, and the driver
-    // follows the protocol.
+    // SAFETY: the library's ring. It has the given length and lives as long as its object. The queues on the
+    // ring hold the object by their anchor, and do not use the ring after they have released it. From now on
+    // the library does not touch the ring, and the driver follows the protocol.
     Ok(unsafe { RingMemory::new(start, bytes) })
 }
 

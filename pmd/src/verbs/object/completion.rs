@@ -52,7 +52,7 @@ impl CompletionChannel {
         }
         let (mut cq, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
         let mut count = 0;
-        // SAFETY: a live channel that does not block; what is answered goes to our variables.
+        // SAFETY: a live, nonblocking channel; the results go to local variables.
         while unsafe { sys::ibv_get_cq_event(self.raw.as_ptr(), &mut cq, &mut context) } == 0 {
             count += 1;
             // SAFETY: the queue lives until its events are acknowledged, which is done here, once each.
@@ -64,7 +64,7 @@ impl CompletionChannel {
 
 impl Drop for CompletionChannel {
     fn drop(&mut self) {
-        // SAFETY: ours, and no completion queue on it is left.
+        // SAFETY: owned by `self`, and no completion queue uses it any more.
         complain("completion channel", unsafe { sys::ibv_destroy_comp_channel(self.raw.as_ptr()) });
     }
 }
@@ -129,7 +129,7 @@ impl CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        // SAFETY: ours, and no queue pair on it is left.
+        // SAFETY: owned by `self`, and no queue pair uses it any more.
         complain("completion queue", unsafe { sys::ibv_destroy_cq(self.raw()) });
     }
 }

@@ -43,7 +43,7 @@ impl ProtectionDomain {
             unsafe { sys::inline::alloc_parent_domain(context.raw(), whole.raw.as_ptr(), thread.as_ptr()) };
         let Some(raw) = NonNull::new(raw) else {
             let error = remedy::last("creating a protection domain of one thread");
-            // SAFETY: ours, and nothing is in it.
+            // SAFETY: owned here, and nothing was created in it.
             complain("thread domain", unsafe { sys::inline::dealloc_td(thread.as_ptr()) });
             return Err(error);
         };
@@ -61,10 +61,10 @@ impl ProtectionDomain {
 
 impl Drop for ProtectionDomain {
     fn drop(&mut self) {
-        // SAFETY: ours, and nothing that was made from it is left.
+        // SAFETY: owned by `self`, and nothing created from it is left.
         complain("protection domain", unsafe { sys::ibv_dealloc_pd(self.raw.as_ptr()) });
         if let Some((thread, _)) = &self.within {
-            // SAFETY: ours, and what was in it is gone.
+            // SAFETY: owned by `self`, and its contents are gone.
             complain("thread domain", unsafe { sys::inline::dealloc_td(thread.as_ptr()) });
         }
     }
@@ -111,7 +111,7 @@ impl MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        // SAFETY: ours.
+        // SAFETY: owned by `self`.
         complain("memory region", unsafe { sys::ibv_dereg_mr(self.raw.as_ptr()) });
     }
 }
@@ -128,7 +128,7 @@ impl AddressHandle {
         domain: &Arc<ProtectionDomain>,
         attr: &mut sys::ibv_ah_attr,
     ) -> Result<Self, HcaError> {
-        // SAFETY: the domain lives; the attributes are ours.
+        // SAFETY: the domain lives; the caller owns the attributes.
         let raw = NonNull::new(unsafe { sys::ibv_create_ah(domain.raw(), attr) })
             .ok_or_else(|| remedy::last(format!("creating an address handle to LID {}", attr.dlid)))?;
         Ok(Self { raw, _domain: Arc::clone(domain) })
@@ -141,7 +141,7 @@ impl AddressHandle {
 
 impl Drop for AddressHandle {
     fn drop(&mut self) {
-        // SAFETY: ours; entries that are outstanding hold it.
+        // SAFETY: owned by `self`; outstanding entries hold it.
         complain("address handle", unsafe { sys::ibv_destroy_ah(self.raw()) });
     }
 }

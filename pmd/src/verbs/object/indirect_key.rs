@@ -29,7 +29,7 @@ impl IndirectKey {
                 | sys::MLX5DV_MKEY_INIT_ATTR_FLAGS_REMOTE_INVALIDATE,
             max_entries: pieces,
         };
-        // SAFETY: a live domain of a device that libmlx5 drives; the attributes are ours.
+        // SAFETY: a live domain of a device that libmlx5 drives; the attributes are a local variable.
         let raw = NonNull::new(unsafe { sys::mlx5dv_create_mkey(&mut attributes) });
         let raw = raw.ok_or_else(|| remedy::last("creating a memory key for a list"))?;
         Ok(Self { raw: Some(raw), _domain: Arc::clone(domain) })
@@ -44,7 +44,7 @@ impl IndirectKey {
     /// Destroys the key. On an error the device may still use its memory.
     pub(in crate::verbs) fn end(mut self) -> Result<(), HcaError> {
         match self.raw.take() {
-            // SAFETY: ours, and nobody else has it.
+            // SAFETY: owned here, and nobody else uses it.
             Some(raw) => destroyed("memory key", unsafe { sys::mlx5dv_destroy_mkey(raw.as_ptr()) }),
             None => Ok(()),
         }
@@ -54,7 +54,7 @@ impl IndirectKey {
 impl Drop for IndirectKey {
     fn drop(&mut self) {
         if let Some(raw) = self.raw.take() {
-            // SAFETY: ours, and nobody else has it.
+            // SAFETY: owned here, and nobody else uses it.
             complain("memory key", unsafe { sys::mlx5dv_destroy_mkey(raw.as_ptr()) });
         }
     }

@@ -70,7 +70,7 @@ impl QueuePair {
             qp_type: parts.kind,
             ..Default::default()
         };
-        // SAFETY: the domain and what the attributes name live; the attributes are ours.
+        // SAFETY: the domain and the objects in the attributes live; the attributes are a local variable.
         let raw = unsafe { sys::ibv_create_qp(domain.raw(), &mut init) };
         Self::own(domain, parts, raw)
     }
@@ -140,7 +140,7 @@ impl QueuePair {
         for (mgid, mlid) in groups {
             drop(self.detach(mgid, mlid));
         }
-        // SAFETY: ours, and destroyed once; what uses it holds it.
+        // SAFETY: owned by `self`, and destroyed only once; its users hold it.
         let result = destroyed("queue pair", unsafe { sys::ibv_destroy_qp(self.raw()) });
         if result.is_err() {
             let (send, receive) = (Arc::clone(&self.send_cq), Arc::clone(&self.recv_cq));
@@ -160,7 +160,7 @@ impl QueuePair {
 
     /// Changes attributes. Returns an error number on failure.
     pub(in crate::verbs) fn modify(&self, attr: &mut sys::ibv_qp_attr, mask: u32) -> Result<(), i32> {
-        // SAFETY: live; the attributes are ours.
+        // SAFETY: live; the attributes are borrowed exclusively.
         match unsafe { sys::ibv_modify_qp(self.raw(), attr, mask as c_int) } {
             0 => Ok(()),
             rc => Err(rc.abs()),
@@ -169,14 +169,14 @@ impl QueuePair {
 
     pub(in crate::verbs) fn state(&self) -> Result<sys::ibv_qp_state, HcaError> {
         let (mut attr, mut init) = (sys::ibv_qp_attr::default(), sys::ibv_qp_init_attr::default());
-        // SAFETY: live; the attributes are ours.
+        // SAFETY: live; the attributes are local variables.
         let rc = unsafe { sys::ibv_query_qp(self.raw(), &mut attr, sys::IBV_QP_STATE as c_int, &mut init) };
         if rc == 0 { Ok(attr.qp_state) } else { Err(remedy::code("querying a queue pair's state", rc)) }
     }
 
     pub(in crate::verbs) fn attach(&self, mgid: Gid, mlid: Lid) -> Result<(), HcaError> {
         let gid = sys::ibv_gid { raw: mgid.0 };
-        // SAFETY: live; the GID is ours.
+        // SAFETY: live; the GID is a local variable.
         let rc = unsafe { sys::ibv_attach_mcast(self.raw(), &gid, mlid.0) };
         if rc != 0 {
             return Err(remedy::code(format!("attaching to the group {mgid}"), rc));
@@ -188,7 +188,7 @@ impl QueuePair {
     pub(in crate::verbs) fn detach(&self, mgid: Gid, mlid: Lid) -> Result<(), HcaError> {
         self.groups.lock().retain(|group| *group != (mgid, mlid));
         let gid = sys::ibv_gid { raw: mgid.0 };
-        // SAFETY: live; the GID is ours.
+        // SAFETY: live; the GID is a local variable.
         let rc = unsafe { sys::ibv_detach_mcast(self.raw(), &gid, mlid.0) };
         if rc == 0 { Ok(()) } else { Err(remedy::code(format!("detaching from the group {mgid}"), rc)) }
     }
@@ -196,7 +196,7 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // SAFETY: nobody has it any more.
+        // SAFETY: nobody uses it any more.
         if let Err(e) = unsafe { self.end() } {
             tracing::warn!("{}", remedy::whole(&e));
         }

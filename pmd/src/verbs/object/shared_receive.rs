@@ -31,7 +31,7 @@ impl SharedReceiveQueue {
             srq_context: std::ptr::null_mut(),
             attr: sys::ibv_srq_attr { max_wr: depth, max_sge: segments, srq_limit: 0 },
         };
-        // SAFETY: the domain lives; the attributes are ours.
+        // SAFETY: the domain lives; the attributes are a local variable.
         let raw = NonNull::new(unsafe { sys::ibv_create_srq(domain.raw(), &mut init) })
             .ok_or_else(|| remedy::last(format!("creating a shared receive queue of {depth} entries")))?;
         Ok(Self { raw, domain: Arc::clone(domain), ended: AtomicBool::new(false) })
@@ -51,7 +51,7 @@ impl SharedReceiveQueue {
         if self.ended.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
-        // SAFETY: ours, and destroyed once; what uses it holds it.
+        // SAFETY: owned by `self`, and destroyed only once; its users hold it.
         let result = destroyed("shared receive queue", unsafe { sys::ibv_destroy_srq(self.raw()) });
         if result.is_err() {
             std::mem::forget(Arc::clone(&self.domain));
@@ -62,7 +62,7 @@ impl SharedReceiveQueue {
     /// Arms an event for when fewer than `limit` receives are posted.
     pub(in crate::verbs) fn arm(&self, limit: u32) -> Result<(), HcaError> {
         let mut attr = sys::ibv_srq_attr { srq_limit: limit, ..Default::default() };
-        // SAFETY: live; the attributes are ours.
+        // SAFETY: live; the attributes are a local variable.
         let rc = unsafe { sys::ibv_modify_srq(self.raw(), &mut attr, sys::IBV_SRQ_LIMIT as c_int) };
         if rc == 0 { Ok(()) } else { Err(remedy::code("setting the limit of a shared receive queue", rc)) }
     }
@@ -74,7 +74,7 @@ impl SharedReceiveQueue {
 
 impl Drop for SharedReceiveQueue {
     fn drop(&mut self) {
-        // SAFETY: nobody has it any more.
+        // SAFETY: nobody uses it any more.
         if let Err(e) = unsafe { self.end() } {
             tracing::warn!("{}", remedy::whole(&e));
         }

@@ -43,7 +43,7 @@ impl MemoryWindow {
     /// Destroys the window.
     pub(in crate::verbs) fn end(mut self) -> Result<(), HcaError> {
         match self.raw.take() {
-            // SAFETY: ours, and nobody else has it.
+            // SAFETY: owned here, and nobody else uses it.
             Some(raw) => destroyed("memory window", unsafe { sys::inline::dealloc_mw(raw.as_ptr()) }),
             None => Ok(()),
         }
@@ -53,7 +53,7 @@ impl MemoryWindow {
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
         if let Some(raw) = self.raw.take() {
-            // SAFETY: ours, and nobody else has it.
+            // SAFETY: owned here, and nobody else uses it.
             complain("memory window", unsafe { sys::inline::dealloc_mw(raw.as_ptr()) });
         }
     }

@@ -121,7 +121,7 @@ impl VerbsQueues {
     pub(super) fn message(&mut self, wc: &sys::ibv_wc, slot: u32) -> Option<(Mbuf, Source)> {
         match self.shared.as_mut().map_or(Err(false), |srq| srq.message(slot, wc.byte_len as usize)) {
             Ok(buf) if wc.wc_flags & sys::IBV_WC_WITH_INV != 0 => {
-                // SAFETY: the flag says which of the two it is.
+                // SAFETY: the flag selects this member of the union.
                 let key = unsafe { wc.__bindgen_anon_1.invalidated_rkey };
                 Some((buf, Source::RcInvalidated(MemoryKey::new(key))))
             }

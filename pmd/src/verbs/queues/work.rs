@@ -101,7 +101,7 @@ impl WorkRequest {
 
 impl VerbsQueues {
     /// Queues work on a connection and registers it for a result.
-    #[expect(clippy::result_large_err, reason = "what is not taken is handed back")]
+    #[expect(clippy::result_large_err, reason = "work that is not accepted is handed back")]
     fn queue_work(
         &mut self,
         slot: RcSlot,

@@ -285,7 +285,7 @@ fn kept<L: Lab>(b: &mut Bench<'_, L>) -> Outcome {
     let key = b.ends[1].hca.create_key(PIECES as u32)?;
     let mut list = PageList::in_buffer(b.ends[1].buffer(&[])?);
     for _ in 0..PIECES {
-        // SAFETY: `memory` lives until the key is free again, and nobody has it.
+        // SAFETY: `memory` lives until the key is free again, and nobody else uses it.
         let pushed = unsafe { list.push(address, 64) };
         pushed.map_err(|full| Failure::Wrong(full.to_string()))?;
     }

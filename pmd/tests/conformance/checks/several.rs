@@ -37,7 +37,7 @@ fn add<L: Lab>(b: &mut Bench<'_, L>, slot: UdSlot, pkey_index: u16, qkey: QKey) 
         end.hca.modify_qp(qpn, &to)?;
     }
     if end.queues.insert_ud(slot, ud).is_err() {
-        return wrong(format!("place {} is taken", slot.0));
+        return wrong(format!("slot {} is already in use", slot.0));
     }
     end.queues.open_ud(slot);
     end.queues.refill();

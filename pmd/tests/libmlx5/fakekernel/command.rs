@@ -30,7 +30,7 @@ pub(super) fn errno(error: &HcaError) -> i32 {
 ///
 /// `header` is a request of the verbs interface: a header and the number of attributes in it.
 pub(super) unsafe fn request(device: &mut Device, header: *mut abi::ib_uverbs_ioctl_hdr) -> Outcome {
-    // SAFETY: as promised; the attributes lie behind the header.
+    // SAFETY: by the contract of this function; the attributes follow the header.
     let (object, method, attributes) = unsafe {
         let first = (&raw mut (*header).attrs).cast::<abi::ib_uverbs_attr>();
         let count = usize::from((*header).num_attrs);

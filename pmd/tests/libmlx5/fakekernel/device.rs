@@ -271,7 +271,8 @@ impl Device {
                 cq.armed = None;
                 cq.reported += 1;
                 let event = abi::ib_uverbs_comp_event_desc { cq_handle: cq.user_handle };
-                // SAFETY: the event is ours; the channel's other end is open as long as a queue is on it.
+                // SAFETY: the event is a local variable; the channel's other end is open as long as a queue
+                // uses it.
                 let sent = unsafe { libc::write(channel, (&raw const event).cast(), size_of_val(&event)) };
                 assert_eq!(sent, size_of_val(&event) as isize);
             }

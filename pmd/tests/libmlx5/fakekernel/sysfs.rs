@@ -32,7 +32,8 @@ pub(super) fn build(settings: &[Settings]) {
     let root = root();
     match fs::remove_dir_all(&root) {
         Ok(()) => {}
-        // SAFETY: it may be called at any time. The first tree of this process is also the last one's place.
+        // SAFETY: it may be called at any time. The first tree of this process uses the same path as the last
+        // one.
         Err(_) => assert_eq!(unsafe { libc::atexit(remove) }, 0),
     }
     put(&root.join("class/infiniband_verbs/abi_version"), "6");

@@ -67,7 +67,7 @@ unsafe fn interface(path: *const c_char) -> Option<i16> {
     if path.is_null() {
         return None;
     }
-    // SAFETY: as promised.
+    // SAFETY: by the contract of this function.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
     std::str::from_utf8(path.strip_prefix(INTERFACE)?).ok()?.parse().ok()
 }
@@ -77,7 +77,7 @@ unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: c_uint) -> c_
     // SAFETY: the caller's path.
     let device = unsafe { interface(path) };
     let real = if device.is_some() { BACKING.as_ptr() } else { path };
-    // SAFETY: the caller's arguments; the mode is looked at only where there is one.
+    // SAFETY: the caller's arguments; the mode is read only if there is one.
     let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, real, flags, mode) } as c_int;
     set_role(fd, device.map_or(0, |device| device + 1));
     fd
@@ -108,7 +108,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
     }
     let index = device as usize - 1;
     let mut devices = devices();
-    // SAFETY: the library's request, which has the form that the kernel's header says.
+    // SAFETY: the library's request, in the form of the kernel's header.
     match unsafe { command::request(&mut devices[index], argument.cast()) } {
         Ok(()) => 0,
         Err(errno) => fail(errno),
