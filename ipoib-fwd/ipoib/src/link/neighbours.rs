@@ -26,8 +26,8 @@ const NEW_PER_SECOND: u32 = 1024;
 const SHARE: u32 = 64;
 /// Requests and announcements by broadcast that the owner may send: a gateway that takes over from another
 /// one announces many addresses at once.
-const BROADCAST_BURST: u32 = 4096;
-const BROADCASTS_PER_SECOND: u32 = 1024;
+const ASKED_BURST: u32 = 4096;
+const ASKED_PER_SECOND: u32 = 1024;
 
 /// How long the address of a host that the owner represents is used as source.
 const BORROWED: Duration = Duration::from_secs(5);
@@ -114,7 +114,7 @@ impl NeighbourMap {
             new: Bucket::new(now, NEW_BURST, NEW_PER_SECOND),
             heard: Heard::new(settings.seed.rotate_left(48)),
             returning: Bucket::new(now, NEW_BURST, NEW_PER_SECOND),
-            broadcasts: Bucket::new(now, BROADCAST_BURST, BROADCASTS_PER_SECOND),
+            broadcasts: Bucket::new(now, ASKED_BURST, ASKED_PER_SECOND),
             own_name: None,
         }
     }

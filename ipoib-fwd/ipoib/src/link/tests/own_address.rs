@@ -34,8 +34,8 @@ fn readdress(f: &mut Fabric, n: usize, gid: Gid) {
 
 /// Does what a link's owner must do when another address is reported.
 fn announce(f: &mut Fabric, n: usize) {
-    let told = |e: &Event| matches!(e, Event::Readdressed { .. });
-    assert!(f.nodes[n].events.iter().any(told), "{:?}", f.nodes[n].events);
+    let reported = |e: &Event| matches!(e, Event::Readdressed { .. });
+    assert!(f.nodes[n].events.iter().any(reported), "{:?}", f.nodes[n].events);
     let (ip, now) = (f.nodes[n].ip, f.now);
     f.nodes[n].link.announce(now, WorkerIndex(0), ip);
 }
@@ -211,8 +211,8 @@ fn connections_that_a_moved_peer_opened_are_closed_though_it_keeps_them() {
     assert_eq!(closed(&f.nodes[0].events, CloseReason::AddressChanged), [false, false]);
     f.run(LEFT_GRACE);
     assert_eq!(closed(&f.nodes[0].events, CloseReason::AddressChanged), [true, true]);
-    let told = |e: &Event| matches!(e, Event::ConnectionDown { passive: false, .. });
-    assert!(f.nodes[1].events.iter().any(told));
+    let reported = |e: &Event| matches!(e, Event::ConnectionDown { passive: false, .. });
+    assert!(f.nodes[1].events.iter().any(reported));
 }
 
 #[test]

@@ -115,12 +115,12 @@ fn each_waiting_condition_is_reported_once() {
     f.run(secs(10));
     assert!(f.nodes[0].link.state().up);
     assert_eq!(f.nodes[0].link.waits_for(), None);
-    let told: Vec<_> = f.nodes[0]
+    let reported: Vec<_> = f.nodes[0]
         .take_events()
         .into_iter()
         .filter_map(|e| if let Event::Waiting(why) = e { Some(why) } else { None })
         .collect();
-    assert_eq!(told, [Waiting::Answer, Waiting::Cable, Waiting::SubnetManager, Waiting::PKey]);
+    assert_eq!(reported, [Waiting::Answer, Waiting::Cable, Waiting::SubnetManager, Waiting::PKey]);
 }
 
 #[test]
@@ -138,13 +138,13 @@ fn a_group_whose_mtu_exceeds_the_ports_is_named_with_both_and_the_remedy() {
         f.run(secs(60));
         assert_eq!(f.nodes[0].link.waits_for(), Some(why));
     }
-    let told: Vec<_> = f.nodes[0]
+    let reported: Vec<_> = f.nodes[0]
         .take_events()
         .into_iter()
         .filter_map(|e| if let Event::Waiting(why) = e { Some(why) } else { None })
         .collect();
     let group_mtu = Waiting::GroupMtu { group: 4096, port: 2048 };
-    assert_eq!(told, [group_mtu, denied], "each once, however often it is refused");
+    assert_eq!(reported, [group_mtu, denied], "each once, however often it is refused");
     let text = group_mtu.to_string();
     assert!(text.contains("4096") && text.contains("2048") && text.contains("subnet manager"), "{text}");
     f.refuse_join.clear();
