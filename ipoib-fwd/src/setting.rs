@@ -12,7 +12,7 @@ pub enum Set {
     ReceiveMtu(u16),
     /// Priority among several gateways: the highest forwards.
     Priority(u8),
-    /// What idle workers do: poll, pause or sleep.
+    /// Behavior of idle workers: poll, pause or sleep.
     Idle(Idle),
     /// Log level.
     Log(LogLevel),

@@ -1,4 +1,4 @@
-//! Who asks the gateway: a thread of its own, so that keys are answered while the gateway is not.
+//! Queries the gateway in a separate thread, so that keys have an effect while no answer arrives.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
@@ -11,10 +11,10 @@ use super::snapshot::Snapshot;
 use super::text::harmless;
 use crate::command::{Asked, Command};
 
-/// How long one answer may take.
+/// Timeout for an answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What is wanted beside the figures of all views.
+/// The data for a view in addition to those of all views.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Wish {
     /// The first page of the connections.
@@ -23,12 +23,12 @@ pub(super) struct Wish {
     pub(super) segment: Option<String>,
 }
 
-/// What came of it: figures, or why not.
+/// A snapshot, or the reason why there is none.
 pub(super) type Outcome = Result<Snapshot, String>;
 
-/// Asks once, for all of it.
+/// Queries the gateway once for all data.
 pub(super) fn look(socket: &Path, wish: &Wish) -> Outcome {
-    let told = |command, argument| {
+    let query = |command, argument| {
         let asked = Asked { command, argument };
         ask(socket, &asked.request(), PATIENCE)
     };
@@ -38,19 +38,19 @@ pub(super) fn look(socket: &Path, wish: &Wish) -> Outcome {
         }
         _ => harmless(&error.to_string()),
     };
-    let stats = told(Command::Stats, None).map_err(fault)?;
+    let stats = query(Command::Stats, None).map_err(fault)?;
     if stats.get("process").is_none() {
         return Err(harmless(&format!(
-            "{}: whoever answers is no gateway, or one of another version; its own `ipoib-fwd top` knows it",
+            "{}: not a gateway, or one of another version; use the `ipoib-fwd top` of that version",
             socket.display()
         )));
     }
-    let links = told(Command::Links, None).map_err(fault)?;
-    // One page: a screen shows no more, and each page costs the control lcore time.
-    let connections = wish.connections.then(|| told(Command::Connections, None));
+    let links = query(Command::Links, None).map_err(fault)?;
+    // Only one page: a screen shows no more, and each page costs the control lcore time.
+    let connections = wish.connections.then(|| query(Command::Connections, None));
     let connections = connections.transpose().map_err(fault)?;
-    // A segment may have gone since.
-    let detail = wish.segment.as_ref().and_then(|name| told(Command::Stats, Some(name.clone())).ok());
+    // The segment may have been removed meanwhile.
+    let detail = wish.segment.as_ref().and_then(|name| query(Command::Stats, Some(name.clone())).ok());
     Ok(Snapshot::of(
         &stats,
         &links,
@@ -59,51 +59,51 @@ pub(super) fn look(socket: &Path, wish: &Wish) -> Outcome {
     ))
 }
 
-/// A gateway with one segment only tells of that as of any.
+/// True for the answer about one segment, which has its name. The answer about the whole gateway has none.
 fn is_of_segment(answer: &Value) -> bool {
     answer.get("segment").is_some_and(Value::is_string)
 }
 
-/// The thread, and the ways to it.
+/// The thread and its channels.
 #[derive(Debug)]
-pub(super) struct Asker {
-    wishes: Sender<Wish>,
+pub(super) struct Poller {
+    queries: Sender<Wish>,
     outcomes: Receiver<Outcome>,
-    /// An answer is still to come.
-    is_asked: bool,
+    /// True if an answer is pending.
+    is_pending: bool,
 }
 
-impl Asker {
-    /// A thread that asks at a socket.
+impl Poller {
+    /// Starts a thread that queries a socket.
     pub(super) fn start(socket: PathBuf) -> std::io::Result<Self> {
-        let ((wishes, wished), (tell, outcomes)) = (mpsc::channel::<Wish>(), mpsc::channel());
-        std::thread::Builder::new().name("asker".to_owned()).spawn(move || {
-            for wish in wished {
-                if tell.send(look(&socket, &wish)).is_err() {
+        let ((queries, received), (answers, outcomes)) = (mpsc::channel::<Wish>(), mpsc::channel());
+        std::thread::Builder::new().name("poller".to_owned()).spawn(move || {
+            for wish in received {
+                if answers.send(look(&socket, &wish)).is_err() {
                     return;
                 }
             }
         })?;
-        Ok(Self { wishes, outcomes, is_asked: false })
+        Ok(Self { queries, outcomes, is_pending: false })
     }
 
-    /// Asks, if nothing is asked already. True if it does.
-    pub(super) fn ask(&mut self, wish: Wish) -> bool {
-        let asks = !self.is_asked && self.wishes.send(wish).is_ok();
-        self.is_asked |= asks;
-        asks
+    /// Sends a query, unless one is pending. Returns true if it was sent.
+    pub(super) fn query(&mut self, wish: Wish) -> bool {
+        let is_sent = !self.is_pending && self.queries.send(wish).is_ok();
+        self.is_pending |= is_sent;
+        is_sent
     }
 
-    /// What came, if something did.
+    /// Takes the answer, if it has arrived.
     pub(super) fn take(&mut self) -> Option<Outcome> {
         match self.outcomes.try_recv() {
             Ok(outcome) => {
-                self.is_asked = false;
+                self.is_pending = false;
                 Some(outcome)
             }
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => {
-                Some(Err("nobody asks any more; end this and begin again".to_owned()))
+                Some(Err("the polling thread has stopped; restart this program".to_owned()))
             }
         }
     }
@@ -114,18 +114,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_gateway_it_is_told_where_it_was_looked_for() {
-        let mut asker = Asker::start(PathBuf::from("/nonexistent/\u{1b}[2J.sock")).unwrap();
-        assert!(asker.ask(Wish::default()));
-        assert!(!asker.ask(Wish::default()), "one question at a time");
+    fn without_a_gateway_the_error_has_the_socket() {
+        let mut poller = Poller::start(PathBuf::from("/nonexistent/\u{1b}[2J.sock")).unwrap();
+        assert!(poller.query(Wish::default()));
+        assert!(!poller.query(Wish::default()), "one query at a time");
         let outcome = loop {
-            if let Some(outcome) = asker.take() {
+            if let Some(outcome) = poller.take() {
                 break outcome;
             }
             std::thread::sleep(Duration::from_millis(1));
         };
         let why = outcome.unwrap_err();
         assert!(why.contains("/nonexistent/?[2J.sock") && why.contains("is the gateway running"), "{why}");
-        assert!(asker.ask(Wish::default()));
+        assert!(poller.query(Wish::default()));
     }
 }
