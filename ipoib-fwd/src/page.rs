@@ -62,8 +62,7 @@ impl<'a> PageRequest<'a> {
         for word in words.unwrap_or_default().split(',').filter(|word| !word.is_empty()) {
             match word.split_once('=') {
                 Some(("after", cursor)) => {
-                    let wrong =
-                        || format!("after={cursor}: not a cursor; use `next` of the previous page");
+                    let wrong = || format!("after={cursor}: not a cursor; use `next` of the previous page");
                     page.after = Some(Cursor::parse(cursor).ok_or_else(wrong)?);
                 }
                 Some(("limit", rows)) => {
@@ -71,7 +70,9 @@ impl<'a> PageRequest<'a> {
                     page.limit = rows.ok_or_else(|| format!("{word}: a page has 1 to {MOST_ROWS} rows"))?;
                 }
                 None if page.segment.is_none() => page.segment = Some(word),
-                _ => return Err(format!("invalid argument `{word}`; usage: SEGMENT,after=CURSOR,limit=ROWS")),
+                _ => {
+                    return Err(format!("invalid argument `{word}`; usage: SEGMENT,after=CURSOR,limit=ROWS"));
+                }
             }
         }
         Ok(page)

@@ -55,7 +55,7 @@ impl RcPaths {
     pub fn of(&self, worker: WorkerIndex) -> Option<RcPath> {
         let worker = usize::from(worker.0);
         let Slot { mtu, slot } = match self.few.get(worker) {
-            *way, => Some(slot) => *slot, => *way,
+            Some(slot) => *slot,
             None => *self.more.as_ref()?.get(worker - FEW)?,
         };
         (mtu != 0).then_some(RcPath { slot: RcSlot(slot), mtu })

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-use super::poller::{Outcome, Poller, Wish};
 use super::keys::{self, Keys};
 use super::model::{History, Model};
+use super::poller::{Outcome, Poller, Wish};
 use super::screen::Screen;
 use super::snapshot::Snapshot;
 use super::text::harmless;
@@ -155,9 +155,7 @@ impl Live {
                 // There may be fewer rows than before.
                 self.mark(|row| row);
             }
-            Err(why) => {
-                self.page.trouble = Some(format!("{why} - retrying every {} s", self.page.interval))
-            }
+            Err(why) => self.page.trouble = Some(format!("{why} - retrying every {} s", self.page.interval)),
         }
     }
 }

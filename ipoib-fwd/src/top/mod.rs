@@ -8,10 +8,10 @@
 //! * `keys`: the thread that reads the keyboard.
 //! * `screen`: the terminal.
 
-mod poller;
 mod keys;
 mod live;
 mod model;
+mod poller;
 #[cfg(test)]
 mod sample;
 mod screen;
@@ -29,8 +29,8 @@ use ratatui::layout::Rect;
 use serde_json::Value;
 
 use crate::ctl::DEFAULT_SOCKET;
-use poller::{Wish, look};
 use model::{History, Model};
+use poller::{Wish, look};
 use snapshot::Snapshot;
 use text::harmless;
 use view::Page;

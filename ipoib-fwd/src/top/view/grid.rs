@@ -77,8 +77,11 @@ pub(super) fn grid(buffer: &mut Buffer, area: Rect, columns: &[Column], rows: &[
         let mut put = |y: u16, text: &str, style: Style| {
             // A last column of numbers does not extend to the right border.
             let width = if n == last && column.is_right_aligned { column.width.min(width) } else { width };
-            let indent =
-                if column.is_right_aligned { usize::from(width).saturating_sub(text.chars().count()) } else { 0 };
+            let indent = if column.is_right_aligned {
+                usize::from(width).saturating_sub(text.chars().count())
+            } else {
+                0
+            };
             let (x, width) = (x + indent as u16, usize::from(width) - indent.min(usize::from(width)));
             buffer.set_stringn(x, y, text, width, style);
         };
