@@ -164,12 +164,12 @@ pub(crate) mod tests {
 
     #[test]
     fn a_whole_list_is_read_in_large_pages() {
-        for (given, asked) in [
+        for (given, expected) in [
             ("/neighbours,lab,limit=1", "/neighbours,lab"),
             ("/neighbours,limit=1,lab,after=0/a/b", "/neighbours,lab,after=0/a/b"),
             ("/neighbours", "/neighbours"),
         ] {
-            assert_eq!(without_limit(given), asked);
+            assert_eq!(without_limit(given), expected);
         }
     }
 

@@ -104,7 +104,7 @@ fn word(head: &[u8; GLANCED]) -> Option<u64> {
 
 impl Looks {
     /// The signature of no frame.
-    pub(super) const NOBODYS: Self = Self { mask: 0, kind: 1, tagged: false };
+    pub(super) const NO_FRAME: Self = Self { mask: 0, kind: 1, tagged: false };
 
     /// The signature of a frame with IPv4 behind a tag, and its VLAN. `None` for all other frames and for
     /// priority tags. Bursts with frames of many VLANs call this for each frame, so it costs only one

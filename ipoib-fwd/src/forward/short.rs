@@ -304,7 +304,7 @@ impl<'t, D: Clone> ShortWay<'t, D> {
     #[inline]
     #[must_use]
     pub const fn new(tables: &'t Tables<D>, worker: WorkerIndex) -> Self {
-        let looks = Looks::NOBODYS;
+        let looks = Looks::NO_FRAME;
         Self { tables, worker, is_closed: false, last: NONE, looks, lane: None, marks: None, vlans: None }
     }
 
@@ -361,7 +361,7 @@ impl<'t, D: Clone> ShortWay<'t, D> {
         let glance = Glance::at(head, tag)?;
         let vid = glance.vid;
         self.lane(vid, Side::InfiniBand, |tables| tables.lane_of_vlan(port, vid));
-        self.looks = if tag == FrameTag::InFrame { Looks::of_untagged() } else { Looks::NOBODYS };
+        self.looks = if tag == FrameTag::InFrame { Looks::of_untagged() } else { Looks::NO_FRAME };
         Some(glance.len())
     }
 
@@ -406,7 +406,7 @@ impl<'t, D: Clone> ShortWay<'t, D> {
         let glance = Glance::at(head, facts.tag)?;
         let vid = glance.vid;
         // The signature belongs to the lane of the last call of `frame`.
-        self.looks = Looks::NOBODYS;
+        self.looks = Looks::NO_FRAME;
         let lane = self.lane(vid, Side::InfiniBand, |tables| tables.lane_of_vlan(port, vid))?;
         Some((&lane.table, addresses(head.get(glance.len()..)?)?))
     }

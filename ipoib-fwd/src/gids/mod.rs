@@ -260,19 +260,19 @@ mod tests {
         let _service = pmd::gids::Directory::serve(&directory).unwrap();
         let file = directory.join("mlx5_0");
         let mut listing = Listing::default();
-        let mut told = Vec::new();
-        let mut follow = |told: &mut Vec<String>| {
-            listing.follow_tables(&directory, &mut |error| told.push(error.to_string())).unwrap();
+        let mut reported = Vec::new();
+        let mut follow = |reported: &mut Vec<String>| {
+            listing.follow_tables(&directory, &mut |error| reported.push(error.to_string())).unwrap();
         };
         for round in 1..=2 {
             std::fs::write(&file, [1; 64]).unwrap();
-            follow(&mut told);
-            follow(&mut told);
-            assert_eq!(told.len(), round, "{told:?}");
-            assert!(told.iter().all(|why| why.contains("mlx5_0")));
+            follow(&mut reported);
+            follow(&mut reported);
+            assert_eq!(reported.len(), round, "{reported:?}");
+            assert!(reported.iter().all(|why| why.contains("mlx5_0")));
             // After it is removed, another one is reported again.
             std::fs::remove_file(&file).unwrap();
-            follow(&mut told);
+            follow(&mut reported);
         }
         std::fs::remove_dir_all(&directory).unwrap();
     }

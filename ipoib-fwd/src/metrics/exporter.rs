@@ -288,17 +288,17 @@ mod tests {
     #[test]
     fn a_waiting_client_is_answered_while_others_connect() {
         let (answer, answers) = std::sync::mpsc::channel::<()>();
-        let (tell, mut asked) = tokio::sync::mpsc::unbounded_channel();
+        let (sender, mut queries) = tokio::sync::mpsc::unbounded_channel();
         let answers = std::sync::Mutex::new(answers);
         let gateway = Gateway::with(move || {
-            let _ = tell.send(());
+            let _ = sender.send(());
             let _ = answers.lock().unwrap().recv();
             Ok("# EOF\n".to_owned())
         });
         on_runtime(async move {
             let address = exporter_of(gateway).await;
             let scrape = tokio::spawn(say(address, b"GET /metrics HTTP/1.0\r\n\r\n"));
-            asked.recv().await.unwrap();
+            queries.recv().await.unwrap();
             // One connection from each of many loopback addresses.
             let mut held = Vec::new();
             for n in 0..3 * MAX_CLIENTS as u8 {

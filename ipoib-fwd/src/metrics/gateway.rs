@@ -70,7 +70,7 @@ impl Gateway {
 
     /// Returns metrics that are not older than this call.
     pub(super) async fn pages(&self) -> Answer {
-        let asked = Instant::now();
+        let requested = Instant::now();
         let mut state = self.state.lock().await;
         loop {
             if let Some(running) = &mut state.running {
@@ -78,7 +78,7 @@ impl Gateway {
                 (state.running, state.answer) = (None, Some(answer));
             }
             if let (Some(begun), Some(answer)) = (state.begun, &state.answer)
-                && begun >= asked
+                && begun >= requested
             {
                 return answer.clone();
             }

@@ -192,7 +192,7 @@ mod tests {
         for n in 1..MAX_CLIENTS - MAX_OF_HOST {
             take(&format!("10.0.1.{n}")).1.waits();
         }
-        assert!(!is_served(&take("10.0.0.2")), "all places wait");
+        assert!(!is_served(&take("10.0.0.2")), "all clients wait");
         assert!([&scrape, &last, &other].into_iter().all(is_served));
     }
 

@@ -75,7 +75,7 @@ struct Live {
     before: Option<Snapshot>,
     history: History,
     /// Time of the last query.
-    asked: Option<Instant>,
+    queried: Option<Instant>,
     /// True if the next query must not wait for the end of the interval.
     is_hurried: bool,
 }
@@ -115,7 +115,7 @@ impl Live {
     /// True if it is time for a query. Keys cannot make it more frequent than the shortest interval.
     fn is_due(&self, now: Instant) -> bool {
         let interval = if self.is_hurried { SHORTEST } else { Duration::from_secs_f64(self.page.interval) };
-        !self.page.is_paused && self.asked.is_none_or(|asked| now >= asked + interval)
+        !self.page.is_paused && self.queried.is_none_or(|queried| now >= queried + interval)
     }
 
     fn set_interval(&mut self, interval: Option<f64>) {
@@ -190,7 +190,7 @@ fn watch(live: &mut Live, mut poller: Poller, stop: &AtomicBool) -> io::Result<(
         }
         let now = Instant::now();
         if live.is_due(now) && poller.query(live.wish()) {
-            (live.asked, live.is_hurried) = (Some(now), false);
+            (live.queried, live.is_hurried) = (Some(now), false);
         }
         if std::mem::take(&mut is_new) {
             screen.show(|buffer| view::draw(buffer, &live.page, live.model.as_ref(), &live.history))?;
@@ -273,10 +273,10 @@ mod tests {
     #[test]
     fn keys_trigger_queries_only_for_new_data_and_not_below_the_shortest_interval() {
         let mut live = with_figures();
-        let asked = Instant::now();
-        let due_after = |live: &Live, ms| live.is_due(asked + Duration::from_millis(ms));
+        let queried = Instant::now();
+        let due_after = |live: &Live, ms| live.is_due(queried + Duration::from_millis(ms));
         assert!(due_after(&live, 0), "no query yet");
-        live.asked = Some(asked);
+        live.queried = Some(queried);
         press(
             &mut live,
             &[KeyCode::Down, KeyCode::End, KeyCode::Up, KeyCode::Home, KeyCode::Char('3'), KeyCode::Down],
@@ -285,7 +285,7 @@ mod tests {
         assert!(!due_after(&live, 999) && due_after(&live, 1000));
         press(&mut live, &[KeyCode::Char('2')]);
         assert!(!due_after(&live, 99) && due_after(&live, 100), "drops of a segment");
-        (live.asked, live.is_hurried) = (Some(asked), false);
+        (live.queried, live.is_hurried) = (Some(queried), false);
         press(&mut live, &[KeyCode::Up, KeyCode::Home]);
         assert!(!due_after(&live, 999), "the first one is already marked");
         press(&mut live, &[KeyCode::Down]);

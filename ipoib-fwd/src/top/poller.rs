@@ -29,8 +29,8 @@ pub(super) type Outcome = Result<Snapshot, String>;
 /// Queries the gateway once for all data.
 pub(super) fn look(socket: &Path, wish: &Wish) -> Outcome {
     let query = |command, argument| {
-        let asked = Asked { command, argument };
-        ask(socket, &asked.request(), PATIENCE)
+        let request = Asked { command, argument };
+        ask(socket, &request.request(), PATIENCE)
     };
     let fault = |error: TelemetryError| match &error {
         TelemetryError::Refused(_) | TelemetryError::Protocol { .. } => {

@@ -94,17 +94,17 @@ impl Proposal {
     /// Writes the configuration, and EAL's arguments to a file with the same name and the extension `.env`.
     /// Overwrites no file.
     pub fn write(&self, file: &Path) -> Result<PathBuf, InitError> {
-        let beside = Self::environment_file(file);
-        if beside == file {
-            return Err(InitError::Same(beside));
+        let environment_file = Self::environment_file(file);
+        if environment_file == file {
+            return Err(InitError::Same(environment_file));
         }
         // The configuration has a secret key.
         create(file, &self.configuration, 0o600)?;
-        create(&beside, &self.environment, 0o644).inspect_err(|_| {
+        create(&environment_file, &self.environment, 0o644).inspect_err(|_| {
             // Write both or none; the configuration was created just now.
             let _ = fs::remove_file(file);
         })?;
-        Ok(beside)
+        Ok(environment_file)
     }
 }
 

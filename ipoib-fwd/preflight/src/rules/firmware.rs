@@ -77,8 +77,8 @@ mod tests {
             {
                 let finding = found(&older.text()).unwrap();
                 assert_eq!(finding.code, Code::FirmwareOld);
-                let told = [format!("a {generation},"), older.text(), oldest.text()];
-                assert!(told.iter().all(|word| finding.what.contains(word)), "{}", finding.what);
+                let expected = [format!("a {generation},"), older.text(), oldest.text()];
+                assert!(expected.iter().all(|word| finding.what.contains(word)), "{}", finding.what);
             }
             assert_eq!(found(&Version(first, second + 1, 0).text()), None, "{generation}");
         }

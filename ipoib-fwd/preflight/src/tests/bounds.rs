@@ -132,7 +132,7 @@ fn paths_of_the_configuration_exist_and_the_user_has_access() {
     assert_eq!(said("/c", state(PathKind::Directory, true), captures), []);
 
     // Without a configured user, the gateway keeps the user that starts it.
-    for (more, who) in [
+    for (more, user) in [
         ("", "user starter cannot"),
         (
             "[infiniband]\ndriver = \"mlx5\"\n",
@@ -143,7 +143,7 @@ fn paths_of_the_configuration_exist_and_the_user_has_access() {
         without.effective_user = "starter".into();
         without.paths.insert("/c".into(), state(PathKind::Directory, false));
         let all = refused(&without, "", &format!("[gateway]\ncaptures = \"/c\"\n{more}"));
-        one(all, 2, Code::PathUnusable, &[who, "chown starter /c"]);
+        one(all, 2, Code::PathUnusable, &[user, "chown starter /c"]);
     }
 
     let soft = "[gateway]\nuser = \"nobody\"\n[infiniband.soft]\nports = [{ link = \"shm:/s?crc=keep\" }]\n";

@@ -9,7 +9,7 @@ const BEYOND_ETH: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
 /// Beyond a router on InfiniBand, which is [`IB_RC`].
 const BEYOND_IB: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 9);
 /// Beyond an unknown router.
-const BEYOND_NOBODY: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
+const BEYOND_UNKNOWN: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
 const NOWHERE: Ipv4Addr = Ipv4Addr::new(8, 8, 8, 8);
 /// In the segment's second subnet, on Ethernet.
 const SECOND: Ipv4Addr = Ipv4Addr::new(10, 78, 1, 1);
@@ -18,7 +18,7 @@ fn routed() -> Draft<&'static str> {
     let prefix = |ip: Ipv4Addr| Prefix::of(ip, 24).unwrap();
     let route = |to, via| Route { to: prefix(to), via };
     let mut tables = tables();
-    let routes = [route(BEYOND_ETH, ETH), route(BEYOND_IB, IB_RC), route(BEYOND_NOBODY, NOBODY)];
+    let routes = [route(BEYOND_ETH, ETH), route(BEYOND_IB, IB_RC), route(BEYOND_UNKNOWN, UNKNOWN_HOST)];
     tables.settings().routes = Routes::new(&[prefix(SECOND)], &routes).unwrap();
     tables.set_eth(SECOND, EthNeighbour { mac: ETH_MAC }).unwrap();
     tables
@@ -58,9 +58,9 @@ fn packets_from_beyond_are_accepted_from_either_side() {
 #[test]
 fn a_router_is_resolved_and_nothing_goes_back_to_the_side_it_came_from() {
     let t = routed();
-    let unknown = Punt::Neighbour(NOBODY);
-    assert_eq!(from_ethernet(&t, &ip(ETH, BEYOND_NOBODY, 60)), EthVerdict::Punt(unknown));
-    assert_eq!(from_infiniband(&t, &ip(IB_RC, BEYOND_NOBODY, 60)), IbVerdict::Punt(unknown));
+    let unknown = Punt::Neighbour(UNKNOWN_HOST);
+    assert_eq!(from_ethernet(&t, &ip(ETH, BEYOND_UNKNOWN, 60)), EthVerdict::Punt(unknown));
+    assert_eq!(from_infiniband(&t, &ip(IB_RC, BEYOND_UNKNOWN, 60)), IbVerdict::Punt(unknown));
     let same_side = DropReason::SameSide;
     assert_eq!(from_ethernet(&t, &ip(SECOND, BEYOND_ETH, 60)), EthVerdict::Drop(same_side));
     assert_eq!(from_infiniband(&t, &ip(IB_UD, BEYOND_IB, 60)), IbVerdict::Drop(same_side));
@@ -107,10 +107,10 @@ fn standby_and_blocked_gateways_drop_packets_and_punt_arp_and_hellos() {
     {
         let mut t = routed();
         t.settings().role = role;
-        for destination in [IB_RC, BEYOND_IB, NOBODY, Ipv4Addr::BROADCAST] {
+        for destination in [IB_RC, BEYOND_IB, UNKNOWN_HOST, Ipv4Addr::BROADCAST] {
             assert_eq!(from_ethernet(&t, &ip(ETH, destination, 60)), EthVerdict::Drop(reason));
         }
-        for destination in [ETH, BEYOND_ETH, NOBODY, Ipv4Addr::new(224, 0, 0, 1)] {
+        for destination in [ETH, BEYOND_ETH, UNKNOWN_HOST, Ipv4Addr::new(224, 0, 0, 1)] {
             assert_eq!(from_infiniband(&t, &ip(IB_RC, destination, 60)), IbVerdict::Drop(reason));
         }
         let arp = frame(MacAddress::BROADCAST, 0x0806, &[0; 46]);

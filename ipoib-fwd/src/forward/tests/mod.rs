@@ -26,7 +26,7 @@ const IB_RC: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const IB_UD: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
 /// Its path is being resolved.
 const IB_PATHLESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 4);
-const NOBODY: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
+const UNKNOWN_HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
 
 /// The worker of the verdicts.
 const WORKER: WorkerIndex = WorkerIndex(0);

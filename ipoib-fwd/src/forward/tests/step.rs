@@ -73,7 +73,10 @@ fn too_big_for_datagrams_is_reported_or_fragmented_with_the_true_mtu() {
 #[test]
 fn unknown_and_own_destinations_and_arp_are_punted() {
     let t = tables();
-    assert_eq!(eth(&t, &unicast(&ip(ETH, NOBODY, 60))), EthVerdict::Punt(Punt::Neighbour(NOBODY)));
+    assert_eq!(
+        eth(&t, &unicast(&ip(ETH, UNKNOWN_HOST, 60))),
+        EthVerdict::Punt(Punt::Neighbour(UNKNOWN_HOST))
+    );
     assert_eq!(eth(&t, &unicast(&ip(ETH, IB_PATHLESS, 60))), EthVerdict::Punt(Punt::Neighbour(IB_PATHLESS)));
     assert_eq!(eth(&t, &unicast(&ip(ETH, GATEWAY, 60))), EthVerdict::Punt(Punt::Local));
     assert_eq!(eth(&t, &frame(MacAddress::BROADCAST, 0x0806, &[0; 28])), EthVerdict::Punt(Punt::Arp));
@@ -149,7 +152,7 @@ fn infiniband_to_ethernet_unicast_is_forwarded_fragmented_or_reported() {
     ));
     assert_eq!(verdict(&dont_fragment(ip(IB_RC, ETH, 1501))), IbVerdict::TooBig { mtu: 1500 });
     assert_eq!(verdict(&ip(IB_RC, GATEWAY, 60)), IbVerdict::Punt(Punt::Local));
-    assert_eq!(verdict(&ip(IB_RC, NOBODY, 60)), IbVerdict::Punt(Punt::Neighbour(NOBODY)));
+    assert_eq!(verdict(&ip(IB_RC, UNKNOWN_HOST, 60)), IbVerdict::Punt(Punt::Neighbour(UNKNOWN_HOST)));
 }
 
 #[test]
@@ -195,7 +198,7 @@ fn hostile_frames_are_dropped_with_their_reason() {
         (unicast(&ip(ETH, Ipv4Addr::LOCALHOST, 60)), DropReason::Martian),
         (unicast(&ip(ETH, Ipv4Addr::new(10, 77, 0, 0), 60)), DropReason::Martian),
         (unicast(&ip(ETH, Ipv4Addr::new(8, 8, 8, 8), 60)), DropReason::OffSubnet),
-        (unicast(&ip(NOBODY, ETH, 60)), DropReason::SameSide),
+        (unicast(&ip(UNKNOWN_HOST, ETH, 60)), DropReason::SameSide),
     ] {
         assert_eq!(eth(&tables(), &frame), EthVerdict::Drop(reason), "{frame:02x?}");
     }
@@ -214,7 +217,7 @@ fn hostile_messages_are_dropped_with_their_reason() {
         (typed([0x86, 0xdd]), Source::Rc, DropReason::Ipv6),
         (typed([8, 6]), Source::Rc, DropReason::BadArp),
         (message(&good), ud(true), DropReason::LinkBroadcastOfUnicast),
-        (message(&ip(ETH, NOBODY, 60)), Source::Rc, DropReason::Martian),
+        (message(&ip(ETH, UNKNOWN_HOST, 60)), Source::Rc, DropReason::Martian),
         (message(&ip(IB_RC, IB_UD, 60)), Source::Rc, DropReason::SameSide),
     ] {
         assert_eq!(
@@ -318,7 +321,7 @@ fn the_gateways_own_packets_use_the_transport_that_fits() {
     assert_eq!((own(IB_UD, &short), own(IB_UD, &long)), ("datagram", "pieces"));
     assert_eq!(own(IB_UD, &dont_fragment(long.clone())), "too-big");
     assert_eq!(
-        (own(IB_PATHLESS, &short), own(NOBODY, &short)),
+        (own(IB_PATHLESS, &short), own(UNKNOWN_HOST, &short)),
         ("neighbour-unresolved", "neighbour-unresolved")
     );
     assert_eq!(own(IB_RC, &short[..19]), "truncated");
