@@ -12,7 +12,8 @@
 //! last line is a checksum of everything before it.
 //!
 //! The file is untrusted input. Its size and its rows are bounded, each row is validated, and only the exact
-//! text that [`KeptFile::to_text`] writes is accepted. The gateway queries its addresses and never trusts them.
+//! text that [`KeptFile::to_text`] writes is accepted. The gateway queries its addresses and never trusts
+//! them.
 
 use std::fmt::Write as _;
 use std::hash::Hasher as _;

@@ -1,7 +1,7 @@
 //! Forwarding decisions: pure functions of a packet's header bytes and a table snapshot.
 //!
 //! * [`FrameHead`] and [`Tables`]: find the segment of a packet.
-//! * [`eth_to_ib`] and [`ib_to_eth`]: the slow path, which decides on any packet. They use no buffer, no
+//! * [`eth_to_ib()`] and [`ib_to_eth()`]: the slow path, which decides on any packet. They use no buffer, no
 //!   allocation, no clock.
 //! * [`ShortWay`]: the fast path, which reaches the same decision on plain packets in fewer steps.
 //! * [`SegmentTable`]: the tables that both look up. It is immutable once published and shared by all

@@ -115,7 +115,7 @@ fn elsewhere<D>(destination: Ipv4Addr, settings: &Settings<D>) -> Result<Cast, D
     }
 }
 
-/// Accepts a data packet if this gateway forwards. Exactly one gateway forwards packets to groups, in every
+/// Accepts a data packet if this gateway forwards. At most one gateway forwards packets to groups, in every
 /// state.
 #[inline]
 pub(super) const fn check_role(role: Role, cast: Cast) -> Result<(), DropReason> {

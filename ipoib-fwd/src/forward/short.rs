@@ -3,18 +3,18 @@
 //! A plain packet is unicast IPv4 without options and without fragment offset, between two hosts of the
 //! segment's own subnet, and it needs no fragmentation.
 //!
-//! The fast path makes the same checks as [`eth_to_ib`](super::eth_to_ib) and
-//! [`ib_to_eth`](super::ib_to_eth), in fewer steps. The settings that each packet needs are prepared when the
-//! table is published ([`Lane`](super::tables::Lane)). Headers are read as words. All checks are made before
-//! the first branch, since plain packets pass all of them.
+//! The fast path makes the same checks as [`eth_to_ib`](super::eth_to_ib()) and
+//! [`ib_to_eth`](super::ib_to_eth()), in fewer steps. The settings that each packet needs are prepared when
+//! the table is published ([`Lane`]). Headers are read as words. All checks are made before the first branch,
+//! since plain packets pass all of them.
 //!
 //! A packet that fails a check takes the slow path, which alone knows the reason; the fast path has no drop
 //! reasons. A property test verifies that the slow path forwards in the same way all packets that the fast
 //! path accepts.
 //!
 //! A frame may have a VLAN tag: its packet then starts four bytes later. Two flat tables lead to its segment:
-//! from VLAN to index, and from index to [`Lane`](super::tables::Lane). A frame with the same signature as
-//! the frame before it, which is one comparison of a word, belongs to the same segment.
+//! from VLAN to index, and from index to [`Lane`]. A frame with the same signature as the frame before it,
+//! which is one comparison of a word, belongs to the same segment.
 //!
 //! With packets of many segments in a burst, the cost is the memory that each touches of its own segment.
 //! These are few cache lines: the lane, the first line of the hosts, one line each of the page list, a page
@@ -184,7 +184,7 @@ impl Short {
         Some(Packet { total_len, source, destination })
     }
 
-    /// Decides on a frame whose IPv4 packet is behind `front` bytes: see [`eth_to_ib`](super::eth_to_ib).
+    /// Decides on a frame whose IPv4 packet is behind `front` bytes: see [`eth_to_ib`](super::eth_to_ib()).
     /// `None`: it takes the slow path.
     #[inline(always)]
     fn eth_to_ib<'t, D: Clone>(
@@ -227,7 +227,7 @@ impl Short {
         }
     }
 
-    /// Decides on a message: see [`ib_to_eth`](super::ib_to_eth). `None`: it takes the slow path.
+    /// Decides on a message: see [`ib_to_eth`](super::ib_to_eth()). `None`: it takes the slow path.
     #[inline(always)]
     fn ib_to_eth<'t, D: Clone>(
         &self,

@@ -195,8 +195,8 @@ pub(super) struct Lane<D> {
     /// The prepared settings.
     pub(super) short: Short,
     pub(super) table: Arc<SegmentTable<D>>,
-    /// The marks of the InfiniBand side. That side switches segments more often, since links are polled one
-    /// by one.
+    /// The marks of hosts on the InfiniBand side. Packets to that side change segments more often: packets to
+    /// the Ethernet side come grouped by segment, since links are polled one by one.
     marks: Arc<[Marks]>,
     pub(super) segment: SegmentIndex,
     pub(super) uplink: Uplink,
