@@ -1,4 +1,4 @@
-//! What a worker counts: traffic by path, and drops by reason.
+//! A worker's counters: traffic by path, and drops by reason.
 
 use dataplane::counter::{CounterReader, CounterRows, CounterRowsReader, Counters};
 use serde_json::{Map, Value, json};
@@ -13,19 +13,19 @@ hca::counted! {
         EthReceive = "eth_receive",
         /// Frames to the Ethernet port.
         EthTransmit = "eth_transmit",
-        /// Datagrams to us.
+        /// Datagrams to the gateway.
         IbUdUnicastReceive = "ib_ud_unicast_receive",
         /// Datagrams to a group.
         IbUdMulticastReceive = "ib_ud_multicast_receive",
-        /// Messages by connections.
+        /// Messages on connections.
         IbRcReceive = "ib_rc_receive",
         /// Datagrams to a host.
         IbUdUnicastTransmit = "ib_ud_unicast_transmit",
         /// Datagrams to a group.
         IbUdMulticastTransmit = "ib_ud_multicast_transmit",
-        /// Messages by connections.
+        /// Messages on connections.
         IbRcTransmit = "ib_rc_transmit",
-        /// Packets handed to the control lcore.
+        /// Packets passed to the control lcore.
         Punt = "punt",
         /// Packets that were fragmented.
         Fragmented = "fragmented",
@@ -33,43 +33,46 @@ hca::counted! {
 }
 
 hca::counted! {
-    /// How a worker spends its time. What is left polls and finds nothing.
+    /// A worker's use of time. The rest of the time it polls and finds nothing.
     Labour {
-        /// Turns in which something was done.
+        /// Iterations that processed something.
         BusyTurns = "busy_turns",
-        /// Nanoseconds that they took.
+        /// Nanoseconds spent in them.
         Busy = "busy_ns",
-        /// Nanoseconds in which it rested, until a port told of something or a nap was over.
+        /// Nanoseconds that it was idle, until a port had an event or the sleep was over.
         Rest = "rest_ns",
     }
 }
 
 const TRAFFIC: usize = Traffic::ALL.len();
-/// Where a worker's drops begin, and where its time does.
+/// Index of a worker's first drop counter and of its first time counter.
 const DROPS: usize = 2 * TRAFFIC;
 const LABOUR: usize = DROPS + DropReason::ALL.len();
-/// Counters of one worker.
+/// Number of a worker's counters.
 pub const COUNT: usize = LABOUR + Labour::ALL.len();
 
 hca::counted! {
-    /// What is counted for a segment. The ways that packets go by are on one cache line, of which a packet touches no other.
+    /// Counters of a segment. Those of forwarded packets are on one cache line, and a packet touches no
+    /// other.
     SegmentTraffic {
         /// Sent to the InfiniBand side.
         ToInfiniBand = "to_infiniband",
-        /// Queued for the Ethernet port. Frames that it does not take in the end are counted as drops of the segment, too: `eth-queue-full`.
+        /// Queued for the Ethernet port. Frames that the port finally refuses are also counted as drops of
+        /// the segment: `eth-queue-full`.
         ToEthernet = "to_ethernet",
-        /// Handed to the control lcore.
+        /// Passed to the control lcore.
         Punt = "punt",
     }
 }
 
-/// Where a segment's drops begin: behind its first cache line.
+/// Index of a segment's first drop counter, behind its first cache line.
 const SEGMENT_DROPS: usize = 8;
-/// Counters of a segment.
+/// Number of a segment's counters.
 pub const SEGMENT_COUNT: usize = SEGMENT_DROPS + DropReason::ALL.len();
 
-/// What packets that were forwarded one after the other have in common, as a rule all of a burst, in a number, to be compared at once: the
-/// segment in the lowest byte, the way, and the path, [`NO_PATH`] where it is not counted by itself.
+/// The key of consecutive packets that are counted together, usually of a whole burst, as an integer for a
+/// single comparison. The lowest byte is the segment, then the counter and the path; [`NO_PATH`] if the path
+/// has no counter.
 #[inline(always)]
 const fn kind(segment: SegmentIndex, way: SegmentTraffic, path: Option<Traffic>) -> u32 {
     let path = match path {
@@ -80,7 +83,7 @@ const fn kind(segment: SegmentIndex, way: SegmentTraffic, path: Option<Traffic>)
 }
 
 const NO_PATH: u8 = u8::MAX;
-/// All of a kind but the segment.
+/// Mask of the key without the segment.
 const ALIKE: u32 = !0xff;
 
 /// A worker's counters.
@@ -88,20 +91,23 @@ const ALIKE: u32 = !0xff;
 pub struct WorkerCounters {
     all: Counters<COUNT>,
     segments: CounterRows<SEGMENT_COUNT>,
-    /// Packets of one kind that are not in the counters yet, and their bytes: see [`WorkerCounters::settle`].
+    /// The key of packets that are not in the counters yet, and their numbers below: see
+    /// [`WorkerCounters::settle`].
     kind: u32,
-    // Not beside each other: two numbers that are added to at once go through a vector register, which takes longer than two additions.
+    // Not adjacent to `bytes`: the compiler would add two adjacent integers in a vector register, which takes
+    // longer.
     packets: u64,
-    /// Packets of the path, and their bytes, that are in the counters of their segments and not in those of the path yet.
+    /// Packets of the path, and their bytes, that are already in the counters of their segments and not in
+    /// those of the path.
     path_packets: u64,
     bytes: u64,
     path_bytes: u64,
 }
 
-/// A reader of them.
+/// A reader of a worker's counters.
 pub type WorkerCounterReader = CounterReader<COUNT>;
 
-/// A reader of those of the segments.
+/// A reader of a worker's counters by segment.
 pub type SegmentCounterReader = CounterRowsReader<SEGMENT_COUNT>;
 
 impl Default for WorkerCounters {
@@ -127,14 +133,14 @@ impl WorkerCounters {
         self.all.add(2 * path as usize + 1, bytes as u64);
     }
 
-    /// Counts `packets` of `bytes` altogether on a path.
+    /// Counts `packets` packets with a total of `bytes` on a path.
     pub fn packets(&mut self, path: Traffic, packets: u64, bytes: u64) {
         self.all.add(2 * path as usize, packets);
         self.all.add(2 * path as usize + 1, bytes);
     }
 
-    /// Counts a burst of messages from an InfiniBand port with their bytes; of these so many, and their bytes, were datagrams to one and to
-    /// many.
+    /// Counts a burst of messages from an InfiniBand port and their bytes. `datagrams` has the numbers of
+    /// unicast and multicast datagrams among them, each with its bytes.
     pub fn received(&mut self, messages: usize, bytes: usize, datagrams: [(usize, usize); 2]) {
         let [unicast, multicast] = datagrams;
         let connections = (messages - unicast.0 - multicast.0, bytes - unicast.1 - multicast.1);
@@ -146,15 +152,16 @@ impl WorkerCounters {
         }
     }
 
-    /// Counts one packet of `bytes` of a segment's.
+    /// Counts one packet of `bytes` of a segment.
     #[inline]
     pub fn of_segment(&mut self, segment: SegmentIndex, way: SegmentTraffic, bytes: usize) {
         self.segments.add(segment.0.into(), 2 * way as usize, 1);
         self.segments.add(segment.0.into(), 2 * way as usize + 1, bytes as u64);
     }
 
-    /// Counts one packet of `bytes` of a segment's on a path, or on none, once another kind of packet comes or [`WorkerCounters::settle`]
-    /// is called: most packets add to two numbers only.
+    /// Counts one packet of `bytes` of a segment, and of a path if one is given. The counters are updated
+    /// when a packet of another kind follows or [`WorkerCounters::settle`] is called: most packets change
+    /// only two integers.
     #[inline(always)]
     pub fn forwarded(
         &mut self,
@@ -169,7 +176,7 @@ impl WorkerCounters {
             self.bytes += bytes;
             return;
         }
-        // Packets of many segments in turn have the rest in common as a rule.
+        // Packets of several segments usually differ only in the segment.
         if (kind ^ self.kind) & ALIKE == 0 {
             self.settle_segment();
         } else {
@@ -178,7 +185,7 @@ impl WorkerCounters {
         (self.kind, self.packets, self.bytes) = (kind, 1, bytes);
     }
 
-    /// Counts what was forwarded so far. Once a turn.
+    /// Updates the counters with all packets so far. Call it once per iteration.
     #[inline(never)]
     pub fn settle(&mut self) {
         self.settle_segment();
@@ -193,7 +200,7 @@ impl WorkerCounters {
         }
     }
 
-    /// Counts for the segment what is counted anew from then on.
+    /// Updates the segment's counters. The caller then restarts the numbers.
     #[inline(always)]
     fn settle_segment(&mut self) {
         let [segment, way, ..] = self.kind.to_le_bytes();
@@ -203,23 +210,23 @@ impl WorkerCounters {
         self.path_bytes += bytes;
     }
 
-    /// Counts one drop of a packet that is of no segment.
+    /// Counts a drop of a packet without a segment.
     pub fn drop(&mut self, reason: DropReason) {
         self.drops(reason, 1);
     }
 
-    /// Counts `n` drops of packets that are of no segment.
+    /// Counts `n` drops of packets without a segment.
     pub fn drops(&mut self, reason: DropReason, n: u64) {
         self.all.add(DROPS + reason as usize, n);
     }
 
-    /// Counts a busy turn of so many nanoseconds.
+    /// Counts a busy iteration of `ns` nanoseconds.
     pub fn busy_turn(&mut self, ns: u64) {
         self.all.add(LABOUR + Labour::BusyTurns as usize, 1);
         self.all.add(LABOUR + Labour::Busy as usize, ns);
     }
 
-    /// Counts a rest of so many nanoseconds.
+    /// Counts `ns` idle nanoseconds.
     pub fn rest(&mut self, ns: u64) {
         self.all.add(LABOUR + Labour::Rest as usize, ns);
     }
@@ -243,12 +250,12 @@ impl WorkerCounters {
     }
 }
 
-/// A segment's counters, of a worker or summed.
+/// A segment's counters, of one worker or the sum of several.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SegmentTotals([u64; SEGMENT_COUNT]);
 
 impl SegmentTotals {
-    /// A segment's sums at this moment.
+    /// The current sums of a segment.
     #[must_use]
     pub fn of<'a>(
         readers: impl IntoIterator<Item = &'a SegmentCounterReader>,
@@ -263,7 +270,7 @@ impl SegmentTotals {
         Self(sums)
     }
 
-    /// Several together.
+    /// The sum of several.
     #[must_use]
     pub fn sum(all: &[Self]) -> Self {
         let mut sums = [0; SEGMENT_COUNT];
@@ -275,7 +282,7 @@ impl SegmentTotals {
         Self(sums)
     }
 
-    /// What has been counted since `before`: a segment's number is used again.
+    /// The difference from `before`. It is needed because segments' indices are reused.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut more = self.clone();
@@ -285,25 +292,25 @@ impl SegmentTotals {
         more
     }
 
-    /// Packets on a way.
+    /// Packets by counter.
     #[must_use]
     pub const fn packets(&self, way: SegmentTraffic) -> u64 {
         self.0[2 * way as usize]
     }
 
-    /// Bytes on a way.
+    /// Bytes by counter.
     #[must_use]
     pub const fn bytes(&self, way: SegmentTraffic) -> u64 {
         self.0[2 * way as usize + 1]
     }
 
-    /// Drops for a reason.
+    /// Drops with a reason.
     #[must_use]
     pub const fn drops(&self, reason: DropReason) -> u64 {
         self.0[SEGMENT_DROPS + reason as usize]
     }
 
-    /// One row: packets and bytes by way, and all drops.
+    /// One row: packets and bytes by counter, and the sum of drops.
     #[must_use]
     pub fn row_json(&self) -> Map<String, Value> {
         let mut row = Map::new();
@@ -316,7 +323,7 @@ impl SegmentTotals {
         row
     }
 
-    /// Packets and bytes by way.
+    /// Packets and bytes by counter.
     #[must_use]
     pub fn traffic_json(&self) -> Value {
         let way = |w: SegmentTraffic| {
@@ -325,7 +332,7 @@ impl SegmentTotals {
         SegmentTraffic::ALL.into_iter().map(way).collect::<Map<_, _>>().into()
     }
 
-    /// Drops by reason, those that happened.
+    /// Drops by reason, without zeros.
     #[must_use]
     pub fn drops_json(&self) -> Value {
         drops_json(|reason| self.drops(reason))
@@ -342,12 +349,12 @@ fn drops_json(drops: impl Fn(DropReason) -> u64) -> Value {
         .into()
 }
 
-/// Counters summed over workers.
+/// Sums of several workers' counters.
 #[derive(Clone, Debug)]
 pub struct Totals([u64; COUNT]);
 
 impl Totals {
-    /// The sums at this moment, with the control lcore's own drops.
+    /// The current sums, including the control lcore's own drops.
     #[must_use]
     pub fn of<'a>(readers: impl IntoIterator<Item = &'a WorkerCounterReader>) -> Self {
         let mut sums = [0; COUNT];
@@ -359,7 +366,7 @@ impl Totals {
         Self(sums)
     }
 
-    /// What has been counted since `before`.
+    /// The difference from `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut rest = self.clone();
@@ -379,19 +386,19 @@ impl Totals {
         self.0[2 * path as usize + 1]
     }
 
-    /// Drops for a reason.
+    /// Drops with a reason.
     #[must_use]
     pub const fn drops(&self, reason: DropReason) -> u64 {
         self.0[DROPS + reason as usize]
     }
 
-    /// How workers spent their time.
+    /// The workers' use of time.
     #[must_use]
     pub const fn labour(&self, what: Labour) -> u64 {
         self.0[LABOUR + what as usize]
     }
 
-    /// One row: packets by path, and how the time was spent.
+    /// One row: packets by path, and the use of time.
     #[must_use]
     pub fn row_json(&self) -> Map<String, Value> {
         let packets = Traffic::ALL.iter().map(|&p| (format!("{}_packets", p.name()), self.packets(p).into()));
@@ -409,7 +416,7 @@ impl Totals {
             .into()
     }
 
-    /// Drops by reason, those that happened.
+    /// Drops by reason, without zeros.
     #[must_use]
     pub fn drops_json(&self) -> Value {
         drops_json(|reason| self.drops(reason))
@@ -421,7 +428,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_forwarded_is_counted_once_whatever_came_in_between() {
+    fn forwarded_packets_are_counted_once_in_any_order() {
         let mut counters = WorkerCounters::default();
         let (reader, segments) = (counters.reader(), counters.segment_reader());
         let (to, back) = (SegmentTraffic::ToInfiniBand, SegmentTraffic::ToEthernet);
@@ -448,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_counted_for_themselves_and_in_all() {
+    fn segments_are_counted_separately_and_in_total() {
         let (mut a, mut b) = (WorkerCounters::default(), WorkerCounters::default());
         let readers = [a.segment_reader(), b.segment_reader()];
         let (one, last) = (SegmentIndex(1), SegmentIndex(127));
@@ -474,11 +481,11 @@ mod tests {
         let all = Totals::of(&[a.reader(), b.reader()]);
         assert_eq!(Labour::ALL.map(|what| all.labour(what)), [2, 1000, 5000]);
         assert_eq!((all.row_json()["rest_ns"].as_u64(), all.drops(DropReason::Shutdown)), (Some(5000), 3));
-        // Its number is used again.
+        // Its index is reused.
         a.of_segment(one, SegmentTraffic::Punt, 9);
         let since = SegmentTotals::of(&readers, one).since(&before);
         assert_eq!((since.packets(SegmentTraffic::ToInfiniBand), since.bytes(SegmentTraffic::Punt)), (0, 9));
-        // The last way's bytes are on the first cache line still.
+        // The last counter's bytes are still on the first cache line.
         assert!(2 * SegmentTraffic::ALL.len() <= SEGMENT_DROPS);
     }
 }

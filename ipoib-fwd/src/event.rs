@@ -1,4 +1,4 @@
-//! What happens in a gateway, as it tells those who follow it (`ctl events`): kinds, and what an event looks like.
+//! Events of a gateway, for clients that follow them (`ctl events`): their kinds and their format.
 
 mod what;
 
@@ -19,10 +19,10 @@ macro_rules! kinds {
         impl Kind {
             /// Every kind.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
-            /// What they are called, in the same order.
+            /// Their names, in the same order.
             pub const WORDS: &'static [&'static str] = &[$($word),*];
 
-            /// What it is called.
+            /// Its name.
             #[must_use]
             pub const fn word(self) -> &'static str {
                 match self {
@@ -30,7 +30,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// What it is about.
+            /// Its description.
             #[must_use]
             pub const fn describe(self) -> &'static str {
                 match self {
@@ -43,12 +43,12 @@ macro_rules! kinds {
 
 kinds! {
     Link = "link", "A link of a segment, or an Ethernet port, goes up or down.";
-    Role = "role", "What the gateway is in a segment, and which others there are.";
-    Connection = "connection", "A connection is made, has ended, or did not come into being.";
-    Address = "address", "An address is learnt, has moved, is in dispute, or is gone.";
-    Alarm = "alarm", "Something that an operator is to look at.";
-    Reload = "reload", "The configuration was read again, or something was set.";
-    Gateway = "gateway", "The gateway itself: it stops, is drained or put back into service, or its events are too many.";
+    Role = "role", "The role of the gateway in a segment, and the other gateways.";
+    Connection = "connection", "A connection is established or closed, or could not be established.";
+    Address = "address", "An address is learnt, has moved, is disputed, or is gone.";
+    Alarm = "alarm", "A condition that needs the operator's attention.";
+    Reload = "reload", "The configuration was reloaded, or a value was set.";
+    Gateway = "gateway", "The gateway itself: it stops, is drained or put back into service, or its events are too frequent.";
 }
 
 impl Kind {
@@ -58,7 +58,7 @@ impl Kind {
         1 << self as u64
     }
 
-    /// The set of kinds that words joined by commas name; all of them without words.
+    /// The set of the kinds in a list separated by commas; all kinds without a list.
     #[must_use]
     pub fn set(words: Option<&str>) -> u64 {
         let named =
@@ -67,7 +67,7 @@ impl Kind {
     }
 }
 
-/// An event as an object; what is known beside its text stands behind it.
+/// Formats an event as an object. The details in `facts` follow its text.
 #[must_use]
 pub fn object(at: SystemTime, what: What, segment: Option<&str>, text: String, facts: Value) -> Value {
     let first = [
@@ -85,7 +85,7 @@ pub fn object(at: SystemTime, what: What, segment: Option<&str>, text: String, f
     object.into()
 }
 
-/// An event on a line.
+/// Formats an event as a line.
 #[must_use]
 pub fn line(event: &Value) -> String {
     let word = |name| event.get(name).and_then(Value::as_str).unwrap_or("-");
@@ -93,7 +93,7 @@ pub fn line(event: &Value) -> String {
     format!("{}  {}  {what:<24}  {}\n", word("time"), word("segment"), word("text"))
 }
 
-/// A time as RFC 3339 has it, in milliseconds of UTC.
+/// Formats a time by RFC 3339, in milliseconds of UTC.
 #[must_use]
 pub fn time(at: SystemTime) -> String {
     let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
@@ -126,7 +126,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn times_are_those_of_the_calendar() {
+    fn times_equal_those_of_date() {
         // date -u -d @N +%FT%TZ
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00"),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_named_and_a_line_has_what_is_told() {
+    fn kinds_have_names_and_a_line_has_the_text() {
         assert_eq!(Kind::set(None), !0);
         assert_eq!(Kind::set(Some("link,alarm")), Kind::Link.bit() | Kind::Alarm.bit());
         assert_eq!(Kind::set(Some("none")), 0);

@@ -1,5 +1,5 @@
-//! What the answers of a command count and tell, in words, and what is to be done about it: for `ipoib-fwd ctl help COMMAND`, from the tables
-//! that the answers are made of.
+//! Descriptions and remedies of the counters in a command's answer, for `ipoib-fwd ctl help COMMAND`. They
+//! come from the tables that define the counters.
 
 use connectx::DropReason as DeviceDrop;
 use ipoib::drop_reason::DropReason;
@@ -12,7 +12,7 @@ use crate::segment::{HostCounters, SegmentCounters};
 /// Columns of a line.
 const WIDTH: usize = 100;
 
-/// What stands behind a command's help; nothing for those whose answers explain themselves.
+/// The text after a command's help; empty for commands with self-explanatory answers.
 #[must_use]
 pub fn of(command: Command) -> String {
     let mut text = String::new();
@@ -56,7 +56,7 @@ fn section(out: &mut String, title: &str, rows: impl IntoIterator<Item = [&'stat
     }
 }
 
-/// Words in lines, behind a margin.
+/// Wraps text into indented lines.
 fn wrap(out: &mut String, text: &str) {
     const MARGIN: &str = "     ";
     let mut column = 0;
@@ -80,7 +80,7 @@ mod tests {
     use clap::CommandFactory as _;
 
     #[test]
-    fn help_tells_every_counter_with_what_to_do_about_it() {
+    fn help_has_every_counter_with_its_remedy() {
         let mut ctl = CtlLine::command();
         let mut help = |name: &str| {
             let text = ctl.find_subcommand_mut(name).unwrap().render_long_help().to_string();
@@ -95,8 +95,8 @@ mod tests {
             assert!(links.contains(&format!("{name} {what} -> {remedy}")), "{name}: {links}");
         }
         for reason in DeviceDrop::ALL {
-            let told = format!("{} {} -> {}", reason.name(), reason.describe(), reason.remedy());
-            assert!(links.contains(&told), "{told}: {links}");
+            let expected = format!("{} {} -> {}", reason.name(), reason.describe(), reason.remedy());
+            assert!(links.contains(&expected), "{expected}: {links}");
         }
         let neighbours = help("neighbours");
         for [name, what, remedy] in SegmentCounters::DESCRIBED.into_iter().chain(HostCounters::DESCRIBED) {
@@ -104,21 +104,21 @@ mod tests {
         }
         let stats = help("stats");
         for reason in DropReason::ALL {
-            let told = format!("{} {} -> {}", reason.name(), reason.describe(), reason.remedy());
-            assert!(stats.contains(&told), "{told}: {stats}");
+            let expected = format!("{} {} -> {}", reason.name(), reason.describe(), reason.remedy());
+            assert!(stats.contains(&expected), "{expected}: {stats}");
         }
         let events = help("events");
         for what in What::ALL {
-            let told = format!("{} {}", what.word(), what.describe());
+            let expected = format!("{} {}", what.word(), what.describe());
             let remedy =
                 if what.remedy().is_empty() { String::new() } else { format!(" -> {}", what.remedy()) };
-            assert!(events.contains(&(told + &remedy)), "{what:?}: {events}");
+            assert!(events.contains(&(expected + &remedy)), "{what:?}: {events}");
         }
         assert!(of(Command::Gids).is_empty());
     }
 
     #[test]
-    fn every_counter_says_something_about_what_to_do() {
+    fn every_counter_has_a_description_and_a_remedy() {
         let all = LinkCounters::DESCRIBED.into_iter();
         for [name, what, remedy] in all.chain(SegmentCounters::DESCRIBED).chain(HostCounters::DESCRIBED) {
             assert!(what.ends_with('.') && remedy.ends_with('.'), "{name}: {what} {remedy}");

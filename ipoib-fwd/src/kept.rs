@@ -12,7 +12,8 @@
 //! last line is a checksum of everything before it.
 //!
 //! The file is untrusted input. Its size and its rows are bounded, each row is validated, and only the exact
-//! text that [`KeptFile::to_text`] writes is accepted. Its addresses are queried and never believed.
+//! text that [`KeptFile::to_text`] writes is accepted. The gateway queries its addresses and never trusts
+//! them.
 
 use std::fmt::Write as _;
 use std::hash::Hasher as _;
@@ -22,11 +23,11 @@ use config::{MAX_SEGMENTS, SegmentName};
 use ipoib::net::ipv4;
 use siphasher::sip::SipHasher13;
 
-/// Most hosts of a segment.
+/// Maximum number of hosts of a segment.
 pub const MOST: usize = 4096;
-/// A host that was not known for more seconds than this is left out: a day.
+/// Maximum age in seconds, one day: older hosts are left out.
 pub const LONGEST: u32 = 24 * 60 * 60;
-/// Longest file: a row takes at most 22 bytes, the name of a segment 41.
+/// Maximum length of the file in bytes: a row takes at most 22 bytes, the name of a segment 41.
 pub const MOST_BYTES: usize = MAX_SEGMENTS * (MOST * 22 + 41) + 64;
 
 const FIRST_LINE: &str = "ipoib-fwd hosts 1";
@@ -61,17 +62,17 @@ pub struct KeptFile {
 /// Why a file is ignored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum KeptError {
-    /// It is too long.
+    /// The file is too long.
     #[error("it has more than {MOST_BYTES} bytes")]
     TooLong,
-    /// It begins with something else.
-    #[error("its first line is not `{FIRST_LINE}`: it is no list of hosts, or one of another version")]
+    /// The first line is wrong.
+    #[error("its first line is not `{FIRST_LINE}`: it is not a list of hosts, or has another version")]
     Version,
-    /// It was cut off or changed.
+    /// The file was truncated or changed.
     #[error("its checksum is wrong: it is damaged")]
     Checksum,
-    /// A line is not as it is written.
-    #[error("line {0} is not as a gateway writes it")]
+    /// A line is not valid.
+    #[error("line {0} is not valid: a gateway did not write it")]
     Line(usize),
 }
 
@@ -81,16 +82,16 @@ fn checksum(text: &str) -> u64 {
     hasher.finish()
 }
 
-/// A file: this text and its checksum.
+/// Appends the checksum to a text.
 #[must_use]
 pub fn signed(mut text: String) -> String {
     let sum = checksum(&text);
-    // A string takes everything.
+    // Writing to a string does not fail.
     let _ = writeln!(text, "{SUM}{sum:016x}");
     text
 }
 
-/// One row; `None` if it is not exactly as [`KeptFile::to_text`] writes it.
+/// Parses a row; `None` if it is not exactly as [`KeptFile::to_text`] writes it.
 fn row(line: &str) -> Option<KeptHost> {
     let (ip, age) = line.split_once(' ')?;
     let host = KeptHost { ip: ip.parse().ok()?, age: age.parse().ok()? };
@@ -99,7 +100,7 @@ fn row(line: &str) -> Option<KeptHost> {
 }
 
 impl KeptFile {
-    /// Reads a file.
+    /// Parses a file.
     pub fn parse(bytes: &[u8]) -> Result<Self, KeptError> {
         if bytes.len() > MOST_BYTES {
             return Err(KeptError::TooLong);
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_comes_back_as_it_was_written() {
+    fn a_written_file_is_read_unchanged() {
         let text = file().to_text();
         assert!(text.starts_with(
             "ipoib-fwd hosts 1\nsegment storage\n10.77.0.1 4\n10.77.0.9 310\nsegment vlan100\n"
@@ -219,7 +220,7 @@ mod tests {
         assert!(text.len() <= MOST_BYTES);
         assert_eq!(KeptFile::parse(text.as_bytes()), Ok(most));
         let one_more = full(MAX_SEGMENTS + 1);
-        assert_eq!(one_more.to_text(), text, "it is not even written");
+        assert_eq!(one_more.to_text(), text, "it is not written");
         assert_eq!(KeptFile::parse(&vec![b'\n'; MOST_BYTES + 1]), Err(KeptError::TooLong));
         let rows = "10.77.0.1 0\n".repeat(MOST + 1);
         let body = format!("{FIRST_LINE}\nsegment a\n{rows}");

@@ -1,4 +1,4 @@
-//! The application: the forwarding step, segments, and the gateway that runs them.
+//! The application: the forwarding decisions, the segments, and the gateway that runs them.
 #![forbid(unsafe_code)]
 
 pub mod check;

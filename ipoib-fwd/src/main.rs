@@ -11,7 +11,7 @@ use ipoib_fwd::{check, ctl, gateway, gids, init, metrics, terminal, top};
 use logging::{Log, is_journal};
 use preflight::Severity;
 
-/// Its name, in the log and before its errors.
+/// The program's name in the log and in error messages.
 const PROGRAM: &str = "ipoib-fwd";
 
 fn main() -> ExitCode {
@@ -86,7 +86,7 @@ fn run_init(arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// What the command line says in place of the file.
+/// The values of the command line that override the file.
 fn overrides(options: &Options) -> config::Overrides {
     config::Overrides {
         mode: options.mode,
@@ -187,11 +187,11 @@ fn run_gateway(arguments: Vec<String>) -> ExitCode {
 
 fn print(text: &str) {
     use std::io::Write as _;
-    // A reader that has gone away is no failure.
+    // A closed pipe is not an error.
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
-/// One error with its causes, on one line each.
+/// Prints an error and its causes, on one line each.
 fn fail(error: &dyn std::error::Error) -> ExitCode {
     logging::tell_failure(PROGRAM, error);
     ExitCode::FAILURE

@@ -2,8 +2,8 @@
 //! the client's loop over all pages.
 //!
 //! A list's answer has at most [`MOST_ROWS`] rows and `next`, a cursor, or null on the last page. The same
-//! request with `after=CURSOR` continues behind the last row, in the order of keys: rows that come and go in
-//! between neither repeat nor hide others.
+//! request with `after=CURSOR` continues after that row, in the order of keys. Rows that are added or removed
+//! in between neither repeat nor hide others.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use serde_json::Value;
 
 use crate::command::Asked;
 
-/// Most rows of a page, and the default.
+/// Maximum number of rows of a page, and the default.
 pub const MOST_ROWS: usize = 2_048;
-/// Most pages that a client reads: 16 times what the largest tables fill.
+/// Maximum number of pages that a client reads: 16 times the number that the largest tables fill.
 const MOST_PAGES: usize = 1_024;
 
-/// Names a row: a page begins behind it.
+/// Position of a row: the next page starts after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cursor<'a> {
     /// The segment's number.
@@ -47,11 +47,11 @@ impl std::fmt::Display for Cursor<'_> {
 /// The page arguments of a request: `[SEGMENT][,after=CURSOR][,limit=ROWS]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageRequest<'a> {
-    /// Rows of this segment only.
+    /// The segment whose rows are requested; `None` for all.
     pub segment: Option<&'a str>,
-    /// The last row of the page before.
+    /// The last row of the previous page.
     pub after: Option<Cursor<'a>>,
-    /// Most rows.
+    /// Maximum number of rows.
     pub limit: usize,
 }
 
@@ -62,8 +62,7 @@ impl<'a> PageRequest<'a> {
         for word in words.unwrap_or_default().split(',').filter(|word| !word.is_empty()) {
             match word.split_once('=') {
                 Some(("after", cursor)) => {
-                    let wrong =
-                        || format!("after={cursor}: not a cursor; write what `next` of the page before says");
+                    let wrong = || format!("after={cursor}: not a cursor; use `next` of the previous page");
                     page.after = Some(Cursor::parse(cursor).ok_or_else(wrong)?);
                 }
                 Some(("limit", rows)) => {
@@ -71,42 +70,44 @@ impl<'a> PageRequest<'a> {
                     page.limit = rows.ok_or_else(|| format!("{word}: a page has 1 to {MOST_ROWS} rows"))?;
                 }
                 None if page.segment.is_none() => page.segment = Some(word),
-                _ => return Err(format!("`{word}` is none of SEGMENT, after=CURSOR and limit=ROWS")),
+                _ => {
+                    return Err(format!("invalid argument `{word}`; usage: SEGMENT,after=CURSOR,limit=ROWS"));
+                }
             }
         }
         Ok(page)
     }
 }
 
-/// Queries a gateway for a list, page by page, and returns it as one answer. The pages are as
-/// large as can be, whatever `limit=` says. `patience` is the timeout of each page.
+/// Queries a gateway for a list, page by page, and returns it as one answer. The pages have the maximum size,
+/// whatever `limit=` says. `patience` is the timeout for each page.
 pub fn fetch(socket: &Path, asked: &Asked, patience: Duration) -> Result<Value, TelemetryError> {
     let mut client = Client::open(socket, patience)?;
     join(&without_limit(&asked.request()), |request| client.ask(request)).map_err(|error| match error {
         JoinError::Ask(error) => error,
         JoinError::Endless => TelemetryError::Protocol {
             path: socket.to_owned(),
-            what: format!("it has more than {MOST_PAGES} pages"),
+            what: format!("the list has more than {MOST_PAGES} pages"),
         },
     })
 }
 
-/// A request without the size of its pages.
+/// Removes the page size from a request.
 fn without_limit(request: &str) -> String {
     let words = request.split(',').filter(|word| !word.starts_with("limit="));
     words.collect::<Vec<_>>().join(",")
 }
 
-/// The reason why the pages of a list are not one answer.
+/// Why the pages of a list cannot be joined.
 #[derive(PartialEq, Eq, Debug)]
 enum JoinError<E> {
     /// A page was refused.
     Ask(E),
-    /// The pages do not end.
+    /// There are too many pages.
     Endless,
 }
 
-/// Joins pages: lists are continued; of everything else the first page's value stays.
+/// Joins pages. Lists are concatenated; other values are taken from the first page.
 fn join<E>(request: &str, mut ask: impl FnMut(&str) -> Result<Value, E>) -> Result<Value, JoinError<E>> {
     let mut whole = ask(request).map_err(JoinError::Ask)?;
     let mut next = take_next(&mut whole);
@@ -125,7 +126,8 @@ fn join<E>(request: &str, mut ask: impl FnMut(&str) -> Result<Value, E>) -> Resu
     if next.is_none() { Ok(whole) } else { Err(JoinError::Endless) }
 }
 
-/// Takes a page's cursor. A gateway of a version without pages answers everything at once, without one.
+/// Takes the cursor out of a page. A gateway of a version without pages sends the whole list without a
+/// cursor.
 fn take_next(page: &mut Value) -> Option<String> {
     match page.as_object_mut()?.remove("next")? {
         Value::String(next) => Some(next),
@@ -138,7 +140,7 @@ pub(crate) mod tests {
     use super::*;
     use serde_json::json;
 
-    /// What a client gets of a server that answers `request` by `serve`.
+    /// The answer that a client gets from a server that answers requests with `serve`.
     pub(crate) fn all(request: &str, serve: impl FnMut(&str) -> Value) -> Value {
         let mut serve = serve;
         join(request, |request| Ok::<_, ()>(serve(request))).unwrap()
@@ -161,18 +163,18 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_list_that_is_read_whole_comes_in_large_pages() {
-        for (given, asked) in [
+    fn a_whole_list_is_read_in_large_pages() {
+        for (given, expected) in [
             ("/neighbours,lab,limit=1", "/neighbours,lab"),
             ("/neighbours,limit=1,lab,after=0/a/b", "/neighbours,lab,after=0/a/b"),
             ("/neighbours", "/neighbours"),
         ] {
-            assert_eq!(without_limit(given), asked);
+            assert_eq!(without_limit(given), expected);
         }
     }
 
     #[test]
-    fn pages_become_one_answer_and_do_not_go_on_for_ever() {
+    fn pages_are_joined_up_to_a_limit() {
         let mut requests = Vec::new();
         let answer = all("/x,lab", |request| {
             requests.push(request.to_owned());

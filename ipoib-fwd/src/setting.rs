@@ -1,29 +1,29 @@
-//! What may be set while the gateway runs (`ctl set`), each written down once: its key, what it does, what it may be.
+//! Values that can be set at runtime (`ctl set`): their keys, descriptions and legal values.
 
 use config::{Idle, LogLevel, Mode};
 use logging::Modules;
 
-/// A value for a key.
+/// A key with its value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Set {
-    /// How all segments' unicast packets travel.
+    /// Transport of all segments' unicast packets.
     Mode(Mode),
-    /// Largest IP packet that new connections take, in bytes.
+    /// Largest IP packet on new connections, in bytes.
     ReceiveMtu(u16),
-    /// Which of several gateways forwards: the highest.
+    /// Priority among several gateways: the highest forwards.
     Priority(u8),
-    /// What idle workers do.
+    /// Behavior of idle workers: poll, pause or sleep.
     Idle(Idle),
-    /// How much is logged.
+    /// Log level.
     Log(LogLevel),
-    /// How much single modules log, as a filter has it; empty: as the others.
+    /// Log levels of single modules; empty for none.
     LogFilter(Modules),
 }
 
 /// Defines the enum, its list, words and descriptions from one table.
 macro_rules! keys {
     ($($name:ident = $word:literal, $may_be:expr, $text:literal;)*) => {
-        /// What may be set.
+        /// A key that can be set.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum Key {
             $(#[doc = $text] $name,)*
@@ -32,10 +32,10 @@ macro_rules! keys {
         impl Key {
             /// Every key.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
-            /// What they are called, in the same order.
+            /// Their names, in the same order.
             pub const WORDS: &'static [&'static str] = &[$($word),*];
 
-            /// What it is called.
+            /// Its name.
             #[must_use]
             pub const fn word(self) -> &'static str {
                 match self {
@@ -43,7 +43,7 @@ macro_rules! keys {
                 }
             }
 
-            /// What it does.
+            /// Its description.
             #[must_use]
             pub const fn help(self) -> &'static str {
                 match self {
@@ -51,7 +51,7 @@ macro_rules! keys {
                 }
             }
 
-            /// What it may be.
+            /// Its legal values.
             #[must_use]
             pub fn may_be(self) -> String {
                 match self {
@@ -63,18 +63,18 @@ macro_rules! keys {
 }
 
 keys! {
-    Mode = "mode", Mode::WORDS.join(", "), "How unicast packets of all segments travel.";
-    ReceiveMtu = "receive-mtu", "576 up to what the configuration says".to_owned(),
-        "Largest IP packet that hosts are told to send on connections made from now on, in bytes.";
-    Priority = "priority", "0 to 255".to_owned(), "Of this gateway among those of each segment: the highest forwards.";
-    Idle = "idle", Idle::WORDS.join(", "), "What idle workers do.";
-    Log = "log", LogLevel::WORDS.join(", "), "How much is logged.";
+    Mode = "mode", Mode::WORDS.join(", "), "Transport of all segments' unicast packets.";
+    ReceiveMtu = "receive-mtu", "576 to the configured maximum".to_owned(),
+        "Largest IP packet that hosts may send on new connections, in bytes.";
+    Priority = "priority", "0 to 255".to_owned(), "Priority of this gateway in each segment: the gateway with the highest priority forwards.";
+    Idle = "idle", Idle::WORDS.join(", "), "Idle behavior of workers.";
+    Log = "log", LogLevel::WORDS.join(", "), "Log level.";
     LogFilter = "log-filter", Modules::may_be(),
-        "How much single modules log, for instance ipoib_fwd::segment=debug,endpoint=warn.";
+        "Log levels of single modules, for instance ipoib_fwd::segment=debug,endpoint=warn.";
 }
 
 impl Key {
-    /// The key of that name; an error says which there are.
+    /// Finds a key by its name; an error lists the keys.
     pub fn named(word: &str) -> Result<Self, String> {
         let key = Self::ALL.iter().find(|key| key.word() == word).copied();
         key.ok_or_else(|| match config::nearest(word, Self::WORDS) {
@@ -83,7 +83,7 @@ impl Key {
         })
     }
 
-    /// The values that it may have, where these are words.
+    /// The legal values, if they are words.
     #[must_use]
     pub const fn words(self) -> &'static [&'static str] {
         match self {
@@ -94,7 +94,7 @@ impl Key {
         }
     }
 
-    /// A value for it; an error says what it may be.
+    /// Parses a value of the key; an error lists the legal values.
     pub fn value(self, text: &str) -> Result<Set, String> {
         let legal = match self {
             Self::Mode => text.parse().ok().map(Set::Mode),
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_what_they_may_be_and_nothing_else() {
+    fn legal_values_are_accepted_and_others_refused() {
         let value = |key: &str, text: &str| Key::named(key).unwrap().value(text);
         assert_eq!(value("mode", "datagram"), Ok(Set::Mode(Mode::Datagram)));
         assert_eq!(value("receive-mtu", "576"), Ok(Set::ReceiveMtu(576)));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_found_or_the_nearest_is_told() {
+    fn keys_are_found_or_the_nearest_is_suggested() {
         for (key, word) in Key::ALL.iter().zip(Key::WORDS) {
             assert_eq!(Key::named(word), Ok(*key));
             assert!(!key.may_be().is_empty() && key.help().ends_with('.'));

@@ -1,44 +1,45 @@
-//! A packet on its way through a gateway, as `ctl trace` prints it.
+//! Formats the rows of `ctl trace`: a packet's path through a gateway.
 
 use serde_json::Value;
 
-/// What is told about packets, on a line: who had the packet, its number, what it is, what was looked up, verdict and reason.
+/// Formats a row as a line: the step, the packet's number, its contents, the lookup, the verdict and the
+/// reason.
 #[must_use]
-pub fn line(told: &Value) -> String {
-    if let Some(end) = told.get("end") {
-        let missed = match told.get("missed").and_then(Value::as_u64) {
+pub fn line(row: &Value) -> String {
+    if let Some(end) = row.get("end") {
+        let missed = match row.get("missed").and_then(Value::as_u64) {
             None | Some(0) => String::new(),
-            Some(n) => format!(", {n} missing: they came faster than they were told"),
+            Some(n) => format!(", {n} missing: the gateway could not report them fast enough"),
         };
-        return format!("ends: {}, {} rows{missed}\n", text(end), text(&told["told"]));
+        return format!("ends: {}, {} rows{missed}\n", text(end), text(&row["told"]));
     }
-    if let Some(n) = told.get("lost") {
-        return format!("{} rows were lost: they came faster than they were read\n", text(n));
+    if let Some(n) = row.get("lost") {
+        return format!("{} rows were lost: the client reads them too slowly\n", text(n));
     }
-    if let Some(bounds) = told.get("following") {
+    if let Some(bounds) = row.get("following") {
         let (count, seconds) = (text(&bounds["count"]), text(&bounds["seconds"]));
-        return format!("follows packets, {count} rows or {seconds} seconds at most\n");
+        return format!("tracing packets, at most {count} rows or {seconds} seconds\n");
     }
-    let word = |name: &str| told.get(name).map_or_else(|| "-".to_owned(), text);
-    let step = match told.get("worker") {
+    let word = |name: &str| row.get(name).map_or_else(|| "-".to_owned(), text);
+    let step = match row.get("worker") {
         Some(Value::Number(n)) => word("step").replacen("worker", &format!("worker {n}"), 1),
         _ => word("step"),
     };
     let packet = format!(
         "{} > {} {}, {} bytes",
-        end_of(told, "source"),
-        end_of(told, "destination"),
-        kind(told),
+        end_of(row, "source"),
+        end_of(row, "destination"),
+        kind(row),
         word("bytes")
     );
-    let reason = told.get("reason").and_then(Value::as_str).map(|why| format!(": {why}")).unwrap_or_default();
+    let reason = row.get("reason").and_then(Value::as_str).map(|why| format!(": {why}")).unwrap_or_default();
     format!(
         "{}  {}  {step}  {}{}  {packet}{}  {}{reason}\n",
         word("time"),
         word("packet"),
         word("segment"),
-        came(told),
-        found(told),
+        came(row),
+        found(row),
         word("verdict")
     )
 }
@@ -51,11 +52,11 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// How it came in.
-fn came(told: &Value) -> String {
-    let from = text(&told["from"]);
-    let port = told.get("port").and_then(Value::as_str).map(|port| format!(" {port}")).unwrap_or_default();
-    let mode = match (told.get("mode").and_then(Value::as_str), told.get("slid"), told.get("source_qpn")) {
+/// Formats how the packet was received.
+fn came(row: &Value) -> String {
+    let from = text(&row["from"]);
+    let port = row.get("port").and_then(Value::as_str).map(|port| format!(" {port}")).unwrap_or_default();
+    let mode = match (row.get("mode").and_then(Value::as_str), row.get("slid"), row.get("source_qpn")) {
         (Some("datagram"), Some(lid), Some(qpn)) => format!(", datagram of LID {lid} QP {qpn}"),
         (Some(mode), ..) => format!(", {mode}"),
         _ => String::new(),
@@ -63,27 +64,27 @@ fn came(told: &Value) -> String {
     format!("  from {from}{port}{mode}")
 }
 
-/// An address, with its port.
-fn end_of(told: &Value, which: &str) -> String {
-    let address = match told.get(which) {
+/// Formats an address with its port.
+fn end_of(row: &Value, which: &str) -> String {
+    let address = match row.get(which) {
         Some(Value::String(address)) => address.clone(),
-        _ => told.get(format!("{which}_mac")).map_or_else(|| "-".to_owned(), text),
+        _ => row.get(format!("{which}_mac")).map_or_else(|| "-".to_owned(), text),
     };
-    told.get(format!("{which}_port")).map_or(address.clone(), |port| format!("{address}:{port}"))
+    row.get(format!("{which}_port")).map_or(address.clone(), |port| format!("{address}:{port}"))
 }
 
-/// What it carries.
-fn kind(told: &Value) -> String {
-    match (told.get("protocol"), told.get("ethertype")) {
+/// Formats the packet's protocol.
+fn kind(row: &Value) -> String {
+    match (row.get("protocol"), row.get("ethertype")) {
         (Some(Value::Number(n)), _) => format!("protocol {n}"),
         (Some(protocol), _) => text(protocol),
         (None, ethertype) => ethertype.map_or_else(|| "-".to_owned(), text),
     }
 }
 
-/// What was looked up for it.
-fn found(told: &Value) -> String {
-    let Some(Value::Object(found)) = told.get("lookup") else { return String::new() };
+/// Formats the results of the lookup.
+fn found(row: &Value) -> String {
+    let Some(Value::Object(found)) = row.get("lookup") else { return String::new() };
     let mut words = Vec::new();
     if let Some(Value::String(neighbour)) = found.get("neighbour") {
         words.push(format!("neighbour {neighbour}"));
@@ -95,7 +96,7 @@ fn found(told: &Value) -> String {
         ("qpn", "QP "),
         ("own_qpn", "own QP "),
         ("slot", "slot "),
-        ("piece_mtu", "pieces of "),
+        ("piece_mtu", "fragments of "),
         ("mtu", "MTU "),
     ] {
         if let Some(value) = found.get(name).filter(|value| !value.is_null()) {
@@ -111,7 +112,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_row_on_a_line_has_what_was_found_and_why() {
+    fn a_row_has_the_lookup_and_the_reason() {
         let row = json!({
             "time": "2026-01-01T00:00:00.000Z", "step": "worker again", "worker": 1, "from": "InfiniBand", "port": "soft0/1",
             "segment": "one", "packet": "0123abcd", "bytes": 88, "mode": "datagram", "slid": 4, "source_qpn": 72,
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn its_end_and_what_is_missing_are_told() {
+    fn the_end_and_missing_rows_are_printed() {
         assert_eq!(
             line(&json!({"end": "its time is over", "told": 3, "missed": 0})),
             "ends: its time is over, 3 rows\n"

@@ -49,15 +49,15 @@ def test_views_and_keys(busy):
         view.press("\t")
         view.wait("segments", "[segments]", "P_Key 0xffff", "other gateways", "Drops")
         view.press("\x1b[C")
-        view.wait("workers", "[workers]", "turns/s", "busy turns, last second", "Buffers")
+        view.wait("workers", "[workers]", "iter/s", "iterations, last second", "Buffers")
         view.press("4")
         view.wait("connections", "[connections]", "2 live", "peer", "10.77.0.2")
         view.press("+")
         view.wait("a longer interval", "every 0.5 s")
         view.press("?")
-        view.wait("help", "pause, and go on")
+        view.wait("help", "pause, resume")
         view.press("x1")
-        view.wait("the overview", "[overview]", without=("pause, and go on",))
+        view.wait("the overview", "[overview]", without=("pause, resume",))
         view.press("q")
         assert view.left() == IN_ORDER
 
@@ -76,9 +76,9 @@ def test_pause(busy):
         busy.wait_for("packets", lambda: forwarded() >= before + WHILE_PAUSED)
         # Output of the meantime comes before the help.
         view.press("?")
-        view.wait("help", "pause, and go on")
+        view.wait("help", "pause, resume")
         view.press("x")
-        assert view.wait("the overview", "from Ethernet", without=("pause, and go on",)) == paused
+        assert view.wait("the overview", "from Ethernet", without=("pause, resume",)) == paused
         view.press("p")
         assert view.wait("the overview to go on", "from Ethernet", without=("PAUSED",)) != paused
         view.press("q")
@@ -98,7 +98,7 @@ def test_large_terminal(gateway, figures):
     it."""
     with top(gateway, "--interval", "0.2", size=LARGE) as view:
         for key, name, *wanted in (("1", "overview", "from Ethernet", "Workers"), ("2", "segments", "P_Key 0xffff", "Drops"),
-                                   ("3", "workers", "turns/s", "Buffers"), ("4", "connections", "live", "peer")):
+                                   ("3", "workers", "iter/s", "Buffers"), ("4", "connections", "live", "peer")):
             view.press(key)
             lines = view.wait(f"{name} in full", f"[{name}]", "q quit", *wanted).splitlines()
             figures(**{name: max(map(len, lines))})
@@ -112,7 +112,7 @@ def test_large_terminal(gateway, figures):
 @pytest.mark.core
 def test_one_page_as_text(gateway):
     """One page as text, in the requested size."""
-    for name, wanted in (("overview", "Workers"), ("segments", "P_Key"), ("workers", "turns/s"), ("connections", "live")):
+    for name, wanted in (("overview", "Workers"), ("segments", "P_Key"), ("workers", "iter/s"), ("connections", "live")):
         for width, height in (SMALL, LARGE):
             page = run(gateway.bin / "ipoib-fwd", "top", "--socket", gateway.socket, "--once", "--interval", "0.2", "--view", name,
                        "--width", width, "--height", height).stdout
@@ -173,13 +173,13 @@ def test_gateway_in_trouble(gateway, tmp_path):
         with listening(path) as server:
             view.wait("no answer", "did not answer in time")
             end = time.monotonic() + DEADLINE
-            while "no gateway" not in view.words():
+            while "not a gateway" not in view.words():
                 if time.monotonic() > end:
                     raise TestbedError(f"nonsense is not reported:\n{view.screen.text()}")
                 answer_nonsense(server)
                 view.read()
         os.symlink(gateway.socket, path)
-        view.wait("the real gateway", "from Ethernet", "busy turns", without=("NO ANSWER",))
+        view.wait("the real gateway", "from Ethernet", "iterations", without=("NO ANSWER",))
         assert "\x1b[31m7" not in view.output()
         view.press("\x03")
         assert view.left() == IN_ORDER

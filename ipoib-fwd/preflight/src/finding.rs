@@ -1,23 +1,23 @@
-//! What is found: a code that stays the same over versions, how bad it is, in words, where, and what to do about it.
+//! Findings: a stable code, a severity, a description, a location and a fix.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use config::{ConfigFile, Place};
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Severity {
     /// The gateway does not start, or does not forward.
     Error,
-    /// It works, though not as well or not as is meant.
+    /// It works, but not as well as possible or not as intended.
     Warning,
-    /// To know.
+    /// Information.
     Note,
 }
 
 impl Severity {
-    /// The word for it.
+    /// The name of the severity.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -31,7 +31,7 @@ impl Severity {
 /// Defines the codes with their severities from one table.
 macro_rules! codes {
     ($($(#[doc = $doc:literal])* $name:ident = $word:literal, $severity:ident;)*) => {
-        /// What a finding is about. The words are for programs and do not change.
+        /// The subject of a finding. The codes are for programs and do not change.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum Code {
             $($(#[doc = $doc])* $name,)*
@@ -41,7 +41,7 @@ macro_rules! codes {
             /// Every code.
             pub const ALL: [Self; { [$(Self::$name),*].len() }] = [$(Self::$name),*];
 
-            /// Its word.
+            /// The code's name.
             #[must_use]
             pub const fn word(self) -> &'static str {
                 match self {
@@ -49,7 +49,7 @@ macro_rules! codes {
                 }
             }
 
-            /// What it is about.
+            /// The code's description.
             #[must_use]
             pub const fn describe(self) -> &'static str {
                 match self {
@@ -57,7 +57,7 @@ macro_rules! codes {
                 }
             }
 
-            /// How bad it is.
+            /// The code's severity.
             #[must_use]
             pub const fn severity(self) -> Severity {
                 match self {
@@ -71,49 +71,49 @@ macro_rules! codes {
 codes! {
     /// The configuration file cannot be read.
     ConfigUnreadable = "config-unreadable", Error;
-    /// Something in the configuration file is wrong.
+    /// The configuration file has an error.
     ConfigInvalid = "config-invalid", Error;
     /// A key in the configuration file has no effect.
     KeyUnused = "key-unused", Warning;
     /// The connections of all workers may be more than a software ConnectX has queue pairs.
     ConnectionsOvercommitted = "connections-overcommitted", Warning;
-    /// No configuration file was named.
+    /// No configuration file is given.
     ConfigMissing = "config-missing", Note;
-    /// The key that gateways share can be read by others.
+    /// Other users can read the key that gateways share.
     PairKeyReadable = "pair-key-readable", Warning;
-    /// There is no user or group of a name in the configuration, or it does not say enough.
+    /// A user or group of the configuration does not exist, or its entry is incomplete.
     AccountUnknown = "account-unknown", Error;
-    /// EAL's arguments cannot be understood.
+    /// EAL's arguments are not valid.
     EalInvalid = "eal-invalid", Error;
-    /// EAL's arguments were not given.
+    /// EAL's arguments are not given.
     EalMissing = "eal-missing", Note;
     /// Another DPDK process has the `--file-prefix`.
     PrefixTaken = "eal-prefix-taken", Error;
     /// EAL may take every network card.
     PciUnrestricted = "pci-unrestricted", Warning;
-    /// There is no PCI device of that address.
+    /// There is no PCI device with that address.
     PciMissing = "pci-missing", Error;
-    /// A PCI device is bound to a driver that leaves it to the kernel.
+    /// A PCI device is bound to a kernel driver that programs cannot use.
     PciKernelDriver = "pci-kernel-driver", Error;
-    /// The network card by which the machine is reached would be the gateway's.
+    /// The gateway would take the network card that connects this host.
     LoginInterface = "login-interface", Warning;
-    /// No EAL argument makes a port that the configuration names.
+    /// No EAL argument creates a port of the configuration.
     EthernetUnknown = "ethernet-unknown", Error;
-    /// EAL is given no Ethernet port, or several and the configuration names none.
+    /// EAL has no Ethernet port, or several and the configuration selects none.
     EthernetUnnamed = "ethernet-unnamed", Error;
-    /// A port cannot carry packets as long as the configuration has them.
+    /// A port cannot carry packets of the configured size.
     EthernetMtu = "ethernet-mtu", Error;
-    /// The interface of a port is not there.
+    /// The interface of a port does not exist.
     InterfaceMissing = "interface-missing", Error;
-    /// The interface of a port is no Ethernet interface.
+    /// The interface of a port is not an Ethernet interface.
     InterfaceKind = "interface-kind", Error;
     /// The interface of a port is down.
     InterfaceDown = "interface-down", Warning;
-    /// The interface of a port takes no packets as long as the configuration has it.
+    /// The interface of a port does not accept packets of the configured size.
     InterfaceMtu = "interface-mtu", Warning;
-    /// The kernel joins packets before the gateway sees them.
+    /// The kernel merges packets before the gateway receives them.
     InterfaceOffloads = "interface-offloads", Warning;
-    /// The interface of a port is one end of a veth, whose other end may leave checksums out.
+    /// The interface of a port is one end of a veth pair, whose other end may omit checksums.
     InterfaceChecksums = "interface-checksums", Note;
     /// The interface of a port is a member of a bridge or a bond.
     InterfaceMember = "interface-member", Warning;
@@ -121,15 +121,15 @@ codes! {
     WorkerMissing = "worker-missing", Error;
     /// An lcore's processor is not online.
     LcoreOffline = "lcore-offline", Error;
-    /// Two lcores have one processor.
+    /// Two lcores share a processor.
     LcoresShared = "lcores-shared", Warning;
-    /// Two lcores are halves of one core.
+    /// Two lcores are threads of the same core.
     LcoresSiblings = "lcores-siblings", Warning;
     /// Other programs run on a worker's processor.
     LcoreNotIsolated = "lcore-not-isolated", Warning;
-    /// The kernel's clock interrupts a worker.
+    /// The kernel's timer interrupts a worker.
     LcoreTicks = "lcore-ticks", Note;
-    /// A worker's processor saves energy.
+    /// The frequency governor of a worker's processor saves energy.
     Governor = "governor", Warning;
     /// Workers are on several NUMA nodes.
     LcoresNodes = "lcores-nodes", Note;
@@ -143,27 +143,27 @@ codes! {
     HugepagesNode = "hugepages-node", Warning;
     /// No hugetlbfs is mounted.
     HugepagesNotMounted = "hugepages-not-mounted", Error;
-    /// The gateway is told to do without hugepages.
+    /// The gateway runs without hugepages.
     HugepagesUnused = "hugepages-unused", Warning;
-    /// EAL is given less memory than the configuration needs.
+    /// EAL has less memory than the configuration needs.
     MemoryTooSmall = "memory-too-small", Error;
-    /// vfio has no IOMMU to work with.
+    /// vfio needs an IOMMU, and there is none.
     IommuOff = "iommu-off", Error;
     /// vfio works without an IOMMU.
     IommuUnsafe = "iommu-unsafe", Warning;
     /// The IOMMU translates each access of an adapter.
     IommuTranslates = "iommu-translates", Note;
-    /// The kernel's communication management holds what the gateway needs.
+    /// The kernel's communication management occupies a resource that the gateway needs.
     IbCmLoaded = "ib-cm-loaded", Error;
-    /// The kernel's own IPoIB is on the port.
+    /// The kernel's IPoIB uses the port.
     IbIpoibLoaded = "ib-ipoib-loaded", Warning;
     /// There is no InfiniBand device.
     DeviceNone = "infiniband-none", Error;
-    /// There is no InfiniBand device of that name.
+    /// There is no InfiniBand device with that name.
     DeviceMissing = "infiniband-device-missing", Error;
     /// The device has no such port.
     PortMissing = "infiniband-port-missing", Error;
-    /// The port is one of Ethernet.
+    /// The port is an Ethernet port.
     PortEthernet = "infiniband-port-ethernet", Error;
     /// The port is not active.
     PortDown = "infiniband-port-down", Warning;
@@ -175,37 +175,37 @@ codes! {
     PKeyLimited = "pkey-limited", Warning;
     /// The fabric's MTU is smaller than the Ethernet side's.
     FabricMtu = "infiniband-mtu", Warning;
-    /// The driver is for adapters of another kind.
+    /// The driver does not support the adapter.
     DriverUnfit = "infiniband-driver", Error;
-    /// What firmware the adapter has.
+    /// The adapter's firmware version.
     Firmware = "firmware", Note;
-    /// The adapter's firmware is older than its makers' drivers are supported with.
+    /// The adapter's firmware is older than the vendor's drivers support.
     FirmwareOld = "firmware-old", Warning;
-    /// The software fabric's socket is not there.
+    /// The software fabric's socket does not exist.
     CableMissing = "cable-missing", Warning;
-    /// The user that the gateway becomes may not use the software fabric's socket.
+    /// The user that the gateway runs as cannot use the software fabric's socket.
     CableForbidden = "cable-forbidden", Error;
-    /// A file or directory that the configuration names cannot be used.
+    /// A file or directory of the configuration cannot be used.
     PathUnusable = "path-unusable", Error;
-    /// A device file is not there.
+    /// A device file does not exist.
     DeviceFileMissing = "device-file-missing", Error;
-    /// A device file may not be opened.
+    /// A device file cannot be opened.
     DeviceFileForbidden = "device-file-forbidden", Error;
     /// The process lacks a capability.
     CapabilityMissing = "capability-missing", Error;
-    /// Less memory can be locked than adapters read, or than rings of net_af_packet take.
+    /// The process can lock less memory than adapters or the rings of net_af_packet need.
     LimitMemlock = "limit-memlock", Error;
-    /// Few files can be open.
+    /// The process can open only few files.
     LimitNofile = "limit-nofile", Warning;
-    /// Another gateway serves the control socket, or something else is there.
+    /// Another gateway serves the control socket, or its path is occupied.
     SocketOccupied = "control-socket-occupied", Error;
-    /// The control socket's directory cannot be written to.
+    /// The directory of the control socket is not writable.
     SocketForbidden = "control-socket-forbidden", Error;
 }
 
 impl Code {
-    /// True if a start is refused by the same rule, before EAL is started. What the other errors are about is decided by
-    /// what the start opens: EAL, devices and sockets.
+    /// True if the start is refused by the same rule before EAL starts. For the other errors, the start
+    /// depends on opening EAL, devices and sockets.
     #[must_use]
     pub const fn refuses_start(self) -> bool {
         matches!(
@@ -229,7 +229,7 @@ impl Code {
     }
 }
 
-/// A place in a file, with the text that is meant.
+/// A location in a file, with the marked text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Spot {
     /// The file.
@@ -238,17 +238,17 @@ pub struct Spot {
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// The line's text, cut if it is long.
+    /// The line's text, truncated if it is long.
     pub text: String,
-    /// Characters of it that are meant.
+    /// Number of marked characters.
     pub length: usize,
 }
 
-/// Most characters of a line that are shown.
+/// Maximum length of a line that is shown.
 const WIDTH: usize = 120;
 
 impl Spot {
-    /// A place with the text of its file.
+    /// Creates a location from a position in a file.
     #[must_use]
     pub fn new(place: &Place, file: &ConfigFile) -> Self {
         let line = file.text().lines().nth(place.line.saturating_sub(1)).unwrap_or_default();
@@ -260,35 +260,35 @@ impl Spot {
     }
 }
 
-/// Something that is wrong or unwise.
+/// A problem or an advice.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// What it is about.
+    /// Its code.
     pub code: Code,
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
-    /// In words.
+    /// Its description.
     pub what: String,
-    /// Where, if it is in a file.
+    /// Its location, if it is in a file.
     pub at: Option<Spot>,
-    /// What to do about it; empty if there is nothing.
+    /// The fix; empty if there is none.
     pub help: String,
 }
 
 impl Finding {
-    /// As bad as its code says, and in no file.
+    /// Creates a finding with its code's severity and without a location.
     pub fn new(code: Code, what: impl Into<String>, help: impl Into<String>) -> Self {
         Self { code, severity: code.severity(), what: what.into(), at: None, help: help.into() }
     }
 
-    /// In a file.
+    /// Sets the location.
     #[must_use]
     pub fn at(mut self, spot: Option<Spot>) -> Self {
         self.at = spot;
         self
     }
 
-    /// Better or worse than usual.
+    /// Sets another severity than the code's.
     #[must_use]
     pub const fn as_severe_as(mut self, severity: Severity) -> Self {
         self.severity = severity;

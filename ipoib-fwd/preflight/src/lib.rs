@@ -1,8 +1,8 @@
-//! Before a gateway starts: what is wrong or unwise in its configuration, the machine and the fabric ([`Subject::check`]), and a first
-//! configuration from what a machine has ([`Proposal`]).
+//! Checks before a gateway starts. [`Subject::check`] finds problems of the configuration, the host and the
+//! fabric. [`Proposal`] is a first configuration for a host.
 //!
-//! A [`Machine`] is read once, from a root directory with `proc` and `sys` in it, and nothing is changed or started. Findings are made
-//! from it by functions without side effects, one file of `rules` a subject.
+//! A [`Machine`] is read once, from a root directory with `proc` and `sys`. Nothing is changed or started.
+//! Functions without side effects derive the findings from it; each file of `rules` has one subject.
 #![forbid(unsafe_code)]
 
 mod finding;

@@ -1,4 +1,4 @@
-//! Findings, for people and for programs.
+//! Reports of findings as text and JSON.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::finding::{Finding, Severity};
 
-/// All that was found, the worst first.
+/// All findings, the worst first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
     findings: Vec<Finding>,
@@ -18,25 +18,25 @@ impl Report {
         Self { findings }
     }
 
-    /// What was found.
+    /// The findings.
     #[must_use]
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
 
-    /// How many of a severity.
+    /// The number of findings with a severity.
     #[must_use]
     pub fn count(&self, severity: Severity) -> usize {
         self.findings.iter().filter(|finding| finding.severity == severity).count()
     }
 
-    /// What keeps a gateway from starting ([`Code::refuses_start`](crate::Code::refuses_start)).
+    /// The findings that prevent a start ([`Code::refuses_start`](crate::Code::refuses_start)).
     pub fn refusals(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|f| f.severity == Severity::Error && f.code.refuses_start())
     }
 
-    /// What a program ends with: 0 without errors and warnings, 1 with errors, 3 with warnings alone. 2 is that of a command line that
-    /// is not understood.
+    /// The exit status: 0 without errors and warnings, 1 with errors, 3 with only warnings. 2 is the status
+    /// for an invalid command line.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self.findings.first().map(|finding| finding.severity) {
@@ -46,7 +46,7 @@ impl Report {
         }
     }
 
-    /// For people; the colours are those of terminals.
+    /// The report as text, with terminal colors if `coloured`.
     #[must_use]
     pub fn text(&self, coloured: bool) -> String {
         let mut out: String = self.findings.iter().map(|finding| text_of(finding, coloured) + "\n").collect();
@@ -54,7 +54,8 @@ impl Report {
         out
     }
 
-    /// For the journal: each line has the priority of its finding in front (sd-daemon(3)), the last line that of the worst.
+    /// The report for the journal: each line starts with the priority of its finding (sd-daemon(3)), the last
+    /// line with the highest.
     #[must_use]
     pub fn journal_text(&self) -> String {
         let prefixed = |severity: Option<Severity>, text: &str| -> String {
@@ -84,10 +85,10 @@ impl Report {
         };
         let parts: Vec<String> =
             [Severity::Error, Severity::Warning, Severity::Note].into_iter().filter_map(counted).collect();
-        if parts.is_empty() { "nothing is wrong".to_owned() } else { parts.join(", ") }
+        if parts.is_empty() { "no problems found".to_owned() } else { parts.join(", ") }
     }
 
-    /// For programs.
+    /// The report as JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         let findings = self.findings.iter().map(|finding| {
@@ -117,7 +118,7 @@ impl Report {
     }
 }
 
-/// A finding as people read it. Writing to a string does not fail.
+/// Formats a finding. Writing to a string does not fail.
 fn text_of(finding: &Finding, coloured: bool) -> String {
     let paint = |codes: &str, text: &str| match coloured {
         true => format!("\x1b[{codes}m{text}\x1b[0m"),
@@ -151,7 +152,7 @@ fn text_of(finding: &Finding, coloured: bool) -> String {
     out
 }
 
-/// Without what a terminal would obey.
+/// Replaces control characters.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -178,9 +179,9 @@ mod tests {
         let text = report.journal_text();
         let heads: Vec<_> = text.lines().map(|line| line.split_at(3).0).collect();
         assert_eq!(heads, ["<3>", "<3>", "<4>", "<4>", "<6>", "<6>", "<3>"], "{text}");
-        // The same words as a terminal has.
+        // The text is the same as on a terminal.
         let plain: String = report.text(false).lines().filter(|line| !line.is_empty()).collect();
         assert_eq!(text.lines().map(|line| &line[3..]).collect::<String>(), plain);
-        assert_eq!(Report::new(Vec::new()).journal_text(), "<6>ipoib-fwd: nothing is wrong\n");
+        assert_eq!(Report::new(Vec::new()).journal_text(), "<6>ipoib-fwd: no problems found\n");
     }
 }

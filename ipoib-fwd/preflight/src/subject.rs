@@ -1,4 +1,4 @@
-//! What is looked at: a configuration for a machine, and what rules need to know of both.
+//! The subject of the checks: a configuration for a host, and derived values for the rules.
 
 use config::{Config, ConfigError, ConfigFile, EalArguments, LcoreSet, Lcores};
 
@@ -7,23 +7,23 @@ use crate::machine::{Adapter, Machine};
 use crate::report::Report;
 use crate::rules;
 
-/// A configuration and the machine that it is for.
+/// A configuration and its host.
 #[derive(Debug)]
 pub struct Subject<'s> {
-    /// The machine.
+    /// The host.
     pub machine: &'s Machine,
-    /// What the file says, as far as it is right.
+    /// The valid part of the file.
     pub config: &'s Config,
     /// The file.
     pub file: Option<&'s ConfigFile>,
-    /// EAL's arguments; `None` if they were not given, or are wrong.
+    /// EAL's arguments; `None` if they are not given or not valid.
     pub eal: Option<&'s EalArguments>,
-    /// What is wrong with EAL's arguments and the configuration by themselves.
+    /// Errors of EAL's arguments and of the configuration alone.
     pub errors: &'s [ConfigError],
 }
 
 impl Subject<'_> {
-    /// Looks at everything.
+    /// Runs all checks.
     #[must_use]
     pub fn check(&self) -> Report {
         let mut found = Vec::new();
@@ -44,12 +44,12 @@ impl Subject<'_> {
         Report::new(found)
     }
 
-    /// True if the file has errors, so that parts of the configuration are defaults that nobody wrote.
+    /// True if the file has errors, so that parts of the configuration are defaults.
     pub(crate) fn is_file_faulty(&self) -> bool {
         self.errors.iter().any(|error| matches!(error, ConfigError::Read { .. } | ConfigError::File { .. }))
     }
 
-    /// Who does what, if EAL's arguments say so.
+    /// The roles of the lcores, if EAL's arguments define them.
     pub(crate) fn roles(&self) -> Option<Lcores> {
         self.eal.and_then(|eal| eal.roles().ok().flatten())
     }
@@ -71,8 +71,9 @@ impl Subject<'_> {
         nodes
     }
 
-    /// The adapter of an InfiniBand port that the configuration names, or the gateway takes: without a name the first one with an
-    /// InfiniBand port of this number. If there is none, the first of all, of which it can be said what it lacks.
+    /// The adapter of a configured InfiniBand port, or of the port that the gateway selects. Without a device
+    /// name it is the first adapter with an InfiniBand port of this number. If there is none, it is the first
+    /// adapter, for a message about its ports.
     pub(crate) fn adapter(&self, device: Option<&str>, port: u8) -> Option<(&String, &Adapter)> {
         let adapters = &self.machine.adapters;
         if let Some(name) = device {
@@ -82,12 +83,12 @@ impl Subject<'_> {
         adapters.iter().find(|(_, adapter)| has_port(adapter)).or(adapters.iter().next())
     }
 
-    /// Where a key that is in force stands ([`ConfigFile::place`]).
+    /// The location of a key that is in effect ([`ConfigFile::place`]).
     pub(crate) fn spot(&self, key: &str, entry: Option<usize>) -> Option<Spot> {
         self.file.map(|file| Spot::new(&file.place(key, entry), file))
     }
 
-    /// A finding about a key of the file.
+    /// Creates a finding about a key of the file.
     pub(crate) fn of_key(
         &self,
         code: Code,
@@ -99,7 +100,7 @@ impl Subject<'_> {
         Finding::new(code, what, help).at(self.spot(key, entry))
     }
 
-    /// The number of the first segment that this is true of.
+    /// The index of the first segment with this property.
     pub(crate) fn first_segment(&self, is: impl Fn(&config::Segment) -> bool) -> Option<usize> {
         self.config.segments.iter().position(is)
     }

@@ -1,4 +1,4 @@
-//! A segment's table as the control lcore keeps and changes it.
+//! Builder of a segment's table: the control lcore's mutable copy.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -11,16 +11,17 @@ use super::settings::Settings;
 use super::tables::{SegmentTable, Used};
 use ipoib::link::{NeighbourChange, WorkerIndex};
 
-/// A side of the table is full. Addresses come from the network, so tables are bounded.
+/// One side of the table is full. Addresses come from the network, so tables are bounded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the table holds {0} neighbours already")]
+#[error("the table already holds {0} neighbours")]
 pub struct TableFull(pub usize);
 
 fn number(side: &mut Usage<Ipv4Addr>, ip: Ipv4Addr) -> Result<NeighbourIndex, TableFull> {
     side.add(ip).map(NeighbourIndex).ok_or_else(|| TableFull(side.most()))
 }
 
-/// What is to be published next. [`Draft::table`] may be handed out at any time: a change after that copies what it changes.
+/// Builder of the next table to publish. [`Draft::table`] may be handed out at any time: later changes copy
+/// on write.
 #[derive(Debug)]
 pub struct Draft<D> {
     table: Arc<SegmentTable<D>>,
@@ -29,11 +30,12 @@ pub struct Draft<D> {
 }
 
 impl<D: Clone> Draft<D> {
-    /// No neighbours yet, and at most `most` on each side. `seed` is drawn at start, so that nobody can know which addresses
-    /// collide. `workers` send by the table.
+    /// Creates a table without neighbours and with at most `most` neighbours on each side. `seed` is random
+    /// for each start, so that nobody can predict which addresses collide. `workers` is the number of workers
+    /// that send with the table.
     #[must_use]
     pub fn new(seed: u64, settings: Settings<D>, most: usize, workers: u8) -> Self {
-        // Numbers are below twice that.
+        // Indices are below twice this number.
         let most = most.min(Hosts::<()>::NUMBERS / 2);
         let (infiniband, ethernet) = (Usage::new(most, workers), Usage::new(most, workers));
         let used =
@@ -41,7 +43,7 @@ impl<D: Clone> Draft<D> {
         Self { table: Arc::new(SegmentTable::new(seed, settings, most, used)), infiniband, ethernet }
     }
 
-    /// The table as it is now.
+    /// The current version of the table.
     #[must_use]
     pub const fn table(&self) -> &Arc<SegmentTable<D>> {
         &self.table
@@ -51,7 +53,7 @@ impl<D: Clone> Draft<D> {
         Arc::make_mut(&mut self.table)
     }
 
-    /// Addresses, MTUs, groups, the role, to be changed.
+    /// Mutable access to addresses, MTUs, groups and the role.
     pub fn settings(&mut self) -> &mut Settings<D> {
         &mut self.edit().settings
     }
@@ -78,7 +80,7 @@ impl<D: Clone> Draft<D> {
         Ok(index)
     }
 
-    /// Forgets an InfiniBand host; true if it was known.
+    /// Removes an InfiniBand host. Returns true if it was known.
     pub fn remove_ib(&mut self, ip: Ipv4Addr) -> bool {
         let Some((index, _)) = self.table.ib(ip) else { return false };
         self.infiniband.remove(index.0);
@@ -86,7 +88,7 @@ impl<D: Clone> Draft<D> {
         true
     }
 
-    /// Forgets an Ethernet host; true if it was known.
+    /// Removes an Ethernet host. Returns true if it was known.
     pub fn remove_eth(&mut self, ip: Ipv4Addr) -> bool {
         let Some((index, _)) = self.table.eth(ip) else { return false };
         self.ethernet.remove(index.0);
@@ -106,14 +108,15 @@ impl<D: Clone> Draft<D> {
         self.ethernet.at(index.0)
     }
 
-    /// The hosts that a worker has sent to since the last time: of InfiniBand, of Ethernet.
+    /// Takes the hosts that a worker has sent to since the last call: InfiniBand hosts, then Ethernet hosts.
     #[must_use]
     pub fn take_used(&self, worker: WorkerIndex) -> (Vec<Ipv4Addr>, Vec<Ipv4Addr>) {
         (self.infiniband.take(worker.0), self.ethernet.take(worker.0))
     }
 
-    /// Takes over what a link publishes, an address at most once, with destinations already prepared. Who goes makes room for
-    /// who comes. Neighbours for which there is no room are left out; the number of these is returned.
+    /// Applies what a link publishes. Destinations are already prepared, and an address occurs at most once.
+    /// Removals come first and make room for additions. Returns how many neighbours did not fit and were left
+    /// out.
     pub fn apply(&mut self, changes: &[NeighbourChange<D>]) -> usize {
         for change in changes {
             if let NeighbourChange::Remove(IpAddr::V4(ip)) = change {
@@ -122,7 +125,7 @@ impl<D: Clone> Draft<D> {
         }
         let mut left_out = 0;
         for change in changes {
-            // Packets of IPv6 are not forwarded, and have no table.
+            // IPv6 packets are not forwarded and have no table.
             if let NeighbourChange::Set(neighbour) = change
                 && let IpAddr::V4(ip) = neighbour.ip
                 && self.set_ib(ip, IbNeighbour::of(neighbour)).is_err()

@@ -1,4 +1,4 @@
-//! From Ethernet to InfiniBand.
+//! Forwarding decision for frames from Ethernet to InfiniBand.
 
 use std::net::Ipv4Addr;
 
@@ -17,10 +17,10 @@ use ipoib::net::ethernet::{
 use ipoib::net::ipv4::Ipv4View;
 use ipoib::net::probe::probe_nonce;
 
-/// The way of a packet into the fabric.
+/// How a packet is sent into the fabric.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Via<'t, D> {
-    /// By this worker's connection in this slot.
+    /// On this worker's connection in this slot.
     Rc(RcSlot),
     /// As a datagram to a host.
     Ud(&'t D),
@@ -36,8 +36,9 @@ impl<D> Clone for Via<'_, D> {
 
 impl<D> Copy for Via<'_, D> {}
 
-/// The address of a neighbour that packets go to.
-// As a number: bytes without alignment go through memory in other pieces than they are read in, which stalls each packet.
+/// The address of the neighbor that packets are sent to.
+// Kept as an integer: a byte array is written and read in different access sizes, which stalls store
+// forwarding on each packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NextHop(u32);
 
@@ -55,54 +56,54 @@ impl From<NextHop> for Ipv4Addr {
     }
 }
 
-/// What to do with a frame.
+/// The decision on a frame.
 ///
-/// In a frame, the IPv4 packet begins behind its [`FrameHead`]; its message is
-/// [`ipoib::net::IPOIB_IPV4_HEADER`] and the packet's first `ip_len` bytes. What the frame holds behind them is
-/// padding and must not go out.
+/// In a frame, the IPv4 packet starts behind its [`FrameHead`]. The message is
+/// [`ipoib::net::IPOIB_IPV4_HEADER`] followed by the packet's first `ip_len` bytes. Any bytes after them are
+/// padding and must not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EthVerdict<'t, D> {
     /// Send the packet.
     Forward {
-        /// The way.
+        /// Where to send it.
         via: Via<'t, D>,
-        /// Bytes of the IPv4 packet.
+        /// Length of the IPv4 packet in bytes.
         ip_len: u16,
-        /// The neighbour it goes to, to be noted as used; `None` for groups.
+        /// The neighbor it goes to, to be marked as used; `None` for groups.
         neighbour: Option<NeighbourIndex>,
-        /// Tell the control lcore that this neighbour wants a connection.
+        /// Notify the control lcore that this neighbor needs a connection.
         dial: Option<NextHop>,
     },
-    /// Cut the packet ([`ipoib::net::fragment`]) and send the pieces.
+    /// Fragment the packet ([`ipoib::net::fragment`]) and send the fragments.
     Fragment {
-        /// The way of each piece.
+        /// Where to send the fragments.
         via: Via<'t, D>,
-        /// Bytes of the IPv4 packet.
+        /// Length of the IPv4 packet in bytes.
         ip_len: u16,
-        /// Largest piece, bytes, IPv4 header included.
+        /// Largest fragment in bytes, IPv4 header included.
         mtu: u16,
-        /// The neighbour they go to, to be noted as used; `None` for groups.
+        /// The neighbor they go to, to be marked as used; `None` for groups.
         neighbour: Option<NeighbourIndex>,
-        /// Tell the control lcore that this neighbour wants a connection.
+        /// Notify the control lcore that this neighbor needs a connection.
         dial: Option<NextHop>,
     },
-    /// The packet does not fit and may not be cut. Tell its source this MTU by ICMP if
-    /// [`ipoib::net::icmp::may_answer`] and the rate limit allow it, and drop it
+    /// The packet does not fit and must not be fragmented. Report this MTU to its source by ICMP if
+    /// [`ipoib::net::icmp::may_answer`] and the rate limit allow it. Then drop the packet
     /// ([`DropReason::TooBigAnswered`] or [`DropReason::TooBig`]).
     TooBig {
-        /// Largest packet that would fit.
+        /// Largest packet that would fit, in bytes.
         mtu: u16,
-        /// Tell the control lcore that this neighbour wants a connection, which would take larger packets.
+        /// Notify the control lcore that this neighbor needs a connection, which would carry larger packets.
         dial: Option<NextHop>,
     },
-    /// Hand the whole frame to the control lcore.
+    /// Pass the whole frame to the control lcore.
     Punt(Punt),
-    /// Drop it.
+    /// Drop the frame.
     Drop(DropReason),
 }
 
 impl<D> EthVerdict<'_, D> {
-    /// True if only the gateway that forwards does so.
+    /// True if only the forwarding gateway acts on this verdict.
     #[inline]
     #[must_use]
     pub const fn is_of_forwarder(&self) -> bool {
@@ -114,8 +115,9 @@ impl<D> EthVerdict<'_, D> {
     }
 }
 
-/// Decides on a frame of a segment. `head` is the frame's first bytes, with all headers (78 bytes are always enough),
-/// `front` what [`FrameHead::parse`] read there, `frame_len` the frame's length without frame check sequence.
+/// Decides on a frame of a segment. `head` is the start of the frame with all headers; 78 bytes are always
+/// enough. `front` is the result of [`FrameHead::parse`] for it. `frame_len` is the length of the frame
+/// without the frame check sequence.
 #[inline(always)]
 #[must_use]
 pub fn eth_to_ib<'t, D: Clone>(
@@ -137,10 +139,11 @@ fn decide<'t, D: Clone>(
     worker: WorkerIndex,
 ) -> Result<EthVerdict<'t, D>, DropReason> {
     let settings = &table.settings;
-    // Read here and not handed over: addresses that go through memory in other sizes than they are read in stall.
+    // Parsed here, not passed in: addresses that are stored and loaded in different access sizes stall store
+    // forwarding.
     let ethernet = EthernetHeader::parse(head)?;
     if ethernet.source == settings.mac {
-        // A hello of our own that comes back tells of a loop.
+        // An own hello that comes back indicates a loop.
         let is_hello = front.ethertype == ETHERTYPE_HELLO && ethernet.destination == PAIR_GROUP;
         return if is_hello { Ok(EthVerdict::Punt(Punt::Hello)) } else { Err(DropReason::LoopSelf) };
     }
@@ -199,8 +202,9 @@ fn decide<'t, D: Clone>(
     Ok(to_host(&packet, next_hop, index, neighbour, table, worker))
 }
 
-/// Decides on an IPv4 packet of the gateway's own to an InfiniBand host, behind room for an Ethernet header. `head` and
-/// `frame_len` as for [`eth_to_ib`], `to` the neighbour that it goes to.
+/// Decides on an IPv4 packet that the gateway itself sends to an InfiniBand host. The packet follows headroom
+/// for an Ethernet header. `head` and `frame_len` are as for [`eth_to_ib`]. `to` is the neighbor that the
+/// packet goes to.
 #[must_use]
 pub fn own_to_ib<'t, D: Clone>(
     head: &[u8],
@@ -217,14 +221,15 @@ pub fn own_to_ib<'t, D: Clone>(
     let verdict =
         table.ib(to).map(|(index, neighbour)| to_host(&packet, to, index, neighbour, table, worker));
     match verdict {
-        // Nobody is told about our own packets, and they do not wait.
+        // The gateway's own packets cause no ICMP error and are not queued.
         Some(EthVerdict::TooBig { .. }) => EthVerdict::Drop(DropReason::TooBig),
         Some(EthVerdict::Punt(_)) | None => EthVerdict::Drop(DropReason::NeighbourUnresolved),
         Some(verdict) => verdict,
     }
 }
 
-/// By the connection if the packet fits it, else as a datagram, else in pieces by whichever takes the larger ones.
+/// Uses the connection if the packet fits, otherwise a datagram. If it fits neither, it is fragmented for the
+/// one with the larger MTU.
 #[inline(always)]
 fn to_host<'t, D>(
     packet: &Ipv4View<'_>,
@@ -238,7 +243,7 @@ fn to_host<'t, D>(
     let rc = neighbour.rc.of(worker).map(|rc| (Via::Rc(rc.slot), ip_mtu(rc.mtu)));
     let dial = (neighbour.dial && rc.is_none()).then_some(next_hop.into());
     let ud = || neighbour.ud.as_ref().map(|ud| (Via::Ud(ud), table.settings.ud_ip_mtu()));
-    let fits = |way: Option<(Via<'t, D>, u16)>| way.filter(|(_, mtu)| ip_len <= *mtu);
+    let fits = |path: Option<(Via<'t, D>, u16)>| path.filter(|(_, mtu)| ip_len <= *mtu);
     if let Some((via, _)) = fits(rc).or_else(|| fits(ud())) {
         return EthVerdict::Forward { via, ip_len, neighbour: Some(index), dial };
     }
@@ -266,7 +271,7 @@ fn to_group<'t, D>(
     table: &'t SegmentTable<D>,
 ) -> Result<EthVerdict<'t, D>, DropReason> {
     let settings = &table.settings;
-    // A group's packet in the frame of another group would let a host reach groups that switches keep from it.
+    // A packet for one group in a frame for another would bypass the switches' multicast filters.
     if frame_destination.is_multicast()
         && frame_destination != MacAddress::BROADCAST
         && frame_destination != MacAddress::of_group(packet.destination())

@@ -1,4 +1,4 @@
-//! What stands in front of a frame's packet, with a VLAN tag or without: the one place where tags are read.
+//! The Ethernet header of a frame, with or without a VLAN tag. VLAN tags are read only here.
 
 use ipoib::drop_reason::DropReason;
 use ipoib::net::be16;
@@ -13,36 +13,38 @@ use pmd::mem::{FrameFacts, FrameTag};
 /// The headers of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameHead {
-    /// What is behind the header, and behind a tag if there is one.
+    /// The ethertype behind the header and behind the tag, if there is one.
     pub ethertype: u16,
-    /// VLAN identifier; 0 without a tag, and in a tag that carries a priority only (IEEE 802.1Q 9.6).
+    /// The VLAN identifier; 0 without a tag or with a priority tag (IEEE 802.1Q 9.6).
     pub vid: u16,
-    /// Bytes in front of the packet.
+    /// Length of the headers in front of the packet, in bytes.
     pub len: usize,
-    /// What the port says of the checksum of the packet's header.
+    /// The port's checksum status of the IP header.
     pub checksum: Checksum,
 }
 
-/// Ethertypes as they lie in memory.
+/// Ethertypes in memory order.
 const PLAIN: u16 = ETHERTYPE_IPV4.to_be();
 const TAGGED: u16 = ETHERTYPE_VLAN.to_be();
 
-/// Bytes that a glance wants: a header with a tag, and that of the packet. No wire brings a shorter frame (60 bytes, IEEE 802.3 4A.2.3.2.4).
+/// Bytes that a [`Glance`] needs: an Ethernet header, a tag and an IPv4 header. No wire delivers a shorter
+/// frame (60 bytes, IEEE 802.3 4A.2.3.2.4).
 pub(super) const GLANCED: usize = ETHERNET_HEADER_LEN + VLAN_TAG_LEN + IPV4_HEADER_LEN;
-/// Where what tells frames apart stands in them: ethertype, or tag and ethertype.
+/// Offset of the bytes that distinguish frames: the ethertype, or the tag and the ethertype.
 const KIND: usize = ETHERNET_HEADER_LEN - 2;
 
-/// What stands in front of a frame's packet, where that is soon told.
+/// The headers of a frame in the common cases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Glance {
     /// As [`FrameHead::vid`].
     pub(super) vid: u16,
-    /// There is a tag in the frame.
+    /// True if there is a tag in the frame.
     pub(super) tagged: bool,
 }
 
 impl Glance {
-    /// What [`FrameHead::parse`] reads of a frame with IPv4 behind one tag at most; `None` of all others, and of tags that carry a priority only.
+    /// The result of [`FrameHead::parse`] for IPv4 behind at most one tag. `None` for all other frames and
+    /// for priority tags.
     #[inline(always)]
     pub(super) fn at(head: &[u8; GLANCED], tag: FrameTag) -> Option<Self> {
         let [a, b, c, d, e, f] = *head.get(KIND..)?.first_chunk()?;
@@ -67,42 +69,46 @@ impl Glance {
     }
 }
 
-/// Bytes in front of a packet: made of whether there is a tag, they are known to be no more than that wherever something is asked of them.
+/// Length of the headers in front of the packet. It is computed from the flag, so the compiler knows its
+/// upper bound.
 #[inline(always)]
 const fn front(tagged: bool) -> usize {
     if tagged { ETHERNET_HEADER_LEN + VLAN_TAG_LEN } else { ETHERNET_HEADER_LEN }
 }
 
-/// How frames look of which [`Glance::at`] tells the same, if their tags are in them: with them known one comparison of a word tells it of the next.
+/// Signature of the frames that [`Glance::at`] reads in the same way, if their tags are in the frame. One
+/// comparison of a word finds whether the next frame has the same signature.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Looks {
     mask: u64,
     kind: u64,
-    /// There is a tag.
+    /// True if there is a tag.
     tagged: bool,
 }
 
-/// What of a word tells VLANs apart: the upper four bits beside the number are priority and drop eligibility.
+/// Mask of the VLAN identifier in the word. The other four bits of the field are priority and drop
+/// eligibility.
 const VID: u64 = u64::from_ne_bytes([0, 0, 0x0f, 0xff, 0, 0, 0, 0]);
-/// What tells in a word that there is a tag with IPv4 behind it.
+/// Mask of the bits that identify a tag with IPv4 behind it.
 const KINDS: u64 = u64::from_ne_bytes([0xff, 0xff, 0, 0, 0xff, 0xff, 0, 0]);
 const TAGGED_PLAIN: u64 = {
     let ([tag, also], [a, b]) = (ETHERTYPE_VLAN.to_be_bytes(), ETHERTYPE_IPV4.to_be_bytes());
     u64::from_ne_bytes([tag, also, 0, 0, a, b, 0, 0])
 };
 
-/// The word of a frame that tells its looks.
+/// The word of a frame that is compared with a signature.
 #[inline(always)]
 fn word(head: &[u8; GLANCED]) -> Option<u64> {
     Some(u64::from_ne_bytes(*head.get(KIND..)?.first_chunk()?))
 }
 
 impl Looks {
-    /// Those of no frame.
-    pub(super) const NOBODYS: Self = Self { mask: 0, kind: 1, tagged: false };
+    /// The signature of no frame.
+    pub(super) const NO_FRAME: Self = Self { mask: 0, kind: 1, tagged: false };
 
-    /// Those of a frame with IPv4 behind a tag, and its VLAN; `None` of all others, and of tags that carry a priority only. Frames of many
-    /// VLANs in turn ask this each: it is one comparison, and the word is the looks.
+    /// The signature of a frame with IPv4 behind a tag, and its VLAN. `None` for all other frames and for
+    /// priority tags. Bursts with frames of many VLANs call this for each frame, so it costs only one
+    /// comparison.
     #[inline(always)]
     pub(super) fn of_tagged(head: &[u8; GLANCED]) -> Option<(Self, u16)> {
         let word = word(head)?;
@@ -112,20 +118,20 @@ impl Looks {
             .then_some((Self { mask: KINDS | VID, kind: word & (KINDS | VID), tagged: true }, vid))
     }
 
-    /// Those of frames with IPv4 and no tag.
+    /// The signature of frames with IPv4 and no tag.
     pub(super) const fn of_untagged() -> Self {
         let [a, b] = ETHERTYPE_IPV4.to_be_bytes();
         let mask = u64::from_ne_bytes([0xff, 0xff, 0, 0, 0, 0, 0, 0]);
         Self { mask, kind: u64::from_ne_bytes([a, b, 0, 0, 0, 0, 0, 0]), tagged: false }
     }
 
-    /// Bytes in front of the packet.
+    /// Length of the headers in front of the packet, in bytes.
     #[inline(always)]
     pub(super) const fn len(&self) -> usize {
         front(self.tagged)
     }
 
-    /// The same, if these are the looks of the frame.
+    /// The same length, if the frame has this signature.
     #[inline(always)]
     pub(super) fn front(&self, head: &[u8; GLANCED]) -> Option<usize> {
         (word(head)? & self.mask == self.kind).then_some(self.len())
@@ -133,7 +139,7 @@ impl Looks {
 }
 
 impl FrameHead {
-    /// Reads the head of a frame; `facts` is what the port that received it told.
+    /// Reads the headers of a frame. `facts` is the offload metadata from the port that received it.
     #[inline(always)]
     pub fn parse(frame: &[u8], facts: FrameFacts) -> Result<Self, DropReason> {
         let EthernetHeader { ethertype, .. } = EthernetHeader::parse(frame)?;

@@ -1,5 +1,6 @@
-//! A segment's hosts of one side by IPv4 address: those of its subnet stand [near](super::near), at their places; those that have
-//! none there, of another subnet or one too many far apart, in [shards](super::shards) that a hash chooses.
+//! Hosts of one side of a segment by IPv4 address. Hosts of its subnet are in a [directly indexed
+//! table](super::near). The others are in a [hash map](super::shards): hosts of other subnets and hosts for
+//! which the table has no page left.
 
 use std::ops::Range;
 
@@ -7,23 +8,26 @@ use super::NeighbourIndex;
 use super::near::Near;
 use super::shards::Shards;
 
-/// Hosts by address. What packets ask is on the first cache line, so that those of many segments in turn find it in the near cache.
+/// Hosts by address. The fields that the fast path reads are on the first cache line. With many segments in a
+/// burst, they then stay in the near caches.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Hosts<N> {
     near: Near<N>,
     far: Shards<N>,
-    /// How many of the far ones are of the near ones' range: as a rule none, and then none of that range is looked for among them.
+    /// Number of entries of the hash map whose address is in the directly indexed range. Usually this is 0,
+    /// and addresses of that range are not searched in the hash map.
     strays: usize,
     addresses: Range<u64>,
     expected: usize,
 }
 
 impl<N: Clone> Hosts<N> {
-    /// Most numbers that hosts have.
+    /// Upper bound of hosts' indices.
     pub(super) const NUMBERS: usize = Shards::<N>::NUMBERS;
 
-    /// For about `expected` hosts; it takes more. `seed`: which addresses collide, nobody may know.
+    /// Creates a map for about `expected` hosts; it accepts more. `seed` must be secret, so that nobody can
+    /// predict which addresses collide.
     pub(super) fn new(seed: u64, expected: usize) -> Self {
         let addresses = 0..0;
         Self {
@@ -44,7 +48,7 @@ impl<N: Clone> Hosts<N> {
         self.get_far(key)
     }
 
-    /// False if a host that is not near is nowhere.
+    /// False if a host that is not in the direct table is not in the map at all.
     #[inline(always)]
     const fn may_be_far(&self, key: u32) -> bool {
         self.far.len() != 0 && (self.strays != 0 || !self.near.covers(key))
@@ -60,7 +64,7 @@ impl<N: Clone> Hosts<N> {
         self.near.has(key) || (self.may_be_far(key) && self.get_far(key).is_some())
     }
 
-    /// Has the processor fetch what tells whether there is a host.
+    /// Prefetches the row that shows whether there is a host.
     #[inline(always)]
     pub(super) fn fetch_row(&self, key: u32) {
         self.near.fetch_row(key);
@@ -69,7 +73,8 @@ impl<N: Clone> Hosts<N> {
         }
     }
 
-    /// Has it fetch that and the host. False if the host is to be asked for by [`Hosts::fetch_far`], a little later.
+    /// Prefetches the row and the host. Returns false if the caller must call [`Hosts::fetch_far`] a little
+    /// later.
     #[inline(always)]
     pub(super) fn fetch(&self, key: u32) -> bool {
         self.near.fetch(key);
@@ -84,17 +89,18 @@ impl<N: Clone> Hosts<N> {
         self.far.fetch_entry(key);
     }
 
-    /// Hosts.
+    /// Number of hosts.
     pub(super) const fn len(&self) -> usize {
         self.near.len() + self.far.len()
     }
 
-    /// Those that have no place of their own.
+    /// Number of hosts in the hash map.
     pub(super) const fn far(&self) -> usize {
         self.far.len()
     }
 
-    /// Adds or changes a host, in a segment whose subnet has these `addresses`: when that is another one than the last time, all move.
+    /// Adds or changes a host. `addresses` is the segment's subnet; all hosts move if it differs from the
+    /// last call.
     pub(super) fn set(&mut self, addresses: Range<u64>, key: u32, index: NeighbourIndex, host: N) {
         if self.addresses != addresses {
             self.move_to(addresses);
@@ -103,7 +109,7 @@ impl<N: Clone> Hosts<N> {
     }
 
     fn put(&mut self, key: u32, index: NeighbourIndex, host: N) {
-        // Who had no place near may have one now.
+        // A host of the hash map may have a slot in the direct table now.
         if self.near.set(key, index, host.clone()) {
             self.remove_far(key);
             return;
@@ -139,7 +145,7 @@ impl<N: Clone> Hosts<N> {
         }
     }
 
-    /// Takes a host out.
+    /// Removes a host.
     pub(super) fn remove(&mut self, key: u32) {
         if !self.near.remove(key) {
             self.remove_far(key);
@@ -156,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_packets_ask_is_on_one_cache_line() {
+    fn fields_of_the_fast_path_are_on_one_cache_line() {
         type Map = Hosts<[u8; 6]>;
         assert_eq!((align_of::<Map>(), std::mem::offset_of!(Map, far)), (64, 56));
     }
@@ -181,12 +187,12 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever subnets come and go, and however few pages there are.
+        /// The map equals a model, whatever subnets come and go and however few pages there are.
         #[test]
-        fn it_is_a_map(
+        fn lookups_equal_those_of_a_model(
             steps in prop::collection::vec((addresses(), key(), any::<Option<u8>>()), 0..200),
             stays in any::<bool>(),
-            asked in prop::collection::vec(key(), 20),
+            lookups in prop::collection::vec(key(), 20),
         ) {
             let (mut map, mut model) = (Hosts::new(3, 24), BTreeMap::new());
             for (n, (addresses, key, value)) in steps.into_iter().enumerate() {
@@ -201,7 +207,7 @@ mod tests {
                         model.remove(&key);
                     }
                 }
-                for key in asked.iter().chain(model.keys()) {
+                for key in lookups.iter().chain(model.keys()) {
                     let found = map.get(*key).map(|(index, value)| (index, *value));
                     prop_assert_eq!(found, model.get(key).copied());
                     prop_assert_eq!(map.has(*key), found.is_some());

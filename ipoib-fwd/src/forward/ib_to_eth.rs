@@ -1,4 +1,4 @@
-//! From InfiniBand to Ethernet.
+//! Forwarding decision for messages from InfiniBand to Ethernet.
 
 use std::net::Ipv4Addr;
 
@@ -15,47 +15,47 @@ use ipoib::net::ethernet::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, MacAdd
 use ipoib::net::ipv4::Ipv4View;
 use ipoib::net::probe::probe_nonce;
 
-/// What to do with a message.
+/// The decision on a message.
 ///
-/// In a message, the IPv4 packet begins at [`IPOIB_HEADER_LEN`]; its frame is an Ethernet header, from the gateway's
-/// address to another, and the packet's first `ip_len` bytes.
+/// In a message, the IPv4 packet starts at [`IPOIB_HEADER_LEN`]. Its frame is an Ethernet header from the
+/// gateway's address to another address, and the packet's first `ip_len` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IbVerdict {
     /// Send the packet.
     Forward {
-        /// Whom the frame is for.
+        /// Destination address of the frame.
         to: MacAddress,
-        /// Bytes of the IPv4 packet.
+        /// Length of the IPv4 packet in bytes.
         ip_len: u16,
-        /// The neighbour it goes to, to be noted as used; `None` for groups.
+        /// The neighbor it goes to, to be marked as used; `None` for groups.
         neighbour: Option<NeighbourIndex>,
     },
-    /// Cut the packet ([`ipoib::net::fragment`]) and send the pieces.
+    /// Fragment the packet ([`ipoib::net::fragment`]) and send the fragments.
     Fragment {
-        /// Whom the frames are for.
+        /// Destination address of the frames.
         to: MacAddress,
-        /// Bytes of the IPv4 packet.
+        /// Length of the IPv4 packet in bytes.
         ip_len: u16,
-        /// Largest piece, bytes, IPv4 header included.
+        /// Largest fragment in bytes, IPv4 header included.
         mtu: u16,
-        /// The neighbour they go to, to be noted as used; `None` for groups.
+        /// The neighbor they go to, to be marked as used; `None` for groups.
         neighbour: Option<NeighbourIndex>,
     },
-    /// The packet does not fit and may not be cut. Tell its source this MTU by ICMP if
-    /// [`ipoib::net::icmp::may_answer`] and the rate limit allow it, and drop it
+    /// The packet does not fit and must not be fragmented. Report this MTU to its source by ICMP if
+    /// [`ipoib::net::icmp::may_answer`] and the rate limit allow it. Then drop the packet
     /// ([`DropReason::TooBigAnswered`] or [`DropReason::TooBig`]).
     TooBig {
-        /// Largest packet that would fit.
+        /// Largest packet that would fit, in bytes.
         mtu: u16,
     },
-    /// Hand the whole message to the control lcore.
+    /// Pass the whole message to the control lcore.
     Punt(Punt),
-    /// Drop it.
+    /// Drop the message.
     Drop(DropReason),
 }
 
 impl IbVerdict {
-    /// True if only the gateway that forwards does so.
+    /// True if only the forwarding gateway acts on this verdict.
     #[inline]
     #[must_use]
     pub const fn is_of_forwarder(&self) -> bool {
@@ -67,9 +67,9 @@ impl IbVerdict {
     }
 }
 
-/// Decides on a message that came in by a queue pair. `head` is its first bytes from the encapsulation header on, with
-/// all headers (64 bytes are always enough), `message_len` its length, `source` how it came,
-/// `checksum` what the device says of the packet's header.
+/// Decides on a message that a queue pair received. `head` is its start from the encapsulation header on with
+/// all headers; 64 bytes are always enough. `message_len` is its length, `source` the transport and the
+/// sender, `checksum` the device's checksum status.
 #[inline(always)]
 #[must_use]
 pub fn ib_to_eth<D: Clone>(
@@ -93,7 +93,7 @@ fn decide<D: Clone>(
     let settings = &table.settings;
     let link_cast = match source {
         Source::Ud(ud) if ud.multicast => {
-            // The fabric copies a multicast back to its sender's port.
+            // The fabric delivers a multicast to its sender's port, too.
             if ud.slid == settings.own_lid && settings.own_qpns.contains(&ud.qpn) {
                 return Err(DropReason::LoopSelf);
             }
@@ -105,13 +105,13 @@ fn decide<D: Clone>(
     // The reserved half of the header is ignored on receive (RFC 4391 6).
     match be16(head, 0).ok_or(DropReason::Truncated)? {
         ETHERTYPE_IPV4 => {}
-        // Address resolution never travels by connection (RFC 4755 3.4).
+        // ARP is never sent on a connection (RFC 4755 3.4).
         ETHERTYPE_ARP if matches!(source, Source::Ud(_)) => return Ok(IbVerdict::Punt(Punt::Arp)),
         ETHERTYPE_ARP => return Err(DropReason::BadArp),
         // Gateways send hellos to the broadcast group.
         ETHERTYPE_HELLO if link_cast == LinkCast::Multicast => return Ok(IbVerdict::Punt(Punt::Hello)),
         ETHERTYPE_IPV6 => return Err(DropReason::Ipv6),
-        // Numbers below 0x0600 are no ethertypes at all.
+        // Values below 0x0600 are not ethertypes.
         ..0x0600 => return Err(DropReason::NotIpoib),
         _ => return Err(DropReason::UnknownEthertype),
     }

@@ -1,14 +1,16 @@
-//! The forwarding step: what to do with one packet, as pure functions of its header bytes and a table snapshot.
+//! Forwarding decisions: pure functions of a packet's header bytes and a table snapshot.
 //!
-//! * [`FrameHead`] and [`Tables`] – which segment a packet is of.
-//! * [`eth_to_ib`] and [`ib_to_eth`] – the verdict on a packet of either side. No buffer, no allocation, no clock.
-//! * [`ShortWay`] – the same verdict on a plain packet, in fewer steps.
-//! * [`SegmentTable`] – what they look up: immutable once published, the same for all workers.
-//! * [`Draft`] – the same as the control lcore keeps and changes it.
+//! * [`FrameHead`] and [`Tables`]: find the segment of a packet.
+//! * [`eth_to_ib()`] and [`ib_to_eth()`]: the slow path, which decides on any packet. They use no buffer, no
+//!   allocation, no clock.
+//! * [`ShortWay`]: the fast path, which reaches the same decision on plain packets in fewer steps.
+//! * [`SegmentTable`]: the tables that both look up. It is immutable once published and shared by all
+//!   workers.
+//! * [`Draft`]: the control lcore's builder of a [`SegmentTable`].
 //!
-//! Both sides are one IPv4 link; the gateway joins them as a proxy ARP bridge does (RFC 1027): each side sees the
-//! other's hosts behind the gateway's own link-layer addresses, and the time to live is not touched. A packet for a host
-//! beyond the link goes to a router on either side ([`Routes`]), which is a neighbour like others.
+//! Both sides are one IPv4 link, which the gateway joins by proxy ARP (RFC 1027). Each side sees the other's
+//! hosts behind the gateway's own link-layer addresses. The gateway does not change the TTL. A packet for a
+//! host beyond the link goes to a router on either side ([`Routes`]), which is an ordinary neighbor.
 
 mod draft;
 mod eth_to_ib;
@@ -41,14 +43,14 @@ use std::net::Ipv4Addr;
 use ipoib::net::IPOIB_HEADER_LEN;
 use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, MacAddress};
 
-/// Ethertype of what gateways tell each other, in frames and behind the IPoIB header: IEEE 802's first number for local
-/// experiments (IEEE 802 9.2.3).
+/// Ethertype of the messages between gateways, in frames and behind the IPoIB header. It is IEEE 802's first
+/// ethertype for local experiments (IEEE 802 9.2.3).
 pub const ETHERTYPE_HELLO: u16 = 0x88b5;
-/// Where gateways send it on Ethernet: a locally administered group. On InfiniBand
-/// it goes to the broadcast group.
+/// Ethernet destination of these messages: a locally administered group. On InfiniBand they go to the
+/// broadcast group.
 pub const PAIR_GROUP: MacAddress = MacAddress([0x03, 0x49, 0x50, 0x47, 0x57, 0x01]);
 
-/// Of which side a packet is.
+/// The side that a packet comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
     /// A frame from the Ethernet port.
@@ -67,7 +69,7 @@ impl Side {
         }
     }
 
-    /// Bytes in front of the IP packet.
+    /// Length of the headers in front of the IP packet, in bytes.
     #[must_use]
     pub const fn header_len(self) -> usize {
         match self {
@@ -77,22 +79,23 @@ impl Side {
     }
 }
 
-/// Why a packet goes to the control lcore.
+/// Why a packet goes to the control lcore (slow path).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Punt {
     /// It is ARP.
     Arp,
-    /// It is of another gateway, or an own one that came back ([`ETHERTYPE_HELLO`]), or a probe ([`ipoib::net::probe`]).
+    /// A hello of another gateway, an own hello that came back ([`ETHERTYPE_HELLO`]), or a probe
+    /// ([`ipoib::net::probe`]).
     Hello,
-    /// It is for the gateway's own IPv4 address.
+    /// The destination is the gateway's own IPv4 address.
     Local,
-    /// The neighbour that it goes to, its destination or a router, is not known or has no path yet: resolve it, and send the
-    /// packet then.
+    /// The next hop (the destination or a router) is unknown or has no path yet. The control lcore resolves
+    /// it and then sends the packet.
     Neighbour(Ipv4Addr),
 }
 
 impl Punt {
-    /// True if only the gateway that forwards hands it over.
+    /// True if only the forwarding gateway punts such a packet.
     const fn is_of_forwarder(&self) -> bool {
         match self {
             Self::Neighbour(_) => true,

@@ -1,10 +1,12 @@
-//! A subnet's hosts at their addresses' places: no hash, and no key to compare. A packet of `step-eth-ib-rc`, which asks twice, costs 40
-//! instructions and 30 cycles less than with a hash: the processor knows earlier where to go on.
+//! Directly indexed table of a subnet's hosts: no hash and no key comparison.
 //!
-//! Eight addresses that follow one another are a block, 512 blocks a page; where there is no host there is neither. A change makes one block anew, and
-//! of pages and the list of them what somebody else holds; all else is shared. A page takes 4 KiB however few hosts it
-//! has, and hosts choose their addresses: there are no more pages than hosts that are expected can fill to a part, and who finds none
-//! has to be put elsewhere.
+//! The table is copy on write. A block holds eight consecutive addresses, a page 512 blocks. Blocks and pages
+//! without hosts are not allocated. A change replaces one block. It copies a page or the page list only if
+//! another version of the table shares them.
+//!
+//! A page takes 4 KiB however few hosts it has, and hosts choose their addresses. The number of pages is
+//! therefore limited by the number of expected hosts. The table refuses hosts that need one page too many,
+//! and the caller must store them elsewhere.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -14,24 +16,24 @@ use pmd::fetch::fetch;
 
 use super::NeighbourIndex;
 
-/// Addresses of a block.
+/// Addresses in a block.
 const WIDTH: usize = 8;
-/// Blocks of a page.
+/// Blocks in a page.
 const BLOCKS: usize = 512;
-/// Addresses of a page.
+/// Addresses in a page.
 const PAGE: usize = WIDTH * BLOCKS;
-/// Most addresses of a subnet: that of 10.0.0.0/8.
+/// Largest subnet in addresses: the size of 10.0.0.0/8.
 const MOST: u64 = 1 << 24;
-/// A page for so many hosts that are expected, and some for few hosts in a large subnet.
+/// One page for each `PER_PAGE` expected hosts, and `PAGES` more for few hosts in a large subnet.
 const PER_PAGE: usize = 64;
 const PAGES: usize = 16;
 
-/// What is asked first lies on one cache line.
+/// The fields that a lookup reads first are on one cache line.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 struct Block<N> {
     numbers: [NeighbourIndex; WIDTH],
-    /// A bit for each place with a host.
+    /// A bit for each slot with a host.
     present: u8,
     hosts: [Option<N>; WIDTH],
 }
@@ -45,31 +47,32 @@ impl<N> Default for Block<N> {
 #[derive(Clone, Debug)]
 struct Page<N> {
     blocks: [Option<Arc<Block<N>>>; BLOCKS],
-    /// Hosts.
+    /// Number of hosts.
     len: usize,
 }
 
-/// Hosts by address. What a lookup asks comes first.
+/// Hosts by address. The fields that a lookup reads come first.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub(super) struct Near<N> {
-    /// From the first page that ever had a host to the last: an address beyond them has none, which takes no look into memory. The first
-    /// stands here: with few hosts it is the only one, and of many segments the lists would not stay in the near cache.
+    /// Pages from the first that ever had a host to the last. Addresses outside need no memory access. The
+    /// first page is stored inline: with few hosts it is the only one. With many segments, separate page
+    /// lists would not stay in the near caches.
     head: Option<Arc<Page<N>>>,
     tail: Box<[Option<Arc<Page<N>>>]>,
-    /// The first address of the first page; the range's, while there is none.
+    /// The first address of the first page, or of the range while there is no page.
     begin: u32,
-    /// The subnet's first address, and how many it has; none, if hosts are not kept here.
+    /// The subnet's first address and its number of addresses; 0 if the table holds no hosts.
     first: u32,
     span: u32,
-    /// How many pages there may be, and are.
+    /// Maximum and current number of pages.
     most: u32,
     used: usize,
-    /// Hosts.
+    /// Number of hosts.
     len: usize,
 }
 
-/// The page at a place.
+/// The page at an index.
 fn page_mut<'n, N>(
     head: &'n mut Option<Arc<Page<N>>>,
     tail: &'n mut [Option<Arc<Page<N>>>],
@@ -79,7 +82,8 @@ fn page_mut<'n, N>(
 }
 
 impl<N: Clone> Near<N> {
-    /// For about `expected` hosts with addresses in this range; for none, if they are too many to have places.
+    /// Creates a table for about `expected` hosts of this range. If the range is too large, the table accepts
+    /// no host.
     pub(super) fn new(addresses: &Range<u64>, expected: usize) -> Self {
         let span = addresses.end.saturating_sub(addresses.start);
         let span = if span <= MOST { span } else { 0 };
@@ -96,24 +100,24 @@ impl<N: Clone> Near<N> {
         }
     }
 
-    /// Its page, its block there, and its place in that.
+    /// Index of the page, of the block in it, and of the slot in the block.
     #[inline(always)]
-    const fn place(&self, key: u32) -> (usize, usize, usize) {
+    const fn position(&self, key: u32) -> (usize, usize, usize) {
         let offset = key.wrapping_sub(self.begin) as usize;
         (offset / PAGE, offset / WIDTH % BLOCKS, offset % WIDTH)
     }
 
-    /// True if it is one of the range's addresses.
+    /// True if the address is in the range.
     #[inline(always)]
     pub(super) const fn covers(&self, key: u32) -> bool {
         key.wrapping_sub(self.first) < self.span
     }
 
-    /// The block of an address, and its place there.
+    /// The block of an address and its slot there.
     #[inline(always)]
     fn block(&self, key: u32) -> Option<(&Block<N>, usize)> {
-        let (page, block, at) = self.place(key);
-        // The first is told by the distance itself.
+        let (page, block, at) = self.position(key);
+        // The first page is recognized by the distance alone.
         let is_first = (key.wrapping_sub(self.begin) as usize) < PAGE;
         let page = if is_first { &self.head } else { self.tail.get(page.wrapping_sub(1))? };
         let page = page.as_deref()?;
@@ -131,7 +135,7 @@ impl<N: Clone> Near<N> {
         self.block(key).is_some_and(|(block, at)| block.present >> at & 1 != 0)
     }
 
-    /// Has the processor fetch what tells whether there is a host.
+    /// Prefetches the row that shows whether there is a host.
     #[inline(always)]
     pub(super) fn fetch_row(&self, key: u32) {
         if let Some((block, _)) = self.block(key) {
@@ -139,7 +143,7 @@ impl<N: Clone> Near<N> {
         }
     }
 
-    /// Has it fetch that and the host: where it would be is known without a look.
+    /// Prefetches the row and the host, whose location is known without a memory access.
     #[inline(always)]
     pub(super) fn fetch(&self, key: u32) {
         if let Some((block, at)) = self.block(key)
@@ -154,16 +158,16 @@ impl<N: Clone> Near<N> {
         self.len
     }
 
-    /// Adds or changes a host; false if it has no place here.
+    /// Adds or changes a host. Returns false if the table has no slot for it.
     pub(super) fn set(&mut self, key: u32, index: NeighbourIndex, host: N) -> bool {
-        // The last page may have more places than the subnet has addresses.
+        // The last page may have more slots than the subnet has addresses.
         if !self.covers(key) {
             return false;
         }
         if self.used < self.most as usize {
             self.extend_to(key);
         }
-        let (at_page, at_block, at) = self.place(key);
+        let (at_page, at_block, at) = self.position(key);
         let Some(page) = page_mut(&mut self.head, &mut self.tail, at_page) else { return false };
         if page.is_none() {
             if self.used >= self.most as usize {
@@ -173,11 +177,11 @@ impl<N: Clone> Near<N> {
             *page = Some(Arc::new(Page { blocks: [const { None }; BLOCKS], len: 0 }));
         }
         let Some(page) = page.as_mut().map(Arc::make_mut) else { return false };
-        let Some(place) = page.blocks.get_mut(at_block) else { return false };
-        let block = Arc::make_mut(place.get_or_insert_default());
-        if let (Some(number), Some(place)) = (block.numbers.get_mut(at), block.hosts.get_mut(at)) {
+        let Some(position) = page.blocks.get_mut(at_block) else { return false };
+        let block = Arc::make_mut(position.get_or_insert_default());
+        if let (Some(number), Some(position)) = (block.numbers.get_mut(at), block.hosts.get_mut(at)) {
             *number = index;
-            if place.replace(host).is_none() {
+            if position.replace(host).is_none() {
                 block.present |= 1 << at;
                 page.len += 1;
                 self.len += 1;
@@ -186,7 +190,7 @@ impl<N: Clone> Near<N> {
         true
     }
 
-    /// Has the pages reach to that of an address of the range.
+    /// Extends the page list to the page of an address of the range.
     fn extend_to(&mut self, key: u32) {
         let number = |address: u32| address.wrapping_sub(self.first) as usize / PAGE;
         if self.used == 0 {
@@ -207,14 +211,14 @@ impl<N: Clone> Near<N> {
         self.begin = self.begin.wrapping_sub((more * PAGE) as u32);
     }
 
-    /// Takes a host out; false if it is not here.
+    /// Removes a host. Returns false if it is not in the table.
     pub(super) fn remove(&mut self, key: u32) -> bool {
         if !self.has(key) {
             return false;
         }
-        let (at_page, at_block, at) = self.place(key);
-        let Some(place) = page_mut(&mut self.head, &mut self.tail, at_page) else { return false };
-        let Some(page) = place.as_mut().map(Arc::make_mut) else { return false };
+        let (at_page, at_block, at) = self.position(key);
+        let Some(position) = page_mut(&mut self.head, &mut self.tail, at_page) else { return false };
+        let Some(page) = position.as_mut().map(Arc::make_mut) else { return false };
         let Some(slot) = page.blocks.get_mut(at_block) else { return false };
         let Some(block) = slot.as_mut().map(Arc::make_mut) else { return false };
         if let Some(host) = block.hosts.get_mut(at) {
@@ -226,7 +230,7 @@ impl<N: Clone> Near<N> {
         }
         page.len -= 1;
         if page.len == 0 {
-            *place = None;
+            *position = None;
             self.used -= 1;
         }
         self.len -= 1;
@@ -249,7 +253,7 @@ impl<N: Clone> Near<N> {
         })
     }
 
-    /// How many blocks this map has that another one has, too.
+    /// Number of blocks that this table shares with another.
     #[cfg(test)]
     fn shared_with(&self, other: &Self) -> usize {
         let blocks = |map: &Self| {
@@ -283,11 +287,11 @@ mod tests {
     }
 
     #[test]
-    fn who_chooses_addresses_far_apart_does_not_choose_how_much_memory_there_is() {
+    fn sparse_addresses_do_not_exceed_the_page_limit() {
         let mut map = Near::new(&(0x0a00_0000..0x0b00_0000), 640);
         let took = (0..4096).filter(|n| map.set(0x0a00_0000 + n * 4096, NeighbourIndex(*n), ())).count();
         assert_eq!((took, map.used), (26, 26));
-        // Whoever goes makes room.
+        // A removed host makes room.
         assert!(map.remove(0x0a00_0000) && map.set(0x0aff_ffff, NeighbourIndex(0), ()));
         for n in 0..4096 {
             map.remove(0x0a00_0000 + n * 4096);
@@ -296,10 +300,10 @@ mod tests {
     }
 
     #[test]
-    fn addresses_beyond_the_range_have_no_place() {
+    fn addresses_beyond_the_range_are_refused() {
         let mut map = Near::new(&(0xffff_fff8..0x1_0000_0000), 4);
         assert!(map.set(0xffff_ffff, NeighbourIndex(1), 'a'));
-        // They lie on the same page, behind the end.
+        // They are on the same page, behind the end of the range.
         assert!(!map.set(0, NeighbourIndex(2), 'b') && !map.set(0xffff_fff7, NeighbourIndex(2), 'b'));
         assert_eq!((map.get(0), map.get(0xffff_ffff)), (None, Some((NeighbourIndex(1), &'a'))));
         let mut large = Near::new(&(0..1 << 32), 4);
@@ -308,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_lookup_asks_first_is_on_one_cache_line() {
+    fn fields_read_first_are_on_one_cache_line() {
         type Hosts = Block<[u8; 6]>;
         assert_eq!((align_of::<Hosts>(), std::mem::offset_of!(Hosts, present)), (64, 32));
     }

@@ -1,4 +1,4 @@
-//! What is known of a host.
+//! Table entries for neighbors.
 
 use std::sync::Arc;
 
@@ -7,44 +7,44 @@ use pmd::hca::RcSlot;
 use ipoib::link::{self, RcPath, WorkerIndex};
 use ipoib::net::ethernet::MacAddress;
 
-/// Number of a neighbour on its side of its segment, below twice the most that there may be; it stays as long as the neighbour does.
-/// Workers mark by it which neighbours they sent to.
+/// Index of a neighbor on its side of its segment, below twice the maximum number of neighbors. It is stable
+/// for the lifetime of the neighbor. Workers use it to mark the neighbors that they have sent to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NeighbourIndex(pub u32);
 
-/// Workers whose connections an entry has room for; those of more are behind a pointer.
+/// Number of workers whose connections an entry holds inline; the others are behind a pointer.
 const FEW: usize = 4;
 
 /// The connections to a neighbour, by worker.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RcPaths {
-    few: [Way; FEW],
-    more: Option<Arc<[Way]>>,
+    few: [Slot; FEW],
+    more: Option<Arc<[Slot]>>,
 }
 
-/// A connection, if there is one, in eight bytes.
+/// An optional connection in eight bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Way {
-    /// 0: there is none.
+struct Slot {
+    /// 0 if there is no connection.
     mtu: u32,
     slot: u16,
 }
 
-impl From<&Option<RcPath>> for Way {
+impl From<&Option<RcPath>> for Slot {
     fn from(path: &Option<RcPath>) -> Self {
         path.map_or_else(Self::default, |RcPath { slot, mtu }| Self { mtu, slot: slot.0 })
     }
 }
 
 impl RcPaths {
-    /// Connections in the order of their workers; workers beyond the last have none.
+    /// Creates the list in the order of the workers. Workers beyond the last have no connection.
     #[must_use]
     pub fn new(by_worker: &[Option<RcPath>]) -> Self {
         let (few, more) = by_worker.split_at(by_worker.len().min(FEW));
-        let more = (!more.is_empty()).then(|| more.iter().map(Way::from).collect());
+        let more = (!more.is_empty()).then(|| more.iter().map(Slot::from).collect());
         let mut paths = Self { few: Default::default(), more };
-        for (place, path) in paths.few.iter_mut().zip(few) {
-            *place = path.into();
+        for (slot, path) in paths.few.iter_mut().zip(few) {
+            *slot = path.into();
         }
         paths
     }
@@ -54,8 +54,8 @@ impl RcPaths {
     #[must_use]
     pub fn of(&self, worker: WorkerIndex) -> Option<RcPath> {
         let worker = usize::from(worker.0);
-        let Way { mtu, slot } = match self.few.get(worker) {
-            Some(way) => *way,
+        let Slot { mtu, slot } = match self.few.get(worker) {
+            Some(slot) => *slot,
             None => *self.more.as_ref()?.get(worker - FEW)?,
         };
         (mtu != 0).then_some(RcPath { slot: RcSlot(slot), mtu })
@@ -63,20 +63,21 @@ impl RcPaths {
 }
 
 /// A host of the InfiniBand side.
-// In this order: what packets by connections touch is on one cache line.
+// Field order: the fields that packets on connections use are on one cache line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[repr(C, align(64))]
 pub struct IbNeighbour<D> {
     /// The workers' connections to it.
     pub rc: RcPaths,
-    /// True if a worker without a connection should tell that it sends to this neighbour, so that one is dialled.
+    /// True if a worker without a connection must notify the control lcore when it sends to this neighbor.
+    /// The control lcore then sets up a connection.
     pub dial: bool,
-    /// Where datagrams go; `None` while the path is looked up.
+    /// Destination of datagrams; `None` while the path is resolved.
     pub ud: Option<D>,
 }
 
 impl<D: Clone> IbNeighbour<D> {
-    /// What workers need to know of a neighbour that the link published.
+    /// The workers' part of a neighbor that the link has published.
     #[must_use]
     pub fn of(neighbour: &link::Neighbour<D>) -> Self {
         Self { ud: neighbour.ud.clone(), rc: RcPaths::new(&neighbour.rc), dial: neighbour.dial }

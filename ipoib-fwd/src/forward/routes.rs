@@ -1,17 +1,18 @@
-//! Which addresses a segment's hosts have, and where packets for all others go.
+//! Subnets and routes of a segment: longest-prefix match for the next hop.
 //!
-//! A packet's next hop is its destination if that is on the link, else the router of the longest prefix that covers it. The
-//! table holds address ranges that do not overlap, in order: a lookup is one binary search of at most 641 numbers.
+//! The next hop of a packet is its destination if that is on the link. Otherwise it is the router of the
+//! longest matching prefix. The table is a sorted list of disjoint address ranges. A lookup is a binary
+//! search in at most 641 of them.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-/// Most routes of a segment.
+/// Maximum number of routes of a segment.
 pub const MAX_ROUTES: usize = config::MAX_ROUTES;
-/// Most subnets of a segment.
+/// Maximum number of subnets of a segment.
 pub const MAX_SUBNETS: usize = config::MAX_SUBNETS;
 
-/// A network: an address whose bits behind the prefix are zero.
+/// A network prefix. The host bits of its address are zero.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Prefix {
     network: u32,
@@ -30,34 +31,35 @@ impl Prefix {
         Some(Self { network: address.to_bits() & mask, mask })
     }
 
-    /// True if `ip` lies in it.
+    /// True if `ip` is in the network.
     #[inline]
     #[must_use]
     pub const fn contains(&self, ip: Ipv4Addr) -> bool {
         ip.to_bits() & self.mask == self.network
     }
 
-    /// True if it has a broadcast address and a number of its own, which those of one or two addresses have not (RFC 3021).
+    /// True if the network has a broadcast and a network address. Networks of one or two addresses have
+    /// neither (RFC 3021).
     #[inline]
     const fn has_ends(&self) -> bool {
         self.mask < u32::MAX << 1
     }
 
-    /// True if `ip` is its broadcast address.
+    /// True if `ip` is the broadcast address.
     #[inline]
     #[must_use]
     pub const fn is_broadcast(&self, ip: Ipv4Addr) -> bool {
         self.has_ends() && ip.to_bits() == self.last()
     }
 
-    /// True if `ip` is its number, which no host has and which old stacks took for the broadcast address.
+    /// True if `ip` is the network address, which no host has. Old stacks took it for the broadcast address.
     #[inline]
     #[must_use]
     pub const fn is_network(&self, ip: Ipv4Addr) -> bool {
         self.has_ends() && ip.to_bits() == self.network
     }
 
-    /// The first and the last address that a host in it may have.
+    /// The first and the last host address.
     #[inline]
     #[must_use]
     pub const fn hosts(&self) -> (Ipv4Addr, Ipv4Addr) {
@@ -65,7 +67,7 @@ impl Prefix {
         (Ipv4Addr::from_bits(self.network + ends), Ipv4Addr::from_bits(self.last() - ends))
     }
 
-    /// The number of its addresses.
+    /// Number of addresses.
     #[must_use]
     pub const fn size(&self) -> u64 {
         !self.mask as u64 + 1
@@ -76,25 +78,25 @@ impl Prefix {
     }
 }
 
-/// Packets for `to` go to the router `via`.
+/// A route: packets for `to` go to the router `via`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Route {
-    /// The other network; of length 0 it is everything.
+    /// The destination network; the default route has length 0.
     pub to: Prefix,
     /// The next hop: a host of the segment's own subnets, on either side.
     pub via: Ipv4Addr,
 }
 
-/// What a table says of an address.
+/// The result of a lookup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hop {
-    /// It lies in this subnet of the segment.
+    /// The address is in this subnet of the segment.
     OnLink(Prefix),
-    /// Packets for it go to this router.
+    /// Packets for the address go to this router.
     Via(Ipv4Addr),
 }
 
-/// More subnets or routes than a segment may have.
+/// A segment has too many subnets or routes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "{subnets} subnets and {routes} routes: a segment has at most {MAX_SUBNETS} and {MAX_ROUTES}; a shorter prefix covers many"
@@ -104,23 +106,24 @@ pub struct TooManyRoutes {
     routes: usize,
 }
 
-/// Where a range of addresses begins, and what is true of it.
+/// The first address of a range and the result for the range.
 type Range = (u32, Option<Hop>);
 
 /// Subnets and routes of a segment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Routes {
-    /// In order, the first from 0 on. `None` if there is neither a subnet nor a route.
+    /// Sorted; the first starts at 0. `None` if there is neither a subnet nor a route.
     ranges: Option<Arc<[Range]>>,
 }
 
 impl Routes {
-    /// A table. What lies in a subnet is on the link whatever the routes say; of two routes to one network the first counts.
+    /// Creates a table. Addresses of a subnet are on the link, whatever the routes are. If two routes have
+    /// the same network, the first is used.
     pub fn new(subnets: &[Prefix], routes: &[Route]) -> Result<Self, TooManyRoutes> {
         if subnets.len() > MAX_SUBNETS || routes.len() > MAX_ROUTES {
             return Err(TooManyRoutes { subnets: subnets.len(), routes: routes.len() });
         }
-        // What an address's answer is can only change where a network begins, and behind its end.
+        // The result can only change at the start of a network and behind its end.
         let networks = subnets.iter().chain(routes.iter().map(|r| &r.to));
         let edges = networks.flat_map(|n| [Some(n.network), n.last().checked_add(1)]).flatten();
         let mut starts: Vec<u32> = edges.collect();
@@ -134,7 +137,7 @@ impl Routes {
         Ok(Self { ranges: (!ranges.is_empty()).then_some(ranges) })
     }
 
-    /// What the table says of an address.
+    /// Looks up an address.
     #[must_use]
     pub fn get(&self, ip: Ipv4Addr) -> Option<Hop> {
         let ranges = self.ranges.as_ref()?;
@@ -142,7 +145,7 @@ impl Routes {
         ranges.get(behind.checked_sub(1)?)?.1
     }
 
-    /// The subnets in order of their addresses; one that holds others may appear more than once.
+    /// The subnets in the order of their addresses. A subnet that contains others may occur more than once.
     pub fn subnets(&self) -> impl Iterator<Item = Prefix> {
         self.ranges.iter().flat_map(|ranges| ranges.iter()).filter_map(|(_, hop)| match hop {
             Some(Hop::OnLink(subnet)) => Some(*subnet),
@@ -150,14 +153,14 @@ impl Routes {
         })
     }
 
-    /// True if it holds nothing.
+    /// True if there is neither a subnet nor a route.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.ranges.is_none()
     }
 }
 
-/// The answer for one address, by looking at everything.
+/// Looks up an address by a linear scan.
 fn scan(ip: Ipv4Addr, subnets: &[Prefix], routes: &[Route]) -> Option<Hop> {
     let longest = |best: Option<Prefix>, n: &Prefix| match best {
         Some(best) if best.mask >= n.mask => Some(best),
@@ -186,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_prefix_counts_and_subnets_before_all_routes() {
+    fn the_longest_prefix_matches_and_subnets_precede_routes() {
         let routes = Routes::new(
             &[prefix("10.77.0.0/24"), prefix("10.78.0.0/16")],
             &[
@@ -215,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_most_is_refused() {
+    fn more_than_the_maximum_is_refused() {
         let routes = vec![route("0.0.0.0/0", "10.77.0.1"); MAX_ROUTES + 1];
         assert!(Routes::new(&[], &routes[1..]).is_ok());
         assert!(Routes::new(&[], &routes).unwrap_err().to_string().contains("257 routes"));
@@ -224,14 +227,14 @@ mod tests {
     }
 
     fn any_prefix() -> impl Strategy<Value = Prefix> {
-        // Few values of each byte, so that networks lie in each other.
+        // Few values for each byte, so that networks contain each other.
         let byte = prop::sample::select(vec![0u8, 1, 10, 127, 128, 254, 255]);
         (prop::array::uniform4(byte), 0u8..=32).prop_map(|(ip, len)| Prefix::of(ip.into(), len).unwrap())
     }
 
     proptest! {
         #[test]
-        fn it_says_what_a_scan_of_all_routes_says(
+        fn a_lookup_equals_a_linear_scan(
             subnets in prop::collection::vec(any_prefix(), 0..6),
             to in prop::collection::vec(any_prefix(), 0..40),
             near in prop::collection::vec((any_prefix(), -1i64..=1), 40),

@@ -1,4 +1,4 @@
-//! Rules that hold in both directions.
+//! Rules for both directions.
 
 use std::net::Ipv4Addr;
 
@@ -7,10 +7,11 @@ use super::settings::{Role, Settings};
 use ipoib::drop_reason::DropReason;
 use ipoib::net::ipv4::{self, Ipv4View};
 
-/// Whom a destination address means.
+/// The kind of a destination address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Cast {
-    /// One host, by this neighbour: itself, or a router. As a number: bytes without alignment cost many instructions here.
+    /// One host, with the next hop: the host itself or a router. It is an integer, because unaligned bytes
+    /// cost many instructions here.
     Host(u32),
     /// The gateway itself.
     Gateway,
@@ -23,22 +24,22 @@ pub(super) enum Cast {
 }
 
 impl Cast {
-    /// True if more than one host is meant.
+    /// True if the destination is more than one host.
     pub(super) const fn is_many(self) -> bool {
         matches!(self, Self::Broadcast | Self::LocalGroup | Self::Group)
     }
 }
 
-/// How the link layer addressed a packet.
+/// The kind of the link-layer destination address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LinkCast {
-    /// To us.
+    /// The gateway's own address.
     Unicast,
-    /// To a group or to all.
+    /// A group or broadcast address.
     Multicast,
 }
 
-/// Classifies the destination, and drops what no packet of either side may be.
+/// Classifies the destination, and drops packets that are invalid on either side.
 #[inline(always)]
 pub(super) fn classify<D>(
     packet: &Ipv4View<'_>,
@@ -74,7 +75,8 @@ fn cast_of<D>(destination: Ipv4Addr, settings: &Settings<D>) -> Result<Cast, Dro
     }
 }
 
-/// Sources that no packet from the network may have. The unspecified address may ask everybody (DHCP), nobody else.
+/// Drops sources that no packet from the network may have. The unspecified address is valid only in packets
+/// to groups or broadcast addresses (DHCP).
 #[inline(always)]
 fn check_source<D>(source: Ipv4Addr, cast: Cast, settings: &Settings<D>) -> Result<(), DropReason> {
     if !ipv4::is_possible_source(source) || (source.is_unspecified() && !cast.is_many()) {
@@ -90,7 +92,7 @@ fn check_source<D>(source: Ipv4Addr, cast: Cast, settings: &Settings<D>) -> Resu
     if martian { Err(DropReason::Martian) } else { Ok(()) }
 }
 
-/// An address in a subnet of the segment.
+/// Classifies an address in a subnet of the segment.
 #[inline]
 const fn on_link(destination: Ipv4Addr, subnet: Prefix) -> Result<Cast, DropReason> {
     if subnet.is_broadcast(destination) {
@@ -102,7 +104,7 @@ const fn on_link(destination: Ipv4Addr, subnet: Prefix) -> Result<Cast, DropReas
     }
 }
 
-/// An address that is not in the own address's subnet.
+/// Classifies an address outside the subnet of the gateway's own address.
 #[cold]
 fn elsewhere<D>(destination: Ipv4Addr, settings: &Settings<D>) -> Result<Cast, DropReason> {
     match settings.routes.get(destination) {
@@ -113,7 +115,8 @@ fn elsewhere<D>(destination: Ipv4Addr, settings: &Settings<D>) -> Result<Cast, D
     }
 }
 
-/// Lets a data packet pass if this gateway is the one that forwards. Packets to groups are forwarded by one gateway only, whatever happens.
+/// Accepts a data packet if this gateway forwards. At most one gateway forwards packets to groups, in every
+/// state.
 #[inline]
 pub(super) const fn check_role(role: Role, cast: Cast) -> Result<(), DropReason> {
     match role {

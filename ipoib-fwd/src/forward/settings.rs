@@ -1,4 +1,4 @@
-//! What a segment's table knows beside neighbours.
+//! Settings of a segment's table: all of it except neighbors.
 
 use std::net::Ipv4Addr;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use ipoib::net::IPOIB_HEADER_LEN;
 use ipoib::net::ethernet::MacAddress;
 use ipoib::net::ipv4;
 
-/// Most workers whose datagram queue pairs a table knows as its own gateway's.
+/// Maximum number of workers whose datagram queue pairs are known as the gateway's own.
 const MAX_WORKERS: usize = 255;
 
 /// The gateway's own IPv4 address in a segment and the subnet that it lies in.
@@ -24,7 +24,7 @@ pub struct GatewayAddress {
 }
 
 impl GatewayAddress {
-    /// An address with the length of its network prefix, 1 to 31; `None` for other lengths.
+    /// Creates an address with its prefix length, 1 to 31; `None` for other lengths.
     #[must_use]
     pub const fn new(address: Ipv4Addr, prefix_len: u8) -> Option<Self> {
         match Prefix::of(address, prefix_len) {
@@ -47,17 +47,18 @@ impl GatewayAddress {
     }
 }
 
-/// What a gateway does with a segment's packets.
+/// The role of a gateway in a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Role {
-    /// It forwards them.
+    /// This gateway forwards.
     #[default]
     Forwarding,
-    /// Another gateway does; this one forwards what hosts that have not heard of that yet send to one host.
+    /// Another gateway forwards. This one still forwards unicast packets of hosts that have not yet learned
+    /// of the change.
     HandingOver,
-    /// Another gateway does; this one keeps its tables warm.
+    /// Another gateway forwards. This one keeps its tables synchronized.
     Standby,
-    /// Nobody may: there is a loop.
+    /// No gateway may forward: there is a loop.
     Blocked,
 }
 
@@ -70,11 +71,11 @@ pub struct PeerGateway {
     pub lid: Lid,
     /// That port's GID.
     pub gid: Gid,
-    /// Its datagram queue pairs there.
+    /// Its datagram queue pairs on that port.
     pub qpns: Vec<Qpn>,
 }
 
-/// Where a segment's messages leave.
+/// The InfiniBand port and link that a segment's messages are sent from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Uplink {
     /// The InfiniBand port.
@@ -83,46 +84,47 @@ pub struct Uplink {
     pub link: u8,
 }
 
-/// What a table knows beside neighbours.
+/// Settings of a segment.
 #[derive(Clone, Debug)]
 pub struct Settings<D> {
     /// Ethernet address of the gateway.
     pub mac: MacAddress,
     /// Its Ethernet port.
     pub ethernet: EthernetIndex,
-    /// The VLAN identifier of its frames; `None` if they carry no tag.
+    /// The VLAN identifier of its frames; `None` for untagged frames.
     pub vlan: Option<u16>,
     /// Its InfiniBand port.
     pub endpoint: EndpointIndex,
-    /// Its link: the place of its datagram queue pair in each worker's queues on that port.
+    /// Its link: the index of its datagram queue pair in each worker's queues on that port.
     pub link: u8,
-    /// What the gateway does with packets.
+    /// Its role.
     pub role: Role,
     /// Its IPv4 address, if it has one.
     pub address: Option<GatewayAddress>,
-    /// Subnets beside that of the address, and routes. With no subnet at all every host is taken to be on the link, and
-    /// subnet broadcasts are not known as such.
+    /// Subnets in addition to that of the address, and routes. Without any subnet, every host is on the link
+    /// and subnet broadcasts are not recognized.
     pub routes: Routes,
     /// Largest IPv4 packet in an Ethernet frame, bytes.
     pub eth_mtu: u16,
     /// True if the Ethernet port has a link.
     pub eth_up: bool,
-    /// Largest datagram of the InfiniBand side, bytes, encapsulation header included: the broadcast group's MTU.
+    /// Largest datagram of the InfiniBand side in bytes, encapsulation header included: the broadcast group's
+    /// MTU.
     pub ud_mtu: u16,
     /// The broadcast group; `None` while the InfiniBand side is down.
     pub broadcast: Option<D>,
-    /// Other groups that are joined.
+    /// Other joined groups.
     pub groups: Vec<(Ipv4Addr, D)>,
-    /// LID of our port, to know our own multicasts when they come back.
+    /// LID of the own port, to recognize own multicasts that come back.
     pub own_lid: Lid,
-    /// The datagram queue pairs of all workers on it.
+    /// The datagram queue pairs of all workers on that port.
     pub own_qpns: ArrayVec<Qpn, MAX_WORKERS>,
-    /// Other gateways of the segment: what they sent to a group was on the other side already.
+    /// Other gateways of the segment. Packets that they send to a group have already been on the other side.
     pub gateways: Vec<PeerGateway>,
 }
 
 impl<D> Settings<D> {
-    /// A gateway with this Ethernet address, Ethernet MTU 1500, and the InfiniBand side down.
+    /// Settings for this Ethernet address, with Ethernet MTU 1500 and the InfiniBand side down.
     #[must_use]
     pub fn new(mac: MacAddress) -> Self {
         Self {
@@ -145,32 +147,32 @@ impl<D> Settings<D> {
         }
     }
 
-    /// Where the segment's messages leave.
+    /// The port and link that the segment's messages are sent from.
     #[inline]
     #[must_use]
     pub const fn uplink(&self) -> Uplink {
         Uplink { endpoint: self.endpoint, link: self.link }
     }
 
-    /// True if a frame is from another gateway of the segment.
+    /// True if `source` is another gateway of the segment.
     #[must_use]
     pub fn is_gateway_mac(&self, source: MacAddress) -> bool {
         self.gateways.iter().any(|g| g.mac == source)
     }
 
-    /// True if it is the link-layer address of another gateway of the segment.
+    /// True if `address` is the link-layer address of another gateway of the segment.
     #[must_use]
     pub fn is_gateway_address(&self, address: HardwareAddress) -> bool {
         self.gateways.iter().any(|g| g.gid == address.gid && g.qpns.contains(&address.qpn))
     }
 
-    /// True if a datagram is from another gateway of the segment.
+    /// True if the datagram's sender is another gateway of the segment.
     #[must_use]
     pub fn is_gateway_port(&self, lid: Lid, qpn: Qpn) -> bool {
         self.gateways.iter().any(|g| g.lid == lid && g.qpns.contains(&qpn))
     }
 
-    /// The subnet in which an address lies, and where packets for it go if it is in none.
+    /// The subnet of an address, or the router for it if it is in no subnet.
     #[inline]
     #[must_use]
     pub fn hop(&self, ip: Ipv4Addr) -> Option<Hop> {
@@ -180,14 +182,14 @@ impl<D> Settings<D> {
         }
     }
 
-    /// True if the segment has no subnet: then every address is on the link.
+    /// True if the segment has no subnet: every address is then on the link.
     #[inline]
     #[must_use]
     pub const fn knows_no_subnet(&self) -> bool {
         self.address.is_none() && self.routes.is_empty()
     }
 
-    /// The neighbour that a packet for this host goes to: the host itself, or a router; `None` if no route leads there.
+    /// The next hop for a host: the host itself or a router; `None` if there is no route.
     #[must_use]
     pub fn next_hop(&self, host: Ipv4Addr) -> Option<Ipv4Addr> {
         match self.hop(host) {
@@ -197,7 +199,7 @@ impl<D> Settings<D> {
         }
     }
 
-    /// True if a host of this segment can have the address, as far as its subnets tell.
+    /// True if a host of this segment can have the address, according to its subnets.
     #[must_use]
     pub fn is_on_link(&self, host: Ipv4Addr) -> bool {
         match self.hop(host) {
@@ -207,7 +209,7 @@ impl<D> Settings<D> {
         }
     }
 
-    /// True for a host's address outside of the segment's subnets, which nobody on either side has to have.
+    /// True for a host address outside the segment's subnets, which neither side needs to have.
     #[must_use]
     pub fn is_off_subnet(&self, host: Ipv4Addr) -> bool {
         let is_inside =
@@ -215,14 +217,14 @@ impl<D> Settings<D> {
         ipv4::is_unicast(host) && !is_inside
     }
 
-    /// The addresses of the segment's own subnet; none, if it has none.
+    /// The addresses of the subnet of the gateway's own address; empty if there is none.
     pub(super) fn own_addresses(&self) -> Range<u64> {
         let Some(own) = &self.address else { return 0..0 };
         let (first, last) = own.subnet().hosts();
         first.to_bits().into()..u64::from(last.to_bits()) + 1
     }
 
-    /// Largest IPv4 packet in a datagram.
+    /// Largest IPv4 packet in a datagram, in bytes.
     #[inline]
     #[must_use]
     pub const fn ud_ip_mtu(&self) -> u16 {

@@ -1,11 +1,14 @@
-//! Hosts that have no place [near](super::near): a map that is cheap to copy with one of them changed, and to look into when it lies in no near cache.
+//! Sharded copy-on-write hash map for hosts outside the [directly indexed table](super::near). It is cheap to
+//! copy with one entry changed, and lookups touch few cache lines.
 //!
-//! It is an array of pointers to shards of a few entries. A change makes one new shard, and a new array of pointers if somebody holds the
-//! old one; all other shards are shared. A lookup takes one hash, which chooses the shard.
+//! The map is an array of pointers to shards of a few entries. A change creates one new shard. It also copies
+//! the pointer array if another version of the map shares it. All other shards stay shared. A lookup takes
+//! one hash, which selects the shard.
 //!
-//! A shard begins with a cache line of its own, which has the keys and numbers of all its entries: what is not there is known by that line, and what
-//! is there is on one line more. All keys are compared at once, since branches on the keys of thousands of hosts are guessed wrong. Shards of
-//! more than eight entries are rare, and go on in another one.
+//! A shard starts with a cache line that has the keys and indices of all its entries. A miss therefore
+//! touches one line, and a hit one more. All keys are compared at once, since branches on the keys of
+//! thousands of hosts are mispredicted. A shard of more than eight entries is rare and continues in another
+//! shard.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -16,11 +19,11 @@ use pmd::fetch::fetch;
 
 use super::NeighbourIndex;
 
-/// Entries of a shard.
+/// Entries in a shard.
 const WIDTH: usize = 8;
-/// Entries that it has if the map holds as many as are expected.
+/// Entries in a shard if the map holds the expected number.
 const PER_SHARD: usize = 4;
-/// Bits of a hash that choose the shard.
+/// The bits of a hash from this one on select the shard.
 const SHARD_SHIFT: u32 = 32;
 
 #[derive(Clone, Debug)]
@@ -30,13 +33,13 @@ struct Entry<N> {
     neighbour: N,
 }
 
-/// Entries stand from the front, with no gap.
+/// Entries are stored from the front, without gaps.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Shard<N> {
-    /// Behind the last one, the first one again: whoever finds a key there has found it before.
+    /// Unused slots repeat the first key: a search for it finds the first slot before them.
     keys: [u32; WIDTH],
-    /// The numbers, in 24 bits: they fill up the line.
+    /// The indices, in 24 bits: they fill up the line.
     low: [u16; WIDTH],
     high: [u8; WIDTH],
     more: Option<Arc<Self>>,
@@ -64,7 +67,7 @@ impl<N: Clone> Shard<N> {
         shard
     }
 
-    /// A bit for each place with this key; the lowest one counts.
+    /// A bit for each slot with this key; the lowest one is valid.
     #[inline(always)]
     fn find(&self, key: u32) -> u32 {
         equal(&self.keys, key)
@@ -86,18 +89,19 @@ impl<N: Clone> Shard<N> {
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub(super) struct Shards<N> {
-    /// Entries. First, beside what is asked of near hosts.
+    /// Number of entries. It is the first field, next to the fields that lookups in the direct table read.
     len: usize,
     hash: FixedState,
-    /// A power of two of them.
+    /// A power of two of shards.
     shards: Box<[Arc<Shard<N>>]>,
 }
 
 impl<N: Clone> Shards<N> {
-    /// Most numbers that entries have.
+    /// Upper bound of entries' indices.
     pub(super) const NUMBERS: usize = 1 << 24;
 
-    /// An empty map for about `expected` entries; it takes more. `seed`: which addresses collide, nobody may know.
+    /// Creates an empty map for about `expected` entries; it accepts more. `seed` must be secret, so that
+    /// nobody can predict which addresses collide.
     pub(super) fn new(seed: u64, expected: usize) -> Self {
         let count = expected.div_ceil(PER_SHARD).next_power_of_two();
         let empty = Arc::<Shard<N>>::default();
@@ -116,14 +120,14 @@ impl<N: Clone> Shards<N> {
             let found = shard.find(key);
             if found != 0 {
                 let at = found.trailing_zeros() as usize;
-                // None, if the shard is empty.
+                // `None` if the shard is empty.
                 return Some((shard.index(at)?, shard.neighbours.get(at)?.as_ref()?));
             }
             shard = shard.more.as_deref()?;
         }
     }
 
-    /// Has the processor fetch what tells whether there is an entry.
+    /// Prefetches the row that shows whether there is an entry.
     #[inline(always)]
     pub(super) fn fetch_row(&self, key: u32) {
         if let Some(shard) = self.shards.get(self.shard_of(key)) {
@@ -131,7 +135,7 @@ impl<N: Clone> Shards<N> {
         }
     }
 
-    /// Has it fetch an entry; a little after [`Shards::fetch_row`].
+    /// Prefetches an entry. Call it a little after [`Shards::fetch_row`].
     #[inline(always)]
     pub(super) fn fetch_entry(&self, key: u32) {
         if let Some(shard) = self.shards.get(self.shard_of(key))
@@ -141,7 +145,7 @@ impl<N: Clone> Shards<N> {
         }
     }
 
-    /// Entries.
+    /// Number of entries.
     pub(super) const fn len(&self) -> usize {
         self.len
     }
@@ -152,12 +156,12 @@ impl<N: Clone> Shards<N> {
         self.change(key, Some(Entry { key, index, neighbour }));
     }
 
-    /// Takes an entry out.
+    /// Removes an entry.
     pub(super) fn remove(&mut self, key: u32) {
         self.change(key, None);
     }
 
-    /// Takes all entries out.
+    /// Removes and returns all entries.
     pub(super) fn take(&mut self) -> Vec<(u32, NeighbourIndex, N)> {
         let all = |shard| std::iter::successors(Some(shard), |shard: &&Shard<N>| shard.more.as_deref());
         let shards = self.shards.iter().flat_map(|shard| all(&**shard));
@@ -168,7 +172,7 @@ impl<N: Clone> Shards<N> {
         entries
     }
 
-    /// Makes the key's shard anew with another entry for it.
+    /// Replaces the key's shard by one with another entry for the key.
     fn change(&mut self, key: u32, next: Option<Entry<N>>) {
         let at = self.shard_of(key);
         let Some(place) = self.shards.get_mut(at) else { return };
@@ -179,7 +183,7 @@ impl<N: Clone> Shards<N> {
         entries.extend(next);
         self.len += entries.len();
         let mut more = None;
-        // From the back.
+        // Split from the back, so that the first shard is full.
         while entries.len() > WIDTH {
             let last = entries.split_off((entries.len() - 1) / WIDTH * WIDTH);
             more = Some(Arc::new(Shard::of(last, more)));
@@ -187,7 +191,7 @@ impl<N: Clone> Shards<N> {
         *place = Arc::new(Shard::of(entries, more));
     }
 
-    /// How many shards this map has that another one has, too.
+    /// Number of shards that this map shares with another.
     #[cfg(test)]
     fn shared_with(&self, other: &Self) -> usize {
         self.shards.iter().zip(&other.shards).filter(|(a, b)| Arc::ptr_eq(a, b)).count()
@@ -221,7 +225,7 @@ mod tests {
     #[test]
     fn shards_stay_small_however_addresses_are_chosen() {
         let mut map = Shards::new(0x5eed, 4096);
-        // Addresses that differ in few bits, as a subnet's do, and in high ones only.
+        // Addresses that differ in few bits, as in a subnet, and addresses that differ only in high bits.
         for n in 0..2048u32 {
             map.set(0x0a4d_0000 + n, NeighbourIndex(n), ());
             map.set(n << 20 | 1, NeighbourIndex(n), ());
@@ -232,13 +236,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_lookup_asks_first_is_on_one_cache_line() {
+    fn fields_read_first_are_on_one_cache_line() {
         type Hosts = Shard<[u8; 6]>;
         assert_eq!((align_of::<Hosts>(), std::mem::offset_of!(Hosts, neighbours)), (64, 64));
     }
 
     #[test]
-    fn an_address_of_zeros_and_large_numbers_are_as_others() {
+    fn address_zero_and_large_indices_are_found() {
         let mut map = Shards::new(1, 4);
         assert_eq!(map.get(0), None);
         let last = NeighbourIndex(Shards::<u8>::NUMBERS as u32 - 1);

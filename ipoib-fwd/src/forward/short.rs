@@ -1,17 +1,24 @@
-//! The short way, for the packets that nearly all are: IPv4 without options or fragment offset, unicast, between two hosts of the
-//! segment's own subnet, that fit as they are.
+//! The fast path, for plain packets: nearly all packets are plain.
 //!
-//! It asks what [`eth_to_ib`](super::eth_to_ib) and [`ib_to_eth`](super::ib_to_eth) ask of such a packet, in fewer steps: what of the
-//! settings is asked of every packet is made ready when they are published ([`Lane`](super::tables::Lane)), headers are read as words, and all is
-//! asked before the first branch, since plain packets pass all of it. What fails anything goes the long way, which alone knows why; so the
-//! short way has no drop reasons. What it takes the long way would forward likewise: a property test holds the two against each other.
+//! A plain packet is unicast IPv4 without options and without fragment offset, between two hosts of the
+//! segment's own subnet, and it needs no fragmentation.
 //!
-//! A frame may have a tag in it: its packet stands four bytes further on, and its segment is found by two flat tables, VLAN to number
-//! to lane. Frames that look as the last one did, which is one word compared, are of its segment. Packets of many segments in turn cost more
-//! by what each touches of its own segment, so that this is on few cache lines: the lane, the hosts' first, a line of the list of
-//! pages, of a page, of a block, the host.
+//! The fast path makes the same checks as [`eth_to_ib`](super::eth_to_ib()) and
+//! [`ib_to_eth`](super::ib_to_eth()), in fewer steps. The settings that each packet needs are prepared when
+//! the table is published ([`Lane`]). Headers are read as words. All checks are made before the first branch,
+//! since plain packets pass all of them.
 //!
-//! On a packet of `step-eth-ib-rc` it spends some 145 instructions, 46 of them on the two look-ups.
+//! A packet that fails a check takes the slow path, which alone knows the reason; the fast path has no drop
+//! reasons. A property test verifies that the slow path forwards in the same way all packets that the fast
+//! path accepts.
+//!
+//! A frame may have a VLAN tag: its packet then starts four bytes later. Two flat tables lead to its segment:
+//! from VLAN to index, and from index to [`Lane`]. A frame with the same signature as the frame before it,
+//! which is one comparison of a word, belongs to the same segment.
+//!
+//! With packets of many segments in a burst, the cost is the memory that each touches of its own segment.
+//! These are few cache lines: the lane, the first line of the hosts, one line each of the page list, a page
+//! and a block, and the host.
 
 use std::net::Ipv4Addr;
 
@@ -31,28 +38,28 @@ use ipoib::link::WorkerIndex;
 use ipoib::net::ethernet::{ETHERTYPE_IPV4, MacAddress};
 use ipoib::net::{IPOIB_HEADER_LEN, ipv4};
 
-/// An IPv4 header without options, in words as they lie in memory: their numbers are of no meaning.
+/// An IPv4 header without options, as words in memory order: their numeric values have no meaning.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct PacketWords {
-    /// Version and length, service, total length, identification, flags and offset.
+    /// Version and header length, type of service, total length, identification, flags and fragment offset.
     start: U64,
     /// Time to live, protocol, checksum, source.
     middle: U64,
     destination: U32,
 }
 
-/// The addresses of a frame.
+/// The addresses of an Ethernet frame.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct AddressWords {
-    /// The destination, and two bytes of the source.
+    /// The destination and two bytes of the source.
     start: U64,
-    /// The other four.
+    /// The other four bytes of the source.
     source: U32,
 }
 
-/// The front of a message.
+/// The headers of a message.
 #[derive(FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct MessageWords {
@@ -62,11 +69,11 @@ struct MessageWords {
 }
 
 const ETHERTYPE: u16 = ETHERTYPE_IPV4.to_be();
-/// The six bytes of an Ethernet address in a word.
+/// Mask of the six bytes of an Ethernet address in a word.
 const MAC: u64 = 0xffff_ffff_ffff;
-/// Of a word's last two bytes, the offset of a fragment.
+/// Mask of the fragment offset and the flag for more fragments in the last two bytes of a word.
 const OFFSET: u64 = 0xff1f << 48;
-/// The bit of a word that tells an Ethernet address of a group.
+/// The group bit of an Ethernet address in a word.
 const GROUP: u64 = 1;
 
 /// A plain packet between hosts of the subnet.
@@ -76,36 +83,37 @@ struct Packet {
     destination: Ipv4Addr,
 }
 
-/// What to do with a frame that goes on as it is.
+/// The decision on a plain frame.
 #[derive(Debug)]
 pub struct ToInfiniBand<'t, D> {
-    /// The way.
+    /// Where to send it.
     pub via: Via<'t, D>,
-    /// Bytes of the IPv4 packet.
+    /// Length of the IPv4 packet in bytes.
     pub ip_len: u16,
-    /// The neighbour it goes to; `None` for groups, which only the long way knows.
+    /// The neighbor it goes to; `None` for groups, which only the slow path handles.
     pub neighbour: Option<NeighbourIndex>,
-    /// Tell the control lcore that this neighbour wants a connection.
+    /// Notify the control lcore that this neighbor needs a connection.
     pub dial: Option<NextHop>,
 }
 
-/// What to do with a message that goes on as it is.
+/// The decision on a plain message.
 #[derive(Debug)]
 pub struct ToEthernet<'t> {
-    /// Whom the frame is for.
+    /// Destination address of the frame.
     pub to: &'t MacAddress,
-    /// Bytes of the IPv4 packet.
+    /// Length of the IPv4 packet in bytes.
     pub ip_len: u16,
-    /// The neighbour it goes to; `None` for groups, which only the long way knows.
+    /// The neighbor it goes to; `None` for groups, which only the slow path handles.
     pub neighbour: Option<NeighbourIndex>,
 }
 
-/// What the short way asks of a segment's packets, made ready.
+/// Settings of a segment, prepared for the fast path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Short {
-    /// Our Ethernet address as it lies in memory; one that no frame has, if nothing goes to InfiniBand.
+    /// The gateway's Ethernet address in memory order; an impossible one if nothing may go to InfiniBand.
     mac: u64,
-    /// The first address of a host in our subnet, and how many there are: none, if nothing goes the short way.
+    /// The first host address of the gateway's subnet, and the number of host addresses. The number is 0 if
+    /// all packets take the slow path.
     first: u32,
     hosts: u32,
     own: u32,
@@ -115,14 +123,15 @@ pub(super) struct Short {
 }
 
 impl Short {
-    /// For a segment with these settings.
+    /// Prepares the settings of a segment.
     #[must_use]
     pub(super) fn new<D>(settings: &Settings<D>) -> Self {
         let [a, b, c, d, e, f] = settings.mac.0;
         let (first, hosts, own) = match &settings.address {
             Some(own) => {
                 let (first, last) = own.subnet().hosts();
-                // A subnet has one kind of addresses, or it is of groups, of loopback or reserved at one end.
+                // If both ends are unicast, so is the whole subnet: groups, loopback and reserved addresses
+                // are at one end of a subnet that contains them.
                 let plain = ipv4::is_unicast(first) && ipv4::is_unicast(last);
                 let count = last.to_bits() - first.to_bits() + 1;
                 (first.to_bits(), if plain { count } else { 0 }, own.address().to_bits())
@@ -147,12 +156,13 @@ impl Short {
         (address.wrapping_sub(self.first) < self.hosts) & (address != self.own)
     }
 
-    /// The packet behind `front` of `len` bytes, if it is a plain one that lies within them.
+    /// Returns the packet behind `front` bytes, if it is plain and within the `len` bytes of the frame or
+    /// message.
     #[inline(always)]
     fn plain(&self, words: &PacketWords, front: usize, len: usize, checksum: Checksum) -> Option<Packet> {
         let (start, middle, destination) = (words.start.get(), words.middle.get(), words.destination.get());
-        // One's complement: the words add up to a multiple of 0xffff, in whatever order their bytes are (RFC 1071 2.B), and however long
-        // they are: a carry out of 64 bits counts 1, since 2^64 - 1 is such a multiple.
+        // One's complement: the sum of the words is a multiple of 0xffff, whatever their byte order is (RFC
+        // 1071 2.B) and their size. A carry out of 64 bits counts as 1, since 2^64 - 1 is such a multiple.
         let add = |a: u64, b: u64| {
             let (sum, carry) = a.overflowing_add(b);
             sum.wrapping_add(carry.into())
@@ -174,7 +184,8 @@ impl Short {
         Some(Packet { total_len, source, destination })
     }
 
-    /// Decides on a frame whose IPv4 packet stands behind `front` bytes: see [`eth_to_ib`](super::eth_to_ib). `None`: it goes the long way.
+    /// Decides on a frame whose IPv4 packet is behind `front` bytes: see [`eth_to_ib`](super::eth_to_ib()).
+    /// `None`: it takes the slow path.
     #[inline(always)]
     fn eth_to_ib<'t, D: Clone>(
         &self,
@@ -216,7 +227,7 @@ impl Short {
         }
     }
 
-    /// Decides on a message: see [`ib_to_eth`](super::ib_to_eth). `None`: it goes the long way.
+    /// Decides on a message: see [`ib_to_eth`](super::ib_to_eth()). `None`: it takes the slow path.
     #[inline(always)]
     fn ib_to_eth<'t, D: Clone>(
         &self,
@@ -244,44 +255,44 @@ impl Short {
     }
 }
 
-/// A packet that goes the short way.
+/// A packet that takes the fast path.
 #[derive(Debug)]
 pub struct Plain<'t, D, How> {
     /// Its segment.
     pub segment: SegmentIndex,
-    /// Where that one's messages leave.
+    /// The port and link that the segment's messages are sent from.
     pub uplink: Uplink,
-    /// That one's table.
+    /// The segment's table.
     pub table: &'t SegmentTable<D>,
-    /// The worker's marks for the hosts that it may go to.
+    /// The worker's marks for the hosts of the destination side.
     pub marks: Option<&'t Marks>,
-    /// Bytes in front of the IPv4 packet.
+    /// Length of the headers in front of the IPv4 packet, in bytes.
     pub front: usize,
-    /// What to do with it.
+    /// The decision.
     pub how: How,
 }
 
-/// The addresses in an IPv4 header, if it is one.
+/// The source and destination address of an IPv4 header.
 #[inline(always)]
 fn addresses(packet: &[u8]) -> Option<[u32; 2]> {
     let (words, _) = PacketWords::ref_from_prefix(packet).ok()?;
     Some([((words.middle.get() >> 32) as u32).swap_bytes(), words.destination.get().swap_bytes()])
 }
 
-/// The short way of a burst's packets from one port.
+/// The fast path for a burst of packets from one port.
 #[derive(Debug)]
 pub struct ShortWay<'t, D> {
     tables: &'t Tables<D>,
     worker: WorkerIndex,
-    /// Everything goes the long way.
+    /// All packets take the slow path.
     is_closed: bool,
-    /// The VLAN or link of the last packet: as a rule it is the next one's, too.
+    /// The VLAN or link of the last packet. It is usually that of the next packet, too.
     last: u16,
-    /// How frames of that VLAN look.
+    /// The signature of frames of that VLAN.
     looks: Looks,
     lane: Option<&'t Lane<D>>,
     marks: Option<&'t Marks>,
-    /// Once a frame has asked for them.
+    /// Set when a frame has needed them.
     vlans: Option<&'t Vlans>,
 }
 
@@ -289,15 +300,15 @@ pub struct ShortWay<'t, D> {
 const NONE: u16 = u16::MAX;
 
 impl<'t, D: Clone> ShortWay<'t, D> {
-    /// By these tables, for a worker.
+    /// Creates the fast path of a burst, with these tables, for a worker.
     #[inline]
     #[must_use]
     pub const fn new(tables: &'t Tables<D>, worker: WorkerIndex) -> Self {
-        let looks = Looks::NOBODYS;
+        let looks = Looks::NO_FRAME;
         Self { tables, worker, is_closed: false, last: NONE, looks, lane: None, marks: None, vlans: None }
     }
 
-    /// If so, nothing goes it.
+    /// Sends all packets to the slow path if `is_closed`.
     #[inline]
     #[must_use]
     pub const fn unless(self, is_closed: bool) -> Self {
@@ -331,13 +342,14 @@ impl<'t, D: Clone> ShortWay<'t, D> {
         self.vlans
     }
 
-    /// Looks at a frame that does not look as the last one did. Returns the bytes in front of its packet.
+    /// Finds the segment of a frame whose signature differs from that of the last frame. Returns the length
+    /// of the headers in front of its packet.
     #[inline(always)]
     fn look(&mut self, port: EthernetIndex, head: &[u8; GLANCED], tag: FrameTag) -> Option<usize> {
         if tag == FrameTag::InFrame
             && let Some((looks, vid)) = Looks::of_tagged(head)
         {
-            // Of another VLAN than the last, or that one had its tag taken off.
+            // The VLAN differs from the last one, or the port had removed the last one's tag.
             let vlans = match self.vlans {
                 Some(vlans) => vlans,
                 None => self.find_vlans(port)?,
@@ -349,11 +361,12 @@ impl<'t, D: Clone> ShortWay<'t, D> {
         let glance = Glance::at(head, tag)?;
         let vid = glance.vid;
         self.lane(vid, Side::InfiniBand, |tables| tables.lane_of_vlan(port, vid));
-        self.looks = if tag == FrameTag::InFrame { Looks::of_untagged() } else { Looks::NOBODYS };
+        self.looks = if tag == FrameTag::InFrame { Looks::of_untagged() } else { Looks::NO_FRAME };
         Some(glance.len())
     }
 
-    /// Decides on a frame of the port's: with a tag in it, or taken off, or none. `None`: it goes the long way.
+    /// Decides on a frame of the port, whether it has a tag, the port has removed the tag, or it is untagged.
+    /// `None`: it takes the slow path.
     #[inline(always)]
     #[must_use]
     pub fn frame(
@@ -363,7 +376,7 @@ impl<'t, D: Clone> ShortWay<'t, D> {
         frame_len: usize,
         facts: FrameFacts,
     ) -> Option<Plain<'t, D, ToInfiniBand<'t, D>>> {
-        // First what is known beforehand of frames of which the port told nothing.
+        // Frames without offload metadata come first: they may have the last frame's signature.
         let front = if facts.tag == FrameTag::InFrame {
             let head = head.first_chunk()?;
             match self.looks.front(head) {
@@ -380,7 +393,7 @@ impl<'t, D: Clone> ShortWay<'t, D> {
         Some(Plain { segment, uplink, table, marks: self.marks, front, how })
     }
 
-    /// The segment and the addresses, source and destination, of a frame that may be plain.
+    /// The segment's table, and the source and destination address of a frame that may be plain.
     #[inline(always)]
     #[must_use]
     pub fn addresses(
@@ -392,13 +405,13 @@ impl<'t, D: Clone> ShortWay<'t, D> {
         let head = head.first_chunk()?;
         let glance = Glance::at(head, facts.tag)?;
         let vid = glance.vid;
-        // Looks are of the lane that `frame` saw last.
-        self.looks = Looks::NOBODYS;
+        // The signature belongs to the lane of the last call of `frame`.
+        self.looks = Looks::NO_FRAME;
         let lane = self.lane(vid, Side::InfiniBand, |tables| tables.lane_of_vlan(port, vid))?;
         Some((&lane.table, addresses(head.get(glance.len()..)?)?))
     }
 
-    /// The same of a message.
+    /// The segment's table, and the source and destination address of a message that may be plain.
     #[inline(always)]
     #[must_use]
     pub fn message_addresses(
@@ -410,7 +423,7 @@ impl<'t, D: Clone> ShortWay<'t, D> {
         Some((&lane.table, addresses(head.get(IPOIB_HEADER_LEN..)?)?))
     }
 
-    /// Decides on a message of a link's of the port. `None`: it goes the long way.
+    /// Decides on a message of a link of the port. `None`: it takes the slow path.
     #[inline(always)]
     #[must_use]
     pub fn message(

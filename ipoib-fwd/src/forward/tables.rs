@@ -1,7 +1,8 @@
-//! What the forwarding step looks up: [`Tables`], of which all workers see the same.
+//! The tables that the forwarding decision looks up: [`Tables`], shared by all workers.
 //!
-//! A directory says which segment a packet is of; a [`SegmentTable`] has its settings and neighbours, with each worker's
-//! connections. The control lcore keeps [`Draft`](super::Draft)s, changes them, and publishes; a worker only ever reads.
+//! A directory maps a packet to its segment. A [`SegmentTable`] has the segment's settings and neighbors,
+//! with each worker's connections. The control lcore builds [`Draft`](super::Draft)s and publishes their
+//! tables. Workers only read them.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -15,10 +16,10 @@ use super::settings::{Settings, Uplink};
 use super::short::Short;
 use ipoib::link::WorkerIndex;
 
-/// Most neighbours of one side of a segment where nothing else is said.
+/// Default maximum of neighbors on one side of a segment.
 pub const MAX_NEIGHBOURS: usize = 4096;
 
-/// By worker, what it has sent to lately, by index.
+/// The neighbors that each worker has sent to recently, by index.
 #[derive(Clone, Debug)]
 pub(super) struct Used {
     pub(super) infiniband: Arc<[Marks]>,
@@ -35,14 +36,14 @@ impl Used {
     }
 }
 
-/// All that a worker looks up of a segment.
+/// The tables of one segment.
 #[derive(Clone, Debug)]
 pub struct SegmentTable<D> {
     pub(super) ib: Hosts<IbNeighbour<D>>,
     pub(super) eth: Hosts<EthNeighbour>,
-    /// Addresses, MTUs, groups, the role.
+    /// Addresses, MTUs, groups and the role.
     pub settings: Settings<D>,
-    /// All versions of the table share them.
+    /// Shared by all versions of the table.
     used: Used,
 }
 
@@ -79,61 +80,61 @@ impl<D: Clone> SegmentTable<D> {
         self.eth.get(ip.to_bits())
     }
 
-    /// Has the processor fetch what is looked up of a packet to an InfiniBand host, from its source and its destination. False if the host is to
-    /// be asked for by [`SegmentTable::fetch_far_ib`], a little later.
+    /// Prefetches the entries for a packet to an InfiniBand host, by its source and destination. Returns
+    /// false if the caller must call [`SegmentTable::fetch_far_ib`] for the destination a little later.
     #[inline(always)]
     pub fn fetch_ib(&self, [source, destination]: [u32; 2]) -> bool {
         self.ib.fetch_row(source);
         self.ib.fetch(destination)
     }
 
-    /// Has it fetch what is known of an InfiniBand host that has no place in the subnet's list.
+    /// Prefetches the entry of an InfiniBand host that is not in the directly indexed table.
     pub fn fetch_far_ib(&self, address: u32) {
         self.ib.fetch_far(address);
     }
 
-    /// As [`SegmentTable::fetch_ib`] of a packet to an Ethernet host.
+    /// As [`SegmentTable::fetch_ib`], for a packet to an Ethernet host.
     #[inline(always)]
     pub fn fetch_eth(&self, [source, destination]: [u32; 2]) -> bool {
         self.eth.fetch_row(source);
         self.eth.fetch(destination)
     }
 
-    /// As [`SegmentTable::fetch_far_ib`] of an Ethernet host.
+    /// As [`SegmentTable::fetch_far_ib`], for an Ethernet host.
     pub fn fetch_far_eth(&self, address: u32) {
         self.eth.fetch_far(address);
     }
 
-    /// The marks of a worker for the hosts of one side that it sends to.
+    /// A worker's marks for the hosts of the side `to`.
     #[inline]
     #[must_use]
     pub fn marks(&self, to: Side, worker: WorkerIndex) -> Option<&Marks> {
         self.used.of(to).get(usize::from(worker.0))
     }
 
-    /// Marks an InfiniBand host as used by a worker; true for the first time since the marks were taken.
+    /// Marks an InfiniBand host as used by a worker. Returns true the first time since the marks were taken.
     #[inline]
     pub fn mark_ib(&self, worker: WorkerIndex, index: NeighbourIndex) -> bool {
         self.marks(Side::InfiniBand, worker).is_some_and(|marks| marks.mark(index.0 as usize))
     }
 
-    /// The same of an Ethernet host.
+    /// Marks an Ethernet host as used by a worker. Returns true the first time since the marks were taken.
     #[inline]
     pub fn mark_eth(&self, worker: WorkerIndex, index: NeighbourIndex) -> bool {
         self.marks(Side::Ethernet, worker).is_some_and(|marks| marks.mark(index.0 as usize))
     }
 }
 
-/// Number of an Ethernet port among those of the gateway.
+/// Index of one of the gateway's Ethernet ports.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct EthernetIndex(pub u8);
 
-/// Number of an InfiniBand port among those of the gateway: of its endpoint, and of each worker's queues there.
+/// Index of one of the gateway's InfiniBand ports: of its endpoint, and of each worker's queues on it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct EndpointIndex(pub u8);
 
 impl EthernetIndex {
-    /// To look up by.
+    /// As an array index.
     #[inline]
     #[must_use]
     pub const fn at(self) -> usize {
@@ -142,7 +143,7 @@ impl EthernetIndex {
 }
 
 impl EndpointIndex {
-    /// To look up by.
+    /// As an array index.
     #[inline]
     #[must_use]
     pub const fn at(self) -> usize {
@@ -150,32 +151,32 @@ impl EndpointIndex {
     }
 }
 
-/// Place of a segment in [`Tables`], below [`MAX_SEGMENTS`].
+/// Index of a segment in [`Tables`], below [`MAX_SEGMENTS`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct SegmentIndex(pub u8);
 
-/// Most segments of a gateway.
+/// Maximum number of segments of a gateway.
 pub const MAX_SEGMENTS: usize = config::MAX_SEGMENTS;
 
-/// Numbers that a VLAN tag can carry.
+/// Number of VLAN identifiers.
 const VIDS: usize = 4096;
-/// Hosts of a side, of all segments together, that near caches hold beside all else: what is looked up of one takes 300 bytes on the
-/// InfiniBand side, 60 on the other.
+/// Number of hosts of one side, in all segments, whose entries fit in the near caches together with all other
+/// data. A lookup of one host touches 300 bytes on the InfiniBand side and 60 on the Ethernet side.
 const NEAR_IB: usize = 8192;
 const NEAR_ETH: usize = 16_384;
-/// The same of InfiniBand hosts that a hash finds, in no order that a processor would guess.
+/// The same for InfiniBand hosts in the hash map, whose order a hardware prefetcher does not predict.
 const FAR_IB: usize = 2048;
 const NO_SEGMENT: SegmentIndex = SegmentIndex(u8::MAX);
 
-/// Which segments the frames of an Ethernet port are of, by VLAN identifier.
+/// The segments of an Ethernet port by VLAN identifier.
 pub(super) type Vlans = [SegmentIndex; VIDS];
 
-/// All that workers look up: published as one, for all of them.
+/// All tables of the workers, published as one.
 #[derive(Clone, Debug)]
 pub struct Tables<D> {
     /// By Ethernet port.
     vlans: Vec<Arc<Vlans>>,
-    /// A bit for each Ethernet port that frames of several segments come by.
+    /// A bit for each Ethernet port that has several segments.
     several: u64,
     /// By InfiniBand port and the link's index there.
     links: Vec<SegmentIndex>,
@@ -186,15 +187,16 @@ pub struct Tables<D> {
     large_eth: bool,
 }
 
-/// A segment that packets go to: what of it the short way asks beside hosts, on one cache line, so that a packet finds it without a look
-/// into the table.
+/// The fast-path entry of a segment: everything the fast path needs of it except the hosts. It is one cache
+/// line, so that a packet does not touch the table itself.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Lane<D> {
-    /// What of the settings is asked.
+    /// The prepared settings.
     pub(super) short: Short,
     pub(super) table: Arc<SegmentTable<D>>,
-    /// Of the InfiniBand side, which has more packets of other segments than the one before: links are received from one by one.
+    /// The marks of hosts on the InfiniBand side. Packets to that side change segments more often: packets to
+    /// the Ethernet side come grouped by segment, since links are polled one by one.
     marks: Arc<[Marks]>,
     pub(super) segment: SegmentIndex,
     pub(super) uplink: Uplink,
@@ -231,7 +233,7 @@ impl<D> Default for Tables<D> {
 }
 
 impl<D: Clone> Tables<D> {
-    /// Puts a segment at its place, or nothing there.
+    /// Sets or removes the segment at an index.
     pub fn set_segment(&mut self, index: SegmentIndex, table: Option<Arc<SegmentTable<D>>>) {
         let at = usize::from(index.0);
         if at >= MAX_SEGMENTS {
@@ -240,8 +242,8 @@ impl<D: Clone> Tables<D> {
         if at >= self.segments.len() {
             self.segments.resize_with(at + 1, || None);
         }
-        if let Some(place) = self.segments.get_mut(at) {
-            *place = table.map(|table| Lane::new(index, table));
+        if let Some(slot) = self.segments.get_mut(at) {
+            *slot = table.map(|table| Lane::new(index, table));
         }
         let lanes = || self.segments.iter().flatten();
         let ib: usize = lanes().map(|lane| lane.table.ib.len()).sum();
@@ -250,7 +252,7 @@ impl<D: Clone> Tables<D> {
         (self.large_ib, self.large_eth) = (ib > NEAR_IB || far > FAR_IB, eth > NEAR_ETH);
     }
 
-    /// True if what packets to this side look up lies in no near cache, so that it is worth being fetched before.
+    /// True if lookups of packets to this side miss the near caches, so that a prefetch pays.
     #[inline]
     #[must_use]
     pub const fn are_large(&self, to: Side) -> bool {
@@ -260,48 +262,47 @@ impl<D: Clone> Tables<D> {
         }
     }
 
-    /// Says which segment the frames of a VLAN are of; `vid` 0 stands for frames without a tag and those that carry a
-    /// priority only.
+    /// Sets the segment of a VLAN. `vid` 0 is for untagged frames and those with a priority tag.
     pub fn join_vlan(&mut self, port: EthernetIndex, vid: u16, segment: Option<SegmentIndex>) {
         if port.at() >= self.vlans.len() {
             self.vlans.resize_with(port.at() + 1, || Arc::new([NO_SEGMENT; VIDS]));
         }
         let vlans = self.vlans.get_mut(port.at());
         let Some(vlans) = vlans.map(Arc::make_mut) else { return };
-        if let Some(place) = vlans.get_mut(usize::from(vid)) {
-            *place = segment.unwrap_or(NO_SEGMENT);
+        if let Some(slot) = vlans.get_mut(usize::from(vid)) {
+            *slot = segment.unwrap_or(NO_SEGMENT);
         }
         let several = vlans.iter().filter(|segment| **segment != NO_SEGMENT).nth(1).is_some();
         let bit = 1u64.checked_shl(port.0.into()).unwrap_or_default();
         self.several = if several { self.several | bit } else { self.several & !bit };
     }
 
-    /// True if frames of several segments come by an Ethernet port.
+    /// True if an Ethernet port has several segments.
     #[inline(always)]
     #[must_use]
     pub const fn has_several_vlans(&self, port: EthernetIndex) -> bool {
         self.several.unbounded_shr(port.0 as u32) & 1 != 0
     }
 
-    /// The number of the segment that the frames of a VLAN are of.
+    /// The index of a VLAN's segment.
     #[must_use]
     pub fn vlan(&self, port: EthernetIndex, vid: u16) -> Option<SegmentIndex> {
         let index = *self.vlans.get(port.at())?.get(usize::from(vid))?;
         (index != NO_SEGMENT).then_some(index)
     }
 
-    /// Says which segment the messages of a link of an InfiniBand port are of.
+    /// Sets the segment of a link of an InfiniBand port.
     pub fn join_link(&mut self, port: EndpointIndex, link: u8, segment: Option<SegmentIndex>) {
-        let Some(at) = place_of_link(port, link) else { return };
+        let Some(at) = index_of_link(port, link) else { return };
         if at >= self.links.len() {
             self.links.resize(at + 1, NO_SEGMENT);
         }
-        if let Some(place) = self.links.get_mut(at) {
-            *place = segment.unwrap_or(NO_SEGMENT);
+        if let Some(slot) = self.links.get_mut(at) {
+            *slot = segment.unwrap_or(NO_SEGMENT);
         }
     }
 
-    /// A segment.
+    /// The table of a segment.
     #[inline]
     #[must_use]
     pub fn segment(&self, index: SegmentIndex) -> Option<&SegmentTable<D>> {
@@ -330,7 +331,7 @@ impl<D: Clone> Tables<D> {
 
     #[inline(always)]
     pub(super) fn lane_of_link(&self, port: EndpointIndex, link: u8) -> Option<&Lane<D>> {
-        self.lane(*self.links.get(place_of_link(port, link)?)?)
+        self.lane(*self.links.get(index_of_link(port, link)?)?)
     }
 
     /// The segment of a VLAN of an Ethernet port.
@@ -348,8 +349,8 @@ impl<D: Clone> Tables<D> {
     }
 }
 
-/// A link's place among those of all ports; `None` if a port has no such link.
+/// The index of a link among those of all ports; `None` if a port has no such link.
 #[inline]
-fn place_of_link(port: EndpointIndex, link: u8) -> Option<usize> {
+fn index_of_link(port: EndpointIndex, link: u8) -> Option<usize> {
     (usize::from(link) < MAX_SEGMENTS).then(|| port.at() * MAX_SEGMENTS + usize::from(link))
 }

@@ -1,5 +1,5 @@
-//! `ipoib-fwd gids`: the GID tables of this machine's devices and of gateways' software ones, once or as they change; and the service that
-//! keeps them where other processes read them ([`serve`]).
+//! `ipoib-fwd gids`: lists the GID tables of this host's devices and of gateways' software devices, once or
+//! with their changes. The service that shares them with other processes is in [`serve`].
 
 mod row;
 pub mod serve;
@@ -22,42 +22,45 @@ use crate::ctl::DEFAULT_SOCKET;
 /// Options of `ipoib-fwd gids`.
 #[derive(Args, Debug)]
 pub struct GidsOptions {
-    /// Print JSON: all entries as one object, or with --watch an object a line.
+    /// Print JSON: all entries as one object, or with --watch one object per line.
     #[arg(long)]
     pub json: bool,
-    /// Go on and print what changes: + for entries that came, - for those that went. Ends with Ctrl-C. Devices that come are
-    /// watched too; a device that is watched is in use, which some drivers wait for when they are unloaded.
+    /// Keep running and print changes: + for added entries, - for removed ones. Stop it with Ctrl-C. New
+    /// devices are watched, too. A watched device is in use: some drivers cannot be unloaded until it is
+    /// released.
     #[arg(long)]
     pub watch: bool,
-    /// Only this device.
+    /// List only this device.
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
-    /// Control socket of a gateway, for its software device. Without this the usual one is asked if there is one.
+    /// Control socket of a gateway, for its software device. Without this option, the default socket is
+    /// queried if it exists.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Read only the table that a gateway shares in this file (gateway.gids of its configuration). The table does not name its
-    /// device: the first column is the file's name.
+    /// Read only the table that a gateway shares in this file (gateway.gids of its configuration). The table
+    /// does not have its device's name, so the first column is the file's name.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["socket", "device"])]
     pub shared: Option<PathBuf>,
-    /// Read only the tables that a service (--serve) keeps in this directory, /run/ipoib-gids if none is named. With --watch this goes on when the
-    /// service ends and is started again, and tells when what is listed may be stale (!).
+    /// Read only the tables that a service (--serve) keeps in this directory; the default is /run/ipoib-gids.
+    /// With --watch, the command continues when the service exits and is started again, and prints when
+    /// entries may be stale (!).
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = DEFAULT_DIRECTORY, conflicts_with_all = ["socket", "shared"])]
     pub from: Option<PathBuf>,
-    /// How it serves.
+    /// Options of the service.
     #[command(flatten)]
     pub serving: serve::ServeOptions,
 }
 
-/// All that is listed.
+/// The sources of a list.
 #[derive(Default, Debug)]
 struct Listing {
     sources: Vec<Source>,
     only: Option<String>,
-    /// The list is being watched: what is not there may come.
+    /// True while the list is watched: devices and tables may appear later.
     followed: bool,
-    /// The directory of the service whose tables alone are listed.
+    /// The directory of the service whose tables are the only sources.
     served: Option<PathBuf>,
-    /// Tables in it that cannot be read, of which was told.
+    /// Tables in it that cannot be read and that have been reported.
     unread: BTreeSet<String>,
 }
 
@@ -85,7 +88,7 @@ impl Listing {
             Some(socket) => sources.push(Source::Gateway(socket.clone())),
             None if usual.exists() => {
                 let source = Source::Gateway(usual.clone());
-                // One that is left from a gateway that was killed.
+                // The socket may be left over from a gateway that was killed.
                 match source.rows() {
                     Ok(_) => sources.push(source),
                     Err(error) => warn(&error),
@@ -99,13 +102,13 @@ impl Listing {
         Ok(Self { sources, only: options.device.clone(), ..Self::default() })
     }
 
-    /// Head of the first column: a file's name stands for a device that the table in it does not name.
+    /// Title of the first column: the file's name if the table does not have its device's name.
     fn first_column(&self) -> &'static str {
         let is_file = self.sources.iter().any(|source| matches!(source, Source::Shared(_)));
         if is_file { "FILE" } else { COLUMNS[0] }
     }
 
-    /// Lets devices go that are gone, and adds those that came. Those that cannot be opened are left out.
+    /// Removes devices that are gone and adds new ones. Devices that cannot be opened are left out.
     fn follow_devices(&mut self) -> Result<(), GidsError> {
         self.followed = true;
         if self.sources.iter().any(|source| matches!(source, Source::Shared(_))) {
@@ -120,7 +123,8 @@ impl Listing {
         Ok(())
     }
 
-    /// As [`Listing::follow_devices`], for the tables of a service. Those that cannot be read are left out, and told to `warn` once.
+    /// As [`Listing::follow_devices`], for the tables of a service. Unreadable tables are left out and
+    /// reported to `warn` once.
     fn follow_tables(
         &mut self,
         directory: &Path,
@@ -147,7 +151,7 @@ impl Listing {
         Ok(())
     }
 
-    /// All rows, sorted. A gateway's device that is one of this machine's is listed once.
+    /// All rows, sorted. If a gateway's device is also a device of this host, it is listed once.
     fn rows(&self) -> Result<Vec<Row>, GidsError> {
         let mut rows: Vec<Row> = Vec::new();
         for source in &self.sources {
@@ -171,7 +175,7 @@ impl Listing {
     }
 }
 
-/// Lists, to standard output. What is wrong with some devices only goes to `warn`.
+/// Writes the list to standard output. Errors of single devices go to `warn`.
 pub fn run(options: &GidsOptions, mut warn: impl FnMut(&dyn std::error::Error)) -> Result<(), GidsError> {
     let mut listing = Listing::open(options, &mut warn)?;
     let result = if options.watch {
@@ -180,14 +184,14 @@ pub fn run(options: &GidsOptions, mut warn: impl FnMut(&dyn std::error::Error)) 
         once(&listing, options.json)
     };
     match result {
-        // Whoever read has seen enough.
+        // The reader has closed the pipe.
         Err(GidsError::Output(e)) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }
 }
 
 fn once(listing: &Listing, as_json: bool) -> Result<(), GidsError> {
-    // First what the tables are worth: what is read afterwards is no older.
+    // Check the tables before reading them: the rows are then not older than the check.
     let worth = listing.sources.iter().try_for_each(Source::check);
     let rows = listing.rows()?;
     let text = if as_json {
@@ -196,11 +200,11 @@ fn once(listing: &Listing, as_json: bool) -> Result<(), GidsError> {
         table(&rows, listing.first_column())
     };
     io::stdout().write_all(text.as_bytes()).map_err(GidsError::Output)?;
-    // A stale list is shown, and called so.
+    // A stale list is printed, and the error follows.
     worth
 }
 
-/// Widths of the columns that these rows need.
+/// Widths of the columns for these rows.
 fn widths(rows: &[Row], columns: &[&str; COLUMNS.len()]) -> [usize; COLUMNS.len()] {
     let mut widths = columns.map(str::len);
     for row in rows {
@@ -211,13 +215,13 @@ fn widths(rows: &[Row], columns: &[&str; COLUMNS.len()]) -> [usize; COLUMNS.len(
     widths
 }
 
-/// One line without its end.
+/// One line, without the newline.
 fn line(cells: &[String], widths: &[usize]) -> String {
     let cells: Vec<String> = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
     cells.join("  ").trim_end().to_owned()
 }
 
-/// The list for people.
+/// The list as text.
 fn table(rows: &[Row], first: &'static str) -> String {
     let [_, others @ ..] = COLUMNS;
     let [a, b, c, d, e, f] = others;
@@ -250,31 +254,31 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_cannot_be_read_is_told_of_once() {
+    fn an_unreadable_table_is_reported_once() {
         let directory = std::env::temp_dir().join(format!("gids-unread-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&directory);
         let _service = pmd::gids::Directory::serve(&directory).unwrap();
         let file = directory.join("mlx5_0");
         let mut listing = Listing::default();
-        let mut told = Vec::new();
-        let mut follow = |told: &mut Vec<String>| {
-            listing.follow_tables(&directory, &mut |error| told.push(error.to_string())).unwrap();
+        let mut reported = Vec::new();
+        let mut follow = |reported: &mut Vec<String>| {
+            listing.follow_tables(&directory, &mut |error| reported.push(error.to_string())).unwrap();
         };
         for round in 1..=2 {
             std::fs::write(&file, [1; 64]).unwrap();
-            follow(&mut told);
-            follow(&mut told);
-            assert_eq!(told.len(), round, "{told:?}");
-            assert!(told.iter().all(|why| why.contains("mlx5_0")));
-            // It goes; another one is news.
+            follow(&mut reported);
+            follow(&mut reported);
+            assert_eq!(reported.len(), round, "{reported:?}");
+            assert!(reported.iter().all(|why| why.contains("mlx5_0")));
+            // After it is removed, another one is reported again.
             std::fs::remove_file(&file).unwrap();
-            follow(&mut told);
+            follow(&mut reported);
         }
         std::fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]
-    fn columns_are_as_wide_as_they_must_be() {
+    fn columns_are_as_wide_as_necessary() {
         let text = table(&[row("mlx5_bond_0", 0, 9), row("rxe0", 12, 200)], COLUMNS[0]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0].split_whitespace().collect::<Vec<_>>(), COLUMNS);

@@ -1,4 +1,5 @@
-//! A line of the list: one entry of one device's GID table, as the command prints it and the control socket tells it.
+//! A row of the list: an entry of a device's GID table, as printed by the command and sent by the control
+//! socket.
 
 use std::net::Ipv4Addr;
 
@@ -6,7 +7,7 @@ use gidcache::{Entry, GidType, IfIndex, VlanId, ipv4_of_gid};
 use ib_wire::Gid;
 use serde::{Deserialize, Serialize};
 
-/// One entry. Rows are ordered by device, port and index.
+/// An entry. Rows are ordered by device, port and index.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Row {
     /// The device's name.
@@ -14,11 +15,11 @@ pub struct Row {
     pub device: String,
     /// The port.
     pub port: u8,
-    /// Its place in the port's table.
+    /// The index in the port's table.
     pub index: u16,
-    /// The GID, all eight groups written out as the kernel does in sysfs.
+    /// The GID with all eight groups, as the kernel prints it in sysfs.
     pub gid: String,
-    /// The IPv4 address that the GID stands for.
+    /// The IPv4 address that the GID is derived from.
     pub ipv4: Option<Ipv4Addr>,
     /// `IB`, `RoCE v1` or `RoCE v2`.
     #[serde(rename = "type")]
@@ -27,14 +28,14 @@ pub struct Row {
     pub netdev: Option<String>,
     /// Its index.
     pub ifindex: Option<u32>,
-    /// VLAN that packets with this GID carry.
+    /// VLAN of packets with this GID.
     pub vlan: Option<u16>,
     /// True for the port's own GID.
     pub default: bool,
 }
 
 impl Row {
-    /// The row of an entry. `name` tells what an interface is called.
+    /// Creates the row of an entry. `name` returns the name of an interface.
     #[must_use]
     pub fn new(device: &str, entry: &Entry, name: impl Fn(IfIndex) -> Option<String>) -> Self {
         let ifindex = entry.attributes.key.ifindex;
@@ -43,7 +44,7 @@ impl Row {
             port: entry.port.0,
             index: entry.index,
             gid: written_out(entry.gid()),
-            // Under InfiniBand these bits mean a prefix and a GUID.
+            // For InfiniBand, these bits are a prefix and a GUID.
             ipv4: (entry.gid_type() != GidType::Ib).then(|| ipv4_of_gid(entry.gid())).flatten(),
             gid_type: entry.gid_type().to_string(),
             netdev: ifindex.and_then(name),
@@ -53,11 +54,11 @@ impl Row {
         }
     }
 
-    /// The cells of a line for people.
+    /// The cells of a line of text.
     #[must_use]
     pub fn cells(&self) -> [String; COLUMNS.len()] {
         let or_nothing = |text: Option<String>| text.unwrap_or_default();
-        // An interface that has no name here is in another network namespace.
+        // An interface without a name here is in another network namespace.
         let netdev = self.netdev.clone().or_else(|| self.ifindex.map(|index| format!("#{index}")));
         [
             self.device.clone(),
@@ -71,10 +72,10 @@ impl Row {
     }
 }
 
-/// Heads of the columns.
+/// Titles of the columns.
 pub const COLUMNS: [&str; 7] = ["DEV", "PORT", "INDEX", "GID", "IPv4", "TYPE", "NETDEV"];
 
-/// A GID as sysfs has it.
+/// Formats a GID as in sysfs.
 fn written_out(gid: Gid) -> String {
     let groups = std::net::Ipv6Addr::from(gid.0).segments();
     groups.map(|group| format!("{group:04x}")).join(":")
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn gids_are_written_out_and_addresses_named() {
+    fn gids_are_printed_in_full_with_their_addresses() {
         let mapped = gidcache::gid_of_address([10, 77, 0, 1].into());
         let row = Row::new("rxe0", &entry(mapped, GidType::RoceV2, 5), |_| Some("eth1".into()));
         let cells =

@@ -1,4 +1,4 @@
-//! Where the list comes from: devices of this machine, a gateway that is asked, a table that somebody shares.
+//! Sources of the list: devices of this host, a gateway, and shared tables.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -13,23 +13,23 @@ use serde::Deserialize;
 
 use super::row::Row;
 
-/// How long a gateway may take for an answer.
+/// Time limit for a gateway's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why there is no list.
 #[derive(Debug, thiserror::Error)]
 pub enum GidsError {
-    /// A device of this machine.
+    /// A device of this host.
     #[error(transparent)]
     Device(#[from] HcaError),
     /// The gateway.
     #[error(transparent)]
     Gateway(#[from] TelemetryError),
-    /// The gateway's answer is none.
+    /// The gateway's answer is not valid.
     #[error("the gateway's list of GIDs is not as expected")]
     Answer(#[from] serde_json::Error),
     /// The service manager.
-    #[error("the service manager cannot be told anything")]
+    #[error("cannot notify the service manager")]
     Service(#[source] std::io::Error),
     /// The shared table's memory.
     #[error(transparent)]
@@ -40,17 +40,17 @@ pub enum GidsError {
     /// The directory of a service.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// The shared table changes too fast, or holds nonsense.
+    /// The shared table changes too fast or is not valid.
     #[error("{}: {source}", file.display())]
     Unsettled {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The error.
         source: gidcache::Unsettled,
     },
     /// The maintainer of the shared table is dead.
     #[error(
-        "{}: nobody maintains this table: process {process}, which did, is gone or has let go of it; what it left is stale. Start the service or the gateway again",
+        "{}: the table is stale: its maintainer, process {process}, is gone or has released it. Restart the service or the gateway",
         file.display()
     )]
     Dead {
@@ -59,9 +59,9 @@ pub enum GidsError {
         /// The process.
         process: u32,
     },
-    /// The maintainer of the shared table does not speak for it.
+    /// The maintainer of the shared table has not confirmed it.
     #[error(
-        "{}: process {process} has this table now and has not looked after it yet, or is ending; it may be stale", file.display()
+        "{}: the table may be stale: its maintainer, process {process}, has not confirmed it yet, or is exiting", file.display()
     )]
     Unsaid {
         /// The file.
@@ -69,9 +69,9 @@ pub enum GidsError {
         /// The process.
         process: u32,
     },
-    /// The maintainer of the shared table is there and does nothing.
+    /// The maintainer of the shared table is alive and silent.
     #[error(
-        "{}: process {process}, which maintains this table, has given no sign of life for {seconds} s; the table may be stale",
+        "{}: the table may be stale: its maintainer, process {process}, has been silent for {seconds} s",
         file.display()
     )]
     Silent {
@@ -79,16 +79,16 @@ pub enum GidsError {
         file: PathBuf,
         /// The process.
         process: u32,
-        /// How long.
+        /// Duration of the silence in seconds.
         seconds: u64,
     },
     /// There is nothing to list.
     #[error(
-        "no GID table: this machine has no RDMA device (modprobe the adapter's driver and ib_uverbs), and no gateway with a \
-         software one listens on {}; name its control socket with --socket", .0.display()
+        "no GID table: this host has no RDMA device (modprobe the adapter's driver and ib_uverbs), and no gateway with a \
+         software device listens on {}; give its control socket with --socket", .0.display()
     )]
     Nothing(PathBuf),
-    /// A service's directory has no table that is asked for.
+    /// A service's directory does not have the requested table.
     #[error(
         "no GID table{} in {}: the service has no such device, or has not been started (systemctl start ipoib-gids, or \
          ipoib-fwd gids --serve)", only.as_ref().map_or_else(String::new, |name| format!(" of {name}")), directory.display()
@@ -100,11 +100,11 @@ pub enum GidsError {
         only: Option<String>,
     },
     /// No device of this name.
-    #[error("no device {name}: there are {seen}")]
+    #[error("no device {name}; available: {seen}")]
     NoDevice {
         /// The name.
         name: String,
-        /// What there is.
+        /// The available devices.
         seen: String,
     },
     /// Writing failed.
@@ -118,16 +118,16 @@ struct GatewayGids {
     gids: Vec<Row>,
 }
 
-/// Where some rows come from.
+/// A source of rows.
 #[derive(Debug)]
 pub enum Source {
-    /// A device of this machine.
+    /// A device of this host.
     Device(GidDevice),
-    /// A gateway that listens on this socket. Its device may be one of this machine's.
+    /// A gateway that listens on this socket. Its device may be a device of this host, too.
     Gateway(PathBuf),
     /// A table in a file.
     Shared(SharedGids),
-    /// One of the tables that a service serves under this name, which is followed when that is started again.
+    /// A table of a service, with its name. The source follows the table when the service is restarted.
     Served(String, SharedGids),
 }
 
@@ -137,17 +137,17 @@ impl Source {
         Ok(Self::Shared(SharedGids::open(file)?))
     }
 
-    /// A table of a service's, in the directory that is this user's.
+    /// A table of a service, in a directory of this user.
     pub fn served(directory: &Path, name: &str, owner: u32) -> Result<Self, GidsError> {
         Ok(Self::Served(name.to_owned(), SharedGids::open_of(&directory.join(name), owner)?))
     }
 
-    /// A device of this machine.
+    /// A device of this host.
     pub fn named(device: &str) -> Result<Self, GidsError> {
         Ok(Self::Device(GidDevice::open(device)?))
     }
 
-    /// All devices of this machine, and what is wrong with those that cannot be opened.
+    /// All devices of this host, and the errors of those that cannot be opened.
     pub fn devices() -> Result<(Vec<Self>, Vec<HcaError>), GidsError> {
         let (mut open, mut failed) = (Vec::new(), Vec::new());
         for device in devices()? {
@@ -159,7 +159,7 @@ impl Source {
         Ok((open, failed))
     }
 
-    /// The device's name, if it is one of this machine's.
+    /// The device's name, for a device of this host.
     #[must_use]
     pub fn device(&self) -> Option<&str> {
         match self {
@@ -178,7 +178,8 @@ impl Source {
         }
     }
 
-    /// The name of a service's table and why it may be stale, if it may. One that has been begun anew is opened anew.
+    /// The name of a service's table, and why it may be stale, if it may. A table that was replaced is opened
+    /// again.
     pub fn standing(&mut self) -> Option<(&str, Option<GidsError>)> {
         let Self::Served(_, shared) = self else { return None };
         let followed = shared.follow().map_err(GidsError::from);
@@ -187,7 +188,7 @@ impl Source {
         Some((name, worth))
     }
 
-    /// What it has now.
+    /// Reads the current rows.
     pub fn rows(&self) -> Result<Vec<Row>, GidsError> {
         match self {
             Self::Device(device) => {
@@ -205,7 +206,7 @@ impl Source {
         }
     }
 
-    /// An error if what it has is not what it is.
+    /// Returns an error if the rows may be stale.
     pub fn check(&self) -> Result<(), GidsError> {
         match self {
             Self::Device(device) => Ok(device.take_events().map(|_| ())?),
@@ -224,7 +225,7 @@ impl Source {
         }
     }
 
-    /// Readable when there may be something new; `None` for a source that has to be asked again and again.
+    /// Becomes readable when there may be changes; `None` for a source that must be polled.
     #[must_use]
     pub fn readable(&self) -> Option<BorrowedFd<'_>> {
         match self {

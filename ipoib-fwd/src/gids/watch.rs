@@ -1,4 +1,4 @@
-//! The list as it changes.
+//! Watching the list.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -14,58 +14,59 @@ use super::row::Row;
 use super::{COLUMNS, GidsError, Listing, Source, line, table, widths};
 use crate::terminal::is_coloured;
 
-/// How often sources that do not call are asked.
-const ASK: Duration = Duration::from_millis(100);
-/// How often those that do are asked all the same: interfaces get other names without an event.
+/// Interval at which sources without events are read.
+const POLL: Duration = Duration::from_millis(100);
+/// Interval at which sources with events are read nevertheless: interfaces are renamed without an event.
 const LOOK: Duration = Duration::from_secs(2);
 
 const GREEN: &str = "\x1b[32m";
 const RED: &str = "\x1b[31m";
 const PLAIN: &str = "\x1b[0m";
 
-/// What a line tells of an entry.
+/// The change of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum What {
-    /// It was there when the watch began.
+    /// The entry existed when the watch started.
     Present,
-    /// It came.
+    /// The entry was added.
     Added,
-    /// It went.
+    /// The entry was removed.
     Removed,
 }
 
-/// What a line tells of a service's table.
+/// The state of a service's table.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 enum Worth<'a> {
-    /// It is as it should be, again.
+    /// The table is current again.
     Current { device: &'a str },
-    /// It may be stale.
+    /// The table may be stale.
     Stale { device: &'a str, why: &'a str },
 }
 
-/// A line in JSON.
+/// A line of JSON.
 #[derive(Serialize)]
-struct Told<'a> {
+struct ChangeLine<'a> {
     event: What,
     #[serde(flatten)]
     row: &'a Row,
 }
 
-/// What changed between two lists, in the order of places; what leaves a place comes before what enters it.
+/// The changes between two lists, ordered by device, port and index; a removal comes before an addition at
+/// the same index.
 fn changes(before: &[Row], after: &[Row]) -> Vec<(What, Row)> {
     let gone = before.iter().filter(|row| after.binary_search(row).is_err()).map(|row| (What::Removed, row));
     let new = after.iter().filter(|row| before.binary_search(row).is_err()).map(|row| (What::Added, row));
     let mut all: Vec<(What, Row)> = gone.chain(new).map(|(what, row)| (what, row.clone())).collect();
     all.sort_by(|(a_what, a), (b_what, b)| {
-        let place = |what: What, row: &Row| (row.device.clone(), row.port, row.index, what == What::Added);
-        place(*a_what, a).cmp(&place(*b_what, b))
+        let key = |what: What, row: &Row| (row.device.clone(), row.port, row.index, what == What::Added);
+        key(*a_what, a).cmp(&key(*b_what, b))
     });
     all
 }
 
-/// Prints the list, then its changes until it is interrupted or nobody reads them.
+/// Prints the list, then its changes, until it is interrupted or its reader closes the pipe.
 pub(super) fn run(
     listing: &mut Listing,
     as_json: bool,
@@ -83,20 +84,20 @@ pub(super) fn run(
     let mut service = Service::ready(before.len(), look)?;
     loop {
         wait(&listing.sources)?;
-        service.tell(before.len(), Instant::now());
+        service.report(before.len(), Instant::now());
         if let Some(directory) = listing.served.clone() {
             if look.elapsed() >= LOOK {
                 look = Instant::now();
-                // Without its directory a service is not there yet, or not any more.
+                // The directory does not exist before the service starts and after it was removed.
                 match listing.follow_tables(&directory, warn) {
                     Ok(()) | Err(GidsError::Directory(_)) => {}
                     Err(error) => return Err(error),
                 }
             }
             let news = worth(listing, &mut stale);
-            // A table that is being overwritten by nobody knows whom stays as it was.
+            // The rows of an unreadable table, which another process may be overwriting, do not change.
             let after =
-                listing.rows().map_or_else(|_| before.clone(), |now| spoken_for(&before, now, &stale));
+                listing.rows().map_or_else(|_| before.clone(), |now| keep_stale_rows(&before, now, &stale));
             let text = change_lines(&before, &after, as_json, coloured) + &worth_lines(&news, as_json);
             if !text.is_empty() {
                 print(&text)?;
@@ -105,7 +106,7 @@ pub(super) fn run(
             continue;
         }
         let mut seen = listing.sources.iter().try_for_each(Source::check).and_then(|()| listing.rows());
-        // A device that fails may be gone.
+        // A device that fails may have been removed.
         if seen.is_err() || look.elapsed() >= LOOK {
             look = Instant::now();
             listing.follow_devices()?;
@@ -120,15 +121,16 @@ pub(super) fn run(
     }
 }
 
-/// The list, with the rows as they were of tables that nobody speaks for: a file that has just been begun is empty.
-fn spoken_for(before: &[Row], mut now: Vec<Row>, stale: &BTreeMap<String, String>) -> Vec<Row> {
+/// Returns the list, in which stale tables keep their previous rows: a table that was just created is empty.
+fn keep_stale_rows(before: &[Row], mut now: Vec<Row>, stale: &BTreeMap<String, String>) -> Vec<Row> {
     now.retain(|row| !stale.contains_key(&row.device));
     now.extend(before.iter().filter(|row| stale.contains_key(&row.device)).cloned());
     now.sort();
     now
 }
 
-/// What is news of the worth of a service's tables: each with the reason why it may be stale, or none. `stale` is what was known.
+/// Returns the tables of a service whose state has changed, with the reason if a table may be stale. `stale`
+/// has the known reasons and is updated.
 fn worth(listing: &mut Listing, stale: &mut BTreeMap<String, String>) -> Vec<(String, Option<String>)> {
     let now: Vec<(String, Option<String>)> = listing
         .sources
@@ -141,7 +143,7 @@ fn worth(listing: &mut Listing, stale: &mut BTreeMap<String, String>) -> Vec<(St
     for (name, why) in now {
         let was = stale.contains_key(&name);
         match why {
-            // How long it has been silent changes all the time.
+            // The reason has the duration of the silence, which always changes.
             Some(_) if was => {}
             Some(why) => {
                 stale.insert(name.clone(), why.clone());
@@ -169,36 +171,37 @@ fn worth_lines(news: &[(String, Option<String>)], as_json: bool) -> String {
 
 fn change_lines(before: &[Row], after: &[Row], as_json: bool, coloured: bool) -> String {
     let widths = widths(after, &COLUMNS);
-    let tell = |(what, row): (What, Row)| match as_json {
+    let report = |(what, row): (What, Row)| match as_json {
         true => json_line(what, &row),
         false => plain_line(what, &row, &widths, coloured),
     };
-    changes(before, after).into_iter().map(tell).collect()
+    changes(before, after).into_iter().map(report).collect()
 }
 
-/// The service manager that may have started the watch: what is watched is its status, and each look a turn.
+/// The service manager that may have started the watch. It gets the number of entries as the status, and a
+/// keepalive in each iteration.
 struct Service {
     manager: Option<ServiceManager>,
     watchdog: Option<Watchdog>,
 }
 
 impl Service {
-    /// The list has been printed.
+    /// Notifies the service manager that the list has been printed.
     fn ready(entries: usize, now: Instant) -> Result<Self, GidsError> {
         let manager = ServiceManager::of_environment().unwrap_or_else(|error| {
-            tracing::warn!("the service manager cannot be told anything: {error}");
+            tracing::warn!("cannot notify the service manager: {error}");
             None
         });
         let watchdog = manager.as_ref().and_then(|manager| Watchdog::new(manager, now));
         let mut service = Self { manager, watchdog };
-        service.tell(entries, now);
+        service.report(entries, now);
         if let Some(manager) = &service.manager {
             manager.ready();
         }
         Ok(service)
     }
 
-    fn tell(&mut self, entries: usize, now: Instant) {
+    fn report(&mut self, entries: usize, now: Instant) {
         let Some(manager) = &mut self.manager else { return };
         manager.status(&format!("{entries} GIDs"));
         if let Some(watchdog) = &mut self.watchdog {
@@ -208,11 +211,11 @@ impl Service {
 }
 
 fn json_line(event: What, row: &Row) -> String {
-    as_line(&Told { event, row })
+    as_line(&ChangeLine { event, row })
 }
 
-fn as_line(told: &impl Serialize) -> String {
-    serde_json::to_string(told).map_or_else(|_| String::new(), |line| line + "\n")
+fn as_line(value: &impl Serialize) -> String {
+    serde_json::to_string(value).map_or_else(|_| String::new(), |line| line + "\n")
 }
 
 fn plain_line(what: What, row: &Row, widths: &[usize], coloured: bool) -> String {
@@ -229,12 +232,12 @@ fn print(text: &str) -> Result<(), GidsError> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(GidsError::Output)
 }
 
-/// Waits until there may be something new; fails if nobody reads any more.
+/// Waits until there may be a change. Fails if the reader has closed the pipe.
 fn wait(sources: &[Source]) -> Result<(), GidsError> {
     let stdout = io::stdout();
     let calling: Vec<_> = sources.iter().filter_map(Source::readable).collect();
-    let period = if calling.len() == sources.len() { LOOK } else { ASK };
-    // Of standard output only its end is of interest, which is always told.
+    let period = if calling.len() == sources.len() { LOOK } else { POLL };
+    // Only the end of standard output matters, and poll always reports it.
     let mut fds = vec![PollFd::from_borrowed_fd(stdout.as_fd(), PollFlags::empty())];
     fds.extend(calling.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
     let timeout = Timespec { tv_sec: period.as_secs() as i64, tv_nsec: period.subsec_nanos().into() };
@@ -252,27 +255,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_come_in_the_order_of_places() {
+    fn changes_are_ordered_by_index() {
         let before = [row("a", 0, 1), row("a", 1, 2), row("b", 0, 3)];
         let after = [row("a", 0, 1), row("a", 1, 4), row("a", 2, 2)];
-        let told: Vec<String> = changes(&before, &after)
+        let value: Vec<String> = changes(&before, &after)
             .iter()
             .map(|(what, row)| plain_line(*what, row, &[0; 7], false))
             .map(|line| {
                 line.split("  ").enumerate().filter(|(i, _)| [0, 2, 4].contains(i)).map(|(_, c)| c).collect()
             })
             .collect();
-        assert_eq!(told, ["- a110.0.0.2", "+ a110.0.0.4", "+ a210.0.0.2", "- b010.0.0.3"]);
+        assert_eq!(value, ["- a110.0.0.2", "+ a110.0.0.4", "+ a210.0.0.2", "- b010.0.0.3"]);
         assert_eq!(changes(&after, &after), []);
     }
 
     #[test]
-    fn what_nobody_speaks_for_stays_as_it_was() {
+    fn stale_tables_keep_their_rows() {
         let before = [row("a", 0, 1), row("b", 0, 2)];
         let stale = BTreeMap::from([("a".to_owned(), "nobody".to_owned())]);
         let now = vec![row("b", 0, 3), row("b", 1, 4)];
-        assert_eq!(spoken_for(&before, now, &stale), [row("a", 0, 1), row("b", 0, 3), row("b", 1, 4)]);
-        assert_eq!(spoken_for(&before, Vec::new(), &BTreeMap::new()), []);
+        assert_eq!(keep_stale_rows(&before, now, &stale), [row("a", 0, 1), row("b", 0, 3), row("b", 1, 4)]);
+        assert_eq!(keep_stale_rows(&before, Vec::new(), &BTreeMap::new()), []);
     }
 
     #[test]

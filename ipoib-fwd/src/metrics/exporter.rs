@@ -1,8 +1,8 @@
-//! `ipoib-fwd metrics`: serves a gateway's figures over HTTP.
+//! `ipoib-fwd metrics`: serves a gateway's metrics over HTTP.
 //!
-//! Any client that can reach the address may be hostile. A bounded number of clients send one
-//! request each, with a bounded head and within a bounded time; [`Places`] decides which of them are
-//! served. A request only chooses between two pages, and [`Gateway`] bounds how often the gateway is
+//! Any client that can reach the address may be hostile. The exporter serves a limited number of clients.
+//! Each sends one request, with a bounded head and within a bounded time. [`Places`] decides which clients
+//! are served. A request only selects one of two pages, and [`Gateway`] limits how often the gateway is
 //! queried.
 
 use std::convert::Infallible;
@@ -30,17 +30,17 @@ use super::places::{Places, Progress};
 use super::{OPEN_METRICS, PROMETHEUS};
 use crate::ctl::DEFAULT_SOCKET;
 
-/// Where it listens if it is not told otherwise.
+/// Default address.
 const DEFAULT_LISTEN: &str = "127.0.0.1:9847";
-/// Bytes of a request's head.
+/// Largest head of a request in bytes.
 const MAX_HEAD: usize = 16 << 10;
 
-/// How long a client may take.
+/// Time limits for a client.
 #[derive(Clone, Copy, Debug)]
 struct Times {
-    /// For its request's head.
+    /// For the head of its request.
     head: Duration,
-    /// In all. The gateway's answer is part of it.
+    /// In total, including the gateway's answer.
     client: Duration,
 }
 
@@ -53,28 +53,30 @@ impl Default for Times {
 /// Options of `ipoib-fwd metrics`.
 #[derive(Args, Clone, Debug)]
 pub struct MetricsOptions {
-    /// Address and port to listen on. There is no password: let others than this machine in only on a network that may see the figures.
+    /// Address and port to listen on. There is no authentication: on an address other than loopback, every
+    /// host that can reach it can read the metrics.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = DEFAULT_LISTEN)]
     pub listen: SocketAddr,
-    /// Control socket of the gateway. It need not run yet: until it does, who asks is told so (HTTP status 503).
+    /// Control socket of the gateway. The gateway need not run yet: until it does, requests are answered with
+    /// HTTP status 503.
     #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
     pub socket: PathBuf,
 }
 
-/// Why figures cannot be served.
+/// Why metrics cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum MetricsError {
-    /// The address is not to be had.
+    /// The address cannot be bound.
     #[error("cannot listen on {0}: {1}; choose another address with --listen")]
     Listen(SocketAddr, io::Error),
-    /// The system gives no runtime.
+    /// The runtime cannot be created.
     #[error("cannot start: {0}")]
     Start(io::Error),
 }
 
 type Page = Response<Full<Bytes>>;
 
-/// Serves until a signal ends it.
+/// Serves metrics until SIGTERM or SIGINT.
 pub fn run(options: &MetricsOptions) -> Result<(), MetricsError> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(MetricsError::Start)?;
@@ -89,7 +91,7 @@ pub fn run(options: &MetricsOptions) -> Result<(), MetricsError> {
             .map_err(MetricsError::Start)?;
         let mut manager = ServiceManager::of_environment().ok().flatten();
         let address = listener.local_addr().unwrap_or(options.listen);
-        tracing::info!("figures of {} at http://{address}/metrics", options.socket.display());
+        tracing::info!("metrics of {} at http://{address}/metrics", options.socket.display());
         if let Some(manager) = &mut manager {
             manager.status(&format!("http://{address}/metrics"));
             manager.ready();
@@ -115,20 +117,19 @@ async fn accept(listener: TcpListener, gateway: Arc<Gateway>, times: Times) {
                 let progress = Progress::default();
                 let serving = serve_in(client, Arc::clone(&gateway), times, progress.clone());
                 let serving = tokio::time::timeout(times.client, serving);
-                // A client that is slow or sends no valid request is dropped; the others are not affected.
+                // A client that is slow or sends an invalid request is dropped; the others are not affected.
                 let task = tokio::spawn(async move { drop(serving.await) });
                 places.take(peer.ip(), progress, task.abort_handle());
-                // A client that has already sent its request is served before
-                // the next one can take its place.
+                // Serve a client that has already sent its request before the next client can take its slot.
                 tokio::task::yield_now().await;
             }
-            // Out of descriptors or memory: that may pass.
+            // No descriptors or memory: this may be temporary.
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }
 }
 
-/// Serves one client: its first request is answered, or it has sent something that is no request.
+/// Serves one client: answers its first request, or closes the connection if that is not valid.
 pub async fn serve(client: impl AsyncRead + AsyncWrite + Unpin, gateway: Arc<Gateway>) {
     serve_in(client, gateway, Times::default(), Progress::default()).await;
 }
@@ -149,7 +150,7 @@ async fn serve_in(
         }
     });
     let mut server = http1::Builder::new();
-    // A client that closes its sending side is answered all the same.
+    // A client that closes its sending side still gets an answer.
     server.half_close(true).keep_alive(false);
     server.timer(TokioTimer::new()).header_read_timeout(times.head).max_buf_size(MAX_HEAD);
     drop(server.serve_connection(TokioIo::new(client), service).await);
@@ -159,11 +160,11 @@ async fn page(gateway: &Gateway, request: &Request<Incoming>) -> Page {
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     match request.uri().path() {
         "/" | "/metrics" if !is_read => {
-            let mut page = plain(StatusCode::METHOD_NOT_ALLOWED, "GET this page\n");
+            let mut page = plain(StatusCode::METHOD_NOT_ALLOWED, "method not allowed; use GET\n");
             page.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             page
         }
-        "/" => plain(StatusCode::OK, "ipoib-fwd: its figures are at /metrics\n"),
+        "/" => plain(StatusCode::OK, "ipoib-fwd: the metrics are at /metrics\n"),
         "/metrics" => match gateway.pages().await {
             Ok(pages) if takes_open_metrics(request) => {
                 with_type(StatusCode::OK, OPEN_METRICS, pages.open_metrics)
@@ -171,7 +172,7 @@ async fn page(gateway: &Gateway, request: &Request<Incoming>) -> Page {
             Ok(pages) => with_type(StatusCode::OK, PROMETHEUS, pages.prometheus),
             Err(why) => plain(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
         },
-        _ => plain(StatusCode::NOT_FOUND, "there is /metrics\n"),
+        _ => plain(StatusCode::NOT_FOUND, "not found; the metrics are at /metrics\n"),
     }
 }
 
@@ -203,10 +204,10 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
     }
 
-    /// Nothing here waits for the end of a time.
+    /// A timeout that no test reaches.
     const NO_END: Duration = Duration::from_secs(100_000);
 
-    /// An exporter of a gateway that is not there.
+    /// An exporter for a gateway that does not exist.
     async fn exporter() -> SocketAddr {
         exporter_of(Gateway::new(Path::new("/nonexistent/ipoib-fwd.sock"))).await
     }
@@ -223,13 +224,13 @@ mod tests {
         let mut client = TcpStream::connect(address).await.unwrap();
         client.write_all(bytes).await.unwrap();
         let mut answer = Vec::new();
-        // One that is cut off while it still sends is reset.
+        // The connection is reset if it is closed while the client still sends.
         let _ = client.read_to_end(&mut answer).await;
         String::from_utf8(answer).unwrap()
     }
 
     #[test]
-    fn who_asks_without_a_gateway_is_told_so() {
+    fn without_a_gateway_requests_get_an_error_status() {
         on_runtime(async {
             let address = exporter().await;
             for (request, status, text) in [
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_without_end_is_cut_off() {
+    fn an_oversized_head_is_rejected() {
         on_runtime(async {
             let address = exporter().await;
             let long = [b"GET / HTTP/1.1\r\nX: ".as_slice(), &[b'a'; 8 * MAX_HEAD]].concat();
@@ -265,10 +266,10 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_are_held_open_keep_nobody_out() {
+    fn open_connections_do_not_keep_other_clients_out() {
         on_runtime(async {
             let address = exporter().await;
-            // Some say nothing at all, some send half a request, some read nothing; none goes away.
+            // Some send nothing, some send half a request, some do not read; none disconnects.
             let mut held = Vec::new();
             for n in 0..3 * MAX_CLIENTS {
                 let mut client = TcpStream::connect(address).await.unwrap();
@@ -285,20 +286,20 @@ mod tests {
     }
 
     #[test]
-    fn a_waiting_client_is_answered_whoever_connects_meanwhile() {
+    fn a_waiting_client_is_answered_while_others_connect() {
         let (answer, answers) = std::sync::mpsc::channel::<()>();
-        let (tell, mut asked) = tokio::sync::mpsc::unbounded_channel();
+        let (sender, mut queries) = tokio::sync::mpsc::unbounded_channel();
         let answers = std::sync::Mutex::new(answers);
         let gateway = Gateway::with(move || {
-            let _ = tell.send(());
+            let _ = sender.send(());
             let _ = answers.lock().unwrap().recv();
             Ok("# EOF\n".to_owned())
         });
         on_runtime(async move {
             let address = exporter_of(gateway).await;
             let scrape = tokio::spawn(say(address, b"GET /metrics HTTP/1.0\r\n\r\n"));
-            asked.recv().await.unwrap();
-            // One connection from each of many addresses of this machine.
+            queries.recv().await.unwrap();
+            // One connection from each of many loopback addresses.
             let mut held = Vec::new();
             for n in 0..3 * MAX_CLIENTS as u8 {
                 let socket = tokio::net::TcpSocket::new_v4().unwrap();
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_good_for_one_request() {
+    fn a_connection_serves_one_request() {
         on_runtime(async {
             let address = exporter().await;
             let answer = say(address, &b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(3)).await;
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_has_a_time_for_its_head_and_one_for_all() {
+    fn the_head_and_the_connection_have_time_limits() {
         on_runtime(async {
             for times in [
                 Times { head: NO_END, client: Duration::ZERO },

@@ -1,7 +1,8 @@
-//! The figures of a gateway at a moment, and the families that become of them.
+//! A snapshot of a gateway's metrics, and the families built from it.
 //!
-//! There are as many as there are workers, ports and segments; of a segment's drops only the reasons that there were. Hosts, connections and other
-//! gateways are counted and never named, so that nobody on the networks makes more of them.
+//! The number of metrics depends on the numbers of workers, ports and segments. A segment has only the drop
+//! reasons that have occurred. Hosts, connections and other gateways are counted and never named: they cannot
+//! increase the number of metrics.
 
 use dataplane::latency::Summary;
 use ipoib::drop_reason::DropReason;
@@ -11,109 +12,109 @@ use super::{Family, Labels, Sheet, Table, labels};
 use crate::counter::{Labour, SegmentTotals, SegmentTraffic, Totals, Traffic};
 use crate::segment::pair::Role;
 
-/// Most figures that a worker makes. These are promised in the manual.
+/// Maximum number of metrics of a worker. The manual documents these limits.
 pub const MOST_OF_WORKER: usize = 25;
-/// Most that a segment makes.
+/// Maximum number of metrics of a segment.
 pub const MOST_OF_SEGMENT: usize = 110;
-/// Most that a port makes.
+/// Maximum number of metrics of a port.
 pub const MOST_OF_PORT: usize = 10;
-/// Most that there are beside these.
+/// Maximum number of all other metrics.
 pub const MOST_BESIDE: usize = 80;
 
 const ROLES: [Role; 5] = [Role::Forwarding, Role::Standby, Role::Listening, Role::Blocked, Role::Drained];
 
-/// What a segment's link has to tell.
+/// Metrics of a segment's link.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkFigures {
-    /// It is up.
+    /// True if the link is up.
     pub up: bool,
-    /// InfiniBand hosts that it knows.
+    /// Number of known InfiniBand hosts.
     pub hosts: usize,
-    /// Connections that carry packets: those that we opened, and those that hosts did.
+    /// Connections that carry packets: those that the gateway opened, and those that hosts opened.
     pub connections: [usize; 2],
-    /// What has happened on it.
+    /// Counters of its events.
     pub counters: LinkCounters,
 }
 
-/// What a segment has to tell.
+/// Metrics of a segment.
 #[derive(Debug)]
 pub struct SegmentFigures {
     /// Its name.
     pub name: String,
     /// Its packets, bytes and drops.
     pub counted: SegmentTotals,
-    /// What the gateway is in it.
+    /// The gateway's role in it.
     pub role: Role,
-    /// Packets of the gateway's own that came back.
+    /// Packets sent by the gateway that came back.
     pub loops: u64,
     /// Other gateways that are heard on both sides, and on one.
     pub peers: [usize; 2],
-    /// Ethernet hosts that it knows.
+    /// Number of known Ethernet hosts.
     pub hosts: usize,
     /// Its link, if there is one.
     pub link: Option<LinkFigures>,
-    /// It waits for something outside.
+    /// True if the segment waits for an external condition.
     pub waits: bool,
 }
 
-/// What an Ethernet port has to tell.
+/// Metrics of an Ethernet port.
 #[derive(Debug)]
 pub struct EthernetFigures {
     /// Its name.
     pub name: String,
-    /// It has a link.
+    /// True if it has a link.
     pub up: bool,
     /// Its frames, by direction.
     pub packets: [(&'static str, u64); 2],
-    /// Bytes of them.
+    /// Bytes of these frames.
     pub bytes: [(&'static str, u64); 2],
-    /// Frames that it lost, by reason.
+    /// Frames that the port lost, by reason.
     pub losses: [(&'static str, u64); 4],
-    /// Sampled packets without a complete TCP or UDP checksum.
+    /// Sampled packets with an incomplete TCP or UDP checksum.
     pub partial_checksums: u64,
 }
 
-/// What an InfiniBand port has to tell.
+/// Metrics of an InfiniBand port.
 #[derive(Debug)]
 pub struct InfinibandFigures {
     /// Its device.
     pub device: String,
     /// Its number.
     pub port: u8,
-    /// A link of it is up.
+    /// True if one of its links is up.
     pub up: bool,
-    /// Times that its shared receive queue ran low.
+    /// Times that its shared receive queue reached its limit.
     pub srq_low: u64,
-    /// Errors that its device has told of.
+    /// Errors that its device has reported.
     pub errors: u64,
 }
 
-/// What a gateway has to tell.
+/// Metrics of a gateway.
 #[derive(Debug)]
 pub struct Figures {
-    /// When it was started, in seconds since 1970.
+    /// Start time, in seconds since 1970.
     pub started: f64,
     /// Each worker's counters.
     pub workers: Vec<Totals>,
-    /// Those of all, the control lcore's among them.
+    /// The totals of all workers and the control lcore.
     pub all: Totals,
     /// The segments.
     pub segments: Vec<SegmentFigures>,
-    /// The names of those that a reload has brought and that are not at work yet.
+    /// Names of segments that a reload has added and that are not running yet.
     pub coming: Vec<String>,
     /// The Ethernet ports.
     pub ethernets: Vec<EthernetFigures>,
     /// The InfiniBand ports.
     pub infinibands: Vec<InfinibandFigures>,
-    /// Packet buffers in use, and those that are available.
+    /// Packet buffers in use, and free ones.
     pub buffers: [u32; 2],
-    /// Times that the control lcore did not run for a lease.
+    /// Times that the control lcore did not run for the duration of a lease.
     pub control_stalls: u64,
-    /// Reloads that were done, and those that were refused.
+    /// Successful and refused reloads.
     pub reloads: [u64; 2],
-    /// Packets of captures that were written, and those that are missing.
+    /// Captured packets that were written, and those that are missing.
     pub captured: [u64; 2],
-    /// How long busy turns took, and how long connections took to come up.
+    /// Duration of busy iterations, and time to establish connections.
     pub times: [Summary; 2],
 }
 
@@ -121,7 +122,7 @@ fn flag(is: bool) -> f64 {
     f64::from(u8::from(is))
 }
 
-/// Times in seconds below which so many of a hundred are.
+/// The percentiles of a duration, in seconds.
 fn percentiles(times: &Summary) -> impl Iterator<Item = (Labels, f64)> + use<> {
     let Summary { p50, p90, p99, p999, max, .. } = *times;
     let all = [("50", p50), ("90", p90), ("99", p99), ("99.9", p999), ("100", max)];
@@ -129,7 +130,7 @@ fn percentiles(times: &Summary) -> impl Iterator<Item = (Labels, f64)> + use<> {
 }
 
 impl Figures {
-    /// All of them in their families.
+    /// All metrics in their families.
     #[must_use]
     pub fn sheet(&self) -> Sheet {
         let mut sheet = Sheet::default();
@@ -142,7 +143,7 @@ impl Figures {
         sheet
     }
 
-    /// Workers, and all drops.
+    /// Adds the workers' metrics and all drops.
     fn traffic(&self, sheet: &mut Sheet) {
         let workers = || self.workers.iter().enumerate();
         let by_path = |value: fn(&Totals, Traffic) -> u64| -> Vec<(Labels, u64)> {
@@ -209,7 +210,8 @@ impl Figures {
         self.links(sheet);
     }
 
-    /// What has happened on segments' links. Each counter is there from the start, since rules see how it grows.
+    /// Adds the counters of segments' links. Every counter is present from the start, since alert rules use
+    /// its increase.
     fn links(&self, sheet: &mut Sheet) {
         let linked = self.segments.iter().filter_map(|segment| Some((&segment.name, segment.link?)));
         let counted: Vec<_> = linked.map(|(name, link)| (name, link.counters.values())).collect();
@@ -267,7 +269,7 @@ mod tests {
     use config::MAX_SEGMENTS;
     use hdrhistogram::Histogram;
 
-    /// A gateway of that size, to which everything has happened that is counted, with so many hosts on each side of a segment.
+    /// A gateway of this size with every counter above zero and `hosts` hosts on each side of a segment.
     fn gateway(workers: usize, segments: usize, ports: usize, hosts: usize) -> Figures {
         let mut counters = WorkerCounters::default();
         let index = SegmentIndex(0);
@@ -320,21 +322,21 @@ mod tests {
         let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
         let names: std::collections::BTreeSet<_> =
             lines.iter().map(|line| line.rsplit_once(' ').unwrap().0).collect();
-        assert_eq!(names.len(), lines.len(), "each is told once");
+        assert_eq!(names.len(), lines.len(), "each occurs once");
         names.len()
     }
 
     #[test]
-    fn there_are_no_more_series_than_the_manual_promises() {
+    fn there_are_at_most_the_documented_number_of_series() {
         let none = series(&gateway(0, 0, 0, 0));
         assert!(none <= MOST_BESIDE, "{none}");
         let worker = series(&gateway(1, 0, 0, 0)) - none;
         let segment = series(&gateway(0, 1, 0, 1)) - none;
         let ports = series(&gateway(0, 0, 1, 0)) - none;
         assert!(worker <= MOST_OF_WORKER && segment <= MOST_OF_SEGMENT, "{worker} {segment}");
-        // One of each kind.
+        // One port of each kind.
         assert!(ports <= 2 * MOST_OF_PORT, "{ports}");
-        // The largest gateway that there is, with everything that can be counted.
+        // The largest possible gateway, with every counter above zero.
         let (workers, most_ports) = (255, 255);
         let largest = series(&gateway(workers, MAX_SEGMENTS, most_ports, 100_000));
         assert_eq!(largest, none + workers * worker + MAX_SEGMENTS * segment + most_ports * ports);
@@ -346,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_that_waits_for_its_place_is_seen_to_wait_and_not_to_forward() {
+    fn a_segment_that_is_not_running_yet_waits_and_does_not_forward() {
         let mut figures = gateway(0, 1, 0, 0);
         figures.coming = vec!["lab".to_owned()];
         let text = figures.sheet().into_text().unwrap();
@@ -361,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn each_counter_of_a_link_is_a_family_with_its_words() {
+    fn each_counter_of_a_link_is_a_family_with_its_description() {
         let mut figures = gateway(0, 2, 0, 0);
         figures.segments[0].link.as_mut().unwrap().counters.sa_timeouts = 7;
         figures.segments[1].link = None;
@@ -379,9 +381,9 @@ mod tests {
     }
 
     #[test]
-    fn hosts_connections_and_gateways_make_none() {
+    fn hosts_connections_and_gateways_add_no_series() {
         assert_eq!(series(&gateway(2, 3, 1, 1)), series(&gateway(2, 3, 1, 1_000_000)));
-        // Reasons of drops that did not happen are none either.
+        // Drop reasons that have not occurred add none, either.
         let mut quiet = gateway(0, 1, 0, 0);
         quiet.segments[0].counted =
             SegmentTotals::of([&WorkerCounters::default().segment_reader()], SegmentIndex(0));

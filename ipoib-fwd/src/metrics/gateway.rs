@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use super::to_prometheus;
 use crate::command::Command;
 
-/// How long the gateway may take.
+/// Time limit for the gateway's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Shortest time between the starts of two queries.
 const PACE: Duration = Duration::from_millis(200);
@@ -42,9 +42,9 @@ pub struct Gateway {
 
 #[derive(Default)]
 struct State {
-    /// When the last query began.
+    /// Start time of the last query.
     begun: Option<Instant>,
-    /// The query is in progress. It continues if the client that started it is gone.
+    /// The query in progress. It continues if the client that started it disconnects.
     running: Option<JoinHandle<Answer>>,
     answer: Option<Answer>,
 }
@@ -56,21 +56,21 @@ impl fmt::Debug for Gateway {
 }
 
 impl Gateway {
-    /// The one with this control socket.
+    /// The gateway with this control socket.
     #[must_use]
     pub fn new(socket: &Path) -> Self {
         let socket = socket.to_owned();
         Self::with(move || query(&socket))
     }
 
-    /// A gateway that answers by this function.
+    /// A gateway whose answers come from this function.
     pub(super) fn with(query: impl Fn() -> Result<String, String> + Send + Sync + 'static) -> Self {
         Self { query: Arc::new(query), state: Mutex::default() }
     }
 
     /// Returns metrics that are not older than this call.
     pub(super) async fn pages(&self) -> Answer {
-        let asked = Instant::now();
+        let requested = Instant::now();
         let mut state = self.state.lock().await;
         loop {
             if let Some(running) = &mut state.running {
@@ -78,7 +78,7 @@ impl Gateway {
                 (state.running, state.answer) = (None, Some(answer));
             }
             if let (Some(begun), Some(answer)) = (state.begun, &state.answer)
-                && begun >= asked
+                && begun >= requested
             {
                 return answer.clone();
             }
@@ -99,7 +99,7 @@ impl Gateway {
 fn query(socket: &Path) -> Result<String, String> {
     match ask(socket, &format!("/{}", Command::Metrics.word()), PATIENCE) {
         Ok(Value::String(text)) => Ok(text),
-        Ok(_) => Err("the gateway is of another version: its answer is no text".to_owned()),
+        Ok(_) => Err("the gateway has another version: its answer is not text".to_owned()),
         Err(error @ TelemetryError::Socket { .. }) => Err(error.to_string()),
         Err(error) => Err(format!("{}: {error}", socket.display())),
     }
@@ -111,14 +111,14 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::mpsc;
 
-    /// A gateway that numbers its answers and gives one for each message.
+    /// A gateway that numbers its answers and gives one for each message on the channel.
     fn held() -> (mpsc::Sender<()>, Arc<AtomicU32>, Gateway) {
         let (answers, inbox) = mpsc::channel();
         let queries = Arc::new(AtomicU32::new(0));
         let (count, inbox) = (Arc::clone(&queries), std::sync::Mutex::new(inbox));
         let gateway = Gateway::with(move || {
             let n = count.fetch_add(1, Ordering::SeqCst);
-            // Two at once would be an error.
+            // Concurrent queries fail the test.
             inbox.try_lock().unwrap().recv().unwrap();
             Ok(format!("answer {n}"))
         });
@@ -145,17 +145,17 @@ mod tests {
             assert!([c, d, e, f].into_iter().all(|other| text(other) == b));
             let before = queries.load(Ordering::SeqCst);
             assert!(before <= 2, "{before} queries");
-            // A later client has newer values.
+            // A later client gets newer values.
             assert_eq!(text(gateway.pages().await), format!("answer {before}"));
         });
     }
 
     #[test]
-    fn a_client_that_goes_away_leaves_no_second_query_behind() {
+    fn a_client_that_disconnects_leaves_no_second_query() {
         let (answers, queries, gateway) = held();
         on_runtime(async {
             for _ in 0..5 {
-                // It asks, and is gone.
+                // The client sends a request and disconnects.
                 tokio::select! {
                     biased;
                     _ = gateway.pages() => {}

@@ -1,6 +1,7 @@
-//! What monitoring systems are told of a gateway: families of figures in the text format of OpenMetrics 1.0. The gateway writes them for
-//! its control socket (`ctl metrics`); `ipoib-fwd metrics` serves them over HTTP, in a process of its own, so that whoever can reach the
-//! address has no way into the gateway's.
+//! Metrics for monitoring systems: families in the text format of OpenMetrics 1.0.
+//!
+//! The gateway writes them for its control socket (`ctl metrics`). `ipoib-fwd metrics` serves them over HTTP
+//! in a separate process, so that HTTP clients have no access to the gateway's process.
 
 mod exporter;
 mod family;
@@ -21,5 +22,5 @@ pub use sheet::{Labels, Sheet, labels};
 
 /// The media type of OpenMetrics 1.0 ("Protocol Negotiation").
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// That of Prometheus' own text format, for who does not name the other.
+/// The media type of Prometheus' own text format, for clients that do not accept OpenMetrics.
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";

@@ -1,12 +1,18 @@
-//! Places for a bounded number of clients of the exporter. A client that holds connections open
-//! keeps no other one out.
+//! A limited number of client slots of the exporter, and their fair assignment. A client that holds
+//! connections open cannot keep others out.
 //!
-//! When all places are taken, a client that has not sent its request gives up its place; if there is none, one
-//! whose answer is being sent. Among those it is the oldest of the host with the most connections. A client that
-//! waits for the gateway keeps its place: if all do, the newcomer is refused. So is one of a host that has
-//! three quarters of the places with such clients, so that one host cannot take all of them.
+//! If all slots are in use, a new client takes the slot of another one:
 //!
-//! One host is one IPv4 address, or one /64 of IPv6. This machine is one host, whichever of its loopback addresses a client uses.
+//! * of a client that has not sent its request;
+//! * if there is none, of a client whose answer is being sent.
+//!
+//! Among several, it is the oldest client of the host with the most connections. A client that waits for the
+//! gateway keeps its slot: if all clients wait, the new client is refused.
+//!
+//! A host has at most three quarters of the slots. A new client of a host with that number takes a slot from
+//! the same host, or is refused if all of them wait. One host can therefore not take all slots.
+//!
+//! A host is one IPv4 address or one IPv6 /64. All loopback addresses are one host.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -14,13 +20,13 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use tokio::task::AbortHandle;
 
-/// Clients at a time.
+/// Maximum number of clients.
 pub(super) const MAX_CLIENTS: usize = 64;
-/// Clients of one host at a time.
+/// Maximum number of clients of one host.
 const MAX_OF_HOST: usize = MAX_CLIENTS / 4 * 3;
 
-/// How far a client's request is: 0 while its head is not complete. The task that serves the client and
-/// [`Places`] share it.
+/// Progress of a client's request: 0 until its head is complete. It is shared by the task that serves the
+/// client and by [`Places`].
 #[derive(Clone, Default, Debug)]
 pub(super) struct Progress(Arc<AtomicU8>);
 
@@ -30,12 +36,12 @@ impl Progress {
     /// The client waits for the gateway's answer.
     const WAITS: u8 = 2;
 
-    /// The request is complete: the client waits for its answer.
+    /// Sets that the request is complete and the client waits for its answer.
     pub(super) fn waits(&self) {
         self.0.store(Self::WAITS, Ordering::Relaxed);
     }
 
-    /// The answer is there and is being sent.
+    /// Sets that the answer is being sent.
     pub(super) fn answered(&self) {
         self.0.store(Self::ANSWERED, Ordering::Relaxed);
     }
@@ -45,7 +51,7 @@ impl Progress {
     }
 }
 
-/// A client that is served.
+/// A client that is being served.
 #[derive(Debug)]
 struct Client {
     host: IpAddr,
@@ -53,13 +59,13 @@ struct Client {
     task: AbortHandle,
 }
 
-/// The clients that are served, the oldest first.
+/// The clients that are being served, oldest first.
 #[derive(Default, Debug)]
 pub(super) struct Places(Vec<Client>);
 
 impl Places {
-    /// Gives a place to a client, and takes another one's place if there is none left. Ends
-    /// the client's task if no place can be taken.
+    /// Gives a slot to a client, taking that of another if none is free. Aborts the client's task if no slot
+    /// can be taken.
     pub(super) fn take(&mut self, address: IpAddr, progress: Progress, task: AbortHandle) {
         self.0.retain(|client| !client.task.is_finished());
         let host = host(address);
@@ -74,17 +80,17 @@ impl Places {
         self.0.push(Client { host, progress, task });
     }
 
-    /// Connections of a host.
+    /// Number of connections of a host.
     fn of(&self, host: IpAddr) -> usize {
         self.0.iter().filter(|client| client.host == host).count()
     }
 
-    /// The client that gives up its place, of all or of one host.
+    /// The client that loses its slot, among all clients or those of one host.
     fn victim(&self, only: Option<IpAddr>) -> Option<usize> {
         let candidates = self.0.iter().enumerate().filter(|(_, client)| {
             client.progress.stage() != Progress::WAITS && only.is_none_or(|host| client.host == host)
         });
-        // The first of equal ones is the oldest.
+        // The oldest one comes first among equals.
         candidates
             .min_by_key(|(_, client)| {
                 (client.progress.stage(), MAX_CLIENTS.saturating_sub(self.of(client.host)))
@@ -93,7 +99,7 @@ impl Places {
     }
 }
 
-/// What counts as one host.
+/// The host of an address.
 fn host(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
@@ -112,11 +118,11 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().build().unwrap()
     }
 
-    /// A client that never ends, and how far its request is.
+    /// A client that never finishes, and its progress.
     fn take(runtime: &Runtime, places: &mut Places, address: &str) -> (JoinHandle<()>, Progress) {
         let (task, progress) = (runtime.spawn(std::future::pending::<()>()), Progress::default());
         places.take(address.parse().unwrap(), progress.clone(), task.abort_handle());
-        // An aborted task is finished once the runtime has seen it.
+        // An aborted task is finished only after the runtime has polled it.
         runtime.block_on(tokio::task::yield_now());
         (task, progress)
     }
@@ -126,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_with_the_most_connections_gives_up_its_oldest() {
+    fn the_host_with_the_most_connections_loses_its_oldest() {
         let (runtime, mut places) = (runtime(), Places::default());
         let mut take = |address: &str| take(&runtime, &mut places, address);
         let others: Vec<_> = (0..MAX_CLIENTS - MAX_OF_HOST)
@@ -151,7 +157,7 @@ mod tests {
         let remote = [take("10.0.0.1"), take("10.0.0.1")];
         let first = take("127.0.0.1");
         let local: Vec<_> = (0..2 * MAX_CLIENTS).map(|n| take(&format!("127.0.{n}.7"))).collect();
-        assert!(remote.iter().all(is_served), "each address of 127.0.0.0/8 was a host of its own");
+        assert!(remote.iter().all(is_served), "each address of 127.0.0.0/8 was a separate host");
         assert!(!is_served(&first));
         assert_eq!(local.iter().filter(|client| is_served(client)).count(), MAX_OF_HOST);
         for local in ["::1", "::ffff:127.3.4.5"] {
@@ -160,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_waits_for_the_gateway_keeps_its_place() {
+    fn a_client_that_waits_for_the_gateway_keeps_its_slot() {
         let (runtime, mut places) = (runtime(), Places::default());
         let mut take = |address: &str| take(&runtime, &mut places, address);
         let scrape = take("127.0.0.1");
@@ -179,19 +185,19 @@ mod tests {
         last.1.waits();
         let refused = take("127.0.0.3");
         assert!(!is_served(&refused) && is_served(&scrape) && is_served(&last));
-        // Others find the places that no host alone has.
+        // Clients of other hosts get the slots that no single host can have.
         let other = take("10.0.0.1");
         other.1.waits();
         assert!(is_served(&other));
         for n in 1..MAX_CLIENTS - MAX_OF_HOST {
             take(&format!("10.0.1.{n}")).1.waits();
         }
-        assert!(!is_served(&take("10.0.0.2")), "all places wait");
+        assert!(!is_served(&take("10.0.0.2")), "all clients wait");
         assert!([&scrape, &last, &other].into_iter().all(is_served));
     }
 
     #[test]
-    fn a_client_that_is_gone_leaves_its_place() {
+    fn a_client_that_disconnects_frees_its_slot() {
         let (runtime, mut places) = (runtime(), Places::default());
         let kept = take(&runtime, &mut places, "10.0.0.1");
         for _ in 0..4 * MAX_CLIENTS {

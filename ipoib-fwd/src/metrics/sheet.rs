@@ -1,4 +1,4 @@
-//! Families of figures, as one text.
+//! Metric families as text.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,25 +11,25 @@ use prometheus_client::registry::Registry;
 
 use super::family::{Family, PREFIX, Table};
 
-/// What tells a figure from others of its family: names and values.
+/// The labels that distinguish a metric from others of its family: names and values.
 pub type Labels = Vec<(&'static str, String)>;
 
-/// Labels of a figure, in their order.
+/// Creates the labels of a metric, in their order.
 pub fn labels<const N: usize>(all: [(&'static str, &dyn fmt::Display); N]) -> Labels {
     all.into_iter().map(|(name, value)| (name, value.to_string())).collect()
 }
 
 #[derive(Debug)]
 enum Figures {
-    /// Those that only grow.
+    /// Counters.
     Counter(Vec<(Labels, u64)>),
-    /// Those that only grow, of seconds.
+    /// Counters of seconds.
     Seconds(Vec<(Labels, f64)>),
-    /// Those of this moment.
+    /// Gauges.
     Gauge(Vec<(Labels, f64)>),
 }
 
-/// A family with its figures.
+/// A family with its metrics.
 #[derive(Debug)]
 struct Filled {
     name: Cow<'static, str>,
@@ -37,20 +37,20 @@ struct Filled {
     figures: Figures,
 }
 
-/// All families of one moment.
+/// All families of a snapshot.
 #[derive(Debug, Default)]
 pub struct Sheet {
     families: Vec<Filled>,
 }
 
 impl Sheet {
-    /// Adds a family of counters; the text has `_total` behind the name.
+    /// Adds a family of counters; in the text, its name ends in `_total`.
     pub fn counter(&mut self, family: Family, figures: impl IntoIterator<Item = (Labels, u64)>) {
         self.add(family, Figures::Counter(figures.into_iter().collect()));
     }
 
-    /// Adds a family of counters of a table that says what it counts: its name is the counter's behind the table's. It has no other
-    /// labels than the table's owner, so that a rule which names a counter that there is not can be found.
+    /// Adds a counter of a table with descriptions as a family, whose name is the table's and the counter's.
+    /// It has only the labels of the table's owner, so that a rule with an unknown counter can be found.
     pub fn described(
         &mut self,
         table: Table,
@@ -61,13 +61,13 @@ impl Sheet {
         self.families.push(Filled { name: table.family(counter).into(), help, figures });
     }
 
-    /// Adds a family of counters of nanoseconds, which the text has in seconds.
+    /// Adds a family of counters in nanoseconds; the text has seconds.
     pub fn seconds(&mut self, family: Family, nanoseconds: impl IntoIterator<Item = (Labels, u64)>) {
         let seconds = nanoseconds.into_iter().map(|(labels, ns)| (labels, ns as f64 * 1e-9));
         self.add(family, Figures::Seconds(seconds.collect()));
     }
 
-    /// Adds a family of figures that go up and down.
+    /// Adds a family of gauges.
     pub fn gauge(&mut self, family: Family, figures: impl IntoIterator<Item = (Labels, f64)>) {
         self.add(family, Figures::Gauge(figures.into_iter().collect()));
     }
@@ -76,7 +76,7 @@ impl Sheet {
         self.families.push(Filled { name: family.name().into(), help: family.describe(), figures });
     }
 
-    /// All of it in the text format.
+    /// Writes all families in the text format.
     pub fn into_text(self) -> Result<String, fmt::Error> {
         let mut registry = Registry::with_prefix(PREFIX);
         registry.register_collector(Box::new(self));
@@ -114,10 +114,11 @@ impl Collector for Sheet {
     }
 }
 
-/// The same in Prometheus' own text format, which names a family of counters as its figures are and has no end.
+/// Converts to Prometheus' own text format, in which a family of counters has its metrics' name and there is
+/// no end mark.
 pub(super) fn to_prometheus(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    // A family's help stands before its type.
+    // The help of a family comes before its type.
     let mut lines = text.lines().filter(|line| *line != "# EOF").peekable();
     while let Some(line) = lines.next() {
         let kind = if line.starts_with("# TYPE ") { Some(line) } else { lines.peek().copied() };
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn families_are_written_as_the_format_has_them() {
+    fn families_are_written_in_the_text_format() {
         let mut sheet = Sheet::default();
         sheet.counter(Family::Drops, [(labels([("reason", &"a \"b\"\n\\")]), 7)]);
         sheet.gauge(Family::InfinibandPortUp, [(labels([("port", &1), ("device", &"x")]), 1.0)]);

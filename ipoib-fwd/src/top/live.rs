@@ -1,4 +1,4 @@
-//! The loop: keys, moments, pages.
+//! The main loop: keys, snapshots and pages.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,24 +9,24 @@ use std::time::{Duration, Instant};
 use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-use super::asker::{Asker, Outcome, Wish};
 use super::keys::{self, Keys};
 use super::model::{History, Model};
+use super::poller::{Outcome, Poller, Wish};
 use super::screen::Screen;
 use super::snapshot::Snapshot;
 use super::text::harmless;
 use super::view::{self, Page, View};
 
-/// How long a key waits for what else there is to do, at most.
+/// Maximum delay of other work while the loop waits for a key.
 const PERIOD: Duration = Duration::from_millis(50);
-/// Intervals that + and - go through.
+/// Intervals for the keys + and -.
 const INTERVALS: [f64; 9] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0];
-/// The shortest of them; rates of less time say little.
+/// The shortest interval; rates over less time are not meaningful.
 const SHORTEST: Duration = Duration::from_millis(100);
-/// Rows of a page up or down.
+/// Rows per Page Up and Page Down.
 const LEAP: isize = 10;
 
-/// What a key does.
+/// The action of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Key {
     Quit,
@@ -67,21 +67,21 @@ fn key_of(event: KeyEvent) -> Option<Key> {
     })
 }
 
-/// What is known, and what is looked at.
+/// The state of the program: data and view.
 #[derive(Debug, Default)]
 struct Live {
     page: Page,
     model: Option<Model>,
     before: Option<Snapshot>,
     history: History,
-    /// When the gateway was asked last.
-    asked: Option<Instant>,
-    /// It is to be asked before the interval is over.
+    /// Time of the last query.
+    queried: Option<Instant>,
+    /// True if the next query must not wait for the end of the interval.
     is_hurried: bool,
 }
 
 impl Live {
-    /// Does what a key says. True if that is to end.
+    /// Handles a key. Returns true if the program must exit.
     fn press(&mut self, key: Option<Key>) -> bool {
         let page = &mut self.page;
         if key != Some(Key::Quit) && std::mem::take(&mut page.is_helping) {
@@ -107,15 +107,15 @@ impl Live {
             Some(Key::First) => self.mark(|_| 0),
             Some(Key::Last) => self.mark(|_| usize::MAX),
         }
-        // What is shown has not been asked for yet.
+        // The data for the new view have not been queried yet.
         self.is_hurried |= self.wish() != wish;
         false
     }
 
-    /// True if the gateway is to be asked, which no key has it be more often than the shortest interval does.
+    /// True if it is time for a query. Keys cannot make it more frequent than the shortest interval.
     fn is_due(&self, now: Instant) -> bool {
         let interval = if self.is_hurried { SHORTEST } else { Duration::from_secs_f64(self.page.interval) };
-        !self.page.is_paused && self.asked.is_none_or(|asked| now >= asked + interval)
+        !self.page.is_paused && self.queried.is_none_or(|queried| now >= queried + interval)
     }
 
     fn set_interval(&mut self, interval: Option<f64>) {
@@ -131,7 +131,7 @@ impl Live {
         }
     }
 
-    /// What the present view is made of.
+    /// The data that the current view needs.
     fn wish(&self) -> Wish {
         let marked = self.page.rows.get(View::Segments as usize).copied().unwrap_or_default();
         let segment = self.model.as_ref().and_then(|model| model.now.segments.get(marked));
@@ -141,7 +141,7 @@ impl Live {
         }
     }
 
-    /// Takes over what the gateway has told. What was asked for before a pause is not shown in it.
+    /// Handles an answer. An answer to a query from before a pause is not shown during the pause.
     fn learn(&mut self, outcome: Outcome) {
         match outcome {
             Ok(_) if self.page.is_paused => {}
@@ -155,44 +155,42 @@ impl Live {
                 // There may be fewer rows than before.
                 self.mark(|row| row);
             }
-            Err(why) => {
-                self.page.trouble = Some(format!("{why} - tried again every {} s", self.page.interval))
-            }
+            Err(why) => self.page.trouble = Some(format!("{why} - retrying every {} s", self.page.interval)),
         }
     }
 }
 
-/// Runs until a key or a signal ends it, or the terminal goes away.
+/// Runs until a key or a signal stops it, or the terminal is gone.
 pub(super) fn run(socket: PathBuf, view: View, interval: f64) -> io::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT, SIGHUP, SIGQUIT] {
-        // The second one ends it as it is: a terminal that takes nothing holds up whoever draws.
+        // A second signal kills the process: a terminal that accepts no output blocks the drawing thread.
         signal_hook::flag::register_conditional_default(signal, Arc::clone(&stop))?;
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     let page = Page { socket: harmless(&socket.display().to_string()), view, interval, ..Page::default() };
     let mut live = Live { page, ..Live::default() };
-    let asker = Asker::start(socket)?;
-    match watch(&mut live, asker, &stop) {
-        // Whatever failed, it did because of that, and there is nobody to be told.
+    let poller = Poller::start(socket)?;
+    match watch(&mut live, poller, &stop) {
+        // Any error then follows from the missing terminal, and nobody can read it.
         Err(_) if keys::is_gone() => Ok(()),
         ended => ended,
     }
 }
 
-fn watch(live: &mut Live, mut asker: Asker, stop: &AtomicBool) -> io::Result<()> {
+fn watch(live: &mut Live, mut poller: Poller, stop: &AtomicBool) -> io::Result<()> {
     let mut screen = Screen::open()?;
     let keys = Keys::start()?;
     let mut is_new = true;
-    // The thread at the keyboard may be within a read that does not end, so it is not who tells that the terminal is gone.
+    // The keyboard thread may be blocked in a read, so it cannot report that the terminal is gone.
     while !stop.load(Ordering::Acquire) && !keys::is_gone() {
-        if let Some(outcome) = asker.take() {
+        if let Some(outcome) = poller.take() {
             live.learn(outcome);
             is_new = true;
         }
         let now = Instant::now();
-        if live.is_due(now) && asker.ask(live.wish()) {
-            (live.asked, live.is_hurried) = (Some(now), false);
+        if live.is_due(now) && poller.query(live.wish()) {
+            (live.queried, live.is_hurried) = (Some(now), false);
         }
         if std::mem::take(&mut is_new) {
             screen.show(|buffer| view::draw(buffer, &live.page, live.model.as_ref(), &live.history))?;
@@ -229,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_turn_pages_and_mark_rows_within_bounds() {
+    fn keys_change_views_and_mark_rows_within_bounds() {
         let mut live = with_figures();
         press(&mut live, &[KeyCode::Tab, KeyCode::Right]);
         assert_eq!(live.page.view, View::Workers);
@@ -243,13 +241,13 @@ mod tests {
         assert_eq!(live.wish().segment.as_deref(), Some("storage"));
         press(&mut live, &[KeyCode::Char('4'), KeyCode::End]);
         assert_eq!((live.page.rows, live.wish().connections), ([0, 0, 0, 49], true));
-        // Connections have gone: the mark stays on one that there is.
+        // Connections were closed: the mark moves to one that exists.
         live.learn(Ok(Snapshot::of(&sample::stats(13_000, [3000, 100, 8, 0]), &sample::links(), None, None)));
         assert_eq!(live.page.rows[3], 0);
     }
 
     #[test]
-    fn keys_change_the_interval_pause_help_and_end() {
+    fn keys_change_the_interval_pause_help_and_quit() {
         let mut live = with_figures();
         press(&mut live, &[KeyCode::Char('+'); 20]);
         assert_eq!(live.page.interval, 60.0);
@@ -273,12 +271,12 @@ mod tests {
     }
 
     #[test]
-    fn keys_hurry_only_what_has_not_been_asked_for_and_not_beyond_the_shortest_interval() {
+    fn keys_trigger_queries_only_for_new_data_and_not_below_the_shortest_interval() {
         let mut live = with_figures();
-        let asked = Instant::now();
-        let due_after = |live: &Live, ms| live.is_due(asked + Duration::from_millis(ms));
-        assert!(due_after(&live, 0), "nobody has asked yet");
-        live.asked = Some(asked);
+        let queried = Instant::now();
+        let due_after = |live: &Live, ms| live.is_due(queried + Duration::from_millis(ms));
+        assert!(due_after(&live, 0), "no query yet");
+        live.queried = Some(queried);
         press(
             &mut live,
             &[KeyCode::Down, KeyCode::End, KeyCode::Up, KeyCode::Home, KeyCode::Char('3'), KeyCode::Down],
@@ -287,17 +285,17 @@ mod tests {
         assert!(!due_after(&live, 999) && due_after(&live, 1000));
         press(&mut live, &[KeyCode::Char('2')]);
         assert!(!due_after(&live, 99) && due_after(&live, 100), "drops of a segment");
-        (live.asked, live.is_hurried) = (Some(asked), false);
+        (live.queried, live.is_hurried) = (Some(queried), false);
         press(&mut live, &[KeyCode::Up, KeyCode::Home]);
-        assert!(!due_after(&live, 999), "the first one is marked already");
+        assert!(!due_after(&live, 999), "the first one is already marked");
         press(&mut live, &[KeyCode::Down]);
-        assert!(!due_after(&live, 99) && due_after(&live, 100), "drops of another");
+        assert!(!due_after(&live, 99) && due_after(&live, 100), "drops of another segment");
         press(&mut live, &[KeyCode::Char('p')]);
         assert!(!due_after(&live, 9999));
     }
 
     #[test]
-    fn a_moment_too_soon_is_shown_but_not_measured_from() {
+    fn an_early_snapshot_is_shown_but_not_used_for_rates() {
         let mut live = with_figures();
         let known =
             |live: &Live| (live.before.as_ref().unwrap().process.up_ms, live.history.last(0, 99).len());
@@ -313,15 +311,15 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_that_is_gone_is_told_of_and_one_that_is_back_is_not_compared_with_it() {
+    fn a_missing_gateway_is_reported_and_a_new_one_is_not_compared_with_it() {
         let mut live = with_figures();
         let seen = live.model.clone();
         live.learn(Err("cannot connect".to_owned()));
-        assert_eq!(live.page.trouble.as_deref(), Some("cannot connect - tried again every 1 s"));
-        assert_eq!(live.model, seen, "what was known last stays");
-        let [mut anew, _] = sample::moments();
-        anew.process.pid = 1;
-        live.learn(Ok(anew));
+        assert_eq!(live.page.trouble.as_deref(), Some("cannot connect - retrying every 1 s"));
+        assert_eq!(live.model, seen, "the last data remain");
+        let [mut restarted, _] = sample::moments();
+        restarted.process.pid = 1;
+        live.learn(Ok(restarted));
         assert_eq!((live.page.trouble.as_ref(), live.model.as_ref().unwrap().seconds), (None, None));
     }
 }

@@ -1,12 +1,17 @@
-//! `ipoib-fwd top`: what a running gateway does, as it does it.
+//! `ipoib-fwd top`: a live view of a running gateway.
 //!
-//! A moment (`snapshot`) is what the gateway's control socket has told; a `model` is made of two of them; a `view` draws a model; `live` is
-//! the loop over keys and moments, `asker` its thread at the socket, `keys` that at the keyboard, `screen` the terminal.
+//! * `snapshot`: the answers of the gateway's control socket at one time.
+//! * `model`: the rates between two snapshots.
+//! * `view`: draws a model.
+//! * `live`: the main loop over keys and snapshots.
+//! * `poller`: the thread that queries the control socket.
+//! * `keys`: the thread that reads the keyboard.
+//! * `screen`: the terminal.
 
-mod asker;
 mod keys;
 mod live;
 mod model;
+mod poller;
 #[cfg(test)]
 mod sample;
 mod screen;
@@ -24,8 +29,8 @@ use ratatui::layout::Rect;
 use serde_json::Value;
 
 use crate::ctl::DEFAULT_SOCKET;
-use asker::{Wish, look};
 use model::{History, Model};
+use poller::{Wish, look};
 use snapshot::Snapshot;
 use text::harmless;
 use view::Page;
@@ -34,35 +39,35 @@ pub use view::View;
 /// Options of `ipoib-fwd top`.
 #[derive(Args, Clone, Debug)]
 pub struct TopOptions {
-    /// Control socket of the gateway. It need not run yet: it is looked for again and again.
+    /// Control socket of the gateway. The gateway need not run yet: the connection is retried.
     #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
     pub socket: PathBuf,
-    /// Time from one look to the next; + and - change it.
+    /// Interval between two queries; + and - change it.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub interval: f64,
-    /// What is looked at first.
+    /// The first view.
     #[arg(long, value_name = "VIEW", value_enum, default_value_t)]
     pub view: View,
-    /// Print one page as text, of the rates of one interval, and end.
+    /// Print one page as text, with the rates of one interval, and exit.
     #[arg(long)]
     pub once: bool,
     /// Columns of that page.
     #[arg(long, value_name = "COLUMNS", default_value_t = 80, requires = "once", value_parser = clap::value_parser!(u16).range(40..=500))]
     pub width: u16,
-    /// Its lines.
+    /// Lines of that page.
     #[arg(long, value_name = "LINES", default_value_t = 24, requires = "once", value_parser = clap::value_parser!(u16).range(10..=500))]
     pub height: u16,
 }
 
-/// Why there is nothing to see.
+/// Why there is no view.
 #[derive(Debug, thiserror::Error)]
 pub enum TopError {
-    /// There is nobody to look, or nothing to draw on.
+    /// There is no terminal to read keys from or to draw on.
     #[error(
-        "{0}; a script asks for one page by `ipoib-fwd top --once`, or for figures by `ipoib-fwd ctl stats --json`"
+        "{0}; in a script, use `ipoib-fwd top --once` for one page, or `ipoib-fwd ctl stats --json` for the values"
     )]
     NoTerminal(&'static str),
-    /// The terminal does not do what it is told.
+    /// The terminal failed.
     #[error("the terminal failed: {0}")]
     Terminal(io::Error),
     /// The gateway did not answer.
@@ -71,37 +76,37 @@ pub enum TopError {
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|_| "it is a number of seconds, as in 0.5".to_owned())?;
+    let seconds: f64 = text.parse().map_err(|_| "must be a number of seconds, for example 0.5".to_owned())?;
     if (0.1..=3600.0).contains(&seconds) {
         Ok(seconds)
     } else {
-        Err("it lies between 0.1 and 3600".to_owned())
+        Err("must be between 0.1 and 3600".to_owned())
     }
 }
 
-/// Shows what the gateway does until it is told to end; or, once, returns the page.
+/// Shows the gateway's state until a key or a signal stops it; with `once`, returns one page.
 pub fn run(options: &TopOptions) -> Result<String, TopError> {
     if options.once {
         return once(options).map_err(TopError::Gateway);
     }
     if !io::stdin().is_terminal() {
-        return Err(TopError::NoTerminal("standard input is no terminal, so there are no keys"));
+        return Err(TopError::NoTerminal("standard input is not a terminal, so there are no keys"));
     }
     if !io::stdout().is_terminal() {
-        return Err(TopError::NoTerminal("standard output is no terminal"));
+        return Err(TopError::NoTerminal("standard output is not a terminal"));
     }
     if std::env::var_os("TERM").is_none_or(|kind| kind.is_empty() || kind == "dumb") {
-        return Err(TopError::NoTerminal("the terminal is one without a cursor to move (TERM)"));
+        return Err(TopError::NoTerminal("the terminal has no cursor positioning (TERM)"));
     }
     live::run(options.socket.clone(), options.view, options.interval).map_err(TopError::Terminal)?;
     Ok(String::new())
 }
 
-/// One page.
+/// Returns one page.
 fn once(options: &TopOptions) -> Result<String, String> {
     let mut wish = Wish { connections: options.view == View::Connections, segment: None };
     let mut before = look(&options.socket, &wish)?;
-    // That of the first segment: it is marked.
+    // The first segment is marked, so the page has its drops.
     if options.view == View::Segments
         && let Some(segment) = before.segments.first()
     {
@@ -119,7 +124,7 @@ fn once(options: &TopOptions) -> Result<String, String> {
     Ok(drawn(&page, &before, now, (options.width, options.height)))
 }
 
-/// A page of so many columns and lines, as text.
+/// Draws a page of this size as text.
 fn drawn(page: &Page, before: &Snapshot, now: Snapshot, (width, height): (u16, u16)) -> String {
     let model = Model::new(Some(before), now);
     let mut history = History::default();
@@ -129,20 +134,20 @@ fn drawn(page: &Page, before: &Snapshot, now: Snapshot, (width, height): (u16, u
     view::to_text(&buffer)
 }
 
-/// What a gateway, or whoever answers in its place, has told at one moment.
+/// The answers of a gateway at one time, which may be of any content.
 #[derive(Clone, Debug, Default)]
 pub struct Told {
-    /// Of `stats`.
+    /// The answer to `stats`.
     pub stats: Value,
-    /// Of `links`.
+    /// The answer to `links`.
     pub links: Value,
-    /// Of `connections`, if that was asked.
+    /// The answer to `connections`, if it was requested.
     pub connections: Option<Value>,
-    /// Of `stats` of one segment, if that was asked.
+    /// The answer to `stats` for one segment, if it was requested.
     pub segment: Option<Value>,
 }
 
-/// The page of two moments as text, of so many columns and lines, with a row marked.
+/// Draws the page for two snapshots as text, of `size` columns and lines, with a row marked.
 #[must_use]
 pub fn page_of(told: [&Told; 2], view: View, row: usize, size: (u16, u16)) -> String {
     let [before, now] = told

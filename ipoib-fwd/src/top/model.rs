@@ -1,13 +1,13 @@
-//! What happened between two moments: rates, shares, and how they went lately.
+//! Rates and shares between two snapshots, and their history.
 
 use std::collections::VecDeque;
 
 use super::snapshot::{Counted, Counts, Process, Segment, Snapshot, Worker};
 
-/// Moments whose rates are remembered.
+/// Maximum number of snapshots in the history.
 const MAX_HISTORY: usize = 240;
 
-/// A row of the traffic: what it is called, and the paths that it is the sum of.
+/// Rows of the traffic table: the title, and the paths whose sum they show.
 pub(super) const TRAFFIC: [(&str, &[&str]); 6] = [
     ("from Ethernet", &["eth_receive"]),
     ("to InfiniBand, RC", &["ib_rc_transmit"]),
@@ -17,14 +17,14 @@ pub(super) const TRAFFIC: [(&str, &[&str]); 6] = [
     ("to control lcore", &["punt"]),
 ];
 
-/// Something each second; nothing while there is only one moment.
+/// Rates per second; `None` while there is only one snapshot.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(super) struct Rate {
     pub(super) packets: Option<f64>,
     pub(super) bits: Option<f64>,
 }
 
-/// A reason, and how often.
+/// A drop reason with its rate and total.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Drops {
     pub(super) reason: String,
@@ -32,7 +32,7 @@ pub(super) struct Drops {
     pub(super) total: u64,
 }
 
-/// What a segment did.
+/// Rates of a segment.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct SegmentRates {
     pub(super) to_infiniband: Rate,
@@ -41,24 +41,24 @@ pub(super) struct SegmentRates {
     pub(super) drops: Option<f64>,
 }
 
-/// What a worker did.
+/// Rates of a worker.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct WorkerRates {
-    /// Shares of the time.
+    /// Fractions of the time.
     pub(super) busy: Option<f64>,
     pub(super) rest: Option<f64>,
     pub(super) turns: Option<f64>,
-    /// Packets received in a busy turn.
+    /// Packets received in a busy iteration.
     pub(super) burst: Option<f64>,
     /// Packets by [`TRAFFIC`].
     pub(super) packets: [Option<f64>; TRAFFIC.len()],
 }
 
-/// What there is to show.
+/// The data of a page.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Model {
     pub(super) now: Snapshot,
-    /// Seconds between the two moments.
+    /// Seconds between the two snapshots.
     pub(super) seconds: Option<f64>,
     /// By [`TRAFFIC`].
     pub(super) traffic: [Rate; TRAFFIC.len()],
@@ -69,18 +69,18 @@ pub(super) struct Model {
     /// As [`Snapshot::segments`] and [`Snapshot::workers`].
     pub(super) segments: Vec<SegmentRates>,
     pub(super) workers: Vec<WorkerRates>,
-    /// Drops of the segment that was asked for.
+    /// Drops of the requested segment.
     pub(super) detail: Vec<Drops>,
 }
 
-/// Packets each second, by [`TRAFFIC`], at the last moments; the newest last.
+/// Packets per second, by [`TRAFFIC`], at the last snapshots, the newest last.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     rows: [VecDeque<f64>; TRAFFIC.len()],
 }
 
 impl History {
-    /// Adds a moment.
+    /// Adds a snapshot's rates.
     pub(super) fn add(&mut self, model: &Model) {
         for (row, rate) in self.rows.iter_mut().zip(&model.traffic) {
             if let Some(packets) = rate.packets {
@@ -92,21 +92,22 @@ impl History {
         }
     }
 
-    /// The last `n` of a row.
+    /// The last `n` values of a row.
     pub(super) fn last(&self, row: usize, n: usize) -> Vec<f64> {
         let all = self.rows.get(row);
         all.map(|all| all.iter().skip(all.len().saturating_sub(n)).copied().collect()).unwrap_or_default()
     }
 }
 
-/// Counts of the moment before, and what time has passed since; nothing if there was none, or of another process.
+/// The previous snapshot and the seconds since; none if there is none, or if it is from another process.
 struct Since<'a> {
     before: Option<&'a Snapshot>,
     seconds: f64,
 }
 
 impl Since<'_> {
-    /// How much more it is each second. What has become less began anew: a segment that came back, for instance.
+    /// The increase per second. A value that has decreased was reset, for instance by a segment that was
+    /// added again.
     fn rate(&self, before: impl FnOnce(&Snapshot) -> Option<u64>, now: u64) -> Option<f64> {
         let before = self.before.map(before)?.unwrap_or(0);
         let more = now.checked_sub(before).unwrap_or(now);
@@ -119,10 +120,10 @@ impl Since<'_> {
         Rate { packets, bits: bytes.map(|bytes| bytes * 8.0) }
     }
 
-    /// The most at present first, then the most altogether.
+    /// Drops, sorted by rate and then by total.
     fn drops(&self, now: &Counts, before: impl Fn(&Snapshot) -> Option<&Counts>) -> Vec<Drops> {
         let row = |(reason, total): (&String, &u64)| {
-            // A reason that was not told before had not happened.
+            // A reason that was missing before had not occurred.
             let count = |all: &Snapshot| Some(before(all)?.get(reason).copied().unwrap_or_default());
             let rate = self.before.and_then(&count).and_then(|_| self.rate(count, *total));
             Drops { reason: reason.clone(), rate, total: *total }
@@ -145,9 +146,9 @@ fn together(a: Counted, b: Counted) -> Counted {
 }
 
 impl Model {
-    /// From this moment and the one before, if there was one.
+    /// Creates the model of a snapshot and its predecessor, if there is one.
     pub(super) fn new(before: Option<&Snapshot>, now: Snapshot) -> Self {
-        // A process that was started anew has counted nothing that the one before has.
+        // A restarted process counts from zero.
         let same = |before: &&Snapshot| {
             let id = |process: &Process| (process.pid, process.started_unix_ms);
             id(&before.process) == id(&now.process) && before.process.up_ms < now.process.up_ms
@@ -178,12 +179,12 @@ impl Model {
         }
     }
 
-    /// A segment's numbers of this moment, with its rates.
+    /// The segments with their rates.
     pub(super) fn segments(&self) -> impl Iterator<Item = (&Segment, &SegmentRates)> {
         self.now.segments.iter().zip(&self.segments)
     }
 
-    /// A worker's numbers of this moment, with its rates.
+    /// The workers with their rates.
     pub(super) fn workers(&self) -> impl Iterator<Item = (&Worker, &WorkerRates)> {
         self.now.workers.iter().zip(&self.workers)
     }
@@ -215,7 +216,7 @@ fn worker_rates(since: &Since<'_>, now: &Worker) -> WorkerRates {
         .filter(|((name, _), _)| name.starts_with("from"))
         .filter_map(|(_, packets)| packets)
         .sum();
-    // A turn is counted when it is over: its time may be more than has passed.
+    // An iteration is counted at its end, so its time may exceed the interval.
     let share = |of: fn(&Worker) -> u64| rate(of).map(|ns| (ns * 1e-9).min(1.0));
     WorkerRates {
         busy: share(|worker| worker.busy_ns),
@@ -232,17 +233,17 @@ mod tests {
     use crate::top::sample;
 
     #[test]
-    fn rates_are_what_was_counted_between_two_moments() {
+    fn rates_are_the_increase_between_two_snapshots() {
         let [before, now] = sample::moments();
         let model = Model::new(Some(&before), now.clone());
         assert_eq!(model.seconds, Some(2.0));
         // 2000 packets of 1000 bytes each in 2 s.
         assert_eq!(model.traffic[0], Rate { packets: Some(1000.0), bits: Some(8e6) });
-        // Two paths together: 10 and 30 in 2 s.
+        // The sum of two paths: 10 and 30 in 2 s.
         assert_eq!(model.traffic[2].packets, Some(20.0));
         let drops: Vec<_> = model.drops.iter().map(|d| (d.reason.as_str(), d.rate, d.total)).collect();
         let wanted = [("storm", Some(50.0), 100), ("ipv6", Some(0.5), 8), ("truncated", Some(0.0), 5000)];
-        assert_eq!(drops, wanted, "the most at present first");
+        assert_eq!(drops, wanted, "sorted by rate");
         assert_eq!(model.drop_rate, Some(50.5));
         let (segment, rates) = model.segments().next().unwrap();
         assert_eq!(
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_rate_without_a_moment_before_nor_of_another_process() {
+    fn there_is_no_rate_without_a_previous_snapshot_or_after_a_restart() {
         let [before, now] = sample::moments();
         let nothing = |model: Model| {
             assert_eq!((model.seconds, model.drop_rate, model.traffic), (None, None, Default::default()));
@@ -267,37 +268,37 @@ mod tests {
             );
         };
         nothing(Model::new(None, now.clone()));
-        // Started anew, under the same number or another one, or asked twice in one moment.
+        // A restart with the same or another process ID, or two queries at the same time.
         let mut other = now.clone();
         other.process.pid += 1;
         nothing(Model::new(Some(&before), other));
-        // In a container each is the first, and the later one may have run for longer when it is asked.
-        let mut anew = now.clone();
-        anew.process.started_unix_ms += 1;
-        nothing(Model::new(Some(&before), anew));
+        // In a container each process has ID 1, and the later one may have run for longer when it is queried.
+        let mut restarted = now.clone();
+        restarted.process.started_unix_ms += 1;
+        nothing(Model::new(Some(&before), restarted));
         nothing(Model::new(Some(&now), before.clone()));
         nothing(Model::new(Some(&now), now.clone()));
-        // The detail of another segment is no moment before.
+        // The detail of another segment does not count as a previous snapshot.
         let mut elsewhere = before;
         elsewhere.detail.as_mut().unwrap().segment = "lab".to_owned();
         assert_eq!(Model::new(Some(&elsewhere), now).detail[0].rate, None);
     }
 
     #[test]
-    fn counters_that_run_back_or_over_are_no_accident() {
+    fn counters_that_decrease_or_overflow_are_handled() {
         let [mut before, mut now] = sample::moments();
         before.segments[0].to_infiniband.packets = u64::MAX;
         now.drops.insert("storm".to_owned(), u64::MAX);
         now.drops.insert("ipv6".to_owned(), u64::MAX);
         now.workers[0].busy_ns = u64::MAX;
         let model = Model::new(Some(&before), now);
-        assert_eq!(model.segments[0].to_infiniband.packets, Some(1250.0), "a segment that began anew");
+        assert_eq!(model.segments[0].to_infiniband.packets, Some(1250.0), "a segment that was added again");
         assert!(model.drop_rate.is_some_and(f64::is_finite));
         assert_eq!(model.workers[0].busy, Some(1.0));
     }
 
     #[test]
-    fn history_keeps_the_last_moments() {
+    fn history_keeps_the_last_snapshots() {
         let [before, now] = sample::moments();
         let model = Model::new(Some(&before), now);
         let mut history = History::default();

@@ -1,4 +1,4 @@
-//! Answers of a gateway, for tests.
+//! Sample answers of a gateway for tests.
 
 use serde_json::{Value, json};
 
@@ -57,7 +57,7 @@ pub(super) fn connections() -> Value {
     json!({"established_both_ways": true, "connections": (0..50).map(row).collect::<Vec<_>>()})
 }
 
-/// Two moments, two seconds apart.
+/// Two snapshots, two seconds apart.
 pub(super) fn moments() -> [Snapshot; 2] {
     let of = |up_ms, counted| {
         let detail =

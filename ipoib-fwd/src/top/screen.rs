@@ -1,4 +1,4 @@
-//! The terminal while it is ours, and given back however the program ends.
+//! Takes over the terminal, and restores it however the program exits.
 
 use std::io::{self, Stdout, stdout};
 use std::mem::ManuallyDrop;
@@ -11,16 +11,16 @@ use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
 
-/// The terminal: keys come as they are pressed, and what was on it comes back at the end.
+/// The terminal in raw mode. Its previous contents are restored at the end.
 #[derive(Debug)]
 pub(super) struct Screen {
-    // Its own end does what `restore` does, and panics where standard error is a terminal that has gone away.
+    // Its destructor does the same as `restore`, and panics if standard error is a terminal that is gone.
     terminal: ManuallyDrop<Terminal<CrosstermBackend<Stdout>>>,
 }
 
-/// Gives the terminal back; a second time does nothing.
+/// Restores the terminal. Repeated calls have no effect.
 fn restore() {
-    // A terminal that has gone away needs nothing.
+    // If the terminal is gone, there is nothing to restore.
     let _ = disable_raw_mode();
     let _ = execute!(stdout(), LeaveAlternateScreen, Show);
 }
@@ -28,7 +28,7 @@ fn restore() {
 impl Screen {
     /// Takes it.
     pub(super) fn open() -> io::Result<Self> {
-        // What a panic says is to be read.
+        // Restore the terminal first, so that a panic message is readable.
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             restore();
@@ -46,7 +46,7 @@ impl Screen {
         }
     }
 
-    /// Shows a page.
+    /// Draws a page.
     pub(super) fn show(&mut self, draw: impl FnOnce(&mut ratatui::buffer::Buffer)) -> io::Result<()> {
         self.terminal.draw(|frame| draw(frame.buffer_mut()))?;
         Ok(())

@@ -1,5 +1,5 @@
-//! What a gateway has told at one moment. It is another process, perhaps of another version or none of ours: what is missing is nothing,
-//! what is too much is left out, and its words are made harmless.
+//! Reads a gateway's answers. The peer is another process, perhaps of another version or not a gateway:
+//! missing values are empty, excess rows are dropped, and its strings are sanitized.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use serde_json::{Map, Value};
 
 use super::text::harmless;
 
-/// Most rows of a kind that are kept: more segments, workers and ports than a gateway can have.
+/// Maximum number of rows of a kind: more segments, workers and ports than a gateway can have.
 const MAX_ROWS: usize = 256;
-/// Most connections that are kept; all of a page are counted.
+/// Maximum number of connections; all connections of a page are counted.
 const MAX_CONNECTIONS: usize = 4096;
 
 /// Packets and bytes since the gateway's start.
@@ -22,13 +22,13 @@ pub(super) struct Counted {
 /// Counts by name.
 pub(super) type Counts = BTreeMap<String, u64>;
 
-/// The process that was asked.
+/// The process that answered.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Process {
     pub(super) version: String,
     pub(super) pid: u64,
     pub(super) up_ms: u64,
-    /// Of an older version: 0.
+    /// 0 for an older version.
     pub(super) started_unix_ms: u64,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Segment {
     pub(super) drops: u64,
     /// Hosts on the Ethernet and on the InfiniBand side.
     pub(super) hosts: [u64; 2],
-    /// Connections that the gateway opened, and that peers did.
+    /// Connections opened by the gateway, and by peers.
     pub(super) connections: [u64; 2],
     pub(super) ethernet: String,
     pub(super) vlan: String,
@@ -51,7 +51,7 @@ pub(super) struct Segment {
     pub(super) link: String,
     pub(super) role: String,
     pub(super) mode: String,
-    /// What it waits for; empty if for nothing.
+    /// The condition that it waits for; empty if none.
     pub(super) waits_for: String,
     pub(super) peers: u64,
 }
@@ -67,11 +67,11 @@ pub(super) struct Worker {
     pub(super) packets: Counts,
 }
 
-/// Times in nanoseconds: how many, and below which so many of a thousand are.
+/// Durations in nanoseconds: their number and quantiles.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Times {
     pub(super) count: u64,
-    /// 50 %, 90 %, 99 %, 99.9 %, all.
+    /// 50 %, 90 %, 99 %, 99.9 %, maximum.
     pub(super) quantiles: [u64; 5],
 }
 
@@ -80,7 +80,7 @@ pub(super) struct Times {
 pub(super) struct Port {
     pub(super) name: String,
     pub(super) is_up: bool,
-    /// What else is told of it.
+    /// Further details.
     pub(super) words: String,
 }
 
@@ -101,42 +101,42 @@ pub(super) struct Connection {
 /// The connections of one page.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Connections {
-    /// There are others, which are not counted.
+    /// True if there are more connections, which are not counted.
     pub(super) has_more: bool,
-    /// How many there are of each state.
+    /// Number of connections by state.
     pub(super) states: BTreeMap<String, u64>,
-    /// The first of them, those first that were in use last.
+    /// The most recently used connections.
     pub(super) rows: Vec<Connection>,
 }
 
-/// What is told of one segment only.
+/// The data that are only queried for one segment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Detail {
     pub(super) segment: String,
     pub(super) drops: Counts,
 }
 
-/// All of it.
+/// All data of a snapshot.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Snapshot {
     pub(super) process: Process,
     /// By path.
     pub(super) traffic: BTreeMap<String, Counted>,
     pub(super) drops: Counts,
-    /// What devices dropped, by reason.
+    /// Drops of devices, by reason.
     pub(super) device_drops: Counts,
     pub(super) segments: Vec<Segment>,
     pub(super) workers: Vec<Worker>,
-    /// Busy turns of the last second, and since the start; connections' making.
+    /// Busy iterations of the last second and since the start, and connection setups.
     pub(super) last_second: Times,
     pub(super) turns: Times,
     pub(super) setups: Times,
     pub(super) ethernet_ports: Vec<Port>,
     pub(super) infiniband_ports: Vec<Port>,
     pub(super) alarms: Counts,
-    /// Packet buffers in use, and left.
+    /// Packet buffers in use, and free ones.
     pub(super) buffers: [u64; 2],
-    /// If they were asked for.
+    /// `None` if they were not requested.
     pub(super) connections: Option<Connections>,
     pub(super) detail: Option<Detail>,
 }
@@ -212,7 +212,7 @@ fn segment(row: &Value, tables: &Value, link: &Value) -> Segment {
     }
 }
 
-/// One port stands alone, several are in a list.
+/// One port is an object, several are a list.
 fn ports<'a>(links: &'a Value, one: &str, several: &str) -> Vec<&'a Value> {
     links.get(one).filter(|row| row.is_object()).into_iter().chain(rows(links, several)).collect()
 }
@@ -227,18 +227,18 @@ fn ethernet_port(row: &Value) -> Port {
 }
 
 fn infiniband_port(row: &Value) -> Port {
-    let told = |name: &str| word(row, name);
+    let field = |name: &str| word(row, name);
     let errors = number(row, "device_errors");
     let errors = if errors > 0 { format!(", {errors} device errors") } else { String::new() };
     Port {
-        name: format!("{}/{}", told("device"), told("port")),
-        is_up: told("link") == "up",
+        name: format!("{}/{}", field("device"), field("port")),
+        is_up: field("link") == "up",
         words: format!(
             "{}, LID {}, SM {}, MTU {}{errors}",
-            told("port_state"),
-            told("lid"),
-            told("sm_lid"),
-            told("mtu")
+            field("port_state"),
+            field("lid"),
+            field("sm_lid"),
+            field("mtu")
         ),
     }
 }
@@ -263,14 +263,15 @@ fn connections(answer: &Value) -> Connections {
         }
         all.rows.push(connection);
     }
-    // Of the same age in the gateway's order.
+    // The sort is stable: connections of the same age keep the gateway's order.
     all.rows.sort_by_key(|row| row.idle_ms);
     all.rows.truncate(MAX_CONNECTIONS);
     all
 }
 
 impl Snapshot {
-    /// From the answers to `stats` and `links`, and to `connections` and a segment's `stats` if they were asked for.
+    /// Creates a snapshot from the answers to `stats` and `links`, and to `connections` and a segment's
+    /// `stats` if they were requested.
     pub(super) fn of(
         stats: &Value,
         links: &Value,

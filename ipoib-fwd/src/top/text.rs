@@ -1,22 +1,22 @@
-//! Figures and foreign words as they are shown.
+//! Formats numbers, and sanitizes strings of other processes.
 
-/// Most characters of a word that another process has told.
+/// Maximum length of a string of another process.
 const MAX_WORD: usize = 200;
 
-/// What another process has told, fit for a terminal: nothing in it moves the cursor, hides, or is wider than it seems.
+/// Sanitizes a string of another process for the terminal: no control, invisible or wide characters remain.
 pub(super) fn harmless(text: &str) -> String {
     let plain = |c: char| if c == ' ' || c.is_ascii_graphic() { c } else { '?' };
     text.chars().take(MAX_WORD).map(plain).collect()
 }
 
-/// A figure in four or five characters, with the letter of its thousands.
+/// Formats a number in four or five characters, with a unit prefix.
 pub(super) fn short(value: f64) -> String {
     if !value.is_finite() {
         return "-".to_owned();
     }
     let (mut value, mut letter) = (value, "");
     for next in ["k", "M", "G", "T", "P", "E"] {
-        // What would be rounded to four digits has the next letter.
+        // A value that would be rounded to four digits takes the next prefix.
         if value.abs() < 999.5 {
             break;
         }
@@ -31,17 +31,17 @@ pub(super) fn short(value: f64) -> String {
     format!("{value:.digits$}{letter}")
 }
 
-/// A rate, or a dash while there is none.
+/// Formats a rate; a dash if there is none.
 pub(super) fn rate(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), short)
 }
 
-/// A share of one as percent.
+/// Formats a fraction as a percentage.
 pub(super) fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "-".to_owned(), |share| format!("{:.0} %", share * 100.0))
 }
 
-/// A time of so many nanoseconds.
+/// Formats a duration in nanoseconds.
 pub(super) fn time(ns: u64) -> String {
     let ns = ns as f64;
     for (unit, letter) in [(1e9, "s"), (1e6, "ms"), (1e3, "us")] {
@@ -52,7 +52,7 @@ pub(super) fn time(ns: u64) -> String {
     format!("{} ns", short(ns))
 }
 
-/// An age of so many milliseconds.
+/// Formats an age in milliseconds.
 pub(super) fn age(ms: u64) -> String {
     let seconds = ms / 1000;
     match (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60) {
@@ -68,14 +68,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_tell_moves_no_cursor() {
-        let told = "a\u{1b}[2J\u{9b}31m\r\nb\u{202e}c\u{200b}\u{7f}\t\u{0}ü漢";
-        assert_eq!(harmless(told), "a?[2J?31m??b?c??????");
+    fn control_characters_are_replaced() {
+        let raw = "a\u{1b}[2J\u{9b}31m\r\nb\u{202e}c\u{200b}\u{7f}\t\u{0}ü漢";
+        assert_eq!(harmless(raw), "a?[2J?31m??b?c??????");
         assert_eq!(harmless(&"x".repeat(100_000)).len(), MAX_WORD);
     }
 
     #[test]
-    fn figures_take_few_places_whatever_they_are() {
+    fn numbers_are_short_for_any_value() {
         let all = [
             (0.0, "0"),
             (7.0, "7"),

@@ -1,5 +1,5 @@
-//! A gateway of a pair whose control core does not run any more: its worker, the real one between a port of DPDK's and the mlx5 driver, stops
-//! forwarding before the other gateway starts. Time is the test's own.
+//! A worker stops forwarding before the other gateway starts, if its control lcore does not run any more. The
+//! worker is the real one, between a DPDK port and the mlx5 driver. The test controls the time.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../steady/packets.rs"]
@@ -42,7 +42,7 @@ fn destination(lid: u16) -> Destination {
     Destination::new(&UdDestination { av, qpn: Qpn::new(0x123), qkey: Some(QKey(0x0b1b)) })
 }
 
-/// Of a gateway that forwards and knows all hosts, as its control core published them last.
+/// Tables of a gateway that forwards and knows all hosts, as its control lcore published them last.
 fn tables() -> Tables<Destination> {
     let mut settings = Settings::new(MacAddress(packets::GATEWAY_MAC));
     settings.address = GatewayAddress::new([10, 0, 0, 1].into(), 16);
@@ -63,12 +63,12 @@ fn tables() -> Tables<Destination> {
 }
 
 #[test]
-fn a_worker_whose_control_core_is_silent_stops_before_the_other_gateway_forwards() {
+fn a_worker_of_a_silent_control_lcore_stops_before_the_other_gateway_forwards() {
     let pcap = std::env::temp_dir().join(format!("silent-{}.pcap", std::process::id()));
     packets::write_pcap(&pcap, &packets::frames(None));
     let words =
         "silent --no-huge --no-shconf --no-pci -m 256 --no-telemetry --log-level=error --lcores 0@0 --vdev";
-    // Frames without end from one side, messages without end from the other.
+    // Endless frames from one side, endless messages from the other.
     let port = format!("net_pcap0,rx_pcap={},infinite_rx=1", pcap.display());
     let _eal = Eal::init(words.split(' ').map(str::to_owned).chain([port])).unwrap();
     let config = PoolConfig { count: 8192, data_room: 4096, cache: 256, socket: -1 };
@@ -121,8 +121,8 @@ fn a_worker_whose_control_core_is_silent_stops_before_the_other_gateway_forwards
             totals.drops(DropReason::LeaseOver),
         ]
     };
-    // What the worker does at a moment: forwards both ways, or drops.
-    let mut turns_at = |now: Instant| {
+    // The worker's behavior at a time: it forwards in both directions, or drops.
+    let mut forwarding_at = |now: Instant| {
         let before = counted();
         for _ in 0..8 {
             worker.begin_turn(now);
@@ -134,7 +134,7 @@ fn a_worker_whose_control_core_is_silent_stops_before_the_other_gateway_forwards
     const FORWARDS: [bool; 3] = [true, true, false];
     const DROPS: [bool; 3] = [false, false, true];
 
-    assert_eq!(turns_at(start + Duration::from_secs(1_000_000)), FORWARDS, "nobody else is there");
+    assert_eq!(forwarding_at(start + Duration::from_secs(1_000_000)), FORWARDS, "no other gateway is there");
     let (mut first, mut second, mut now) = (Gateway::new(start, 1), Gateway::new(start, 2), start);
     while now < start + Duration::from_secs(4) {
         now = first.due().min(second.due());
@@ -144,24 +144,24 @@ fn a_worker_whose_control_core_is_silent_stops_before_the_other_gateway_forwards
     let end = first.pair.lease_end().unwrap();
     let renew = |end| Command::App(GatewayCommand::Renew(SEGMENT, end));
     commands.send(renew(Some(end))).unwrap();
-    assert_eq!(turns_at(now), FORWARDS);
+    assert_eq!(forwarding_at(now), FORWARDS);
 
-    // From here on the first one's control core does not run.
+    // From here on, the first gateway's control lcore does not run.
     while second.role() != Role::Forwarding {
-        assert!(now < end + Duration::from_secs(1), "the second one takes over");
-        assert_eq!(turns_at(now), if now < end { FORWARDS } else { DROPS });
+        assert!(now < end + Duration::from_secs(1), "the second gateway takes over");
+        assert_eq!(forwarding_at(now), if now < end { FORWARDS } else { DROPS });
         now = second.due();
         pair::step(now, &mut [&mut second]);
     }
-    assert_eq!(turns_at(end - Duration::from_nanos(1)), FORWARDS, "until the end of its lease");
-    assert_eq!(turns_at(now), DROPS, "the second one forwards");
-    assert_eq!(turns_at(end), DROPS);
-    // It is renewed: its worker goes on as the tables say.
+    assert_eq!(forwarding_at(end - Duration::from_nanos(1)), FORWARDS, "until the end of its lease");
+    assert_eq!(forwarding_at(now), DROPS, "the second gateway forwards");
+    assert_eq!(forwarding_at(end), DROPS);
+    // After the lease is renewed, the worker uses the tables again.
     commands.send(renew(Some(now + Duration::from_secs(1)))).unwrap();
-    turns_at(now);
-    assert_eq!(turns_at(now), FORWARDS);
+    forwarding_at(now);
+    assert_eq!(forwarding_at(now), FORWARDS);
     commands.send(renew(None)).unwrap();
-    turns_at(now);
-    assert_eq!(turns_at(now + Duration::from_secs(1_000_000)), FORWARDS);
+    forwarding_at(now);
+    assert_eq!(forwarding_at(now + Duration::from_secs(1_000_000)), FORWARDS);
     drop(worker.into_parts());
 }

@@ -1,4 +1,4 @@
-//! Two gateways that hear each other at once.
+//! Two gateways that receive each other's hellos immediately.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use ib_wire::{Gid, Guid, Lid};
 use ipoib::net::ethernet::MacAddress;
 use ipoib_fwd::segment::pair::{Identity, Pair, Role, SegmentId, Settings, Side, Station, Transmit};
 
-/// A gateway and what it has sent.
+/// A gateway and the messages that it has sent.
 pub(crate) struct Gateway {
     pub(crate) pair: Pair,
 }
@@ -36,7 +36,7 @@ impl Gateway {
     }
 }
 
-/// Lets time pass for those whose control cores run; they hear each other.
+/// Advances the time of the gateways whose control lcores run; they receive each other's messages.
 pub(crate) fn step(now: Instant, running: &mut [&mut Gateway]) {
     for gateway in &mut *running {
         gateway.pair.handle_timeout(now);

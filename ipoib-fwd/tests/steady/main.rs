@@ -1,5 +1,6 @@
-//! The worker's loop with packets in every turn, both ways, by connections and by datagrams, on the mlx5 driver: no allocation and no system
-//! call. EAL starts once a process, and a system call ends it, so that each run has a process of its own.
+//! The worker's loop with packets in every iteration makes no allocation and no system call. It is tested in
+//! both directions, on connections and with datagrams, on the mlx5 driver. EAL starts only once per process,
+//! and a system call kills the process, so each run has a separate process.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 #[path = "../../../pmd/tests/steady/allocations.rs"]
@@ -19,18 +20,18 @@ use rig::{CASES, Case, Outcome, TURNS, forward};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What a process of its own is to do: the name of a case.
+/// Environment variable with the name of the child process's case.
 const CASE: &str = "STEADY_TEST_CASE";
-/// What is wrong with its loop, in a process that shows that it would be noticed.
+/// Environment variable that adds a system call to the loop, to show that it is detected.
 const BROKEN: &str = "STEADY_TEST_BROKEN";
 
-/// The case of this process, if it has one.
+/// The case of this process, if it is a child.
 fn own_case() -> Option<Case> {
     let name = std::env::var(CASE).ok()?;
     CASES.into_iter().find(|(known, _)| *known == name).map(|(_, case)| case)
 }
 
-/// How a process ends that runs a case in this test.
+/// Runs a case in a child process, and returns its exit status and output.
 fn child(test: &str, case: &str, broken: bool) -> (ExitStatus, String) {
     let mut program = Command::new(std::env::current_exe().unwrap());
     program.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(CASE, case);
@@ -43,18 +44,18 @@ fn child(test: &str, case: &str, broken: bool) -> (ExitStatus, String) {
 }
 
 fn check(outcome: &Outcome) {
-    // Every turn had a burst or part of one.
-    assert!(outcome.busy_turns >= TURNS && outcome.packets >= TURNS, "{} turns", outcome.busy_turns);
-    println!("{} packets in {} turns with work", outcome.packets, outcome.busy_turns);
+    // Every iteration had a burst or a part of one.
+    assert!(outcome.busy_turns >= TURNS && outcome.packets >= TURNS, "{} iterations", outcome.busy_turns);
+    println!("{} packets in {} busy iterations", outcome.packets, outcome.busy_turns);
 }
 
-/// From here on this thread may end its process, and nothing else.
+/// From here on this thread may only exit its process.
 fn trap() {
     let end = Call { name: "SYS_exit_group", number: libc::SYS_exit_group, why: "the end" };
     Filter::new(&[&[end]], Violation::Kill).unwrap().apply().unwrap();
 }
 
-/// Ends the process without a word.
+/// Exits the process immediately.
 fn end() -> ! {
     // SAFETY: no preconditions.
     unsafe { libc::_exit(0) }
@@ -82,9 +83,9 @@ fn forwarding_makes_no_system_call() {
     let Some(case) = own_case() else {
         for (name, _) in CASES {
             let (status, said) = child(me, name, false);
-            assert!(status.success(), "{name}: {status}; strace tells which call it was; {said}");
+            assert!(status.success(), "{name}: {status}; strace shows the call; {said}");
             let (status, said) = child(me, name, true);
-            assert_eq!(status.signal(), Some(libc::SIGSYS), "{name}: a call is not overlooked: {said}");
+            assert_eq!(status.signal(), Some(libc::SIGSYS), "{name}: the call was not detected: {said}");
         }
         return;
     };

@@ -1,4 +1,4 @@
-//! Packets both ways, and a file of frames.
+//! Packets in both directions, and a file of frames.
 
 use std::io::Write as _;
 use std::net::Ipv4Addr;
@@ -22,7 +22,7 @@ pub(crate) fn infiniband_host(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 2, n)
 }
 
-/// From each Ethernet host to one on InfiniBand, in a VLAN or without a tag.
+/// Frames from each Ethernet host to one on InfiniBand, in a VLAN or untagged.
 pub(crate) fn frames(vlan: Option<u16>) -> Vec<Vec<u8>> {
     (0..HOSTS)
         .map(|n| {
@@ -40,7 +40,7 @@ pub(crate) fn frames(vlan: Option<u16>) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// From each InfiniBand host to one on Ethernet, behind the IPoIB header.
+/// Messages from each InfiniBand host to one on Ethernet, behind the IPoIB header.
 pub(crate) fn messages() -> Vec<Vec<u8>> {
     (0..HOSTS)
         .map(|n| {

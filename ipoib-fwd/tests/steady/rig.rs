@@ -1,4 +1,4 @@
-//! The gateway's own worker between a port of DPDK's and the mlx5 driver, at whose rings a sink is.
+//! The gateway's worker between a DPDK port and the mlx5 driver, whose rings are served by a sink.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -27,25 +27,26 @@ use sink::{Made, Sink, SinkConfig};
 
 use crate::packets;
 
-/// Turns until all that grows has grown: every buffer of the pool has been through every queue.
+/// Iterations before the test: every buffer of the pool has then been in every queue, and nothing grows any
+/// more.
 const WARM_UP: u64 = 2_000;
-/// Turns that are looked at.
+/// Iterations of the test.
 pub(crate) const TURNS: u64 = 10_000;
 
 const LARGEST_MESSAGE: usize = 65_524;
 const SRQ_DEPTH: u32 = 64;
 const BUFFERS: u32 = SRQ_DEPTH * 17 + 4096;
 
-/// Which way packets go, and by what.
+/// The direction of packets, and their transport.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Case {
     pub(crate) to_infiniband: bool,
     pub(crate) connected: bool,
-    /// Frames have a tag in them.
+    /// True if frames have a VLAN tag.
     pub(crate) tagged: bool,
 }
 
-/// All of them.
+/// All cases.
 pub(crate) const CASES: [(&str, Case); 6] = [
     ("to-infiniband-connected", Case { to_infiniband: true, connected: true, tagged: false }),
     ("to-infiniband-datagram", Case { to_infiniband: true, connected: false, tagged: false }),
@@ -68,12 +69,12 @@ impl Case {
 
 type Inner = GatewayWorker<MlxQueues<Sink, Mbuf>>;
 
-/// The worker, of whose turns some are looked at: what is between them is the loop's own.
+/// The worker, with a hook after the warm-up. Everything between its iterations is the loop itself.
 struct Watched<F> {
     worker: Inner,
     turns: u64,
     busy: u64,
-    /// Called before the first turn that is looked at.
+    /// Called before the first iteration of the test.
     begin: F,
     handle: Arc<Handle>,
 }
@@ -101,20 +102,20 @@ impl<F: FnMut()> Worker for Watched<F> {
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 pub(crate) struct Outcome {
-    /// Packets that were forwarded, those of the warm-up too.
+    /// Forwarded packets, including those of the warm-up.
     pub(crate) packets: u64,
-    /// Turns with work.
+    /// Busy iterations.
     pub(crate) busy_turns: u64,
 }
 
-/// Runs the worker's loop on this thread, which becomes EAL's main lcore; `begin` is called once all that grows has grown, `end` when the
-/// loop has ended, before anything else is done.
+/// Runs the worker's loop on this thread, which becomes EAL's main lcore. `begin` is called after the
+/// warm-up, and `end` immediately after the loop.
 pub(crate) fn forward(case: Case, begin: impl FnMut(), end: impl FnOnce()) -> Outcome {
     let pcap = std::env::temp_dir().join(format!("steady-{}.pcap", std::process::id()));
     packets::write_pcap(&pcap, &packets::frames(case.tagged.then_some(VLAN)));
-    // Frames that come without end, from memory; or a port that takes all and gives none.
+    // Endless frames from memory, or a port that accepts all frames and delivers none.
     let port = if case.to_infiniband {
         format!("net_pcap0,rx_pcap={},infinite_rx=1", pcap.display())
     } else {
@@ -174,7 +175,7 @@ pub(crate) fn forward(case: Case, begin: impl FnMut(), end: impl FnOnce()) -> Ou
     let Watched { worker, busy, .. } = run(watched, &handle);
     end();
 
-    // What was looked at was forwarding, and nothing else.
+    // The test forwarded packets and did nothing else.
     let totals = Totals::of([&reader]);
     assert!(
         totals.drops_json().as_object().is_some_and(serde_json::Map::is_empty),
@@ -193,7 +194,7 @@ fn destination(lid: u16) -> Destination {
     Destination::new(&UdDestination { av, qpn: Qpn::new(0x123), qkey: Some(QKey(0x0b1b)) })
 }
 
-/// As the control lcore would publish them: everybody is known, and connections are up or not wanted.
+/// Tables as the control lcore would publish them: all hosts are known, and connections are up or not wanted.
 fn tables(case: Case) -> Tables<Destination> {
     let vlan = case.tagged.then_some(VLAN);
     let mut settings = Settings::new(MacAddress(packets::GATEWAY_MAC));

@@ -61,7 +61,7 @@ rmmod rdma_rxe
 ip link delete v8
 ip link delete v7
 
-check 'no device' says 'this machine has no RDMA device' ./ipoib-fwd gids
+check 'no device' says 'this host has no RDMA device' ./ipoib-fwd gids
 modprobe rdma_rxe
 ip link add v0 type veth peer name v1
 for i in 0 1; do

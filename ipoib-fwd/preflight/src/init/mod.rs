@@ -1,5 +1,6 @@
-//! A first configuration from what a machine has: an InfiniBand port or the software ConnectX, an Ethernet port that nobody else needs,
-//! lcores and memory for EAL. Of each port that it found the file says why it was or was not taken.
+//! Generates a first configuration for a host: an InfiniBand port or the software ConnectX, an Ethernet port
+//! that is not in use, and lcores and memory for EAL. The file has the reason for each port that was selected
+//! or not.
 
 mod ports;
 mod text;
@@ -16,18 +17,18 @@ use crate::machine::Machine;
 use crate::rules::hugepages;
 use ports::{EthernetChoice, InfiniBandChoice};
 
-/// Most workers that are proposed.
+/// Maximum number of workers in a proposal.
 const MOST_WORKERS: usize = 4;
 
-/// Why nothing was written.
+/// Why the files were not written.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    /// One of the files is there.
+    /// One of the files exists.
     #[error("{} is there already and is not overwritten: name another file after --output", .0.display())]
     There(PathBuf),
-    /// The name is that of EAL's arguments.
+    /// The configuration's file would have the name of the file of EAL's arguments.
     #[error(
-        "{} would be the configuration's file and that of EAL's arguments: name one that does not end in .env after --output, {} for instance",
+        "{} would also be the file of EAL's arguments: after --output, give a name that does not end in .env, {} for instance",
         .0.display(), .0.with_extension("toml").display()
     )]
     Same(PathBuf),
@@ -39,21 +40,21 @@ pub enum InitError {
     Write {
         /// The file.
         file: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// A configuration and EAL's arguments for a machine.
+/// A configuration and EAL's arguments for a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Proposal {
     /// The gateway's configuration.
     pub configuration: String,
-    /// EAL's arguments as an environment file of the unit.
+    /// EAL's arguments, as an environment file of the systemd unit.
     pub environment: String,
 }
 
-/// Lcores that are proposed, as EAL takes them.
+/// The proposed lcores, as EAL's arguments.
 struct Lcores {
     arguments: String,
     workers: usize,
@@ -61,7 +62,7 @@ struct Lcores {
 }
 
 impl Proposal {
-    /// For a machine.
+    /// Creates the proposal for a host.
     #[must_use]
     pub fn of(machine: &Machine) -> Self {
         let infiniband = InfiniBandChoice::of(machine);
@@ -75,7 +76,7 @@ impl Proposal {
         }
     }
 
-    /// Both in one text, EAL's arguments as comments.
+    /// Both files in one text, with EAL's arguments as comments.
     #[must_use]
     pub fn text(&self) -> String {
         let mut out = format!("{}\n# EAL's arguments, for gateway.env:\n", self.configuration);
@@ -87,28 +88,29 @@ impl Proposal {
         out
     }
 
-    /// The file of EAL's arguments beside one of a configuration.
+    /// The file of EAL's arguments for a configuration file.
     #[must_use]
     pub fn environment_file(file: &Path) -> PathBuf {
         file.with_extension("env")
     }
 
-    /// Writes a configuration, and EAL's arguments beside it in a file of that name with `.env` at its end. Overwrites nothing.
+    /// Writes the configuration, and EAL's arguments to a file with the same name and the extension `.env`.
+    /// Overwrites no file.
     pub fn write(&self, file: &Path) -> Result<PathBuf, InitError> {
         if file.to_str().is_none() {
             return Err(InitError::NotUtf8(file.to_owned()));
         }
-        let beside = Self::environment_file(file);
-        if beside == file {
-            return Err(InitError::Same(beside));
+        let environment_file = Self::environment_file(file);
+        if environment_file == file {
+            return Err(InitError::Same(environment_file));
         }
-        // The key in it is a secret.
+        // The configuration has a secret key.
         create(file, &self.configuration, 0o600)?;
-        create(&beside, &self.environment, 0o644).inspect_err(|_| {
-            // Both or none; this one was made just now.
+        create(&environment_file, &self.environment, 0o644).inspect_err(|_| {
+            // Write both or none; the configuration was created just now.
             let _ = fs::remove_file(file);
         })?;
-        Ok(beside)
+        Ok(environment_file)
     }
 }
 
@@ -116,7 +118,7 @@ fn create(file: &Path, text: &str, mode: u32) -> Result<(), InitError> {
     let opened = OpenOptions::new().write(true).create_new(true).mode(mode).open(file);
     let written = opened.and_then(|mut opened| {
         opened.write_all(text.as_bytes()).inspect_err(|_| {
-            // A part of it is worse than none, and would be in the way of the next attempt.
+            // Remove an incomplete file: it would also prevent the next attempt.
             let _ = fs::remove_file(file);
         })
     });
@@ -126,14 +128,15 @@ fn create(file: &Path, text: &str, mode: u32) -> Result<(), InitError> {
     })
 }
 
-/// A new key for the gateways of a segment; `None` if the kernel has no random bits.
+/// A random key for the gateways of a segment; `None` if the kernel has no random bits.
 fn pair_key() -> Option<String> {
     let mut bits = [0; 16];
     let length = getrandom(&mut bits, GetRandomFlags::empty()).ok()?;
     (length == bits.len()).then(|| format!("{:032x}", u128::from_be_bytes(bits)))
 }
 
-/// Lcores: isolated ones of the port's node if there are any, else one beside the control lcore; one thread of each core.
+/// Selects lcores: isolated ones of the port's node if there are any, otherwise one next to the control
+/// lcore. At most one thread of each core is a worker.
 fn lcores(machine: &Machine, node: Option<u16>) -> Lcores {
     let processors = &machine.processors;
     let is_near = |cpu: &u16| node.is_none() || processors.nodes.get(cpu).copied() == node;
@@ -145,7 +148,7 @@ fn lcores(machine: &Machine, node: Option<u16>) -> Lcores {
     let main = main.unwrap_or(0);
     let (candidates, most, why) = match isolated.as_slice() {
         [] => (near, 1, "no processor is isolated (isolcpus), so one worker"),
-        _ => (isolated, MOST_WORKERS, "workers on processors that the kernel leaves alone"),
+        _ => (isolated, MOST_WORKERS, "workers on isolated processors"),
     };
     let siblings = |cpu: u16| processors.siblings.get(&cpu).copied().unwrap_or_default();
     let mut workers: Vec<u16> = Vec::new();
@@ -156,18 +159,18 @@ fn lcores(machine: &Machine, node: Option<u16>) -> Lcores {
         }
     }
     if workers.is_empty() {
-        // A thread of the control lcore's core is better than none.
+        // A thread of the control lcore's core is better than no worker.
         workers.extend(processors.online.iter().find(|cpu| *cpu != main));
     }
     if workers.is_empty() {
         return Lcores {
             arguments: format!("--lcores 0@{main},1@{main}"),
             workers: 1,
-            why: "there is one processor, which control and worker share".to_owned(),
+            why: "there is one processor, shared by the control lcore and the worker".to_owned(),
         };
     }
     let all: LcoreSet = workers.iter().copied().chain([main]).collect();
     let chosen = if all.first() == Some(main) { String::new() } else { format!(" --main-lcore {main}") };
-    let near = node.map(|node| format!(", on NUMA node {node} as the port")).unwrap_or_default();
+    let near = node.map(|node| format!(", on the port's NUMA node {node}")).unwrap_or_default();
     Lcores { arguments: format!("-l {all}{chosen}"), workers: workers.len(), why: format!("{why}{near}") }
 }

@@ -1,59 +1,57 @@
-//! Which ports a first configuration takes, and why not the others.
+//! Selects the ports of a first configuration, and gives a reason for each port.
 
 use crate::machine::{AdapterPort, Link, Machine, PciDevice};
 
-/// A port and what is said of it.
+/// A port and the reason.
 pub(super) struct Said {
     pub(super) name: String,
     pub(super) why: &'static str,
 }
 
-/// How the Ethernet port comes to EAL.
+/// The kind of the Ethernet port.
 pub(super) enum EthernetPort {
     /// A PCI device.
     Pci(String),
     /// An interface of the kernel.
     Interface(String),
-    /// One that is made for it.
+    /// An interface that the gateway creates.
     Made,
-    /// None: what is sent to it is gone.
+    /// No port: packets sent to it are discarded.
     Null,
 }
 
-/// The Ethernet port that is taken, and what is said of all.
+/// The selected Ethernet port, and the reasons for all ports.
 pub(super) struct EthernetChoice {
     pub(super) port: EthernetPort,
     pub(super) said: Vec<Said>,
 }
 
-/// True for a name that can stand in an argument and between quotes.
+/// True for a name that is valid in an argument and in a quoted string.
 fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
 }
 
-/// Why an interface of the kernel is left alone; `Ok` with how good it is, smaller is better.
+/// Why an interface cannot be used; `Ok` with its rank, where less is better.
 fn rank(name: &str, link: &Link) -> Result<(u8, &'static str), &'static str> {
     match link {
-        _ if !is_plain(name) => Err("not taken: its name cannot stand in an argument"),
-        Link { is_ethernet: false, .. } => Err("not taken: it is none of Ethernet"),
+        _ if !is_plain(name) => Err("not taken: its name is not valid in an argument"),
+        Link { is_ethernet: false, .. } => Err("not taken: it is not an Ethernet interface"),
         Link { has_default_route: true, .. } => {
-            Err("not taken: the default route of this machine leads through it, or through what is on it")
+            Err("not taken: this host's default route uses it, or an interface on top of it")
         }
         Link { has_routes: true, .. } => {
-            Err("not taken: this machine has an address on it, or on what is on it")
+            Err("not taken: this host has an address on it, or on an interface on top of it")
         }
         Link { master: Some(_), .. } => Err("not taken: it is a member of a bridge or a bond"),
         Link { uppers, .. } if !uppers.is_empty() => {
             Err("not taken: other interfaces are on it, a VLAN or a macvlan for instance")
         }
-        Link { is_upper: true, .. } => Err("not taken: it is made of other interfaces"),
+        Link { is_upper: true, .. } => Err("not taken: it is on top of other interfaces"),
         Link { pci: None, is_pair: false, .. } => Err("not taken: it has no other end"),
         Link { pci: Some(_), has_carrier: true, .. } => Ok((1, "usable: a network card with a carrier")),
-        Link { pci: Some(_), .. } => Ok((3, "usable: a network card, without a carrier now")),
-        Link { has_carrier: true, .. } => Ok((2, "usable: an interface with another one at its other end")),
-        Link { .. } => {
-            Ok((4, "usable: an interface with another one at its other end, without a carrier now"))
-        }
+        Link { pci: Some(_), .. } => Ok((3, "usable: a network card, currently without a carrier")),
+        Link { has_carrier: true, .. } => Ok((2, "usable: an interface that is one end of a pair")),
+        Link { .. } => Ok((4, "usable: an interface that is one end of a pair, currently without a carrier")),
     }
 }
 
@@ -75,7 +73,7 @@ impl EthernetChoice {
         for (address, _) in machine.pci.iter().filter(|(_, device)| for_vfio(device)) {
             said.push(Said {
                 name: address.clone(),
-                why: "usable: a network card that is bound for programs",
+                why: "usable: a network card with a driver for programs",
             });
             offer(0, EthernetPort::Pci(address.clone()));
         }
@@ -116,7 +114,7 @@ impl EthernetChoice {
         machine.pci.get(address?)?.node
     }
 
-    /// What the configuration calls it.
+    /// The port's name in the configuration.
     pub(super) fn name(&self) -> &str {
         match &self.port {
             EthernetPort::Pci(address) => address,
@@ -134,7 +132,7 @@ pub(super) struct Taken {
     pub(super) port: AdapterPort,
 }
 
-/// The InfiniBand port that is taken, if there is one, and what is said of all.
+/// The selected InfiniBand port, if there is one, and the reasons for all ports.
 pub(super) struct InfiniBandChoice {
     pub(super) taken: Option<Taken>,
     pub(super) said: Vec<Said>,
@@ -148,10 +146,10 @@ impl InfiniBandChoice {
             for (number, port) in &adapter.ports {
                 let shown: String = device.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
                 let why = match port {
-                    _ if !is_plain(device) => "not taken: its name cannot stand in the file",
+                    _ if !is_plain(device) => "not taken: its name is not valid in the file",
                     AdapterPort { is_infiniband: false, .. } => "not taken: its link layer is Ethernet",
                     AdapterPort { is_active: true, .. } => "usable: active",
-                    AdapterPort { .. } => "usable: not active now",
+                    AdapterPort { .. } => "usable: currently not active",
                 };
                 said.push(Said { name: format!("{shown} port {number}"), why });
                 let is_better = taken.as_ref().is_none_or(|known| port.is_active && !known.port.is_active);

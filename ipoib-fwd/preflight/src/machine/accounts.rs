@@ -1,18 +1,18 @@
-//! Users and groups that a configuration names.
+//! Users and groups of the configuration.
 
 use privileges::UserError;
 
-/// What the machine knows of a name.
+/// The result of looking up a name.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub enum Account {
-    /// Nothing that would be in the way, or none is named.
+    /// It is usable, or no name is configured.
     #[default]
     Known,
-    /// A user's number that no entry has, so that its group is unknown.
+    /// A user's number without an entry, so its group is unknown.
     Groupless,
-    /// It has no entry in this file.
+    /// This file has no entry for it.
     Unknown(&'static str),
-    /// The file with the entries cannot be read, and why.
+    /// The file with the entries cannot be read; the reason.
     Unreadable(String),
 }
 

@@ -1,14 +1,14 @@
-//! Reading what a kernel shows, without trusting it: bounded, never waiting.
+//! Bounded, non-blocking reads of kernel files, whose contents are not trusted.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, open};
 
-/// Most bytes of a file that are looked at: those of `sys` are a page at most.
+/// Maximum bytes read from a file; files of `sys` have at most a page.
 const MOST: u64 = 1 << 20;
 const MOST_OF_SYS: u64 = 4096;
-/// Most entries of a directory that are looked at.
+/// Maximum entries read from a directory.
 const MOST_ENTRIES: usize = 4096;
 
 /// The directory with `proc` and `sys`.
@@ -20,9 +20,9 @@ impl Root {
         Self(path.to_owned())
     }
 
-    /// A file's text without white space around it. `None` for what is no regular file, or cannot be read.
+    /// A file's text without surrounding white space; `None` if it is not a regular file or cannot be read.
     pub(super) fn text(&self, path: &str) -> Option<String> {
-        // A FIFO is opened, and found to be none, without waiting for its other end.
+        // Opening a FIFO does not block; its type is checked afterwards.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = std::fs::File::from(open(self.0.join(path), flags, Mode::empty()).ok()?);
         if !file.metadata().ok()?.is_file() {
@@ -48,13 +48,13 @@ impl Root {
         names
     }
 
-    /// The last name of what a symbolic link points to.
+    /// The last component of a symbolic link's target.
     pub(super) fn link(&self, path: &str) -> Option<String> {
         let target = std::fs::read_link(self.0.join(path)).ok()?;
         Some(target.file_name()?.to_str()?.to_owned())
     }
 
-    /// The PCI device that a path leads to, or goes through last.
+    /// The last PCI device in a path.
     pub(super) fn pci_address(&self, path: &str) -> Option<String> {
         let target = std::fs::canonicalize(self.0.join(path)).ok()?;
         let names = target.components().rev().filter_map(|part| part.as_os_str().to_str());
@@ -66,7 +66,7 @@ impl Root {
     }
 }
 
-/// The directory of a path; that of the process for a bare name.
+/// The directory of a path; the current directory for a bare name.
 pub(crate) fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

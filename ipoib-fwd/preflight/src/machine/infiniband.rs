@@ -1,27 +1,27 @@
-//! RDMA devices as `/sys/class/infiniband` has them.
+//! RDMA devices, from `/sys/class/infiniband`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::files::Root;
 
-/// Most entries of a table of P_Keys that are looked at.
+/// Maximum entries read from a P_Key table.
 const MOST_PKEYS: usize = 512;
 
 /// A port of an RDMA device.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct AdapterPort {
-    /// True if its link layer is InfiniBand's.
+    /// True if its link layer is InfiniBand.
     pub is_infiniband: bool,
     /// True if it is active.
     pub is_active: bool,
-    /// Its state in the kernel's words.
+    /// Its state as the kernel prints it.
     pub state: String,
-    /// LID of the subnet manager; 0 = there is none.
+    /// LID of the subnet manager; 0 if there is none.
     pub manager: u16,
     /// Its P_Keys, without empty entries, in the table's order.
     pub pkeys: Vec<u16>,
-    /// The largest payload of a packet, bytes. The kernel shows it to programs of verbs only.
+    /// The largest payload of a packet in bytes. The kernel reports it only through verbs.
     pub mtu: Option<u16>,
 }
 
@@ -42,18 +42,18 @@ pub struct Adapter {
     pub node: Option<u16>,
     /// Version of its firmware.
     pub firmware: Option<String>,
-    /// What kind of board it is.
+    /// Its board ID.
     pub board: Option<String>,
     /// Its ports by number.
     pub ports: BTreeMap<u8, AdapterPort>,
-    /// Name of its file for verbs, in `/dev/infiniband`.
+    /// Name of its verbs file in `/dev/infiniband`.
     pub verbs: Option<String>,
-    /// Names of its ports' files for management datagrams.
+    /// Names of its ports' files for management datagrams, by port.
     pub management: BTreeMap<u8, String>,
 }
 
 impl Adapter {
-    /// The files by which programs use it.
+    /// The device files that programs use.
     pub(super) fn device_files(&self) -> impl Iterator<Item = PathBuf> + '_ {
         self.verbs
             .iter()

@@ -10,40 +10,40 @@ use super::processors::number_of;
 pub struct Pages {
     /// Bytes of a page.
     pub size: u64,
-    /// The node; `None` where the kernel knows of none.
+    /// The node; `None` if the kernel reports none.
     pub node: Option<u16>,
-    /// How many are reserved.
+    /// Number of reserved pages.
     pub reserved: u64,
-    /// How many of these are free.
+    /// Number of free pages.
     pub free: u64,
 }
 
-/// The hugepages of a machine.
+/// The hugepages of a host.
 #[derive(Clone, Default, Debug)]
 pub struct Memory {
     /// By size and node.
     pub pages: Vec<Pages>,
-    /// Where hugetlbfs is mounted.
+    /// Mount points of hugetlbfs.
     pub mounts: Vec<PathBuf>,
-    /// Files of EAL are there: an EAL that has ended without a word leaves its own, and the next one takes them away.
+    /// True if EAL's files exist. A killed EAL leaves its files, and the next one removes them.
     pub has_files: bool,
 }
 
 impl Memory {
-    /// Bytes of free pages, of one node or of all.
+    /// Bytes of free pages, of one node or in total.
     #[must_use]
     pub fn free(&self, node: Option<u16>) -> u64 {
         let pages = self.pages.iter().filter(|pages| node.is_none() || pages.node == node);
         pages.fold(0, |sum, pages| sum.saturating_add(pages.free.saturating_mul(pages.size)))
     }
 
-    /// Bytes of the smallest hugepage that there is, reserved or not.
+    /// Size of the smallest hugepages, reserved or not, in bytes.
     #[must_use]
     pub fn smallest(&self) -> u64 {
         self.pages.iter().map(|pages| pages.size).filter(|size| *size > 0).min().unwrap_or(2 << 20)
     }
 
-    /// How many pages of a size are taken, on one node or on all.
+    /// Number of pages of a size that are in use, on one node or in total.
     #[must_use]
     pub fn taken(&self, node: Option<u16>, size: u64) -> u64 {
         let pages = self.pages.iter().filter(|p| p.size == size && (node.is_none() || p.node == node));

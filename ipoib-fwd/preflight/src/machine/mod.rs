@@ -1,4 +1,4 @@
-//! What a machine has, read from its `proc` and `sys`. Whatever is missing, unreadable or nonsense there is taken for unknown.
+//! The state of a host, read from its `proc` and `sys`. Missing, unreadable and invalid values are unknown.
 
 mod accounts;
 mod dpdk;
@@ -31,7 +31,7 @@ pub use processors::Processors;
 
 use files::Root;
 
-/// A machine.
+/// A host.
 #[derive(Clone, Default, Debug)]
 pub struct Machine {
     /// Its processors.
@@ -40,40 +40,40 @@ pub struct Machine {
     pub memory: Memory,
     /// PCI devices by address.
     pub pci: BTreeMap<String, PciDevice>,
-    /// What there is between devices and memory.
+    /// The IOMMU.
     pub iommu: Iommu,
     /// RDMA devices by name.
     pub adapters: BTreeMap<String, Adapter>,
     /// Network interfaces by name.
     pub links: BTreeMap<String, Link>,
-    /// Modules that are loaded, or built in and known by their directory.
+    /// Modules that are loaded, or built in and recognized by their directory.
     pub modules: BTreeSet<String>,
     /// The user of this process, by name if it has one.
     pub effective_user: String,
-    /// What this process may.
+    /// Limits and rights of this process.
     pub process: Process,
-    /// Device files, sockets and directories, as far as the configuration needs them, and whether this process may use them.
+    /// Access of this process to the device files, sockets and directories that the configuration needs.
     pub files: BTreeMap<PathBuf, Access>,
-    /// Paths that the configuration names.
+    /// Paths in the configuration.
     pub paths: BTreeMap<PathBuf, PathState>,
-    /// Who is at the control socket's path.
+    /// The occupant of the control socket's path.
     pub socket: Occupant,
-    /// DPDK processes that run.
+    /// The running DPDK processes.
     pub dpdk: Vec<DpdkProcess>,
-    /// The user that the configuration names.
+    /// The configured user.
     pub user: Account,
-    /// The group that it names.
+    /// The configured group.
     pub group: Account,
 }
 
-/// The path of a cable's socket, of `shm:/path?option` for instance.
+/// The path of a cable's socket, for instance from `shm:/path?option`.
 pub(crate) fn cable_socket(link: &str) -> Option<&str> {
     let path = link.strip_prefix("shm:")?;
     Some(path.split_once('?').map_or(path, |(path, _)| path))
 }
 
 impl Machine {
-    /// Reads what is below a root directory: `/` for this machine.
+    /// Reads the state below a root directory: `/` for this host.
     #[must_use]
     pub fn read(root: &Path) -> Self {
         let root = Root::new(root);
@@ -96,12 +96,13 @@ impl Machine {
         }
     }
 
-    /// Asks the interfaces of this machine whether they are one end of a pair.
+    /// Finds the interfaces of this host that are one end of a veth pair.
     pub fn find_pairs(&mut self) {
         network::find_pairs(&mut self.links);
     }
 
-    /// Looks at the files of this machine that a configuration needs, looks up its user and group, and asks its interfaces what they do to packets.
+    /// Reads the access to the files that a configuration needs, looks up its user and group, and queries the
+    /// offloads of this host's interfaces.
     pub fn look_at_files(&mut self, config: &Config) {
         let mut paths: Vec<PathBuf> = ["/dev/vfio/vfio", "/dev/net/tun"].map(PathBuf::from).to_vec();
         paths.extend(self.adapters.values().flat_map(Adapter::device_files));
@@ -120,7 +121,7 @@ impl Machine {
         network::complete(&mut self.links);
         self.find_pairs();
         for (name, link) in &mut self.links {
-            // An interface that is gone, or knows no such question, has none.
+            // An interface that is gone, or does not support the query, merges nothing.
             link.joins = interface::joins_packets(name).unwrap_or_default();
         }
     }

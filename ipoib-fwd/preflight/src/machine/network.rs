@@ -1,4 +1,4 @@
-//! Network interfaces as `/sys/class/net` has them.
+//! Network interfaces, from `/sys/class/net`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,17 +15,17 @@ const ROUTE_UP: u32 = 1;
 /// A network interface.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Link {
-    /// Its number.
+    /// Its index.
     pub index: Option<u32>,
-    /// True if it is one of Ethernet.
+    /// True if it is an Ethernet interface.
     pub is_ethernet: bool,
     /// True if it is up.
     pub is_up: bool,
-    /// True if there is a carrier; false while it is down.
+    /// True if there is a carrier; false while the interface is down.
     pub has_carrier: bool,
-    /// Largest packet in a frame, bytes.
+    /// Its MTU in bytes.
     pub mtu: Option<u32>,
-    /// The bridge or bond that it is a member of.
+    /// The bridge or bond that it belongs to.
     pub master: Option<String>,
     /// True for a bridge, a bond, a VLAN or another interface on top of others.
     pub is_upper: bool,
@@ -33,25 +33,25 @@ pub struct Link {
     pub uppers: Vec<String>,
     /// Its PCI device; `None` for an interface without hardware.
     pub pci: Option<String>,
-    /// True if a default route of this machine leads through it, or through what is on it.
+    /// True if a default route of this host uses it, or an interface on top of it.
     pub has_default_route: bool,
-    /// True if this machine has other routes through either: an address in a network.
+    /// True if other routes of this host use either: it then has an address.
     pub has_routes: bool,
-    /// True if another interface is its other end, as of a veth.
+    /// True if it is one end of a pair, as a veth is.
     pub is_pair: bool,
-    /// What joins packets to longer ones on their way in: `gro`, `lro`.
+    /// Offloads that merge received packets: `gro`, `lro`.
     pub joins: Vec<&'static str>,
 }
 
 impl Link {
-    /// What the machine itself has it for, if anything.
+    /// The host's own use of the interface, if any.
     pub(crate) fn role(&self) -> Option<&'static str> {
         match self {
             Self { has_default_route: true, .. } => {
-                Some("by which the default route of this machine leads, or which carries what it leads by")
+                Some("which this host's default route uses, directly or through an interface on top of it")
             }
             Self { has_routes: true, .. } => {
-                Some("on which this machine has an address, or on an interface that it carries")
+                Some("which has an address of this host, or carries an interface that has")
             }
             Self { .. } => None,
         }
@@ -61,7 +61,7 @@ impl Link {
 pub(super) fn read(root: &Root) -> BTreeMap<String, Link> {
     let default = default_routes(root);
     let routed = routed(root);
-    // `sys` may be that of another network namespace, whose interfaces nobody here can use; `proc` is of this one.
+    // `sys` may show another network namespace, whose interfaces are not usable here; `proc` shows this one.
     let dev = root.text("proc/net/dev");
     let is_here = |name: &String| {
         let mut names = dev.iter().flat_map(|text| text.lines()).filter_map(|line| line.split_once(':'));
@@ -87,7 +87,7 @@ fn link(root: &Root, name: &str, default: &BTreeSet<String>) -> Link {
         index: root.number(&of("ifindex")),
         is_ethernet: root.number(&of("type")) == Some(ETHERNET) && flags & LOOPBACK == 0,
         is_up: flags & UP != 0,
-        // Reading fails while it is down.
+        // The file cannot be read while the interface is down.
         has_carrier: root.number::<u8>(&of("carrier")) == Some(1),
         mtu: root.number(&of("mtu")),
         master: root.link(&of("master")),
@@ -101,11 +101,11 @@ fn link(root: &Root, name: &str, default: &BTreeSet<String>) -> Link {
     }
 }
 
-/// Most interfaces that are queried one by one.
+/// Maximum number of interfaces that are queried individually.
 const MOST_LINKS: usize = 4096;
 
-/// Adds the interfaces of this namespace that `sys`, where it is that of another one, does not have, or has another one by
-/// that name in place of.
+/// Adds interfaces of this namespace that `sys` does not have or shows wrongly, because it shows another
+/// namespace.
 pub(super) fn complete(links: &mut BTreeMap<String, Link>) {
     let dev = std::fs::read_to_string("/proc/net/dev").unwrap_or_default();
     let names = dev.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned()));
@@ -117,14 +117,15 @@ pub(super) fn complete(links: &mut BTreeMap<String, Link>) {
     }
 }
 
-/// Notes pairs whose other end has the same index in another namespace: `sys` shows them as interfaces without one.
+/// Finds pairs whose other end has the same index in another namespace: `sys` shows them as interfaces
+/// without a peer.
 pub(super) fn find_pairs(links: &mut BTreeMap<String, Link>) {
     for (name, link) in links {
         link.is_pair |= link.pci.is_none() && interface::driver(name).is_ok_and(|driver| driver == "veth");
     }
 }
 
-/// What the kernel answers about an interface of this namespace.
+/// Queries the kernel about an interface of this namespace.
 fn queried(name: &str, index: u32) -> Link {
     Link {
         index: Some(index),
@@ -136,12 +137,12 @@ fn queried(name: &str, index: u32) -> Link {
     }
 }
 
-/// The interfaces that default routes lead through, and what these are made of.
+/// The interfaces of default routes, and those below them.
 fn default_routes(root: &Root) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for line in root.text("proc/net/route").unwrap_or_default().lines().skip(1) {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        // Interface, destination, gateway, flags, …, and as the eighth the mask.
+        // Interface, destination, gateway, flags, ..., and the mask as the eighth field.
         if let [name, "00000000", _, flags, _, _, _, "00000000", ..] = fields.as_slice()
             && u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & ROUTE_UP != 0)
         {
@@ -150,7 +151,7 @@ fn default_routes(root: &Root) -> BTreeSet<String> {
     }
     for line in root.text("proc/net/ipv6_route").unwrap_or_default().lines() {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        // Destination, its length, …, and at the end flags and interface.
+        // Destination, its prefix length, ..., and flags and interface at the end.
         if let [to, "00", .., flags, name] = fields.as_slice()
             && to.bytes().all(|digit| digit == b'0')
             && *name != "lo"
@@ -162,7 +163,7 @@ fn default_routes(root: &Root) -> BTreeSet<String> {
     with_lower(root, names)
 }
 
-/// The interfaces that routes to networks lead through, and what these are made of.
+/// The interfaces of routes to networks, and those below them.
 fn routed(root: &Root) -> BTreeSet<String> {
     let routes = root.text("proc/net/route").unwrap_or_default();
     let routes = routes.lines().skip(1).filter_map(|line| line.split_whitespace().next());
@@ -182,7 +183,7 @@ fn routed(root: &Root) -> BTreeSet<String> {
     with_lower(root, names)
 }
 
-/// What is below a bridge, a bond or a VLAN with a route carries it. A machine has few layers.
+/// Adds the interfaces below a bridge, a bond or a VLAN, since they carry its route. A host has few layers.
 fn with_lower(root: &Root, mut names: BTreeSet<String>) -> BTreeSet<String> {
     for _ in 0..4 {
         let lower: Vec<String> = names
@@ -200,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_sys_has_of_another_namespace_is_queried_in_this_one() {
+    fn interfaces_that_sys_shows_of_another_namespace_are_queried() {
         let index = interface::index("lo").unwrap();
         let other = Link { index: Some(index + 100), mtu: Some(7), is_ethernet: true, ..Link::default() };
         let mut links = BTreeMap::from([("lo".to_owned(), other)]);
@@ -208,7 +209,7 @@ mod tests {
         let own = &links["lo"];
         assert_eq!((own.index, own.is_ethernet), (Some(index), false));
         assert_eq!(own.mtu, interface::mtu("lo").ok().and_then(|mtu| u32::try_from(mtu).ok()));
-        // What is this namespace's stays as sys has it.
+        // An interface of this namespace keeps the values from sys.
         let same = Link { index: Some(index), mtu: Some(7), ..Link::default() };
         let mut links = BTreeMap::from([("lo".to_owned(), same.clone())]);
         complete(&mut links);

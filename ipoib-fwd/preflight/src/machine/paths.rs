@@ -1,4 +1,4 @@
-//! Paths that a configuration names, as the user finds them that the gateway becomes.
+//! Paths of the configuration, as seen by the user that the gateway changes to.
 
 use std::collections::BTreeMap;
 use std::fs::Metadata;
@@ -11,7 +11,7 @@ use super::cable_socket;
 use super::files::directory_of;
 use super::process::Access;
 
-/// What is at a path.
+/// The kind of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PathKind {
     /// Nothing.
@@ -22,12 +22,12 @@ pub enum PathKind {
     Other,
 }
 
-/// A path.
+/// The state of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathState {
-    /// What is there.
+    /// Its kind.
     pub kind: PathKind,
-    /// False if the user that the gateway becomes is known not to have write access.
+    /// False if the user that the gateway changes to has no write access.
     pub is_writable: bool,
 }
 
@@ -38,18 +38,19 @@ pub(super) struct Later {
     groups: Vec<u32>,
 }
 
-/// True if the gateway gives up its capabilities. With driver "verbs" it keeps them, and "auto" may take that one.
+/// True if the gateway drops its capabilities. The driver "verbs" keeps them, and "auto" may select that
+/// driver.
 pub(crate) fn drops_capabilities(config: &Config) -> bool {
     let is_able = config.infiniband.is_soft() || config.infiniband.driver == Driver::Mlx5;
     config.gateway.privileges == Privileges::Drop && is_able
 }
 
-/// Permission bits (inode(7)), as others have them.
+/// Permission bits for others (inode(7)).
 const WRITE: u32 = 2;
 const SEARCH: u32 = 1;
 
 impl Later {
-    /// `None` if it keeps its capabilities, or may keep them.
+    /// `None` if the gateway keeps its capabilities, or may keep them.
     fn of(config: &Config) -> Option<Self> {
         let gateway = &config.gateway;
         if !drops_capabilities(config) {
@@ -70,7 +71,7 @@ impl Later {
         Some(Self { user: user.map_or(own, |user| user.id.0), groups })
     }
 
-    /// True if it has these permissions by owner, group and mode.
+    /// True if owner, group and mode grant these permissions.
     fn may(&self, about: &Metadata, wanted: u32) -> bool {
         let bits = if about.uid() == self.user {
             about.mode() >> 6
@@ -82,11 +83,11 @@ impl Later {
         bits & wanted == wanted
     }
 
-    /// True unless it is known not to reach a path for writing.
+    /// False if a path is known not to be writable.
     fn may_write(&self, path: &Path) -> bool {
         let Ok(path) = path.canonicalize() else { return true };
         let allows = |at: &Path, wanted: u32| {
-            // What access control lists allow is not in the mode.
+            // The mode does not include access control lists.
             std::fs::metadata(at).map_or(true, |about| self.may(&about, wanted)) || has_list(at)
         };
         let wanted = if path.is_dir() { WRITE | SEARCH } else { WRITE };
@@ -109,7 +110,7 @@ fn state(path: &Path, later: Option<&Later>) -> PathState {
     PathState { kind, is_writable }
 }
 
-/// The paths of a configuration.
+/// Reads the paths of a configuration.
 pub(super) fn read(config: &Config) -> BTreeMap<PathBuf, PathState> {
     let later = Later::of(config);
     let gateway = &config.gateway;
@@ -128,7 +129,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn the_later_user_has_the_bits_of_its_owner_or_group_or_others() {
+    fn the_user_has_the_bits_of_owner_group_or_others() {
         let directory = std::env::temp_dir().join(format!("preflight-paths-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -145,11 +146,11 @@ mod tests {
             let may = [&owner, &member, &other].map(|later| later.may_write(&file));
             assert_eq!(may, expected, "{mode:o}");
         }
-        // A directory on the way is closed.
+        // A parent directory is not accessible.
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o750)).unwrap();
         assert!(!other.may_write(&file) && !member.may_write(&directory));
         std::fs::remove_dir_all(&directory).unwrap();
-        // Of what is not there nothing is known.
+        // The state of a missing path is unknown.
         assert!(other.may_write(&file));
     }
 }

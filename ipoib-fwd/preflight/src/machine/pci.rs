@@ -15,12 +15,13 @@ pub struct PciDevice {
     pub is_ethernet: bool,
     /// Its IOMMU group.
     pub group: Option<u32>,
-    /// What the IOMMU does for it, as the kernel has it: `DMA`, `DMA-FQ`, `identity`.
+    /// The IOMMU's domain type as the kernel prints it: `DMA`, `DMA-FQ`, `identity`.
     pub translation: Option<String>,
 }
 
 impl PciDevice {
-    /// True if a program can have it: by vfio or uio, or because its driver serves programs and the kernel at once.
+    /// True if a program can use it: with vfio or uio, or because its driver serves programs and the kernel
+    /// at the same time.
     #[must_use]
     pub fn is_for_programs(&self) -> bool {
         let drivers = ["vfio-pci", "igb_uio", "uio_pci_generic", "mlx5_core", "mlx4_core"];
@@ -28,12 +29,12 @@ impl PciDevice {
     }
 }
 
-/// What there is between devices and memory.
+/// The IOMMU.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Iommu {
-    /// Groups of devices; none without an IOMMU.
+    /// Number of IOMMU groups; 0 without an IOMMU.
     pub groups: usize,
-    /// vfio is told to work without one.
+    /// True if vfio is configured to work without an IOMMU.
     pub is_bypassed: bool,
 }
 
@@ -47,7 +48,7 @@ fn device(root: &Root, address: &str) -> PciDevice {
     let class = root.text(&of("class")).unwrap_or_default();
     PciDevice {
         driver: root.link(&of("driver")),
-        // -1: of no node.
+        // -1 means no node.
         node: root.number(&of("numa_node")),
         is_ethernet: class.starts_with("0x0200"),
         group: root.link(&of("iommu_group")).and_then(|group| group.parse().ok()),

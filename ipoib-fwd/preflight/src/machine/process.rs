@@ -1,4 +1,4 @@
-//! What this process may.
+//! Limits and rights of this process.
 
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
@@ -11,35 +11,35 @@ use super::files::Root;
 /// Limits and rights of a process.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Process {
-    /// Bytes that it may lock; `None` = as many as there are, or unknown.
+    /// Bytes that it may lock; `None` if unlimited or unknown.
     pub memlock: Option<u64>,
-    /// Files that it may have open; `None` as above.
+    /// Files that it may open; `None` if unlimited or unknown.
     pub nofile: Option<u64>,
     /// Its effective capabilities; `None` if unknown.
     pub capabilities: Option<u64>,
 }
 
 impl Process {
-    /// True unless it is known not to have a capability.
+    /// False if a capability is known to be missing.
     #[must_use]
     pub fn may(&self, capability: u32) -> bool {
         self.capabilities.is_none_or(|all| all >> capability & 1 == 1)
     }
 }
 
-/// Whether a file can be used.
+/// Access to a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// It may be read and written.
+    /// It can be read and written.
     Granted,
-    /// It may not.
+    /// It cannot be opened.
     Refused,
-    /// It is not there.
+    /// It does not exist.
     Missing,
 }
 
 impl Access {
-    /// Of a file of this machine.
+    /// Checks a file of this host.
     #[must_use]
     pub(super) fn of(path: &Path) -> Self {
         use rustix::fs::Access as Wanted;
@@ -51,24 +51,24 @@ impl Access {
     }
 }
 
-/// Who is at a path where a socket is to be.
+/// The occupant of a socket's path.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Occupant {
-    /// Nobody, or what a process that has died left there.
+    /// None, or a socket that a dead process has left.
     #[default]
     Nobody,
-    /// A gateway that runs.
+    /// A running gateway.
     Gateway,
     /// Something else.
     Other,
-    /// Its directory cannot be written to.
+    /// The directory is not writable.
     Forbidden,
-    /// Its directory is not there.
+    /// The directory does not exist.
     NoDirectory,
 }
 
 impl Occupant {
-    /// At a path of this machine.
+    /// Checks a path of this host.
     pub(super) fn of(path: &Path) -> Self {
         match std::fs::symlink_metadata(path) {
             Ok(about) if !about.file_type().is_socket() => Self::Other,
@@ -97,7 +97,7 @@ impl Occupant {
     }
 }
 
-/// The name of the effective user, or its number if it has none in `/etc/passwd`.
+/// The name of the effective user, or its number if `/etc/passwd` has no name.
 pub(super) fn effective_user(root: &Root) -> String {
     let number = rustix::process::geteuid().as_raw().to_string();
     let accounts = root.text("etc/passwd").unwrap_or_default();

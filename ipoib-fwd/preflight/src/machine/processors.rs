@@ -6,20 +6,20 @@ use config::LcoreSet;
 
 use super::files::Root;
 
-/// The processors of a machine.
+/// The processors of a host.
 #[derive(Clone, Default, Debug)]
 pub struct Processors {
-    /// Those that are online; empty if that is not known.
+    /// Online processors; empty if unknown.
     pub online: LcoreSet,
-    /// Those on which the kernel places nothing by itself.
+    /// Isolated processors: the kernel's scheduler does not use them.
     pub isolated: LcoreSet,
-    /// Those without a clock's interrupts while one thread runs.
+    /// Processors without timer interrupts while one thread runs.
     pub tickless: LcoreSet,
-    /// What chooses each one's frequency.
+    /// Frequency governors by processor.
     pub governors: BTreeMap<u16, String>,
-    /// The threads of each one's core, itself among them.
+    /// Threads of the same core, by processor; each set includes the processor itself.
     pub siblings: BTreeMap<u16, LcoreSet>,
-    /// Each one's NUMA node.
+    /// NUMA nodes by processor.
     pub nodes: BTreeMap<u16, u16>,
 }
 
@@ -28,7 +28,7 @@ fn list(root: &Root, path: &str) -> LcoreSet {
     LcoreSet::from_list(&text).unwrap_or_default()
 }
 
-/// The number behind a word, of `node1` for instance.
+/// The number after a prefix, for instance of `node1`.
 pub(super) fn number_of<'n>(name: &'n str, word: &str) -> Option<(u16, &'n str)> {
     Some((name.strip_prefix(word)?.parse().ok()?, name))
 }

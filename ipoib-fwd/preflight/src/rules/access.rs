@@ -7,7 +7,7 @@ use crate::finding::{Code, Finding};
 use crate::machine::Access;
 use crate::subject::Subject;
 
-/// Numbers of capabilities (capabilities(7)).
+/// Capability numbers (capabilities(7)).
 const NET_ADMIN: u32 = 12;
 const NET_RAW: u32 = 13;
 const SYS_ADMIN: u32 = 21;
@@ -32,14 +32,14 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     if has(&["net_tap"]) {
         file(subject, Path::new("/dev/net/tun"), "modprobe tun", found);
     }
-    // net_pcap on files of packets has no interface.
+    // net_pcap with packet files has no interface.
     let is_on_interface = ethernet::ports(eal).any(|port| {
         let drivers = ["net_af_packet", "eth_af_packet", "net_pcap", "eth_pcap"];
         !port.interfaces.is_empty() && drivers.iter().any(|driver| port.name.starts_with(driver))
     });
     let wanted = [
         (is_on_interface, NET_RAW, "CAP_NET_RAW", "ports on interfaces of the kernel"),
-        // MTU and modes of the interface: the drivers write them at the start, also where they are so already.
+        // The drivers set the interface's MTU and modes at the start, even if they do not change.
         (
             has(&["net_af_packet", "eth_af_packet", "net_tap", "net_af_xdp"]),
             NET_ADMIN,
@@ -57,7 +57,7 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
         wanted.into_iter().filter(|(is, number, ..)| *is && !machine.process.may(*number))
     {
         let what = format!("this process lacks {name}, which {what_for} need");
-        let help = "run as root, or give the capability (AmbientCapabilities= of a unit, setcap)";
+        let help = "run as root, or grant the capability (AmbientCapabilities= of a unit, setcap)";
         found.push(Finding::new(Code::CapabilityMissing, what, help));
     }
 }
@@ -78,8 +78,9 @@ fn adapters(subject: &Subject<'_>, found: &mut Vec<Finding>) {
                     found,
                 ),
                 None => {
-                    let what =
-                        format!("programs cannot reach port {port} of {name}: {module} has no file for it");
+                    let what = format!(
+                        "programs cannot use port {port} of {name}: {module} has no device file for it"
+                    );
                     found.push(Finding::new(Code::DeviceFileMissing, what, format!("modprobe {module}")));
                 }
             }
@@ -91,11 +92,11 @@ fn file(subject: &Subject<'_>, path: &Path, remedy: &str, found: &mut Vec<Findin
     match subject.machine.files.get(path) {
         Some(Access::Granted) | None => {}
         Some(Access::Missing) => {
-            let what = format!("{} is not there", path.display());
+            let what = format!("{} does not exist", path.display());
             found.push(Finding::new(Code::DeviceFileMissing, what, remedy));
         }
         Some(Access::Refused) => {
-            let what = format!("{} may not be opened", path.display());
+            let what = format!("{} cannot be opened: permission denied", path.display());
             let help = "run as root, or give the user access to it";
             found.push(Finding::new(Code::DeviceFileForbidden, what, help));
         }

@@ -1,4 +1,4 @@
-//! Who the gateway is to become.
+//! The user and group of the gateway.
 
 use crate::finding::{Code, Finding};
 use crate::machine::Account;
@@ -13,14 +13,14 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
             Account::Known => continue,
             Account::Groupless if gateway.group.is_some() => continue,
             Account::Groupless => (
-                format!("no entry of /etc/passwd says the group of user {name}"),
-                "write group into [gateway], too".to_owned(),
+                format!("/etc/passwd has no entry with the group of user {name}"),
+                "set group in [gateway], too".to_owned(),
             ),
             Account::Unknown(file) => (
                 format!("there is no {kind} {name:?} in {file}"),
-                format!("make it (adduser --system --group {name}) or write its number"),
+                format!("create it (adduser --system --group {name}) or use its number"),
             ),
-            Account::Unreadable(why) => (why.clone(), "let this process read it".to_owned()),
+            Account::Unreadable(why) => (why.clone(), "make the file readable for this process".to_owned()),
         };
         let key = if kind == "user" { "gateway.user" } else { "gateway.group" };
         found.push(subject.of_key(Code::AccountUnknown, key, None, what, help));

@@ -1,4 +1,4 @@
-//! The configuration and EAL's arguments by themselves.
+//! Problems of the configuration and of EAL's arguments alone.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -20,11 +20,11 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     }
     let Some(file) = subject.file else {
         if !subject.errors.iter().any(|error| matches!(error, ConfigError::Read { .. })) {
-            let what = "no configuration file is named: all values are the defaults";
+            let what = "no configuration file is given: all values are defaults";
             found.push(Finding::new(
                 Code::ConfigMissing,
                 what,
-                "ipoib-fwd init writes one; --config FILE names it",
+                "create one with ipoib-fwd init, and give it with --config FILE",
             ));
         }
         return;
@@ -37,7 +37,7 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     }
     let mode = std::fs::metadata(file.path()).map_or(0, |about| about.permissions().mode());
     if subject.config.gateway.pair_key.is_some() && mode & 0o004 != 0 {
-        let what = "the key that gateways share is in a file that others can read";
+        let what = "other users can read the file with the key that gateways share";
         let help = format!("chmod o-rwx {}", file.path().display());
         found.push(subject.of_key(Code::PairKeyReadable, "gateway.pair-key", None, what, help));
     }
@@ -47,7 +47,7 @@ pub(super) fn of_error(subject: &Subject<'_>, error: &ConfigError) -> Finding {
     match error {
         ConfigError::Read { file, source } => {
             let what = format!("{} cannot be read: {source}", file.display());
-            Finding::new(Code::ConfigUnreadable, what, "name a readable file after --config")
+            Finding::new(Code::ConfigUnreadable, what, "give a readable file with --config")
         }
         ConfigError::File { place, what, remedy } => {
             let spot = subject.file.map(|file| Spot::new(place, file));

@@ -1,4 +1,4 @@
-//! Ethernet ports: which EAL is told of, and the interfaces of the kernel below them.
+//! Ethernet ports: EAL's ports, and the kernel's interfaces below them.
 
 use config::{EalArguments, nearest};
 
@@ -9,13 +9,13 @@ use crate::subject::Subject;
 /// A port of `--vdev`.
 pub(super) struct Port<'v> {
     pub(super) name: &'v str,
-    /// The whole argument.
+    /// The complete argument.
     vdev: &'v str,
-    /// Interfaces of the kernel that it is on.
+    /// The kernel's interfaces that it uses.
     pub(super) interfaces: Vec<&'v str>,
 }
 
-/// Drivers of ports on interfaces that are there, by the beginnings of their names.
+/// Prefixes of the drivers whose ports use existing interfaces.
 const ON_INTERFACES: [&str; 5] = ["net_af_packet", "eth_af_packet", "net_af_xdp", "net_pcap", "eth_pcap"];
 
 pub(super) fn ports(eal: &EalArguments) -> impl Iterator<Item = Port<'_>> {
@@ -45,37 +45,37 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     }
 }
 
-/// True for a member of a bond, which is a port, but not the gateway's.
+/// True for a member of a bond: it is a port, but not one of the gateway.
 fn is_member(eal: &EalArguments, name: &str) -> bool {
     let mut bonds = eal.vdevs.iter().filter(|vdev| vdev.starts_with("net_bonding"));
     bonds.any(|bond| bond.split(['=', ',']).any(|word| word == name))
 }
 
-/// The least that `ethernet.mtu` and `buffers.data-room` may be.
+/// Minimum of `ethernet.mtu` and of `buffers.data-room`.
 const LEAST_MTU: u32 = 576;
 const LEAST_ROOM: u32 = 2048;
-/// The longest packet that AF_PACKET's driver says it takes; longer ones depend on frames and interface.
+/// The largest packet that the AF_PACKET driver reports; larger ones depend on frames and interface.
 const AF_PACKET_MTU: u16 = 1500;
-/// Bytes of an AF_PACKET port's frame that hold no packet: the kernel's header, the link's header, a VLAN tag.
+/// Overhead of an AF_PACKET port's frame in bytes: the kernel's header, the link's header, a VLAN tag.
 const AF_PACKET_OVERHEAD: u32 = 88;
-/// The longest packet of net_tap.
+/// The largest packet of net_tap.
 const TAP_MTU: u32 = 1504;
-/// Bytes of the link's header with a VLAN tag and of the checksum.
+/// Length of the link's header with a VLAN tag and of the checksum, in bytes.
 const FRAME_OVERHEAD: u32 = 22;
 
 fn is_af_packet(name: &str) -> bool {
     ["net_af_packet", "eth_af_packet"].iter().any(|driver| name.starts_with(driver))
 }
 
-/// That a port carries packets as long as the configuration has them, as far as its driver's bounds are known.
+/// Checks that a port carries packets of the configured size, as far as its driver's limits are known.
 fn longest(subject: &Subject<'_>, port: &Port<'_>, found: &mut Vec<Finding>) {
     let (wanted, room) = (u32::from(subject.config.ethernet.mtu), subject.config.buffers.data_room);
     let is_of = |drivers: &[&str]| drivers.iter().any(|driver| port.name.starts_with(driver));
     let (most, why, help) = if is_of(&["net_tap"]) {
-        (TAP_MTU, "net_tap takes no longer ones".to_owned(), "take another driver".to_owned())
+        (TAP_MTU, "net_tap does not support larger ones".to_owned(), "use another driver".to_owned())
     } else if is_of(&["net_pcap", "eth_pcap", "net_null", "eth_null"]) {
         let needed = (wanted + FRAME_OVERHEAD).next_multiple_of(64);
-        let why = format!("its driver uses one buffer of data-room = {room} a frame");
+        let why = format!("its driver uses one buffer of data-room = {room} per frame");
         (u32::from(room) - FRAME_OVERHEAD, why, format!("data-room = {needed} in [buffers]"))
     } else if is_af_packet(port.name) {
         let frame = config::frame_of(port.vdev, room);
@@ -84,7 +84,7 @@ fn longest(subject: &Subject<'_>, port: &Port<'_>, found: &mut Vec<Finding>) {
             true => format!(
                 "data-room = {needed} in [buffers], with framesz={needed} or without framesz, blocksz and framecnt"
             ),
-            false => format!("data-room = {needed} in [buffers], which makes the port's frames longer"),
+            false => format!("data-room = {needed} in [buffers], which increases the port's frames"),
         };
         (frame.saturating_sub(AF_PACKET_OVERHEAD), format!("its frames have {frame} bytes"), help)
     } else {
@@ -94,14 +94,14 @@ fn longest(subject: &Subject<'_>, port: &Port<'_>, found: &mut Vec<Finding>) {
         let what =
             format!("{} carries packets up to {most} bytes, and ethernet.mtu = {wanted}: {why}", port.name);
         let help =
-            if most < LEAST_MTU { help } else { format!("write mtu = {most} into [ethernet], or: {help}") };
+            if most < LEAST_MTU { help } else { format!("set mtu = {most} in [ethernet], or: {help}") };
         found.push(subject.of_key(Code::EthernetMtu, "ethernet.mtu", None, what, help));
     }
 }
 
-/// That each port of the configuration is one that EAL makes.
+/// Checks that EAL creates each port of the configuration.
 fn names(subject: &Subject<'_>, eal: &EalArguments, found: &mut Vec<Finding>) {
-    // Without a list of what it may EAL takes whatever there is.
+    // Without a list of allowed devices, EAL takes all that exist.
     if !eal.pci_restricted {
         return;
     }
@@ -116,28 +116,29 @@ fn names(subject: &Subject<'_>, eal: &EalArguments, found: &mut Vec<Finding>) {
     for name in subject.config.ethernet_ports() {
         let entry = subject.first_segment(|segment| segment.ethernet.as_deref() == name);
         match name {
-            // An adapter may be named for its Ethernet port, too. Representors have their device's name and more.
+            // An adapter may be named for its Ethernet port, too. A representor's name starts with that of
+            // its device.
             Some(name)
                 if known.contains(&name) || eal.allowed.iter().any(|device| is_port_of(device, name)) => {}
             Some(name) => {
-                let what = format!("no argument of EAL makes the Ethernet port {name}");
+                let what = format!("no argument of EAL creates the Ethernet port {name}");
                 let near =
                     nearest(name, &known).map(|near| format!("did you mean {near}? ")).unwrap_or_default();
                 let help =
-                    format!("{near}EAL is told of: {}; others by -a ADDRESS or --vdev NAME", listed(&known));
+                    format!("{near}EAL has: {}; add others with -a ADDRESS or --vdev NAME", listed(&known));
                 found.push(subject.of_key(Code::EthernetUnknown, "segment.ethernet", entry, what, help));
             }
             None if known.len() == 1 => {}
             None => {
                 let what = match known.as_slice() {
-                    [] => "EAL is given no Ethernet port".to_owned(),
+                    [] => "EAL has no Ethernet port".to_owned(),
                     _ => {
-                        format!("EAL is given several Ethernet ports ({}), and none is named", listed(&known))
+                        format!("EAL has several Ethernet ports ({}), and none is selected", listed(&known))
                     }
                 };
                 let help = match known.first() {
-                    None => "give it one: -a PCI-ADDRESS or --vdev net_af_packet0,iface=DEVICE".to_owned(),
-                    Some(first) => format!("write for instance port = \"{first}\" into [ethernet]"),
+                    None => "add one: -a PCI-ADDRESS or --vdev net_af_packet0,iface=DEVICE".to_owned(),
+                    Some(first) => format!("set for instance port = \"{first}\" in [ethernet]"),
                 };
                 found.push(subject.of_key(Code::EthernetUnnamed, "ethernet.port", None, what, help));
             }
@@ -145,40 +146,41 @@ fn names(subject: &Subject<'_>, eal: &EalArguments, found: &mut Vec<Finding>) {
     }
 }
 
-/// True for a name of a device's ports: `0000:81:00.0` or `0000:81:00.0_representor_vf0`.
+/// True for the name of one of a device's ports: `0000:81:00.0` or `0000:81:00.0_representor_vf0`.
 fn is_port_of(device: &str, name: &str) -> bool {
     name.strip_prefix(device).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
 }
 
-/// An interface of the kernel below a port.
+/// Checks an interface of the kernel below a port.
 fn one(subject: &Subject<'_>, port: &str, name: &str, found: &mut Vec<Finding>) {
     let machine = subject.machine;
     let Some(link) = machine.links.get(name) else {
         let there = machine.links.iter().filter(|(_, link)| link.is_ethernet && link.role().is_none());
-        let what = format!("the interface {name} of {port} is not there");
-        let help = format!("interfaces that it could have: {}", listed(there.map(|(name, _)| name)));
+        let what = format!("the interface {name} of {port} does not exist");
+        let help = format!("available interfaces: {}", listed(there.map(|(name, _)| name)));
         found.push(Finding::new(Code::InterfaceMissing, what, help));
         return;
     };
     if !link.is_ethernet {
-        let what = format!("{name}, the interface of {port}, is none of Ethernet");
-        found.push(Finding::new(Code::InterfaceKind, what, "name an Ethernet interface"));
+        let what = format!("{name}, the interface of {port}, is not an Ethernet interface");
+        found.push(Finding::new(Code::InterfaceKind, what, "use an Ethernet interface"));
         return;
     }
     if let Some(role) = link.role() {
         let what = format!("the interface of {port} is {name}, {role}");
-        let help = "give the gateway an interface of its own: the kernel would answer beside it";
+        let help = "give the gateway a dedicated interface: the kernel would answer packets, too";
         found.push(Finding::new(Code::LoginInterface, what, help));
     }
     if let Some(master) = &link.master {
-        let what =
-            format!("{name}, the interface of {port}, is a member of {master}, which takes its packets, too");
+        let what = format!(
+            "{name}, the interface of {port}, is a member of {master}, which also receives its packets"
+        );
         found.push(Finding::new(Code::InterfaceMember, what, format!("ip link set dev {name} nomaster")));
     } else if !link.uppers.is_empty() {
         let uppers = listed(link.uppers.iter().take(4));
-        let what = format!("{name}, the interface of {port}, carries {uppers}, which gets its packets, too");
-        let help =
-            "give the gateway an interface of its own: tags of VLANs are its segments' (vlan = NUMBER)";
+        let what =
+            format!("{name}, the interface of {port}, carries {uppers}, which also receives its packets");
+        let help = "give the gateway a dedicated interface; its segments handle VLAN tags (vlan = NUMBER)";
         found.push(Finding::new(Code::InterfaceMember, what, help));
     }
     if !link.is_up {
@@ -192,7 +194,7 @@ fn one(subject: &Subject<'_>, port: &str, name: &str, found: &mut Vec<Finding>) 
     if let Some(mtu) = link.mtu.filter(|mtu| *mtu < wanted.into()) {
         let what =
             format!("packets of {wanted} bytes do not fit {name}, the interface of {port}: its MTU is {mtu}");
-        // A VLAN or a macvlan has at most the MTU of the interface below it.
+        // The MTU of a VLAN or a macvlan is at most that of the interface below it.
         let mut all = machine.links.iter();
         let below = all.find(|(_, below)| {
             below.uppers.iter().any(|upper| upper == name) && below.mtu.is_some_and(|mtu| mtu < wanted.into())
@@ -208,7 +210,7 @@ fn one(subject: &Subject<'_>, port: &str, name: &str, found: &mut Vec<Finding>) 
             }
             (true, true) => subject.of_key(Code::EthernetMtu, "ethernet.mtu", None, what, help),
             (true, false) => {
-                let help = "nothing: the start gives the interface this MTU, which it keeps";
+                let help = "none needed: the start sets the interface's MTU to this value";
                 let finding = subject.of_key(Code::InterfaceMtu, "ethernet.mtu", None, what, help);
                 finding.as_severe_as(Severity::Note)
             }
@@ -217,16 +219,16 @@ fn one(subject: &Subject<'_>, port: &str, name: &str, found: &mut Vec<Finding>) 
     }
     if link.is_pair {
         let what = format!(
-            "{name}, the interface of {port}, is one end of a pair (veth): unless TX checksum offload is off at the other end, its \
-             packets have no TCP and UDP checksums, so that ping works and TCP does not"
+            "{name}, the interface of {port}, is one end of a veth pair: unless TX checksum offload is off at the other end, its \
+             packets have no TCP and UDP checksums: ping works, TCP does not"
         );
-        let help = "at the other end: ethtool -K INTERFACE tx off";
+        let help = "run at the other end: ethtool -K INTERFACE tx off";
         found.push(Finding::new(Code::InterfaceChecksums, what, help));
     }
     if !link.joins.is_empty() {
         let how = listed(&link.joins);
         let what = format!(
-            "the kernel joins packets that come in at {name}, the interface of {port} ({how}): what is then longer than a \
+            "the kernel merges packets that {name}, the interface of {port}, receives ({how}): a packet that is then longer than a \
              frame of the port is lost"
         );
         let help =

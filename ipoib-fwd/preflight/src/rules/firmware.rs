@@ -1,30 +1,30 @@
-//! Whether a ConnectX's firmware is one with which drivers are still supported.
+//! Checks that a ConnectX's firmware is recent enough for the vendor's drivers.
 
 use crate::finding::{Code, Finding};
 use crate::machine::Adapter;
 
-/// A firmware's version. Its first number is the generation of the device.
+/// A firmware version. Its first number is the generation of the device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Version(u16, u16, u16);
 
 impl Version {
-    /// As `fw_ver` has it: three numbers with dots between.
+    /// Parses `fw_ver`: three numbers separated by dots.
     fn parse(text: &str) -> Option<Self> {
         let mut numbers = text.split('.').map(|number| number.parse().ok());
         let version = Self(numbers.next()??, numbers.next()??, numbers.next()??);
         numbers.next().is_none().then_some(version)
     }
 
-    /// As makers write it: the last number has four digits.
+    /// Formats the version as the vendor does: the last number has four digits.
     fn text(self) -> String {
         format!("{}.{}.{:04}", self.0, self.1, self.2)
     }
 }
 
-/// The oldest firmware of each generation with which DPDK's mlx5 drivers are supported: its guide "NVIDIA MLX5 Common Driver"
-/// (doc/guides/platform/mlx5.rst, "minimal supported versions"), read in a version that has BlueField-3; one without it has the same figures
-/// for the others. Nothing is known of our own driver on any adapter, and it asks for less than those do. Of a Connect-IB,
-/// which they do not drive, nothing is said.
+/// The oldest firmware of each generation that DPDK's mlx5 drivers support: "NVIDIA MLX5 Common Driver"
+/// (doc/guides/platform/mlx5.rst, "minimal supported versions"), in a version with BlueField-3. A version
+/// without it has the same values for the others. Nothing is known of the gateway's own driver on any
+/// adapter; it needs less than those drivers do. They do not support the Connect-IB, so it is not checked.
 const OLDEST: [(&str, Version); 10] = [
     ("ConnectX-4", Version(12, 21, 1000)),
     ("ConnectX-4 Lx", Version(14, 21, 1000)),
@@ -38,7 +38,7 @@ const OLDEST: [(&str, Version); 10] = [
     ("BlueField-3", Version(32, 36, 3126)),
 ];
 
-/// Looks at a device that the kernel's mlx5 driver has.
+/// Checks a device of the kernel's mlx5 driver.
 pub(super) fn check(name: &str, adapter: &Adapter) -> Option<Finding> {
     let has = Version::parse(adapter.firmware.as_deref()?)?;
     let (generation, oldest) = OLDEST.iter().find(|(_, oldest)| oldest.0 == has.0)?;
@@ -46,14 +46,14 @@ pub(super) fn check(name: &str, adapter: &Adapter) -> Option<Finding> {
         return None;
     }
     let what = format!(
-        "{name}, a {generation}, has firmware {}: the drivers of its makers are supported from {} on",
+        "{name}, a {generation}, has firmware {}: the vendor's drivers support {} and later",
         has.text(),
         oldest.text()
     );
     let device = adapter.pci.as_deref().unwrap_or(name);
     let board = adapter.board.as_deref().map(|board| format!(" for board {board}")).unwrap_or_default();
     let help = format!(
-        "bring it up to date: mlxfwmanager -d {device} --online -u, or mstflint -d {device} -i IMAGE burn with its maker's image{board}; then \
+        "update it: mlxfwmanager -d {device} --online -u, or mstflint -d {device} -i IMAGE burn with its vendor's image{board}; then \
          mlxfwreset -d {device} reset, or a cold start"
     );
     Some(Finding::new(Code::FirmwareOld, what, help))
@@ -77,16 +77,16 @@ mod tests {
             {
                 let finding = found(&older.text()).unwrap();
                 assert_eq!(finding.code, Code::FirmwareOld);
-                let told = [format!("a {generation},"), older.text(), oldest.text()];
-                assert!(told.iter().all(|word| finding.what.contains(word)), "{}", finding.what);
+                let expected = [format!("a {generation},"), older.text(), oldest.text()];
+                assert!(expected.iter().all(|word| finding.what.contains(word)), "{}", finding.what);
             }
             assert_eq!(found(&Version(first, second + 1, 0).text()), None, "{generation}");
         }
-        // As the makers write it, and as numbers, not as text.
+        // In the vendor's format, and compared as numbers, not as text.
         assert!(
             found("20.27.0089").is_some() && found("20.27.0090").is_none() && found("20.100.1").is_none()
         );
-        // What is of no generation that is known, or no version, is not judged.
+        // An unknown generation or an invalid version is not checked.
         for other in [
             "",
             "10.16.1200",
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn generations_are_told_apart_by_the_first_number() {
+    fn the_first_number_is_the_generation() {
         assert!(OLDEST.windows(2).all(|pair| pair[0].1.0 < pair[1].1.0));
     }
 }

@@ -6,23 +6,23 @@ use crate::finding::{Code, Finding, Severity};
 use crate::machine::Memory;
 use crate::subject::Subject;
 
-/// Bytes of a buffer beside its data: the pool's head, the mbuf, the headroom.
-const BESIDE_DATA: u64 = 64 + 128 + 128;
-/// Bytes for what is in hugepages beside the buffers: the pool's ring and caches, EAL's own tables, ports' rings.
-const BESIDE_BUFFERS: u64 = 8 << 20;
-/// Bytes that EAL takes with `--no-huge` if it is not told.
-const WITHOUT_A_WORD: u64 = 64 << 20;
+/// Overhead of a buffer in bytes: the pool's header, the mbuf, the headroom.
+const BUFFER_OVERHEAD: u64 = 64 + 128 + 128;
+/// Bytes in hugepages in addition to the buffers: the pool's ring and caches, EAL's own tables, ports' rings.
+const OTHER_MEMORY: u64 = 8 << 20;
+/// EAL's default with `--no-huge`, in bytes.
+const NO_HUGE_DEFAULT: u64 = 64 << 20;
 
-/// Bytes that a gateway of so many workers wants from EAL.
+/// Bytes that a gateway with `workers` workers needs from EAL.
 pub(crate) fn needed(config: &config::Config, workers: u32) -> u64 {
     let count =
         config.buffers.count.map_or_else(|| config.buffers_needed(workers), std::num::NonZeroU32::get);
-    let each = (u64::from(config.buffers.data_room) + BESIDE_DATA).next_multiple_of(64);
-    u64::from(count) * each + BESIDE_BUFFERS
+    let each = (u64::from(config.buffers.data_room) + BUFFER_OVERHEAD).next_multiple_of(64);
+    u64::from(count) * each + OTHER_MEMORY
 }
 
-/// How to have so many bytes free, on one node or on all, whatever others have taken. Not by vm.nr_hugepages, which counts pages of the
-/// size that the kernel was started with.
+/// The command to have `needed` bytes free, on one node or in total, in addition to those in use. It does not
+/// use vm.nr_hugepages, which counts pages of the kernel's default size.
 pub(crate) fn advice(memory: &Memory, node: Option<u16>, needed: u64) -> String {
     let size = memory.smallest();
     let count = memory.taken(node, size).saturating_add(needed.div_ceil(size)).max(1);
@@ -38,30 +38,30 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     let memory = &subject.machine.memory;
     let workers = u32::try_from(subject.workers().len()).unwrap_or(1).max(1);
     let needed = needed(subject.config, workers);
-    let asked = value(&eal.arguments, "-m")
+    let requested = value(&eal.arguments, "-m")
         .and_then(|text| text.parse::<u64>().ok())
         .map(|mib| mib.saturating_mul(1 << 20));
     if has(&eal.arguments, "--no-huge") {
-        let given = asked.unwrap_or(WITHOUT_A_WORD);
+        let given = requested.unwrap_or(NO_HUGE_DEFAULT);
         if given < needed {
             let what = format!(
-                "EAL is given {} MiB, and the packet buffers of this configuration need {}",
+                "EAL has {} MiB, and the packet buffers of this configuration need {}",
                 mib(given),
                 mib(needed)
             );
-            found.push(Finding::new(Code::MemoryTooSmall, what, format!("give it -m {}", mib(needed))));
+            found.push(Finding::new(Code::MemoryTooSmall, what, format!("use -m {}", mib(needed))));
         }
-        let what = "the gateway is told to do without hugepages (--no-huge), which about halves its speed";
+        let what = "the gateway runs without hugepages (--no-huge), at about half the speed";
         found.push(Finding::new(
             Code::HugepagesUnused,
             what,
-            "reserve some, and give --in-memory in its place",
+            "reserve hugepages, and replace --no-huge by --in-memory",
         ));
         return;
     }
     let size = memory.smallest();
     let reserve = format!(
-        "{} (pages of {} MiB; hugepagesz={}K hugepages=NUMBER on the kernel's command line keeps it), or do without: --no-huge -m {}",
+        "{} (pages of {} MiB; to make it permanent, add hugepagesz={}K hugepages=NUMBER to the kernel's command line), or run without hugepages: --no-huge -m {}",
         advice(memory, None, needed),
         mib(size),
         size >> 10,
@@ -106,14 +106,13 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     }
     if !has(&eal.arguments, "--in-memory") && memory.mounts.is_empty() {
         let what = "hugepages are reserved but no hugetlbfs is mounted";
-        let help =
-            "give EAL --in-memory, or mkdir -p /dev/hugepages && mount -t hugetlbfs nodev /dev/hugepages";
+        let help = "use --in-memory, or mkdir -p /dev/hugepages && mount -t hugetlbfs nodev /dev/hugepages";
         found.push(Finding::new(Code::HugepagesNotMounted, what, help));
     }
     if let Some(directory) = value(&eal.arguments, "--huge-dir")
         && !memory.mounts.iter().any(|mount| mount.as_os_str() == directory)
     {
-        let what = format!("--huge-dir {directory} is no mounted hugetlbfs");
+        let what = format!("--huge-dir {directory} is not a mounted hugetlbfs");
         let help = format!("hugetlbfs is mounted at: {}", listed(memory.mounts.iter().map(|m| m.display())));
         let severity = if has(&eal.arguments, "--in-memory") { Severity::Warning } else { Severity::Error };
         found.push(Finding::new(Code::HugepagesNotMounted, what, help).as_severe_as(severity));

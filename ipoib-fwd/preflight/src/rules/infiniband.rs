@@ -1,4 +1,4 @@
-//! InfiniBand devices, their ports, and what the fabric has told these.
+//! InfiniBand devices, their ports, and the ports' state in the fabric.
 
 use config::{Driver, Mode, Segment};
 
@@ -7,7 +7,7 @@ use crate::finding::{Code, Finding};
 use crate::machine::{Access, Adapter, AdapterPort, cable_socket};
 use crate::subject::Subject;
 
-/// Bytes of the encapsulation header in front of each packet (RFC 4391 6).
+/// Length of the encapsulation header in front of each packet, in bytes (RFC 4391 6).
 const HEADER: u32 = 4;
 
 pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
@@ -16,7 +16,7 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     }
     let machine = subject.machine;
     if machine.adapters.is_empty() {
-        // The software device may be in what could not be read.
+        // The software device may be in a part of the file that could not be read.
         if subject.is_file_faulty() {
             return;
         }
@@ -31,7 +31,7 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
         let entry = subject.first_segment(|s| (subject.config.device_of(s), s.port) == (device, number));
         let Some((name, adapter)) = subject.adapter(device, number) else {
             let what = format!("there is no InfiniBand device {}", device.unwrap_or_default());
-            let help = format!("this machine has: {}", listed(machine.adapters.keys()));
+            let help = format!("this host has: {}", listed(machine.adapters.keys()));
             found.push(subject.of_key(Code::DeviceMissing, "segment.device", entry, what, help));
             continue;
         };
@@ -46,9 +46,9 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
             continue;
         };
         if !port.is_infiniband {
-            let what = format!("port {number} of {name} is one of Ethernet, which carries no IPoIB");
+            let what = format!("port {number} of {name} is an Ethernet port, which carries no IPoIB");
             let help = format!(
-                "name a port of InfiniBand ({}), or change it: mlxconfig -d {name} set LINK_TYPE_P{number}=1, and a cold start",
+                "use an InfiniBand port ({}), or change this one: mlxconfig -d {name} set LINK_TYPE_P{number}=1, and a cold start",
                 infiniband_ports(subject)
             );
             found.push(subject.of_key(Code::PortEthernet, "segment.port", entry, what, help));
@@ -76,8 +76,8 @@ fn of_device(subject: &Subject<'_>, name: &str, adapter: &Adapter, found: &mut V
         || adapter.pci.as_ref().and_then(|pci| subject.machine.pci.get(pci)?.driver.as_deref())
             == Some("mlx5_core");
     if subject.config.infiniband.driver == Driver::Mlx5 && !is_mlx5 {
-        let what = format!("{name} is no ConnectX-4 or later, which the driver mlx5 is for");
-        let help = "write driver = \"verbs\", or \"auto\"";
+        let what = format!("{name} is not a ConnectX-4 or later, which the driver mlx5 needs");
+        let help = "set driver = \"verbs\" or \"auto\"";
         found.push(subject.of_key(Code::DriverUnfit, "infiniband.driver", None, what, help));
     }
     let of = |what: &Option<String>| what.clone().unwrap_or_else(|| "unknown".to_owned());
@@ -98,15 +98,15 @@ fn of_port(
         let state = if port.state.is_empty() { "unknown" } else { &port.state };
         let what = format!("{name} is not active: {state}");
         let help = match state {
-            "INIT" => "start a subnet manager: opensm, or that of a switch",
-            "DOWN" => "plug its cable in",
-            _ => "look at ibstat; the gateway waits for it",
+            "INIT" => "start a subnet manager: opensm, or the one of a switch",
+            "DOWN" => "connect its cable",
+            _ => "check ibstat; the gateway waits for the port",
         };
         found.push(Finding::new(Code::PortDown, what, help).at(place));
     } else if port.manager == 0 {
-        let what = format!("{name} knows no subnet manager, without which hosts are not found");
+        let what = format!("{name} has no subnet manager, without which hosts are not found");
         found.push(
-            Finding::new(Code::PortUnmanaged, what, "start one: opensm, or that of a switch").at(place),
+            Finding::new(Code::PortUnmanaged, what, "start one: opensm, or the one of a switch").at(place),
         );
     }
 }
@@ -125,13 +125,13 @@ fn of_segment(
         if port.pkeys.contains(&(pkey.value() & 0x7fff)) {
             let what = format!("{name} is a limited member of the partition of segment {}", segment.name);
             let help = format!(
-                "have the subnet manager make it a full one ({pkey}, `=full` in OpenSM's partitions.conf)"
+                "make it a full member in the subnet manager ({pkey}, `=full` in OpenSM's partitions.conf)"
             );
             found.push(subject.of_key(Code::PKeyLimited, key, Some(at), what, help));
         } else {
             let what =
                 format!("{name} does not have P_Key {pkey} of segment {}, which waits for it", segment.name);
-            let help = format!("have the subnet manager give it the key; it has: {known}");
+            let help = format!("assign the key in the subnet manager; the port has: {known}");
             found.push(subject.of_key(Code::PKeyMissing, key, Some(at), what, help));
         }
     }
@@ -140,7 +140,7 @@ fn of_segment(
     }
 }
 
-/// Datagrams carry packets up to the port's MTU less the header.
+/// Checks the MTU: datagrams carry packets up to the port's MTU without the header.
 fn fabric_mtu(
     subject: &Subject<'_>,
     name: &str,
@@ -151,7 +151,7 @@ fn fabric_mtu(
     let (datagram, ethernet) = (mtu.saturating_sub(HEADER), u32::from(segment.mtu));
     if segment.mode == Mode::Datagram && datagram < ethernet {
         let what = format!(
-            "segment {} has packets up to {ethernet} bytes on Ethernet, and datagrams at {name} carry {datagram}",
+            "segment {} has packets of up to {ethernet} bytes on Ethernet, and datagrams at {name} carry {datagram}",
             segment.name
         );
         let help = format!("mode = \"connected\", mtu = {datagram}, or a larger MTU in the fabric");
@@ -165,8 +165,8 @@ fn soft(subject: &Subject<'_>, found: &mut Vec<Finding>) {
             let Some(path) = cable_socket(&port.link) else { continue };
             if subject.machine.files.get(std::path::Path::new(path)) == Some(&Access::Missing) {
                 let what =
-                    format!("nothing is at the other end of the cable {} of {}", port.link, device.name);
-                let help = "start ibfab with a link of this URL; the gateway waits for it";
+                    format!("the other end of the cable {} of {} does not exist", port.link, device.name);
+                let help = "start ibfab with a link with this URL; the gateway waits for it";
                 found.push(subject.of_key(
                     Code::CableMissing,
                     "infiniband.soft.ports",

@@ -1,4 +1,4 @@
-//! What stands between adapters and memory.
+//! The IOMMU.
 
 use super::listed;
 use crate::finding::{Code, Finding};
@@ -15,16 +15,16 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     if !by_vfio.is_empty() {
         if machine.iommu.is_bypassed {
             let what = format!("vfio works without an IOMMU: {} can write to all memory", listed(&by_vfio));
-            let help = "switch the IOMMU on (firmware setup; intel_iommu=on iommu=pt on the kernel's command line) and take \
-                        enable_unsafe_noiommu_mode back";
+            let help = "enable the IOMMU (firmware setup; intel_iommu=on iommu=pt on the kernel's command line), and disable \
+                        enable_unsafe_noiommu_mode";
             found.push(Finding::new(Code::IommuUnsafe, what, help));
         } else if machine.iommu.groups == 0 {
             let what = format!("there is no IOMMU, and vfio needs one for {}", listed(&by_vfio));
-            let help = "switch it on in the firmware's setup, and with intel_iommu=on iommu=pt on the kernel's command line";
+            let help = "enable it in the firmware's setup, and with intel_iommu=on iommu=pt on the kernel's command line";
             found.push(Finding::new(Code::IommuOff, what, help));
         }
     }
-    // What the kernel's drivers map is translated as the kernel says; vfio has tables of its own.
+    // The kernel's domain applies to mappings of kernel drivers; vfio has its own tables.
     let adapters = machine.adapters.iter().filter(|_| !subject.config.infiniband.is_soft());
     let adapters =
         adapters.filter_map(|(name, adapter)| Some((name.as_str(), machine.pci.get(adapter.pci.as_ref()?)?)));
@@ -34,6 +34,6 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
         .collect();
     if !translated.is_empty() {
         let what = format!("the IOMMU translates each access to memory of {}", listed(translated));
-        found.push(Finding::new(Code::IommuTranslates, what, "iommu=pt on the kernel's command line"));
+        found.push(Finding::new(Code::IommuTranslates, what, "use iommu=pt on the kernel's command line"));
     }
 }

@@ -8,9 +8,9 @@ use crate::subject::Subject;
 
 /// Number of the capability that lifts the limit (capabilities(7)).
 const IPC_LOCK: u32 = 14;
-/// Files that a gateway has open beside those of its workers and ports.
+/// Files that a gateway opens, without those of its workers and ports.
 const FILES: u64 = 128;
-/// Files of a worker: what wakes it, and its queues' events.
+/// Files of a worker: its wake-up sources, and its queues' events.
 const FILES_OF_WORKER: u64 = 32;
 
 pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
@@ -23,13 +23,13 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
         hugepages::needed(subject.config, workers)
     };
     let rings = subject.eal.map_or(0, EalArguments::locked_rings);
-    // Who may lock memory is not held to the limit.
+    // The capability to lock memory lifts the limit.
     let is_free = process.capabilities.is_some_and(|all| all >> IPC_LOCK & 1 == 1);
     for (needed, of) in
         [(buffers, "packet buffers are locked for adapters"), (rings, "rings are locked for net_af_packet")]
     {
         if let Some(limit) = process.memlock.filter(|limit| *limit < needed && !is_free) {
-            let what = format!("{} MiB of {of}, and this process may lock {} KiB", mib(needed), limit >> 10);
+            let what = format!("{} MiB of {of}, and this process can lock {} KiB", mib(needed), limit >> 10);
             let help = "ulimit -l unlimited, LimitMEMLOCK=infinity in a unit, or CAP_IPC_LOCK";
             found.push(Finding::new(Code::LimitMemlock, what, help));
         }
@@ -37,7 +37,7 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     let files = FILES + FILES_OF_WORKER * u64::from(workers);
     if let Some(limit) = process.nofile.filter(|limit| *limit < files) {
         let what = format!(
-            "this process may have {limit} files open, and a gateway of {workers} worker(s) wants {files}"
+            "this process can open {limit} files, and a gateway with {workers} worker(s) needs {files}"
         );
         found.push(Finding::new(Code::LimitNofile, what, "ulimit -n 65536, or LimitNOFILE=65536 in a unit"));
     }

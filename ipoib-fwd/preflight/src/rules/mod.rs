@@ -1,4 +1,4 @@
-//! What can be wrong, a subject a file.
+//! The rules; each file has one subject.
 
 pub(crate) mod access;
 pub(crate) mod accounts;
@@ -18,13 +18,13 @@ pub(crate) mod paths;
 pub(crate) mod processors;
 pub(crate) mod socket;
 
-/// Names in a sentence.
+/// A list of names in a sentence.
 pub(crate) fn listed<T: ToString>(names: impl IntoIterator<Item = T>) -> String {
     let names: Vec<String> = names.into_iter().map(|name| name.to_string()).collect();
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// Bytes in MiB, rounded up.
+/// Converts bytes to MiB, rounded up.
 pub(crate) const fn mib(bytes: u64) -> u64 {
     bytes.div_ceil(1 << 20)
 }

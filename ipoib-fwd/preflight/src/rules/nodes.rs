@@ -1,4 +1,4 @@
-//! NUMA nodes: ports and workers close to each other.
+//! NUMA nodes of ports and workers.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     let Some(first) = nodes.first() else { return };
     if nodes.len() > 1 {
         let what = format!("workers are on several NUMA nodes: {}", listed(&nodes));
-        let help = "put all of them on the node of the ports";
+        let help = "move all workers to the node of the ports";
         found.push(Finding::new(Code::LcoresNodes, what, help));
     }
     let machine = subject.machine;
@@ -28,9 +28,10 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     for (port, node) in ports.iter().filter(|(_, node)| !nodes.contains(node)) {
         let near = machine.processors.nodes.iter().filter(|(_, of)| *of == node).map(|(cpu, _)| *cpu);
         let near: config::LcoreSet = near.collect();
-        let what =
-            format!("{port} is on NUMA node {node}, and the workers on {first}: each packet crosses over");
-        let help = format!("take lcores of node {node}: {near}");
+        let what = format!(
+            "{port} is on NUMA node {node}, and the workers on {first}: each packet crosses between the nodes"
+        );
+        let help = format!("use lcores of node {node}: {near}");
         found.push(Finding::new(Code::PortNode, what, help));
     }
 }

@@ -1,4 +1,4 @@
-//! Files and directories that the configuration names, for the user that the gateway becomes.
+//! Files and directories of the configuration, for the user that the gateway changes to.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ fn kind(subject: &Subject<'_>, path: &Path) -> Option<PathKind> {
     subject.machine.paths.get(path).map(|state| state.kind)
 }
 
-/// Who the gateway is later, in words.
+/// The user that the gateway changes to, as text.
 fn later(subject: &Subject<'_>) -> String {
     let without = match subject.config.gateway.user {
         None if drops_capabilities(subject.config) => " without capabilities (privileges = \"drop\")",
@@ -38,12 +38,12 @@ fn gids(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     let (what, help) = if kind(subject, file) == Some(PathKind::Directory) {
         (
             format!("{KEY}: {} is a directory", file.display()),
-            format!("name a file in it: {}/gids", file.display()),
+            format!("use a file in it: {}/gids", file.display()),
         )
     } else if matches!(kind(subject, directory), Some(PathKind::Missing | PathKind::Other)) {
         (
             format!("{KEY}: there is no directory {}", directory.display()),
-            format!("make it (mkdir -p {}) or choose another file", shell_path(directory)),
+            format!("create it (mkdir -p {}) or use another file", shell_path(directory)),
         )
     } else {
         return;
@@ -56,7 +56,7 @@ fn captures(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     let Some((kind, finding)) = directory.and_then(|at| written(subject, "gateway.captures", at)) else {
         return;
     };
-    // A capture is started later, when the directory may be there.
+    // A capture is started later, when the directory may exist.
     found.push(match kind {
         PathKind::Missing => finding.as_severe_as(Severity::Warning),
         PathKind::Directory | PathKind::Other => finding,
@@ -66,30 +66,24 @@ fn captures(subject: &Subject<'_>, found: &mut Vec<Finding>) {
 fn state(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     let directory = subject.config.gateway.state_directory.as_deref();
     let finding = directory.and_then(|at| written(subject, "gateway.state-directory", at));
-    // The gateway forwards without it.
+    // The gateway also forwards without it.
     found.extend(finding.map(|(_, finding)| finding.as_severe_as(Severity::Warning)));
 }
 
-/// What is wrong with a directory that the gateway writes to later.
+/// Checks a directory that the gateway writes to later.
 fn written(subject: &Subject<'_>, key: &'static str, directory: &Path) -> Option<(PathKind, Finding)> {
     let state = subject.machine.paths.get(directory)?;
     let shown = directory.display();
     let (what, help) = match state.kind {
         PathKind::Missing => (
             format!("{key}: there is no directory {shown}"),
-            format!("make it: mkdir -p {}", shell_path(directory)),
+            format!("create it: mkdir -p {}", shell_path(directory)),
         ),
-        PathKind::Other => (format!("{key}: {shown} is no directory"), "name a directory".to_owned()),
+        PathKind::Other => (format!("{key}: {shown} is not a directory"), "use a directory".to_owned()),
         PathKind::Directory if !state.is_writable => {
-            let what = format!("{key}: {} may not write to {shown}", later(subject));
-            (
-                what,
-                format!(
-                    "give it the directory: chown {} {}",
-                    shell_word(later_user(subject)),
-                    shell_path(directory)
-                ),
-            )
+            let what = format!("{key}: {} cannot write to {shown}", later(subject));
+            let owner = shell_word(later_user(subject));
+            (what, format!("change the owner: chown {owner} {}", shell_path(directory)))
         }
         PathKind::Directory => return None,
     };
@@ -105,7 +99,7 @@ fn cables(subject: &Subject<'_>, found: &mut Vec<Finding>) {
             let Some(state) = subject.machine.paths.get(Path::new(path)) else { continue };
             if state.kind != PathKind::Missing && !state.is_writable {
                 let what =
-                    format!("{} may not use the cable's socket {path} (permission denied)", later(subject));
+                    format!("{} cannot use the cable's socket {path} (permission denied)", later(subject));
                 let help = "give that user write access to the socket and its directory (chgrp and chmod g+w), or run ibfab as the \
                             same user";
                 let key = "infiniband.soft.ports";

@@ -1,4 +1,4 @@
-//! Processors of lcores: there, alone, undisturbed, awake.
+//! Processors of lcores: online, not shared, isolated, at full frequency.
 
 use config::{Idle, LcoreSet};
 
@@ -10,14 +10,14 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     let Some(eal) = subject.eal else { return };
     let processors = &subject.machine.processors;
     if let Err(error) = eal.roles() {
-        // What and remedy are one text there.
+        // This error has its description and fix in one text.
         let text = error.to_string();
         let text = text.strip_prefix("command line: ").unwrap_or(&text);
         let (what, help) = text.split_once("; ").unwrap_or((text, ""));
         found.push(Finding::new(Code::WorkerMissing, what, help));
     } else if eal.lcores.is_none() && processors.online.len() == 1 {
-        let what = "there is one processor, and a gateway has two lcores at least";
-        found.push(Finding::new(Code::WorkerMissing, what, "let them share it: --lcores 0@0,1@0"));
+        let what = "there is one processor, and a gateway has at least two lcores";
+        found.push(Finding::new(Code::WorkerMissing, what, "let both lcores share it: --lcores 0@0,1@0"));
     }
     let Some(lcores) = eal.lcores else { return };
     let places: Vec<(u16, LcoreSet)> = lcores.iter().map(|lcore| (lcore, eal.processors_of(lcore))).collect();
@@ -28,8 +28,8 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
             .filter(|cpu| !processors.online.contains(*cpu))
             .collect();
         if !missing.is_empty() {
-            let what = format!("lcores are put on processors that are not online: {missing}");
-            let help = format!("-l, -c and --lcores may name {}", processors.online);
+            let what = format!("lcores use processors that are not online: {missing}");
+            let help = format!("-l, -c and --lcores can use {}", processors.online);
             found.push(Finding::new(Code::LcoreOffline, what, help));
             // Skip checks of placement: the processors are offline.
             return;
@@ -39,7 +39,7 @@ pub(crate) fn check(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     undisturbed(subject, found);
 }
 
-/// Lcores that get into each other's way.
+/// Finds lcores that share a processor or a core.
 fn together(subject: &Subject<'_>, places: &[(u16, LcoreSet)], found: &mut Vec<Finding>) {
     let siblings = &subject.machine.processors.siblings;
     let (mut shared, mut halves) = (Vec::new(), Vec::new());
@@ -59,23 +59,22 @@ fn together(subject: &Subject<'_>, places: &[(u16, LcoreSet)], found: &mut Vec<F
     }
     if !shared.is_empty() {
         let what = format!("lcores share processors and wait for each other: {}", listed(shared));
-        found.push(Finding::new(Code::LcoresShared, what, "give each lcore a processor of its own"));
+        found.push(Finding::new(Code::LcoresShared, what, "give each lcore a dedicated processor"));
     }
     if !halves.is_empty() {
         let what = format!("lcores are threads of one core and share its units: {}", listed(halves));
-        let help =
-            "take one thread of each core (/sys/devices/system/cpu/cpu*/topology/thread_siblings_list)";
+        let help = "use one thread of each core (/sys/devices/system/cpu/cpu*/topology/thread_siblings_list)";
         found.push(Finding::new(Code::LcoresSiblings, what, help));
     }
 }
 
-/// Workers that others interrupt.
+/// Finds workers that are interrupted or slowed down.
 fn undisturbed(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     let processors = &subject.machine.processors;
     let workers: LcoreSet =
         subject.workers().iter().flat_map(|(_, of)| of.iter().collect::<Vec<_>>()).collect();
     let without = |set: &LcoreSet| -> LcoreSet { workers.iter().filter(|cpu| !set.contains(*cpu)).collect() };
-    // A worker that sleeps gives its processor away by itself.
+    // A worker that sleeps yields its processor anyway.
     let milder = |finding: Finding| match subject.config.gateway.idle {
         Idle::Sleep => finding.as_severe_as(Severity::Note),
         Idle::Poll | Idle::Pause => finding,
@@ -84,14 +83,14 @@ fn undisturbed(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     if !busy.is_empty() {
         let what = format!("the kernel may run other programs on workers' processors: {busy}");
         let help = format!(
-            "isolcpus={workers} nohz_full={workers} rcu_nocbs={workers} on the kernel's command line"
+            "use isolcpus={workers} nohz_full={workers} rcu_nocbs={workers} on the kernel's command line"
         );
         found.push(milder(Finding::new(Code::LcoreNotIsolated, what, help)));
     }
     let ticking = without(&processors.tickless);
     if !ticking.is_empty() && busy.is_empty() {
-        let what = format!("the kernel's clock interrupts workers on processors {ticking}");
-        let help = format!("nohz_full={workers} rcu_nocbs={workers} on the kernel's command line");
+        let what = format!("the kernel's timer interrupts workers on processors {ticking}");
+        let help = format!("use nohz_full={workers} rcu_nocbs={workers} on the kernel's command line");
         found.push(Finding::new(Code::LcoreTicks, what, help));
     }
     let governed =
@@ -99,7 +98,7 @@ fn undisturbed(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     let slow: LcoreSet = workers.iter().filter(governed).collect();
     if let Some(governor) = slow.first().and_then(|cpu| processors.governors.get(&cpu)) {
         let what = format!("the frequency governor {governor} slows workers' processors down: {slow}");
-        let help = format!("cpupower -c {slow} frequency-set -g performance");
+        let help = format!("run cpupower -c {slow} frequency-set -g performance");
         found.push(Finding::new(Code::Governor, what, help));
     }
 }

@@ -1,10 +1,11 @@
-//! What a start is refused for as well: bounds of ports, and paths of the configuration, each with its key's place.
+//! Limits that also refuse a start: of ports and of the configuration's paths, each with the location of its
+//! key.
 
 use super::*;
 use crate::finding::{Code, Severity};
 use crate::machine::{Occupant, PathKind, PathState};
 
-/// The line of the key, the code, and what is said.
+/// The line of the key, the code, and the text.
 fn refused(machine: &Machine, eal: &str, text: &str) -> Vec<(usize, Code, String)> {
     let report = check(machine, eal, text);
     let refusals = report.refusals().map(|finding| {
@@ -46,22 +47,22 @@ fn packets_fit_the_port() {
             "{said}"
         );
     }
-    // A remedy beyond the bounds of its key is left out.
+    // A fix beyond the limits of its key is not proposed.
     let short = "p -l 8-10 --in-memory --no-pci --vdev net_af_packet0,iface=gw0,framesz=512";
     let all = refused(&machine, short, "[ethernet]\nmtu = 600\n");
     let [(2, Code::EthernetMtu, said)] = all.as_slice() else { panic!("{all:?}") };
-    assert!(said.contains("data-room = 2048") && !said.contains("mtu = 424 into"), "{said}");
+    assert!(said.contains("data-room = 2048") && !said.contains("mtu = 424 in ["), "{said}");
     let kind = "p -l 8-10 --in-memory --no-pci --vdev net_pcap0,iface=lo";
     let mut loopback = machine.clone();
     loopback.links.insert("lo".into(), crate::machine::Link { is_up: true, ..Default::default() });
-    assert_eq!(refused(&loopback, kind, ""), [], "EAL takes it");
-    // The members of a bond have the bond's.
+    assert_eq!(refused(&loopback, kind, ""), [], "EAL accepts it");
+    // The members of a bond use the bond's MTU.
     let bond = "p -l 8-10 --in-memory --no-pci --vdev net_tap0 --vdev net_bonding0,member=net_tap0";
     assert_eq!(refused(&machine, bond, "[ethernet]\nmtu = 9000\n"), []);
 }
 
 #[test]
-fn an_interface_gets_the_mtu_of_short_packets_and_must_have_that_of_long_ones() {
+fn the_mtu_of_an_interface_is_raised_for_short_packets_and_required_for_long_ones() {
     let mut machine = machine();
     let eal = "p -l 8-10 --in-memory --no-pci --vdev net_af_packet0,iface=gw0";
     let severity = |machine: &Machine, mtu: u32| {
@@ -74,7 +75,7 @@ fn an_interface_gets_the_mtu_of_short_packets_and_must_have_that_of_long_ones() 
     assert_eq!(severity(&machine, 576), None);
     assert_eq!(severity(&machine, 1500), Some((Code::InterfaceMtu, Severity::Note)));
     assert_eq!(severity(&machine, 1501), Some((Code::EthernetMtu, Severity::Error)));
-    // An interface on top of another has at most that one's MTU.
+    // The MTU of an interface on top of another is at most the other's.
     let below = crate::machine::Link {
         mtu: Some(1400),
         uppers: vec!["gw0".into()],
@@ -96,7 +97,7 @@ fn rings_fit_the_buffers() {
 }
 
 #[test]
-fn paths_of_the_configuration_are_there_and_open_to_the_later_user() {
+fn paths_of_the_configuration_exist_and_the_user_has_access() {
     let state = |kind, is_writable| PathState { kind, is_writable };
     let said = |path: &str, state: PathState, text: &str| {
         let mut machine = machine();
@@ -119,30 +120,30 @@ fn paths_of_the_configuration_are_there_and_open_to_the_later_user() {
 
     let captures = "[gateway]\nuser = \"nobody\"\ncaptures = \"/c\"\n";
     let closed = said("/c", state(PathKind::Directory, false), captures);
-    one(closed, 3, Code::PathUnusable, &["user nobody may not write to /c", "chown nobody /c"]);
-    // A capture is started later.
+    one(closed, 3, Code::PathUnusable, &["user nobody cannot write to /c", "chown nobody /c"]);
+    // The directory may be created before a capture starts.
     assert_eq!(said("/c", state(PathKind::Missing, true), captures), []);
     let mut without = machine();
     without.paths.insert("/c".into(), state(PathKind::Missing, true));
     let report = check(&without, "", captures);
     let found = report.findings().iter().find(|finding| finding.code == Code::PathUnusable).unwrap();
     assert!(found.severity == Severity::Warning && found.help.contains("mkdir -p /c"), "{found}");
-    one(said("/c", state(PathKind::Other, true), captures), 3, Code::PathUnusable, &["is no directory"]);
+    one(said("/c", state(PathKind::Other, true), captures), 3, Code::PathUnusable, &["is not a directory"]);
     assert_eq!(said("/c", state(PathKind::Directory, true), captures), []);
 
-    // Without a user of its own it stays the one that starts it.
-    for (more, who) in [
-        ("", "user starter may not"),
+    // Without a configured user, the gateway keeps the user that starts it.
+    for (more, user) in [
+        ("", "user starter cannot"),
         (
             "[infiniband]\ndriver = \"mlx5\"\n",
-            "user starter without capabilities (privileges = \"drop\") may not",
+            "user starter without capabilities (privileges = \"drop\") cannot",
         ),
-        ("privileges = \"keep\"\n[infiniband]\ndriver = \"mlx5\"\n", "user starter may not"),
+        ("privileges = \"keep\"\n[infiniband]\ndriver = \"mlx5\"\n", "user starter cannot"),
     ] {
         without.effective_user = "starter".into();
         without.paths.insert("/c".into(), state(PathKind::Directory, false));
         let all = refused(&without, "", &format!("[gateway]\ncaptures = \"/c\"\n{more}"));
-        one(all, 2, Code::PathUnusable, &[who, "chown starter /c"]);
+        one(all, 2, Code::PathUnusable, &[user, "chown starter /c"]);
     }
 
     let soft = "[gateway]\nuser = \"nobody\"\n[infiniband.soft]\nports = [{ link = \"shm:/s?crc=keep\" }]\n";
@@ -151,10 +152,10 @@ fn paths_of_the_configuration_are_there_and_open_to_the_later_user() {
         closed,
         4,
         Code::CableForbidden,
-        &["user nobody may not use the cable's socket /s", "permission denied"],
+        &["user nobody cannot use the cable's socket /s", "permission denied"],
     );
     assert_eq!(said("/s", state(PathKind::Other, true), soft), []);
-    // A fabric that is started later makes its socket.
+    // A fabric that starts later creates its socket.
     assert_eq!(said("/s", state(PathKind::Missing, false), soft), []);
 
     let mut machine = machine();
@@ -164,7 +165,7 @@ fn paths_of_the_configuration_are_there_and_open_to_the_later_user() {
 }
 
 #[test]
-fn a_broken_file_brings_no_error_of_what_it_may_hold() {
+fn an_invalid_file_causes_no_errors_about_missing_parts() {
     let mut machine = machine();
     machine.adapters.clear();
     for text in ["[infiniband.soft\nports = 7\n", "[infiniband.soft]\nports = 7\n"] {
@@ -177,7 +178,7 @@ fn a_broken_file_brings_no_error_of_what_it_may_hold() {
 }
 
 #[test]
-fn devices_that_are_not_of_pci_and_ports_on_files_start() {
+fn devices_other_than_pci_and_ports_on_files_are_accepted() {
     let mut machine = machine();
     for device in
         ["auxiliary:mlx5_core.sf.2", "mlx5_core.sf.2", "pci:0000:81:00.0", "bus=pci,addr=0000:81:00.0"]

@@ -1,4 +1,4 @@
-//! Each finding in a machine or configuration that has its cause, and none of it in one that has not.
+//! Each finding, on a host or configuration with its cause, and no finding without one.
 
 use std::collections::BTreeSet;
 
@@ -8,11 +8,11 @@ use super::*;
 use crate::finding::{Code, Severity};
 use crate::machine::{Access, Account, Adapter, DpdkProcess, Occupant, Pages, PathKind, PathState};
 
-/// A change of what is good, and the one code that it adds.
+/// A change of the good host, and the one code that it causes.
 type Case = (Code, &'static str, &'static str, fn(&mut Machine));
 
 const VETH: &str = "p -l 8-10 --in-memory --no-pci --vdev net_af_packet0,iface=gw0";
-/// Its driver leaves the interface's MTU as it is.
+/// The driver does not change the interface's MTU.
 const PCAP: &str = "p -l 8-10 --in-memory --no-pci --vdev net_pcap0,iface=gw0";
 const TOML: &str = "[gateway]\ncontrol-socket = \"\"\nidle = \"poll\"\n";
 
@@ -56,7 +56,7 @@ const CASES: &[Case] = &[
         let link = m.links.get_mut("gw0").unwrap();
         (link.pci, link.has_routes) = (Some("0000:81:00.0".into()), true);
     }),
-    // With --no-pci a list of what is blocked says nothing of ports.
+    // With --no-pci, a list of blocked devices has no effect on ports.
     (Code::EthernetUnnamed, "p -l 8-10 --in-memory --no-pci -b 00:03.0", TOML, |_| {}),
     (Code::EthernetUnknown, VETH, CONFIGURATION, |_| {}),
     (Code::EthernetUnnamed, "p -l 8-10 --in-memory --no-pci", TOML, |_| {}),
@@ -152,7 +152,7 @@ const CASES: &[Case] = &[
     }),
     (Code::CapabilityMissing, VETH, TOML, |m| m.process.capabilities = Some(1 << 14 | 1 << 13)),
     (Code::CapabilityMissing, VETH, TOML, |m| m.process.capabilities = Some(1 << 14 | 1 << 12)),
-    // Room for the buffers, and not for rings of so many queues.
+    // Room for the buffers, but not for rings of that many queues.
     (
         Code::LimitMemlock,
         "p -l 8-10 --in-memory --no-pci --vdev net_af_packet0,iface=gw0,qpairs=256",
@@ -167,7 +167,7 @@ const CASES: &[Case] = &[
     (Code::LimitNofile, EAL, CONFIGURATION, |m| m.process.nofile = Some(64)),
 ];
 
-/// What takes a configuration of its own: the code, EAL's arguments, the file, and how the machine is other than good.
+/// Cases with their own configuration: the code, EAL's arguments, the file, and the change of the good host.
 const CONFIGURED: &[Case] = &[
     (Code::ConfigUnreadable, EAL, "", |_| {}),
     (
@@ -214,28 +214,28 @@ const CONFIGURED: &[Case] = &[
 ];
 
 #[test]
-fn a_good_machine_has_its_firmware_told_and_nothing_else() {
+fn a_good_host_has_only_the_note_about_firmware() {
     assert_eq!(codes(&check(&good(), EAL, CONFIGURATION)), ["firmware"]);
     assert_eq!(codes(&check(&good(), VETH, TOML)), ["firmware"]);
-    let told = &check(&good(), EAL, CONFIGURATION).findings()[0].what.clone();
-    assert_eq!(told, "mlx5_0 has firmware 20.35.1012, board MT_0000000224");
+    let firmware = &check(&good(), EAL, CONFIGURATION).findings()[0].what.clone();
+    assert_eq!(firmware, "mlx5_0 has firmware 20.35.1012, board MT_0000000224");
 }
 
 #[test]
-fn old_firmware_is_told_with_its_remedy_and_passes() {
+fn old_firmware_is_a_warning_with_a_fix() {
     let tree = Tree::good();
     tree.file("sys/class/infiniband/mlx5_0/fw_ver", "20.26.4012\n");
     let report = check(&tree.machine(), EAL, CONFIGURATION);
     let text = report.text(false);
     assert!(
         text.contains(
-            "warning[firmware-old]: mlx5_0, a ConnectX-6, has firmware 20.26.4012: the drivers of its makers are supported from 20.27.0090 on"
+            "warning[firmware-old]: mlx5_0, a ConnectX-6, has firmware 20.26.4012: the vendor's drivers support 20.27.0090 and later"
         ) && text.contains("mlxfwmanager -d 0000:82:00.0 --online -u")
             && text.contains("board MT_0000000224"),
         "{text}"
     );
     assert_eq!(report.exit_code(), 3);
-    // A device that is no ConnectX has versions of its own.
+    // Devices other than a ConnectX have different version numbers.
     tree.file("sys/class/infiniband/rxe0/fw_ver", "16.1.1\n");
     tree.file("sys/class/infiniband/rxe0/ports/1/link_layer", "InfiniBand\n");
     let text = format!("{CONFIGURATION}[infiniband]\ndevice = \"rxe0\"\n");
@@ -243,13 +243,13 @@ fn old_firmware_is_told_with_its_remedy_and_passes() {
 }
 
 #[test]
-fn each_cause_alone_is_found_alone() {
+fn each_cause_has_one_finding() {
     for (number, (code, eal, text, change)) in CASES.iter().enumerate() {
         let mut machine = good();
         change(&mut machine);
         let found = codes(&check(&machine, eal, text));
         let mut expected = vec![code.word()];
-        // The port's name is that of another file.
+        // The port's name belongs to another configuration.
         if *code == Code::ConfigInvalid {
             assert!(found.contains(&code.word()), "{found:?}");
             continue;
@@ -264,7 +264,7 @@ fn each_cause_alone_is_found_alone() {
 }
 
 #[test]
-fn every_code_is_found_somewhere_and_each_but_one_has_a_remedy() {
+fn every_code_occurs_and_all_but_one_have_a_fix() {
     let mut seen = BTreeSet::new();
     let mut note = |report: &Report| {
         for finding in report.findings() {
@@ -292,14 +292,14 @@ fn every_code_is_found_somewhere_and_each_but_one_has_a_remedy() {
 }
 
 #[test]
-fn findings_name_what_they_are_about() {
+fn findings_have_the_name_of_their_subject() {
     let said = |eal: &str, text: &str, change: fn(&mut Machine)| {
         let mut machine = good();
         change(&mut machine);
         check(&machine, eal, text).text(false)
     };
     let text = said("p -l 8-10 --in-memory", TOML, |_| {});
-    assert!(text.contains("among them what this machine is reached by (eth0, 0000:00:03.0)"), "{text}");
+    assert!(text.contains("including the one that connects this host (eth0, 0000:00:03.0)"), "{text}");
     let text =
         said("p -l 8-10 --in-memory --no-pci --vdev net_null0", "[ethernet]\nport = \"net_nul0\"\n", |_| {});
     assert!(
@@ -326,7 +326,7 @@ fn findings_name_what_they_are_about() {
 }
 
 #[test]
-fn a_worker_that_sleeps_may_be_disturbed() {
+fn a_worker_that_sleeps_needs_no_isolation() {
     let mut machine = good();
     machine.processors.isolated = LcoreSet::EMPTY;
     let report = check(&machine, EAL, &CONFIGURATION.replace("poll", "sleep"));
@@ -335,7 +335,7 @@ fn a_worker_that_sleeps_may_be_disturbed() {
 }
 
 #[test]
-fn all_errors_of_a_file_are_told_beside_those_of_the_machine() {
+fn all_errors_of_a_file_are_reported_with_those_of_the_host() {
     let mut machine = good();
     machine.memory.pages.clear();
     let report = check(
@@ -353,10 +353,10 @@ fn all_errors_of_a_file_are_told_beside_those_of_the_machine() {
 }
 
 #[test]
-fn of_all_cards_but_the_blocked_ones_those_of_the_login_are_told() {
+fn cards_that_connect_the_host_are_reported_unless_blocked() {
     let mut machine = good();
     (gw0(&mut machine).pci, gw0(&mut machine).has_routes) = (Some("0000:81:00.0".into()), true);
-    // A network within the machine is no card that EAL could take.
+    // A network within the host has no card that EAL could take.
     let within = crate::machine::Link { has_routes: true, ..Default::default() };
     machine.links.insert("docker0".into(), within);
     let said = |blocked: &str| {
@@ -366,19 +366,19 @@ fn of_all_cards_but_the_blocked_ones_those_of_the_login_are_told() {
     };
     let all = said("-b 82:00.0");
     assert!(
-        all.contains("drive but for 0000:82:00.0, among them")
+        all.contains("supports except 0000:82:00.0, including the one")
             && all.contains("(eth0, 0000:00:03.0, gw0, 0000:81:00.0)"),
         "{all}"
     );
     let one = said("-b 00:03.0");
-    assert!(one.contains("reached by (gw0, 0000:81:00.0)"), "{one}");
+    assert!(one.contains("connects this host (gw0, 0000:81:00.0)"), "{one}");
     let none = said("-b 00:03.0 --block=0000:81:00.0");
-    assert_eq!(none, "EAL may take every network card that it can drive but for 0000:00:03.0, 0000:81:00.0");
+    assert_eq!(none, "EAL may take every network card that it supports except 0000:00:03.0, 0000:81:00.0");
 }
 
-/// A gateway that was killed is started again, though its pages are taken until then.
+/// A killed gateway can be restarted, although its pages are in use until then.
 #[test]
-fn hugepages_that_eal_itself_takes_back_are_no_error() {
+fn hugepages_that_eal_reclaims_are_no_error() {
     let severity = |line: &str, left: &[&str], taken: bool| {
         let tree = Tree::good();
         for file in left {
@@ -403,8 +403,8 @@ fn hugepages_that_eal_itself_takes_back_are_no_error() {
 }
 
 #[test]
-fn advice_on_hugepages_leaves_others_theirs_and_counts_pages_of_its_size() {
-    // 2,048 pages of 2 MiB a node, of which all but 20 are taken on each; the other size is that of vm.nr_hugepages.
+fn advice_on_hugepages_includes_those_in_use_and_uses_the_smallest_size() {
+    // 2,048 pages of 2 MiB on each node, of which 20 are free. The other size is that of vm.nr_hugepages.
     let help = |change: fn(&mut Machine)| {
         let mut machine = good();
         let other = Pages { size: 1 << 30, node: Some(0), reserved: 0, free: 0 };
@@ -423,7 +423,7 @@ fn advice_on_hugepages_leaves_others_theirs_and_counts_pages_of_its_size() {
     assert_eq!(near, format!("echo {} > {path}", 2048 - 20 + wanted));
     let none = help(|m| m.memory.pages.truncate(1));
     assert!(none.starts_with("echo 1 > /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages"), "{none}");
-    // More free than there are, and more than can be added up.
+    // More free pages than exist, and a sum that overflows.
     let much =
         help(|m| m.memory.pages = vec![Pages { size: 1 << 30, node: None, reserved: u64::MAX, free: 0 }]);
     assert!(much.starts_with(&format!("echo {} > ", u64::MAX)), "{much}");
@@ -432,9 +432,10 @@ fn advice_on_hugepages_leaves_others_theirs_and_counts_pages_of_its_size() {
 }
 
 #[test]
-fn where_no_device_is_named_the_one_that_the_gateway_takes_is_judged() {
+fn without_a_device_name_the_selected_device_is_checked() {
     let mut machine = good();
-    // Before it in the list: an adapter for Ethernet, on another node and without files for programs; and one whose port is another.
+    // Two adapters come before it: one with an Ethernet port, on another node and without device files; and
+    // one with a different port number.
     let ethernet = crate::machine::AdapterPort::default();
     let of =
         |number| Adapter { node: Some(0), ports: [(number, ethernet.clone())].into(), ..Adapter::default() };
@@ -444,17 +445,17 @@ fn where_no_device_is_named_the_one_that_the_gateway_takes_is_judged() {
     machine.adapters.insert("mlx4_1".into(), other);
     let report = check(&machine, EAL, CONFIGURATION);
     assert_eq!(codes(&report), ["firmware"], "{}", report.text(false));
-    // None has such a port: what the first one lacks.
+    // No adapter has such a port: the findings are about the first one.
     machine.adapters.remove("mlx5_0");
     let text = check(&machine, EAL, CONFIGURATION).text(false);
     assert!(
-        text.contains("port 1 of mlx4_0 is one of Ethernet") && text.contains("mlx4_0 is on NUMA node 0"),
+        text.contains("port 1 of mlx4_0 is an Ethernet port") && text.contains("mlx4_0 is on NUMA node 0"),
         "{text}"
     );
 }
 
 #[test]
-fn users_and_groups_are_told_of_with_the_remedy_of_the_start() {
+fn unknown_users_and_groups_are_reported_with_a_fix() {
     let said = |text: &str| {
         let mut machine = good();
         let config = Config::parse(Path::new("g.toml"), text).unwrap();
@@ -466,14 +467,14 @@ fn users_and_groups_are_told_of_with_the_remedy_of_the_start() {
     for part in [
         "error[account-unknown]: there is no user \"no-such-one\" in /etc/passwd\n",
         "3 | user = \"no-such-one\"\n",
-        "make it (adduser --system --group no-such-one) or write its number\n",
+        "create it (adduser --system --group no-such-one) or use its number\n",
         "there is no group \"nor-this\" in /etc/group\n",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let text = said("[gateway]\ncontrol-socket = \"\"\nuser = \"3999999999\"\n");
     assert!(
-        text.contains("says the group of user 3999999999\n") && text.contains("write group into [gateway]"),
+        text.contains("with the group of user 3999999999\n") && text.contains("set group in [gateway]"),
         "{text}"
     );
     for good in ["user = \"3999999999\"\ngroup = \"7\"", "user = \"root\"\ngroup = \"root\"", "user = \"\""] {

@@ -1,10 +1,10 @@
-//! A `proc` and a `sys` that mean nobody well.
+//! Hostile contents of `proc` and `sys`.
 
 use std::process::Command;
 
 use super::*;
 
-/// Files that all rules look at.
+/// Files that all rules read.
 const FILES: [&str; 14] = [
     "sys/devices/system/cpu/online",
     "sys/devices/system/cpu/isolated",
@@ -22,8 +22,8 @@ const FILES: [&str; 14] = [
     "sys/class/infiniband/mlx5_0/ports/1/pkeys/0",
 ];
 
-/// Reads, checks and proposes; none of it may block or say much.
-fn stand(tree: &Tree) -> Report {
+/// Reads, checks and proposes. None of these may block or produce much text.
+fn examine(tree: &Tree) -> Report {
     let machine = tree.machine();
     let report = check(&machine, EAL, CONFIGURATION);
     let proposal = crate::init::Proposal::of(&machine);
@@ -33,13 +33,13 @@ fn stand(tree: &Tree) -> Report {
 }
 
 #[test]
-fn nothing_at_all_is_a_machine_with_nothing() {
-    let report = stand(&Tree::new());
+fn empty_directories_are_a_host_without_devices() {
+    let report = examine(&Tree::new());
     assert!(codes(&report).contains(&"hugepages-none") && codes(&report).contains(&"infiniband-none"));
 }
 
 #[test]
-fn files_that_are_missing_empty_huge_or_no_text_are_unknown() {
+fn missing_empty_huge_and_binary_files_are_unknown() {
     let tree = Tree::good();
     for file in FILES {
         let path = tree.path().join(file);
@@ -52,20 +52,20 @@ fn files_that_are_missing_empty_huge_or_no_text_are_unknown() {
             b"0-99999999999\n".to_vec(),
         ] {
             std::fs::write(&path, bad).unwrap();
-            stand(&tree);
+            examine(&tree);
         }
         std::fs::remove_file(&path).unwrap();
-        stand(&tree);
+        examine(&tree);
         std::fs::create_dir(&path).unwrap();
-        stand(&tree);
+        examine(&tree);
         std::fs::remove_dir(&path).unwrap();
         std::fs::write(&path, good).unwrap();
     }
-    assert_eq!(codes(&stand(&tree)), ["firmware"]);
+    assert_eq!(codes(&examine(&tree)), ["firmware"]);
 }
 
 #[test]
-fn fifos_and_loops_are_not_waited_for() {
+fn fifos_and_loops_do_not_block() {
     let tree = Tree::good();
     for file in FILES {
         let path = tree.path().join(file);
@@ -82,29 +82,29 @@ fn fifos_and_loops_are_not_waited_for() {
     tree.link("sys/class/net/loop", "loop");
     tree.link("sys/class/infiniband/loop", "loop");
     tree.link("sys/class/net/eth0/lower_eth0", "../eth0");
-    stand(&tree);
+    examine(&tree);
 }
 
 #[test]
-fn names_that_would_be_more_than_names_are_not_written_into_files() {
+fn names_with_special_characters_are_not_written_to_files() {
     let tree = Tree::new();
     for name in ["x\"\nport = 7 #", "a,b=c", "e\u{1b}[31m"] {
         tree.interface(name, 1, "0x1003", None);
         tree.file(&format!("sys/class/net/{name}/iflink"), "9\n");
         tree.file(&format!("sys/class/infiniband/{name}/ports/1/link_layer"), "InfiniBand\n");
     }
-    stand(&tree);
+    examine(&tree);
     let proposal = crate::init::Proposal::of(&tree.machine());
     assert!(proposal.configuration.contains("port = \"net_tap0\""), "{}", proposal.configuration);
     assert!(proposal.configuration.contains("[infiniband.soft]") && !proposal.configuration.contains('\x1b'));
 }
 
 #[test]
-fn many_of_everything_is_bounded() {
+fn the_number_of_entries_is_bounded() {
     let tree = Tree::good();
     for number in 0..3000 {
         tree.file(&format!("sys/class/infiniband/mlx5_0/ports/1/pkeys/{number}"), "0x8001\n");
     }
     assert!(tree.machine().adapters["mlx5_0"].ports[&1].pkeys.len() <= 512);
-    stand(&tree);
+    examine(&tree);
 }

@@ -5,7 +5,7 @@ use config::EalArguments;
 use super::*;
 use crate::init::{InitError, Proposal};
 
-/// What is proposed, as gateway and EAL would take it.
+/// The proposal as the gateway and EAL parse it.
 fn read(machine: &Machine) -> (Config, EalArguments, Proposal) {
     let proposal = Proposal::of(machine);
     let config = Config::parse(Path::new("gateway.toml"), &proposal.configuration).unwrap();
@@ -17,7 +17,7 @@ fn eal(environment: &str) -> EalArguments {
     EalArguments::parse(words.split(' ').map(str::to_owned).collect()).unwrap()
 }
 
-/// Nothing that would keep it from starting.
+/// Asserts that no error prevents a start.
 fn assert_starts(machine: &Machine, proposal: &Proposal) {
     let line = format!("p {}", eal(&proposal.environment).arguments.join(" "));
     let report = check(machine, &line, &proposal.configuration);
@@ -33,11 +33,8 @@ fn a_machine_with_everything_gets_its_ports_and_isolated_processors_of_their_nod
     assert!(!config.infiniband.is_soft());
     assert_eq!(eal.arguments.join(" "), "-l 8-12 --in-memory -a 0000:81:00.0");
     let text = &proposal.configuration;
-    assert!(
-        text.contains("# - eth0: not taken: the default route of this machine leads through it"),
-        "{text}"
-    );
-    assert!(text.contains("# - 0000:81:00.0: usable: a network card that is bound for programs"), "{text}");
+    assert!(text.contains("# - eth0: not taken: this host's default route uses it"), "{text}");
+    assert!(text.contains("# - 0000:81:00.0: usable: a network card with a driver for programs"), "{text}");
     assert!(text.contains("#vlan = 100\n#pkey = 0x8001\n") && !text.contains("0x0002"), "{text}");
     assert_starts(&machine, &proposal);
 }
@@ -64,7 +61,7 @@ fn a_machine_without_adapter_and_card_gets_software_for_both() {
         proposal.configuration
     );
     assert_starts(&tree.machine(), &proposal);
-    // One processor, and nothing may be made.
+    // One processor, and no permission to create an interface.
     tree.file("sys/devices/system/cpu/online", "3\n");
     tree.file("proc/self/status", "CapEff:\t0000000000000000\n");
     let (config, eal, _) = read(&tree.machine());
@@ -76,7 +73,7 @@ fn a_machine_without_adapter_and_card_gets_software_for_both() {
 }
 
 #[test]
-fn interfaces_are_taken_by_what_they_are_and_never_those_in_use() {
+fn interfaces_are_selected_by_kind_and_never_those_in_use() {
     let tree = Tree::good();
     std::fs::remove_file(tree.path().join("sys/bus/pci/devices/0000:81:00.0")).unwrap();
     let taken = |tree: &Tree| read(&tree.machine()).1.vdevs.first().cloned().unwrap_or_default();
@@ -90,16 +87,16 @@ fn interfaces_are_taken_by_what_they_are_and_never_those_in_use() {
     assert_eq!(taken(&tree), "net_af_packet0,iface=veth1,qpairs=4");
     tree.link("sys/class/net/veth1/master", "../br0");
     assert_eq!(taken(&tree), "net_af_packet0,iface=ens5,qpairs=4");
-    // An address of this machine: somebody may be logged in by it.
+    // An address of this host: a login may use it.
     tree.file("proc/net/route", "Iface\nens5 000200C0 00000000 0001 0 0 0 00FFFFFF 0 0 0\n");
     let (_, _, proposal) = read(&tree.machine());
     assert!(
-        proposal.configuration.contains("# - ens5: not taken: this machine has an address on it"),
+        proposal.configuration.contains("# - ens5: not taken: this host has an address on it"),
         "{}",
         proposal.configuration
     );
     assert_starts(&tree.machine(), &proposal);
-    // One of IPv6 alone; and none, with a macvlan that is another's.
+    // An IPv6 address only; then no address, and a macvlan of another program.
     let zero = "0".repeat(32);
     tree.file("proc/net/route", "Iface\neth0 00000000 010200C0 0003 0 0 0 00000000 0 0 0\n");
     assert_eq!(taken(&tree), "net_af_packet0,iface=ens5,qpairs=4");
@@ -120,7 +117,7 @@ fn interfaces_are_taken_by_what_they_are_and_never_those_in_use() {
 }
 
 #[test]
-fn ports_of_infiniband_are_taken_the_active_one_first_with_a_partition_they_are_in() {
+fn active_infiniband_ports_are_preferred_with_one_of_their_partitions() {
     let tree = Tree::good();
     let file = |path: &str, text: &str| tree.file(&format!("sys/class/infiniband/{path}"), text);
     file("mlx5_0/ports/1/state", "1: DOWN\n");
@@ -135,44 +132,44 @@ fn ports_of_infiniband_are_taken_the_active_one_first_with_a_partition_they_are_
     assert_eq!((segment.device.as_deref(), segment.port, segment.pkey.value()), (Some("mlx5_1"), 2, 0x8005));
     let text = &proposal.configuration;
     assert!(text.contains("# - mlx5_1 port 1: not taken: its link layer is Ethernet"), "{text}");
-    assert!(text.contains("# - mlx5_0 port 1: usable: not active now"), "{text}");
+    assert!(text.contains("# - mlx5_0 port 1: usable: currently not active"), "{text}");
 }
 
 #[test]
-fn nothing_is_overwritten_and_both_files_are_written_or_none() {
+fn no_file_is_overwritten_and_both_files_are_written_or_none() {
     let (machine, tree) = (Tree::good().machine(), Tree::new());
     let proposal = Proposal::of(&machine);
     let file = tree.path().join("site.toml");
-    let beside = proposal.write(&file).unwrap();
-    assert_eq!(beside, tree.path().join("site.env"));
+    let environment = proposal.write(&file).unwrap();
+    assert_eq!(environment, tree.path().join("site.env"));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), proposal.configuration);
     assert!(matches!(proposal.write(&file), Err(InitError::There(there)) if there == file));
     std::fs::remove_file(&file).unwrap();
-    std::fs::write(&beside, "mine").unwrap();
-    assert!(matches!(proposal.write(&file), Err(InitError::There(there)) if there == beside));
-    assert!(!file.exists() && std::fs::read_to_string(&beside).unwrap() == "mine");
+    std::fs::write(&environment, "mine").unwrap();
+    assert!(matches!(proposal.write(&file), Err(InitError::There(there)) if there == environment));
+    assert!(!file.exists() && std::fs::read_to_string(&environment).unwrap() == "mine");
     let same = proposal.write(&tree.path().join("x.env")).unwrap_err();
     assert!(matches!(same, InitError::Same(_)) && !tree.path().join("x.env").exists());
     let same = same.to_string();
     assert!(!same.contains("there already") && same.contains("x.toml for instance"), "{same}");
     let nowhere = proposal.write(&tree.path().join("no/where.toml")).unwrap_err().to_string();
     assert!(nowhere.contains("cannot be written") && nowhere.contains("--output"), "{nowhere}");
-    // Through a symbolic link that leads nowhere yet nothing is written either.
+    // A dangling symbolic link is not written through, either.
     tree.link("link.toml", "target.toml");
     assert!(
         proposal.write(&tree.path().join("link.toml")).is_err() && !tree.path().join("target.toml").exists()
     );
-    // In one text, EAL's arguments are comments.
+    // In the combined text, EAL's arguments are comments.
     let config = Config::parse(Path::new("gateway.toml"), &proposal.text()).unwrap();
     assert_eq!(config.segments[0].ethernet.as_deref(), Some("0000:81:00.0"));
     assert!(proposal.text().contains("# EAL=\"-l 8-12"), "{}", proposal.text());
 }
 
-/// The directory to write to, of a process that may write files of a block alone.
+/// The output directory, for a child process whose files may have at most one block.
 const FULL: &str = "PREFLIGHT_FULL";
 
 #[test]
-fn what_cannot_be_written_whole_is_taken_away() {
+fn incomplete_files_are_removed() {
     let name = "site.toml";
     if let Some(directory) = std::env::var_os(FULL) {
         let directory = Path::new(&directory);
@@ -183,7 +180,10 @@ fn what_cannot_be_written_whole_is_taken_away() {
     }
     let tree = Tree::new();
     let done = std::process::Command::new("sh")
-        .args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$0\" --exact tests::init::what_cannot_be_written_whole_is_taken_away"])
+        .args([
+            "-c",
+            "trap '' XFSZ; ulimit -f 1; exec \"$0\" --exact tests::init::incomplete_files_are_removed",
+        ])
         .arg(std::env::current_exe().unwrap())
         .env(FULL, tree.path())
         .output()
@@ -194,7 +194,7 @@ fn what_cannot_be_written_whole_is_taken_away() {
 }
 
 #[test]
-fn each_configuration_has_a_key_of_its_own_that_only_its_owner_reads() {
+fn each_configuration_has_a_separate_key_that_only_the_owner_can_read() {
     use std::os::unix::fs::PermissionsExt as _;
 
     let (machine, tree) = (Tree::good().machine(), Tree::new());

@@ -1,4 +1,4 @@
-//! On machines that are made up.
+//! Tests on simulated hosts.
 
 mod bounds;
 mod codes;
@@ -17,7 +17,7 @@ use crate::report::Report;
 use crate::subject::Subject;
 use tree::Tree;
 
-/// EAL's arguments of a gateway that is well placed on [`Tree::good`].
+/// EAL's arguments of a well-placed gateway on [`Tree::good`].
 const EAL: &str = "p -l 8-10 --in-memory -a 0000:81:00.0";
 /// Its configuration.
 const CONFIGURATION: &str =

@@ -1,4 +1,4 @@
-//! What is read from a machine.
+//! Reading the state of a host.
 
 use super::*;
 use crate::machine::{Access, Occupant};
@@ -50,7 +50,7 @@ fn everything_is_read() {
 }
 
 #[test]
-fn what_is_below_a_bridge_or_a_vlan_with_the_default_route_has_it_too() {
+fn interfaces_below_a_bridge_or_a_vlan_inherit_its_default_route() {
     let tree = Tree::good();
     for name in ["br0", "eth1", "eth1.5"] {
         tree.interface(name, 1, "0x1003", None);
@@ -67,7 +67,7 @@ fn what_is_below_a_bridge_or_a_vlan_with_the_default_route_has_it_too() {
 }
 
 #[test]
-fn an_address_on_a_vlan_or_of_ipv6_alone_is_that_of_the_card_below_it() {
+fn an_address_on_a_vlan_or_of_ipv6_only_belongs_to_the_card_below() {
     let tree = Tree::good();
     for name in ["ens5", "ens5.7", "mac0", "ens6", "ens7"] {
         tree.interface(name, 1, "0x1003", None);
@@ -99,7 +99,7 @@ fn an_address_on_a_vlan_or_of_ipv6_alone_is_that_of_the_card_below_it() {
 }
 
 #[test]
-fn files_and_sockets_are_looked_at_and_left_as_they_are() {
+fn files_and_sockets_are_checked_and_not_changed() {
     let tree = Tree::new();
     let at = |name: &str| tree.path().join(name);
     let looked = |socket: &Path| {
@@ -118,7 +118,7 @@ fn files_and_sockets_are_looked_at_and_left_as_they_are() {
     assert_eq!(looked(&file), (Occupant::Other, Access::Granted));
     assert_eq!(looked(&file.join("in-a-file")).0, Occupant::NoDirectory);
     assert_eq!(looked(&at("new.sock")).0, Occupant::Nobody);
-    // A socket of another kind, and one that nobody serves any more.
+    // A socket of another type, and one without a server.
     let other = std::os::unix::net::UnixListener::bind(at("stream.sock")).unwrap();
     assert_eq!(looked(&at("stream.sock")).0, Occupant::Other);
     drop(other);
@@ -133,7 +133,7 @@ fn files_and_sockets_are_looked_at_and_left_as_they_are() {
 }
 
 #[test]
-fn interfaces_of_another_network_namespace_are_not_this_ones() {
+fn interfaces_of_another_network_namespace_are_ignored() {
     let tree = Tree::good();
     tree.interface("eth1", 1, "0x1003", None);
     let head = "Inter-|   Receive                                                |  Transmit\n face |bytes    packets\n";

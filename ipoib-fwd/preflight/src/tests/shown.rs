@@ -1,4 +1,4 @@
-//! How findings are shown.
+//! Output formats of findings.
 
 use super::*;
 
@@ -13,28 +13,28 @@ fn report() -> Report {
 }
 
 #[test]
-fn people_read_what_where_and_the_remedy() {
+fn text_has_the_problem_its_location_and_the_fix() {
     let text = report().text(false);
     let expected = "error[config-invalid]: `never` is none of: poll, pause, sleep\n \
                     --> FILE:2:8\n  |\n2 | idle = \"never\"\n  |        ^^^^^^^\n  = help: write one of these words\n\n";
     let file = text.split("--> ").nth(1).unwrap().split(":2:8").next().unwrap();
     assert!(file.ends_with("gateway.toml"), "{text}");
     assert!(text.replace(file, "FILE").starts_with(expected), "{text}");
-    assert!(text.contains("error[control-socket-occupied]: a gateway that runs serves /run/x\n"), "{text}");
+    assert!(text.contains("error[control-socket-occupied]: a running gateway serves /run/x\n"), "{text}");
     assert!(text.contains("3 | control-socket = \"/run/x\"\n  | ^^^^^^^^^^^^^^\n"), "{text}");
     assert!(text.ends_with("ipoib-fwd: 2 errors, 1 note\n"), "{text}");
     assert!(!text.contains('\x1b'));
 }
 
 #[test]
-fn colours_are_all_that_terminals_get_beside_it() {
+fn terminals_get_the_same_text_with_colours() {
     let (plain, coloured) = (report().text(false), report().text(true));
-    // Each begins with ESC [ and ends with m.
+    // Each sequence starts with ESC [ and ends with m.
     let mut parts = coloured.split("\x1b[");
     let mut bare = parts.next().unwrap().to_owned();
     bare.extend(parts.map(|part| part.split_once('m').unwrap().1));
     assert!(coloured.len() > plain.len());
-    // The file's directory is another one each time.
+    // The directory of the file differs each time.
     let without = |text: &str| {
         text.lines().filter(|line| !line.contains("-->")).map(|l| format!("{l}\n")).collect::<String>()
     };
@@ -42,7 +42,7 @@ fn colours_are_all_that_terminals_get_beside_it() {
 }
 
 #[test]
-fn programs_read_all_of_it() {
+fn json_has_all_findings() {
     let json = report().json();
     assert_eq!((&json["errors"], &json["warnings"], &json["notes"]), (&2.into(), &0.into(), &1.into()));
     let first = &json["findings"][0];
@@ -56,7 +56,7 @@ fn programs_read_all_of_it() {
 }
 
 #[test]
-fn a_hostile_file_writes_nothing_on_the_terminal() {
+fn a_hostile_file_writes_no_control_characters() {
     let mut text = "[gateway]\n\"\u{1b}[31mred\u{7}\" = 1 # ".to_owned();
     text.push_str(&"x".repeat(100_000));
     let report = check(&Machine::default(), "", &text);
@@ -65,7 +65,7 @@ fn a_hostile_file_writes_nothing_on_the_terminal() {
 }
 
 #[test]
-fn exit_codes_tell_errors_from_warnings() {
+fn exit_codes_distinguish_errors_and_warnings() {
     let machine = Tree::good().machine();
     let code = |eal: &str, text: &str| check(&machine, eal, text).exit_code();
     assert_eq!(code(EAL, CONFIGURATION), 0);

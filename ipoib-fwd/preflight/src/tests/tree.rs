@@ -1,4 +1,4 @@
-//! A directory with a `proc` and a `sys` of a machine that there is not.
+//! A directory with the `proc` and `sys` of a simulated host.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::machine::Machine;
 
-/// The tree; it is gone with this.
+/// The directory, which is removed on drop.
 pub(super) struct Tree(PathBuf);
 
 impl Tree {
@@ -40,8 +40,9 @@ impl Tree {
         Machine::read(&self.0)
     }
 
-    /// A machine for a gateway: two NUMA nodes with four processors each, two threads a core, of which 4 to 7 are node 1's and isolated
-    /// but for 4; hugepages; a card for vfio and a ConnectX on node 1; the login by eth0 on node 0.
+    /// A host for a gateway. It has two NUMA nodes with eight processors each: on node 0 two threads per
+    /// core, on node 1 one. Processors 9 to 13 are isolated. It has hugepages, a network card for vfio and a
+    /// ConnectX on node 1, and the login's eth0 on node 0.
     pub(super) fn good() -> Self {
         let tree = Self::new();
         const CPU: &str = "sys/devices/system/cpu";
@@ -96,7 +97,7 @@ impl Tree {
         tree
     }
 
-    /// An interface; its device is a part of the path of a PCI device.
+    /// Adds an interface, whose device is a part of the path of a PCI device.
     pub(super) fn interface(&self, name: &str, kind: u16, flags: &str, device: Option<&str>) {
         let of = format!("sys/class/net/{name}");
         for (file, text) in [

@@ -1,4 +1,5 @@
-//! Packets from and for hosts beyond the link, by routers of either side, and what a gateway does that does not forward.
+//! Packets from and to hosts beyond the link, by routers of either side, and the roles of a gateway that does
+//! not forward.
 
 use super::*;
 use ipoib::drop_reason::DropReason;
@@ -7,8 +8,8 @@ use ipoib::drop_reason::DropReason;
 const BEYOND_ETH: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
 /// Beyond a router on InfiniBand, which is [`IB_RC`].
 const BEYOND_IB: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 9);
-/// Beyond a router that nobody knows.
-const BEYOND_NOBODY: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
+/// Beyond an unknown router.
+const BEYOND_UNKNOWN: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
 const NOWHERE: Ipv4Addr = Ipv4Addr::new(8, 8, 8, 8);
 /// In the segment's second subnet, on Ethernet.
 const SECOND: Ipv4Addr = Ipv4Addr::new(10, 78, 1, 1);
@@ -17,7 +18,7 @@ fn routed() -> Draft<&'static str> {
     let prefix = |ip: Ipv4Addr| Prefix::of(ip, 24).unwrap();
     let route = |to, via| Route { to: prefix(to), via };
     let mut tables = tables();
-    let routes = [route(BEYOND_ETH, ETH), route(BEYOND_IB, IB_RC), route(BEYOND_NOBODY, NOBODY)];
+    let routes = [route(BEYOND_ETH, ETH), route(BEYOND_IB, IB_RC), route(BEYOND_UNKNOWN, UNKNOWN_HOST)];
     tables.settings().routes = Routes::new(&[prefix(SECOND)], &routes).unwrap();
     tables.set_eth(SECOND, EthNeighbour { mac: ETH_MAC }).unwrap();
     tables
@@ -46,7 +47,7 @@ fn packets_go_to_the_router_whichever_side_it_is_on() {
 }
 
 #[test]
-fn packets_from_beyond_are_taken_from_either_side() {
+fn packets_from_beyond_are_accepted_from_either_side() {
     let t = routed();
     assert!(matches!(from_ethernet(&t, &ip(NOWHERE, IB_RC, 60)), EthVerdict::Forward { .. }));
     assert!(matches!(from_ethernet(&t, &ip(BEYOND_ETH, BEYOND_IB, 60)), EthVerdict::Forward { .. }));
@@ -57,15 +58,15 @@ fn packets_from_beyond_are_taken_from_either_side() {
 #[test]
 fn a_router_is_resolved_and_nothing_goes_back_to_the_side_it_came_from() {
     let t = routed();
-    let unknown = Punt::Neighbour(NOBODY);
-    assert_eq!(from_ethernet(&t, &ip(ETH, BEYOND_NOBODY, 60)), EthVerdict::Punt(unknown));
-    assert_eq!(from_infiniband(&t, &ip(IB_RC, BEYOND_NOBODY, 60)), IbVerdict::Punt(unknown));
+    let unknown = Punt::Neighbour(UNKNOWN_HOST);
+    assert_eq!(from_ethernet(&t, &ip(ETH, BEYOND_UNKNOWN, 60)), EthVerdict::Punt(unknown));
+    assert_eq!(from_infiniband(&t, &ip(IB_RC, BEYOND_UNKNOWN, 60)), IbVerdict::Punt(unknown));
     let same_side = DropReason::SameSide;
     assert_eq!(from_ethernet(&t, &ip(SECOND, BEYOND_ETH, 60)), EthVerdict::Drop(same_side));
     assert_eq!(from_infiniband(&t, &ip(IB_UD, BEYOND_IB, 60)), IbVerdict::Drop(same_side));
     assert_eq!(from_ethernet(&t, &ip(ETH, NOWHERE, 60)), EthVerdict::Drop(DropReason::OffSubnet));
     assert_eq!(from_infiniband(&t, &ip(IB_RC, NOWHERE, 60)), IbVerdict::Drop(DropReason::OffSubnet));
-    // A router whose path is being looked up.
+    // A router whose path is being resolved.
     let mut t = routed();
     t.set_ib(IB_RC, IbNeighbour { ud: None, rc: rc(None), dial: false }).unwrap();
     let pathless = Punt::Neighbour(IB_RC);
@@ -73,7 +74,7 @@ fn a_router_is_resolved_and_nothing_goes_back_to_the_side_it_came_from() {
 }
 
 #[test]
-fn second_subnets_have_hosts_broadcasts_and_numbers() {
+fn second_subnets_have_hosts_and_broadcast_and_network_addresses() {
     let t = routed();
     let at = |last| Ipv4Addr::new(10, 78, 1, last);
     assert!(matches!(from_infiniband(&t, &ip(IB_RC, SECOND, 60)), IbVerdict::Forward { .. }));
@@ -92,7 +93,7 @@ fn second_subnets_have_hosts_broadcasts_and_numbers() {
 }
 
 #[test]
-fn without_a_subnet_everybody_is_on_the_link() {
+fn without_a_subnet_every_host_is_on_the_link() {
     let mut t = tables();
     t.settings().address = None;
     assert_eq!(from_ethernet(&t, &ip(ETH, NOWHERE, 60)), EthVerdict::Punt(Punt::Neighbour(NOWHERE)));
@@ -101,15 +102,15 @@ fn without_a_subnet_everybody_is_on_the_link() {
 }
 
 #[test]
-fn who_does_not_forward_drops_packets_and_still_hears_arp_and_hellos() {
+fn standby_and_blocked_gateways_drop_packets_and_punt_arp_and_hellos() {
     for (role, reason) in [(Role::Standby, DropReason::Standby), (Role::Blocked, DropReason::SegmentBlocked)]
     {
         let mut t = routed();
         t.settings().role = role;
-        for destination in [IB_RC, BEYOND_IB, NOBODY, Ipv4Addr::BROADCAST] {
+        for destination in [IB_RC, BEYOND_IB, UNKNOWN_HOST, Ipv4Addr::BROADCAST] {
             assert_eq!(from_ethernet(&t, &ip(ETH, destination, 60)), EthVerdict::Drop(reason));
         }
-        for destination in [ETH, BEYOND_ETH, NOBODY, Ipv4Addr::new(224, 0, 0, 1)] {
+        for destination in [ETH, BEYOND_ETH, UNKNOWN_HOST, Ipv4Addr::new(224, 0, 0, 1)] {
             assert_eq!(from_infiniband(&t, &ip(IB_RC, destination, 60)), IbVerdict::Drop(reason));
         }
         let arp = frame(MacAddress::BROADCAST, 0x0806, &[0; 46]);
@@ -128,7 +129,7 @@ fn who_does_not_forward_drops_packets_and_still_hears_arp_and_hellos() {
 }
 
 #[test]
-fn own_hellos_that_come_back_are_shown_and_connections_carry_none() {
+fn own_hellos_that_come_back_are_punted_and_connections_carry_none() {
     let t = tables();
     let mut own = frame(PAIR_GROUP, ETHERTYPE_HELLO, &[0; 46]);
     own[6..12].copy_from_slice(&GATEWAY_MAC.0);
@@ -138,7 +139,7 @@ fn own_hellos_that_come_back_are_shown_and_connections_carry_none() {
         ib_to_eth(&hello, 60, &Source::Rc, Checksum::Unknown, t.table()),
         IbVerdict::Drop(DropReason::UnknownEthertype)
     );
-    // The fabric gives every sender its multicasts back: that is no loop.
+    // The fabric delivers multicasts to their sender, too: this is no loop.
     let Source::Ud(mut back) = ud(true) else { unreachable!() };
     (back.slid, back.qpn) = (Lid(7), Qpn::new(0x48));
     assert_eq!(
@@ -148,7 +149,7 @@ fn own_hellos_that_come_back_are_shown_and_connections_carry_none() {
 }
 
 #[test]
-fn hellos_that_are_not_for_the_group_of_gateways_are_none() {
+fn hellos_for_other_destinations_are_dropped() {
     let t = tables();
     let unknown = DropReason::UnknownEthertype;
     for destination in [GATEWAY_MAC, MacAddress::BROADCAST, MacAddress([1, 0, 0x5e, 0, 0, 1])] {
@@ -162,7 +163,7 @@ fn hellos_that_are_not_for_the_group_of_gateways_are_none() {
 }
 
 #[test]
-fn who_hands_over_forwards_what_is_for_one_host_and_nothing_for_all() {
+fn handing_over_forwards_only_unicast() {
     let mut t = routed();
     t.settings().role = Role::HandingOver;
     assert!(matches!(from_ethernet(&t, &ip(ETH, IB_RC, 60)), EthVerdict::Forward { .. }));
@@ -174,7 +175,7 @@ fn who_hands_over_forwards_what_is_for_one_host_and_nothing_for_all() {
 }
 
 #[test]
-fn probes_of_gateways_go_to_the_control_lcore_whatever_the_role_and_are_never_forwarded() {
+fn probes_are_punted_in_every_role() {
     let probe = ipoib::net::probe::probe_packet(ipoib::net::probe::Nonce(7));
     for role in [Role::Forwarding, Role::Standby, Role::Blocked] {
         let mut t = tables();
@@ -192,7 +193,7 @@ fn probes_of_gateways_go_to_the_control_lcore_whatever_the_role_and_are_never_fo
 }
 
 #[test]
-fn what_another_gateway_has_forwarded_to_a_group_is_not_forwarded_again() {
+fn group_packets_of_another_gateway_are_not_forwarded_again() {
     let mut t = tables();
     let dhcp = ip(Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST, 60);
     let frame = frame(MacAddress::BROADCAST, 0x0800, &dhcp);
@@ -202,7 +203,7 @@ fn what_another_gateway_has_forwarded_to_a_group_is_not_forwarded_again() {
         ib_to_eth(&m, m.len(), &ud(true), Checksum::Unknown, t.table()),
         IbVerdict::Forward { .. }
     ));
-    // The frame's source and the datagram's sender are a gateway's.
+    // The frame's source and the datagram's sender are another gateway's.
     t.settings().gateways =
         vec![PeerGateway { mac: ETH_MAC, lid: Lid(9), gid: ib_wire::Gid::ZERO, qpns: vec![Qpn::new(0x99)] }];
     assert_eq!(eth(&t, &frame), EthVerdict::Drop(DropReason::PeerGateway));
@@ -218,7 +219,7 @@ fn what_another_gateway_has_forwarded_to_a_group_is_not_forwarded_again() {
 }
 
 #[test]
-fn who_stands_by_answers_for_itself() {
+fn standby_gateways_punt_packets_for_their_own_address() {
     let mut t = tables();
     t.settings().role = Role::Standby;
     assert_eq!(from_ethernet(&t, &ip(ETH, GATEWAY, 60)), EthVerdict::Punt(Punt::Local));

@@ -22,21 +22,21 @@ const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 254);
 const ETH: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// Has a connection that takes 65,520 bytes.
 const IB_RC: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-/// Datagram only; wants to be dialled.
+/// Datagram only; needs a connection.
 const IB_UD: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
-/// Its path is being looked up.
+/// Its path is being resolved.
 const IB_PATHLESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 4);
-const NOBODY: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
+const UNKNOWN_HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
 
-/// The worker that decides.
+/// The worker of the verdicts.
 const WORKER: WorkerIndex = WorkerIndex(0);
 
-/// A verdict on a whole frame.
+/// The verdict on a whole frame.
 fn eth<'t>(t: &'t Draft<&'static str>, frame: &[u8]) -> EthVerdict<'t, &'static str> {
     eth_of(t, frame, frame.len())
 }
 
-/// A verdict on a frame of which `head` is the front.
+/// The verdict on a frame that starts with `head`.
 fn eth_of<'t, D: Clone>(t: &'t Draft<D>, head: &[u8], len: usize) -> EthVerdict<'t, D> {
     match FrameHead::parse(head, FrameFacts::default()) {
         Ok(front) => eth_to_ib(head, &front, len, t.table(), WORKER),
@@ -65,7 +65,7 @@ fn rc(path: Option<RcPath>) -> RcPaths {
     RcPaths::new(&[path])
 }
 
-/// A UDP packet of `len` bytes in all.
+/// A UDP packet with a total length of `len` bytes.
 fn ip(source: Ipv4Addr, destination: Ipv4Addr, len: usize) -> Vec<u8> {
     let payload: Vec<u8> = (0..len - 28).map(|i| (i * 7) as u8).collect();
     let mut out = Vec::new();
@@ -77,7 +77,7 @@ fn ip(source: Ipv4Addr, destination: Ipv4Addr, len: usize) -> Vec<u8> {
     with(out, |p| p[6] = 0)
 }
 
-/// Changes a header and mends its checksum.
+/// Changes a header and updates its checksum.
 fn with(mut packet: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     change(&mut packet);
     let header_len = usize::from(packet[0] & 0xf) * 4;

@@ -1,4 +1,4 @@
-//! Fragments, ICMP, ARP, checksums: etherparse is the oracle.
+//! Fragments, ICMP, ARP and checksums, compared with etherparse.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use ipoib::net::arp::{ArpOperation, EthernetArp};
 use ipoib::net::checksum;
 use ipoib::net::ipv4::Ipv4View;
 
-/// Puts options, padded to words, into a packet.
+/// Adds options, padded to 4-byte words, to a packet.
 fn with_options(packet: &[u8], options: &[u8]) -> Vec<u8> {
     assert_eq!(options.len() % 4, 0);
     let total = (packet.len() + options.len()) as u16;
@@ -31,7 +31,7 @@ fn only_copied_options_go_into_later_fragments() {
 }
 
 #[test]
-fn a_fragment_is_cut_again_and_keeps_its_place() {
+fn a_fragment_is_fragmented_again_and_keeps_its_offset() {
     let whole = ip(IB_RC, ETH, 9000);
     let halves = cut(&whole, 4000);
     let quarters: Vec<_> = halves.iter().flat_map(|half| cut(half, 1500)).collect();
@@ -48,7 +48,7 @@ fn an_mtu_without_room_for_payload_gives_no_fragments() {
 }
 
 #[test]
-fn fragmentation_needed_quotes_and_names_the_mtu() {
+fn fragmentation_needed_quotes_the_packet_and_has_the_mtu() {
     let packet = dont_fragment(ip(ETH, IB_UD, 3000));
     let mut out = [0; 576];
     let len = icmp::fragmentation_needed(&mut out, &packet[..64], GATEWAY, 2044).unwrap();
@@ -88,7 +88,7 @@ fn no_error_about_errors_fragments_and_broadcasts() {
 }
 
 #[test]
-fn echo_is_answered() {
+fn echo_requests_are_answered() {
     let mut packet = Vec::new();
     PacketBuilder::ipv4(ETH.octets(), GATEWAY.octets(), 3)
         .icmpv4_echo_request(0x1234, 7)
@@ -112,7 +112,7 @@ fn echo_is_answered() {
 }
 
 #[test]
-fn an_echo_of_nothing_but_zeros_is_answered_with_a_valid_checksum() {
+fn an_all_zero_echo_is_answered_with_a_valid_checksum() {
     let mut packet = Vec::new();
     PacketBuilder::ipv4(ETH.octets(), GATEWAY.octets(), 3)
         .icmpv4_echo_request(0, 0)
@@ -127,7 +127,7 @@ fn arp(operation: ArpOperation, sender_ip: Ipv4Addr, target_ip: Ipv4Addr) -> Eth
 }
 
 #[test]
-fn ethernet_arp_is_what_etherparse_reads() {
+fn ethernet_arp_equals_etherparse() {
     let request = arp(ArpOperation::Request, ETH, IB_RC);
     let f = request.to_frame(MacAddress::BROADCAST);
     assert_eq!(EthernetArp::parse(&f), Ok(request));
@@ -161,7 +161,7 @@ proptest! {
     }
 
     #[test]
-    fn checksum_is_etherparses(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn checksums_equal_etherparse(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let theirs = etherparse::checksum::Sum16BitWords::new().add_slice(&bytes).ones_complement();
         prop_assert_eq!(checksum::checksum(&bytes).to_be_bytes(), theirs.to_ne_bytes());
     }

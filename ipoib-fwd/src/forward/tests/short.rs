@@ -1,4 +1,5 @@
-//! The short way against the long one: what it takes, the long way forwards likewise; and it takes what is plain.
+//! The fast path against the slow path: both forward in the same way, and the fast path accepts all plain
+//! packets.
 
 use std::sync::{Arc, LazyLock};
 
@@ -8,11 +9,13 @@ use super::*;
 use ipoib::drop_reason::DropReason;
 use ipoib::link::RcPath;
 
-/// Subnets: the first is plain, the others are too small for most of their hosts, or of loopback, or at the edge of what hosts have.
+/// Subnets. The first is plain. The others are too small for most of their hosts, or loopback, or at the end
+/// of the host addresses.
 const SUBNETS: [([u8; 3], u8); 5] =
     [([10, 77, 0], 24), ([192, 168, 1], 30), ([127, 0, 0], 8), ([223, 255, 255], 24), ([10, 0, 0], 31)];
 
-/// A segment with all hosts that the last byte can tell: with connections, for datagrams, without a path; of either side or none.
+/// A segment with all 256 values of the last byte as hosts: with a connection, for datagrams, without a path,
+/// on either side or unknown.
 fn segment(subnet: [u8; 3], prefix: u8) -> SegmentTable<u8> {
     let [a, b, c] = subnet;
     let address = |n| Ipv4Addr::new(a, b, c, n);
@@ -42,34 +45,36 @@ fn segment(subnet: [u8; 3], prefix: u8) -> SegmentTable<u8> {
 static SEGMENTS: LazyLock<[SegmentTable<u8>; 5]> =
     LazyLock::new(|| SUBNETS.map(|(subnet, prefix)| segment(subnet, prefix)));
 
-/// The ports of all tables here, and a link of the second.
+/// The ports of all tables here.
 const PORTS: (EthernetIndex, EndpointIndex) = (EthernetIndex(1), EndpointIndex(1));
 const LINK: u8 = 3;
-/// The VLANs of a segment and its number: frames without a tag are of it, too. Another VLAN has a number whose segment is gone.
+/// The VLANs of a segment, and its index. Untagged frames belong to it, too. `GONE` is a VLAN whose segment
+/// does not exist.
 const VLANS: [u16; 4] = [0, 1, 77, 4094];
 const ITS: SegmentIndex = SegmentIndex(2);
 const GONE: (u16, SegmentIndex) = (9, SegmentIndex(7));
 
-/// Where a frame says of which VLAN it is, if it says so.
+/// The VLAN information of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Tag {
     None,
-    /// Control information in the frame.
+    /// Tag control information in the frame.
     InFrame(u16),
-    /// The port took it off.
+    /// The port removed the tag.
     Taken(u16),
-    /// The port says that there are several.
+    /// The port reports several tags.
     Stacked,
-    /// Two in the frame, of these kinds.
+    /// Two tags in the frame, with these ethertypes.
     Double(u16, u16),
-    /// One in the frame of a provider's kind (IEEE 802.1ad).
+    /// One tag in the frame with the ethertype of a provider (IEEE 802.1ad).
     Service(u16),
-    /// The port took one off, and another one is in the frame.
+    /// The port removed one tag, and another one is in the frame.
     Both(u16),
 }
 
 fn tag() -> impl Strategy<Value = Tag> {
-    // Priorities and the mark of what may be dropped stand above the number: of a VLAN, of none (0), of all (4095).
+    // Priorities and the drop eligibility bit, with the identifier of a VLAN, of none (0), or the reserved
+    // one (4095).
     let control = (
         0u16..16,
         prop_oneof![12 => prop::sample::select(&VLANS[..]), 1 => Just(GONE.0), 1 => Just(4095), 1 => 0u16..4096],
@@ -88,7 +93,7 @@ fn tag() -> impl Strategy<Value = Tag> {
 }
 
 impl Tag {
-    /// The front of a frame with it.
+    /// The headers of a frame with the tag.
     fn front(self) -> Vec<u8> {
         let bare = frame(GATEWAY_MAC, 0x0800, &[]);
         let (addresses, ethertype) = bare.split_at(12);
@@ -102,8 +107,8 @@ impl Tag {
         [addresses, &tags, ethertype].concat()
     }
 
-    /// What the port says of it.
-    fn told(self) -> FrameTag {
+    /// The offload metadata from the port.
+    fn offload_tag(self) -> FrameTag {
         match self {
             Self::None | Self::InFrame(_) | Self::Double(..) | Self::Service(_) => FrameTag::InFrame,
             Self::Taken(control) | Self::Both(control) => FrameTag::Taken(control),
@@ -111,11 +116,11 @@ impl Tag {
         }
     }
 
-    /// True if the short way should take a frame with it that is plain otherwise.
+    /// True if the fast path should accept an otherwise plain frame with it.
     fn is_plain(self) -> bool {
         match self {
             Self::None => true,
-            // A tag of a priority only is rare, and goes the long way.
+            // Priority tags are rare and take the slow path.
             Self::InFrame(control) => control & 0xfff != 0 && VLANS.contains(&(control & 0xfff)),
             Self::Taken(control) => VLANS.contains(&(control & 0xfff)),
             Self::Stacked | Self::Double(..) | Self::Service(_) | Self::Both(_) => false,
@@ -123,7 +128,7 @@ impl Tag {
     }
 }
 
-/// What is not as in a plain packet.
+/// Deviations from a plain packet.
 #[derive(Clone, Debug)]
 struct Oddities {
     subnet: usize,
@@ -186,7 +191,7 @@ impl Oddities {
         table
     }
 
-    /// The segment among all tables.
+    /// Tables with the segment.
     fn tables(&self) -> Tables<u8> {
         let mut tables = Tables::default();
         tables.set_segment(ITS, Some(Arc::new(self.table())));
@@ -206,7 +211,7 @@ impl Oddities {
         }
     }
 
-    /// The first bytes of a packet behind `front`, with what is odd in them, and how long all of it is.
+    /// The first bytes of a packet behind `front`, with its deviations, and the packet's total length.
     fn bytes(&self, front: &[u8]) -> (Vec<u8>, usize) {
         let ([a, b, c], _) = SUBNETS[self.subnet];
         let [from, to] = self.hosts.map(|n| Ipv4Addr::new(a, b, c, n));
@@ -232,7 +237,7 @@ impl Oddities {
         (bytes, if self.facts & 0x80 == 0 { len } else { len.min(self.cut.unwrap_or(len)) })
     }
 
-    /// True if the short way should take it: nothing about it is odd.
+    /// True if the fast path should accept the packet: it has no deviation.
     fn is_plain(&self) -> bool {
         let whole = self.edits.is_empty()
             && self.cut.is_none()
@@ -251,11 +256,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(debug_assertions) { 20_000 } else { 200_000 }))]
 
     #[test]
-    fn a_frame_that_the_short_way_takes_goes_the_long_way_likewise(odd in oddities(), before in tag()) {
+    fn both_paths_forward_a_frame_alike(odd in oddities(), before in tag()) {
         let tables = odd.tables();
         let (bytes, len) = odd.bytes(&odd.tag.front());
-        let facts = FrameFacts { tag: odd.tag.told(), checksum: odd.checksum() };
-        // As a worker does.
+        let facts = FrameFacts { tag: odd.tag.offload_tag(), checksum: odd.checksum() };
+        // As a worker does it.
         let mut at = None;
         let long = match FrameHead::parse(&bytes, facts) {
             Ok(head) => match tables.of_vlan(PORTS.0, head.vid) {
@@ -267,28 +272,28 @@ proptest! {
             },
             Err(reason) => EthVerdict::Drop(reason),
         };
-        // Whatever came before it in its burst, and however alike the two look.
+        // The result does not depend on the frame before it in the burst, however similar the two are.
         let taken = |mut burst: ShortWay<'_, u8>| {
             let taken = burst.frame(PORTS.0, &bytes, len, facts)?;
             Some((taken.segment, taken.front, taken.marks.is_some(), taken.how.ip_len, taken.how.neighbour))
         };
         let mut burst = ShortWay::new(&tables, WORKER);
         let (first, first_len) = odd.bytes(&before.front());
-        let told = FrameFacts { tag: before.told(), ..facts };
-        let _ = burst.frame(PORTS.0, &first, first_len, told);
+        let first_facts = FrameFacts { tag: before.offload_tag(), ..facts };
+        let _ = burst.frame(PORTS.0, &first, first_len, first_facts);
         prop_assert_eq!(taken(burst), taken(ShortWay::new(&tables, WORKER)), "behind {:?}", before);
         if let Some(short) = ShortWay::new(&tables, WORKER).frame(PORTS.0, &bytes, len, facts) {
             let ToInfiniBand { via, ip_len, neighbour, dial } = short.how;
             prop_assert_eq!(long, EthVerdict::Forward { via, ip_len, neighbour, dial });
             prop_assert_eq!(at, Some((short.segment, short.front)));
-            // Whoever looks ahead sees the same.
+            // The lookahead returns the same.
             let (table, [source, destination]) =
                 ShortWay::new(&tables, WORKER).addresses(PORTS.0, &bytes, facts).unwrap();
             prop_assert!(std::ptr::eq(table, short.table) && table.ib(source.into()).is_none());
             prop_assert_eq!(table.ib(destination.into()).map(|(index, _)| index), neighbour);
             prop_assert!(std::ptr::eq(short.table, tables.segment(short.segment).unwrap()));
         } else if odd.is_plain() && odd.tag.is_plain() {
-            // By another way than that of first choice is not plain.
+            // A packet that does not use the preferred transport is not plain.
             let by_choice = match long {
                 EthVerdict::Forward { via: Via::Rc(_), .. } => true,
                 EthVerdict::Forward { via: Via::Ud(_), .. } => odd.hosts[1] % 8 == 3,
@@ -299,7 +304,7 @@ proptest! {
     }
 
     #[test]
-    fn a_message_that_the_short_way_takes_goes_the_long_way_likewise(odd in oddities(), came in 0u8..4) {
+    fn both_paths_forward_a_message_alike(odd in oddities(), came in 0u8..4) {
         let tables = odd.tables();
         let (bytes, len) = odd.bytes(&message(&[]));
         let source = if came == 0 { ud(true) } else if came == 1 { ud(false) } else { Source::Rc };
@@ -323,7 +328,7 @@ proptest! {
 }
 
 #[test]
-fn plain_packets_go_the_short_way() {
+fn plain_packets_take_the_fast_path() {
     let plain = Oddities {
         subnet: 0,
         hosts: [5, 8],
@@ -339,7 +344,7 @@ fn plain_packets_go_the_short_way() {
         mtu: 1500,
     };
     let tables = plain.tables();
-    // Without a tag, with one in the frame, whatever its priority, and with one that the port took off.
+    // Without a tag, with a tag of any priority in the frame, and with a tag that the port removed.
     for (tag, front) in [
         (Tag::None, 14),
         (Tag::InFrame(77), 18),
@@ -348,7 +353,7 @@ fn plain_packets_go_the_short_way() {
         (Tag::Taken(0), 14),
     ] {
         let (f, len) = plain.bytes(&tag.front());
-        let facts = FrameFacts { tag: tag.told(), checksum: Checksum::Unknown };
+        let facts = FrameFacts { tag: tag.offload_tag(), checksum: Checksum::Unknown };
         let taken = ShortWay::new(&tables, WORKER).frame(PORTS.0, &f, len, facts).unwrap();
         assert_eq!((taken.segment, taken.front), (ITS, front), "{tag:?}");
         assert_eq!((taken.how.via, taken.how.ip_len, taken.how.dial), (Via::Rc(RcSlot(8)), 60, None));
@@ -366,7 +371,7 @@ fn plain_packets_go_the_short_way() {
 }
 
 #[test]
-fn tags_that_are_cut_off_or_of_no_vlan_go_the_long_way() {
+fn truncated_and_unknown_tags_take_the_slow_path() {
     let plain = frame(GATEWAY_MAC, 0x0800, &ip(Ipv4Addr::new(10, 77, 0, 5), Ipv4Addr::new(10, 77, 0, 8), 60));
     let mut draft = Draft::new(3, SEGMENTS[0].settings.clone(), 16, 1);
     let rc = rc(Some(RcPath { slot: RcSlot(1), mtu: 2044 }));
@@ -381,7 +386,7 @@ fn tags_that_are_cut_off_or_of_no_vlan_go_the_long_way() {
         ShortWay::new(&tables, WORKER).frame(PORTS.0, frame, frame.len(), FrameFacts::default()).is_some()
     };
     assert!(takes(&plain) && takes(&tagged(100)));
-    assert!(!takes(&tagged(0)), "a priority only");
+    assert!(!takes(&tagged(0)), "a priority tag");
     assert!(!takes(&tagged(101)) && !takes(&tagged(4095)));
     let whole = tagged(100);
     for len in 0..whole.len() {
@@ -389,15 +394,15 @@ fn tags_that_are_cut_off_or_of_no_vlan_go_the_long_way() {
     }
 }
 
-/// A burst has one short way, which keeps where the last packet's VLAN or link led.
+/// A burst has one fast path, which caches the segment of the last packet's VLAN or link.
 #[test]
-fn a_burst_of_many_segments_goes_by_each_packets_own() {
+fn a_burst_of_many_segments_uses_the_segment_of_each_packet() {
     let (from, to) = (Ipv4Addr::new(10, 77, 0, 5), Ipv4Addr::new(10, 77, 0, 8));
     let plain = frame(GATEWAY_MAC, 0x0800, &ip(from, to, 60));
     let tagged = |vid: u16| [&plain[..12], &[0x81, 0], &vid.to_be_bytes(), &plain[12..]].concat();
     let came = message(&ip(to, from, 60));
     let mut tables = Tables::default();
-    // Two segments of the same hosts; one that is gone; one that nobody knows.
+    // Two segments with the same hosts, one that does not exist, and one unknown VLAN.
     let segments =
         [(77, SegmentIndex(2)), (78, SegmentIndex(3)), (79, SegmentIndex(4)), (80, SegmentIndex(5))];
     for (vid, segment) in &segments[..3] {

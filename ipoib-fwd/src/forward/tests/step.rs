@@ -1,4 +1,4 @@
-//! One test a rule, both directions, and hostile packets.
+//! One test for each rule, in both directions, and hostile packets.
 
 use proptest::prelude::*;
 
@@ -15,7 +15,7 @@ fn unicast(packet: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn connection_is_taken_where_there_is_one() {
+fn a_connection_is_preferred() {
     let t = tables();
     let EthVerdict::Forward { via, ip_len, neighbour, dial } = eth(&t, &unicast(&ip(ETH, IB_RC, 1500)))
     else {
@@ -26,7 +26,7 @@ fn connection_is_taken_where_there_is_one() {
 }
 
 #[test]
-fn datagram_else_and_a_dial_is_asked_for() {
+fn without_a_connection_a_datagram_is_sent_and_one_is_requested() {
     let t = tables();
     let EthVerdict::Forward { via, ip_len, dial, .. } = eth(&t, &unicast(&ip(ETH, IB_UD, 100))) else {
         panic!("forwards");
@@ -35,14 +35,14 @@ fn datagram_else_and_a_dial_is_asked_for() {
 }
 
 #[test]
-fn padding_of_short_frames_does_not_go_out() {
+fn padding_of_short_frames_is_not_sent() {
     let mut f = unicast(&ip(ETH, IB_UD, 28));
     f.resize(60, 0xaa);
     assert!(matches!(eth(&tables(), &f), EthVerdict::Forward { ip_len: 28, .. }));
 }
 
 #[test]
-fn a_packet_larger_than_the_connection_takes_goes_by_datagram() {
+fn a_packet_above_the_connection_mtu_is_sent_as_a_datagram() {
     let mut t = tables();
     let rc = rc(Some(RcPath { slot: RcSlot(1), mtu: 1004 }));
     t.set_ib(IB_RC, IbNeighbour { ud: Some("rc-host"), rc, dial: false }).unwrap();
@@ -55,7 +55,7 @@ fn a_packet_larger_than_the_connection_takes_goes_by_datagram() {
 }
 
 #[test]
-fn too_big_for_datagrams_is_told_or_cut_to_the_true_mtu() {
+fn too_big_for_datagrams_is_reported_or_fragmented_with_the_true_mtu() {
     let t = tables();
     assert!(matches!(eth(&t, &unicast(&ip(ETH, IB_UD, 2044))), EthVerdict::Forward { .. }));
     let big = ip(ETH, IB_UD, 2045);
@@ -71,9 +71,12 @@ fn too_big_for_datagrams_is_told_or_cut_to_the_true_mtu() {
 }
 
 #[test]
-fn the_unknown_the_own_and_arp_go_to_control() {
+fn unknown_and_own_destinations_and_arp_are_punted() {
     let t = tables();
-    assert_eq!(eth(&t, &unicast(&ip(ETH, NOBODY, 60))), EthVerdict::Punt(Punt::Neighbour(NOBODY)));
+    assert_eq!(
+        eth(&t, &unicast(&ip(ETH, UNKNOWN_HOST, 60))),
+        EthVerdict::Punt(Punt::Neighbour(UNKNOWN_HOST))
+    );
     assert_eq!(eth(&t, &unicast(&ip(ETH, IB_PATHLESS, 60))), EthVerdict::Punt(Punt::Neighbour(IB_PATHLESS)));
     assert_eq!(eth(&t, &unicast(&ip(ETH, GATEWAY, 60))), EthVerdict::Punt(Punt::Local));
     assert_eq!(eth(&t, &frame(MacAddress::BROADCAST, 0x0806, &[0; 28])), EthVerdict::Punt(Punt::Arp));
@@ -133,7 +136,7 @@ fn own_multicast_that_comes_back_is_dropped() {
 }
 
 #[test]
-fn infiniband_to_ethernet_unicast_cut_and_told() {
+fn infiniband_to_ethernet_unicast_is_forwarded_fragmented_or_reported() {
     let t = tables();
     let verdict = |packet: &[u8]| {
         ib_to_eth(&message(packet), packet.len() + 4, &Source::Rc, Checksum::Unknown, t.table())
@@ -149,11 +152,11 @@ fn infiniband_to_ethernet_unicast_cut_and_told() {
     ));
     assert_eq!(verdict(&dont_fragment(ip(IB_RC, ETH, 1501))), IbVerdict::TooBig { mtu: 1500 });
     assert_eq!(verdict(&ip(IB_RC, GATEWAY, 60)), IbVerdict::Punt(Punt::Local));
-    assert_eq!(verdict(&ip(IB_RC, NOBODY, 60)), IbVerdict::Punt(Punt::Neighbour(NOBODY)));
+    assert_eq!(verdict(&ip(IB_RC, UNKNOWN_HOST, 60)), IbVerdict::Punt(Punt::Neighbour(UNKNOWN_HOST)));
 }
 
 #[test]
-fn hostile_frames_are_dropped_by_reason() {
+fn hostile_frames_are_dropped_with_their_reason() {
     let good = ip(ETH, IB_RC, 60);
     let edit = |at: usize, value: u8| with(good.clone(), |p| p[at] = value);
     let mut bad_sum = good.clone();
@@ -195,14 +198,14 @@ fn hostile_frames_are_dropped_by_reason() {
         (unicast(&ip(ETH, Ipv4Addr::LOCALHOST, 60)), DropReason::Martian),
         (unicast(&ip(ETH, Ipv4Addr::new(10, 77, 0, 0), 60)), DropReason::Martian),
         (unicast(&ip(ETH, Ipv4Addr::new(8, 8, 8, 8), 60)), DropReason::OffSubnet),
-        (unicast(&ip(NOBODY, ETH, 60)), DropReason::SameSide),
+        (unicast(&ip(UNKNOWN_HOST, ETH, 60)), DropReason::SameSide),
     ] {
         assert_eq!(eth(&tables(), &frame), EthVerdict::Drop(reason), "{frame:02x?}");
     }
 }
 
 #[test]
-fn hostile_messages_are_dropped_by_reason() {
+fn hostile_messages_are_dropped_with_their_reason() {
     let good = ip(IB_RC, ETH, 60);
     let typed = |kind: [u8; 2]| [&kind[..], &[0, 0], &good].concat();
     for (message, source, reason) in [
@@ -214,7 +217,7 @@ fn hostile_messages_are_dropped_by_reason() {
         (typed([0x86, 0xdd]), Source::Rc, DropReason::Ipv6),
         (typed([8, 6]), Source::Rc, DropReason::BadArp),
         (message(&good), ud(true), DropReason::LinkBroadcastOfUnicast),
-        (message(&ip(ETH, NOBODY, 60)), Source::Rc, DropReason::Martian),
+        (message(&ip(ETH, UNKNOWN_HOST, 60)), Source::Rc, DropReason::Martian),
         (message(&ip(IB_RC, IB_UD, 60)), Source::Rc, DropReason::SameSide),
     ] {
         assert_eq!(
@@ -230,7 +233,7 @@ fn hostile_messages_are_dropped_by_reason() {
 }
 
 #[test]
-fn a_side_that_is_down_takes_nothing() {
+fn nothing_is_sent_to_a_side_that_is_down() {
     let mut t = tables();
     t.settings().broadcast = None;
     t.settings().eth_up = false;
@@ -280,13 +283,13 @@ proptest! {
     }
 
     #[test]
-    fn there_and_back_the_packet_is_the_same(len in 28usize..1500) {
+    fn a_packet_is_unchanged_after_a_round_trip(len in 28usize..1500) {
         let t = tables();
         let packet = ip(ETH, IB_RC, len);
         let f = unicast(&packet);
         let EthVerdict::Forward { ip_len, .. } = eth(&t, &f) else { panic!("forwards") };
         let m = [&IPOIB_IPV4_HEADER[..], &f[ETHERNET_HEADER_LEN..][..usize::from(ip_len)]].concat();
-        // The other gateway of the same subnet has the two sides the other way round.
+        // The other gateway of the subnet has the two sides reversed.
         let mut other: Draft<()> = Draft::new(2, Settings::new(GATEWAY_MAC), 16, 1);
         other.set_eth(IB_RC, EthNeighbour { mac: ETH_MAC }).unwrap();
         let IbVerdict::Forward { to, ip_len, .. } = ib_to_eth(&m, m.len(), &Source::Rc, Checksum::Unknown, other.table()) else {
@@ -299,7 +302,7 @@ proptest! {
 }
 
 #[test]
-fn the_gateways_own_packets_go_by_the_way_that_takes_them() {
+fn the_gateways_own_packets_use_the_transport_that_fits() {
     let t = tables();
     let own = |to, ip: &[u8]| {
         let framed = [&[0; 14][..], ip].concat();
@@ -318,7 +321,7 @@ fn the_gateways_own_packets_go_by_the_way_that_takes_them() {
     assert_eq!((own(IB_UD, &short), own(IB_UD, &long)), ("datagram", "pieces"));
     assert_eq!(own(IB_UD, &dont_fragment(long.clone())), "too-big");
     assert_eq!(
-        (own(IB_PATHLESS, &short), own(NOBODY, &short)),
+        (own(IB_PATHLESS, &short), own(UNKNOWN_HOST, &short)),
         ("neighbour-unresolved", "neighbour-unresolved")
     );
     assert_eq!(own(IB_RC, &short[..19]), "truncated");

@@ -1,4 +1,4 @@
-//! What is published: bounded, shared, and the right segment for each packet.
+//! Published tables: bounded, shared, and with the right segment for each packet.
 
 use super::*;
 use ipoib::drop_reason::DropReason;
@@ -9,7 +9,7 @@ fn host() -> IbNeighbour<()> {
 }
 
 #[test]
-fn tables_are_bounded_and_indices_last() {
+fn tables_are_bounded_and_indices_are_stable() {
     let mut t: Draft<()> = Draft::new(3, Settings::new(GATEWAY_MAC), MAX_NEIGHBOURS, 1);
     for i in 0..MAX_NEIGHBOURS as u32 {
         t.set_ib(i.into(), host()).unwrap();
@@ -25,11 +25,11 @@ fn tables_are_bounded_and_indices_last() {
     let before = t.table().clone();
     t.remove_ib(7.into());
     assert!(before.ib(7.into()).is_some(), "a published table does not change");
-    // A worker that has the older table still marks who has gone, and not who came.
+    // A worker with the older table still marks the removed neighbor, and not the new one.
     before.mark_ib(WORKER, nine);
     assert!(t.table().mark_ib(WORKER, next));
     assert_eq!(t.take_used(WORKER), (vec![9999.into()], vec![]));
-    // More than 16 bits can count.
+    // More indices than 16 bits can hold.
     let mut many: Draft<()> = Draft::new(3, Settings::new(GATEWAY_MAC), 70_000, 1);
     let last = (0..70_000u32).map(|i| many.set_eth(i.into(), EthNeighbour { mac: ETH_MAC }).unwrap()).last();
     assert_eq!(many.eth_at(last.unwrap()), Some(69_999.into()));
@@ -37,9 +37,9 @@ fn tables_are_bounded_and_indices_last() {
     assert_eq!(many.take_used(WORKER), (vec![], vec![69_999.into()]));
 }
 
-/// At a full table who comes is in the list before who goes.
+/// In the changes of a full table, additions may precede removals.
 #[test]
-fn who_goes_makes_room_for_who_comes() {
+fn removed_neighbours_make_room_for_new_ones() {
     let mut t: Draft<()> = Draft::new(3, Settings::new(GATEWAY_MAC), 2, 1);
     let set = |n: u32| {
         NeighbourChange::Set(Neighbour {
@@ -57,7 +57,7 @@ fn who_goes_makes_room_for_who_comes() {
 }
 
 #[test]
-fn each_worker_has_its_connection_however_many_workers_there_are() {
+fn each_of_many_workers_has_its_connection() {
     let path = |n| RcPath { slot: RcSlot(n), mtu: 2000 + u32::from(n) };
     let by_worker: Vec<_> = (0..7).map(|n| (n != 2 && n != 5).then(|| path(n))).collect();
     let paths = RcPaths::new(&by_worker);
@@ -68,7 +68,7 @@ fn each_worker_has_its_connection_however_many_workers_there_are() {
     t.set_ib(IB_UD, IbNeighbour { ud: Some("ud-host"), rc: paths, dial: true }).unwrap();
     let f = frame(GATEWAY_MAC, 0x0800, &ip(ETH, IB_UD, 60));
     let front = FrameHead::parse(&f, FrameFacts::default()).unwrap();
-    for (worker, way, wanted) in
+    for (worker, path, wanted) in
         [(1, Via::Rc(RcSlot(1)), None), (2, Via::Ud(&"ud-host"), Some(IB_UD)), (6, Via::Rc(RcSlot(6)), None)]
     {
         let EthVerdict::Forward { via, dial, .. } =
@@ -76,12 +76,12 @@ fn each_worker_has_its_connection_however_many_workers_there_are() {
         else {
             panic!("forwards");
         };
-        assert_eq!((via, dial), (way, wanted.map(NextHop::from)), "worker {worker}");
+        assert_eq!((via, dial), (path, wanted.map(NextHop::from)), "worker {worker}");
     }
 }
 
 #[test]
-fn a_frame_is_of_the_segment_of_its_vlan_and_port() {
+fn a_frame_belongs_to_the_segment_of_its_vlan_and_port() {
     let mut t: Tables<()> = Tables::default();
     for n in 0..3 {
         let mut settings = Settings::new(GATEWAY_MAC);
@@ -111,9 +111,9 @@ fn a_frame_is_of_the_segment_of_its_vlan_and_port() {
     assert_eq!(several(&t), [false, true, false]);
 }
 
-/// What is looked up is fetched before where that is worth it, and hosts that nobody knows are no harm.
+/// Entries are prefetched where it pays, and prefetches of unknown hosts are harmless.
 #[test]
-fn a_side_with_thousands_of_hosts_is_large_whatever_segments_they_are_of() {
+fn a_side_with_thousands_of_hosts_is_large_whatever_their_segments() {
     let with = |ib: u32, eth: u32| {
         let mut draft: Draft<()> = Draft::new(3, Settings::new(GATEWAY_MAC), 20_000, 1);
         for n in 0..ib {
@@ -135,7 +135,7 @@ fn a_side_with_thousands_of_hosts_is_large_whatever_segments_they_are_of() {
     assert_eq!(large(&tables), (false, true));
     tables.set_segment(SegmentIndex(0), None);
     assert_eq!(large(&tables), (false, false));
-    // Hosts at their addresses' places may be more.
+    // The directly indexed table may hold more hosts.
     let near = |ib: u32| {
         let mut settings = Settings::new(GATEWAY_MAC);
         settings.address = GatewayAddress::new([0, 0, 0, 1].into(), 8);
@@ -150,7 +150,7 @@ fn a_side_with_thousands_of_hosts_is_large_whatever_segments_they_are_of() {
     tables.set_segment(SegmentIndex(1), Some(near(8193)));
     assert_eq!(large(&tables), (true, false));
     let table = with(9, 9);
-    // Its segment has no subnet, so that all hosts are far.
+    // The segment has no subnet, so all hosts are in the hash map.
     for address in [0, 8, 9, u32::MAX] {
         assert!(!table.fetch_ib([3, address]) && !table.fetch_eth([u32::MAX, address]));
         table.fetch_far_ib(address);
@@ -159,7 +159,7 @@ fn a_side_with_thousands_of_hosts_is_large_whatever_segments_they_are_of() {
 }
 
 #[test]
-fn a_message_is_of_the_segment_of_its_link_and_port() {
+fn a_message_belongs_to_the_segment_of_its_link_and_port() {
     let mut t: Tables<()> = Tables::default();
     for n in 0..2 {
         let draft = Draft::new(1, Settings::new(GATEWAY_MAC), 16, 1);
@@ -171,7 +171,7 @@ fn a_message_is_of_the_segment_of_its_link_and_port() {
     let of = |t: &Tables<()>, port, link| t.of_link(port, link).map(|(index, _)| index.0);
     assert_eq!([of(&t, first, 3), of(&t, second, 3)], [Some(1), Some(0)]);
     assert_eq!([(first, 2), (second, 4), (third, 3)].map(|(port, link)| of(&t, port, link)), [None; 3]);
-    // More links than a port can have are not those of the next one.
+    // A link number beyond the maximum is not taken for a link of the next port.
     t.join_link(first, MAX_SEGMENTS as u8 + 3, Some(SegmentIndex(1)));
     assert_eq!([of(&t, second, 3), of(&t, first, MAX_SEGMENTS as u8 + 3)], [Some(0), None]);
     t.set_segment(SegmentIndex(1), None);
@@ -179,7 +179,7 @@ fn a_message_is_of_the_segment_of_its_link_and_port() {
 }
 
 #[test]
-fn tags_are_read_wherever_they_are() {
+fn tags_are_read_from_the_frame_and_from_metadata() {
     let packet = ip(ETH, IB_UD, 60);
     let tagged = |tag: [u8; 2]| frame(GATEWAY_MAC, 0x8100, &[&tag[..], &[8, 0], &packet].concat());
     let plain = frame(GATEWAY_MAC, 0x0800, &packet);
@@ -191,7 +191,7 @@ fn tags_are_read_wherever_they_are() {
     assert_eq!(read(&plain, in_frame), Ok((0, 14, 0x0800)));
     assert_eq!(read(&plain, FrameTag::Taken(0x6005)), Ok((5, 14, 0x0800)));
     assert_eq!(read(&tagged([0x60, 0x05]), in_frame), Ok((5, 18, 0x0800)));
-    // A priority and no VLAN: as good as untagged.
+    // A priority tag without a VLAN: as untagged.
     assert_eq!(read(&tagged([0xe0, 0]), in_frame), Ok((0, 18, 0x0800)));
     assert_eq!(read(&plain, FrameTag::Taken(0xe000)), Ok((0, 14, 0x0800)));
     assert_eq!(read(&tagged([0, 5]), FrameTag::Taken(7)), Err(DropReason::VlanStacked));
@@ -203,7 +203,7 @@ fn tags_are_read_wherever_they_are() {
 }
 
 #[test]
-fn what_the_port_says_of_a_header_is_believed() {
+fn the_ports_checksum_status_is_trusted() {
     let t = tables();
     let good = frame(GATEWAY_MAC, 0x0800, &ip(ETH, IB_UD, 60));
     let mut wrong = good.clone();
@@ -221,9 +221,9 @@ fn what_the_port_says_of_a_header_is_believed() {
     assert_eq!(
         (verdict(&good, Checksum::Good), verdict(&wrong, Checksum::Good)),
         (None, None),
-        "not looked at"
+        "not checked"
     );
-    // Nothing but IPv4 has such a checksum.
+    // Only IPv4 has such a checksum.
     let arp = frame(GATEWAY_MAC, 0x0806, &[0; 28]);
     let front =
         FrameHead::parse(&arp, FrameFacts { checksum: Checksum::Missing, ..FrameFacts::default() }).unwrap();

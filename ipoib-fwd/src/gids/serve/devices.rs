@@ -1,4 +1,5 @@
-//! Devices of this machine, whose tables the kernel keeps, or its subnet manager: copied when a device tells of an event.
+//! Devices of this host, whose tables the kernel or the subnet manager maintains. The service copies a table
+//! when its device reports an event.
 
 #[cfg(test)]
 mod tests;
@@ -15,54 +16,55 @@ use pmd::hca::HcaError;
 use pmd::shm::{Maintained, remove_left};
 use pmd::verbs::GidDevice;
 
-use super::tell;
+use super::log_changes;
 use crate::gateway::random;
 
-/// Most devices that are served.
+/// Maximum number of devices.
 pub(super) const MAX_DEVICES: usize = 64;
-/// Devices are looked for this often without an event.
+/// Interval at which devices are enumerated without an event.
 const LOOK: Duration = Duration::from_secs(2);
-/// A table is read this often without an event: a net for what no event tells.
+/// Interval at which a table is read without an event, in case of a change for which no event was reported.
 const REREAD: Duration = Duration::from_secs(30);
 
-/// The devices that there are.
+/// The host's devices.
 pub(super) trait Machine: Debug {
-    /// One that is open.
+    /// An open device.
     type Device: Device;
 
-    /// Names of all, at this moment.
+    /// The names of all current devices.
     fn names(&self) -> Result<Vec<String>, HcaError>;
 
-    /// Opens one.
+    /// Opens a device.
     fn open(&self, name: &str) -> Result<Self::Device, HcaError>;
 }
 
-/// A device, open.
+/// An open device.
 pub(super) trait Device: AsFd + Debug {
-    /// The name that it has now, if it is not the one by which it was opened.
+    /// The current name, if it differs from the name used to open the device.
     fn renamed(&self) -> Option<String>;
 
     /// Its ports.
     fn setups(&self) -> Result<Vec<PortSetup>, HcaError>;
 
-    /// What its tables hold.
+    /// The entries of its tables.
     fn entries(&self) -> Result<Vec<Entry>, HcaError>;
 
-    /// Takes its events. True if its tables may hold something else now; an error if it is gone.
+    /// Takes its events. Returns true if its tables may have changed; an error if the device is gone.
     fn take_events(&self) -> Result<bool, HcaError>;
 }
 
-/// A device has another name than its table. The verbs library does not see that in a process that knows the device already.
+/// A device was renamed. A process that already uses the device does not see the new name in the verbs
+/// library.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{was} is called {now} now: start the service again, which then serves all devices under their names"
+    "{was} is called {now} now: restart the service, which then serves all devices under their new names"
 )]
 pub struct Renamed {
     was: String,
     now: String,
 }
 
-/// Those of the kernel.
+/// The kernel's devices.
 #[derive(Debug)]
 pub(super) struct Kernel;
 
@@ -96,14 +98,14 @@ impl Device for GidDevice {
     }
 }
 
-/// One device and its table.
+/// A device and its table.
 #[derive(Debug)]
 struct Served<D> {
     name: String,
     device: D,
     path: PathBuf,
     table: DeviceTable<Maintained>,
-    /// An event has not been followed yet.
+    /// True if an event has not been handled yet.
     stale: bool,
     reread: Instant,
 }
@@ -114,19 +116,19 @@ impl<D: Device> Served<D> {
         Ok(Self { name: name.to_owned(), device, path, table, stale: true, reread: now })
     }
 
-    /// Copies what may have changed; an error if the device is gone, or does not answer.
+    /// Copies the table if it may have changed; an error if the device is gone or does not answer.
     fn copy(&mut self, now: Instant) -> Result<(), MirrorError> {
         self.stale |= self.device.take_events()? || now >= self.reread;
         if self.stale {
             let changes = self.table.mirror(&self.device.entries()?)?;
-            tell(&self.name, &changes);
+            log_changes(&self.name, &changes);
             self.reread = now + REREAD;
             self.stale = false;
         }
         Ok(())
     }
 
-    /// The device is gone for good: so is its table, for those who have it open, too.
+    /// Removes the table of a device that is gone for good, also for processes that have the table open.
     fn remove(self) {
         let name = &self.name;
         let emptied = self.table.mirror(&[]).map_err(MirrorError::from);
@@ -136,27 +138,27 @@ impl<D: Device> Served<D> {
             Ok(memory.remove(&self.path)?)
         });
         match emptied.and(removed) {
-            Ok(()) => tracing::info!("{name} is gone, and its table with it"),
+            Ok(()) => tracing::info!("{name} is gone; its table was removed"),
             Err(error) => tracing::warn!("{name} is gone: {error}"),
         }
     }
 }
 
-/// Removes the table of a device that was not served any more when it went.
+/// Removes the table of a device that was already not served when it disappeared.
 fn sweep(directory: &Directory, name: &str) {
     match directory.table(name).map(|path| remove_left(&path)) {
-        Some(Ok(true)) => tracing::info!("{name} is gone, and its table with it"),
+        Some(Ok(true)) => tracing::info!("{name} is gone; its table was removed"),
         Some(Err(error)) => tracing::warn!("{name} is gone: {error}"),
         Some(Ok(false)) | None => {}
     }
 }
 
-/// All of them.
+/// All served devices.
 #[derive(Debug)]
 pub(super) struct Devices<M: Machine> {
     machine: M,
     served: Vec<Served<M::Device>>,
-    /// Devices of which it was said that they cannot be served.
+    /// Devices that cannot be served and that have been reported.
     refused: BTreeSet<String>,
     look: Instant,
 }
@@ -166,7 +168,8 @@ impl<M: Machine> Devices<M> {
         Self { machine, served: Vec::new(), refused: BTreeSet::new(), look: now }
     }
 
-    /// Follows what has happened. `plugged`: a device may have come or gone; `links`: VLANs may have other numbers.
+    /// Handles what has happened. `plugged`: a device may have been added or removed. `links`: the numbers of
+    /// VLANs may have changed.
     pub(super) fn turn(
         &mut self,
         directory: &Directory,
@@ -194,7 +197,8 @@ impl<M: Machine> Devices<M> {
                 Ok(there) => self.follow(directory, there, &lost, now),
                 Err(error) => {
                     tracing::warn!("{error}");
-                    // They would call for ever, and are opened anew when it is known that they are there.
+                    // They would be readable forever. They are opened again when the list shows that they are
+                    // there.
                     self.served.retain(|served| !lost.contains(&served.name));
                     self.refused.extend(lost);
                 }
@@ -203,7 +207,8 @@ impl<M: Machine> Devices<M> {
         Ok(())
     }
 
-    /// `lost` are those that did not answer: another device may have the name now, and is opened.
+    /// Applies the list of device names. `lost` are the devices that did not answer: another device may have
+    /// the name by now, so they are opened again.
     fn follow(&mut self, directory: &Directory, mut there: Vec<String>, lost: &[String], now: Instant) {
         there.sort_unstable();
         self.refused.retain(|name| {
@@ -215,7 +220,7 @@ impl<M: Machine> Devices<M> {
         });
         for served in std::mem::take(&mut self.served) {
             match there.contains(&served.name) {
-                // Its readers go on with the next one's table.
+                // Its readers continue with the table of the next device.
                 true if lost.contains(&served.name) => drop(served),
                 true => self.served.push(served),
                 false => served.remove(),
@@ -241,16 +246,16 @@ impl<M: Machine> Devices<M> {
 
     fn open(&self, directory: &Directory, name: &str, now: Instant) -> Result<Served<M::Device>, String> {
         if self.served.len() >= MAX_DEVICES {
-            return Err(format!("{MAX_DEVICES} devices are served, which is the most"));
+            return Err(format!("{MAX_DEVICES} devices are already served, the maximum"));
         }
-        let path = directory.table(name).ok_or("no table can have this name")?;
+        let path = directory.table(name).ok_or("the name is not valid for a table")?;
         let device = self.machine.open(name).map_err(|error| error.to_string())?;
         let mut served = Served::new(name, device, path, now).map_err(|error| error.to_string())?;
         served.copy(now).map_err(|error| error.to_string())?;
         Ok(served)
     }
 
-    /// Speaks for the tables that are as their devices'; 0 takes all that back.
+    /// Confirms the tables that match their devices; 0 withdraws the confirmation of all tables.
     pub(super) fn beat(&self, time: u64) {
         for served in self.served.iter().filter(|served| time == 0 || !served.stale) {
             served.table.heartbeat(time);
@@ -269,10 +274,10 @@ impl<M: Machine> Devices<M> {
         self.served.iter().map(|served| served.table.entries().len()).sum()
     }
 
-    /// What to say of devices that are left out.
+    /// Describes the devices that are left out.
     pub(super) fn trouble(&self) -> Option<String> {
         let first = self.refused.first()?;
-        Some(format!("{} not served, {first} among them: see the log", self.refused.len()))
+        Some(format!("{} not served, including {first}: see the log", self.refused.len()))
     }
 
     pub(super) fn readable(&self) -> impl Iterator<Item = BorrowedFd<'_>> {

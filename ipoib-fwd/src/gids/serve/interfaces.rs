@@ -1,4 +1,4 @@
-//! Tables of software RoCE ports: which GIDs there are follows from the addresses of an interface, by the kernel's rules.
+//! Tables of software RoCE ports: the GIDs follow from the addresses of an interface, by the kernel's rules.
 
 use std::sync::Arc;
 
@@ -9,25 +9,25 @@ use ib_wire::PortNumber;
 use pmd::gids::{Directory, share};
 use pmd::shm::Maintained;
 
-use super::{ServeError, tell};
+use super::{ServeError, log_changes};
 use crate::gateway::random;
 
-/// Most interfaces.
+/// Maximum number of interfaces.
 pub(super) const MAX_INTERFACES: usize = 32;
-/// Entries of a table, as many as the software device's are by default.
+/// Entries of a table: the software device's default.
 const GIDS: u16 = connectx::DEFAULT_GIDS;
 /// The software device speaks RoCE v2.
 const TYPES: RoceTypes = RoceTypes::V2;
 const PORT: PortNumber = PortNumber(1);
-/// Bytes of an interface's name (IFNAMSIZ, without the zero).
+/// Length of an interface's name in bytes (IFNAMSIZ, without the zero).
 const LONGEST_NAME: usize = 15;
-/// Most changes that were not made and are told of one by one at a time.
-const TOLD: usize = 4;
+/// Maximum number of failed changes that are logged one by one at a time.
+const LOGGED: usize = 4;
 
-/// One interface's table.
+/// The table of an interface.
 #[derive(Debug)]
 struct Served {
-    /// Of the table.
+    /// Name of the table.
     name: String,
     manager: Manager<Maintained>,
     entries: Vec<Entry>,
@@ -52,21 +52,21 @@ impl Served {
 
     fn apply(&mut self) {
         let applied = self.manager.apply();
-        for (change, error) in applied.failures.iter().take(TOLD) {
+        for (change, error) in applied.failures.iter().take(LOGGED) {
             tracing::warn!("{}: {error}; {change:?} waits until there is room", self.name);
         }
-        if let Some(more) = applied.failures.len().checked_sub(TOLD).filter(|more| *more > 0) {
+        if let Some(more) = applied.failures.len().checked_sub(LOGGED).filter(|more| *more > 0) {
             tracing::warn!("{}: {more} more changes wait", self.name);
         }
         if applied.added + applied.deleted > 0 {
             let now = self.manager.table().entries();
-            tell(&self.name, &differences(&self.entries, &now));
+            log_changes(&self.name, &differences(&self.entries, &now));
             self.entries = now;
         }
     }
 }
 
-/// All of them.
+/// The tables of all interfaces.
 #[derive(Debug)]
 pub(super) struct Interfaces(Vec<Served>);
 
@@ -84,14 +84,14 @@ impl Interfaces {
         Ok(Self(served.collect::<Result<_, _>>()?))
     }
 
-    /// What the kernel told: one stream for all of them.
+    /// Handles a notification of the kernel; all interfaces share one stream.
     pub(super) fn hear(&mut self, notice: &Notice) {
         for served in &mut self.0 {
             served.manager.rules().hear(notice);
         }
     }
 
-    /// Makes the tables what they shall be.
+    /// Updates the tables.
     pub(super) fn apply(&mut self) {
         self.0.iter_mut().for_each(Served::apply);
     }

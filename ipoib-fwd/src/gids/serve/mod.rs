@@ -1,8 +1,12 @@
-//! `ipoib-fwd gids --serve`: keeps the GID tables of all devices of this machine where any number of processes read them.
+//! `ipoib-fwd gids --serve`: shares the GID tables of all devices of this host with any number of processes.
 //!
-//! One thread waits for everything at once: events of the devices, which the kernel keeps the tables of (`devices`), of interfaces and
-//! their addresses, from which those of software RoCE ports follow (`interfaces`), and of devices that come and go. A table is said to
-//! be good, once a second, only while all that is known to have happened is in it.
+//! One thread waits for all events:
+//!
+//! * of devices whose tables the kernel maintains (`devices`);
+//! * of interfaces and their addresses, from which the tables of software RoCE ports follow (`interfaces`);
+//! * of devices that are added or removed.
+//!
+//! Once a second the service confirms the tables that contain all known changes.
 
 mod devices;
 mod interfaces;
@@ -28,75 +32,79 @@ use self::devices::{Devices, Kernel, Renamed};
 use self::interfaces::Interfaces;
 use super::Row;
 
-/// Turns of the interfaces' events in one of ours: a storm of them leaves time for the devices.
+/// Iterations of the interfaces' monitor in one of the service: an event storm leaves time for the devices.
 const TURNS: u32 = 16;
-/// Between two signs of life.
+/// Interval of heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// Most changes of one table that are logged one by one at a time.
-const TOLD: usize = 16;
+/// Maximum number of changes of a table that are logged one by one at a time.
+const LOGGED: usize = 16;
 
 /// Options of the service.
 #[derive(Args, Clone, Debug)]
 pub struct ServeOptions {
-    /// Serve: keep the tables of all RDMA devices of this machine, also of those that come later, in shared memory, for `ipoib-fwd gids
-    /// --from` and any number of processes that look GIDs up. Changes are logged. Ends with SIGTERM or Ctrl-C. Readers stay attached when the service ends,
-    /// are able to tell, and go on when it is started again. A device that is served is in use, which some drivers wait for when they are unloaded.
+    /// Serve the tables of all RDMA devices of this host in shared memory, including devices added later, for
+    /// `ipoib-fwd gids --from` and any number of processes that look GIDs up. Changes are logged. Stop it
+    /// with SIGTERM or Ctrl-C. Readers stay attached when the service exits, can detect that, and continue
+    /// when it is started again. A served device is in use: some drivers cannot be unloaded until it is
+    /// released.
     #[arg(long, conflicts_with_all = ["json", "watch", "device", "socket", "shared", "from"])]
     pub serve: bool,
-    /// With --serve: also the table of a software RoCE port on this interface, which need not exist yet, under the name roce:INTERFACE; from the
-    /// interface's addresses and those of what lies on it, by the kernel's rules. May be given 32 times.
+    /// With --serve: also serve the table of a software RoCE port on this interface, under the name
+    /// roce:INTERFACE. The interface need not exist yet. The entries follow from the addresses of the
+    /// interface and of interfaces on top of it, by the kernel's rules. May be given 32 times.
     #[arg(long, value_name = "INTERFACE", requires = "serve")]
     pub roce: Vec<String>,
-    /// With --serve: directory of the tables, which nobody else may write; /run/ipoib-gids if none is given. It is made, but what it lies in is not.
+    /// With --serve: directory of the tables, writable only for the service; the default is /run/ipoib-gids.
+    /// The service creates it, but not its parent directory.
     #[arg(long, value_name = "DIR", requires = "serve")]
     pub dir: Option<PathBuf>,
 }
 
-/// Why the service cannot be had.
+/// Why the service cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The directory.
+    /// The directory cannot be used.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// Somebody removed the directory, and readers find nothing.
-    #[error("{} was removed while its tables were served: start the service again, which makes it anew", .0.display())]
+    /// The directory was removed: readers find nothing.
+    #[error("{} was removed while its tables were served: restart the service, which creates it again", .0.display())]
     Removed(PathBuf),
-    /// A device got another name.
+    /// A device was renamed.
     #[error(transparent)]
     Renamed(#[from] Renamed),
-    /// A table of an interface.
+    /// The table of an interface cannot be created.
     #[error("the table of {name}")]
     Table {
         /// Its name.
         name: String,
-        /// What is wrong.
+        /// The error.
         #[source]
         source: MirrorError,
     },
-    /// The kernel tells nothing of its interfaces or devices.
+    /// The kernel reports nothing about interfaces or devices.
     #[error(transparent)]
     Monitor(#[from] MonitorError),
-    /// An interface that there cannot be.
-    #[error("no interface can be called {0:?}: --roce takes a name such as eth1")]
+    /// The name is not valid for an interface.
+    #[error("{0:?} is not a valid interface name: --roce takes a name such as eth1")]
     Interface(String),
-    /// An interface that is named twice.
-    #[error("--roce {0} is given twice: once is enough")]
+    /// The interface is given twice.
+    #[error("--roce {0} is given twice: give it once")]
     Twice(String),
     /// Too many interfaces.
-    #[error("--roce is given {0} times; {MOST} is the most: start a second service for the others, with --dir", MOST = interfaces::MAX_INTERFACES)]
+    #[error("--roce is given {0} times, but at most {MOST} are possible: start a second service for the others, with --dir", MOST = interfaces::MAX_INTERFACES)]
     TooMany(usize),
-    /// Signals or waiting.
+    /// Waiting for events or signals failed.
     #[error("cannot {what}: {source}")]
     Call {
-        /// What was being done.
+        /// The action that failed.
         what: &'static str,
-        /// The system's answer.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
 }
 
-/// Serves until a signal ends it.
+/// Serves tables until SIGTERM or SIGINT.
 pub fn run(options: &ServeOptions) -> Result<(), ServeError> {
     let stop = Stop::new().map_err(|source| ServeError::Call { what: "wait for signals", source })?;
     let directory = options.dir.as_deref().unwrap_or(Path::new(DEFAULT_DIRECTORY));
@@ -104,11 +112,11 @@ pub fn run(options: &ServeOptions) -> Result<(), ServeError> {
     let directory = Directory::serve(directory)?;
     let mut service = Service::new(directory, &options.roce, now)?;
     let mut manager = ServiceManager::of_environment().unwrap_or_else(|error| {
-        tracing::warn!("the service manager cannot be told anything: {error}");
+        tracing::warn!("cannot notify the service manager: {error}");
         None
     });
     let mut watchdog = manager.as_ref().and_then(|manager| Watchdog::new(manager, now));
-    let (mut has_begun, mut is_told) = (false, false);
+    let (mut has_begun, mut is_notified) = (false, false);
     loop {
         let now = Instant::now();
         service.turn(now)?;
@@ -116,9 +124,9 @@ pub fn run(options: &ServeOptions) -> Result<(), ServeError> {
             has_begun = true;
             service.begin()?;
         }
-        if let Some(manager) = manager.as_ref().filter(|_| has_begun && !is_told) {
-            // A manager that did not take it is told again.
-            is_told = manager.ready();
+        if let Some(manager) = manager.as_ref().filter(|_| has_begun && !is_notified) {
+            // Notify a service manager again that did not take the message.
+            is_notified = manager.ready();
         }
         if let Some(manager) = &mut manager {
             manager.status(&service.status());
@@ -138,7 +146,7 @@ pub fn run(options: &ServeOptions) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// Signals that end the service, as a descriptor that becomes readable.
+/// Signals that stop the service, as a descriptor that becomes readable.
 #[derive(Debug)]
 struct Stop(UnixStream);
 
@@ -157,23 +165,25 @@ impl Stop {
     }
 }
 
-/// All that is served.
+/// The state of the service.
 #[derive(Debug)]
 struct Service {
     directory: Directory,
     devices: Devices<Kernel>,
     interfaces: Interfaces,
     monitor: Monitor,
-    /// `None` where the kernel does not tell: devices are looked for all the same.
+    /// `None` if the kernel does not report it: devices are enumerated nevertheless.
     plugs: Option<Plugs>,
     heartbeat: Instant,
-    /// When the last turn began (CLOCK_MONOTONIC): what happened before it is in the tables.
+    /// Start time of the last iteration (CLOCK_MONOTONIC): the tables contain everything that happened
+    /// before.
     begun: u64,
-    /// The interfaces' tables were what they should be in the last turn.
+    /// True if the interfaces' tables were up to date in the last iteration.
     is_settled: bool,
 }
 
-/// Who hears of interfaces: the tables that follow from them, and those of which a VLAN's number is asked for anew.
+/// Receives the interfaces' events: for the tables that follow from them, and for VLAN numbers, which must be
+/// read again.
 struct Hall<'a> {
     interfaces: &'a mut Interfaces,
     links: bool,
@@ -189,7 +199,7 @@ impl Audience for Hall<'_> {
 impl Service {
     fn new(directory: Directory, roce: &[String], now: Instant) -> Result<Self, ServeError> {
         let interfaces = Interfaces::new(&directory, roce)?;
-        let plugs = Plugs::new().map_err(|error| tracing::warn!("devices that come are seen late: {error}"));
+        let plugs = Plugs::new().map_err(|error| tracing::warn!("new devices are detected late: {error}"));
         let (devices, monitor) = (Devices::new(Kernel, now), Monitor::new(now)?);
         Ok(Self {
             directory,
@@ -203,9 +213,9 @@ impl Service {
         })
     }
 
-    /// Does what there is to do, without waiting for anything but the devices' answers.
+    /// Handles all pending events. It waits for nothing but the devices' answers.
     fn turn(&mut self, now: Instant) -> Result<(), ServeError> {
-        // Tables are spoken for as of now: what happens while they are written may not be in them.
+        // Tables are confirmed as of this time: they may lack changes that happen while they are written.
         self.begun = monotonic_nanoseconds();
         let Self { directory, devices, interfaces, monitor, plugs, heartbeat, begun, is_settled } = self;
         let plugged = plugs.as_mut().map(Plugs::take).transpose()?.unwrap_or(false);
@@ -218,7 +228,7 @@ impl Service {
             }
         }
         let links = hall.links;
-        // Until a list is complete nothing is known of what shall not be.
+        // Until the list is complete, entries that must be removed are unknown.
         *is_settled = left == Turn::Idle && monitor.is_settled();
         if *is_settled {
             interfaces.apply();
@@ -237,11 +247,11 @@ impl Service {
         Ok(())
     }
 
-    /// All tables are there for the first time: what an earlier service left beside them goes.
+    /// Finishes the start when all tables exist: removes tables that an earlier service has left.
     fn begin(&self) -> Result<(), ServeError> {
         let swept = self.directory.sweep(|name| self.devices.has(name) || self.interfaces.has(name))?;
         if swept > 0 {
-            tracing::info!("{swept} tables of devices that are no more were removed");
+            tracing::info!("removed {swept} tables of devices that no longer exist");
         }
         self.devices.beat(self.begun);
         self.interfaces.beat(self.begun);
@@ -249,11 +259,12 @@ impl Service {
         Ok(())
     }
 
-    /// Readers are told at once that nobody looks after the tables; these stay for whoever is started next.
+    /// Reports to readers immediately that the tables have no maintainer. The tables remain for the next
+    /// service.
     fn end(&self) {
         self.devices.beat(0);
         self.interfaces.beat(0);
-        tracing::info!("ended; the tables stay in {}", self.directory.path().display());
+        tracing::info!("ended; the tables remain in {}", self.directory.path().display());
     }
 
     fn status(&self) -> String {
@@ -264,7 +275,7 @@ impl Service {
         format!("{tables} table{plural}, {gids} GIDs{left_out}")
     }
 
-    /// Waits until there may be something to do.
+    /// Waits until there may be an event.
     fn wait(&self, stop: &Stop) -> io::Result<()> {
         let now = Instant::now();
         let due = self.monitor.poll_timeout().map_or(self.heartbeat, |due| due.min(self.heartbeat));
@@ -283,14 +294,14 @@ impl Service {
 }
 
 /// Logs what changed in a table.
-fn tell(name: &str, changes: &[Difference]) {
-    for change in changes.iter().take(TOLD) {
+fn log_changes(name: &str, changes: &[Difference]) {
+    for change in changes.iter().take(LOGGED) {
         let sign = if change.is_addition() { '+' } else { '-' };
         let row = Row::new(name, change.entry(), interface_name);
         let cells: Vec<String> = row.cells().into_iter().filter(|cell| !cell.is_empty()).collect();
         tracing::info!("{sign} {}", cells.join(" "));
     }
-    if let Some(more) = changes.len().checked_sub(TOLD).filter(|more| *more > 0) {
+    if let Some(more) = changes.len().checked_sub(LOGGED).filter(|more| *more > 0) {
         tracing::info!("{name}: {more} more changes");
     }
 }

@@ -1,4 +1,4 @@
-//! RC connections of one page, those first that were in use last.
+//! RC connections of one page, the most recently used first.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -12,7 +12,7 @@ use crate::top::text::age;
 
 pub(super) fn draw(buffer: &mut Buffer, body: Rect, model: &Model, marked: usize) {
     let Some(all) = &model.now.connections else {
-        buffer.set_stringn(body.x, body.y, "asked for", body.width.into(), style::QUIET);
+        buffer.set_stringn(body.x, body.y, "waiting for data", body.width.into(), style::QUIET);
         return;
     };
     let total: u64 = all.states.values().sum();
@@ -22,7 +22,7 @@ pub(super) fn draw(buffer: &mut Buffer, body: Rect, model: &Model, marked: usize
         _ => String::new(),
     };
     let which = if all.has_more { "the first " } else { "" };
-    let more = if all.has_more { "; `ipoib-fwd ctl connections` has all" } else { "" };
+    let more = if all.has_more { "; see `ipoib-fwd ctl connections`" } else { "" };
     let text = format!("{which}{total} connections: {}{shown}{more}", states.join(", "));
     buffer.set_stringn(
         body.x,

@@ -1,9 +1,9 @@
-//! Figures as blocks: how a rate went, how full something is.
+//! Values as block characters: the history of a rate, and a level.
 
 const EIGHTHS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const PARTS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
-/// A line of blocks, the newest at the right, in `width` places; the highest is as high as a line is.
+/// A line of blocks of `width` characters, the newest at the right; the maximum has full height.
 pub(super) fn line(values: &[f64], width: usize) -> String {
     let highest = values.iter().copied().fold(0.0, f64::max);
     let block = |value: &f64| {
@@ -18,7 +18,7 @@ pub(super) fn line(values: &[f64], width: usize) -> String {
     std::iter::repeat_n(' ', blank).chain(values.iter().map(block)).collect()
 }
 
-/// A bar that is so much of `width` places long.
+/// A bar for `share` of `width` characters.
 pub(super) fn bar(share: f64, width: usize) -> String {
     let eighths = (share.clamp(0.0, 1.0) * 8.0 * width as f64).round() as usize;
     let part = PARTS.get(eighths % 8).filter(|_| !eighths.is_multiple_of(8));
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_is_at_the_right_and_the_highest_fills_its_place() {
+    fn the_newest_is_at_the_right_and_the_maximum_has_full_height() {
         assert_eq!(line(&[0.0, 1.0, 4.0, 8.0], 6), "   ▁▄█");
         assert_eq!(line(&[9.0, 1.0, 8.0], 2), "▁█");
         assert_eq!((line(&[], 3), line(&[0.0; 5], 3)), ("   ".into(), "   ".into()));
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_is_as_long_as_its_share() {
+    fn the_length_of_a_bar_is_its_share() {
         assert_eq!([0.0, 0.5, 0.0625, 1.0, 7.0].map(|share| bar(share, 4)), ["", "██", "▎", "████", "████"]);
         assert_eq!(bar(f64::NAN, 4), "");
     }

@@ -1,4 +1,4 @@
-//! A table: columns that fit, rows that fit, and how many more there are.
+//! A table: columns and rows that fit the area, and the number of hidden rows.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -11,46 +11,47 @@ use super::style;
 pub(super) struct Column {
     pub(super) title: &'static str,
     pub(super) width: u16,
-    /// Figures stand at the right.
-    pub(super) is_figure: bool,
-    /// Left out in an area that is narrower.
+    /// True if the column is right-aligned.
+    pub(super) is_right_aligned: bool,
+    /// The column is hidden in an area narrower than this.
     pub(super) from: u16,
 }
 
-/// Columns of words and of figures.
+/// A left-aligned and a right-aligned column.
 pub(super) const fn words(title: &'static str, width: u16) -> Column {
-    Column { title, width, is_figure: false, from: 0 }
+    Column { title, width, is_right_aligned: false, from: 0 }
 }
 
 pub(super) const fn figures(title: &'static str, width: u16) -> Column {
-    Column { title, width, is_figure: true, from: 0 }
+    Column { title, width, is_right_aligned: true, from: 0 }
 }
 
 impl Column {
-    /// Left out in an area that is narrower than this.
+    /// Hides the column in an area narrower than this.
     pub(super) const fn from(self, from: u16) -> Self {
         Self { from, ..self }
     }
 }
 
-/// A cell: what is in it, and how it looks.
+/// A cell: its text and style.
 pub(super) type Cell = (String, Style);
 
-/// A cell that looks like nothing special.
+/// A cell in the default style.
 pub(super) fn plain(text: impl Into<String>) -> Cell {
     (text.into(), Style::new())
 }
 
-/// Where one looks at a table that is longer than its place.
+/// The visible part of a table that is longer than its area.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Place {
-    /// The row that is marked, if one is.
+    /// The marked row, if any.
     pub(super) marked: Option<usize>,
-    /// The first row that is shown, unless the marked one would not be.
+    /// The first visible row, unless the marked row would be hidden.
     pub(super) first: usize,
 }
 
-/// Draws a table with its heading in an area: the rows that fit, from a place on. The last column has what is left of the width.
+/// Draws a table with its heading: the rows that fit, from `place` on. The last column takes the remaining
+/// width.
 pub(super) fn grid(buffer: &mut Buffer, area: Rect, columns: &[Column], rows: &[Vec<Cell>], place: Place) {
     if area.is_empty() {
         return;
@@ -60,7 +61,7 @@ pub(super) fn grid(buffer: &mut Buffer, area: Rect, columns: &[Column], rows: &[
     let last = shown.len().saturating_sub(1);
     let room = usize::from(area.height - 1);
     let most = rows.len().saturating_sub(room);
-    // As little moved as has to be for the marked row.
+    // Scroll as little as possible to show the marked row.
     let marked = place.marked.map(|row| row.min(rows.len().saturating_sub(1)));
     let first = match marked {
         Some(row) if row >= room => row + 1 - room,
@@ -74,10 +75,13 @@ pub(super) fn grid(buffer: &mut Buffer, area: Rect, columns: &[Column], rows: &[
         let left = right.saturating_sub(x);
         let width = if n == last { left } else { column.width.min(left) };
         let mut put = |y: u16, text: &str, style: Style| {
-            // A figure that is last does not go to the far end.
-            let width = if n == last && column.is_figure { column.width.min(width) } else { width };
-            let indent =
-                if column.is_figure { usize::from(width).saturating_sub(text.chars().count()) } else { 0 };
+            // A last column of numbers does not extend to the right border.
+            let width = if n == last && column.is_right_aligned { column.width.min(width) } else { width };
+            let indent = if column.is_right_aligned {
+                usize::from(width).saturating_sub(text.chars().count())
+            } else {
+                0
+            };
             let (x, width) = (x + indent as u16, usize::from(width) - indent.min(usize::from(width)));
             buffer.set_stringn(x, y, text, width, style);
         };
@@ -92,7 +96,8 @@ pub(super) fn grid(buffer: &mut Buffer, area: Rect, columns: &[Column], rows: &[
     if let Some(y) = marked.and_then(|row| row.checked_sub(first)).filter(|y| *y < room.min(rows.len())) {
         buffer.set_style(Rect { y: area.y + 1 + y as u16, height: 1, ..area }, style::MARKED);
     }
-    // How many rows are above and below, where no title stands: at the right, or behind the first title.
+    // Show the number of rows above and below where there is no title: at the right, or behind the first
+    // title.
     let below = rows.len().saturating_sub(first + room);
     let mut note = String::new();
     for (sign, rows) in [('^', first), ('+', below)] {

@@ -1,4 +1,4 @@
-//! What is shown: pure functions of the model and of where one looks.
+//! Pages: pure functions of the model and the view's state.
 
 mod connections;
 mod graph;
@@ -15,22 +15,22 @@ use ratatui::style::Style;
 use super::model::{History, Model};
 use super::text::age;
 
-/// A page.
+/// A view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
 pub enum View {
-    /// All of it in short.
+    /// Summary of everything.
     #[default]
     Overview,
     /// Each segment, and the drops of one.
     Segments,
-    /// Each worker, and times.
+    /// Each worker, and durations.
     Workers,
     /// RC connections.
     Connections,
 }
 
 impl View {
-    /// All of them, in their order.
+    /// All views in their order.
     pub(super) const ALL: [Self; 4] = [Self::Overview, Self::Segments, Self::Workers, Self::Connections];
 
     const fn title(self) -> &'static str {
@@ -42,26 +42,26 @@ impl View {
         }
     }
 
-    /// The one that stands so many places behind it.
+    /// The view `places` after this one.
     pub(super) const fn step(self, places: usize) -> Self {
         Self::ALL[(self as usize + places) % Self::ALL.len()]
     }
 }
 
-/// Smallest area that something is shown in.
+/// Smallest area for a page.
 const SMALLEST: (u16, u16) = (40, 10);
 
-/// What is looked at, and what is said of it.
+/// State of the page.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Page {
     /// The gateway's socket.
     pub(super) socket: String,
     pub(super) view: View,
-    /// Seconds from one moment to the next.
+    /// Seconds between two queries.
     pub(super) interval: f64,
     pub(super) is_paused: bool,
     pub(super) is_helping: bool,
-    /// Why there is nothing new.
+    /// The error of the last query.
     pub(super) trouble: Option<String>,
     /// The marked row of each view.
     pub(super) rows: [usize; View::ALL.len()],
@@ -77,23 +77,23 @@ const KEYS: &str = " q quit  p pause  Tab <- -> view  Up Down row  + - interval 
 
 const HELP: [&str; 12] = [
     "q, Ctrl-C      quit",
-    "p, Space       pause, and go on",
-    "Tab, -> and <- next view, view before",
+    "p, Space       pause, resume",
+    "Tab, -> and <- next view, previous view",
     "1 2 3 4        overview, segments, workers, connections",
-    "Up, Down       row; of Page Up, Page Down ten rows",
+    "Up, Down       one row; Page Up, Page Down: ten rows",
     "Home, End      first row, last row",
     "+ and -        longer, shorter interval",
-    "?, h           this; any key ends it",
+    "?, h           this help; any key closes it",
     "",
-    "^3 +12         so many rows are above and below those that are shown",
-    "Rates are those of the last interval. Busy: share of the time in which",
-    "a worker had packets; rest: in which it slept. What is left it polled.",
+    "^3 +12         number of hidden rows above and below",
+    "Rates are those of the last interval. busy: % of the time in which a",
+    "worker had packets; idle: % in which it slept. Otherwise it polled.",
 ];
 
-/// Draws a page; nothing is known yet without a model.
+/// Draws a page. `model` is `None` until the first answer.
 pub(super) fn draw(buffer: &mut Buffer, page: &Page, model: Option<&Model>, history: &History) {
     let area = buffer.area;
-    // A terminal that says it has no lines, or no columns.
+    // A terminal may report zero lines or columns.
     if area.is_empty() {
         return;
     }
@@ -110,7 +110,7 @@ pub(super) fn draw(buffer: &mut Buffer, page: &Page, model: Option<&Model>, hist
     buffer.set_stringn(keys.x, keys.y, KEYS, keys.width.into(), style::BAR);
     let mut body = Rect { y: area.y + 2, height: area.height - 3, ..area };
     if let Some(trouble) = &page.trouble {
-        // As many lines as it takes, up to three: the remedy stands at its end.
+        // At most three lines, since the fix is at the end of the text.
         let lines = wrapped(trouble, area.width.into());
         for text in lines.iter().take(3) {
             buffer.set_stringn(body.x, body.y, text, area.width.into(), style::BAD);
@@ -142,12 +142,12 @@ pub(super) fn draw(buffer: &mut Buffer, page: &Page, model: Option<&Model>, hist
         View::Connections => connections::draw(buffer, body, model, page.row()),
     }
     if page.trouble.is_some() {
-        // What is shown is old.
+        // The data are old.
         buffer.set_style(body, style::QUIET);
     }
 }
 
-/// Rows that a view has; the marked one is one of them.
+/// Number of rows of a view that can be marked.
 pub(super) fn row_count(view: View, model: &Model) -> usize {
     match view {
         View::Overview => 0,
@@ -157,7 +157,7 @@ pub(super) fn row_count(view: View, model: &Model) -> usize {
     }
 }
 
-/// The page as lines of text.
+/// Converts a page to lines of text.
 pub(super) fn to_text(buffer: &Buffer) -> String {
     let width = usize::from(buffer.area.width).max(1);
     let line = |cells: &[ratatui::buffer::Cell]| {
@@ -188,7 +188,7 @@ fn tabs(buffer: &mut Buffer, page: &Page) {
     let (mut x, y) = (buffer.area.x + 1, buffer.area.y + 1);
     for (view, number) in View::ALL.into_iter().zip(1..) {
         let is_chosen = view == page.view;
-        // Seen without colours, too.
+        // Also visible without colors.
         let text = if is_chosen { format!("[{}]", view.title()) } else { format!(" {} ", view.title()) };
         let style = if is_chosen { style::CHOSEN } else { style::QUIET };
         let (after, _) = buffer.set_stringn(x, y, format!("{number}"), 2, style::QUIET);
@@ -197,7 +197,7 @@ fn tabs(buffer: &mut Buffer, page: &Page) {
     }
 }
 
-/// Text in lines of at most `width` characters, broken between words where that is possible.
+/// Wraps text into lines of at most `width` characters, between words where possible.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {

@@ -1,4 +1,4 @@
-//! All of it in short.
+//! The summary.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -12,9 +12,9 @@ use crate::top::model::{Drops, History, Model, TRAFFIC};
 use crate::top::snapshot::{Port, Times};
 use crate::top::text::{percent, rate, short, time};
 
-/// Most columns that drops take: figures stand near their names.
+/// Maximum width of the drops in columns, so that the numbers are near their names.
 pub(super) const WIDEST_DROPS: u16 = 60;
-/// The parts of the page, from above.
+/// The number of parts of the page, from top to bottom.
 const PARTS: usize = 5;
 
 pub(super) fn draw(buffer: &mut Buffer, body: Rect, model: &Model, history: &History) {
@@ -25,7 +25,8 @@ pub(super) fn draw(buffer: &mut Buffer, body: Rect, model: &Model, history: &His
         .map(|port| ("Ethernet", port))
         .chain(model.now.infiniband_ports.iter().map(|port| ("InfiniBand", port)))
         .collect();
-    // The least and the most lines of each part: traffic, ports, segments, drops and workers, times.
+    // The minimum and maximum number of lines of each part: traffic, ports, segments, drops and workers,
+    // durations.
     let lower = (model.drops.len() + model.device_drops.len()).max(model.workers.len());
     let wanted = [(6, 6), (2, ports.len()), (1, model.segments.len()), (3, lower), (2, 3)];
     let heights = share(body.height.into(), wanted.map(|(least, most)| (least + 1, most.max(least) + 1)));
@@ -45,7 +46,8 @@ pub(super) fn draw(buffer: &mut Buffer, body: Rect, model: &Model, history: &His
     times(buffer, time_area, model);
 }
 
-/// Lines for parts that each want some number between two: the least first, then a line more for the shortest.
+/// Distributes lines to parts with a minimum and a maximum: first the minimum, then one line at a time to the
+/// shortest.
 fn share(lines: usize, wanted: [(usize, usize); PARTS]) -> [usize; PARTS] {
     let mut heights = wanted.map(|(least, _)| least);
     loop {
@@ -97,7 +99,7 @@ fn port_rows(buffer: &mut Buffer, area: Rect, ports: &[(&str, &Port)]) {
     grid(buffer, area, &columns, &rows, Place::default());
 }
 
-/// Reasons, those that happen most at present first.
+/// Rows of drop reasons, the highest rates first.
 pub(super) fn drop_rows<'a>(drops: impl Iterator<Item = &'a Drops>, prefix: &str) -> Vec<Vec<Cell>> {
     let row = |drops: &Drops| {
         let how = style::fault(drops.rate);
@@ -110,7 +112,7 @@ pub(super) fn drop_rows<'a>(drops: impl Iterator<Item = &'a Drops>, prefix: &str
     drops.filter(|drops| drops.total > 0).map(row).collect()
 }
 
-/// Columns of drops, for an area.
+/// Columns of the drops for a width.
 pub(super) fn drop_columns(width: u16) -> [Column; 3] {
     [words("Drops", width.saturating_sub(17)), figures("/s", 7), figures("all", 8)]
 }
@@ -125,7 +127,7 @@ fn drops(buffer: &mut Buffer, area: Rect, model: &Model) {
 }
 
 fn loads(buffer: &mut Buffer, area: Rect, model: &Model) {
-    let columns = [words("Workers", 7), figures("busy", 6), figures("rest", 6), words("", 0)];
+    let columns = [words("Workers", 7), figures("busy", 6), figures("idle", 6), words("", 0)];
     let width = usize::from(area.width).saturating_sub(7 + 6 + 6 + 4);
     let rows: Vec<Vec<Cell>> = model
         .workers()
@@ -142,7 +144,7 @@ fn loads(buffer: &mut Buffer, area: Rect, model: &Model) {
     grid(buffer, area, &columns, &rows, Place::default());
 }
 
-/// Lines of times: what, how many, and quantiles.
+/// Draws the durations: name, number and quantiles.
 pub(super) fn times(buffer: &mut Buffer, area: Rect, model: &Model) {
     let columns = [
         words("Times", 24),
@@ -161,19 +163,19 @@ pub(super) fn times(buffer: &mut Buffer, area: Rect, model: &Model) {
         row
     };
     let rows = [
-        row("busy turns, last second", &model.now.last_second),
-        row("connections' making", &model.now.setups),
-        row("busy turns, all", &model.now.turns),
+        row("iterations, last second", &model.now.last_second),
+        row("connection setup", &model.now.setups),
+        row("iterations, total", &model.now.turns),
     ];
-    // Those that do not fit are no news.
+    // Rows that do not fit are omitted.
     let rows = rows.get(..usize::from(area.height.saturating_sub(1))).unwrap_or(&rows);
     grid(buffer, area, &columns, rows, Place::default());
 }
 
-/// What is neither traffic nor a worker's.
+/// The buffers and alarms as text.
 pub(super) fn alarms(model: &Model) -> (String, Style) {
     let [in_use, available] = model.now.buffers;
-    let mut text = format!("Buffers: {} in use, {} left.", in_use, available);
+    let mut text = format!("Buffers: {} in use, {} free.", in_use, available);
     let rung: Vec<String> =
         model.now.alarms.iter().filter(|(_, n)| **n > 0).map(|(name, n)| format!("{name} {n}")).collect();
     if rung.is_empty() {
@@ -188,10 +190,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_have_their_least_and_no_more_than_they_want() {
+    fn parts_have_at_least_the_minimum_and_at_most_the_maximum() {
         let wanted = [(7, 7), (3, 3), (2, 9), (4, 20), (3, 4)];
         assert_eq!(share(21, wanted), [7, 3, 4, 4, 3]);
-        assert_eq!(share(0, wanted), [7, 3, 2, 4, 3], "what does not fit is cut by the area");
+        assert_eq!(share(0, wanted), [7, 3, 2, 4, 3], "excess lines are cut off by the area");
         assert_eq!(share(100, wanted), [7, 3, 9, 20, 4]);
         assert_eq!(share(30, wanted).iter().sum::<usize>(), 30);
     }

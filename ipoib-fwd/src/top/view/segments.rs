@@ -11,7 +11,7 @@ use crate::top::model::{Model, SegmentRates};
 use crate::top::snapshot::Segment;
 use crate::top::text::{rate, short};
 
-/// As long as a segment's name may be.
+/// Maximum length of a segment's name.
 const LONGEST_NAME: u16 = 32;
 
 const COLUMNS: [Column; 17] = [
@@ -35,7 +35,7 @@ const COLUMNS: [Column; 17] = [
 ];
 
 pub(super) fn draw(buffer: &mut Buffer, body: Rect, model: &Model, marked: usize) {
-    // Half of it at most is for the marked one.
+    // At most half of the area is for the marked segment.
     let all = model.segments.len() as u16 + 1;
     let upper = all.min(body.height - body.height.min(11) / 2 - 1);
     let place = Place { marked: Some(marked), first: 0 };
@@ -46,7 +46,7 @@ pub(super) fn draw(buffer: &mut Buffer, body: Rect, model: &Model, marked: usize
     }
 }
 
-/// The segments' rows.
+/// Draws the rows of the segments.
 pub(super) fn rows(buffer: &mut Buffer, area: Rect, model: &Model, place: Place) {
     let rows: Vec<Vec<Cell>> = model.segments().map(|(segment, rates)| row(segment, rates)).collect();
     let mut columns = COLUMNS;
@@ -94,7 +94,7 @@ fn detail(buffer: &mut Buffer, area: Rect, model: &Model, segment: &Segment) {
         ),
         (
             format!(
-                "hosts {eth} Ethernet, {ib} InfiniBand; connections {outgoing} ours, {incoming} theirs; {} other gateways",
+                "hosts {eth} Ethernet, {ib} InfiniBand; connections {outgoing} out, {incoming} in; {} other gateways",
                 segment.peers
             ),
             ratatui::style::Style::new(),
@@ -119,7 +119,7 @@ fn detail(buffer: &mut Buffer, area: Rect, model: &Model, segment: &Segment) {
         rows.push(vec![if is_of_it {
             ("none".to_owned(), style::GOOD)
         } else {
-            ("asked for".to_owned(), style::QUIET)
+            ("waiting for data".to_owned(), style::QUIET)
         }]);
     }
     grid(buffer, area, &drop_columns(area.width), &rows, Place::default());

@@ -1,4 +1,4 @@
-//! How it looks. Colours are the terminal's own sixteen, and nothing is told by a colour alone.
+//! Styles. The colors are the terminal's 16 colors, and no information is given by color alone.
 
 use ratatui::style::{Color, Modifier, Style};
 
@@ -12,7 +12,7 @@ pub(super) const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier:
 pub(super) const QUIET: Style = Style::new().add_modifier(Modifier::DIM);
 pub(super) const GRAPH: Style = Style::new().fg(Color::Blue);
 
-/// Of a segment's role.
+/// Style of a segment's role.
 pub(super) fn role(role: &str) -> Style {
     match role {
         "forwarding" => GOOD,
@@ -21,17 +21,17 @@ pub(super) fn role(role: &str) -> Style {
     }
 }
 
-/// Of a link.
+/// Style of a link.
 pub(super) fn link(is_up: bool) -> Style {
     if is_up { GOOD } else { BAD }
 }
 
-/// Of something that should not be.
+/// Style of a value that should be zero.
 pub(super) fn fault(rate: Option<f64>) -> Style {
     if rate.is_some_and(|rate| rate > 0.0) { DOUBTFUL } else { Style::new() }
 }
 
-/// Of a worker's busy share.
+/// Style of a worker's busy share.
 pub(super) fn load(share: Option<f64>) -> Style {
     match share {
         Some(share) if share > 0.9 => BAD,

@@ -1,4 +1,4 @@
-//! Each worker, and times.
+//! Each worker, and durations.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -14,8 +14,8 @@ pub(super) fn draw(buffer: &mut Buffer, body: Rect, model: &Model, marked: usize
     let columns = [
         words("Workers", 7),
         figures("busy", 6),
-        figures("rest", 6),
-        figures("turns/s", 8),
+        figures("idle", 6),
+        figures("iter/s", 8),
         figures("burst", 6),
         figures("Eth in", 7),
         figures("RC out", 7),

@@ -1,4 +1,4 @@
-//! Devices that come, go, fail and are too many, on a machine that is made up: only the tables are real.
+//! Devices that appear, disappear, fail or exceed the limit, on a mock host: only the tables are real.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use super::*;
 
 const PORT: PortNumber = PortNumber(1);
 
-/// What a device is at the moment.
+/// The current state of a device.
 #[derive(Debug)]
 struct State {
     ids: RefCell<Vec<u64>>,
@@ -67,7 +67,7 @@ impl Device for Fake {
 #[derive(Clone, Default, Debug)]
 struct Bench {
     states: Rc<RefCell<BTreeMap<String, Rc<State>>>>,
-    /// Its devices cannot be listed.
+    /// True if the list of devices fails.
     fails: Rc<Cell<bool>>,
 }
 
@@ -107,7 +107,7 @@ impl Machine for Bench {
     }
 }
 
-/// The bench, what serves its devices, and the directory, which goes with it.
+/// The mock host, the service of its devices, and the directory, which is removed at the end.
 struct Rig {
     bench: Bench,
     directory: Directory,
@@ -154,7 +154,7 @@ fn ids(shared: &SharedGids) -> Vec<u64> {
 const SOON: Duration = Duration::from_millis(10);
 
 #[test]
-fn a_device_is_followed_from_when_it_comes_until_it_goes() {
+fn a_device_is_followed_until_it_is_removed() {
     let mut rig = Rig::new("follow");
     rig.turn(SOON, false, false);
     let device = rig.bench.plug("mlx5_0", &[1, 2]);
@@ -162,7 +162,7 @@ fn a_device_is_followed_from_when_it_comes_until_it_goes() {
     let shared = rig.read("mlx5_0");
     assert_eq!((ids(&shared), shared.standing().unwrap()), (vec![1, 2], Standing::Current));
     assert_eq!((rig.devices.count(), rig.devices.gids(), rig.devices.trouble()), (1, 2, None));
-    // Only an event, or much time, has it read again.
+    // It is only read again after an event or a long time.
     *device.ids.borrow_mut() = vec![1, 3];
     rig.turn(SOON, false, false);
     assert_eq!(ids(&shared), [1, 2]);
@@ -175,13 +175,13 @@ fn a_device_is_followed_from_when_it_comes_until_it_goes() {
     *device.ids.borrow_mut() = vec![5];
     rig.turn(SOON, false, true);
     assert_eq!(ids(&shared), [5], "an interface changed");
-    // Without an event of its coming it is seen when one looks.
+    // Without an event, a new device is found at the next enumeration.
     rig.bench.plug("mlx5_1", &[9]);
     rig.turn(SOON, false, false);
     assert!(!rig.devices.has("mlx5_1"));
     rig.turn(LOOK, false, false);
     assert!(rig.devices.has("mlx5_1"));
-    // It goes, and is nothing any more to those who still look, too.
+    // When it is removed, its table is dead also for readers that have it open.
     rig.bench.pull("mlx5_0");
     rig.turn(SOON, true, false);
     assert_eq!(tables(rig.path()).unwrap().0, ["mlx5_1"]);
@@ -191,18 +191,18 @@ fn a_device_is_followed_from_when_it_comes_until_it_goes() {
 }
 
 #[test]
-fn readers_go_on_with_the_next_device_of_a_name_and_know_when_there_is_none() {
+fn readers_continue_with_the_next_device_of_a_name_and_see_when_it_is_dead() {
     let mut rig = Rig::new("lost");
     let first = rig.bench.plug("mlx5_0", &[1, 2]);
     rig.turn(SOON, true, false);
     let shared = rig.read("mlx5_0");
-    // Its driver begins anew: who has it open is told that it is gone, and there is another one at once.
+    // The driver is reloaded: the open device reports that it is gone, and another one exists immediately.
     first.fails.set(true);
     let second = rig.bench.plug("mlx5_0", &[1, 7]);
     rig.turn(SOON, false, false);
     assert_eq!((ids(&shared), shared.standing().unwrap()), (vec![1, 7], Standing::Current));
     assert_eq!((first.opened.get(), second.opened.get()), (1, 1));
-    // It is there and does not answer: the table is what it was, and nobody speaks for it.
+    // It exists and does not answer: the table keeps its entries and is not confirmed.
     second.fails.set(true);
     rig.turn(SOON, false, false);
     assert_eq!((ids(&shared), rig.devices.count()), (vec![1, 7], 0));
@@ -212,7 +212,7 @@ fn readers_go_on_with_the_next_device_of_a_name_and_know_when_there_is_none() {
     for _ in 0..100 {
         rig.turn(SOON, false, false);
     }
-    assert!(second.opened.get() <= tries + 1, "it is not asked without end");
+    assert!(second.opened.get() <= tries + 1, "it is not opened in every iteration");
     second.fails.set(false);
     second.ids.borrow_mut().push(8);
     rig.turn(LOOK, false, false);
@@ -221,7 +221,7 @@ fn readers_go_on_with_the_next_device_of_a_name_and_know_when_there_is_none() {
 }
 
 #[test]
-fn a_device_that_failed_and_then_went_leaves_no_table() {
+fn a_device_that_failed_and_was_removed_leaves_no_table() {
     let mut rig = Rig::new("failed");
     let device = rig.bench.plug("mlx5_0", &[1]);
     rig.bench.plug("mlx5_1", &[2]);
@@ -233,7 +233,7 @@ fn a_device_that_failed_and_then_went_leaves_no_table() {
     rig.turn(SOON, true, false);
     assert_eq!(tables(rig.path()).unwrap().0, ["mlx5_1"]);
     assert_eq!((rig.devices.count(), rig.devices.trouble()), (1, None));
-    // One of which there never was a table.
+    // A device that never had a table.
     rig.bench.plug("mlx5_2", &[3]).fails.set(true);
     rig.turn(SOON, true, false);
     rig.bench.pull("mlx5_2");
@@ -245,7 +245,7 @@ fn a_device_that_failed_and_then_went_leaves_no_table() {
 }
 
 #[test]
-fn nobody_speaks_for_a_device_that_dies_while_devices_cannot_be_listed() {
+fn a_device_that_fails_while_the_list_fails_is_not_confirmed() {
     let mut rig = Rig::new("unlisted");
     let device = rig.bench.plug("mlx5_0", &[1]);
     let other = rig.bench.plug("mlx5_1", &[2]);
@@ -255,10 +255,10 @@ fn nobody_speaks_for_a_device_that_dies_while_devices_cannot_be_listed() {
     device.fails.set(true);
     rig.turn(SOON, false, false);
     assert!(matches!(shared.standing().unwrap(), Standing::Dead(_)));
-    assert_eq!((ids(&shared), rig.devices.readable().count()), (vec![1], 1), "it does not call any more");
+    assert_eq!((ids(&shared), rig.devices.readable().count()), (vec![1], 1), "it is not polled any more");
     assert!(rig.devices.trouble().unwrap().contains("mlx5_0"));
     assert_eq!(rig.read("mlx5_1").standing().unwrap(), Standing::Current);
-    // It is opened again when one can look.
+    // It is opened again when the list can be read.
     rig.bench.fails.set(false);
     device.fails.set(false);
     rig.turn(LOOK, false, false);
@@ -267,12 +267,12 @@ fn nobody_speaks_for_a_device_that_dies_while_devices_cannot_be_listed() {
 }
 
 #[test]
-fn a_device_with_another_name_ends_the_service() {
+fn a_renamed_device_stops_the_service() {
     let mut rig = Rig::new("renamed");
     let device = rig.bench.plug("mlx5_0", &[1]);
     rig.turn(SOON, true, false);
     let shared = rig.read("mlx5_0");
-    // The library has the old name still.
+    // The library still has the old name.
     *device.renamed.borrow_mut() = Some("mlx5_1".into());
     let error = rig.devices.turn(&rig.directory, rig.now + LOOK, false, false).unwrap_err();
     assert!(error.to_string().starts_with("mlx5_0 is called mlx5_1 now"), "{error}");
@@ -281,7 +281,7 @@ fn a_device_with_another_name_ends_the_service() {
 }
 
 #[test]
-fn there_are_no_more_devices_than_the_bound_and_none_with_a_name_that_is_none() {
+fn the_number_of_devices_is_limited_and_invalid_names_are_refused() {
     let mut rig = Rig::new("bound");
     for n in 0..MAX_DEVICES + 2 {
         rig.bench.plug(&format!("mlx5_{n:03}"), &[1]);
@@ -293,12 +293,12 @@ fn there_are_no_more_devices_than_the_bound_and_none_with_a_name_that_is_none() 
     assert_eq!(rig.devices.count(), MAX_DEVICES);
     assert!(rig.devices.trouble().unwrap().starts_with("6 not served"));
     assert_eq!(tables(rig.path()).unwrap().0.len(), MAX_DEVICES);
-    // One goes, and one of those that wait has its place.
+    // When a device is removed, one of those that wait takes its slot.
     rig.bench.pull("mlx5_000");
     rig.turn(SOON, true, false);
     assert_eq!(rig.devices.count(), MAX_DEVICES);
     assert!(!rig.devices.has("mlx5_000") && rig.devices.has("mlx5_064") && !rig.devices.has("mlx5_065"));
-    // An end in order takes back what was said of all of them.
+    // An orderly exit withdraws the confirmation of all tables.
     let shared = rig.read("mlx5_001");
     rig.devices.beat(0);
     assert!(matches!(shared.standing().unwrap(), Standing::Unsaid(_)));
