@@ -88,8 +88,8 @@ events! {
         "Nothing, once. Again and again: two hosts have the address.";
     Gone = Address, "gone", "gone", "A host does not answer any more.", "";
     Disputed = Address, "disputed", "disputed", "Another host claims an address whose owner answers for it; both are told, by their hardware addresses.", "Change the address of one of the two hosts.";
-    OwnAddressClaimed = Address, "own-address-claimed", "own-address-claimed", "A host claims the gateway's own address; `hardware_address` is the host's.",
-        "Give that host another address.";
+    OwnAddressClaimed = Address, "own-address-claimed", "own-address-claimed", "A host or another gateway claims the gateway's own address from `hardware_address`.",
+        "Give that host or gateway another address.";
     HeldDown = Address, "held-down", "held-down", "An address moves from side to side too often, and stays on one for now.",
         "Change the address of one of the two hosts; it is free again after `gateway.address-hold-seconds`.";
 

@@ -130,6 +130,13 @@ pub enum Happening {
         /// Where it is claimed.
         claimant: Place,
     },
+    /// Another gateway of the segment has the gateway's own address.
+    OwnAddressOfPeer {
+        /// The address.
+        ip: IpAddr,
+        /// Where the other gateway is.
+        peer: Place,
+    },
     /// An address has moved too often: it stays where it is for a while, whoever claims it.
     HeldDown {
         /// The address.

@@ -34,6 +34,7 @@ impl News {
             Happening::AddressMoved { .. } => tracing::info!(segment, event, "{segment}: {text}"),
             Happening::Conflict { .. } => tracing::warn!(segment, event, "{segment}: {text}"),
             Happening::OwnAddressClaimed { .. } => tracing::error!(segment, event, "{segment}: {text}"),
+            Happening::OwnAddressOfPeer { .. } => tracing::error!(segment, event, "{segment}: {text}"),
             Happening::HeldDown { .. } => tracing::error!(segment, event, "{segment}: {text}"),
         }
     }
@@ -59,6 +60,13 @@ pub(super) fn said(happening: Happening) -> (What, String, Value) {
         Happening::OwnAddressClaimed { ip, claimant } => {
             let text = format!("{ip}, the gateway's own address, is claimed by {}", at(claimant));
             (What::OwnAddressClaimed, text, facts(ip, claimant))
+        }
+        Happening::OwnAddressOfPeer { ip, peer } => {
+            let text = format!(
+                "{ip}, the gateway's own address, is also that of the gateway at {}: give each gateway its own gateway.address",
+                at(peer)
+            );
+            (What::OwnAddressClaimed, text, facts(ip, peer))
         }
         Happening::HeldDown { ip, owner } => {
             let text = format!("{ip} moves too often: it stays with {} for now", at(owner));
