@@ -94,6 +94,7 @@ def test_silent_hosts_are_reached_after_a_restart(start, how):
             # takes no longer.
             topology.wait_for("two announcements of the InfiniBand host", lambda a=announcements: a.heard() >= 2)
         assert first_ping(netns, target)
+        topology.wait_for("the report of known hosts", lambda: "2 of 2 known hosts answered" in topology.gateway.text())
 
 
 @pytest.mark.parametrize("what", ["damaged", "missing"])

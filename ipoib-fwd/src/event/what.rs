@@ -87,6 +87,8 @@ events! {
     Moved = Address, "moved", "moved", "A host has another hardware address, or is on the other side.",
         "Nothing, once. Again and again: two hosts have the address.";
     Gone = Address, "gone", "gone", "A host does not answer any more.", "";
+    KnownHosts = Address, "known-hosts", "known-hosts", "The gateway has started to forward in a segment and has queried the hosts that were known before: `queried` is their number, `answered` that of the answers.",
+        "Nothing, if most have answered. Otherwise hosts are gone, or a side does not reach them: check both links and the networks behind them.";
     Disputed = Address, "disputed", "disputed", "Another host claims an address whose owner answers for it; both are told, by their hardware addresses.", "Change the address of one of the two hosts.";
     OwnAddressClaimed = Address, "own-address-claimed", "own-address-claimed", "A host or another gateway claims the gateway's own address from `hardware_address`.",
         "Give that host or gateway another address.";

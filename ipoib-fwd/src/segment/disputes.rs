@@ -389,6 +389,7 @@ impl<P: Packet> Segment<P> {
         self.proven_at.insert(ip, now);
         self.kept.note(now, ip);
         let discovered = self.discovery.take_found(ip);
+        self.discovery.note_answer(ip);
         match claim {
             Claim::Ethernet(arp) => {
                 let is_awaited = self.infiniband_askers.is_asked(ip)

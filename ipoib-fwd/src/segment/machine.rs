@@ -71,6 +71,12 @@ ipoib::counters! {
         /// ARP packets of hosts or other gateways that claim the gateway's own address.
         own_address_claimed =
             "A host or another gateway has `gateway.address`: `own-address-claimed` in `ipoib-fwd ctl events address` and in the journal names its hardware address. Give it another address.",
+        /// Hosts known before the gateway started to forward that it has queried since, twice each.
+        known_hosts_queried =
+            "Ordinary, after a restart and when the gateway takes over.",
+        /// Of these, hosts that answered.
+        known_hosts_answered =
+            "Ordinary. Far fewer than `known_hosts_queried`: many hosts are gone, or a side does not reach its hosts; see `known-hosts` in `ipoib-fwd ctl events address` and in the journal.",
         /// Requests and announcements that were not carried across, for the rate limit or because they could not be sent.
         limited =
             "Ordinary for a moment after a restart. Without end somebody floods with ARP: `ipoib-fwd ctl trace proto=arp` names the sender; or the gateway's own frames find no buffers or no room: see `no-buffers` and `eth-queue-full`.",
