@@ -103,10 +103,10 @@ pub struct Segment<P> {
     pub(super) infiniband_askers: Askers<Asker>,
     /// What hosts ask for and their own side is queried for first.
     pub(super) lookups: HashMap<IpAddr, Lookup, FixedState>,
-    /// Known hosts whose addresses the other side was not queried for, and whether they were proven at another hardware address before.
-    /// Bounded by the tables of hosts.
     /// An ARP packet came from a station that is not known for the sender, since [`Self::take_unknown_sender`].
     pub(super) unknown_sender: bool,
+    /// Known hosts whose addresses the other side was not queried for, and whether they were proven at another
+    /// hardware address before. Bounded by the tables of hosts.
     pub(super) unproven: HashMap<IpAddr, bool, FixedState>,
     /// When silence has proven the addresses of known hosts, for [`LATE`]. Bounded in the same way.
     pub(super) proven_at: HashMap<IpAddr, Instant, FixedState>,
