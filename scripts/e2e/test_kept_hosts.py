@@ -117,6 +117,23 @@ def test_a_gateway_without_its_file_starts(start, what):
     topology.wait_for("both hosts to be kept", lambda: {ETH_IP, IB_IP} <= topology.kept())
 
 
+def test_check_reports_a_state_directory_in_use(start):
+    """`--check` names the gateway that uses the directory, as a second start would, and none once it has
+    exited."""
+    topology = start(Keeping)
+    report = f"uses {topology.dir}/state as its state directory"
+
+    def check():
+        return run(topology.bin / "ipoib-fwd", "--check", "--config", topology.dir / "gateway.toml", netns=topology.gw,
+                   check=False)
+
+    out = check()
+    assert out.returncode == 1
+    assert report in out.stdout
+    topology.end_gateway("stopped")
+    assert report not in check().stdout
+
+
 @pytest.mark.timing
 @pytest.mark.parametrize("side", ["ethernet", "infiniband"])
 @pytest.mark.parametrize("how", ["killed", "stopped"])

@@ -145,6 +145,11 @@ fn paths_of_the_configuration_are_there_and_open_to_the_later_user() {
         one(all, 2, Code::PathUnusable, &[who, "chown starter /c"]);
     }
 
+    let mut in_use = machine();
+    in_use.state_in_use = Some(("/s".into(), "process 612 (ipoib-fwd)".to_owned()));
+    let all = refused(&in_use, "", "[gateway]\nstate-directory = \"/s\"\n");
+    one(all, 2, Code::PathUnusable, &["process 612 (ipoib-fwd) uses /s", "its own state-directory"]);
+
     let soft = "[gateway]\nuser = \"nobody\"\n[infiniband.soft]\nports = [{ link = \"shm:/s?crc=keep\" }]\n";
     let closed = said("/s", state(PathKind::Other, false), soft);
     one(
