@@ -8,6 +8,8 @@ use pmd::hca::{Control as _, PortNumber};
 use pmd::verbs::{OpenOptions, VerbsHca};
 use preflight::{Machine, Report, Subject};
 
+use crate::state_directory;
+
 /// The gateway's own arguments if `--check` is among them: those behind `--`, or all if there is none.
 #[must_use]
 pub fn own_arguments(arguments: &[String]) -> Option<Vec<String>> {
@@ -61,6 +63,7 @@ fn validate(
     };
     let mut machine = Machine::read(Path::new("/"));
     machine.look_at_files(&config);
+    machine.state_in_use = state_directory::in_use(&config.gateway);
     if !config.infiniband.is_soft() {
         open_adapters(&mut machine);
     }

@@ -17,6 +17,7 @@ pub mod options;
 pub mod page;
 pub mod segment;
 pub mod setting;
+mod state_directory;
 pub mod terminal;
 pub mod top;
 pub mod trace;

@@ -94,6 +94,7 @@ def test_silent_hosts_are_reached_after_a_restart(start, how):
             # takes no longer.
             topology.wait_for("two announcements of the InfiniBand host", lambda a=announcements: a.heard() >= 2)
         assert first_ping(netns, target)
+        topology.wait_for("the report of known hosts", lambda: "2 of 2 known hosts answered" in topology.gateway.text())
 
 
 @pytest.mark.parametrize("what", ["damaged", "missing"])
@@ -114,6 +115,23 @@ def test_a_gateway_without_its_file_starts(start, what):
     warnings = [line for line in topology.gateway.text().splitlines() if f"{topology.hosts_file}: the list" in line]
     assert len(warnings) == (what == "damaged"), topology.gateway.text()
     topology.wait_for("both hosts to be kept", lambda: {ETH_IP, IB_IP} <= topology.kept())
+
+
+def test_check_reports_a_state_directory_in_use(start):
+    """`--check` names the gateway that uses the directory, as a second start would, and none once it has
+    exited."""
+    topology = start(Keeping)
+    report = f"uses {topology.dir}/state as its state directory"
+
+    def check():
+        return run(topology.bin / "ipoib-fwd", "--check", "--config", topology.dir / "gateway.toml", netns=topology.gw,
+                   check=False)
+
+    out = check()
+    assert out.returncode == 1
+    assert report in out.stdout
+    topology.end_gateway("stopped")
+    assert report not in check().stdout
 
 
 @pytest.mark.timing

@@ -69,6 +69,12 @@ class WithoutAddress(Recipe):
     second_address = ""
 
 
+class SameAddress(Recipe):
+    """The second gateway has the first one's address by mistake."""
+
+    second_address = f'address = "{OWN["a"]}/{PREFIX}"'
+
+
 def test_the_page_has_the_steps_that_are_tested():
     recipe = PAGE.read_text().split("\n## A second gateway\n")[1].split("\n## ")[0]
     steps = re.split(r"^\d+\. ", recipe, flags=re.M)[1:]
@@ -104,6 +110,27 @@ def test_second_gateway(start, recipe):
         assert pair.role(other) == "forwarding"
         pair.start_one(forwarder)
     pair.wait_settled()
+
+
+def test_two_gateways_with_one_address(start):
+    """Each reports the other one in its log and by a counter, and one of them forwards."""
+    pair = start(SameAddress)
+    forwarder, other = pair.wait_settled()
+    report = f'{OWN["a"]}, the gateway\'s own address, is also that of the gateway at '
+
+    def is_reported_by(name):
+        return report in pair.gateways[name].text()
+
+    pair.wait_for("the standby gateway's report", lambda: is_reported_by(other))
+    assert first_ping(pair.eth, IB_IP)
+    # After a takeover the new forwarder queries hosts in its own name.
+    pair.stop_one(forwarder)
+    pair.wait_role(other, "forwarding")
+    pair.start_one(forwarder)
+    pair.wait_settled()
+    pair.wait_for("both gateways' reports", lambda: all(is_reported_by(name) for name in NAMES))
+    for name in NAMES:
+        assert pair.answer_of(name, "neighbours")["counters"]["segment"]["own_address_claimed"]
 
 
 def test_priority_of_the_second_gateway(start):

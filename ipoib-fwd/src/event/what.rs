@@ -94,12 +94,17 @@ events! {
     Moved = Address, "moved", "moved", "A host has another hardware address, or has moved to the other side.",
         "Ordinary if it happens once. If it repeats, two hosts have the address.";
     Gone = Address, "gone", "gone", "A host does not answer any more.", "";
+    KnownHosts = Address, "known-hosts", "known-hosts",
+        "The gateway has started to forward in a segment and has queried the hosts that were known before: `queried` is their \
+         number, `answered` the number of those that answered.",
+        "Nothing, if most have answered. Otherwise hosts are gone, or a side does not reach them: check both links and the networks \
+         behind them.";
     Disputed = Address, "disputed", "disputed",
         "Another host claims an address whose owner answers for it; the event has both hardware addresses.",
         "Change the address of one of the two hosts.";
     OwnAddressClaimed = Address, "own-address-claimed", "own-address-claimed",
-        "A host claims the gateway's own address; `hardware_address` is the host's.",
-        "Give that host another address.";
+        "A host or another gateway claims the gateway's own address from `hardware_address`.",
+        "Give that host or gateway another address.";
     HeldDown = Address, "held-down", "held-down",
         "An address moves between the sides too often, and is held on one side for now.",
         "Change the address of one of the two hosts. The address is released after `gateway.address-hold-seconds`.";

@@ -58,7 +58,7 @@ pub enum GatewayError {
     HostsThread(#[source] std::io::Error),
     /// The state directory is another gateway's.
     #[error(transparent)]
-    State(#[from] super::state_directory::StateDirectoryInUse),
+    State(#[from] crate::state_directory::StateDirectoryInUse),
     /// The user or group that the gateway is to become.
     #[error(transparent)]
     User(#[from] privileges::UserError),

@@ -19,16 +19,15 @@ mod report;
 mod segment_parts;
 mod sighting;
 mod start;
-mod state_directory;
 mod tag;
 mod worker;
 mod writer;
 
+pub use crate::state_directory::StateDirectoryInUse;
 pub use end::Report;
 pub use error::{GatewayError, Placed};
 pub use leases::Leases;
 pub use punts::Cause;
 pub(crate) use random::random;
 pub use start::Start;
-pub use state_directory::StateDirectoryInUse;
 pub use worker::{GatewayCommand, GatewayNote, GatewayWorker, WorkerParts};

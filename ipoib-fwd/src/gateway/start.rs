@@ -41,13 +41,13 @@ use super::privileges::Privileges;
 use super::random::random;
 use super::report::Times;
 use super::segment_parts::SegmentMaker;
-use super::state_directory::{self, StateDirectory};
 use super::worker::{GatewayCommand, GatewayNote, GatewayWorker, WorkerParts};
 use super::writer::{self, Writer};
 use crate::check;
 use crate::counter::WorkerCounters;
 use crate::forward::{EndpointIndex, SegmentIndex};
 use crate::segment::pair::storm::SharedStorm;
+use crate::state_directory::{self, StateDirectory};
 use endpoint::{Endpoint, EndpointConfig, EndpointPlace, LinkWorker, WorkerSizes};
 
 /// One signalled send in this many: completions are reaped in batches.
@@ -94,8 +94,7 @@ impl Start {
         let names = PortNames::of(&config);
         let devices = Devices::choose(&config, &names, &places)?;
         let privileges = Privileges::configured(&config.gateway, &devices, &places)?;
-        let directory = config.gateway.state_directory.clone().or_else(state_directory::of_service);
-        let state = directory.map(StateDirectory::lock).transpose();
+        let state = state_directory::of(&config.gateway).map(StateDirectory::lock).transpose();
         let state = state.map_err(|e| places.at("gateway.state-directory", None, e))?;
         for warning in self.line.eal.warnings() {
             tracing::warn!("{warning}");

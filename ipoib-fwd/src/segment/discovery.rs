@@ -8,7 +8,8 @@
 //! there. The host is not learned thereby, unless a packet or another host waits for it.
 //!
 //! Addresses of hosts that were known before ([`kept`](super::kept)) come first, the most recent ones first of all.
-//! Their second round precedes the first one of the other addresses as soon as it is due.
+//! Their second round precedes the first one of the other addresses as soon as it is due. When the time for its
+//! last answers is over, the segment reports how many of these hosts answered ([`Census`]).
 //!
 //! A segment without subnets has no addresses to query. There a gateway that has started to forward also queries
 //! the addresses that it hears in requests and announcements, for a time in which hosts' own entries age.
@@ -27,7 +28,7 @@ use super::fabric::Fabric;
 use super::hosts;
 use super::limits::By;
 use super::machine::Segment;
-use super::output::Packet;
+use super::output::{Happening, Output, Packet};
 use super::pending::Claim;
 use crate::forward::{Prefix, Settings, Side};
 use ipoib::net::ethernet::MacAddress;
@@ -54,6 +55,33 @@ const LISTEN: Duration = Duration::from_secs(60);
 struct Round {
     from: Instant,
     addresses: VecDeque<Ipv4Addr>,
+    /// The second round of the hosts that were known before.
+    ends_census: bool,
+}
+
+impl Round {
+    const fn new(from: Instant, addresses: VecDeque<Ipv4Addr>) -> Self {
+        Self { from, addresses, ends_census: false }
+    }
+}
+
+/// A count of the hosts that were known before and have answered. It exists from the start of discovery until it is
+/// reported.
+#[derive(Debug)]
+struct Census {
+    /// The queried hosts; true for those that have answered.
+    hosts: HashMap<IpAddr, bool, FixedState>,
+    /// When it is reported; `None` until the second round has ended.
+    due: Option<Instant>,
+}
+
+impl Census {
+    /// A host has answered.
+    fn note(&mut self, ip: IpAddr) {
+        if let Some(answered) = self.hosts.get_mut(&ip) {
+            *answered = true;
+        }
+    }
 }
 
 /// Discovery in progress.
@@ -68,6 +96,8 @@ pub(super) struct Discovery {
     queried: HashMap<IpAddr, Instant, FixedState>,
     /// Addresses that were answered for and are being proven.
     found: HashSet<IpAddr, FixedState>,
+    census: Option<Census>,
+    seed: u64,
     /// Known hosts that are announced without being discovered.
     announced: HashSet<IpAddr, FixedState>,
     next: Instant,
@@ -82,28 +112,33 @@ impl Discovery {
             heard: HashSet::with_hasher(hasher()),
             queried: HashMap::with_hasher(hasher()),
             found: HashSet::with_hasher(hasher()),
+            census: None,
+            seed,
             announced: HashSet::with_hasher(hasher()),
             next: now,
         }
     }
 
     /// Queries `first`, each twice, and then the `others`.
-    fn start(
-        &mut self,
-        now: Instant,
-        first: impl Iterator<Item = Ipv4Addr>,
-        others: impl Iterator<Item = Ipv4Addr>,
-    ) {
+    fn start(&mut self, now: Instant, first: VecDeque<Ipv4Addr>, others: impl Iterator<Item = Ipv4Addr>) {
         self.stop();
-        self.add_rounds(now, first.collect());
+        if !first.is_empty() {
+            let mut hosts = HashMap::with_hasher(FixedState::with_seed(self.seed));
+            hosts.extend(first.iter().map(|ip| (IpAddr::V4(*ip), false)));
+            self.census = Some(Census { hosts, due: None });
+        }
+        self.add_rounds(now, first);
+        if let Some(round) = self.rounds.last_mut() {
+            round.ends_census = true;
+        }
         self.add_rounds(now, others.take(MOST).collect());
         self.next = now;
     }
 
     fn add_rounds(&mut self, now: Instant, addresses: VecDeque<Ipv4Addr>) {
         if !addresses.is_empty() {
-            self.rounds.push(Round { from: now, addresses: addresses.clone() });
-            self.rounds.push(Round { from: now + AGAIN, addresses });
+            self.rounds.push(Round::new(now, addresses.clone()));
+            self.rounds.push(Round::new(now + AGAIN, addresses));
         }
     }
 
@@ -119,13 +154,13 @@ impl Discovery {
         }
         self.heard.insert(ip);
         // Such addresses share rounds, so that there are few.
-        match self.rounds.iter_mut().find(|round| round.from <= now) {
+        match self.rounds.iter_mut().find(|round| round.from <= now && !round.ends_census) {
             Some(round) => round.addresses.push_back(ip),
-            None => self.rounds.push(Round { from: now, addresses: VecDeque::from([ip]) }),
+            None => self.rounds.push(Round::new(now, VecDeque::from([ip]))),
         }
-        match self.rounds.iter_mut().find(|round| round.from > now + AGAIN / 2) {
+        match self.rounds.iter_mut().find(|round| round.from > now + AGAIN / 2 && !round.ends_census) {
             Some(round) => round.addresses.push_back(ip),
-            None => self.rounds.push(Round { from: now + AGAIN, addresses: VecDeque::from([ip]) }),
+            None => self.rounds.push(Round::new(now + AGAIN, VecDeque::from([ip]))),
         }
     }
 
@@ -135,7 +170,20 @@ impl Discovery {
         self.heard.clear();
         self.queried.clear();
         self.found.clear();
+        self.census = None;
         self.announced.clear();
+    }
+
+    /// A host that was known before is proven, or heard.
+    pub(super) fn note_answer(&mut self, ip: IpAddr) {
+        if let Some(census) = &mut self.census {
+            census.note(ip);
+        }
+    }
+
+    /// Takes the census once it is complete.
+    fn take_census(&mut self, now: Instant) -> Option<Census> {
+        self.census.take_if(|census| census.due.is_some_and(|due| due <= now))
     }
 
     /// A host is announced for another reason.
@@ -157,7 +205,9 @@ impl Discovery {
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let from = self.rounds.iter().map(|round| round.from).min();
-        from.map(|from| from.max(self.next))
+        let step = from.map(|from| from.max(self.next));
+        let census = self.census.as_ref().and_then(|census| census.due);
+        step.into_iter().chain(census).min()
     }
 
     /// The next address to query.
@@ -166,7 +216,10 @@ impl Discovery {
         let round = self.rounds.get_mut(at)?;
         let ip = round.addresses.pop_front();
         if round.addresses.is_empty() {
-            self.rounds.remove(at);
+            let round = self.rounds.remove(at);
+            if let Some(census) = self.census.as_mut().filter(|_| round.ends_census) {
+                census.due = Some(now + ANSWER);
+            }
         }
         ip
     }
@@ -212,13 +265,13 @@ impl<P: Packet> Segment<P> {
                 && !own.owns(IpAddr::V4(*ip))
                 && !announced.contains(&IpAddr::V4(*ip))
         };
-        let known: Vec<_> = self.kept.newest_first(now).map(|host| host.ip).filter(wanted).collect();
+        let known: VecDeque<_> = self.kept.newest_first(now).map(|host| host.ip).filter(wanted).collect();
         let all: HashSet<_> = known.iter().copied().collect();
         let heard = |ip: &Ipv4Addr| self.heard.has(IpAddr::V4(*ip));
         let wanted = |ip: &Ipv4Addr| !all.contains(ip) && wanted(ip);
         let first = addresses(&subnets).filter(|ip| heard(ip) && wanted(ip));
         let others = addresses(&subnets).filter(|ip| !heard(ip) && wanted(ip));
-        self.discovery.start(now, known.into_iter(), first.chain(others));
+        self.discovery.start(now, known, first.chain(others));
         if own.settings.knows_no_subnet() {
             self.discovery.listens = Some(now + LISTEN);
         }
@@ -244,6 +297,7 @@ impl<P: Packet> Segment<P> {
         if self.discovery.poll_timeout().is_none_or(|at| now < at) {
             return;
         }
+        self.report_census(now, fabric);
         self.discovery.next = now + PACE;
         if !fabric.is_up() {
             return;
@@ -255,6 +309,20 @@ impl<P: Packet> Segment<P> {
             let Some(ip) = self.discovery.next(now) else { return };
             self.discover_address(now, fabric, ip.into());
         }
+    }
+
+    /// Reports how many of the hosts that were known before have answered, once all of them were queried twice.
+    fn report_census(&mut self, now: Instant, fabric: &impl Fabric) {
+        let Some(census) = self.discovery.take_census(now) else { return };
+        // Hosts that packets or other hosts wait for are looked up, not discovered.
+        let is_known = |ip: IpAddr| {
+            [Side::Ethernet, Side::InfiniBand].into_iter().any(|side| self.is_proven(fabric, side, ip))
+        };
+        let answered = census.hosts.iter().filter(|(ip, answered)| **answered || is_known(**ip)).count();
+        let (queried, answered) = (census.hosts.len() as u64, answered as u64);
+        self.counters.known_hosts_queried += queried;
+        self.counters.known_hosts_answered += answered;
+        self.output(Output::Happening(Happening::KnownHosts { queried, answered }));
     }
 
     /// True while hosts look for many addresses.
@@ -306,6 +374,7 @@ impl<P: Packet> Segment<P> {
         ip: IpAddr,
         claim: Claim,
     ) {
+        self.discovery.note_answer(ip);
         if self.owners.claimed(ip).is_some() || self.discovery.found.contains(&ip) {
             return;
         }

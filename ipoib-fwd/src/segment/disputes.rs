@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use super::arp::{ArpMeaning, announcement_ethernet, ask_ethernet, check_ethernet, check_infiniband};
+use super::defence::DEFEND;
 use super::fabric::{FIRST, Fabric, v4};
 use super::knowledge::side_of;
 use super::limits::By;
@@ -127,6 +128,20 @@ impl<P: Packet> Segment<P> {
             && defence.defend(now, claimant)
         {
             self.defend_own(now, fabric, claimant);
+        }
+        Err(DropReason::HostileArp)
+    }
+
+    /// Reports another gateway that has the gateway's own address, at most once in [`DEFEND`] on each side. The own
+    /// address is not defended: the other gateway would defend it as well, in turn without end.
+    pub(super) fn report_own_address_of_peer(&mut self, now: Instant, peer: Place) -> Result<(), DropReason> {
+        self.counters.own_address_claimed += 1;
+        if let Some(ip) = self.own.address().map(IpAddr::V4)
+            && let Some(last) = self.peer_reported.get_mut(side_of(peer) as usize)
+            && last.is_none_or(|at| now.saturating_duration_since(at) >= DEFEND)
+        {
+            *last = Some(now);
+            self.output(Output::Happening(Happening::OwnAddressOfPeer { ip, peer }));
         }
         Err(DropReason::HostileArp)
     }
@@ -374,6 +389,7 @@ impl<P: Packet> Segment<P> {
         self.proven_at.insert(ip, now);
         self.kept.note(now, ip);
         let discovered = self.discovery.take_found(ip);
+        self.discovery.note_answer(ip);
         match claim {
             Claim::Ethernet(arp) => {
                 let is_awaited = self.infiniband_askers.is_asked(ip)

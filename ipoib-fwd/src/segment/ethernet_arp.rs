@@ -39,7 +39,7 @@ impl<P: Packet> Segment<P> {
         // A claim to the gateway's own address means nothing else.
         let hostile = checked == Err(DropReason::HostileArp) && arp.sender_mac.is_unicast();
         let kind = match checked {
-            Err(_) if hostile && known == SenderKnowledge::Own => ArpKind::Announcement,
+            Err(_) if hostile && known.is_own() => ArpKind::Announcement,
             checked => checked?.kind(),
         };
         if kind != ArpKind::Probe {
@@ -59,6 +59,7 @@ impl<P: Packet> Segment<P> {
         let claim = Claim::Ethernet(arp);
         match of_sender(kind, known, self.forwards()) {
             SenderAction::Report => return self.report_claim_to_own(now, fabric, place),
+            SenderAction::ReportPeer => return self.report_own_address_of_peer(now, place),
             SenderAction::Drop => return Err(DropReason::PeerGateway),
             SenderAction::Refuse => return self.refuse(),
             SenderAction::AskOwner => {

@@ -54,7 +54,7 @@ impl<P: Packet> Segment<P> {
         let mut known = self.sender_known(now, fabric, sender, place);
         self.note_sender(known);
         let kind = match checked {
-            Err(DropReason::HostileArp) if known == SenderKnowledge::Own => ArpKind::Announcement,
+            Err(DropReason::HostileArp) if known.is_own() => ArpKind::Announcement,
             checked => checked?.kind(),
         };
         // Everybody sends it by the queue pair that the address names; the adapter says which it was.
@@ -81,6 +81,7 @@ impl<P: Packet> Segment<P> {
         );
         match action {
             SenderAction::Report => return self.report_claim_to_own(now, fabric, place),
+            SenderAction::ReportPeer => return self.report_own_address_of_peer(now, place),
             SenderAction::Drop => return Err(DropReason::PeerGateway),
             SenderAction::Refuse => return self.refuse(),
             SenderAction::AskOwner => {

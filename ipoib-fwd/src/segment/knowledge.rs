@@ -68,11 +68,11 @@ impl<P: Packet> Segment<P> {
                 self.own.settings.is_gateway_address(hardware),
             ),
         };
-        if peer {
-            return SenderKnowledge::PeerGateway;
-        }
-        if self.own.owns(ip) {
-            return SenderKnowledge::Own;
+        match (self.own.owns(ip), peer) {
+            (true, true) => return SenderKnowledge::OwnAtPeer,
+            (false, true) => return SenderKnowledge::PeerGateway,
+            (true, false) => return SenderKnowledge::Own,
+            (false, false) => {}
         }
         if self.owners.is_contested(now, ip) {
             return SenderKnowledge::Contested;
@@ -118,7 +118,10 @@ impl<P: Packet> Segment<P> {
 
     /// Notes what is known of the sender of an ARP packet.
     pub(super) fn note_sender(&mut self, known: SenderKnowledge) {
-        self.unknown_sender |= !matches!(known, SenderKnowledge::Here | SenderKnowledge::PeerGateway);
+        self.unknown_sender |= !matches!(
+            known,
+            SenderKnowledge::Here | SenderKnowledge::OwnAtPeer | SenderKnowledge::PeerGateway
+        );
     }
 
     /// True if an ARP packet came from a station that is not known for its sender since the last call: another gateway may be

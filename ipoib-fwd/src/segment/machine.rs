@@ -68,9 +68,15 @@ ipoib::counters! {
         /// Addresses that hosts of both sides answered for, so that neither was believed for 10 s.
         answers_withdrawn =
             "Few are ordinary when hosts move. Many: an Ethernet host, or a router with proxy ARP, answers for addresses of InfiniBand hosts; switch that off.",
-        /// ARP packets of hosts that claim the gateway's own address.
+        /// ARP packets of hosts or other gateways that claim the gateway's own address.
         own_address_claimed =
-            "A host has `gateway.address`: `own-address-claimed` in `ipoib-fwd ctl events address` and in the journal names its hardware address. Give it another address.",
+            "A host or another gateway has `gateway.address`: `own-address-claimed` in `ipoib-fwd ctl events address` and in the journal names its hardware address. Give it another address.",
+        /// Hosts known before the gateway started to forward that it has queried since, twice each.
+        known_hosts_queried =
+            "Ordinary, after a restart and when the gateway takes over.",
+        /// Of these, hosts that answered.
+        known_hosts_answered =
+            "Ordinary. Far fewer than `known_hosts_queried`: many hosts are gone, or a side does not reach its hosts; see `known-hosts` in `ipoib-fwd ctl events address` and in the journal.",
         /// Requests and announcements that were not carried across, for the rate limit or because they could not be sent.
         limited =
             "Ordinary for a moment after a restart. Without end somebody floods with ARP: `ipoib-fwd ctl trace proto=arp` names the sender; or the gateway's own frames find no buffers or no room: see `no-buffers` and `eth-queue-full`.",
@@ -97,10 +103,10 @@ pub struct Segment<P> {
     pub(super) infiniband_askers: Askers<Asker>,
     /// What hosts ask for and their own side is queried for first.
     pub(super) lookups: HashMap<IpAddr, Lookup, FixedState>,
-    /// Known hosts whose addresses the other side was not queried for, and whether they were proven at another hardware address before.
-    /// Bounded by the tables of hosts.
     /// An ARP packet came from a station that is not known for the sender, since [`Self::take_unknown_sender`].
     pub(super) unknown_sender: bool,
+    /// Known hosts whose addresses the other side was not queried for, and whether they were proven at another
+    /// hardware address before. Bounded by the tables of hosts.
     pub(super) unproven: HashMap<IpAddr, bool, FixedState>,
     /// When silence has proven the addresses of known hosts, for [`LATE`]. Bounded in the same way.
     pub(super) proven_at: HashMap<IpAddr, Instant, FixedState>,
@@ -109,6 +115,8 @@ pub struct Segment<P> {
     pub(super) introductions: Introductions,
     /// The defence of the gateway's own address on each side.
     pub(super) own_defence: [Defence<Place>; 2],
+    /// When another gateway with the gateway's own address was reported last on each side.
+    pub(super) peer_reported: [Option<Instant>; 2],
     pub(super) parked: Parked<P>,
     pub(super) limits: Limits,
     pub(super) counters: SegmentCounters,
@@ -142,6 +150,7 @@ impl<P: Packet> Segment<P> {
             names: Names::new(settings.seed.rotate_left(56)),
             introductions: Introductions::default(),
             own_defence: [Defence::default(); 2],
+            peer_reported: [None; 2],
             parked: Parked::new(settings.most_parked),
             limits: Limits::new(now, settings.seed.rotate_left(40)),
             counters: SegmentCounters::default(),
@@ -434,7 +443,7 @@ impl<P: Packet> Segment<P> {
         }
         self.take_host_events(now, fabric);
         if moved {
-            self.own_defence = [Defence::default(); 2];
+            (self.own_defence, self.peer_reported) = ([Defence::default(); 2], [None; 2]);
             self.announce_all(now);
         }
     }

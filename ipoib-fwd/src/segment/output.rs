@@ -130,6 +130,20 @@ pub enum Happening {
         /// Where it is claimed.
         claimant: Place,
     },
+    /// Another gateway of the segment has the gateway's own address.
+    OwnAddressOfPeer {
+        /// The address.
+        ip: IpAddr,
+        /// Where the other gateway is.
+        peer: Place,
+    },
+    /// The gateway has started to forward, and has queried the hosts that were known before.
+    KnownHosts {
+        /// Hosts that it has queried.
+        queried: u64,
+        /// Those of them that answered.
+        answered: u64,
+    },
     /// An address has moved too often: it stays where it is for a while, whoever claims it.
     HeldDown {
         /// The address.

@@ -59,6 +59,7 @@ described! {
     /// What is known of the address that a packet claims for its sender.
     SenderKnowledge {
         Own = "It is the gateway's own.";
+        OwnAtPeer = "It is the gateway's own, and the hardware address is another gateway's.";
         PeerGateway = "The hardware address is another gateway's.";
         Contested = "Both sides answered for it within the last 10 s.";
         Here = "It is on this side, at this hardware address.";
@@ -75,10 +76,18 @@ described! {
     }
 }
 
+impl SenderKnowledge {
+    /// True if the packet claims the gateway's own address.
+    pub(super) const fn is_own(self) -> bool {
+        matches!(self, Self::Own | Self::OwnAtPeer)
+    }
+}
+
 described! {
     /// What is done about the sender of a packet.
     SenderAction {
         Report = "Drop the packet, report its sender, and announce the gateway's own address there: at once, and after further claims once more when 10 s are over.";
+        ReportPeer = "Drop the packet and report the other gateway, once in 10 s at most. The gateway does not announce its own address: the other one would do the same, in turn without end.";
         Drop = "Drop the packet.";
         Refuse = "Drop the packet and count a refused claim.";
         Serve = "Learn nothing. A request is served.";
@@ -175,6 +184,7 @@ const QUERIES: &[ArpKind] = &[Request, Probe];
 /// What is done about the address that a packet claims for its sender, by what is known of that address.
 pub const SENDERS: &[SenderRow] = &[
     sender(Claimed::Own, CLAIMS, Sender::Report, Sender::Report),
+    sender(Claimed::OwnAtPeer, CLAIMS, Sender::ReportPeer, Sender::ReportPeer),
     sender(Claimed::PeerGateway, ArpKind::ALL, Sender::Drop, Sender::Drop),
     sender(Claimed::Contested, &[Request], Sender::Serve, Sender::Serve),
     sender(Claimed::Contested, &[Reply, Announcement], Sender::Refuse, Sender::Refuse),

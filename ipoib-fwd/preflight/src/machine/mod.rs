@@ -56,6 +56,8 @@ pub struct Machine {
     pub files: BTreeMap<PathBuf, Access>,
     /// Paths in the configuration.
     pub paths: BTreeMap<PathBuf, PathState>,
+    /// The state directory, and the process that has locked it, if another gateway uses it.
+    pub state_in_use: Option<(PathBuf, String)>,
     /// The occupant of the control socket's path.
     pub socket: Occupant,
     /// The running DPDK processes.
@@ -89,6 +91,7 @@ impl Machine {
             process: process::read(&root),
             files: BTreeMap::new(),
             paths: BTreeMap::new(),
+            state_in_use: None,
             socket: Occupant::Nobody,
             dpdk: Vec::new(),
             user: Account::Known,

@@ -68,6 +68,13 @@ fn state(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     let finding = directory.and_then(|at| written(subject, "gateway.state-directory", at));
     // The gateway also forwards without it.
     found.extend(finding.map(|(_, finding)| finding.as_severe_as(Severity::Warning)));
+    if let Some((path, holder)) = &subject.machine.state_in_use {
+        let what =
+            format!("gateway.state-directory: {holder} uses {} as its state directory", path.display());
+        let help = "give each gateway of a host its own state-directory, or stop that process (unless it is the gateway \
+                    that this configuration is for)";
+        found.push(subject.of_key(Code::PathUnusable, "gateway.state-directory", None, what, help));
+    }
 }
 
 /// Checks a directory that the gateway writes to later.

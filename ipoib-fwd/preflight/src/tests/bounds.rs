@@ -146,6 +146,11 @@ fn paths_of_the_configuration_exist_and_the_user_has_access() {
         one(all, 2, Code::PathUnusable, &[user, "chown starter /c"]);
     }
 
+    let mut in_use = machine();
+    in_use.state_in_use = Some(("/s".into(), "process 612 (ipoib-fwd)".to_owned()));
+    let all = refused(&in_use, "", "[gateway]\nstate-directory = \"/s\"\n");
+    one(all, 2, Code::PathUnusable, &["process 612 (ipoib-fwd) uses /s", "its own state-directory"]);
+
     let soft = "[gateway]\nuser = \"nobody\"\n[infiniband.soft]\nports = [{ link = \"shm:/s?crc=keep\" }]\n";
     let closed = said("/s", state(PathKind::Other, false), soft);
     one(

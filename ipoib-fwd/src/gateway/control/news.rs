@@ -25,15 +25,19 @@ impl News {
     }
 
     pub(super) fn tell(&mut self, now: Instant, segment: &str, happening: Happening) {
-        if !self.limit.take(now) {
+        // Known hosts are reported once when the gateway starts to forward, whatever hosts do.
+        if !matches!(happening, Happening::KnownHosts { .. }) && !self.limit.take(now) {
             return;
         }
         let (what, text, _) = said(happening);
         let event = what.journal();
         match happening {
-            Happening::AddressMoved { .. } => tracing::info!(segment, event, "{segment}: {text}"),
+            Happening::AddressMoved { .. } | Happening::KnownHosts { .. } => {
+                tracing::info!(segment, event, "{segment}: {text}");
+            }
             Happening::Conflict { .. } => tracing::warn!(segment, event, "{segment}: {text}"),
             Happening::OwnAddressClaimed { .. } => tracing::error!(segment, event, "{segment}: {text}"),
+            Happening::OwnAddressOfPeer { .. } => tracing::error!(segment, event, "{segment}: {text}"),
             Happening::HeldDown { .. } => tracing::error!(segment, event, "{segment}: {text}"),
         }
     }
@@ -59,6 +63,17 @@ pub(super) fn said(happening: Happening) -> (What, String, Value) {
         Happening::OwnAddressClaimed { ip, claimant } => {
             let text = format!("{ip}, the gateway's own address, is claimed by {}", at(claimant));
             (What::OwnAddressClaimed, text, facts(ip, claimant))
+        }
+        Happening::OwnAddressOfPeer { ip, peer } => {
+            let text = format!(
+                "{ip}, the gateway's own address, is also that of the gateway at {}: give each gateway its own gateway.address",
+                at(peer)
+            );
+            (What::OwnAddressClaimed, text, facts(ip, peer))
+        }
+        Happening::KnownHosts { queried, answered } => {
+            let text = format!("{answered} of {queried} known hosts answered");
+            (What::KnownHosts, text, json!({"queried": queried, "answered": answered}))
         }
         Happening::HeldDown { ip, owner } => {
             let text = format!("{ip} moves too often: it stays with {} for now", at(owner));

@@ -235,7 +235,10 @@ fn world_of_sender(side: Side, known: SenderKnowledge, role: Role) -> World {
         qpns: vec![hardware(PEER).qpn],
     }]);
     match known {
-        SenderKnowledge::Own | SenderKnowledge::PeerGateway | SenderKnowledge::Unknown => {}
+        SenderKnowledge::Own
+        | SenderKnowledge::OwnAtPeer
+        | SenderKnowledge::PeerGateway
+        | SenderKnowledge::Unknown => {}
         SenderKnowledge::Contested => w.segment.owners.contest(w.now, ip),
         SenderKnowledge::Here => {
             w.known(side, X, SENDER, false);
@@ -290,6 +293,9 @@ fn expected_of_sender(action: SenderAction, side: Side, kind: ArpKind, before: &
             own_address_claimed: 1,
             ..before.clone()
         },
+        SenderAction::ReportPeer => {
+            Done { drops: vec![DropReason::HostileArp], own_address_claimed: 1, ..before.clone() }
+        }
         SenderAction::Drop => Done { drops: vec![DropReason::PeerGateway], ..before.clone() },
         SenderAction::Refuse => {
             Done { drops: vec![DropReason::AddressConflict], claims_dropped: 1, ..before.clone() }
@@ -338,14 +344,15 @@ fn what_is_done_about_a_sender_is_what_the_table_says() {
             }
         }
     }
-    assert_eq!(cells, 2 * 2 * (14 * 3 + 1));
+    assert_eq!(cells, 2 * 2 * (15 * 3 + 1));
 }
 
 fn sender_cell(side: Side, known: SenderKnowledge, kind: ArpKind, role: Role) {
     let cell = format!("{side:?} {known:?} {kind:?} {role:?}");
     let mut w = world_of_sender(side, known, role);
-    let n = if known == SenderKnowledge::PeerGateway { PEER } else { SENDER };
-    let sender = if known == SenderKnowledge::Own { GATEWAY } else { X };
+    let is_peer = matches!(known, SenderKnowledge::OwnAtPeer | SenderKnowledge::PeerGateway);
+    let n = if is_peer { PEER } else { SENDER };
+    let sender = if known.is_own() { GATEWAY } else { X };
     let is = w.segment.sender_known(w.now, &w.fabric, sender.into(), place(side, n));
     assert_eq!(is, known, "{cell}: the world is not what it is to be");
     let action = of_sender(kind, known, role == Role::Forwarding);

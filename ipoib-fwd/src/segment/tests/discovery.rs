@@ -22,6 +22,8 @@ pub(super) struct Seen {
     pub(super) queried: [Vec<(Duration, Ipv4Addr)>; 2],
     /// Announcements on each side, and when.
     pub(super) announced: [Vec<(Duration, Ipv4Addr)>; 2],
+    /// Reports of how many known hosts answered.
+    pub(super) reports: Vec<Happening>,
 }
 
 impl Seen {
@@ -53,7 +55,10 @@ pub(super) fn answering(
         w.now += ms(4);
         w.segment.handle_timeout(w.now, &mut w.fabric);
         let at = w.now - began;
-        for frame in World::frames(&w.outputs()) {
+        let outputs = w.outputs();
+        let reports = conflicts::moved(&outputs).into_iter();
+        seen.reports.extend(reports.filter(|report| matches!(report, Happening::KnownHosts { .. })));
+        for frame in World::frames(&outputs) {
             assert_eq!(frame.operation, ArpOperation::Request);
             if frame.sender_ip == frame.target_ip {
                 seen.announced[Side::Ethernet as usize].push((at, frame.target_ip));

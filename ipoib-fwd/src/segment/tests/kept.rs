@@ -2,6 +2,7 @@
 
 use super::discovery::{Seen, answering, standby, start};
 use super::*;
+use crate::forward::Role;
 use crate::kept::{KeptHost, LONGEST, MOST};
 
 /// Hosts that were known, and that are announced within three seconds.
@@ -63,6 +64,40 @@ fn a_host_that_was_known_and_does_not_answer_is_not_believed() {
     let mut w = successor(&hosts, None);
     let seen = answering(&mut w, secs(5), &[(E1_MAC, E1), (E2_MAC, I1)], &[(2, I1), (4, E1)]);
     assert!(seen.announced.iter().all(Vec::is_empty));
+}
+
+/// Reports of how many known hosts answered.
+fn reports(w: &mut World) -> Vec<Happening> {
+    let reports = conflicts::moved(&w.outputs()).into_iter();
+    reports.filter(|happening| matches!(happening, Happening::KnownHosts { .. })).collect()
+}
+
+#[test]
+fn how_many_known_hosts_answered_is_reported_once_after_the_second_round() {
+    let silent = Ipv4Addr::new(10, 77, 0, 99);
+    let mut w = successor(&kept([(E1, 0), (I1, 0), (E2, 5), (silent, 5)]), None);
+    let (ethernet, infiniband) = ([(E1_MAC, E1)], [(2, I1)]);
+    let seen = answering(&mut w, ms(1900), &ethernet, &infiniband);
+    assert_eq!(seen.reports, [], "the second round has not had its time");
+    // One answers its second query late.
+    w.ethernet(ArpOperation::Reply, E2_MAC, E2, GATEWAY);
+    let seen = answering(&mut w, secs(1), &ethernet, &infiniband);
+    assert_eq!(seen.reports, [Happening::KnownHosts { queried: 4, answered: 3 }]);
+    let counters = w.segment.counters();
+    assert_eq!((counters.known_hosts_queried, counters.known_hosts_answered), (4, 3));
+    let seen = answering(&mut w, secs(100), &ethernet, &infiniband);
+    assert_eq!(seen.reports, []);
+    // It starts to forward again, and stops before the end: nothing is reported.
+    w.segment.remember(w.now, std::iter::empty());
+    w.segment.set_role(w.now, Role::Standby, std::iter::empty());
+    start(&mut w);
+    let seen = answering(&mut w, ms(500), &ethernet, &infiniband);
+    w.segment.set_role(w.now, Role::Standby, std::iter::empty());
+    w.pass(secs(5));
+    assert_eq!((seen.reports, reports(&mut w)), (vec![], vec![]));
+    // Nobody was known.
+    let mut w = successor(&[], None);
+    assert_eq!(answering(&mut w, secs(5), &[], &[]).reports, []);
 }
 
 #[test]

@@ -59,6 +59,55 @@ fn other_gateways_are_no_hosts_whatever_they_claim() {
     assert_eq!(w.segment.hosts().count(), 0);
 }
 
+/// A claim of the gateway's own address by the other gateway, on each side.
+fn peer_claims_own_address(w: &mut World) {
+    w.ethernet(ArpOperation::Request, PEER_MAC, GATEWAY, GATEWAY);
+    w.ethernet(ArpOperation::Request, PEER_MAC, GATEWAY, E1);
+    w.infiniband(InfiniBandOperation::Request, 9, GATEWAY, GATEWAY);
+    w.infiniband(InfiniBandOperation::Request, 9, GATEWAY, I1);
+}
+
+#[test]
+fn another_gateway_with_the_own_address_is_reported_once_in_ten_seconds_and_not_answered() {
+    for role in [Role::Standby, Role::Forwarding] {
+        let mut w = standby();
+        w.segment.set_role(w.now, role, std::iter::empty());
+        w.pass(secs(5));
+        w.outputs();
+        w.asked();
+        let reported = [Place::Ethernet(PEER_MAC), Place::InfiniBand(hardware(9))]
+            .map(|peer| Happening::OwnAddressOfPeer { ip: GATEWAY.into(), peer });
+        let reports = |w: &mut World| {
+            let (outputs, asked) = (w.outputs(), w.asked());
+            let frames = World::frames(&outputs).into_iter().filter(|frame| frame.sender_ip == GATEWAY);
+            assert_eq!(frames.count(), 0, "{role:?}: it defends its address");
+            assert!(!asked.contains(&Asked::Announce(GATEWAY.into())), "{role:?}: it defends its address");
+            conflicts::moved(&outputs)
+        };
+        peer_claims_own_address(&mut w);
+        peer_claims_own_address(&mut w);
+        assert_eq!(reports(&mut w), reported, "{role:?}");
+        assert_eq!(w.segment.counters().own_address_claimed, 8);
+        assert_eq!(w.segment.hosts().count(), 0);
+        w.now += secs(9);
+        peer_claims_own_address(&mut w);
+        assert_eq!(reports(&mut w), [], "{role:?}");
+        w.now += secs(1);
+        peer_claims_own_address(&mut w);
+        assert_eq!(reports(&mut w), reported, "{role:?}");
+        // Its announcements of hosts are no claims of this address.
+        w.ethernet(ArpOperation::Request, PEER_MAC, I1, I1);
+        assert_eq!(w.outputs(), [Output::Drop(DropReason::PeerGateway, 1)]);
+        // A host is still answered by an announcement, whatever the other gateway has claimed.
+        w.ethernet(ArpOperation::Request, E2_MAC, GATEWAY, GATEWAY);
+        let outputs = w.outputs();
+        assert_eq!(World::frames(&outputs).len(), 1);
+        let claimant = Place::Ethernet(E2_MAC);
+        let claim = Happening::OwnAddressClaimed { ip: GATEWAY.into(), claimant };
+        assert_eq!(conflicts::moved(&outputs), [claim]);
+    }
+}
+
 #[test]
 fn what_the_forwarder_tells_is_known_and_announced_on_both_sides_when_it_is_gone() {
     let mut w = standby();

@@ -14,7 +14,7 @@ const LOCKS: &str = "/proc/locks";
 
 /// A state directory that no other gateway uses as long as this exists. The kernel releases the lock with the process.
 #[derive(Debug)]
-pub(super) struct StateDirectory {
+pub(crate) struct StateDirectory {
     path: PathBuf,
     /// The locked directory. `None` if its file system has no locks.
     _lock: Option<File>,
@@ -30,16 +30,28 @@ pub struct StateDirectoryInUse {
     holder: String,
 }
 
+/// The state directory of a configuration, and the process that uses it, if another one does. The lock is shared and
+/// released at once, so that two such checks do not meet.
+pub(crate) fn in_use(gateway: &config::Gateway) -> Option<(PathBuf, String)> {
+    let path = of(gateway)?;
+    let directory = File::open(&path).ok()?;
+    let locked = flock(&directory, FlockOperation::NonBlockingLockShared);
+    (locked == Err(Errno::WOULDBLOCK)).then(|| (path, holder_of(&directory)))
+}
+
+/// The state directory of a configuration.
+pub(crate) fn of(gateway: &config::Gateway) -> Option<PathBuf> {
+    gateway.state_directory.clone().or_else(of_service)
+}
+
 impl StateDirectory {
     /// Locks a directory. One that does not exist is not locked: nothing can be kept in it.
-    pub(super) fn lock(path: PathBuf) -> Result<Self, StateDirectoryInUse> {
+    pub(crate) fn lock(path: PathBuf) -> Result<Self, StateDirectoryInUse> {
         let Ok(directory) = File::open(&path) else { return Ok(Self { path, _lock: None }) };
         match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self { path, _lock: Some(directory) }),
             Err(Errno::WOULDBLOCK) => {
-                let locks = fs::read_to_string(LOCKS).unwrap_or_default();
-                let pid = inode(&directory).ok().and_then(|inode| holder(&locks, inode));
-                Err(StateDirectoryInUse { path: path.display().to_string(), holder: process(pid) })
+                Err(StateDirectoryInUse { path: path.display().to_string(), holder: holder_of(&directory) })
             }
             Err(error) => {
                 tracing::warn!(
@@ -51,13 +63,19 @@ impl StateDirectory {
         }
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }
 
 fn inode(file: &File) -> io::Result<u64> {
     Ok(file.metadata()?.ino())
+}
+
+/// The process that locked a directory, in words.
+fn holder_of(directory: &File) -> String {
+    let locks = fs::read_to_string(LOCKS).unwrap_or_default();
+    process(inode(directory).ok().and_then(|inode| holder(&locks, inode)))
 }
 
 /// The process that locked an inode by flock(2), from the kernel's table: `1: FLOCK  ADVISORY  WRITE 612 00:1a:2054 0 EOF`.
@@ -81,7 +99,7 @@ fn process(pid: Option<u32>) -> String {
 }
 
 /// The directory that the service manager has made for state (systemd: `StateDirectory=`), the first of several.
-pub(super) fn of_service() -> Option<PathBuf> {
+fn of_service() -> Option<PathBuf> {
     let all = std::env::var_os("STATE_DIRECTORY")?;
     let first = all.as_encoded_bytes().split(|byte| *byte == b':').next()?;
     let path = Path::new(std::ffi::OsStr::from_bytes(first));
@@ -101,7 +119,12 @@ mod tests {
         let (pid, shown) = (std::process::id(), path.display().to_string());
         assert!(second.starts_with(&format!("process {pid} (")) && second.contains(&shown), "{second}");
         assert_eq!(fs::read_dir(&path).unwrap().count(), 0, "the lock leaves no file");
+        let mut gateway = config::Config::default().gateway;
+        gateway.state_directory = Some(path.clone());
+        let (at, holder) = in_use(&gateway).unwrap();
+        assert!(at == path && second.starts_with(&holder), "{holder}");
         drop(first);
+        assert_eq!(in_use(&gateway), None);
         assert!(StateDirectory::lock(path.clone()).is_ok());
         fs::remove_dir(&path).unwrap();
         assert!(StateDirectory::lock(path).is_ok(), "one that is missing is reported elsewhere");
