@@ -82,8 +82,10 @@ pub struct Switch {
     multicast: MulticastTable,
     /// External ports; index 0 is port 1.
     ports: Vec<Port>,
-    /// Index of the port that is served first: after one that was, so that ports take turns at an egress that is full.
+    /// Index of the port that is served first of those that do not wait: after one that was.
     first: usize,
+    /// Indexes of all ports in the order in which they are served.
+    order: Vec<usize>,
     /// For whoever sits behind port 0.
     inbox: Inbox,
     /// Of packets that port 0 sends.
@@ -131,6 +133,7 @@ impl Switch {
             multicast: MulticastTable::new(),
             ports: (0..config.ports).map(|_| Port::new(config.mtu, config.ports)).take(MAX_PORTS).collect(),
             first: 0,
+            order: Vec::new(),
             inbox: Inbox::new(config.ports),
             psn: Psn::default(),
             port_changed: false,
@@ -218,13 +221,20 @@ impl Switch {
         self.agent.guard.follow(now);
         let first = self.first;
         let mut taken = false;
-        for at in (first..self.ports.len()).chain(0..first) {
+        let mut order = std::mem::take(&mut self.order);
+        order.clear();
+        order.extend((first..self.ports.len()).chain(0..first));
+        // Ports take turns at an egress that is full: the one whose packet has waited longest is served first.
+        let since = |at: usize| self.ports.get(at).and_then(|port| port.blocked).map(|blocked| blocked.since);
+        order.sort_by_key(|&at| since(at).map_or((true, now), |since| (false, since)));
+        for &at in &order {
             worked |= self.keep_up(at, now);
             if self.take_from(at, now) && !taken {
                 taken = true;
                 self.first = (at + 1) % self.ports.len();
             }
         }
+        self.order = order;
         worked |= taken;
         for port in &mut self.ports {
             if let Some(link) = &mut port.link {

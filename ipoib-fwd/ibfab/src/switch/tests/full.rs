@@ -224,3 +224,32 @@ fn a_receiver_that_pauses_or_is_always_full_loses_nothing_by_a_link_between_swit
     let [one, other] = sent;
     assert!(one.abs_diff(other) < one / 4, "{sent:?}");
 }
+
+#[test]
+fn ports_take_turns_at_a_full_receiver_though_another_port_is_always_busy() {
+    // The ports before and behind the busy one, in both orders.
+    for senders in [[1, 3], [3, 1]] {
+        let mut bench = Bench::active(5);
+        bench.switch.set_trunk(SwitchPort(1));
+        let packets = senders.map(|port| data(10 + port, 14, 4000));
+        let busy = data(12, 15, 100);
+        let mut sent = [0_u32; 2];
+        for n in 0..20_000 {
+            for (sent, (port, packet)) in sent.iter_mut().zip(senders.into_iter().zip(&packets)) {
+                let end = &mut bench.ends[usize::from(port) - 1];
+                while end.send_with(packet.len(), |out| out.copy_from_slice(packet)).is_ok() {
+                    *sent += u32::from(n >= 2000);
+                }
+            }
+            bench.ends[1].send_with(busy.len(), |out| out.copy_from_slice(&busy)).unwrap();
+            // The receiver takes fewer packets a turn than a port is given.
+            bench.switch.step(bench.now);
+            bench.now += Duration::from_micros(100);
+            bench.ends[3].receive(4, |_| {});
+            bench.received(5);
+        }
+        let [one, other] = sent;
+        assert!(one.abs_diff(other) < one.max(other) / 4, "{sent:?}");
+        assert_eq!(bench.switch.ports[3].discards, 0);
+    }
+}
