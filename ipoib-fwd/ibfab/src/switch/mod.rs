@@ -51,6 +51,7 @@ const PASSING: Duration = Duration::from_millis(1);
 /// Data packets that management packets pass.
 const MAX_WAITING: usize = 64;
 /// After a multicast packet that waited for a receiver for at least this long, the following ones do not wait for that one for a time.
+/// Where packets come in by a link between switches, [`PASSING`] is enough.
 const LONG_WAIT: Duration = Duration::from_millis(10);
 /// That time, in waits; those of several receivers add up. So receivers that take a packet from time to time hold up a sender of
 /// multicasts for at most a ninth of the time.
