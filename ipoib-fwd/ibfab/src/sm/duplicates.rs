@@ -135,8 +135,9 @@ impl Sweep {
         admitted
     }
 
-    /// True for a switch that was reached by another path or link and that this sweep has not found yet. It may be a host that answers
-    /// first, also one that has added a link to the switch. The fabric's own switches are believed about their own ports.
+    /// True for a switch that was reached by another path or link and that this sweep has not found yet. It may
+    /// be a host that answers first, also one that has added a link to the switch. The fabric's own switches are
+    /// believed about their own ports.
     fn is_elsewhere(&self, path: DirectedPath, from: PortId, info: &NodeInfo, config: &SmConfig) -> bool {
         let known = self.subnet.nodes.get(&info.node_guid);
         let is_there = |node: &Node| {

@@ -104,8 +104,8 @@ impl Sweep {
         switch?.multicast.get(&(block, position))
     }
 
-    /// These masks of a block with the branches of the old tree that it has. A link between switches that is not active has
-    /// carried nothing, so it is no part of that tree.
+    /// These masks of a block with the branches of the old tree that it has. A link between switches that is not
+    /// active has carried nothing, so it is no part of that tree.
     fn with_branches(&self, guid: Guid, block: u16, position: u8, masks: &[u16; 32]) -> [u16; 32] {
         let mut all = *masks;
         if let Some(have) = self.confirmed(guid, block, position) {
@@ -124,8 +124,8 @@ impl Sweep {
         matches!(state, Some(PortState::Init | PortState::Armed)) && !self.leads_to_host(port)
     }
 
-    /// True while the switches keep the old tree and this link is no part of it, but its switch would send multicasts there: it
-    /// could close a loop.
+    /// True while the switches keep the old tree and this link is no part of it, but its switch would send
+    /// multicasts there: it could close a loop.
     fn may_close_loop(&self, port @ (guid, number): PortId) -> bool {
         let switch = self.subnet.nodes.get(&guid).and_then(|node| node.switch.as_ref());
         let switch = switch.filter(|_| self.unpruned && self.is_new_trunk(port));

@@ -225,7 +225,7 @@ impl Switch {
         let mut order = std::mem::take(&mut self.order);
         order.clear();
         order.extend((first..self.ports.len()).chain(0..first));
-        // Ports take turns at an egress that is full: the one whose packet has waited longest is served first.
+        // Ports alternate at a full egress: the one whose packet has waited longest is served first.
         let since = |at: usize| self.ports.get(at).and_then(|port| port.blocked).map(|blocked| blocked.since);
         order.sort_by_key(|&at| since(at).map_or((true, now), |since| (false, since)));
         for &at in &order {

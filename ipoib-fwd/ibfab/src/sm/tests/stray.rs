@@ -141,7 +141,8 @@ fn change_a_trunk(comes: bool) {
 
 #[test]
 fn a_trunk_that_comes_back_as_a_second_switch_gets_late_closes_no_loop() {
-    // The first switch keeps its branch to the trunk that goes, for it is late; it answers before that trunk comes back, or after it.
+    // The first switch keeps its branch to the trunk that goes, for it is late. It answers before that trunk
+    // comes back, or after it.
     let (_, _, [a, b, c]) = own_ring();
     for (first, second, end) in [(b, c, (a, 2)), (c, b, (a, 3))] {
         at_each_moment(2, |packets| bring_a_trunk_back([first, second], end, Some(packets)));
@@ -149,8 +150,9 @@ fn a_trunk_that_comes_back_as_a_second_switch_gets_late_closes_no_loop() {
     }
 }
 
-/// A trunk of a ring is pulled while the first of two switches is late, and plugged in again. The second one gets late after this many packets of
-/// the sweep that finds the trunk; `None` if before it, and then the first one answers afterwards only.
+/// A trunk of a ring is pulled while the first of two switches is late, and plugged in again. The second switch
+/// gets late after this number of packets of the sweep that finds the trunk. With `None` it is late before that
+/// sweep, and the first one answers only after it.
 fn bring_a_trunk_back(
     [first, second]: [usize; 2],
     end: (usize, u8),

@@ -249,7 +249,7 @@ fn ports_take_turns_at_a_full_receiver_though_another_port_is_always_busy() {
                 }
             }
             bench.ends[1].send_with(busy.len(), |out| out.copy_from_slice(&busy)).unwrap();
-            // The receiver takes fewer packets a turn than a port is given.
+            // The receiver takes fewer packets per iteration than a port is given.
             bench.switch.step(bench.now);
             bench.now += Duration::from_micros(100);
             bench.ends[3].receive(4, |_| {});
