@@ -86,7 +86,7 @@ impl Sweep {
         }
         // A switch may be found by several of its ports.
         if is_switch {
-            if self.is_elsewhere(from, info, config) {
+            if self.is_elsewhere(path, from, info, config) {
                 self.duplicates.moved_switches.push((path, from, *info));
                 return false;
             }
@@ -135,13 +135,16 @@ impl Sweep {
         admitted
     }
 
-    /// True for a switch that was known at another port and that this sweep has not found yet. It may be a host that answers
-    /// first. The fabric's own switches are believed about their own ports.
-    fn is_elsewhere(&self, from: PortId, info: &NodeInfo, config: &SmConfig) -> bool {
+    /// True for a switch that was reached by another path or link and that this sweep has not found yet. It may
+    /// be a host that answers first, also one that has added a link to the switch. The fabric's own switches are
+    /// believed about their own ports.
+    fn is_elsewhere(&self, path: DirectedPath, from: PortId, info: &NodeInfo, config: &SmConfig) -> bool {
         let known = self.subnet.nodes.get(&info.node_guid);
-        let is_unseen = known.is_some_and(|node| node.generation != self.generation);
-        let peer = known.and_then(|node| node.ports.get(&info.local_port)?.peer);
-        is_unseen && peer != Some(from) && !config.own.has(from.0)
+        let is_there = |node: &Node| {
+            node.path == path && node.ports.get(&info.local_port).is_some_and(|port| port.peer == Some(from))
+        };
+        let is_moved = known.is_some_and(|node| node.generation != self.generation && !is_there(node));
+        is_moved && !config.own.has(from.0)
     }
 
     /// Decides about one more link of a switch: a host could cut the switch off by naming the port of another link. A link of the fabric's

@@ -75,9 +75,7 @@ impl Sweep {
                 for (at, mask) in masks.iter_mut().enumerate() {
                     *mask &= wanted.and_then(|w| w.get(at)).copied().unwrap_or(0);
                 }
-                if masks != *have {
-                    pruned.push((*guid, node.path, block, position, masks));
-                }
+                pruned.push((*guid, node.path, block, position, masks));
             }
         }
         // The switches keep the old tree until all of them can be written to.
@@ -90,6 +88,9 @@ impl Sweep {
                 *masks = self.with_branches(*guid, *block, *position, masks);
             }
         }
+        pruned.retain(|(guid, _, block, position, masks)| {
+            self.confirmed(*guid, *block, *position).is_some_and(|have| have != masks)
+        });
         let uncut = pruned.iter().map(|&(guid, path, block, position, masks)| {
             (masks, (guid, path, block, position, self.with_branches(guid, block, position, &masks)))
         });
@@ -97,25 +98,49 @@ impl Sweep {
         self.write_multicast(pruned);
     }
 
-    /// These masks of a block with the branches between switches that it has.
+    /// A block of a switch's multicast table as it confirmed it.
+    fn confirmed(&self, guid: Guid, block: u16, position: u8) -> Option<&[u16; 32]> {
+        let switch = self.subnet.nodes.get(&guid)?.switch.as_ref();
+        switch?.multicast.get(&(block, position))
+    }
+
+    /// These masks of a block with the branches of the old tree that it has. A link between switches that is not
+    /// active has carried nothing, so it is no part of that tree.
     fn with_branches(&self, guid: Guid, block: u16, position: u8, masks: &[u16; 32]) -> [u16; 32] {
         let mut all = *masks;
-        let switch = self.subnet.nodes.get(&guid).and_then(|node| node.switch.as_ref());
-        if let Some(have) = switch.and_then(|switch| switch.multicast.get(&(block, position))) {
+        if let Some(have) = self.confirmed(guid, block, position) {
             let hosts = self.ports(guid, position, |port| self.leads_to_host(port));
+            let new = self.ports(guid, position, |port| self.is_new_trunk(port));
             for (mask, have) in all.iter_mut().zip(have) {
-                *mask |= have & !hosts;
+                *mask = (*mask | have & !hosts) & !new;
             }
         }
         all
+    }
+
+    /// True for a port whose link comes up and that does not lead to a host.
+    fn is_new_trunk(&self, port: PortId) -> bool {
+        let state = self.subnet.port(port).filter(|_| port.1 > 0).map(|port| port.info.state);
+        matches!(state, Some(PortState::Init | PortState::Armed)) && !self.leads_to_host(port)
+    }
+
+    /// True while the switches keep the old tree and this link is no part of it, but its switch would send
+    /// multicasts there: it could close a loop.
+    fn may_close_loop(&self, port @ (guid, number): PortId) -> bool {
+        let switch = self.subnet.nodes.get(&guid).and_then(|node| node.switch.as_ref());
+        let switch = switch.filter(|_| self.unpruned && self.is_new_trunk(port));
+        let (position, bit) = (number / MFT_PORTS as u8, 1 << (number % MFT_PORTS as u8));
+        let blocks = switch.into_iter().flat_map(|switch| &switch.multicast);
+        blocks
+            .filter(|((_, at), _)| *at == position)
+            .any(|(_, masks)| masks.iter().any(|mask| mask & bit != 0))
     }
 
     /// Gives switches the branches back that were cut while another switch did not take its cut, so that all have the old tree.
     fn restore_branches(&mut self) {
         let uncut =
             std::mem::take(&mut self.uncut).into_iter().filter(|(cut, (guid, _, block, position, _))| {
-                let switch = self.subnet.nodes.get(guid).and_then(|node| node.switch.as_ref());
-                switch.and_then(|switch| switch.multicast.get(&(*block, *position))) == Some(cut)
+                self.confirmed(*guid, *block, *position) == Some(cut)
             });
         let uncut = uncut.filter(|(cut, (.., masks))| cut != masks).map(|(_, block)| block).collect();
         self.write_multicast(uncut);
@@ -124,10 +149,7 @@ impl Sweep {
     /// True if a switch that does not take this block of its multicast table has a branch there that is not wanted and may
     /// close a loop: it is not part of the tree.
     pub(super) fn leaves_stray(&self, guid: Guid, block: u16, position: u8, masks: &[u16; 32]) -> bool {
-        let switch = self.subnet.nodes.get(&guid).and_then(|node| node.switch.as_ref());
-        let Some(have) = switch.and_then(|switch| switch.multicast.get(&(block, position))) else {
-            return false;
-        };
+        let Some(have) = self.confirmed(guid, block, position) else { return false };
         let stray = self.ports(guid, position, |port| {
             let is_up =
                 |port: &Port| port.peer.and_then(|at| self.subnet.port(at)).is_none_or(Port::is_linked);
@@ -295,7 +317,8 @@ impl Sweep {
                     Some(peer) => self.subnet.port(peer).is_some_and(|peer| !peer.fresh),
                     None => node.is_switch() && number == 0,
                 };
-                if ready && port.info.state == from && !port.fresh && !self.is_left_out(node, port) {
+                let waits = self.is_left_out(node, port) || self.may_close_loop((guid, number));
+                if ready && port.info.state == from && !port.fresh && !waits {
                     let info = PortInfo {
                         state: to,
                         physical_state: PortPhysicalState::NoChange,

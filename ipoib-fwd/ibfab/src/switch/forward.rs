@@ -165,8 +165,8 @@ impl Switch {
         }
         if waits {
             self.block(at, Blocked { egress: None, since, done });
-        } else if waited >= LONG_WAIT
-            && let Some(port) = self.ports.get_mut(at)
+        } else if let Some(port) = self.ports.get_mut(at)
+            && waited >= if port.wait_budget.is_some() { PASSING } else { LONG_WAIT }
         {
             // All others have been sent to before.
             let since = hurry.map_or(now, |hurry| hurry.until + waited);

@@ -51,6 +51,7 @@ const PASSING: Duration = Duration::from_millis(1);
 /// Data packets that management packets pass.
 const MAX_WAITING: usize = 64;
 /// After a multicast packet that waited for a receiver for at least this long, the following ones do not wait for that one for a time.
+/// Where packets come in by a link between switches, [`PASSING`] is enough.
 const LONG_WAIT: Duration = Duration::from_millis(10);
 /// That time, in waits; those of several receivers add up. So receivers that take a packet from time to time hold up a sender of
 /// multicasts for at most a ninth of the time.
@@ -82,8 +83,10 @@ pub struct Switch {
     multicast: MulticastTable,
     /// External ports; index 0 is port 1.
     ports: Vec<Port>,
-    /// Index of the port that is served first: after one that was, so that ports take turns at an egress that is full.
+    /// Index of the port that is served first of those that do not wait: after one that was.
     first: usize,
+    /// Indexes of all ports in the order in which they are served.
+    order: Vec<usize>,
     /// For whoever sits behind port 0.
     inbox: Inbox,
     /// Of packets that port 0 sends.
@@ -131,6 +134,7 @@ impl Switch {
             multicast: MulticastTable::new(),
             ports: (0..config.ports).map(|_| Port::new(config.mtu, config.ports)).take(MAX_PORTS).collect(),
             first: 0,
+            order: Vec::new(),
             inbox: Inbox::new(config.ports),
             psn: Psn::default(),
             port_changed: false,
@@ -218,13 +222,20 @@ impl Switch {
         self.agent.guard.follow(now);
         let first = self.first;
         let mut taken = false;
-        for at in (first..self.ports.len()).chain(0..first) {
+        let mut order = std::mem::take(&mut self.order);
+        order.clear();
+        order.extend((first..self.ports.len()).chain(0..first));
+        // Ports alternate at a full egress: the one whose packet has waited longest is served first.
+        let since = |at: usize| self.ports.get(at).and_then(|port| port.blocked).map(|blocked| blocked.since);
+        order.sort_by_key(|&at| since(at).map_or((true, now), |since| (false, since)));
+        for &at in &order {
             worked |= self.keep_up(at, now);
             if self.take_from(at, now) && !taken {
                 taken = true;
                 self.first = (at + 1) % self.ports.len();
             }
         }
+        self.order = order;
         worked |= taken;
         for port in &mut self.ports {
             if let Some(link) = &mut port.link {

@@ -1,12 +1,14 @@
 //! Two nodes with one GUID: the first one keeps its traffic, the second one's port stays down.
 
+use std::collections::BTreeSet;
+
 use ib_wire::Guid;
 use ib_wire::smp::{NodeType, PortPhysicalState, PortState, attribute};
 
 use super::mute::with_far_switch;
 use super::world::{SWITCH, World};
 use super::{SECOND, config};
-use crate::subnet::{OwnSwitches, SmConfig};
+use crate::subnet::{MKeys, OwnSwitches, SmConfig};
 
 /// GUID of the first adapter.
 const FIRST: u64 = 0x1000;
@@ -123,7 +125,8 @@ const FAR: u64 = 0x200;
 fn with_switch_of_others() -> (World, usize, usize) {
     let own =
         OwnSwitches { guids: [SWITCH].into(), trunks: [].into(), others: [(SWITCH, 9), (SWITCH, 10)].into() };
-    let mut world = World::new(1, SmConfig { own, ..config() });
+    let m_keys = Some(MKeys::new([7; 16]));
+    let mut world = World::new(1, SmConfig { own, m_keys, ..config() });
     let far = world.add(NodeType::Switch, FAR, 20);
     let host = world.add(NodeType::ChannelAdapter, 0x8000, 1);
     world.connect((0, 9), (far, 5));
@@ -238,6 +241,27 @@ fn a_host_that_answers_before_a_farther_switch_does_not_take_its_place() {
             }
             assert_eq!(world.sm.counters().duplicate_guids, 1, "{guid:#x} {local_port} {answers_only:?}");
         }
+    }
+}
+
+#[test]
+fn a_host_that_has_added_a_link_does_not_take_the_place_of_a_farther_switch() {
+    let (mut world, [far, host, farther, there]) = with_farther_switch(0x280);
+    let second = world.add(NodeType::ChannelAdapter, 0xb000, 1);
+    world.connect((farther, 8), (second, 1));
+    // A host that has a link and answers nothing: the liar names its port.
+    world.nodes[there].mute = true;
+    world.pass(20 * SECOND);
+    with_liar(&mut world, far, 0x280, 7, None);
+    let liar = world.peer((far, 4)).unwrap().0;
+    for _ in 0..4 {
+        sweep_silent(&mut world);
+        check_ways(&world, far, host, "");
+        let lid = world.lid(second);
+        assert_eq!([0, far, farther].map(|switch| world.route(switch, lid)), [9, 6, 8]);
+        assert_eq!(world.nodes[far].ports[6].state, PortState::Active);
+        assert_eq!(world.nodes[second].ports[1].state, PortState::Active);
+        assert_eq!(world.nodes[liar].keys_seen, BTreeSet::from([0]), "it learns no key");
     }
 }
 

@@ -2,7 +2,7 @@
 //! joins wait for the switch only where a branch of it could close a loop.
 
 use ib_wire::mad::{Method, MgmtClass};
-use ib_wire::smp::{NodeType, Smp};
+use ib_wire::smp::{NodeType, PortState, Smp};
 use ib_wire::{Guid, Lid};
 
 use super::super::sweep::Phase;
@@ -137,4 +137,53 @@ fn change_a_trunk(comes: bool) {
             Some(phase)
         });
     }
+}
+
+#[test]
+fn a_trunk_that_comes_back_as_a_second_switch_gets_late_closes_no_loop() {
+    // The first switch keeps its branch to the trunk that goes, for it is late. It answers before that trunk
+    // comes back, or after it.
+    let (_, _, [a, b, c]) = own_ring();
+    for (first, second, end) in [(b, c, (a, 2)), (c, b, (a, 3))] {
+        at_each_moment(2, |packets| bring_a_trunk_back([first, second], end, Some(packets)));
+        bring_a_trunk_back([first, second], end, None);
+    }
+}
+
+/// A trunk of a ring is pulled while the first of two switches is late, and plugged in again. The second switch
+/// gets late after this number of packets of the sweep that finds the trunk. With `None` it is late before that
+/// sweep, and the first one answers only after it.
+fn bring_a_trunk_back(
+    [first, second]: [usize; 2],
+    end: (usize, u8),
+    packets: Option<usize>,
+) -> Option<Phase> {
+    let (mut world, adapters, _) = own_ring();
+    let other = world.peer(end).unwrap();
+    world.watch = Some(BROADCAST);
+    world.nodes[first].mute = true;
+    world.disconnect(end);
+    world.sm.handle_port_change(world.now);
+    world.pass(5 * SECOND);
+    world.connect(end, other);
+    world.nodes[first].mute = packets.is_none();
+    let phase = packets.map(|packets| sweep_until(&mut world, packets));
+    if phase == Some(None) {
+        return None;
+    }
+    world.nodes[second].mute = true;
+    world.sm.handle_port_change(world.now);
+    world.pass(5 * SECOND);
+    world.nodes[first].mute = false;
+    world.pass(5 * SECOND);
+    let case = format!("{first} {second} {packets:?} {phase:?}");
+    // The trunk is of use for other packets.
+    for (node, port) in [end, other] {
+        assert_eq!(world.nodes[node].ports[usize::from(port)].state, PortState::Active, "{case}");
+    }
+    world.nodes[second].mute = false;
+    world.pass(20 * SECOND);
+    assert!(world.sm.is_up(), "{case}: {:?}", world.sm.counters());
+    check(&world, &adapters);
+    phase.flatten()
 }
