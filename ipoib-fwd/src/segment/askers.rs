@@ -1,46 +1,47 @@
-//! Who asked for what: ARP across the gateway.
+//! Pending ARP requests across the gateway: the hosts that wait for an answer.
 //!
-//! A request of one side becomes a request on the other, with the gateway's own link-layer address in the sender's place.
-//! The answer goes back to everybody who asked in the meantime.
+//! A request of one side becomes a request on the other, with the gateway's own link-layer address as the
+//! sender's. The answer goes back to all hosts that sent a request for the address in the meantime.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Who may wait for one address.
+/// Maximum number of hosts that wait for one address.
 const ASKERS: usize = 16;
-/// Addresses that are waited for.
+/// Maximum number of addresses with waiting hosts.
 const TARGETS: usize = 1024;
-/// How long an asker waits: ARP implementations ask again each second.
+/// How long a requester waits: ARP implementations repeat a request every second.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The askers of one side, by the address that they ask for. `A` is an asker's link-layer address.
+/// The requesters of one side, by the address that they request. `A` is the link-layer address of a
+/// requester.
 #[derive(Debug)]
 pub(super) struct Askers<A> {
     waiting: HashMap<IpAddr, Target<A>>,
-    /// The addresses, those first that have been waited for the longest.
+    /// The addresses, in the order of their first request, the oldest first.
     order: BTreeSet<(Instant, IpAddr)>,
 }
 
-/// Those who ask for one address.
+/// The requesters of one address.
 #[derive(Debug)]
 struct Target<A> {
-    /// When the first of them came.
+    /// Time of the first request.
     born: Instant,
     askers: Vec<Asker<A>>,
 }
 
-/// One asker.
+/// One requester.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asker<A> {
     pub(super) hardware: A,
     pub(super) ip: IpAddr,
-    /// When it asked.
+    /// Time of its request.
     pub(super) since: Instant,
 }
 
 impl<A> Asker<A> {
-    /// True if it only wants to know whether the address is taken (RFC 5227).
+    /// True if the host only checks whether the address is taken (RFC 5227).
     pub(super) fn probes(&self) -> bool {
         self.ip.is_unspecified()
     }
@@ -53,7 +54,8 @@ impl<A> Default for Askers<A> {
 }
 
 impl<A: Copy + Eq> Askers<A> {
-    /// Notes an asker. If there are too many, the address that has been waited for the longest makes room, which is handed back: who is
+    /// Records a requester. If there are too many addresses, evicts the one with the oldest request and
+    /// returns it: a host that is present answers soon.
     /// there answers soon.
     pub(super) fn add(&mut self, now: Instant, target: IpAddr, hardware: A, ip: IpAddr) -> Option<IpAddr> {
         let full = self.waiting.len() >= TARGETS && !self.waiting.contains_key(&target);
@@ -73,20 +75,20 @@ impl<A: Copy + Eq> Askers<A> {
         gone
     }
 
-    /// Everybody who asks for `target`.
+    /// All requesters of `target`.
     pub(super) fn of(&self, target: IpAddr) -> Vec<Asker<A>> {
         self.waiting.get(&target).map_or_else(Vec::new, |waiting| waiting.askers.clone())
     }
 
-    /// Takes everybody who asked for `target`.
+    /// Removes and returns all requesters of `target`.
     pub(super) fn take(&mut self, target: IpAddr) -> Vec<Asker<A>> {
         let Some(taken) = self.waiting.remove(&target) else { return Vec::new() };
         self.order.remove(&(taken.born, target));
         taken.askers
     }
 
-    /// Takes those who asked for `target` without an address of their own (RFC 5227 2.1.1): they want to know whether
-    /// it is taken, not the way to it.
+    /// Removes and returns the requesters of `target` that have no address of their own (RFC 5227 2.1.1):
+    /// they check whether it is taken and need no path to it.
     pub(super) fn take_probers(&mut self, target: IpAddr) -> Vec<Asker<A>> {
         let Some(waiting) = self.waiting.get_mut(&target) else { return Vec::new() };
         let probers = waiting.askers.extract_if(.., |a| a.ip.is_unspecified()).collect();
@@ -96,24 +98,24 @@ impl<A: Copy + Eq> Askers<A> {
         probers
     }
 
-    /// True if few addresses are waited for.
+    /// True if few addresses have waiting hosts.
     pub(super) fn has_room(&self) -> bool {
         self.waiting.len() < TARGETS / 2
     }
 
-    /// Addresses that are waited for.
+    /// Number of addresses with waiting hosts.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         assert_eq!(self.waiting.len(), self.order.len());
         self.waiting.len()
     }
 
-    /// True if anybody asks for `target`.
+    /// True if any host waits for `target`.
     pub(super) fn is_asked(&self, target: IpAddr) -> bool {
         self.waiting.contains_key(&target)
     }
 
-    /// Forgets those who have waited for too long.
+    /// Removes requesters that have waited for too long.
     pub(super) fn expire(&mut self, now: Instant) {
         self.waiting.retain(|target, waiting| {
             waiting.askers.retain(|a| now.duration_since(a.since) <= PATIENCE);
@@ -156,7 +158,7 @@ mod tests {
             let at = now + Duration::from_millis(n.into());
             let gone = n.checked_sub(TARGETS as u32).map(other);
             assert_eq!(askers.add(at, other(n), 1, target), gone, "the oldest makes room");
-            // Who asks again is no younger for it.
+            // A repeated request does not change the age.
             askers.add(at, other(n.saturating_sub(1000)), 1, target);
         }
         assert_eq!((askers.waiting.len(), askers.order.len()), (TARGETS, TARGETS));

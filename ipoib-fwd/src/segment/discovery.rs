@@ -7,14 +7,14 @@
 //! ([`ownership`](super::ownership)): the other side is queried, and if it stays silent the host is announced
 //! there. The host is not learned thereby, unless a packet or another host waits for it.
 //!
-//! Addresses of hosts that were known before ([`kept`](super::kept)) come first, the most recent ones first of all.
-//! Their second round precedes the first one of the other addresses as soon as it is due.
+//! Addresses of hosts that were known before ([`kept`](super::kept)) come first, the most recent ones first
+//! of all. Their second round precedes the first one of the other addresses as soon as it is due.
 //!
 //! A segment without subnets has no addresses to query. There a gateway that has started to forward also queries
 //! the addresses that it hears in requests and announcements, for a time in which hosts' own entries age.
 //!
-//! Queries and answers have token buckets of their own. While hosts look for many
-//! addresses, discovery slows down.
+//! Queries and answers have token buckets of their own. While hosts look for many addresses, discovery slows
+//! down.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
@@ -33,8 +33,9 @@ use crate::forward::{Prefix, Settings, Side};
 use ipoib::net::ethernet::MacAddress;
 use ipoib::net::ipv4::is_unicast;
 
-/// Most addresses of subnets that are queried: first those of hosts that were heard on Ethernet, then the other
-/// ones, the smallest subnets first. Addresses of hosts that were known before come on top.
+/// Maximum number of addresses of subnets that are queried: first those of hosts that were heard on Ethernet,
+/// then the other ones, the smallest subnets first. Addresses of hosts that were known before are not
+/// counted.
 pub(super) const MOST: usize = 4096;
 /// Larger subnets are left out.
 pub(super) const LARGEST: u64 = 1 << 16;
@@ -59,7 +60,7 @@ struct Round {
 /// Discovery in progress.
 #[derive(Debug)]
 pub(super) struct Discovery {
-    /// What is still to be queried: the first round that may start is continued first.
+    /// Addresses that are still to be queried: the first round that may start is continued first.
     rounds: Vec<Round>,
     /// Until when addresses that are heard are queried, and which ones were, at most [`MOST`].
     listens: Option<Instant>,

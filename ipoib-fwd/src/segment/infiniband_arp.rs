@@ -1,4 +1,4 @@
-//! ARP of the InfiniBand side: what the table of [`ownership`](super::ownership) says is done here.
+//! ARP of the InfiniBand side: carries out the actions of the table in [`ownership`](super::ownership).
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -57,7 +57,7 @@ impl<P: Packet> Segment<P> {
             Err(DropReason::HostileArp) if known == SenderKnowledge::Own => ArpKind::Announcement,
             checked => checked?.kind(),
         };
-        // Everybody sends it by the queue pair that the address names; the adapter says which it was.
+        // All hosts send it from the queue pair that the address names; the adapter reports which one it was.
         if forged {
             return Err(DropReason::ForgedArp);
         }
@@ -74,7 +74,7 @@ impl<P: Packet> Segment<P> {
         }
         let claim = Claim::InfiniBand { worker, from, arp };
         let action = of_sender(kind, known, self.forwards());
-        // One that refutes a claim, and is sought, is learned as any that answers, and has to be proven.
+        // A host that refutes a claim, and is sought, is learned like any that answers, and must be proven.
         let learns = matches!(
             action,
             SenderAction::Confirm | SenderAction::Doubt | SenderAction::Take | SenderAction::Refute
@@ -84,7 +84,7 @@ impl<P: Packet> Segment<P> {
             SenderAction::Drop => return Err(DropReason::PeerGateway),
             SenderAction::Refuse => return self.refuse(),
             SenderAction::AskOwner => {
-                // It was to be proven again, and this is an answer.
+                // It was waiting to be proven again, and this is an answer.
                 self.lookups.remove(&sender);
                 return self.claim(now, fabric, sender, claim);
             }
@@ -103,7 +103,7 @@ impl<P: Packet> Segment<P> {
                 if weighed.is_ok() {
                     self.prove_again(now, fabric, Side::InfiniBand, sender, kind == ArpKind::Announcement);
                 }
-                // As on Ethernet.
+                // Like on Ethernet.
                 let believed =
                     if weighed.is_ok() { None } else { self.known_on(fabric, Side::InfiniBand, sender) };
                 self.confirm(now, fabric, sender, believed.unwrap_or(place));
@@ -111,7 +111,7 @@ impl<P: Packet> Segment<P> {
             }
             SenderAction::Take => self.take_infiniband_answer(now, fabric, &arp, known),
         }
-        // The link learns a sender that it seeks, so that it must not hear of one that is not to be learned.
+        // The link learns a sender that it seeks, so it must not see one that must not be learned.
         if kind != ArpKind::Probe && (learns || !fabric.is_sought(sender)) {
             let was_known = fabric.hardware(sender).is_some();
             fabric.hear(now, worker, &from, arp);
@@ -129,7 +129,7 @@ impl<P: Packet> Segment<P> {
         self.answer_infiniband_arp(now, fabric, &arp, from.slid, checked?)
     }
 
-    /// A host that this side was queried for is heard.
+    /// Handles a host for which this side was queried.
     fn take_infiniband_answer(
         &mut self,
         now: Instant,
@@ -141,7 +141,7 @@ impl<P: Packet> Segment<P> {
         if known != SenderKnowledge::SoughtAcross {
             return;
         }
-        // Ethernet is queried again, and has the whole time to answer.
+        // Ethernet is queried again, and has the full time to answer.
         self.lookups.remove(&ip);
         self.infiniband_askers.take(ip);
         self.hosts.forget(ip);
@@ -150,9 +150,9 @@ impl<P: Packet> Segment<P> {
         fabric.meet(now, self.worker_of_name(name), name, arp.sender, ip);
     }
 
-    /// The link has taken note of a host.
+    /// The link has recorded a host.
     fn infiniband_host_heard(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, was_known: bool) {
-        // Those who only want to know whether an address is taken need not wait for the path to it.
+        // Hosts that only check whether an address is taken need not wait for the path to it.
         let probers = self.ethernet_askers.take_probers(ip);
         self.tell_ethernet(ip, probers.into_iter().map(|a| (a.hardware, a.ip)));
         if fabric.hardware(ip).is_none() {
@@ -174,7 +174,8 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// A host that is not known asks. It is served; it is proven when it is answered, or first if there is no other name to ask in.
+    /// Serves a request of an unknown host. The host is proven when it is answered, or first if there is no
+    /// other name to query in.
     fn serve_new_infiniband(
         &mut self,
         now: Instant,
@@ -195,7 +196,8 @@ impl<P: Packet> Segment<P> {
         self.answer_infiniband_arp(now, fabric, &arp, lid, meaning)
     }
 
-    /// A host probes for an address for which the link searches: the next query in nobody's name would make the host give it up.
+    /// Stops the link's search for an address for which a host probes: the next query without a sender address
+    /// would make the host give it up.
     fn stop_search(&self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
         if fabric.is_sought(ip) && self.name_for(now, fabric, Side::InfiniBand, ip, None) == NOBODY {
             fabric.forget(now, ip);
@@ -243,7 +245,7 @@ impl<P: Packet> Segment<P> {
             self.take_lookup(now, Payer::Station(By::Lid(lid)), room)?;
         }
         if let Some(gone) = self.infiniband_askers.add(now, target, to, asker) {
-            // Nor is an answer believed for which its own side was not waited for.
+            // An answer is not believed either if its own side had no time to answer.
             self.lookups.remove(&gone);
             if self.hosts.get(gone).is_none() {
                 self.hosts.forget(gone);
