@@ -42,7 +42,7 @@ impl ArpMeaning {
     }
 }
 
-/// What a segment presents to its hosts.
+/// The addresses and networks that a segment presents to its hosts.
 #[derive(Clone, Debug)]
 pub struct Own {
     /// The gateway's addresses, the segment's subnets and routes, as verdicts use them.

@@ -10,8 +10,9 @@
 //! Addresses of hosts that were known before ([`kept`](super::kept)) come first, the most recent ones first
 //! of all. Their second round precedes the first one of the other addresses as soon as it is due.
 //!
-//! A segment without subnets has no addresses to query. There a gateway that has started to forward also queries
-//! the addresses that it hears in requests and announcements, for a time in which hosts' own entries age.
+//! A segment without subnets has no addresses to query. There a gateway that has started to forward also
+//! queries the addresses that it hears in requests and announcements, for a time in which hosts' own entries
+//! age.
 //!
 //! Queries and answers have token buckets of their own. While hosts look for many addresses, discovery slows
 //! down.
@@ -225,8 +226,8 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// A station has sent an ARP packet. In a segment without subnets its addresses are queried like those of a
-    /// subnet: hosts of the other side may have them at hardware addresses that are gone.
+    /// Queries the addresses of a station's ARP packet, in a segment without subnets, like those of a subnet:
+    /// hosts of the other side may have them at hardware addresses that are gone.
     pub(super) fn discover_heard(&mut self, now: Instant, sender: Ipv4Addr, meaning: ArpMeaning, by: By) {
         let target = match meaning {
             ArpMeaning::Request { target } | ArpMeaning::Probe { target } => Some(target),

@@ -324,7 +324,8 @@ impl<P: Packet> Segment<P> {
                 Step::Ask { ip, last } => {
                     let Some(claim) = self.owners.claimed(ip) else { continue };
                     let side = claim.side().other();
-                    // By unicast first, then the whole side, where the owner may have another hardware address.
+                    // By unicast first, then the whole side, where the owner may have another hardware
+                    // address.
                     let sent = if last {
                         self.search(now, fabric, side, ip)
                     } else {

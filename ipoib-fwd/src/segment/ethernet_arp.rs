@@ -90,8 +90,8 @@ impl<P: Packet> Segment<P> {
                 if weighed.is_ok() {
                     self.prove_again(now, fabric, Side::Ethernet, sender, kind == ArpKind::Announcement);
                 }
-                // Whichever card is right, the address is on this side: an open claim is refused. A card that
-                // is not proven is not announced for it.
+                // The address is on this side in either case: an open claim is refused. A card that is not
+                // proven is not announced for it.
                 let believed =
                     if weighed.is_ok() { None } else { self.known_on(fabric, Side::Ethernet, sender) };
                 self.confirm(now, fabric, sender, believed.unwrap_or(place));

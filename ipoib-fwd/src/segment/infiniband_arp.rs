@@ -196,8 +196,8 @@ impl<P: Packet> Segment<P> {
         self.answer_infiniband_arp(now, fabric, &arp, lid, meaning)
     }
 
-    /// Stops the link's search for an address for which a host probes: the next query without a sender address
-    /// would make the host give it up.
+    /// Stops the link's search for an address for which a host probes: the next query without a sender
+    /// address would make the host give it up.
     fn stop_search(&self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
         if fabric.is_sought(ip) && self.name_for(now, fabric, Side::InfiniBand, ip, None) == NOBODY {
             fabric.forget(now, ip);

@@ -1,8 +1,9 @@
 //! Hosts that a segment has known, longer than the tables of hosts keep them.
 //!
-//! A silent host leaves the tables after a minute, while other hosts keep it in their neighbor caches for hours. A
-//! gateway that starts to forward queries these addresses first ([`discovery`](super::discovery)). None of them
-//! is believed before it answers. The control lcore writes them to a file, so that they outlive a restart.
+//! A silent host leaves the tables after a minute, while other hosts keep it in their neighbor caches for
+//! hours. A gateway that starts to forward queries these addresses first ([`discovery`](super::discovery)).
+//! None of them is believed before it answers. The control lcore writes them to a file, so that they outlive
+//! a restart.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -27,7 +28,7 @@ pub(super) struct Kept {
     hosts: HashMap<Ipv4Addr, Known, FixedState>,
 }
 
-/// When a host was last known: `age` before `at`. A clock that starts with the machine may not have that moment.
+/// When a host was last known: `age` before `at`. A clock that starts with the host may not have that moment.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     at: Instant,

@@ -82,7 +82,8 @@ impl<P: Packet> Segment<P> {
             Some(false) => return SenderKnowledge::Elsewhere,
             None => {}
         }
-        // The other side was queried on behalf of this one, or this one so that a host of the other is proven.
+        // The other side was queried on behalf of this one, or this one so that a host of the other is
+        // proven.
         let lookup = self.lookups.get(&ip);
         let answered =
             side == Side::InfiniBand && lookup.is_some_and(|l| l.own == side && l.answer.is_some());

@@ -174,7 +174,8 @@ pub(super) struct Limits {
     pub(super) probes: Bucket,
     /// Probes for Ethernet hosts that have been heard.
     pub(super) returning_requests: Bucket,
-    /// Claims of each side, by [`Side`]: to addresses that were learned at the claimant before, and to all others.
+    /// Claims of each side, by [`Side`]: to addresses that were learned at the claimant before, and to all
+    /// others.
     known: [Searches; 2],
     unknown: [Searches; 2],
     /// Addresses that were proven and learned, each at its hardware address.
@@ -271,7 +272,8 @@ impl Limits {
         bucket.is_some_and(|bucket| bucket.take(now))
     }
 
-    /// True if an address that a host has mentioned may be queried by discovery, which has a limit of its own for all.
+    /// True if discovery may query an address that a host has mentioned. Discovery has a limit of its own for
+    /// all hosts.
     pub(super) fn take_heard(&mut self, now: Instant, of: By) -> bool {
         let share = self.hash.hash_one(of) as usize % LOOKUP_SHARES;
         self.heard_each.get_mut(share).is_some_and(|b| b.take(now))

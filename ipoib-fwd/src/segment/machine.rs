@@ -39,7 +39,7 @@ pub(super) const SWEEP: Duration = Duration::from_millis(500);
 /// Settings of a new segment.
 #[derive(Clone, Debug)]
 pub struct SegmentSettings {
-    /// What the segment presents to its hosts.
+    /// The addresses and networks that the segment presents to its hosts.
     pub own: Own,
     /// Times of the table of Ethernet hosts.
     pub ageing: Ageing,
@@ -99,7 +99,8 @@ pub struct Segment<P> {
     pub(super) infiniband_askers: Askers<Asker>,
     /// Addresses that hosts request and for which their own side is queried first.
     pub(super) lookups: HashMap<IpAddr, Lookup, FixedState>,
-    /// An ARP packet came from a station that is not known for the sender, since [`Self::take_unknown_sender`].
+    /// An ARP packet has come from a station that is not known for the sender, since
+    /// [`Self::take_unknown_sender`].
     pub(super) unknown_sender: bool,
     /// Known hosts for whose addresses the other side was not queried, and whether they were proven at
     /// another hardware address before. Bounded by the tables of hosts.

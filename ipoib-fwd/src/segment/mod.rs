@@ -16,7 +16,8 @@
 //!
 //! * `hosts` – hosts of the Ethernet side: learning, aging, probing. The link keeps those of the InfiniBand
 //!   side.
-//! * `ethernet_arp`, `infiniband_arp` – ARP packets of each side; `knowledge` – what is known of their addresses.
+//! * `ethernet_arp`, `infiniband_arp` – ARP packets of each side; `knowledge` – what is known of their
+//!   addresses.
 //! * `resolve` – address resolution across the gateway, by ARP only so far.
 //! * [`ownership`] – the table of actions for an ARP packet, by what is known of its addresses.
 //! * `owners`, `disputes` – one owner per address: claims, moves, addresses that move too often; `defence` –

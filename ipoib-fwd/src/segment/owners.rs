@@ -104,8 +104,8 @@ struct Address<C> {
 
 impl<C> Address<C> {
     /// Rank for eviction, the least first. Addresses whose owner has answered make room before those whose
-    /// owner is being queried, since that owner may be gone. Of the latter, addresses without a known owner
-    /// make room first.
+    /// owner is being queried, since that owner may be gone. If the owner is being queried, addresses without
+    /// a known owner make room first.
     const fn worth(&self) -> (u8, Instant) {
         let rank = match self.dispute {
             Dispute::Settled | Dispute::Refused { .. } => 0,

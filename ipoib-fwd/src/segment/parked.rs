@@ -252,7 +252,7 @@ mod tests {
         for packet in 0..4 {
             assert!(park(&mut parked, packet as u8 % 2, packet).is_empty());
         }
-        assert_eq!(park(&mut parked, 9, 4), [0], "who has waited for the longest makes room");
+        assert_eq!(park(&mut parked, 9, 4), [0], "the destination with the longest wait makes room");
         assert_eq!(park(&mut parked, 9, 5), [2]);
         assert_eq!(park(&mut parked, 1, 6), [1], "and then its own");
         assert_eq!(parked.take(Awaited::EthernetHost, host(1)).len(), 2);

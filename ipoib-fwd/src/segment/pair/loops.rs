@@ -3,9 +3,10 @@
 //! A probe is a small IPv4 broadcast such as any plain bridge or relay forwards. No gateway of ours forwards
 //! one. So a probe that was sent on one side and arrives on the other took a foreign path, and each broadcast
 //! that we forward would return on it for ever. A signed hello of our own on the other side proves the same.
-//! Without a key any station that hears a hello can forge that, so it is only a reason to probe. The reaction
-//! is to forward nothing until probes have stayed away for the hold time. Each further loop doubles that
-//! time. Several copies of a hello on its own side show a loop within that network, which is only reported.
+//! Without a key any station that hears a hello can forge that, so it is only a reason to probe. A gateway
+//! that detects a loop forwards nothing until probes have stayed away for the hold time. Each further loop
+//! doubles that time. Several copies of a hello on its own side show a loop within that network, which is
+//! only reported.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
@@ -175,7 +176,7 @@ mod tests {
         assert!((1..50).all(|sequence| !loops.is_multiplied(sequence)));
         assert!(!loops.is_multiplied(49));
         assert!(loops.is_multiplied(49));
-        assert!(!loops.is_multiplied(49), "told once a hello");
+        assert!(!loops.is_multiplied(49), "reported once per hello");
     }
 
     #[test]

@@ -193,8 +193,8 @@ impl SegmentId {
 pub struct Identity {
     /// The GUID of its HCA's port or node.
     pub guid: Guid,
-    /// The lower half is drawn when the gateway starts. The upper half is the uptime at which it made the segment: a
-    /// segment that a reload makes again is another one.
+    /// The lower half is drawn when the gateway starts. The upper half is the uptime at which it made the
+    /// segment: a segment that a reload makes again is another one.
     pub instance: u64,
 }
 

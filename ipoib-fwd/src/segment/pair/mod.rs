@@ -40,9 +40,9 @@
 //! are split soon after that time began, a broadcast may loop when they meet again, until the first hello.
 //!
 //! *Gateways that do not believe each other* (another key, version or partition) and join the same two
-//! networks detect that by echoes of their probes on both sides. Of two that forward the worse one is
-//! blocked. A gateway that does not forward yet does not start to. See `echo` and `rivals`. Believed gateways
-//! need no such proof: the election decides between them.
+//! networks detect that by echoes of their probes on both sides. If both forward, the worse one is blocked. A
+//! gateway that does not forward yet does not start to. See `echo` and `rivals`. Believed gateways need no
+//! such proof: the election decides between them.
 //!
 //! *Loops* through foreign equipment: [`loops`]. *Warm tables*: [`sync`].
 //!

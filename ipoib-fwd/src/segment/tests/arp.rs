@@ -1,4 +1,4 @@
-//! What ARP packets mean, and which are lies.
+//! Meanings of ARP packets, and rejection of false ones.
 
 use super::*;
 use crate::segment::{ArpMeaning, check_ethernet, check_infiniband};
@@ -27,7 +27,7 @@ fn arp_means_what_it_should_and_lies_are_dropped() {
         (Ipv4Addr::LOCALHOST, I1),
         (E1, Ipv4Addr::new(10, 77, 0, 255)),
         (E1, Ipv4Addr::new(224, 0, 0, 1)),
-        // A lie is one whatever else the packet names.
+        // A false claim is false whatever the other fields of the packet are.
         (GATEWAY, OTHER),
         (OTHER, Ipv4Addr::BROADCAST),
         (Ipv4Addr::LOCALHOST, OTHER),
@@ -78,7 +78,7 @@ fn what_names_another_queue_pair_than_its_senders_is_forged() {
         w.infiniband_from(2, &Arp { operation, ..Arp::request(forged, I1, GATEWAY) });
         assert_eq!(w.outputs(), [Output::Drop(DropReason::ForgedArp, 1)]);
     }
-    // The claim of an Ethernet host's address, too.
+    // This includes the claim of an Ethernet host's address.
     w.know_ethernet(E1_MAC, E1);
     w.infiniband_from(2, &Arp::request(hardware(1), E1, E1));
     assert_eq!(w.outputs(), [Output::Drop(DropReason::ForgedArp, 1)]);

@@ -1,4 +1,5 @@
-//! The first packet to a host that nobody has spoken of, both ways; who asks is answered when the way is there.
+//! The first packet to a host that is not known yet, in both directions; requesters are answered when the
+//! path is published.
 
 use super::*;
 use crate::segment::parked::{DESTINATIONS, PATIENCE, PER_DESTINATION};
@@ -49,7 +50,8 @@ fn a_packet_that_comes_behind_the_publication_goes_at_once() {
     let arrival = arrival(Side::Ethernet, None);
     w.segment.handle_unresolved(w.now, &mut w.fabric, I1.into(), arrival, frame.clone(), true);
     assert_eq!(released(&w.outputs()), [&frame]);
-    // The link knows the way and the tables do not: they are full. Forwarding it again would bring it back for ever.
+    // The link knows the path and the tables do not: they are full. Forwarding it again would bring it back
+    // for ever.
     w.segment.handle_unresolved(w.now, &mut w.fabric, I1.into(), arrival, frame, false);
     assert_eq!(w.outputs(), [Output::Drop(DropReason::NeighbourTableFull, 1)]);
 }
@@ -76,7 +78,7 @@ fn an_asker_is_answered_when_the_path_is_published_and_not_before() {
     assert_eq!(w.asked(), [Asked::Resolve { source: E1.into(), ip: I1.into() }]);
     assert_eq!(World::frames(&w.outputs()), []);
     w.fabric.neighbours.insert(I1.into(), (hardware(1), false));
-    // Asking again before the path is known does not get the answer either.
+    // A second request before the path is known is not answered either.
     w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
     w.publish(I1);
     assert_eq!(World::frames(&w.outputs()), []);
@@ -92,7 +94,7 @@ fn an_asker_is_answered_when_the_path_is_published_and_not_before() {
     assert_eq!(World::frames(&w.outputs()), answers);
 }
 
-/// Why packets that have waited are dropped: nothing else is to be done.
+/// The reasons for which waiting packets are dropped; there must be no other output.
 fn discarded(w: &mut World) -> Vec<DropReason> {
     let reason = |output: Output<Vec<u8>>| match output {
         Output::Discard { side: Side::Ethernet, packet, reason } if !packet.is_empty() => reason,
@@ -116,7 +118,7 @@ fn those_that_nobody_answers_for_are_dropped_and_few_wait() {
     assert_eq!(discarded(&mut w), [DropReason::NeighbourUnresolved]);
     let (mut frame, arrival) = (packet(Side::Ethernet, E1, I1, 100), arrival(Side::Ethernet, None));
     for n in 0..1000u32 {
-        // Of many hosts.
+        // The same for many hosts.
         frame[8..12].copy_from_slice(&n.to_be_bytes());
         let ip = IpAddr::V4((0x0a4d_0100 + n).into());
         w.segment.handle_unresolved(w.now, &mut w.fabric, ip, arrival, frame.clone(), false);
@@ -126,13 +128,14 @@ fn those_that_nobody_answers_for_are_dropped_and_few_wait() {
     assert_eq!(discarded(&mut w), [DropReason::Shutdown; DESTINATIONS]);
 }
 
-/// Replies among frames: for whom, and to whom.
+/// Replies among frames: the address and the receiver.
 fn replies(outputs: &Outputs) -> Vec<(Ipv4Addr, MacAddress)> {
     let frames = World::frames(outputs).into_iter();
     frames.filter(|a| a.operation == ArpOperation::Reply).map(|a| (a.sender_ip, a.target_mac)).collect()
 }
 
-/// E1 is being introduced to I1, which has a path: its address is proven, then I1 is queried in its name. Returns what comes out meanwhile.
+/// E1 is being introduced to I1, which has a path: its address is proven, then I1 is queried in its name.
+/// Returns the outputs in the meantime.
 fn until_introduced(w: &mut World) -> Outputs {
     w.pass(PROVEN);
     let mut outputs = w.outputs();
@@ -171,7 +174,7 @@ fn a_host_that_is_answered_itself_needs_no_introduction() {
     w.know_infiniband(1, I1);
     w.publish(I1);
     assert_eq!(released(&w.outputs()), [] as [&Vec<u8>; 0]);
-    // I1 has something for E1, too, and looks for it.
+    // I1 has a packet for E1, too, and looks it up.
     w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     w.outputs();
@@ -184,14 +187,14 @@ fn a_host_that_is_answered_itself_needs_no_introduction() {
 
 #[test]
 fn a_packet_whose_source_cannot_be_proven_goes_all_the_same() {
-    // Somebody of InfiniBand has the address.
+    // A host of InfiniBand has the address.
     let mut w = World::new();
     let frame = cold_frame(&mut w);
     w.know_infiniband(1, I1);
     w.publish(I1);
     w.infiniband(InfiniBandOperation::Reply, 2, E1, GATEWAY);
     w.pass(ms(10));
-    assert_eq!(released(&w.outputs()), [&frame], "and waits for nothing any more");
+    assert_eq!(released(&w.outputs()), [&frame], "and does not wait any more");
     assert!(!w.asked().contains(&Asked::Ask(I1.into())));
     // Its source is not of the segment, as behind a router.
     let mut w = World::new();
@@ -239,7 +242,7 @@ fn an_asker_is_introduced_before_it_is_answered() {
     w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
     w.know_infiniband(1, I1);
     w.publish(I1);
-    // Asking again does not get an answer before.
+    // A second request does not get an earlier answer.
     w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
     assert_eq!(replies(&w.outputs()), []);
     assert_eq!(replies(&until_introduced(&mut w)), []);
@@ -268,13 +271,13 @@ fn a_scan_keeps_nobody_from_being_introduced() {
 #[test]
 fn duplicate_address_detection_sees_the_other_side() {
     let mut w = World::new();
-    // From Ethernet: the InfiniBand host is in no table, and its answer names nobody.
+    // From Ethernet: the InfiniBand host is in no table, and its answer has no target address.
     w.ethernet(ArpOperation::Request, E2_MAC, NONE, I1);
     assert_eq!(w.asked(), [Asked::Request { source: NONE.into(), ip: I1.into() }]);
     w.infiniband(InfiniBandOperation::Reply, 1, I1, NONE);
     let answers = World::frames(&w.outputs());
     assert_eq!(answers.iter().map(|a| (a.sender_ip, a.target_mac)).collect::<Vec<_>>(), [(I1, E2_MAC)]);
-    // From InfiniBand, the same.
+    // The same from InfiniBand.
     w.infiniband(InfiniBandOperation::Request, 2, NONE, E1);
     assert_eq!(World::frames(&w.outputs())[0].target_ip, E1);
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
@@ -288,7 +291,7 @@ fn an_infiniband_hosts_own_side_is_asked_first() {
     let mut w = World::new();
     w.infiniband(InfiniBandOperation::Request, 1, I1, I2);
     assert_eq!(w.asked(), [Asked::Request { source: GATEWAY.into(), ip: I2.into() }]);
-    // A router that answers for everybody is quick; the owner is heard a little later.
+    // A router that answers for every address is quick; the owner is heard a little later.
     w.ethernet(ArpOperation::Reply, E1_MAC, I2, GATEWAY);
     w.pass(ms(100));
     w.infiniband(InfiniBandOperation::Reply, 2, I2, GATEWAY);
@@ -296,7 +299,7 @@ fn an_infiniband_hosts_own_side_is_asked_first() {
     assert!(w.asked().iter().all(|a| !matches!(a, Asked::Reply { .. } | Asked::Announce(_))));
     assert!(!w.outputs().iter().any(|o| matches!(o, Output::SetHost { .. })));
     assert_eq!(w.segment.counters().answers_withdrawn, 1);
-    // Where nobody of the own side answers, the other side's answer is told soon.
+    // If no host of the own side answers, the other side's answer is sent soon.
     w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     w.pass(ms(200));
@@ -304,7 +307,7 @@ fn an_infiniband_hosts_own_side_is_asked_first() {
     w.pass(ms(100));
     let reply = Asked::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() };
     assert_eq!(w.asked(), [reply, Asked::Announce(E1.into())]);
-    // One that is known is told at once.
+    // The address of a known host is answered at once.
     w.infiniband(InfiniBandOperation::Request, 2, I2, E1);
     assert_eq!(w.asked(), [Asked::Reply { ip: E1.into(), to: hardware(2), to_ip: I2.into() }]);
 }
@@ -337,7 +340,7 @@ fn what_a_host_asks_while_its_answer_waits_is_answered_too() {
     let mut w = World::new();
     w.know_infiniband(2, I2);
     w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
-    // Both begin at the same moment: it asks for somebody of the other side before it answers.
+    // Both start at the same moment: it requests a host of the other side before it answers.
     w.ethernet(ArpOperation::Request, E1_MAC, E1, I2);
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     w.outputs();
@@ -355,11 +358,11 @@ fn the_own_side_is_asked_twice_before_an_answer_of_the_other_one_is_believed() {
         w.infiniband(InfiniBandOperation::Request, 1, I1, I2);
         w.ethernet(ArpOperation::Reply, E1_MAC, I2, GATEWAY);
         w.asked();
-        // I2 has not received the first question.
+        // I2 has not received the first query.
         w.fabric.is_limited = limited;
         w.pass(ms(130));
         if limited {
-            // Without the second question silence proves nothing.
+            // Without the second query silence proves nothing.
             assert_eq!(w.segment.counters().limited, 1);
         } else {
             assert_eq!(w.asked(), [Asked::Request { source: GATEWAY.into(), ip: I2.into() }]);
@@ -396,7 +399,8 @@ fn an_answer_that_comes_late_leaves_the_address_to_neither_side() {
 
 #[test]
 fn each_ethernet_host_is_announced_to_infiniband_when_it_is_proven() {
-    // After a restart InfiniBand hosts know Ethernet hosts at queue pairs that are gone, all of them and not only the first.
+    // After a restart InfiniBand hosts know all Ethernet hosts, not only the first one, at queue pairs that
+    // are gone.
     let mut w = World::new();
     w.know_infiniband(1, I1);
     for (mac, ip) in [(E1_MAC, E1), (E2_MAC, E2)] {

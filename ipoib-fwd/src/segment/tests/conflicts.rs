@@ -1,4 +1,4 @@
-//! One owner an address: claims, moves, addresses that move too often.
+//! One owner per address: claims, moves, addresses that move too often.
 
 use super::*;
 use crate::segment::pair::Place;
@@ -19,7 +19,7 @@ fn an_infiniband_host_that_answers_keeps_its_address() {
     // A gratuitous request of an Ethernet host for it.
     w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
     assert_eq!(w.asked(), [Asked::Ask(I1.into())]);
-    assert_eq!(w.outputs(), [], "nothing is learnt, nothing announced");
+    assert_eq!(w.outputs(), [], "nothing is learned or announced");
     w.pass(ms(100));
     w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
     let outputs = w.outputs();
@@ -31,7 +31,7 @@ fn an_infiniband_host_that_answers_keeps_its_address() {
             claimant: Place::Ethernet(E2_MAC)
         }]
     );
-    // The Ethernet side is told who has it, and once in ten seconds only.
+    // The owner is announced on the Ethernet side, once in ten seconds only.
     let defence = World::frames(&outputs);
     assert_eq!(
         defence.iter().map(|a| (a.sender_mac, a.sender_ip, a.target_ip)).collect::<Vec<_>>(),
@@ -75,7 +75,7 @@ fn a_query_of_ethernet_that_was_not_sent_ends_no_claim_about_which_infiniband_is
 
 #[test]
 fn a_query_that_was_not_sent_is_not_taken_for_the_owners_silence() {
-    // Of an owner that is known, and of one that is not.
+    // For an owner that is known, and for one that is not.
     for known in [true, false] {
         let mut w = World::new();
         if known {
@@ -126,7 +126,7 @@ fn pass_without_queries(w: &mut World, time: Duration) -> usize {
 
 #[test]
 fn a_query_of_infiniband_that_was_not_sent_is_not_taken_for_the_owners_silence() {
-    // Of an owner that is known, and of one that is not.
+    // For an owner that is known, and for one that is not.
     for known in [true, false] {
         let mut w = World::new();
         if known {
@@ -139,7 +139,7 @@ fn a_query_of_infiniband_that_was_not_sent_is_not_taken_for_the_owners_silence()
         let announced = w.asked().contains(&Asked::Announce(I1.into()));
         assert!(!announced, "it is not on Ethernet");
     }
-    // A query of InfiniBand says nothing about a claim for which Ethernet is queried.
+    // A query of InfiniBand has no effect on a claim for which Ethernet is queried.
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
     w.infiniband(InfiniBandOperation::Request, 1, E1, E1);
@@ -174,7 +174,7 @@ fn an_ethernet_host_that_answers_keeps_its_address() {
     assert!(w.fabric.hardware(E1.into()).is_none());
 }
 
-/// The owner answers all questions of the next seconds.
+/// The owner answers all queries of the next seconds.
 fn answered(w: &mut World, seconds: u64) {
     for _ in 0..seconds * 20 {
         w.pass(ms(50));
@@ -189,7 +189,7 @@ fn an_owner_that_answers_once_more_before_it_goes_loses_its_address_soon() {
     for owner_stays in [0, 1, 2, 3] {
         let mut w = World::new();
         w.know_infiniband(1, I1);
-        // The new owner says so once, as VRRP has it, while the old one still answers.
+        // The new owner announces itself once, as with VRRP, while the old one still answers.
         w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
         w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
         w.asked();
@@ -220,7 +220,7 @@ fn an_owner_that_stays_is_asked_a_few_times_and_then_left_in_peace() {
 
 #[test]
 fn a_card_that_answers_once_more_before_it_goes_is_asked_again_soon() {
-    // On Ethernet: the old card is asked, then everybody; the new one answers.
+    // On Ethernet: the old card is queried, then all hosts; the new one answers.
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
     w.ethernet(ArpOperation::Request, E2_MAC, E1, E1);
@@ -237,7 +237,7 @@ fn a_card_that_answers_once_more_before_it_goes_is_asked_again_soon() {
     assert_eq!(w.outputs().iter().filter_map(to).collect::<Vec<_>>(), [MacAddress::BROADCAST]);
     w.ethernet(ArpOperation::Reply, E2_MAC, E1, GATEWAY);
     assert_eq!(w.segment.hosts().next().unwrap().mac, Some(E2_MAC));
-    // On InfiniBand the link asks, three times if need be.
+    // On InfiniBand the link sends the queries, up to three times.
     w.know_infiniband(1, I1);
     w.infiniband(InfiniBandOperation::Request, 2, I1, I1);
     w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
@@ -250,7 +250,7 @@ fn a_card_that_answers_once_more_before_it_goes_is_asked_again_soon() {
 
 #[test]
 fn a_claim_is_not_proven_by_questions_that_were_not_sent() {
-    // The link's rate limit drops the first question, or the second one.
+    // The link's rate limit drops the first query, or the second one.
     for limited_after in [ms(0), ms(100)] {
         let mut w = World::new();
         w.fabric.is_limited = limited_after.is_zero();
@@ -260,7 +260,7 @@ fn a_claim_is_not_proven_by_questions_that_were_not_sent() {
         w.pass(secs(3));
         assert!(!w.outputs().iter().any(|o| matches!(o, Output::SetHost { .. })), "{limited_after:?}");
         assert_eq!(w.segment.counters().limited, 1);
-        // The next claim is looked into.
+        // The next claim is verified.
         w.fabric.is_limited = false;
         w.know_ethernet(E2_MAC, I1);
     }
@@ -286,7 +286,7 @@ fn an_owner_that_answered_once_more_is_asked_again_if_a_question_was_not_sent() 
     w.outputs();
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     w.outputs();
-    // The owner has gone, and the claimant says nothing more.
+    // The owner has gone, and the claimant sends nothing more.
     assert!(pass_without_frames(&mut w, ms(1200)) > 0);
     w.pass(secs(2));
     assert_eq!(w.segment.counters().moves, 1);
@@ -306,7 +306,7 @@ fn an_address_moves_to_ethernet_when_its_owner_is_silent() {
     assert!(outputs.contains(&Output::SetHost { ip: I1.into(), mac: E2_MAC }));
     assert_eq!(moved(&outputs), [Happening::AddressMoved { ip: I1.into(), to: Place::Ethernet(E2_MAC) }]);
     assert!(w.fabric.hardware(I1.into()).is_none());
-    assert_eq!(w.asked(), [Asked::Announce(I1.into())], "who cached the old way learns the new one");
+    assert_eq!(w.asked(), [Asked::Announce(I1.into())], "hosts with the old address in their caches learn the new one");
 }
 
 #[test]
@@ -331,7 +331,8 @@ fn a_mover_that_asked_for_somebody_is_answered_after_the_move() {
     let mut w = World::new();
     w.know_ethernet(E2_MAC, E2);
     w.know_infiniband(1, I1);
-    // What was an InfiniBand host asks on Ethernet, for another InfiniBand host and without announcing itself.
+    // A former InfiniBand host sends a request on Ethernet for another InfiniBand host, without announcing
+    // itself.
     w.know_infiniband(2, I2);
     w.ethernet(ArpOperation::Request, E1_MAC, I1, I2);
     assert_eq!(World::frames(&w.outputs()), []);
@@ -382,7 +383,7 @@ fn disputes_are_bounded() {
         w.know_infiniband(1, ip);
         w.ethernet(ArpOperation::Request, E2_MAC, ip, ip);
     }
-    assert_eq!(w.asked().len(), 200, "one question each, however often it is claimed");
+    assert_eq!(w.asked().len(), 200, "one query each, however often it is claimed");
 }
 
 #[test]
@@ -395,13 +396,13 @@ fn another_card_of_the_same_side_is_believed_at_once_unless_the_old_one_answers(
     let outputs = w.outputs();
     assert!(outputs.contains(&set(card)), "{outputs:?}");
     let asked = |o: &Output<Vec<u8>>| matches!(o, Output::Frame { bytes, .. } if bytes[..6] == E1_MAC.0);
-    assert_eq!(outputs.iter().filter(|o| asked(o)).count(), 1, "the old card is asked");
+    assert_eq!(outputs.iter().filter(|o| asked(o)).count(), 1, "the old card is queried");
     // It does not answer: the new one stays, whatever comes later.
     w.pass(ms(1100));
     w.ethernet(ArpOperation::Request, card, E1, GATEWAY);
     assert_eq!(w.segment.counters().conflicts, 0);
     w.outputs();
-    // Another one again, and this time the card of before is there.
+    // Another card again, and this time the previous card is there.
     w.ethernet(ArpOperation::Request, E2_MAC, E1, E1);
     assert!(w.outputs().contains(&set(E2_MAC)));
     w.ethernet(ArpOperation::Reply, card, E1, GATEWAY);
@@ -440,7 +441,7 @@ fn another_port_on_infiniband_is_believed_at_once_unless_the_old_one_answers() {
     let mut w = World::new();
     w.know_infiniband(1, I1);
     w.infiniband(InfiniBandOperation::Request, 2, I1, I1);
-    assert_eq!(w.asked(), [Asked::Ask(I1.into())], "the old port is asked");
+    assert_eq!(w.asked(), [Asked::Ask(I1.into())], "the old port is queried");
     assert_eq!(w.fabric.hardware(I1.into()), Some(hardware(2)));
     // It does not answer: the new one stays, whatever comes later.
     w.pass(ms(1100));
@@ -448,7 +449,7 @@ fn another_port_on_infiniband_is_believed_at_once_unless_the_old_one_answers() {
     assert_eq!(w.segment.counters().conflicts, 0);
     w.outputs();
     w.asked();
-    // Another one again, and this time the port of before is there.
+    // Another port again, and this time the previous port is there.
     w.infiniband(InfiniBandOperation::Request, 3, I1, I1);
     assert_eq!(w.fabric.hardware(I1.into()), Some(hardware(3)));
     w.infiniband(InfiniBandOperation::Reply, 2, I1, GATEWAY);
@@ -469,7 +470,7 @@ fn another_port_on_infiniband_is_believed_at_once_unless_the_old_one_answers() {
 #[test]
 fn who_asked_in_the_name_of_a_host_that_has_come_since_gets_neither_the_answer_nor_the_address() {
     let mut w = World::new();
-    // Nobody knows E2's host yet, and somebody on InfiniBand asks as if it were there.
+    // E2's host is not known yet, and a host on InfiniBand sends a request as if it were there.
     w.infiniband(InfiniBandOperation::Request, 3, E2, E1);
     w.know_ethernet(E2_MAC, E2);
     w.know_infiniband(1, I1);
@@ -495,7 +496,7 @@ fn an_owner_that_missed_a_question_is_asked_again() {
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     assert_eq!(w.segment.hosts().next().unwrap().mac, Some(E1_MAC));
     assert_eq!(w.segment.counters().conflicts, 1);
-    // On InfiniBand the same, and there is an end to it.
+    // On InfiniBand in the same way, and the queries end.
     w.know_infiniband(1, I1);
     w.infiniband(InfiniBandOperation::Request, 2, I1, I1);
     w.asked();
@@ -513,7 +514,7 @@ fn who_answers_for_a_host_that_has_answered_is_believed_only_if_that_is_silent()
         w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
         w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
         w.outputs();
-        // Before anything is believed, somebody else says the same.
+        // Before either answer is believed, another host answers in the same way.
         w.pass(ms(50));
         w.ethernet(ArpOperation::Reply, E2_MAC, E1, GATEWAY);
         let asked = w.outputs();
@@ -550,7 +551,7 @@ fn an_announcement_is_carried_across_when_the_other_side_has_been_silent() {
         }
         w.pass(secs(20));
         let announced = w.asked().contains(&Asked::Announce(I1.into()));
-        // An owner that does not answer again has gone: the announcement is carried across then.
+        // An owner that does not answer again has gone: then the announcement is forwarded.
         assert!(announced, "{owner_answers}");
         assert_eq!(w.segment.counters().conflicts, u64::from(owner_answers));
     }
@@ -571,7 +572,7 @@ fn announcements_of_a_liar_keep_nobody_from_finding_the_owner() {
     assert!(w.segment.is_unproven(I1.into()), "it is found");
     w.pass(ms(260));
     assert!(!w.segment.is_unproven(I1.into()));
-    // The same of a host of Ethernet.
+    // The same for a host of Ethernet.
     w.infiniband(InfiniBandOperation::Request, 2, E2, E2);
     w.ethernet(ArpOperation::Reply, E2_MAC, E2, GATEWAY);
     w.pass(ms(100));
@@ -623,7 +624,7 @@ fn all_addresses_of_a_router_that_moves_are_announced_where_they_were() {
     let asked = w.asked();
     assert!(all.iter().all(|ip| asked.contains(&Asked::Announce((*ip).into()))));
     w.outputs();
-    // The other way.
+    // In the other direction.
     for ip in &all {
         w.infiniband(InfiniBandOperation::Request, 1, *ip, *ip);
     }

@@ -4,7 +4,8 @@ use super::conflicts::moved;
 use super::*;
 use crate::segment::pair::Place;
 
-/// Passes time in steps of 10 ms. Returns after how long each defence of `ip` was sent, on Ethernet or on InfiniBand.
+/// Passes time in steps of 10 ms. Returns the time after which each defense of `ip` was sent, on Ethernet or
+/// on InfiniBand.
 fn defences(w: &mut World, side: Side, ip: Ipv4Addr, time: Duration) -> Vec<Duration> {
     let (start, mut sent) = (w.now, Vec::new());
     while w.now < start + time {
@@ -42,7 +43,7 @@ fn claims_of_the_own_address_after_a_defence_have_it_announced_once_more_when_te
         assert_eq!((World::frames(&early), moved(&early), w.asked()), (vec![], vec![], vec![]));
         // One second has passed.
         assert_eq!(defences(&mut w, side, GATEWAY, secs(60)), [secs(9)], "once for all claims");
-        // With claims without end: one in ten seconds.
+        // With endless claims: one in ten seconds.
         let (mut sent, start) = (Vec::new(), w.now);
         while w.now < start + secs(35) {
             claim(&mut w, side, GATEWAY);
@@ -66,8 +67,8 @@ fn another_claimant_of_the_own_address_is_reported_when_ten_seconds_are_over() {
     assert_eq!(moved(&w.outputs()), reported);
 }
 
-/// A host claims the address of one of the other side, which answers each query. Returns when the owner is announced on the
-/// claimant's side, after the first refusal.
+/// A host claims the address of a host of the other side, which answers each query. Returns when the owner is
+/// announced on the claimant's side, after the first refusal.
 fn defences_of_a_host(side: Side, owner_stays: bool) -> Vec<Duration> {
     let mut w = World::new();
     let ip = if side == Side::Ethernet { I1 } else { E1 };
@@ -119,7 +120,7 @@ fn an_owner_is_defended_although_another_card_of_its_side_was_heard_first() {
         }
         w.pass(secs(2));
         claim(&mut w, side, ip);
-        // Another card of the owner's side speaks for it, and then the owner, which answers each query.
+        // Another card of the owner's side answers for it, and then the owner, which answers each query.
         match side {
             Side::Ethernet => w.infiniband(InfiniBandOperation::Request, 2, I1, GATEWAY),
             Side::InfiniBand => {

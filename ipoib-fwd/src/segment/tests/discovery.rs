@@ -1,10 +1,10 @@
-//! Hosts that say nothing, and a gateway that starts to forward without knowing them.
+//! Silent hosts, and a gateway that starts to forward without knowing them.
 
 use super::*;
 use crate::forward::{Prefix, Role, Routes};
 use crate::segment::discovery::MOST;
 
-/// A standby gateway that knows nobody.
+/// A standby gateway that knows no hosts.
 pub(super) fn standby() -> World {
     let mut w = World::new();
     w.segment.set_role(w.now, Role::Standby, std::iter::empty());
@@ -15,7 +15,7 @@ pub(super) fn start(w: &mut World) {
     w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
 }
 
-/// What the gateway has said meanwhile.
+/// The queries and announcements of the gateway in the meantime.
 #[derive(Default)]
 pub(super) struct Seen {
     /// Queries on each side, and when.
@@ -37,11 +37,11 @@ impl Seen {
 }
 
 fn v4(ip: IpAddr) -> Ipv4Addr {
-    let IpAddr::V4(ip) = ip else { panic!("all are IPv4 here") };
+    let IpAddr::V4(ip) = ip else { panic!("all addresses are IPv4") };
     ip
 }
 
-/// Lets time pass, while hosts of both sides answer whatever they are asked.
+/// Lets time pass while hosts of both sides answer every query.
 pub(super) fn answering(
     w: &mut World,
     time: Duration,
@@ -98,8 +98,8 @@ fn silent_hosts_of_both_sides_are_announced_twice_and_not_learned() {
     assert_eq!(w.segment.hosts().count() + w.fabric.neighbours.len(), 0, "nobody needs them");
     assert_eq!(w.segment.counters().limited, 0);
     let seen = answering(&mut w, secs(60), &[(E1_MAC, E1)], &[(2, I1)]);
-    assert!(seen.queried.iter().chain(&seen.announced).all(Vec::is_empty), "it ends by itself");
-    // An answer that nobody asked for is none.
+    assert!(seen.queried.iter().chain(&seen.announced).all(Vec::is_empty), "it ends");
+    // An answer without a query has no effect.
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     w.pass(secs(1));
     assert!(w.asked().is_empty());

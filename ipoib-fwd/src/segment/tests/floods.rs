@@ -1,4 +1,4 @@
-//! One host, or many, that look for everybody: what others look for is found meanwhile.
+//! One host, or many, that look up every address: the lookups of others succeed in the meantime.
 
 use super::*;
 
@@ -8,12 +8,13 @@ fn world() -> World {
     w
 }
 
-/// The n-th address that nobody has.
+/// The n-th address that no host has.
 fn nobody(n: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 77, 4, 0)) + n % 0x4000)
 }
 
-/// Lets `scan` have its way 5,000 times a second, and `cold` once a second with another address each time. Both are told which.
+/// Calls `scan` 5,000 times a second, and `cold` once a second with another address each time. Both get the
+/// number of the call.
 fn flood(
     w: &mut World,
     mut scan: impl FnMut(&mut World, Ipv4Addr),
@@ -53,12 +54,12 @@ fn of_ethernet_hosts_by_arp() {
         |w, nobody| w.infiniband(InfiniBandOperation::Request, 3, I2, nobody),
         |w, cold| {
             w.infiniband(InfiniBandOperation::Request, 1, I1, cold);
-            assert!(World::frames(&w.outputs()).iter().any(|f| f.target_ip == cold), "{cold} is asked for");
+            assert!(World::frames(&w.outputs()).iter().any(|f| f.target_ip == cold), "{cold} is queried");
             w.pass(ms(1));
             w.ethernet(ArpOperation::Reply, E1_MAC, cold, GATEWAY);
             w.pass(ms(300));
             let reply = Asked::Reply { ip: cold.into(), to: hardware(1), to_ip: I1.into() };
-            assert!(w.asked().contains(&reply), "{cold} is told");
+            assert!(w.asked().contains(&reply), "{cold} is answered");
         },
     );
 }
@@ -71,7 +72,7 @@ fn of_ethernet_hosts_by_packets() {
         |w, nobody| send(w, datagram(3), I2, nobody),
         |w, cold| {
             send(w, datagram(1), I1, cold);
-            assert!(World::frames(&w.outputs()).iter().any(|f| f.target_ip == cold), "{cold} is asked for");
+            assert!(World::frames(&w.outputs()).iter().any(|f| f.target_ip == cold), "{cold} is queried");
             w.ethernet(ArpOperation::Reply, E1_MAC, cold, GATEWAY);
             assert!(w.outputs().iter().any(|o| matches!(o, Output::Release { .. })), "{cold} has its packet");
         },
@@ -90,10 +91,10 @@ fn of_infiniband_hosts_by_arp() {
             assert!(w.asked().contains(&Asked::Resolve { source: E1.into(), ip: cold.into() }));
             w.know_infiniband(1, cold);
             w.publish(cold);
-            assert!(World::frames(&w.outputs()).iter().any(|f| f.sender_ip == cold), "{cold} is told");
+            assert!(World::frames(&w.outputs()).iter().any(|f| f.sender_ip == cold), "{cold} is answered");
         },
     );
-    // What a limit has refused is not called a full table.
+    // A refusal by a limit does not count as a full table.
     let refused = |w: &mut World, n: u32| {
         w.ethernet(ArpOperation::Request, E2_MAC, E2, nobody(n));
         w.outputs()
@@ -173,7 +174,7 @@ fn who_looks_for_everybody_from_beyond_a_router_is_one_of_many_there() {
 
 #[test]
 fn who_makes_up_sources_beyond_the_link_has_one_share_all_the_same() {
-    // With no router there, and with one that is somebody else.
+    // With no router there, and with a router that is another host.
     for router in [None, Some(E2)] {
         let mut w = world();
         if let Some(router) = router {
@@ -190,7 +191,7 @@ fn who_makes_up_sources_beyond_the_link_has_one_share_all_the_same() {
             |w, cold| {
                 send(w, datagram(1), I1, cold);
                 let frames = World::frames(&w.outputs());
-                assert!(frames.iter().any(|f| f.target_ip == cold), "{cold} is asked for");
+                assert!(frames.iter().any(|f| f.target_ip == cold), "{cold} is queried");
                 w.ethernet(ArpOperation::Reply, E1_MAC, cold, GATEWAY);
                 let released = w.outputs().iter().any(|o| matches!(o, Output::Release { .. }));
                 assert!(released, "{cold} has its packet");
@@ -228,7 +229,7 @@ fn who_has_many_connections_has_one_share_all_the_same() {
             w.pass(ms(10));
         }
         let most = w.segment.hosts.unanswered();
-        assert!(most < 400, "{most} are looked for");
+        assert!(most < 400, "{most} are looked up");
     }
 }
 
@@ -246,12 +247,12 @@ fn of_changed_cards_another_host_still_gets_a_new_one() {
         w.outputs();
     }
     w.know_ethernet(E1_MAC, E1);
-    // As who takes over says it (VRRP): once.
+    // Once, as a host announces a takeover (VRRP).
     w.ethernet(ArpOperation::Request, E2_MAC, E1, E1);
     assert!(w.outputs().contains(&Output::SetHost { ip: E1.into(), mac: E2_MAC }));
 }
 
-/// The n-th of many hosts that ask: its address.
+/// The n-th of many requesting hosts: its address.
 fn crowd(n: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 77, 128, 0)) + n % 0x4000)
 }
@@ -273,12 +274,12 @@ fn of_infiniband_hosts_by_arp_from_many_stations() {
             assert!(w.asked().contains(&Asked::Resolve { source: E1.into(), ip: cold.into() }));
             w.know_infiniband(1, cold);
             w.publish(cold);
-            assert!(World::frames(&w.outputs()).iter().any(|f| f.sender_ip == cold), "{cold} is told");
+            assert!(World::frames(&w.outputs()).iter().any(|f| f.sender_ip == cold), "{cold} is answered");
         },
     );
 }
 
-/// The n-th of many InfiniBand hosts asks for an address.
+/// The n-th of many InfiniBand hosts requests an address.
 fn ask_from_port(w: &mut World, n: u32, target: Ipv4Addr) {
     let slid = Lid(0x100 + n as u16 % 0x4000);
     let mut hardware = hardware(3);
@@ -292,7 +293,7 @@ fn ask_from_port(w: &mut World, n: u32, target: Ipv4Addr) {
 #[test]
 fn of_ethernet_hosts_by_arp_from_many_ports() {
     let mut w = world();
-    // All that they have ever said.
+    // All packets that they have ever sent.
     for second in 0..10 {
         let cold = Ipv4Addr::new(10, 77, 1, second);
         w.ethernet(ArpOperation::Request, E1_MAC, cold, cold);
@@ -307,11 +308,11 @@ fn of_ethernet_hosts_by_arp_from_many_ports() {
         },
         |w, cold| {
             w.infiniband(InfiniBandOperation::Request, 1, I1, cold);
-            assert!(World::frames(&w.outputs()).iter().any(|f| f.target_ip == cold), "{cold} is asked for");
+            assert!(World::frames(&w.outputs()).iter().any(|f| f.target_ip == cold), "{cold} is queried");
             w.ethernet(ArpOperation::Reply, E1_MAC, cold, GATEWAY);
             w.pass(ms(300));
             let reply = Asked::Reply { ip: cold.into(), to: hardware(1), to_ip: I1.into() };
-            assert!(w.asked().contains(&reply), "{cold} is told");
+            assert!(w.asked().contains(&reply), "{cold} is answered");
         },
     );
 }
@@ -323,7 +324,7 @@ fn who_was_never_heard_is_found_in_the_end() {
     for tick in 0..2000u32 {
         for n in 0..50 {
             ask_from_port(&mut w, tick * 50 + n, nobody(tick * 50 + n));
-            // Once a second or so.
+            // About once a second.
             if tick % 97 == 50 && n == tick % 50 {
                 w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
             }

@@ -60,7 +60,7 @@ fn a_host_that_is_verified_is_asked_three_times_within_a_second() {
         let to: Vec<_> = std::iter::from_fn(|| t.poll_transmit()).map(|probe| probe.to).collect();
         let known = Some(E1_MAC);
         let (asked, left) = if answers { (vec![known; 2], known) } else { (vec![known, known, None], None) };
-        assert_eq!((to, t.get(HOST)), (asked, left), "the last question is for another card");
+        assert_eq!((to, t.get(HOST)), (asked, left), "the last query is for another card");
         assert_eq!(t.is_confirmed(now + secs(1), HOST, secs(1)), answers);
     }
 }
@@ -85,7 +85,7 @@ fn a_used_neighbour_is_probed_and_an_unused_one_forgotten() {
         t.poll_event(),
         Some(HostEvent::Gone { ip: nobody, address: Some(E1_MAC), why: Gone::Unused })
     );
-    // Stale by now; traffic brings the question back.
+    // Stale by now; traffic triggers the query again.
     t.note_used(start + secs(91), HOST);
     assert_eq!(t.poll_transmit(), Some(Probe { ip: HOST, to: Some(E1_MAC) }));
 }
@@ -120,7 +120,7 @@ fn a_storm_of_senders_takes_no_room_from_hosts_with_traffic() {
         t.learn(start, ip(i), mac(i), None);
         t.note_used(start, ip(i));
     }
-    // Faster than anything ages.
+    // Faster than any entry ages.
     for i in 1_000..21_000 {
         let now = start + Duration::from_micros(u64::from(i) * 100);
         assert!(t.learn(now, ip(i), mac(i), None), "{i}");
@@ -131,7 +131,7 @@ fn a_storm_of_senders_takes_no_room_from_hosts_with_traffic() {
     assert_eq!(t.len(), MAX_NEIGHBOURS);
     assert!((0..100).all(|i| t.get(ip(i)) == Some(mac(i))));
     assert_eq!(t.counters().evicted_unused, 20_000 - (MAX_NEIGHBOURS as u64 - 100));
-    // A new host still finds room, by asking and by being asked for.
+    // A new host still finds room, whether it sends a request or is queried.
     let now = start + secs(3);
     assert!(t.learn(now, HOST, E1_MAC, None) && t.resolve(now, IpAddr::V4(E2), None));
 }
@@ -154,14 +154,14 @@ fn one_host_that_claims_every_address_keeps_its_share_and_no_more() {
         t.learn(now, ip(i), mac(i), None);
         t.note_used(now, ip(i));
     }
-    // It speaks in the name of thousands, and has each of them sent to.
+    // It sends in the name of thousands, and causes traffic to each of them.
     let most = MAX_NEIGHBOURS as u32;
     for i in 1_000..1_000 + most {
         t.learn(now, ip(i), E1_MAC, None);
         t.note_used(now, ip(i));
     }
     assert_eq!(t.len(), MAX_NEIGHBOURS);
-    // Others find room nevertheless, and whoever was there stays.
+    // Others find room nevertheless, and hosts that were there stay.
     for i in 50_000..53_000 {
         now += Duration::from_micros(1);
         assert!(t.learn(now, ip(i), mac(i), None), "{i}");
@@ -185,7 +185,7 @@ fn who_only_speaks_often_carries_no_traffic() {
         assert!(t.learn(start, ip(i), mac(i), None));
         t.note_used(start, ip(i));
     }
-    // The first is sent to on and on, the others are only heard.
+    // The first has traffic all the time, the others are only heard.
     for second in 1..=40 {
         let now = start + secs(second);
         t.note_used(now, ip(0));
@@ -210,7 +210,7 @@ fn one_sender_names_so_many_hosts_unless_they_were_asked_for() {
     assert!(t.resolve(now, HOST, None) && t.learn(now, HOST, E1_MAC, None), "its answer is welcome");
     assert!(t.learn(now, IpAddr::V4(E2), E2_MAC, None), "others are not concerned");
     assert_eq!((t.len(), t.counters().sender_limited), (258, 744));
-    // Whom traffic goes to stays, whoever writes its address into packets.
+    // A host with traffic stays, even if another one writes its address into packets.
     t.note_used(now, ip(744));
     assert!((5_000..6_000).all(|i| t.learn(now + ms(i.into()), ip(i), E1_MAC, None)));
     assert!(t.get(ip(744)).is_some() && t.get(ip(745)).is_none());

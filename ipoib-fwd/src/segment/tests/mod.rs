@@ -1,4 +1,5 @@
-//! A segment under a fake clock, between an Ethernet network of frames and an InfiniBand side that notes what it is asked.
+//! A segment under a fake clock, between an Ethernet network of frames and a mock InfiniBand side that
+//! records its calls.
 
 mod arp;
 mod cells;
@@ -54,7 +55,7 @@ fn hardware(n: u8) -> HardwareAddress {
     port(n.into())
 }
 
-/// That of one of more hosts.
+/// The link-layer address of one of more hosts.
 fn port(n: u16) -> HardwareAddress {
     let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(n.into()));
     HardwareAddress { flags: AddressFlags::RC, qpn: Qpn::new(0x48 + u32::from(n)), gid }
@@ -82,7 +83,7 @@ impl Packet for Vec<u8> {
     }
 }
 
-/// What the InfiniBand side was asked for.
+/// A call of the InfiniBand side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Asked {
     Resolve { source: IpAddr, ip: IpAddr },
@@ -98,14 +99,14 @@ enum Asked {
 #[derive(Default)]
 struct Fake {
     own: Vec<HardwareAddress>,
-    /// Neighbours that have answered, and whether their paths are published.
+    /// Neighbors that have answered, and whether their paths are published.
     neighbours: HashMap<IpAddr, (HardwareAddress, bool)>,
     connections: HashSet<IpAddr>,
     dialling: HashSet<IpAddr>,
     behind: HashMap<Qpn, IpAddr>,
     /// The link-layer addresses at the other ends of connections.
     connected: HashMap<Qpn, HardwareAddress>,
-    /// Neighbours that are asked whether they are still there.
+    /// Neighbors that are being queried again.
     verified: HashSet<IpAddr>,
     /// Neighbors that were not heard for long.
     stale: HashSet<IpAddr>,
@@ -284,12 +285,12 @@ impl World {
         Self { now, segment: Segment::new(now, &settings), fabric }
     }
 
-    /// What the segment has handed out since the last time.
+    /// The outputs of the segment since the last call.
     fn outputs(&mut self) -> Outputs {
         std::iter::from_fn(|| self.segment.poll_output()).collect()
     }
 
-    /// What the InfiniBand side has been asked for since the last time.
+    /// The calls of the InfiniBand side since the last call.
     fn asked(&mut self) -> Vec<Asked> {
         std::mem::take(&mut self.fabric.asked)
     }
@@ -328,15 +329,15 @@ impl World {
         self.infiniband_from(n, &arp);
     }
 
-    /// Host `n` sends what another may have written.
+    /// Host `n` sends a packet in another host's name.
     fn infiniband_from(&mut self, n: u8, arp: &Arp) {
         let message = [&[8, 6, 0, 0][..], &arp.to_bytes()].concat();
         let arrival = arrival(Side::InfiniBand, Some(Origin::Datagram(from(n))));
         self.segment.handle_infiniband_arp(self.now, &mut self.fabric, &arrival, &message);
     }
 
-    /// An Ethernet host makes itself known by asking for the gateway, and nobody on InfiniBand has its address. A standby gateway
-    /// learns it from its peer.
+    /// An Ethernet host becomes known by a request for the gateway, and no host on InfiniBand has its
+    /// address. A standby gateway learns it from its peer.
     fn know_ethernet(&mut self, mac: MacAddress, ip: Ipv4Addr) {
         if self.segment.own.settings.role == crate::forward::Role::Forwarding {
             self.ethernet(ArpOperation::Request, mac, ip, GATEWAY);
@@ -363,7 +364,7 @@ const fn arrival(side: Side, origin: Option<Origin>) -> Arrival {
     Arrival { side, worker: WorkerIndex(0), origin }
 }
 
-/// A UDP packet in a frame or a message, `len` bytes of IPv4 in all; it may not be cut.
+/// A UDP packet in a frame or a message, `len` bytes of IPv4 in all, with "don't fragment".
 fn packet(side: Side, source: Ipv4Addr, destination: Ipv4Addr, len: usize) -> Vec<u8> {
     let mut ip = Vec::new();
     etherparse::PacketBuilder::ipv4(source.octets(), destination.octets(), 64)

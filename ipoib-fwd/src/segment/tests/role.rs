@@ -1,4 +1,4 @@
-//! What a segment does while another gateway forwards, and when it takes over.
+//! A segment while another gateway forwards, and when it takes over.
 
 use super::*;
 use crate::forward::{PeerGateway, Role};
@@ -23,7 +23,7 @@ fn told(w: &mut World, ip: Ipv4Addr, place: Place) -> bool {
 fn who_stands_by_speaks_for_itself_only() {
     let mut w = standby();
     w.know_infiniband(2, I1);
-    // A host of the other side, one that is not known, an announcement, a probe: no answer and no question.
+    // A host of the other side, one that is not known, an announcement, a probe: no answer and no query.
     for target in [I1, I2, E2] {
         w.ethernet(ArpOperation::Request, E1_MAC, E1, target);
         w.ethernet(ArpOperation::Request, E1_MAC, NONE, target);
@@ -35,7 +35,7 @@ fn who_stands_by_speaks_for_itself_only() {
     let outputs = w.outputs();
     assert!(World::frames(&outputs).is_empty(), "{outputs:?}");
     assert!(w.asked().is_empty());
-    // Its own address is its own.
+    // It answers for its own address.
     w.ethernet(ArpOperation::Request, E1_MAC, E1, GATEWAY);
     assert_eq!(World::frames(&w.outputs()).len(), 1);
     w.infiniband(InfiniBandOperation::Request, 2, I1, GATEWAY);
@@ -45,7 +45,7 @@ fn who_stands_by_speaks_for_itself_only() {
 #[test]
 fn other_gateways_are_no_hosts_whatever_they_claim() {
     let mut w = standby();
-    // What the forwarder announces of hosts of the other side, and what it asks.
+    // Announcements and queries of the forwarder for hosts of the other side.
     w.ethernet(ArpOperation::Request, PEER_MAC, I1, I1);
     w.ethernet(ArpOperation::Request, PEER_MAC, I1, GATEWAY);
     w.infiniband(InfiniBandOperation::Request, 9, E1, E1);
@@ -66,7 +66,7 @@ fn what_the_forwarder_tells_is_known_and_announced_on_both_sides_when_it_is_gone
     w.know_infiniband(2, I1);
     assert!(!told(&mut w, E1, Place::Ethernet(E1_MAC)));
     assert_eq!(w.outputs(), [Output::SetHost { ip: E1.into(), mac: E1_MAC }]);
-    // Not: our own address, what is beyond the subnet, addresses that no host has.
+    // Exceptions: our own address, addresses beyond the subnet, addresses that no host has.
     for ip in [GATEWAY, Ipv4Addr::new(10, 78, 0, 1)] {
         assert!(!told(&mut w, ip, Place::InfiniBand(hardware(4))));
         assert!(!told(&mut w, ip, Place::Ethernet(E2_MAC)));
@@ -82,11 +82,11 @@ fn what_the_forwarder_tells_is_known_and_announced_on_both_sides_when_it_is_gone
     let announced = |w: &mut World| World::frames(&w.outputs()).iter().filter(|f| f.sender_ip == I1).count();
     assert_eq!(announced(&mut w), 1);
     assert!(w.asked().contains(&Asked::Announce(E1.into())));
-    // Once more: the first may have been lost.
+    // Again: the first may have been lost.
     w.pass(secs(2));
     assert_eq!(announced(&mut w), 1);
     assert!(w.asked().contains(&Asked::Announce(E1.into())));
-    // It forwards now, and nobody tells it anything.
+    // It forwards now, and receives no reports.
     assert!(!told(&mut w, I2, Place::InfiniBand(hardware(4))));
 }
 
@@ -109,7 +109,7 @@ fn thousands_are_announced_within_two_seconds() {
     (1..=200).for_each(|n| w.know_infiniband(n, Ipv4Addr::new(10, 77, 0, n)));
     let hosts = (0..4000u32).map(|n| IpAddr::V4(Ipv4Addr::from_bits(0x0a4d_0000 + n % 200 + 1)));
     w.segment.set_role(w.now, Role::Forwarding, hosts);
-    // The control lcore's slowest turn is 4 ms.
+    // The control lcore's slowest iteration takes 4 ms.
     for _ in 0..500 {
         w.now += ms(4);
         w.segment.handle_timeout(w.now, &mut w.fabric);
@@ -143,7 +143,7 @@ fn who_resigns_drops_what_waits_and_falls_silent() {
 fn what_comes_up_for_a_gateway_that_has_resigned_goes_nowhere() {
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
-    // An asker, and a packet that is on its way to control when the role goes.
+    // A requester, and a packet in flight to the control lcore when the role ends.
     let asks = packet(Side::Ethernet, E1, I1, 60);
     w.segment.handle_unresolved(w.now, &mut w.fabric, I1.into(), arrival(Side::Ethernet, None), asks, false);
     w.outputs();
@@ -153,7 +153,7 @@ fn what_comes_up_for_a_gateway_that_has_resigned_goes_nowhere() {
     let late = packet(Side::Ethernet, E1, I2, 60);
     w.segment.handle_unresolved(w.now, &mut w.fabric, I2.into(), arrival(Side::Ethernet, None), late, false);
     assert_eq!(w.outputs(), [Output::Drop(DropReason::Standby, 1)]);
-    assert!(w.asked().is_empty(), "nobody is asked for");
+    assert!(w.asked().is_empty(), "nothing is queried");
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn who_has_resigned_asks_in_no_hosts_name() {
     w.segment.own.settings.address = None;
     w.know_ethernet(E1_MAC, E1);
     w.know_infiniband(2, I1);
-    // The host is asked on behalf of one of the other side.
+    // The host is queried on behalf of one of the other side.
     w.pass(secs(6));
     w.infiniband(InfiniBandOperation::Request, 2, I1, E1);
     let asks = |w: &mut World| -> Vec<_> {
@@ -195,7 +195,7 @@ fn claimed_meanwhile() -> World {
     w.know_ethernet(E1_MAC, E1);
     w.infiniband(InfiniBandOperation::Request, 1, E1, E1);
     w.pass(secs(5));
-    assert!(World::frames(&w.outputs()).is_empty(), "who stands by asks nobody");
+    assert!(World::frames(&w.outputs()).is_empty(), "a standby sends no queries");
     w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
     w.pass(ms(700));
     let asked = World::frames(&w.outputs());
@@ -214,7 +214,7 @@ fn who_takes_over_forgets_an_owner_that_has_gone_and_finds_the_new_one() {
     w.ethernet(ArpOperation::Request, E2_MAC, E2, E1);
     assert!(
         w.asked().contains(&Asked::Resolve { source: GATEWAY.into(), ip: E1.into() }),
-        "and is looked for on the other side"
+        "and is looked up on the other side"
     );
 }
 
@@ -245,7 +245,7 @@ fn announced_on_infiniband(w: &mut World, ips: [Ipv4Addr; 2]) -> [usize; 2] {
     ips.map(|ip| asked.iter().filter(|asked| **asked == Asked::Announce(ip.into())).count())
 }
 
-/// The same of InfiniBand hosts on Ethernet.
+/// The same for InfiniBand hosts on Ethernet.
 fn announced_on_ethernet(w: &mut World, ips: [Ipv4Addr; 2]) -> [usize; 2] {
     let frames = World::frames(&w.outputs());
     ips.map(|ip| frames.iter().filter(|arp| arp.sender_ip == ip && arp.target_ip == ip).count())
@@ -260,7 +260,7 @@ fn whose_address_was_claimed_is_announced_on_infiniband_when_it_has_answered() {
         w.infiniband(InfiniBandOperation::Request, 1, E1, E1);
         w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
         w.pass(ms(300));
-        // Our link-layer addresses are others: it is no better known for that.
+        // Our link-layer addresses change: this does not prove the host.
         w.segment.announce_all(w.now);
         w.pass(ms(600));
         assert_eq!(announced_on_infiniband(&mut w, [E1, E2]), [0, 2]);
@@ -305,7 +305,7 @@ fn who_is_claimed_or_gone_after_a_takeover_is_not_announced_again() {
     w.pass(ms(500));
     assert_eq!(announced_on_infiniband(&mut w, [E1, E2]), [1, 0]);
     assert_eq!(announced_on_ethernet(&mut w, [I1, I2]), [1, 0]);
-    // The second round begins while the owner of one is being asked, and the other one is gone.
+    // The second round starts while the owner of one is being queried, and the other one is gone.
     w.infiniband(InfiniBandOperation::Request, 1, E1, E1);
     w.fabric.forget(w.now, I1.into());
     w.pass(secs(3));
@@ -335,7 +335,7 @@ fn a_claim_that_is_open_when_the_role_goes_is_taken_up_by_who_forwards_again() {
     w.pass(ms(100));
     w.segment.set_role(w.now, Role::Blocked, std::iter::empty());
     w.pass(secs(10));
-    assert_eq!(w.segment.hosts().count(), 1, "nobody's to decide");
+    assert_eq!(w.segment.hosts().count(), 1, "a standby decides no claims");
     w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
     w.pass(secs(5));
     assert_eq!(w.segment.hosts().count(), 0);
@@ -352,7 +352,7 @@ fn who_asks_for_a_gateway_that_stands_by_takes_nobodys_address_by_that() {
     assert_eq!(w.segment.hosts().next().unwrap().mac, Some(E1_MAC));
 }
 
-/// An InfiniBand host has just answered a question for an Ethernet host.
+/// An InfiniBand host has just answered a query for an Ethernet host.
 fn unproven() -> World {
     let mut w = World::new();
     w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
@@ -389,7 +389,7 @@ fn an_unproven_host_stays_unproven_while_another_gateway_forwards() {
 #[test]
 fn an_owner_that_could_not_be_asked_is_asked_later() {
     let mut w = standby();
-    // Without an address there is no name to ask in while a host probes.
+    // Without an address there is no name to query in while a host probes.
     let routes = w.segment.own.settings.routes.clone();
     w.segment.set_networks(w.now, &mut w.fabric, None, routes);
     w.know_infiniband(1, I1);
@@ -409,13 +409,13 @@ fn reported(w: &mut World, ip: Ipv4Addr, place: Place) -> bool {
 
 #[test]
 fn a_forged_report_takes_no_address_from_a_host_that_the_gateway_knows() {
-    // A gateway alone stands by, since somebody forges hellos.
+    // A gateway without peers stands by, since a station forges hellos.
     let mut w = World::new();
     w.know_infiniband(2, I1);
     w.know_ethernet(E1_MAC, E1);
     w.segment.set_role(w.now, Role::Standby, std::iter::empty());
     w.outputs();
-    // To the other side, and to another place on its own.
+    // Reports of the other side, and of another address on its own side.
     for place in [Place::Ethernet(E2_MAC), Place::InfiniBand(hardware(4))] {
         assert!(!reported(&mut w, I1, place));
     }
@@ -423,7 +423,7 @@ fn a_forged_report_takes_no_address_from_a_host_that_the_gateway_knows() {
     assert!(!reported(&mut w, E1, Place::Ethernet(E2_MAC)));
     assert_eq!(w.fabric.neighbours.get(&I1.into()).map(|known| known.0), Some(hardware(2)));
     assert_eq!(w.segment.hosts().map(|host| host.mac).collect::<Vec<_>>(), [Some(E1_MAC)]);
-    // It forwards again: both are asked, and nothing is said of them before they answer.
+    // It forwards again: both are queried, and neither is announced before it answers.
     w.segment.set_role(w.now, Role::Forwarding, [I1.into()].into_iter());
     w.pass(ms(200));
     let asked = w.asked();
@@ -454,13 +454,13 @@ fn a_host_that_anybody_may_have_reported_is_announced_when_the_other_side_has_st
         assert!(asked.contains(&Asked::Request { source: GATEWAY.into(), ip: ip.into() }), "{asked:?}");
     }
     assert!(!asked.iter().any(|asked| matches!(asked, Asked::Announce(ip) if *ip != IpAddr::V4(GATEWAY))));
-    // The third one is on InfiniBand: it was a lie.
+    // The third one is on InfiniBand: the report was false.
     w.infiniband(InfiniBandOperation::Reply, 4, E2, GATEWAY);
     w.pass(secs(5));
     let announced = announced_on_infiniband(&mut w, [E1, E2]);
     assert_eq!(announced, [2, 0]);
     assert_eq!(announced_on_ethernet(&mut w, [I1, E2]), [2, 1], "proven like one that was discovered");
-    assert_eq!(w.segment.counters().answers_withdrawn, 0, "nobody is contested because of a report");
+    assert_eq!(w.segment.counters().answers_withdrawn, 0, "no address is contested because of a report");
 }
 
 #[test]
@@ -482,7 +482,7 @@ fn a_false_report_of_an_infiniband_host_does_not_contest_its_owner() {
             let is_queried =
                 |asked: &Asked| matches!(asked, Asked::Request { ip, .. } if *ip == IpAddr::V4(E1));
             if host_answers && asked.iter().any(is_queried) {
-                // The report was true, and the answer was the lie.
+                // The report was true, and the answer was false.
                 w.infiniband(InfiniBandOperation::Reply, 2, E1, GATEWAY);
             }
         }
@@ -515,7 +515,7 @@ fn forged_reports_of_many_addresses_push_out_no_known_host() {
 #[test]
 fn a_reported_host_that_cannot_be_proven_now_uses_up_no_queries() {
     let mut w = standby();
-    // Without an address there is no name to ask in while a host probes.
+    // Without an address there is no name to query in while a host probes.
     let routes = w.segment.own.settings.routes.clone();
     w.segment.set_networks(w.now, &mut w.fabric, None, routes);
     assert!(!reported(&mut w, E1, Place::Ethernet(E1_MAC)));

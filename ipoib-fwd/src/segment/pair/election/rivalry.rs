@@ -53,9 +53,9 @@ impl Pair {
         self.believed(now).any(|peer| peer == who)
     }
 
-    /// The gateways with which the election decides. Where networks that were cut meet again, an echo may overtake the
-    /// first hello. So with a key a gateway that was believed before stays believed. Without a key the hellos may
-    /// have been forged: then only a live gateway is believed.
+    /// The gateways with which the election decides. Where networks that were split meet again, an echo may
+    /// overtake the first hello. So with a key a gateway that was believed before stays believed. Without a
+    /// key the hellos may have been forged: then only a live gateway is believed.
     fn believed(&self, now: Instant) -> impl Iterator<Item = Identity> {
         let is_keyed = self.is_keyed();
         self.peers.remembered(now).filter(move |peer| is_keyed || peer.is_alive(now)).map(|peer| peer.who)
