@@ -560,7 +560,8 @@ fn an_announcement_is_carried_across_when_the_other_side_has_been_silent() {
 #[test]
 fn announcements_of_a_liar_keep_nobody_from_finding_the_owner() {
     let mut w = World::new();
-    // The owner is not known, and answers all queries; a liar of the other side announces its address again and again.
+    // The owner is not known, and answers all queries; a liar of the other side announces its address
+    // repeatedly.
     for _ in 0..2 {
         w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
         w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);

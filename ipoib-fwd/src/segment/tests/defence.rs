@@ -1,4 +1,5 @@
-//! How addresses are defended against hosts that claim them: the gateway's own, and those of hosts of the other side.
+//! How addresses are defended against hosts that claim them: the gateway's own, and those of hosts of the
+//! other side.
 
 use super::conflicts::moved;
 use super::*;

@@ -1,7 +1,8 @@
-//! Two and three gateways between two networks, believing each other or not, in any course of cuts, deaths and replays: no packet to a group
-//! passes a gateway twice, and nobody on one side alone has a gateway blocked. Two that join the same networks forward at the same time
-//! only for a moment, where networks have met again; but for that moment no packet to one host passes a gateway twice, whatever the
-//! tables say.
+//! Two and three gateways between two networks, that believe each other or not, in any course of splits,
+//! deaths and replays. No broadcast or multicast packet passes a gateway twice, and no station on one side
+//! alone can block a gateway. Two that join the same networks forward at the same time only for a moment,
+//! where networks have met again. Except in that moment no unicast packet passes a gateway twice, whatever
+//! the tables contain.
 
 use std::time::Duration;
 
@@ -47,7 +48,8 @@ fn two_of_any_configurations_never_forward_together_and_who_is_left_takes_over()
     }
 }
 
-/// A liar on one side alone repeats and changes what it hears. With a key nothing comes of it; without one no gateway is blocked.
+/// A liar on one side alone repeats and changes what it hears. With a key this has no effect; without one no
+/// gateway is blocked.
 #[test]
 fn nobody_on_one_side_has_a_gateway_blocked() {
     for (keyed, liar) in [false, true].into_iter().flat_map(|keyed| Side::BOTH.map(|liar| (keyed, liar))) {
@@ -65,7 +67,8 @@ fn nobody_on_one_side_has_a_gateway_blocked() {
     }
 }
 
-/// Two that do not believe each other, and somebody on one side who changes each echo: one of them goes on.
+/// Two gateways that do not believe each other, and a station on one side that changes each echo: one gateway
+/// continues.
 #[test]
 fn who_changes_echoes_on_one_side_leaves_one_that_forwards() {
     for liar in Side::BOTH {

@@ -1,4 +1,4 @@
-//! Out of service and back: who is drained hands over, and forwards nothing until that is undone.
+//! Out of service and back: a drained gateway hands over, and forwards nothing until it is put back.
 
 use super::world::{HELLO, World, ms};
 use crate::segment::pair::{Drain, Event, NoSuccessor, Role, Side, Why};
@@ -36,7 +36,7 @@ fn who_is_drained_hands_over_at_once_and_forwards_what_comes_late_for_three_seco
         w.run(SECOND * 2);
         assert!(!hands_over(&w, 0));
         assert_eq!(w.boxes[0].events.iter().filter(|e| matches!(e, Event::HandedOver)).count(), 1);
-        // The higher priority does not bring it back, and the other one is told of it as of one that ends.
+        // The higher priority does not bring it back, and the other gateway handles it like one that exits.
         w.run_looking(SECOND * 30, |w| assert_eq!(w.forwarders(), [1]));
         let now = w.now;
         assert!(w.boxes[1].pair.as_ref().unwrap().peers(now).all(|p| p.leaves && p.role == Role::Standby));
@@ -45,7 +45,7 @@ fn who_is_drained_hands_over_at_once_and_forwards_what_comes_late_for_three_seco
         w.run_looking(SECOND * 10, |w| assert!(w.forwarders().is_empty()));
         w.start(1);
         w.run(SECOND * 8);
-        // Back in service it stands by, becomes warm, and takes over as the better one does.
+        // Back in service it stands by, becomes warm, and takes over as the better gateway.
         drain(&mut w, 0, false);
         assert_eq!(w.role(0), Some(Role::Standby));
         w.run_looking(HELLO * 19, |w| assert_eq!(w.forwarders(), [1]));
@@ -64,7 +64,7 @@ fn who_stands_by_is_drained_and_put_back_without_a_change() {
     w.run_looking(SECOND * 5, |w| assert_eq!((w.forwarders(), w.role(1)), (vec![0], Some(Role::Standby))));
 }
 
-/// The net under the first drain holds still: the other one goes while it takes over.
+/// The fallback of the first drain remains: the other gateway goes while it takes over.
 #[test]
 fn who_is_drained_twice_forwards_again_if_nobody_takes_over() {
     for (second, forwards) in [(Drain::HandOver, vec![0]), (Drain::Alone, vec![])] {
@@ -76,7 +76,7 @@ fn who_is_drained_twice_forwards_again_if_nobody_takes_over() {
         w.run(SECOND * 8);
         assert_eq!(w.forwarders(), forwards);
     }
-    // Nor is one that had nothing to hand over asked to wait for somebody by the second.
+    // Nor does the second drain wait for a successor if the first one had nothing to hand over.
     let mut w = World::new(&[100], true);
     w.run(SECOND * 8);
     w.set_side(0, Side::InfiniBand, false);
@@ -85,7 +85,7 @@ fn who_is_drained_twice_forwards_again_if_nobody_takes_over() {
     }
 }
 
-/// `ctl drain` asks nobody to take over what is not there.
+/// `ctl drain` waits for no successor if there is nothing to hand over.
 #[test]
 fn who_has_lost_a_side_has_nothing_to_hand_over_and_stays_drained_when_it_is_back() {
     let could = |w: &World, i: usize| w.boxes[i].pair.as_ref().unwrap().could_forward();
@@ -115,10 +115,10 @@ fn a_successor_is_able_hears_us_and_knows_the_hosts() {
     let mut w = World::new(&[100, 100], true);
     w.run(SECOND * 2);
     assert_eq!(successor(&w, 0), Err(NoSuccessor::Cold));
-    assert_eq!(successor(&w, 1), Ok(1), "who forwards knows the hosts");
+    assert_eq!(successor(&w, 1), Ok(1), "a forwarder knows the hosts");
     w.run(SECOND * 6);
     assert_eq!(successor(&w, 0), Ok(2));
-    // One that has lost a side is none, and neither is one that is drained, or gone.
+    // A gateway that has lost a side is no successor, and neither is one that is drained, or gone.
     w.set_side(1, Side::InfiniBand, false);
     w.run(SECOND);
     assert_eq!(successor(&w, 0), Err(NoSuccessor::Alone));
@@ -160,7 +160,7 @@ fn who_is_drained_although_it_is_alone_stays_so() {
     drain(&mut w, 0, false);
     assert!(
         w.until_forwards(0, SECOND) <= ms(10),
-        "nobody is waited for: it has heard all the time that there is none"
+        "no wait: it has listened all the time and heard none"
     );
 }
 

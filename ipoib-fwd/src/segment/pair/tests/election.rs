@@ -213,7 +213,7 @@ fn without_a_key_one_hello_makes_a_host_a_gateway_for_a_moment_only() {
 fn a_forwarder_whose_rival_is_deaf_resigns_since_only_it_knows() {
     let mut w = World::new(&[100, 100], false);
     w.run(SECOND * 3);
-    // The second hears nothing: it is put into a part of its own for what arrives there.
+    // The second hears nothing: its arrivals come from a network part of its own.
     for _ in 0..200 {
         w.boxes[1].part = [1, 1];
         w.run(ms(1));
@@ -222,7 +222,7 @@ fn a_forwarder_whose_rival_is_deaf_resigns_since_only_it_knows() {
     assert_eq!(w.forwarders(), [0, 1]);
     let (now, mut handed_over) = (w.now, false);
     for n in 0u32..20 {
-        // What the second says reaches the first.
+        // The first gateway hears the second.
         let mut said = Vec::new();
         w.with(1, |pair| {
             pair.set_priority(now + HELLO * n, 100);
@@ -295,7 +295,7 @@ fn own_hellos_on_the_other_side_block_and_on_their_own_side_they_are_told() {
     for _ in 0..100 {
         w.with(0, |pair| pair.handle_message(now, side, &bytes).unwrap());
     }
-    assert_eq!(w.role(0), Some(Role::Forwarding), "whoever hears a hello can repeat it");
+    assert_eq!(w.role(0), Some(Role::Forwarding), "any station that hears a hello can repeat it");
     assert_eq!(w.boxes[0].events.iter().filter(|e| **e == Event::Multiplied { side }).count(), 1);
     w.with(0, |pair| pair.handle_message(now, side.other(), &bytes).unwrap());
     assert_eq!(w.role(0), Some(Role::Blocked));
@@ -343,7 +343,7 @@ fn who_stands_by_hears_of_all_hosts_and_of_new_ones_at_once() {
     w.with(0, |pair| pair.tell_neighbour(now, host(9999)));
     w.run(ms(55));
     assert!(told(&mut w).contains(&host(9999)), "at once, for its forwarder may die");
-    // Many of them are no reason for many messages.
+    // Many new hosts must not cause many messages.
     let sent = |w: &World| w.boxes[0].pair.as_ref().unwrap().statistics().sent;
     let before = sent(&w);
     for n in 0..1000 {
@@ -352,7 +352,7 @@ fn who_stands_by_hears_of_all_hosts_and_of_new_ones_at_once() {
         w.run(ms(1));
     }
     assert!(sent(&w) - before <= 21 * (2 + 8), "{}", sent(&w) - before);
-    // Nobody else may tell the forwarder anything.
+    // No other gateway may report hosts to the forwarder.
     let now = w.now;
     w.with(1, |pair| assert!(!pair.wants_neighbours(now)));
 }
@@ -436,7 +436,7 @@ fn a_segment_that_a_reload_makes_again_is_heard_at_once_with_a_key_or_without() 
     }
 }
 
-/// What gateway 2 says of itself, as the best of all that forwards already.
+/// A hello of gateway 2, as the best of all gateways, which forwards already.
 pub(super) fn boast(segment: SegmentId, sequence: u64, side: Side, key: Option<Key>) -> Vec<u8> {
     let from = Identity { guid: Guid(0), instance: 7 };
     Message { segment, from, sequence, side, body: Body::Hello(boasted()) }.to_bytes(key)
@@ -488,7 +488,7 @@ fn who_speaks_with_another_key_changes_nothing_and_is_told_of() {
         let pair = w.boxes[0].pair.as_ref().unwrap();
         let (why, sides, _) = pair.stranger().expect("it is there");
         assert!(sides.is_both() && why.to_string().contains("gateway.pair-key"), "{why}");
-        // Nobody of theirs is a gateway to our tables, or some host could be made one.
+        // None of theirs counts as a gateway in our tables, or any host could be made one.
         assert_eq!((pair.stations(w.now).count(), pair.statistics().rejected), (0, 198));
         w.run(SECOND * 31);
         assert_eq!(strangers(&mut w, 0), [None]);
@@ -513,7 +513,7 @@ fn who_names_another_partition_on_both_sides_is_reported() {
 
 #[test]
 fn who_names_another_subnet_is_of_another_network_unless_it_is_heard_on_both_sides() {
-    // Another one, or none.
+    // Another subnet, or none.
     for segment in [SegmentId(2), SegmentId(0)] {
         let mut w = World::new(&[100], false);
         w.run(SECOND * 3);
