@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn askers_are_bounded_answered_once_and_forgotten() {
+    fn requesters_are_bounded_answered_once_and_forgotten() {
         let mut askers = Askers::<u8>::default();
         let (now, target) = (Instant::now(), IpAddr::from([10, 0, 0, 1]));
         for hardware in 0..20 {

@@ -261,8 +261,8 @@ impl<P: Packet> Segment<P> {
 
     /// True while hosts look for many addresses.
     fn is_busy(&self) -> bool {
-        !self.ethernet_askers.has_room()
-            || !self.infiniband_askers.has_room()
+        !self.ethernet_requesters.has_room()
+            || !self.infiniband_requesters.has_room()
             || !hosts::has_room(&self.hosts)
             || !self.has_lookup_room()
     }
@@ -293,8 +293,8 @@ impl<P: Packet> Segment<P> {
         if is_sought {
             return;
         }
-        let on_infiniband = self.ask_infiniband_hosts(now, fabric, ip);
-        let on_ethernet = self.ask_ethernet_host(now, fabric, ip, None, MacAddress::BROADCAST);
+        let on_infiniband = self.query_infiniband_hosts(now, fabric, ip);
+        let on_ethernet = self.query_ethernet_host(now, fabric, ip, None, MacAddress::BROADCAST);
         if on_infiniband || on_ethernet {
             self.discovery.queried.insert(ip, now + ANSWER);
         }

@@ -33,7 +33,7 @@ impl<P: Packet> Segment<P> {
         let belief = self.changes.hear(now, ip, Card::Ethernet(old), Card::Ethernet(arp.sender_mac));
         let (owner, claimant) = (Place::Ethernet(arp.sender_mac), Place::Ethernet(old));
         if self.weigh(ip, owner, claimant, belief)? {
-            self.ask_ethernet_host(now, fabric, ip, None, old);
+            self.query_ethernet_host(now, fabric, ip, None, old);
         }
         Ok(())
     }
@@ -58,7 +58,7 @@ impl<P: Packet> Segment<P> {
 
     /// Queries again the cards that lost an address to another one, and checks whether cards that kept theirs
     /// are still there. Looks up the addresses of those that are gone again.
-    pub(super) fn ask_cards(&mut self, now: Instant, fabric: &mut impl Fabric) {
+    pub(super) fn query_cards(&mut self, now: Instant, fabric: &mut impl Fabric) {
         let due = self.changes.handle_timeout(now);
         // A standby gateway does not query in its own name.
         if !self.forwards() {
@@ -67,7 +67,7 @@ impl<P: Packet> Segment<P> {
         for (ip, due) in due {
             match due {
                 Due::Ask(Card::Ethernet(mac)) => {
-                    self.ask_ethernet_host(now, fabric, ip, None, mac);
+                    self.query_ethernet_host(now, fabric, ip, None, mac);
                 }
                 Due::Ask(Card::InfiniBand(gid, qpn)) => {
                     let at = HardwareAddress { flags: AddressFlags::NONE, qpn, gid };
@@ -229,8 +229,8 @@ impl<P: Packet> Segment<P> {
         self.unproven.remove(&ip);
         self.reported.remove(ip);
         self.proven_at.remove(&ip);
-        self.ethernet_askers.take(ip);
-        self.infiniband_askers.take(ip);
+        self.ethernet_requesters.take(ip);
+        self.infiniband_requesters.take(ip);
         self.hosts.forget(ip);
         fabric.forget(now, ip);
         self.owners.contest(now, ip);
@@ -255,7 +255,7 @@ impl<P: Packet> Segment<P> {
     ) -> Result<(), DropReason> {
         match self.owners.claim(now, ip, claim, false) {
             Answer::Ask => {
-                if !self.ask_owner(now, fabric, ip, claim.side().other()) {
+                if !self.query_owner(now, fabric, ip, claim.side().other()) {
                     self.give_up(ip);
                 }
             }
@@ -267,7 +267,7 @@ impl<P: Packet> Segment<P> {
 
     /// Queries the owner of an address by unicast, or its whole side if no host is known to have the address.
     /// Returns false if that side could not be queried.
-    fn ask_owner(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, side: Side) -> bool {
+    fn query_owner(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, side: Side) -> bool {
         match (side, self.hosts.get(ip)) {
             _ if !self.is_on(fabric, side, ip) => return self.search(now, fabric, side, ip),
             // In any name: an owner that is not queried would lose its address.
@@ -329,7 +329,7 @@ impl<P: Packet> Segment<P> {
                     let sent = if last {
                         self.search(now, fabric, side, ip)
                     } else {
-                        self.ask_owner(now, fabric, ip, side)
+                        self.query_owner(now, fabric, ip, side)
                     };
                     if !sent {
                         self.give_up(ip);
@@ -386,7 +386,7 @@ impl<P: Packet> Segment<P> {
         let discovered = self.discovery.take_found(ip);
         match claim {
             Claim::Ethernet(arp) => {
-                let is_awaited = self.infiniband_askers.is_asked(ip)
+                let is_awaited = self.infiniband_requesters.is_asked(ip)
                     || self.hosts.contains(ip)
                     || self.introductions.is_source(ip);
                 let wanted = !claim.announces() || is_awaited;
@@ -410,7 +410,7 @@ impl<P: Packet> Segment<P> {
             }
             Claim::InfiniBand { from, arp, .. } => {
                 let lid = from.slid;
-                if !claim.announces() || self.ethernet_askers.is_asked(ip) || fabric.is_sought(ip) {
+                if !claim.announces() || self.ethernet_requesters.is_asked(ip) || fabric.is_sought(ip) {
                     let name = self.name_for(now, fabric, Side::InfiniBand, ip, None);
                     fabric.meet(now, self.worker_of_name(name), name, arp.sender, ip);
                 }
@@ -435,7 +435,7 @@ impl<P: Packet> Segment<P> {
             return;
         }
         if self.is_proven(fabric, Side::Ethernet, ip) {
-            self.answer_infiniband_askers(now, fabric, ip);
+            self.answer_infiniband_requesters(now, fabric, ip);
         } else if self.is_proven(fabric, Side::InfiniBand, ip) {
             self.release_to_infiniband(now, fabric, ip);
         }

@@ -122,8 +122,8 @@ impl<P: Packet> Segment<P> {
         if let Some(mac) = before.filter(|mac| *mac != arp.sender_mac) {
             self.doubt(now, fabric, arp, mac)?;
         }
-        for asker in self.infiniband_askers.of(sender) {
-            self.prove_infiniband_asker(now, fabric, asker.hardware, asker.ip);
+        for asker in self.infiniband_requesters.of(sender) {
+            self.prove_infiniband_requester(now, fabric, asker.hardware, asker.ip);
         }
         if let Some(lookup) = self.lookups.get_mut(&sender) {
             lookup.take(now, *arp);
@@ -150,19 +150,19 @@ impl<P: Packet> Segment<P> {
         }
         self.note_name(fabric, Side::Ethernet, sender);
         // Hosts of its own side hear it themselves.
-        self.ethernet_askers.take(sender);
+        self.ethernet_requesters.take(sender);
         if self.forwards() && self.unproven.contains_key(&sender) {
-            self.ask_own_side(now, fabric, Side::InfiniBand, sender);
+            self.query_own_side(now, fabric, Side::InfiniBand, sender);
         }
         // Hosts that only check whether the address is taken are answered at once, unless it is being proven.
         // If their own side cannot be queried, they have queried it themselves.
         if !self.lookups.contains_key(&sender) {
-            for prober in self.infiniband_askers.take_probers(sender) {
+            for prober in self.infiniband_requesters.take_probers(sender) {
                 fabric.answer(now, self.worker_of(sender), sender, prober.hardware, prober.ip);
             }
         }
         if self.is_proven(fabric, Side::Ethernet, sender) && !self.lookups.contains_key(&sender) {
-            self.answer_infiniband_askers(now, fabric, sender);
+            self.answer_infiniband_requesters(now, fabric, sender);
             self.introduce_proven(now, fabric, sender);
         }
         Ok(())
@@ -236,17 +236,17 @@ impl<P: Packet> Segment<P> {
             TargetAction::Ignore => return Ok(()),
             _ => {}
         }
-        if !self.ethernet_askers.is_asked(target) {
-            let room = self.ethernet_askers.has_room();
+        if !self.ethernet_requesters.is_asked(target) {
+            let room = self.ethernet_requesters.has_room();
             self.take_lookup(now, Payer::Station(by), room)?;
         }
-        self.ethernet_askers.add(now, target, arp.sender_mac, sender);
+        self.ethernet_requesters.add(now, target, arp.sender_mac, sender);
         match action {
             TargetAction::AskOwner => {
                 self.verify_infiniband(now, fabric, target, Some(sender));
             }
             TargetAction::AskOwnSide => {
-                self.ask_own_side(now, fabric, Side::Ethernet, target);
+                self.query_own_side(now, fabric, Side::Ethernet, target);
             }
             TargetAction::AskHere => self.verify_ethernet(now, target, None),
             TargetAction::LookUp if !probes => {

@@ -143,7 +143,7 @@ impl<P: Packet> Segment<P> {
         }
         // Ethernet is queried again, and has the full time to answer.
         self.lookups.remove(&ip);
-        self.infiniband_askers.take(ip);
+        self.infiniband_requesters.take(ip);
         self.hosts.forget(ip);
         self.unproven.insert(ip, false);
         let name = self.name_for(now, fabric, Side::InfiniBand, ip, None);
@@ -153,24 +153,24 @@ impl<P: Packet> Segment<P> {
     /// The link has recorded a host.
     fn infiniband_host_heard(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, was_known: bool) {
         // Hosts that only check whether an address is taken need not wait for the path to it.
-        let probers = self.ethernet_askers.take_probers(ip);
-        self.tell_ethernet(ip, probers.into_iter().map(|a| (a.hardware, a.ip)));
+        let probers = self.ethernet_requesters.take_probers(ip);
+        self.announce_gateway_on_ethernet(ip, probers.into_iter().map(|a| (a.hardware, a.ip)));
         if fabric.hardware(ip).is_none() {
             return;
         }
         // Hosts of its own side hear it themselves.
-        self.infiniband_askers.take(ip);
+        self.infiniband_requesters.take(ip);
         if !was_known {
             self.unproven.insert(ip, false);
-            self.prove_ethernet_askers(now, fabric, ip);
+            self.prove_ethernet_requesters(now, fabric, ip);
         }
         if self.forwards() && self.unproven.contains_key(&ip) {
-            self.ask_own_side(now, fabric, Side::Ethernet, ip);
+            self.query_own_side(now, fabric, Side::Ethernet, ip);
         }
         self.note_name(fabric, Side::InfiniBand, ip);
         let proven = self.is_proven(fabric, Side::InfiniBand, ip) && !self.lookups.contains_key(&ip);
         if proven && fabric.has_way(ip) {
-            self.answer_ethernet_askers(now, fabric, ip);
+            self.answer_ethernet_requesters(now, fabric, ip);
         }
     }
 
@@ -240,11 +240,11 @@ impl<P: Packet> Segment<P> {
             TargetAction::Ignore => return Ok(()),
             _ => {}
         }
-        if !self.infiniband_askers.is_asked(target) {
-            let room = self.infiniband_askers.has_room() && hosts::has_room(&self.hosts);
+        if !self.infiniband_requesters.is_asked(target) {
+            let room = self.infiniband_requesters.has_room() && hosts::has_room(&self.hosts);
             self.take_lookup(now, Payer::Station(By::Lid(lid)), room)?;
         }
-        if let Some(gone) = self.infiniband_askers.add(now, target, to, asker) {
+        if let Some(gone) = self.infiniband_requesters.add(now, target, to, asker) {
             // An answer is not believed either if its own side had no time to answer.
             self.lookups.remove(&gone);
             if self.hosts.get(gone).is_none() {
@@ -254,7 +254,7 @@ impl<P: Packet> Segment<P> {
         match action {
             TargetAction::AskOwner => self.verify_ethernet(now, target, Some(asker)),
             TargetAction::AskOwnSide => {
-                self.ask_own_side(now, fabric, Side::InfiniBand, target);
+                self.query_own_side(now, fabric, Side::InfiniBand, target);
             }
             TargetAction::AskHere => {
                 self.verify_infiniband(now, fabric, target, None);

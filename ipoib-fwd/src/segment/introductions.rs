@@ -175,7 +175,7 @@ impl<P: Packet> Segment<P> {
             self.introductions.advance((source, target), Stage::Answer, now + ANSWERED);
             fabric.ask(now, self.worker_of(source), source, target);
         } else if self.unproven.contains_key(&source) {
-            self.ask_own_side(now, fabric, Side::InfiniBand, source);
+            self.query_own_side(now, fabric, Side::InfiniBand, source);
         } else if !self.owners.is_asked(source) {
             self.verify_ethernet(now, source, None);
         }
@@ -212,7 +212,7 @@ impl<P: Packet> Segment<P> {
         }
         // No answer is sent for an address that is not proven.
         if !self.lookups.contains_key(&target) && !self.unproven.contains_key(&target) {
-            self.answer_ethernet_askers(now, fabric, target);
+            self.answer_ethernet_requesters(now, fabric, target);
         }
         let introductions = &self.introductions;
         let may_go = |packet: &P| !introductions.is_open(source_of(packet, Side::Ethernet), target);

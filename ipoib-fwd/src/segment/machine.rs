@@ -95,8 +95,8 @@ pub struct Segment<P> {
     pub(super) meanwhile: Meanwhile,
     /// Ethernet hosts that have been heard.
     pub(super) heard: Heard,
-    pub(super) ethernet_askers: Askers<MacAddress>,
-    pub(super) infiniband_askers: Askers<Asker>,
+    pub(super) ethernet_requesters: Askers<MacAddress>,
+    pub(super) infiniband_requesters: Askers<Asker>,
     /// Addresses that hosts request and for which their own side is queried first.
     pub(super) lookups: HashMap<IpAddr, Lookup, FixedState>,
     /// An ARP packet has come from a station that is not known for the sender, since
@@ -135,8 +135,8 @@ impl<P: Packet> Segment<P> {
             changes: Changes::new(settings.seed.rotate_left(16)),
             meanwhile: Meanwhile::default(),
             heard: Heard::new(settings.seed.rotate_left(48)),
-            ethernet_askers: Askers::default(),
-            infiniband_askers: Askers::default(),
+            ethernet_requesters: Askers::default(),
+            infiniband_requesters: Askers::default(),
             lookups: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(24))),
             unknown_sender: false,
             unproven: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(32))),
@@ -298,7 +298,10 @@ impl<P: Packet> Segment<P> {
                 let waiting = self.parked.take(Awaited::InfiniBandHost, *ip);
                 self.discard(waiting, DropReason::NeighbourUnresolved);
                 // Its own side requests it: perhaps it is on the other one now.
-                if self.forwards() && self.infiniband_askers.is_asked(*ip) && self.hosts.get(*ip).is_none() {
+                if self.forwards()
+                    && self.infiniband_requesters.is_asked(*ip)
+                    && self.hosts.get(*ip).is_none()
+                {
                     self.take(now, fabric, |segment, fabric| {
                         segment.seek_on_ethernet(now, fabric, *ip, None)
                     });
@@ -357,12 +360,12 @@ impl<P: Packet> Segment<P> {
             self.discover(now, fabric);
         }
         if now >= self.sweep || self.changes.is_due(now) {
-            self.ask_cards(now, fabric);
+            self.query_cards(now, fabric);
         }
         if now >= self.sweep {
             self.sweep = now + SWEEP;
-            self.ethernet_askers.expire(now);
-            self.infiniband_askers.expire(now);
+            self.ethernet_requesters.expire(now);
+            self.infiniband_requesters.expire(now);
             self.discovery.expire(now);
             let hosts = &self.hosts;
             let is_known = |ip: &IpAddr| hosts.get(*ip).is_some() || fabric.hardware(*ip).is_some();

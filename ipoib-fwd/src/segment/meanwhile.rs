@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_owner_has_not_answered_is_doubted_and_asked_again_by_who_resigns_before() {
+    fn an_address_is_doubted_and_queried_again_until_its_owner_has_answered() {
         let [a, b] = [1, 2].map(|n| IpAddr::from([10, 0, 0, n]));
         let mut meanwhile = Meanwhile::default();
         meanwhile.note(a);

@@ -145,7 +145,7 @@ impl<P: Packet> Segment<P> {
 
     /// True if a query in this name may be sent on a side. A query without a sender address is not sent for
     /// an address that a host there probes for, unless another host is known to have the address.
-    pub(super) fn may_ask_as(
+    pub(super) fn may_query_as(
         &self,
         now: Instant,
         fabric: &impl Fabric,

@@ -255,7 +255,7 @@ mod tests {
 
     /// Checks the properties of the table, case by case.
     #[test]
-    fn nobody_unproven_is_believed_and_no_probe_is_answered_unasked() {
+    fn no_unproven_host_is_believed_and_no_probe_is_answered_without_a_query() {
         for (kind, known) in
             CLAIMS.iter().flat_map(|kind| SenderKnowledge::ALL.iter().map(move |k| (*kind, *k)))
         {

@@ -100,7 +100,7 @@ impl Lookup {
     }
 
     /// Records that the second query was sent, perhaps late: the full time for the answer starts now.
-    pub(super) fn asked_again(&mut self, now: Instant) {
+    pub(super) fn query_repeated(&mut self, now: Instant) {
         (self.again, self.until) = (None, now + OWN_SIDE_ANSWER);
     }
 

@@ -160,7 +160,7 @@ impl<P: Packet> Segment<P> {
                 None if fabric.hardware(ip).is_some() => Side::InfiniBand,
                 None => continue,
             };
-            if !self.ask_own_side(now, fabric, side.other(), ip) {
+            if !self.query_own_side(now, fabric, side.other(), ip) {
                 // It is queried after the next sweep: it may not be allowed now, and each attempt costs a
                 // token.
                 return;

@@ -61,7 +61,7 @@ impl<P: Packet> Segment<P> {
     // -- queries
 
     /// Queries one Ethernet host, or all. Returns false if a query without a sender address would do harm.
-    pub(super) fn ask_ethernet_host(
+    pub(super) fn query_ethernet_host(
         &mut self,
         now: Instant,
         fabric: &impl Fabric,
@@ -71,7 +71,7 @@ impl<P: Packet> Segment<P> {
     ) -> bool {
         let name = self.name_for(now, fabric, Side::Ethernet, ip, asker);
         if let (Some(ip), Some(name)) =
-            (v4(ip), v4(name).filter(|_| self.may_ask_as(now, fabric, Side::Ethernet, ip, name)))
+            (v4(ip), v4(name).filter(|_| self.may_query_as(now, fabric, Side::Ethernet, ip, name)))
         {
             self.frame(&ask_ethernet(ip, name, self.own.mac()), to);
             return true;
@@ -79,16 +79,16 @@ impl<P: Packet> Segment<P> {
         false
     }
 
-    /// Queries all InfiniBand hosts and keeps nothing. Returns false as [`Self::ask_ethernet_host`] does, and
+    /// Queries all InfiniBand hosts and keeps nothing. Returns false as [`Self::query_ethernet_host`] does, and
     /// if the link's rate limit drops the request.
-    pub(super) fn ask_infiniband_hosts(
+    pub(super) fn query_infiniband_hosts(
         &mut self,
         now: Instant,
         fabric: &mut impl Fabric,
         ip: IpAddr,
     ) -> bool {
         let name = self.name_for(now, fabric, Side::InfiniBand, ip, None);
-        self.may_ask_as(now, fabric, Side::InfiniBand, ip, name)
+        self.may_query_as(now, fabric, Side::InfiniBand, ip, name)
             && fabric.request(now, self.worker_of_name(name), name, ip)
     }
 
@@ -109,7 +109,7 @@ impl<P: Packet> Segment<P> {
 
     /// Queries a side for an address, to prove that a host of the other side has it. Returns false if that is
     /// not possible now.
-    pub(super) fn ask_own_side(
+    pub(super) fn query_own_side(
         &mut self,
         now: Instant,
         fabric: &mut impl Fabric,
@@ -124,7 +124,7 @@ impl<P: Packet> Segment<P> {
             self.counters.limited += 1;
             return false;
         }
-        let asked = self.ask_side(now, fabric, own, ip);
+        let asked = self.query_side(now, fabric, own, ip);
         if asked {
             self.lookups.insert(ip, Lookup::new(now, own));
         }
@@ -137,22 +137,22 @@ impl<P: Packet> Segment<P> {
     }
 
     /// Queries all hosts of a side. Returns false if that is not possible now.
-    fn ask_side(&mut self, now: Instant, fabric: &mut impl Fabric, side: Side, ip: IpAddr) -> bool {
+    fn query_side(&mut self, now: Instant, fabric: &mut impl Fabric, side: Side, ip: IpAddr) -> bool {
         match side {
-            Side::Ethernet => self.ask_ethernet_host(now, fabric, ip, None, MacAddress::BROADCAST),
-            Side::InfiniBand => self.ask_infiniband_hosts(now, fabric, ip),
+            Side::Ethernet => self.query_ethernet_host(now, fabric, ip, None, MacAddress::BROADCAST),
+            Side::InfiniBand => self.query_infiniband_hosts(now, fabric, ip),
         }
     }
 
     /// Sends the second query of lookups: the first one or its answer may be lost. If it cannot be sent,
     /// silence proves nothing, and the lookup is discarded.
-    fn ask_own_side_again(&mut self, now: Instant, fabric: &mut impl Fabric) {
+    fn query_own_side_again(&mut self, now: Instant, fabric: &mut impl Fabric) {
         let due = self.lookups.iter().filter(|(_, lookup)| lookup.again.is_some_and(|at| at <= now));
         let due: Vec<_> = due.map(|(ip, lookup)| (*ip, lookup.own)).collect();
         for (ip, own) in due {
-            let asked = self.ask_side(now, fabric, own, ip);
+            let asked = self.query_side(now, fabric, own, ip);
             if let Some(lookup) = self.lookups.get_mut(&ip).filter(|_| asked) {
-                lookup.asked_again(now);
+                lookup.query_repeated(now);
             } else {
                 self.lookups.remove(&ip);
                 self.counters.limited += 1;
@@ -174,7 +174,7 @@ impl<P: Packet> Segment<P> {
             return;
         }
         self.unproven.entry(ip).or_insert(true);
-        self.ask_own_side(now, fabric, side.other(), ip);
+        self.query_own_side(now, fabric, side.other(), ip);
         if let Some(lookup) = self.lookups.get_mut(&ip) {
             lookup.announces |= announces;
         }
@@ -197,7 +197,7 @@ impl<P: Packet> Segment<P> {
         // The answer of its own side goes to the requester only; this one comes to us.
         if self.lookups.len() >= MOST || !self.limits.infiniband_requests.take(now) {
             self.counters.limited += 1;
-        } else if self.ask_infiniband_hosts(now, fabric, ip) {
+        } else if self.query_infiniband_hosts(now, fabric, ip) {
             self.lookups.insert(ip, Lookup::new(now, Side::InfiniBand));
         }
         Ok(())
@@ -217,7 +217,7 @@ impl<P: Packet> Segment<P> {
         {
             self.introduce(now, fabric, asker, ip);
         }
-        if self.may_ask_as(now, fabric, Side::InfiniBand, ip, name) {
+        if self.may_query_as(now, fabric, Side::InfiniBand, ip, name) {
             fabric.resolve(now, self.worker_of_name(name), name, ip);
         }
     }
@@ -232,7 +232,7 @@ impl<P: Packet> Segment<P> {
         asker: Option<IpAddr>,
     ) -> bool {
         let name = self.name_for(now, fabric, Side::InfiniBand, ip, asker);
-        let may_ask = self.may_ask_as(now, fabric, Side::InfiniBand, ip, name);
+        let may_ask = self.may_query_as(now, fabric, Side::InfiniBand, ip, name);
         if may_ask {
             fabric.verify(now, self.worker_of_name(name), name, ip);
         }
@@ -251,16 +251,16 @@ impl<P: Packet> Segment<P> {
 
     /// Answers all Ethernet hosts that requested an InfiniBand host. Hosts that probe are answered if it was
     /// heard since, and hosts that are being introduced to it are answered later.
-    pub(super) fn answer_ethernet_askers(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
-        let mut askers = self.ethernet_askers.take(ip);
+    pub(super) fn answer_ethernet_requesters(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
+        let mut askers = self.ethernet_requesters.take(ip);
         // Hosts that have heard it since have been answered.
         let early: Vec<_> = askers.extract_if(.., |asker| asker.probes()).collect();
         for asker in askers.extract_if(.., |asker| self.introductions.is_open(asker.ip, ip)) {
-            self.ethernet_askers.add(now, ip, asker.hardware, asker.ip);
+            self.ethernet_requesters.add(now, ip, asker.hardware, asker.ip);
         }
-        self.tell_ethernet(ip, askers.into_iter().map(|a| (a.hardware, a.ip)));
+        self.announce_gateway_on_ethernet(ip, askers.into_iter().map(|a| (a.hardware, a.ip)));
         for prober in &early {
-            self.ethernet_askers.add(now, ip, prober.hardware, prober.ip);
+            self.ethernet_requesters.add(now, ip, prober.hardware, prober.ip);
         }
         if !early.is_empty() {
             self.verify_infiniband(now, fabric, ip, None);
@@ -268,7 +268,11 @@ impl<P: Packet> Segment<P> {
     }
 
     /// Announces to Ethernet hosts that an address is behind the gateway.
-    pub(super) fn tell_ethernet(&mut self, ip: IpAddr, askers: impl Iterator<Item = (MacAddress, IpAddr)>) {
+    pub(super) fn announce_gateway_on_ethernet(
+        &mut self,
+        ip: IpAddr,
+        askers: impl Iterator<Item = (MacAddress, IpAddr)>,
+    ) {
         let Some(ip) = v4(ip) else { return };
         for (target_mac, target) in askers {
             let Some(target_ip) = v4(target) else { continue };
@@ -280,11 +284,16 @@ impl<P: Packet> Segment<P> {
     }
 
     /// Answers all InfiniBand hosts that requested an Ethernet host; those that probe, if it was heard since.
-    pub(super) fn answer_infiniband_askers(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
-        for asker in self.infiniband_askers.take(ip) {
+    pub(super) fn answer_infiniband_requesters(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        ip: IpAddr,
+    ) {
+        for asker in self.infiniband_requesters.take(ip) {
             let since = now.saturating_duration_since(asker.since);
             if asker.probes() && !self.hosts.is_confirmed(now, ip, since) {
-                self.infiniband_askers.add(now, ip, asker.hardware, asker.ip);
+                self.infiniband_requesters.add(now, ip, asker.hardware, asker.ip);
                 self.verify_ethernet(now, ip, None);
                 continue;
             }
@@ -320,11 +329,11 @@ impl<P: Packet> Segment<P> {
             return self.introduced(now, fabric, ip, asker);
         }
         fabric.answer(now, worker, ip, to, asker);
-        self.prove_infiniband_asker(now, fabric, to, asker);
+        self.prove_infiniband_requester(now, fabric, to, asker);
     }
 
     /// Starts to prove an InfiniBand host that sent a request, if its address is not known.
-    pub(super) fn prove_infiniband_asker(
+    pub(super) fn prove_infiniband_requester(
         &mut self,
         now: Instant,
         fabric: &mut impl Fabric,
@@ -348,8 +357,13 @@ impl<P: Packet> Segment<P> {
     }
 
     /// Starts to prove Ethernet hosts that requested an InfiniBand host which has answered.
-    pub(super) fn prove_ethernet_askers(&mut self, now: Instant, fabric: &mut impl Fabric, target: IpAddr) {
-        for asker in self.ethernet_askers.of(target) {
+    pub(super) fn prove_ethernet_requesters(
+        &mut self,
+        now: Instant,
+        fabric: &mut impl Fabric,
+        target: IpAddr,
+    ) {
+        for asker in self.ethernet_requesters.of(target) {
             let Some(sender_ip) = v4(asker.ip).filter(|ip| !ip.is_unspecified()) else { continue };
             let arp = EthernetArp {
                 operation: ArpOperation::Reply,
@@ -369,7 +383,7 @@ impl<P: Packet> Segment<P> {
                 HostEvent::Set { ip, address: mac, .. } => {
                     self.output(Output::SetHost { ip, mac });
                     if !self.unproven.contains_key(&ip) && !self.lookups.contains_key(&ip) {
-                        self.answer_infiniband_askers(now, fabric, ip);
+                        self.answer_infiniband_requesters(now, fabric, ip);
                     }
                     for waiting in self.parked.take(Awaited::EthernetHost, ip) {
                         let (side, worker) = (waiting.arrival.side, waiting.arrival.worker);
@@ -383,26 +397,26 @@ impl<P: Packet> Segment<P> {
                     let silent =
                         matches!(event, HostEvent::Gone { address: Some(_), why: Gone::Unanswered, .. });
                     // Its own side requests it: perhaps it is on the other one now.
-                    if silent && self.forwards() && self.ethernet_askers.is_asked(ip) {
+                    if silent && self.forwards() && self.ethernet_requesters.is_asked(ip) {
                         self.seek_on_infiniband(now, fabric, ip, None);
                     }
                 }
             }
         }
         while let Some(probe) = self.hosts.poll_transmit() {
-            if probe.to.is_none() && !self.may_ask_all(now, probe.ip) {
+            if probe.to.is_none() && !self.may_query_all(now, probe.ip) {
                 // The query is repeated in a second.
                 self.counters.limited += 1;
                 continue;
             }
             let asker = self.hosts.tag(probe.ip).copied().flatten();
-            self.ask_ethernet_host(now, fabric, probe.ip, asker, probe.to.unwrap_or(MacAddress::BROADCAST));
+            self.query_ethernet_host(now, fabric, probe.ip, asker, probe.to.unwrap_or(MacAddress::BROADCAST));
         }
     }
 
     /// True if all Ethernet hosts may be queried for one now. A host that scans the network does not prevent
     /// others from being found.
-    fn may_ask_all(&mut self, now: Instant, ip: IpAddr) -> bool {
+    fn may_query_all(&mut self, now: Instant, ip: IpAddr) -> bool {
         let returns = self.heard.has(ip) && self.limits.returning_requests.take(now);
         returns || self.limits.ethernet_requests.take(now)
     }
@@ -412,7 +426,7 @@ impl<P: Packet> Segment<P> {
         if self.lookups.values().all(|l| now < l.due()) {
             return;
         }
-        self.ask_own_side_again(now, fabric);
+        self.query_own_side_again(now, fabric);
         let mut silent = Vec::new();
         self.lookups.retain(|ip, lookup| {
             let waits = now < lookup.until;
@@ -450,10 +464,10 @@ impl<P: Packet> Segment<P> {
             // A host that was not heard for some time may be gone: it is queried before its requesters are
             // answered.
             match (across, self.is_fresh(now, fabric, across, ip)) {
-                (Side::Ethernet, true) => self.answer_infiniband_askers(now, fabric, ip),
+                (Side::Ethernet, true) => self.answer_infiniband_requesters(now, fabric, ip),
                 (Side::Ethernet, false) => self.verify_ethernet(now, ip, None),
                 (Side::InfiniBand, true) if fabric.has_way(ip) => {
-                    self.answer_ethernet_askers(now, fabric, ip);
+                    self.answer_ethernet_requesters(now, fabric, ip);
                 }
                 (Side::InfiniBand, true) => {}
                 (Side::InfiniBand, false) => {

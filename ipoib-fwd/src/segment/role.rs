@@ -38,8 +38,8 @@ impl<P: Packet> Segment<P> {
             self.lookups.clear();
             self.introductions.clear();
             self.discovery.stop();
-            self.ethernet_askers = Askers::default();
-            self.infiniband_askers = Askers::default();
+            self.ethernet_requesters = Askers::default();
+            self.infiniband_requesters = Askers::default();
             for ip in self.owners.settle() {
                 self.meanwhile.note(ip);
             }

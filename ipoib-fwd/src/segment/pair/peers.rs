@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_somebody_made_up_deafens_us_for_a_lease_only() {
+    fn a_forged_sequence_number_deafens_us_for_a_lease_only() {
         for on in [&Side::BOTH[..], &[Side::Ethernet], &[Side::InfiniBand]] {
             let (mut peers, mut now, mut sequence) = (Peers::new(OWN, false, SECOND), Instant::now(), 0);
             let end = now + SECOND;
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_somebody_made_up_is_a_few_of_ours_only() {
+    fn a_forged_lease_is_a_few_of_ours_only() {
         let (mut peers, mut now, mut sequence) = (Peers::new(OWN, false, SECOND), Instant::now(), 0);
         let end = now + SECOND;
         hear(&mut peers, &mut now, end, &mut sequence);
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_key_a_gateway_is_remembered_as_long_as_it_was_heard_whatever_others_make_up() {
+    fn without_a_key_a_gateway_is_remembered_as_long_as_it_was_heard_despite_forgeries() {
         let (mut peers, mut now, mut sequence) = (Peers::new(OWN, false, SECOND), Instant::now(), 0);
         let end = now + SECOND * 100;
         hear(&mut peers, &mut now, end, &mut sequence);
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn the_security_model_has_the_number_of_lives_whose_recordings_stay_old() {
+    fn the_security_model_has_the_number_of_runs_whose_replays_stay_old() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/security-model.md");
         let page = std::fs::read_to_string(page).unwrap();
         let number = format!("{},{:03} restarts", PAST / 1000, PAST % 1000);

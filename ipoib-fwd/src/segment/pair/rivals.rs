@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn only_echoes_of_the_same_words_on_both_sides_are_a_proof_and_only_for_a_while() {
+    fn only_equal_echoes_on_both_sides_are_a_proof_and_it_expires() {
         let (mut rivals, now) = (Rivals::default(), Instant::now());
         for n in 0..100 {
             rivals.hear(now, Side::Ethernet, gateway(1), 100);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn many_names_on_one_side_push_out_nobody_who_was_heard_on_the_other() {
+    fn many_identities_on_one_side_evict_no_rival_heard_on_the_other() {
         for side in Side::BOTH {
             let (mut rivals, now) = (Rivals::default(), Instant::now());
             rivals.hear(now, side.other(), gateway(1), 100);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn many_names_on_one_side_push_out_nobody_who_is_heard_again_on_both() {
+    fn many_identities_on_one_side_evict_no_rival_heard_again_on_both() {
         let (mut rivals, mut now) = (Rivals::default(), Instant::now());
         for n in 0..1000 {
             rivals.hear(now, Side::Ethernet, gateway(10 + n), 255);

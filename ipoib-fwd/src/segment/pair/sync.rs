@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_moves_while_a_round_waits_is_told_where_it_is_now() {
+    fn a_host_that_moves_during_a_round_is_sent_with_its_new_location() {
         let now = Instant::now();
         let host = |n: u32, mac: u8| Neighbour {
             ip: Ipv4Addr::from_bits(0x0a4d_0000 + n).into(),

@@ -12,7 +12,7 @@ fn arp(operation: ArpOperation, sender_ip: Ipv4Addr, target_ip: Ipv4Addr) -> Eth
 }
 
 #[test]
-fn arp_means_what_it_should_and_lies_are_dropped() {
+fn arp_is_classified_and_false_claims_are_dropped() {
     let settings = own();
     let check = |a: EthernetArp| check_ethernet(&a, E1_MAC, &settings);
     let (request, reply) = (ArpOperation::Request, ArpOperation::Reply);
@@ -70,7 +70,7 @@ fn arp_of_the_infiniband_side() {
 }
 
 #[test]
-fn what_names_another_queue_pair_than_its_senders_is_forged() {
+fn arp_that_names_another_queue_pair_than_its_senders_is_forged() {
     let mut w = World::new();
     w.know_infiniband(1, I1);
     let forged = HardwareAddress { flags: AddressFlags::NONE, ..hardware(1) };

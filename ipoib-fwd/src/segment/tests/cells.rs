@@ -325,7 +325,7 @@ fn expected_of_sender(action: SenderAction, side: Side, kind: ArpKind, before: &
 }
 
 #[test]
-fn what_is_done_about_a_sender_is_what_the_table_says() {
+fn the_action_for_a_sender_is_that_of_the_table() {
     let mut cells = 0;
     for (side, role) in SIDES.into_iter().flat_map(|side| ROLES.map(|role| (side, role))) {
         for known in SenderKnowledge::ALL {
@@ -446,7 +446,7 @@ fn expected_of_target(action: TargetAction, side: Side) -> (HashSet<Query>, bool
 }
 
 #[test]
-fn what_is_done_about_a_target_is_what_the_table_says() {
+fn the_action_for_a_target_is_that_of_the_table() {
     let mut cells = 0;
     for (side, role) in SIDES.into_iter().flat_map(|side| ROLES.map(|role| (side, role))) {
         for known in TargetKnowledge::ALL {
@@ -477,8 +477,8 @@ fn target_cell(side: Side, known: TargetKnowledge, kind: ArpKind, role: Role) {
     let is_answered = action == TargetAction::Answer;
     assert_eq!(done, Done { queries, is_answered, ..before }, "{cell}: {action:?}");
     let is_asked = match side {
-        Side::Ethernet => w.segment.ethernet_askers.is_asked(X.into()),
-        Side::InfiniBand => w.segment.infiniband_askers.is_asked(X.into()),
+        Side::Ethernet => w.segment.ethernet_requesters.is_asked(X.into()),
+        Side::InfiniBand => w.segment.infiniband_requesters.is_asked(X.into()),
     };
     assert_eq!(is_asked, waits, "{cell}: {action:?}");
     // The owner answers, and so the requester is answered.
@@ -511,7 +511,7 @@ fn a_third_host_of_a_side_that_answers_refuses_the_claim_of_the_other_side() {
 
 /// A gateway without a name to query in searches for an address, and a host of that side probes for it.
 #[test]
-fn a_probe_ends_a_search_in_nobodys_name_only() {
+fn a_probe_ends_only_a_search_without_a_sender_address() {
     for has_name in [false, true] {
         let mut w = World::new();
         if !has_name {

@@ -71,7 +71,7 @@ fn a_message_to_a_cold_ethernet_host_goes_when_the_host_is_published() {
 }
 
 #[test]
-fn an_asker_is_answered_when_the_path_is_published_and_not_before() {
+fn a_requester_is_answered_when_the_path_is_published_and_not_before() {
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
     w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
@@ -104,7 +104,7 @@ fn discarded(w: &mut World) -> Vec<DropReason> {
 }
 
 #[test]
-fn those_that_nobody_answers_for_are_dropped_and_few_wait() {
+fn packets_without_an_answer_are_dropped_and_few_wait() {
     let mut w = World::new();
     for _ in 0..PER_DESTINATION + 2 {
         cold_frame(&mut w);
@@ -186,7 +186,7 @@ fn a_host_that_is_answered_itself_needs_no_introduction() {
 }
 
 #[test]
-fn a_packet_whose_source_cannot_be_proven_goes_all_the_same() {
+fn a_packet_whose_source_cannot_be_proven_is_sent_nevertheless() {
     // A host of InfiniBand has the address.
     let mut w = World::new();
     let frame = cold_frame(&mut w);
@@ -237,7 +237,7 @@ fn an_introduction_under_way_is_not_pushed_out_by_a_scan() {
 }
 
 #[test]
-fn an_asker_is_introduced_before_it_is_answered() {
+fn a_requester_is_introduced_before_it_is_answered() {
     let mut w = World::new();
     w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
     w.know_infiniband(1, I1);
@@ -251,7 +251,7 @@ fn an_asker_is_introduced_before_it_is_answered() {
 }
 
 #[test]
-fn a_scan_keeps_nobody_from_being_introduced() {
+fn a_scan_prevents_no_introduction() {
     let mut w = World::new();
     w.segment.own.settings.address = GatewayAddress::new(GATEWAY, 16);
     for n in 0..1000u32 {
@@ -287,7 +287,7 @@ fn duplicate_address_detection_sees_the_other_side() {
 }
 
 #[test]
-fn an_infiniband_hosts_own_side_is_asked_first() {
+fn an_infiniband_hosts_own_side_is_queried_first() {
     let mut w = World::new();
     w.infiniband(InfiniBandOperation::Request, 1, I1, I2);
     assert_eq!(w.asked(), [Asked::Request { source: GATEWAY.into(), ip: I2.into() }]);
@@ -313,7 +313,7 @@ fn an_infiniband_hosts_own_side_is_asked_first() {
 }
 
 #[test]
-fn an_infiniband_host_that_answers_late_is_proven_by_a_whole_silence_of_ethernet() {
+fn an_infiniband_host_that_answers_late_is_proven_by_full_silence_of_ethernet() {
     let mut w = World::new();
     w.infiniband(InfiniBandOperation::Request, 1, I1, I2);
     w.pass(ms(240));
@@ -327,7 +327,7 @@ fn an_infiniband_host_that_answers_late_is_proven_by_a_whole_silence_of_ethernet
 }
 
 #[test]
-fn hosts_that_only_talk_to_their_like_are_no_concern_of_ours() {
+fn hosts_that_talk_to_their_own_side_only_are_not_proven() {
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
     w.ethernet(ArpOperation::Request, E2_MAC, E2, E1);
@@ -336,7 +336,7 @@ fn hosts_that_only_talk_to_their_like_are_no_concern_of_ours() {
 }
 
 #[test]
-fn what_a_host_asks_while_its_answer_waits_is_answered_too() {
+fn a_request_of_a_host_while_its_answer_waits_is_answered_too() {
     let mut w = World::new();
     w.know_infiniband(2, I2);
     w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
@@ -352,7 +352,7 @@ fn what_a_host_asks_while_its_answer_waits_is_answered_too() {
 }
 
 #[test]
-fn the_own_side_is_asked_twice_before_an_answer_of_the_other_one_is_believed() {
+fn the_own_side_is_queried_twice_before_an_answer_of_the_other_one_is_believed() {
     for limited in [false, true] {
         let mut w = World::new();
         w.infiniband(InfiniBandOperation::Request, 1, I1, I2);

@@ -206,7 +206,7 @@ fn an_owner_that_answers_once_more_before_it_goes_loses_its_address_soon() {
 }
 
 #[test]
-fn an_owner_that_stays_is_asked_a_few_times_and_then_left_in_peace() {
+fn an_owner_that_stays_is_queried_a_few_times_only() {
     let mut w = World::new();
     w.know_infiniband(1, I1);
     w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
@@ -219,7 +219,7 @@ fn an_owner_that_stays_is_asked_a_few_times_and_then_left_in_peace() {
 }
 
 #[test]
-fn a_card_that_answers_once_more_before_it_goes_is_asked_again_soon() {
+fn a_card_that_answers_once_more_before_it_goes_is_queried_again_soon() {
     // On Ethernet: the old card is queried, then all hosts; the new one answers.
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
@@ -249,7 +249,7 @@ fn a_card_that_answers_once_more_before_it_goes_is_asked_again_soon() {
 }
 
 #[test]
-fn a_claim_is_not_proven_by_questions_that_were_not_sent() {
+fn a_claim_is_not_proven_by_queries_that_were_not_sent() {
     // The link's rate limit drops the first query, or the second one.
     for limited_after in [ms(0), ms(100)] {
         let mut w = World::new();
@@ -267,7 +267,7 @@ fn a_claim_is_not_proven_by_questions_that_were_not_sent() {
 }
 
 #[test]
-fn an_owner_keeps_its_address_if_the_question_to_its_whole_side_was_not_sent() {
+fn an_owner_keeps_its_address_if_the_query_to_its_whole_side_was_not_sent() {
     let mut w = World::new();
     w.know_infiniband(1, I1);
     w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
@@ -279,7 +279,7 @@ fn an_owner_keeps_its_address_if_the_question_to_its_whole_side_was_not_sent() {
 }
 
 #[test]
-fn an_owner_that_answered_once_more_is_asked_again_if_a_question_was_not_sent() {
+fn an_owner_that_answered_once_more_is_queried_again_if_a_query_was_not_sent() {
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
     w.infiniband(InfiniBandOperation::Request, 1, E1, E1);
@@ -306,7 +306,11 @@ fn an_address_moves_to_ethernet_when_its_owner_is_silent() {
     assert!(outputs.contains(&Output::SetHost { ip: I1.into(), mac: E2_MAC }));
     assert_eq!(moved(&outputs), [Happening::AddressMoved { ip: I1.into(), to: Place::Ethernet(E2_MAC) }]);
     assert!(w.fabric.hardware(I1.into()).is_none());
-    assert_eq!(w.asked(), [Asked::Announce(I1.into())], "hosts with the old address in their caches learn the new one");
+    assert_eq!(
+        w.asked(),
+        [Asked::Announce(I1.into())],
+        "hosts with the old address in their caches learn the new one"
+    );
 }
 
 #[test]
@@ -327,7 +331,7 @@ fn an_address_moves_to_infiniband_when_its_owner_is_silent() {
 }
 
 #[test]
-fn a_mover_that_asked_for_somebody_is_answered_after_the_move() {
+fn a_host_that_moves_with_a_request_is_answered_after_the_move() {
     let mut w = World::new();
     w.know_ethernet(E2_MAC, E2);
     w.know_infiniband(1, I1);
@@ -468,7 +472,7 @@ fn another_port_on_infiniband_is_believed_at_once_unless_the_old_one_answers() {
 }
 
 #[test]
-fn who_asked_in_the_name_of_a_host_that_has_come_since_gets_neither_the_answer_nor_the_address() {
+fn a_request_in_the_name_of_a_host_that_has_come_since_gets_neither_answer_nor_address() {
     let mut w = World::new();
     // E2's host is not known yet, and a host on InfiniBand sends a request as if it were there.
     w.infiniband(InfiniBandOperation::Request, 3, E2, E1);
@@ -485,7 +489,7 @@ fn who_asked_in_the_name_of_a_host_that_has_come_since_gets_neither_the_answer_n
 }
 
 #[test]
-fn an_owner_that_missed_a_question_is_asked_again() {
+fn an_owner_that_missed_a_query_is_queried_again() {
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
     w.ethernet(ArpOperation::Request, E2_MAC, E1, E1);
@@ -508,7 +512,7 @@ fn an_owner_that_missed_a_question_is_asked_again() {
 }
 
 #[test]
-fn who_answers_for_a_host_that_has_answered_is_believed_only_if_that_is_silent() {
+fn a_second_answer_is_believed_only_if_the_first_host_is_silent() {
     for stays in [true, false] {
         let mut w = World::new();
         w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
@@ -541,7 +545,7 @@ fn who_answers_for_a_host_that_has_answered_is_believed_only_if_that_is_silent()
 }
 
 #[test]
-fn an_announcement_is_carried_across_when_the_other_side_has_been_silent() {
+fn an_announcement_is_forwarded_when_the_other_side_has_been_silent() {
     for owner_answers in [false, true] {
         let mut w = World::new();
         w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
@@ -558,7 +562,7 @@ fn an_announcement_is_carried_across_when_the_other_side_has_been_silent() {
 }
 
 #[test]
-fn announcements_of_a_liar_keep_nobody_from_finding_the_owner() {
+fn announcements_of_a_liar_do_not_hide_the_owner() {
     let mut w = World::new();
     // The owner is not known, and answers all queries; a liar of the other side announces its address
     // repeatedly.
@@ -585,7 +589,7 @@ fn announcements_of_a_liar_keep_nobody_from_finding_the_owner() {
 }
 
 #[test]
-fn an_announcement_of_a_host_that_is_being_proven_is_carried_across_afterwards() {
+fn an_announcement_of_a_host_that_is_being_proven_is_forwarded_afterwards() {
     // Ethernet: the host has answered a request of the other side before, or answers it by its announcement.
     for answered in [true, false] {
         let mut w = World::new();

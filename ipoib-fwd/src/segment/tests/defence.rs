@@ -29,7 +29,7 @@ fn claim(w: &mut World, side: Side, ip: Ipv4Addr) {
 }
 
 #[test]
-fn claims_of_the_own_address_after_a_defence_have_it_announced_once_more_when_ten_seconds_are_over() {
+fn claims_of_the_own_address_after_a_defence_cause_one_announcement_after_ten_seconds() {
     for side in [Side::Ethernet, Side::InfiniBand] {
         let mut w = World::new();
         claim(&mut w, side, GATEWAY);
@@ -101,7 +101,7 @@ fn defences_of_a_host(side: Side, owner_stays: bool) -> Vec<Duration> {
 }
 
 #[test]
-fn a_claim_that_is_refused_soon_after_a_defence_has_the_owner_announced_when_ten_seconds_are_over() {
+fn a_claim_that_is_refused_soon_after_a_defence_causes_an_announcement_of_the_owner_after_ten_seconds() {
     for side in [Side::Ethernet, Side::InfiniBand] {
         let sent = defences_of_a_host(side, true);
         assert_eq!(sent, [secs(10)], "{side:?}");

@@ -126,7 +126,7 @@ fn a_lost_query_is_made_up_for_by_the_second_round() {
 }
 
 #[test]
-fn a_gateway_that_resigns_queries_nobody_any_more() {
+fn a_gateway_that_resigns_sends_no_queries() {
     let mut w = standby();
     start(&mut w);
     answering(&mut w, ms(100), &[], &[]);
@@ -185,7 +185,7 @@ fn discovery_keeps_its_pace_and_slows_down_while_hosts_look_for_many() {
         w.segment.own.settings.address = GatewayAddress::new(GATEWAY, 20);
         start(&mut w);
         for n in 0..if busy { 600 } else { 0 } {
-            w.segment.ethernet_askers.add(
+            w.segment.ethernet_requesters.add(
                 w.now + secs(9),
                 Ipv4Addr::from(0x0a4d_f000 + n).into(),
                 E1_MAC,
@@ -227,7 +227,7 @@ fn of_a_large_subnet_hosts_that_were_heard_come_first_and_a_larger_one_is_left_o
 }
 
 #[test]
-fn without_subnets_nobody_is_queried() {
+fn without_subnets_no_address_is_queried() {
     let mut w = standby();
     w.segment.own.settings.address = None;
     start(&mut w);
@@ -236,7 +236,7 @@ fn without_subnets_nobody_is_queried() {
 }
 
 #[test]
-fn a_packet_and_an_asker_wait_no_longer_for_a_host_that_is_being_discovered() {
+fn a_packet_and_a_requester_wait_no_longer_for_a_host_that_is_being_discovered() {
     // Discovery has just found the host, and its address is being proven.
     let discovering = |side: Side| {
         let mut w = standby();

@@ -131,7 +131,7 @@ fn of_infiniband_hosts_by_packets() {
 }
 
 #[test]
-fn while_hosts_answer_one_may_look_for_thousands() {
+fn while_hosts_answer_one_host_may_look_up_thousands() {
     let mut w = world();
     for n in 0..4000 {
         let host = nobody(n);
@@ -152,7 +152,7 @@ fn route_by(w: &mut World, via: Ipv4Addr) {
 }
 
 #[test]
-fn who_looks_for_everybody_from_beyond_a_router_is_one_of_many_there() {
+fn a_scanner_beyond_a_router_has_one_share_of_the_hosts_there() {
     let mut w = world();
     route_by(&mut w, E1);
     w.know_ethernet(E1_MAC, E1);
@@ -173,7 +173,7 @@ fn who_looks_for_everybody_from_beyond_a_router_is_one_of_many_there() {
 }
 
 #[test]
-fn who_makes_up_sources_beyond_the_link_has_one_share_all_the_same() {
+fn forged_sources_beyond_the_link_share_one_budget() {
     // With no router there, and with a router that is another host.
     for router in [None, Some(E2)] {
         let mut w = world();
@@ -219,7 +219,7 @@ fn a_datagram_is_the_routers_only_if_it_comes_from_the_routers_port() {
 }
 
 #[test]
-fn who_has_many_connections_has_one_share_all_the_same() {
+fn a_host_with_many_connections_has_one_share() {
     let mut w = world();
     w.fabric.connected = (0..1024).map(|n| (Qpn::new(0x1000 + n), hardware(3))).collect();
     for n in 0..20_000u32 {
@@ -280,7 +280,7 @@ fn of_infiniband_hosts_by_arp_from_many_stations() {
 }
 
 /// The n-th of many InfiniBand hosts requests an address.
-fn ask_from_port(w: &mut World, n: u32, target: Ipv4Addr) {
+fn request_from_port(w: &mut World, n: u32, target: Ipv4Addr) {
     let slid = Lid(0x100 + n as u16 % 0x4000);
     let mut hardware = hardware(3);
     hardware.gid.0[12..].copy_from_slice(&n.to_be_bytes());
@@ -304,7 +304,7 @@ fn of_ethernet_hosts_by_arp_from_many_ports() {
         &mut w,
         |w, nobody| {
             n += 1;
-            ask_from_port(w, n, nobody);
+            request_from_port(w, n, nobody);
         },
         |w, cold| {
             w.infiniband(InfiniBandOperation::Request, 1, I1, cold);
@@ -318,12 +318,12 @@ fn of_ethernet_hosts_by_arp_from_many_ports() {
 }
 
 #[test]
-fn who_was_never_heard_is_found_in_the_end() {
+fn a_host_that_was_never_heard_is_found_in_the_end() {
     let mut w = world();
     let mut asked = 0;
     for tick in 0..2000u32 {
         for n in 0..50 {
-            ask_from_port(&mut w, tick * 50 + n, nobody(tick * 50 + n));
+            request_from_port(&mut w, tick * 50 + n, nobody(tick * 50 + n));
             // About once a second.
             if tick % 97 == 50 && n == tick % 50 {
                 w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
@@ -345,5 +345,5 @@ fn a_flood_of_probes_on_one_side_leaves_the_other_sides_probes_known() {
         w.ethernet(ArpOperation::Request, E2_MAC, NONE, ip);
     }
     let none = IpAddr::V4(NONE);
-    assert!(!w.segment.may_ask_as(w.now, &w.fabric, Side::InfiniBand, I1.into(), none));
+    assert!(!w.segment.may_query_as(w.now, &w.fabric, Side::InfiniBand, I1.into(), none));
 }

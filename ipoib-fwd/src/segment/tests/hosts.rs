@@ -27,7 +27,7 @@ fn mac(n: u32) -> MacAddress {
 }
 
 #[test]
-fn who_does_not_answer_three_probes_is_gone() {
+fn a_host_that_does_not_answer_three_probes_is_gone() {
     let (mut t, mut now) = table();
     assert!(t.resolve(now, HOST, None));
     let mut probes = 0;
@@ -42,7 +42,7 @@ fn who_does_not_answer_three_probes_is_gone() {
 }
 
 #[test]
-fn a_host_that_is_verified_is_asked_three_times_within_a_second() {
+fn a_host_that_is_verified_is_queried_three_times_within_a_second() {
     for answers in [false, true] {
         let (mut t, start) = table();
         t.learn(start, HOST, E1_MAC, None);
@@ -91,7 +91,7 @@ fn a_used_neighbour_is_probed_and_an_unused_one_forgotten() {
 }
 
 #[test]
-fn a_new_address_is_told_and_a_move_forgets() {
+fn a_new_address_is_reported_and_a_move_forgets() {
     let (mut t, now) = table();
     t.learn(now, HOST, E1_MAC, None);
     t.learn(now, HOST, E2_MAC, None);
@@ -104,7 +104,7 @@ fn a_new_address_is_told_and_a_move_forgets() {
 }
 
 #[test]
-fn a_scan_pushes_out_older_questions_and_nobody_who_is_there() {
+fn a_scan_evicts_older_queries_and_no_known_host() {
     let (mut t, now) = table();
     t.learn(now, HOST, E1_MAC, None);
     assert!((0..10_000).all(|i| t.resolve(now + ms(i.into()), ip(i), None)));
@@ -137,7 +137,7 @@ fn a_storm_of_senders_takes_no_room_from_hosts_with_traffic() {
 }
 
 #[test]
-fn hosts_with_traffic_make_room_for_nobody() {
+fn hosts_with_traffic_are_not_evicted() {
     let (mut t, now) = table();
     for i in 0..MAX_NEIGHBOURS as u32 {
         assert!(t.learn(now, ip(i), mac(i), None));
@@ -179,7 +179,7 @@ fn one_host_that_claims_every_address_keeps_its_share_and_no_more() {
 }
 
 #[test]
-fn who_only_speaks_often_carries_no_traffic() {
+fn a_host_that_only_sends_often_counts_as_unused() {
     let (mut t, start) = table();
     for i in 0..MAX_NEIGHBOURS as u32 {
         assert!(t.learn(start, ip(i), mac(i), None));
@@ -201,7 +201,7 @@ fn who_only_speaks_often_carries_no_traffic() {
 }
 
 #[test]
-fn one_sender_names_so_many_hosts_unless_they_were_asked_for() {
+fn one_sender_names_a_bounded_number_of_hosts_without_queries() {
     let (mut t, now) = table();
     assert!((0..1_000).all(|i| t.learn(now + ms(i.into()), ip(i), E1_MAC, None)));
     assert!((0..1_000).all(|i| t.get(ip(i)).is_some() == (i >= 744)), "the longest unused have made room");
@@ -217,7 +217,7 @@ fn one_sender_names_so_many_hosts_unless_they_were_asked_for() {
 }
 
 #[test]
-fn who_is_told_of_may_have_any_number_of_addresses() {
+fn reported_hosts_may_have_any_number_of_addresses() {
     let (mut t, now) = table();
     for round in 0..10 {
         let now = now + secs(round * 3);
@@ -238,7 +238,7 @@ fn hosts_are_spread_over_all_workers() {
 }
 
 #[test]
-fn whose_address_others_write_into_packets_is_still_answered() {
+fn a_host_whose_address_others_forge_is_still_answered() {
     let mut w = World::new();
     w.segment.own.settings.address = GatewayAddress::new(GATEWAY, 16);
     w.know_infiniband(1, I1);

@@ -96,7 +96,7 @@ fn hosts_that_were_known_come_before_all_others_the_newest_first_and_twice() {
 }
 
 #[test]
-fn in_three_seconds_as_many_are_announced_as_the_manual_says() {
+fn the_manuals_number_of_hosts_is_announced_in_three_seconds() {
     let hosts: Vec<_> = (0..PROMISED).map(|n| Ipv4Addr::from(0x0a4d_0000 + n)).collect();
     let mac = |n: usize| MacAddress([2, 0, 0, 1, (n >> 8) as u8, n as u8]);
     let ethernet: Vec<_> = hosts.iter().enumerate().map(|(n, ip)| (mac(n), *ip)).collect();

@@ -36,7 +36,7 @@ fn hosts_of_a_subnet_that_goes_are_forgotten_and_the_others_stay() {
 }
 
 #[test]
-fn what_waits_is_looked_up_again_and_none_of_it_is_lost() {
+fn waiting_packets_are_looked_up_again_and_none_is_lost() {
     let mut w = World::new();
     let to_ethernet = packet(Side::InfiniBand, I1, E2, 100);
     let to_infiniband = packet(Side::Ethernet, E1, I2, 100);
@@ -66,7 +66,7 @@ fn what_waits_is_looked_up_again_and_none_of_it_is_lost() {
 }
 
 #[test]
-fn a_new_own_address_is_answered_for_and_told_and_the_old_one_is_not() {
+fn a_new_own_address_is_answered_for_and_announced_and_the_old_one_is_not() {
     let new = Ipv4Addr::new(10, 77, 0, 253);
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
@@ -92,7 +92,7 @@ fn names(outputs: &Outputs, target: Ipv4Addr) -> Vec<Ipv4Addr> {
 }
 
 #[test]
-fn a_host_of_another_subnet_is_asked_in_a_name_of_that_subnet_or_in_nobodys() {
+fn a_host_of_another_subnet_is_queried_in_a_name_of_that_subnet_or_without_a_sender_address() {
     let mut w = World::new();
     change(&mut w, GATEWAY, routes(&[FAR], None));
     let near = Ipv4Addr::from_bits(FAR.to_bits() + 1);
@@ -118,7 +118,7 @@ fn a_host_of_another_subnet_is_asked_in_a_name_of_that_subnet_or_in_nobodys() {
 }
 
 #[test]
-fn without_an_address_hosts_are_asked_in_the_askers_name_and_not_in_nobodys() {
+fn without_an_address_hosts_are_queried_in_the_requesters_name() {
     let mut w = World::new();
     w.segment.own.settings.address = None;
     w.infiniband(InfiniBandOperation::Request, 1, I1, E1);

@@ -20,7 +20,7 @@ fn told(w: &mut World, ip: Ipv4Addr, place: Place) -> bool {
 }
 
 #[test]
-fn who_stands_by_speaks_for_itself_only() {
+fn a_standby_answers_for_its_own_address_only() {
     let mut w = standby();
     w.know_infiniband(2, I1);
     // A host of the other side, one that is not known, an announcement, a probe: no answer and no query.
@@ -43,7 +43,7 @@ fn who_stands_by_speaks_for_itself_only() {
 }
 
 #[test]
-fn other_gateways_are_no_hosts_whatever_they_claim() {
+fn other_gateways_are_no_hosts_by_any_claim() {
     let mut w = standby();
     // Announcements and queries of the forwarder for hosts of the other side.
     w.ethernet(ArpOperation::Request, PEER_MAC, I1, I1);
@@ -60,7 +60,7 @@ fn other_gateways_are_no_hosts_whatever_they_claim() {
 }
 
 #[test]
-fn what_the_forwarder_tells_is_known_and_announced_on_both_sides_when_it_is_gone() {
+fn reported_hosts_are_announced_on_both_sides_when_the_forwarder_is_gone() {
     let mut w = standby();
     assert!(told(&mut w, I1, Place::InfiniBand(hardware(2))));
     w.know_infiniband(2, I1);
@@ -118,7 +118,7 @@ fn thousands_are_announced_within_two_seconds() {
 }
 
 #[test]
-fn who_resigns_drops_what_waits_and_falls_silent() {
+fn a_gateway_that_resigns_drops_waiting_packets_and_falls_silent() {
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
     let waiting = packet(Side::Ethernet, E1, I1, 60);
@@ -140,7 +140,7 @@ fn who_resigns_drops_what_waits_and_falls_silent() {
 }
 
 #[test]
-fn what_comes_up_for_a_gateway_that_has_resigned_goes_nowhere() {
+fn inputs_of_a_gateway_that_has_resigned_cause_no_output() {
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
     // A requester, and a packet in flight to the control lcore when the role ends.
@@ -157,7 +157,7 @@ fn what_comes_up_for_a_gateway_that_has_resigned_goes_nowhere() {
 }
 
 #[test]
-fn who_stands_by_asks_nobody_again_who_has_kept_an_address() {
+fn a_standby_does_not_query_owners_again() {
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
     w.segment.set_role(w.now, Role::Standby, std::iter::empty());
@@ -170,7 +170,7 @@ fn who_stands_by_asks_nobody_again_who_has_kept_an_address() {
 }
 
 #[test]
-fn who_has_resigned_asks_in_no_hosts_name() {
+fn a_gateway_that_has_resigned_queries_in_no_hosts_name() {
     let mut w = World::new();
     w.segment.own.settings.address = None;
     w.know_ethernet(E1_MAC, E1);
@@ -207,7 +207,7 @@ fn claimed_meanwhile() -> World {
 }
 
 #[test]
-fn who_takes_over_forgets_an_owner_that_has_gone_and_finds_the_new_one() {
+fn a_takeover_forgets_an_owner_that_has_gone_and_finds_the_new_one() {
     let mut w = claimed_meanwhile();
     w.pass(secs(5));
     assert_eq!(w.segment.hosts().count(), 0, "it does not answer");
@@ -219,7 +219,7 @@ fn who_takes_over_forgets_an_owner_that_has_gone_and_finds_the_new_one() {
 }
 
 #[test]
-fn who_takes_over_keeps_an_owner_that_answers() {
+fn a_takeover_keeps_an_owner_that_answers() {
     let mut w = claimed_meanwhile();
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     w.pass(secs(5));
@@ -227,7 +227,7 @@ fn who_takes_over_keeps_an_owner_that_answers() {
 }
 
 #[test]
-fn who_takes_over_asks_infiniband_hosts_whose_addresses_were_claimed() {
+fn a_takeover_queries_infiniband_hosts_whose_addresses_were_claimed() {
     let mut w = standby();
     w.know_infiniband(1, I1);
     w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
@@ -252,7 +252,7 @@ fn announced_on_ethernet(w: &mut World, ips: [Ipv4Addr; 2]) -> [usize; 2] {
 }
 
 #[test]
-fn whose_address_was_claimed_is_announced_on_infiniband_when_it_has_answered() {
+fn a_host_with_a_claimed_address_is_announced_on_infiniband_when_it_has_answered() {
     for answers in [false, true] {
         let mut w = standby();
         w.know_ethernet(E1_MAC, E1);
@@ -275,7 +275,7 @@ fn whose_address_was_claimed_is_announced_on_infiniband_when_it_has_answered() {
 }
 
 #[test]
-fn whose_address_was_claimed_is_announced_on_ethernet_when_it_has_answered() {
+fn a_host_with_a_claimed_address_is_announced_on_ethernet_when_it_has_answered() {
     for answers in [false, true] {
         let mut w = standby();
         w.know_infiniband(1, I1);
@@ -297,7 +297,7 @@ fn whose_address_was_claimed_is_announced_on_ethernet_when_it_has_answered() {
 }
 
 #[test]
-fn who_is_claimed_or_gone_after_a_takeover_is_not_announced_again() {
+fn a_host_claimed_or_gone_after_a_takeover_is_not_announced_again() {
     let mut w = standby();
     w.know_ethernet(E1_MAC, E1);
     w.know_infiniband(2, I1);
@@ -315,7 +315,7 @@ fn who_is_claimed_or_gone_after_a_takeover_is_not_announced_again() {
 }
 
 #[test]
-fn who_resigns_before_an_owner_has_answered_asks_it_again() {
+fn a_gateway_that_resigned_before_an_owner_answered_queries_it_again() {
     let mut w = claimed_meanwhile();
     w.segment.set_role(w.now, Role::Standby, std::iter::empty());
     w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
@@ -328,7 +328,7 @@ fn who_resigns_before_an_owner_has_answered_asks_it_again() {
 }
 
 #[test]
-fn a_claim_that_is_open_when_the_role_goes_is_taken_up_by_who_forwards_again() {
+fn a_claim_that_is_open_at_a_resignation_is_resumed_by_the_next_forwarder() {
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
     w.infiniband(InfiniBandOperation::Request, 1, E1, E1);
@@ -342,7 +342,7 @@ fn a_claim_that_is_open_when_the_role_goes_is_taken_up_by_who_forwards_again() {
 }
 
 #[test]
-fn who_asks_for_a_gateway_that_stands_by_takes_nobodys_address_by_that() {
+fn a_request_for_a_standby_gateway_takes_no_address() {
     let mut w = standby();
     w.know_ethernet(E1_MAC, E1);
     w.infiniband(InfiniBandOperation::Request, 1, E1, GATEWAY);
@@ -387,7 +387,7 @@ fn an_unproven_host_stays_unproven_while_another_gateway_forwards() {
 }
 
 #[test]
-fn an_owner_that_could_not_be_asked_is_asked_later() {
+fn an_owner_that_could_not_be_queried_is_queried_later() {
     let mut w = standby();
     // Without an address there is no name to query in while a host probes.
     let routes = w.segment.own.settings.routes.clone();

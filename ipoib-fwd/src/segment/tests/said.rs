@@ -27,7 +27,7 @@ fn a_ping_by_connection_is_answered_by_it_and_may_be_cut() {
 }
 
 #[test]
-fn a_source_behind_a_router_of_the_fabric_is_told() {
+fn a_source_behind_a_router_of_the_fabric_gets_the_error() {
     let mut w = World::new();
     let far = Ipv4Addr::new(192, 0, 2, 7);
     let big = packet(Side::InfiniBand, far, E1, 4000);
@@ -43,7 +43,10 @@ fn a_source_behind_a_router_of_the_fabric_is_told() {
     // By connection: to the neighbor at its other end.
     let by_connection = arrival(Side::InfiniBand, CONNECTION);
     w.segment.handle_too_big(w.now, &mut w.fabric, by_connection, 1500, None, big.clone());
-    assert!(w.outputs().contains(&Output::Drop(DropReason::NeighbourUnresolved, 1)), "no neighbor is known there");
+    assert!(
+        w.outputs().contains(&Output::Drop(DropReason::NeighbourUnresolved, 1)),
+        "no neighbor is known there"
+    );
     w.know_infiniband(1, I1);
     w.fabric.behind.insert(Qpn::new(0x70), I1.into());
     w.segment.handle_too_big(w.now, &mut w.fabric, by_connection, 1500, None, big);

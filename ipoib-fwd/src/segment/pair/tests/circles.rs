@@ -27,7 +27,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 #[test]
-fn two_of_any_configurations_never_forward_together_and_who_is_left_takes_over() {
+fn two_of_any_configurations_never_forward_together_and_the_survivor_takes_over() {
     for a in 0..SETUPS {
         for b in 0..SETUPS {
             for (priorities, keyed) in [([100, 100], false), ([100, 200], true), ([200, 100], true)] {
@@ -51,7 +51,7 @@ fn two_of_any_configurations_never_forward_together_and_who_is_left_takes_over()
 /// A liar on one side alone repeats and changes what it hears. With a key this has no effect; without one no
 /// gateway is blocked.
 #[test]
-fn nobody_on_one_side_has_a_gateway_blocked() {
+fn no_station_on_one_side_can_block_a_gateway() {
     for (keyed, liar) in [false, true].into_iter().flat_map(|keyed| Side::BOTH.map(|liar| (keyed, liar))) {
         for kinds in [&[0][..], &[0, 0], &[0, 1], &[0, 0, 0], &[0, 1, 2]] {
             let setups: Vec<_> = kinds.iter().map(|kind| setup(*kind, 100, keyed)).collect();
@@ -70,7 +70,7 @@ fn nobody_on_one_side_has_a_gateway_blocked() {
 /// Two gateways that do not believe each other, and a station on one side that changes each echo: one gateway
 /// continues.
 #[test]
-fn who_changes_echoes_on_one_side_leaves_one_that_forwards() {
+fn changed_echoes_on_one_side_leave_one_forwarder() {
     for liar in Side::BOTH {
         let mut nets = Nets::new(&[setup(0, 100, true), setup(3, 200, true)], liar, 5);
         for _ in 0..600 {

@@ -23,7 +23,7 @@ fn hands_over(w: &World, index: usize) -> bool {
 }
 
 #[test]
-fn who_is_drained_hands_over_at_once_and_forwards_what_comes_late_for_three_seconds() {
+fn a_drained_gateway_hands_over_at_once_and_forwards_late_packets_for_three_seconds() {
     for keyed in [false, true] {
         let mut w = World::new(&[200, 100], keyed);
         w.run(SECOND * 8);
@@ -54,7 +54,7 @@ fn who_is_drained_hands_over_at_once_and_forwards_what_comes_late_for_three_seco
 }
 
 #[test]
-fn who_stands_by_is_drained_and_put_back_without_a_change() {
+fn a_standby_is_drained_and_put_back_without_a_change() {
     let mut w = World::new(&[100, 100], true);
     w.run(SECOND * 8);
     drain(&mut w, 1, true);
@@ -66,7 +66,7 @@ fn who_stands_by_is_drained_and_put_back_without_a_change() {
 
 /// The fallback of the first drain remains: the other gateway goes while it takes over.
 #[test]
-fn who_is_drained_twice_forwards_again_if_nobody_takes_over() {
+fn a_gateway_drained_twice_forwards_again_without_a_successor() {
     for (second, forwards) in [(Drain::HandOver, vec![0]), (Drain::Alone, vec![])] {
         let mut w = World::new(&[200, 100], true);
         w.run(SECOND * 8);
@@ -87,7 +87,7 @@ fn who_is_drained_twice_forwards_again_if_nobody_takes_over() {
 
 /// `ctl drain` waits for no successor if there is nothing to hand over.
 #[test]
-fn who_has_lost_a_side_has_nothing_to_hand_over_and_stays_drained_when_it_is_back() {
+fn a_gateway_without_a_side_hands_nothing_over_and_stays_drained_when_it_is_back() {
     let could = |w: &World, i: usize| w.boxes[i].pair.as_ref().unwrap().could_forward();
     let mut w = World::new(&[100], true);
     assert!(could(&w, 0), "it is about to forward");
@@ -136,7 +136,7 @@ fn a_successor_is_able_hears_us_and_knows_the_hosts() {
 }
 
 #[test]
-fn who_is_drained_in_the_moment_in_which_the_other_one_dies_forwards_again() {
+fn a_gateway_drained_at_the_moment_of_the_others_death_forwards_again() {
     let mut w = World::new(&[100, 100], true);
     w.run(SECOND * 8);
     w.crash(1);
@@ -151,17 +151,14 @@ fn who_is_drained_in_the_moment_in_which_the_other_one_dies_forwards_again() {
 }
 
 #[test]
-fn who_is_drained_although_it_is_alone_stays_so() {
+fn a_gateway_drained_without_a_peer_stays_drained() {
     let mut w = World::new(&[100], true);
     w.run(SECOND * 8);
     let now = w.now;
     w.with(0, |pair| pair.set_drained(now, Some(Drain::Alone)));
     w.run_looking(SECOND * 20, |w| assert_eq!(w.role(0), Some(Role::Drained)));
     drain(&mut w, 0, false);
-    assert!(
-        w.until_forwards(0, SECOND) <= ms(10),
-        "no wait: it has listened all the time and heard none"
-    );
+    assert!(w.until_forwards(0, SECOND) <= ms(10), "no wait: it has listened all the time and heard none");
 }
 
 #[test]
@@ -182,7 +179,7 @@ fn a_drained_gateway_that_loses_a_side_listens_before_it_serves_again() {
 }
 
 #[test]
-fn who_loses_a_side_or_is_blocked_hands_nothing_over() {
+fn a_gateway_that_loses_a_side_or_is_blocked_hands_nothing_over() {
     let mut w = World::new(&[100, 100], true);
     w.run(SECOND * 8);
     w.set_side(0, Side::Ethernet, false);
@@ -196,7 +193,7 @@ fn who_loses_a_side_or_is_blocked_hands_nothing_over() {
 }
 
 #[test]
-fn who_is_put_back_while_it_hands_over_goes_on_with_that() {
+fn a_gateway_put_back_during_its_handover_continues_it() {
     let mut w = World::new(&[200, 100], true);
     w.run(SECOND * 8);
     drain(&mut w, 0, true);

@@ -32,7 +32,7 @@ fn the_higher_priority_forwards_and_of_equals_the_lower_guid() {
 }
 
 #[test]
-fn who_stands_by_forwards_within_three_seconds_after_the_other_died() {
+fn a_standby_forwards_within_three_seconds_after_the_other_died() {
     let mut w = World::new(&[100, 100], false);
     w.run(SECOND * 3);
     w.crash(0);
@@ -40,7 +40,7 @@ fn who_stands_by_forwards_within_three_seconds_after_the_other_died() {
 }
 
 #[test]
-fn who_leaves_or_loses_a_side_hands_over_at_once() {
+fn a_gateway_that_leaves_or_loses_a_side_hands_over_at_once() {
     for side in [None, Some(Side::Ethernet), Some(Side::InfiniBand)] {
         let mut w = World::new(&[100, 100], false);
         w.run(SECOND * 3);
@@ -112,7 +112,7 @@ fn announced(w: &mut World, index: usize) -> usize {
 }
 
 #[test]
-fn who_goes_on_where_networks_meet_again_announces_its_hosts() {
+fn a_forwarder_that_continues_where_networks_meet_again_announces_its_hosts() {
     for (keyed, healed) in [(false, &[0][..]), (true, &[1]), (false, &[0, 1]), (true, &[0, 1])] {
         // Either one may hear the other one first.
         for phase in 0..6 {
@@ -135,7 +135,7 @@ fn who_goes_on_where_networks_meet_again_announces_its_hosts() {
 }
 
 #[test]
-fn who_forwards_alone_announces_its_hosts_once() {
+fn a_lone_forwarder_announces_its_hosts_once() {
     let mut w = World::new(&[100, 100], false);
     w.run(SECOND * 3);
     // One that stands by restarts, and dies.
@@ -149,7 +149,7 @@ fn who_forwards_alone_announces_its_hosts_once() {
 }
 
 #[test]
-fn hellos_without_end_have_the_hosts_announced_once_in_two_seconds() {
+fn endless_hellos_cause_one_announcement_of_hosts_in_two_seconds() {
     let mut w = World::new(&[255], false);
     w.run(SECOND * 3);
     for n in 0..100u64 {
@@ -274,7 +274,7 @@ fn a_foreign_bridge_blocks_every_gateway_and_its_end_ends_that() {
 }
 
 #[test]
-fn own_hellos_on_the_other_side_block_and_on_their_own_side_they_are_told() {
+fn own_hellos_on_the_other_side_block_and_on_their_own_side_are_reported() {
     let mut w = World::new(&[100], true);
     w.run(SECOND * 3);
     let hello = |w: &mut World| {
@@ -314,7 +314,7 @@ fn host(n: u32) -> Neighbour {
 }
 
 #[test]
-fn who_stands_by_hears_of_all_hosts_and_of_new_ones_at_once() {
+fn a_standby_receives_all_hosts_and_new_ones_at_once() {
     let mut w = World::new(&[100, 100], false);
     w.run(SECOND * 3);
     let told = |w: &mut World| -> Vec<Neighbour> {
@@ -469,7 +469,7 @@ fn strangers(w: &mut World, index: usize) -> Vec<Option<Disbelief>> {
 }
 
 #[test]
-fn who_speaks_with_another_key_changes_nothing_and_is_told_of() {
+fn a_gateway_with_another_key_changes_nothing_and_is_reported() {
     for (own, others) in [(true, None), (true, Some(Key::new([8; 16]))), (false, Some(Key::new([8; 16])))] {
         let mut w = World::new(&[100], own);
         w.run(SECOND * 3);
@@ -497,7 +497,7 @@ fn who_speaks_with_another_key_changes_nothing_and_is_told_of() {
 }
 
 #[test]
-fn who_names_another_partition_on_both_sides_is_reported() {
+fn a_gateway_that_names_another_partition_on_both_sides_is_reported() {
     let mut w = World::new(&[100], false);
     w.run(SECOND * 3);
     for (side, told) in [(Side::Ethernet, 0), (Side::InfiniBand, 1)] {
@@ -512,7 +512,7 @@ fn who_names_another_partition_on_both_sides_is_reported() {
 }
 
 #[test]
-fn who_names_another_subnet_is_of_another_network_unless_it_is_heard_on_both_sides() {
+fn a_gateway_with_another_subnet_is_of_another_network_unless_heard_on_both_sides() {
     // Another subnet, or none.
     for segment in [SegmentId(2), SegmentId(0)] {
         let mut w = World::new(&[100], false);
@@ -530,7 +530,7 @@ fn who_names_another_subnet_is_of_another_network_unless_it_is_heard_on_both_sid
 }
 
 #[test]
-fn without_a_key_a_hello_of_ours_on_the_other_side_makes_us_probe_and_blocks_nobody() {
+fn without_a_key_a_hello_of_ours_on_the_other_side_causes_probes_and_no_block() {
     for side in Side::BOTH {
         let mut w = World::new(&[100], false);
         w.run(SECOND * 3);

@@ -76,7 +76,7 @@ fn strangers_that_meet_on_both_sides_are_a_loop_and_one_is_blocked_before_it_for
 }
 
 #[test]
-fn strangers_that_meet_on_one_side_are_told_and_go_on() {
+fn strangers_that_meet_on_one_side_are_reported_and_continue() {
     for side in Side::BOTH {
         let mut two = Two::new([1, 2], &[side]);
         two.run(Duration::from_secs(5));

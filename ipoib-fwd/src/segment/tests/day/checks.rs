@@ -82,7 +82,7 @@ impl Day {
     /// Each of these hosts requests each other one, up to three times, a second apart as ARP implementations
     /// do. A host that has moved recently is verified, and of its own requests in the meantime only the last
     /// is kept. One answer comes: of that host, or of the gateway that forwards.
-    pub(super) fn everybody_finds_everybody(&mut self, g: usize, every: usize) {
+    pub(super) fn all_hosts_find_each_other(&mut self, g: usize, every: usize) {
         self.town.forget_answers();
         let honest = self.honest();
         let of = |(i, from): (usize, &usize)| {

@@ -486,7 +486,7 @@ impl Gateway {
         assert!(segment.parked.held() <= PARKED, "{} packets wait", segment.parked.held());
         assert!(segment.owners.len() <= 1024 && segment.changes.len() <= 1024);
         assert!(segment.lookups.len() <= 1024 && segment.meanwhile.doubted().len() <= 512);
-        assert!(segment.ethernet_askers.len() <= 1024 && segment.infiniband_askers.len() <= 1024);
+        assert!(segment.ethernet_requesters.len() <= 1024 && segment.infiniband_requesters.len() <= 1024);
     }
 
     /// No packets, lookups or disputes are in progress any more.
@@ -495,7 +495,11 @@ impl Gateway {
         assert!(segment.parked.is_empty() && segment.parked.held() == 0, "packets wait");
         assert!(segment.lookups.is_empty(), "lookups: {:?}", segment.lookups);
         assert_eq!((segment.owners.len(), segment.changes.len()), (0, 0), "disputes of {}", self.n);
-        assert_eq!((segment.ethernet_askers.len(), segment.infiniband_askers.len()), (0, 0), "askers");
+        assert_eq!(
+            (segment.ethernet_requesters.len(), segment.infiniband_requesters.len()),
+            (0, 0),
+            "askers"
+        );
         if self.forwards() {
             assert!(segment.meanwhile.doubted().is_empty(), "doubted: {:?}", segment.meanwhile.doubted());
             assert_eq!((segment.announcements.len(), segment.ethernet_announcements.len()), (0, 0));

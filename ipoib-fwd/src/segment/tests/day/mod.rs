@@ -325,7 +325,7 @@ impl Day {
             self.some_move();
             self.speak(g);
             self.assert_known(g, "after they moved");
-            self.everybody_finds_everybody(g, 4);
+            self.all_hosts_find_each_other(g, 4);
         }
         let (now, slot) = (self.town.now, &mut self.town.slots[g]);
         let (before, gateway) = (slot.networks, slot.life.as_mut().unwrap());
@@ -417,7 +417,7 @@ impl Day {
         if moved.is_empty() && self.town.slots[after].networks.key.is_some() {
             self.assert_known(after, "after a takeover");
         }
-        self.everybody_finds_everybody(after, 5);
+        self.all_hosts_find_each_other(after, 5);
         let now = self.town.now;
         match &mut self.town.slots[before].life {
             Some(gateway) => gateway.drain(now, None),
@@ -472,7 +472,7 @@ impl Day {
         self.speak(g);
         self.assert_known(g, "after they spoke");
         self.assert_no_gateway(g);
-        self.everybody_finds_everybody(g, 1);
+        self.all_hosts_find_each_other(g, 1);
         self.lie_in_vain(g);
         self.move_in_calm(g);
         self.another_takes_over();
@@ -518,7 +518,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn a_day_of_a_pair_on_which_nothing_stays_as_it_is_leaves_nothing() {
+fn a_day_of_a_pair_under_constant_change_leaves_no_state() {
     let hours = number("SIMULATED_HOURS").unwrap_or(FEW);
     match number("SIMULATED_SEED") {
         Some(seed) => live(seed, hours),

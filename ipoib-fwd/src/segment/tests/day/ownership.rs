@@ -258,7 +258,10 @@ fn a_gateway_that_starts_cold_announces_every_silent_host_within_three_seconds()
                     assert!(missing.iter().all(|host| host.side == Of::InfiniBand), "{net:?}: {missing:?}")
                 }
             }
-            assert!(w.town.slots[0].life.as_ref().unwrap().known(w.town.now).is_empty(), "no host needs them");
+            assert!(
+                w.town.slots[0].life.as_ref().unwrap().known(w.town.now).is_empty(),
+                "no host needs them"
+            );
         }
     }
 }
@@ -323,7 +326,7 @@ fn a_lost_question_or_a_late_answer_leaves_no_address_to_a_liar() {
 }
 
 #[test]
-fn nobody_is_answered_for_long_after_its_death() {
+fn no_host_is_answered_for_long_after_its_death() {
     for (side, other, net) in everywhere() {
         // By requests, by probes, with traffic, and by all of them.
         for (requests, probes, traffic) in
@@ -459,7 +462,7 @@ fn a_booting_host_gets_its_address_while_others_look_for_it() {
 }
 
 #[test]
-fn whatever_befalls_hosts_the_gateway_says_nothing_that_is_not_so() {
+fn the_gateway_sends_no_false_arp_in_any_course_of_events() {
     let first = number("SIMULATED_SEED").unwrap_or(0);
     for seed in first..first + number("SIMULATED_SEEDS").unwrap_or(SEEDS) {
         let mut w = World::new(seed, NETS[seed as usize % NETS.len()]);

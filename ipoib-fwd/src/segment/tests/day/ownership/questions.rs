@@ -40,7 +40,7 @@ fn is_answered(rp_filter: u8, arp_ignore: u8, sender: Ipv4Addr, target: Ipv4Addr
 }
 
 #[test]
-fn linux_answers_whoever_it_has_a_route_to() {
+fn linux_answers_senders_to_which_it_has_a_route() {
     let [host, near, far] = [[10, 78, 0, 1], [10, 78, 0, 2], [10, 77, 0, 2]].map(Ipv4Addr::from);
     for (rp_filter, arp_ignore) in (0..3).flat_map(|filter| (0..4).map(move |ignore| (filter, ignore))) {
         assert!(is_answered(rp_filter, arp_ignore, NONE, host));
@@ -77,7 +77,7 @@ impl World {
             );
         }
         if sender.is_unspecified() {
-            self.check_nobodys_question(at, side, target);
+            self.check_query_without_sender(at, side, target);
         } else if whose.is_none() {
             assert!(
                 self.town.hosts.iter().any(|host| host.ip == sender),
@@ -100,7 +100,7 @@ impl World {
 
     /// The owner of an address that boots is not queried without a sender address, unless another host claims
     /// the address, or probes for it, too.
-    fn check_nobodys_question(&self, at: Instant, side: Of, target: Ipv4Addr) {
+    fn check_query_without_sender(&self, at: Instant, side: Of, target: Ipv4Addr) {
         let lately = |when: &Instant| at.saturating_duration_since(*when) <= PROBING;
         let boots = |host: &town::Host| {
             host.alive
@@ -239,7 +239,7 @@ impl Restless {
     }
 
     /// An event that the shorter runs do not have.
-    fn befall_more(&mut self) {
+    fn change_more(&mut self) {
         let h = self.w.town.chance(HOSTS as u64) as usize;
         let alive = self.w.town.hosts[h].alive;
         let boots = self.boots.iter().any(|boot| boot.h == h);
@@ -300,7 +300,7 @@ fn live(gateways: usize, lies: bool, first: u64) -> ([u64; 3], [u64; 2]) {
         while all.w.town.now < end {
             match all.w.town.chance(3) {
                 _ if lies => all.lie_more(),
-                0 => all.befall_more(),
+                0 => all.change_more(),
                 _ => befall(&mut all.w),
             }
             if gateways > 1 {
@@ -334,13 +334,13 @@ fn a_host_that_boots_among_others_gives_up_its_address_only_to_another_one() {
 }
 
 #[test]
-fn liars_on_both_sides_have_the_gateway_say_nothing_that_is_not_so() {
+fn liars_on_both_sides_cause_no_false_arp_of_the_gateway() {
     let (checked, _) = live(1, true, 100);
     assert!(checked.iter().all(|n| *n > 0), "{checked:?}");
 }
 
 #[test]
-fn two_gateways_of_which_one_goes_say_nothing_that_is_not_so() {
+fn two_gateways_of_which_one_goes_send_no_false_arp() {
     let (checked, booted) = live(2, false, 200);
     assert!(checked.iter().all(|n| *n > 0) && booted[0] > 0, "{checked:?} {booted:?}");
 }
@@ -348,7 +348,7 @@ fn two_gateways_of_which_one_goes_say_nothing_that_is_not_so() {
 /// An InfiniBand host of another subnet requests the gateway itself, and ages afterwards while packets are
 /// sent to it.
 #[test]
-fn a_host_of_another_subnet_that_has_asked_for_the_gateway_is_asked_in_a_name_that_it_has_a_route_to() {
+fn a_host_of_another_subnet_that_requested_the_gateway_is_queried_in_a_name_with_a_route() {
     let mut w = World::new(1, Net::Second);
     let (far, host) = (w.host(Of::Ethernet, 0), w.host(Of::InfiniBand, 0));
     let (ip, of_gateway) = (w.ip(host), w.town.slots[0].networks.address);
