@@ -126,7 +126,7 @@ fn meaning(
     let is_host = |ip: Ipv4Addr| ipv4::is_unicast(ip) && own.settings.is_on_link(ip);
     let off_subnet = |ip: Ipv4Addr| own.settings.is_off_subnet(ip);
     // The answer to a probe names no target: either a probe of a host that we forwarded, or our own
-    // ([`ask_ethernet`]).
+    // ([`request_ethernet`]).
     let answers_probe = matches!(operation, ArpOperation::Reply) && target.is_unspecified();
     let names_target = is_host(target) || answers_probe;
     let is_probe = matches!(operation, ArpOperation::Request) && sender.is_unspecified();
@@ -163,7 +163,7 @@ pub const fn answer_ethernet(request: &EthernetArp, own: MacAddress) -> Ethernet
 
 /// Builds an ARP request to the Ethernet side for `ip`, in the name of a host of the other side, of the
 /// gateway, or with no sender address.
-pub(super) const fn ask_ethernet(ip: Ipv4Addr, name: Ipv4Addr, own: MacAddress) -> EthernetArp {
+pub(super) const fn request_ethernet(ip: Ipv4Addr, name: Ipv4Addr, own: MacAddress) -> EthernetArp {
     EthernetArp {
         operation: ArpOperation::Request,
         sender_mac: own,

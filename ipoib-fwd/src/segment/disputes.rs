@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
-use super::arp::{ArpMeaning, announcement_ethernet, ask_ethernet, check_ethernet, check_infiniband};
+use super::arp::{ArpMeaning, announcement_ethernet, check_ethernet, check_infiniband, request_ethernet};
 use super::fabric::{FIRST, Fabric, v4};
 use super::knowledge::side_of;
 use super::limits::By;
@@ -66,10 +66,10 @@ impl<P: Packet> Segment<P> {
         }
         for (ip, due) in due {
             match due {
-                Due::Ask(Card::Ethernet(mac)) => {
+                Due::Query(Card::Ethernet(mac)) => {
                     self.query_ethernet_host(now, fabric, ip, None, mac);
                 }
-                Due::Ask(Card::InfiniBand(gid, qpn)) => {
+                Due::Query(Card::InfiniBand(gid, qpn)) => {
                     let at = HardwareAddress { flags: AddressFlags::NONE, qpn, gid };
                     let name = self.name_for(now, fabric, Side::InfiniBand, ip, None);
                     fabric.ask_at(now, self.worker_of_name(name), name, ip, at);
@@ -98,7 +98,7 @@ impl<P: Packet> Segment<P> {
         belief: Belief,
     ) -> Result<bool, DropReason> {
         match belief {
-            Belief::AskOld => return Ok(true),
+            Belief::QueryOld => return Ok(true),
             Belief::Keep => {
                 self.counters.conflicts += 1;
                 self.output(Output::Happening(Happening::Conflict { ip, owner, claimant }));
@@ -173,7 +173,7 @@ impl<P: Packet> Segment<P> {
 
     /// Queries the other side because of a claim to an address without a known owner.
     pub(super) fn start_proof(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, claim: Claim) {
-        if self.owners.claim(now, ip, claim, true) == Answer::Ask
+        if self.owners.claim(now, ip, claim, true) == Answer::Query
             && !self.search(now, fabric, claim.side().other(), ip)
         {
             self.give_up(ip);
@@ -202,7 +202,7 @@ impl<P: Packet> Segment<P> {
     pub(super) fn give_up_queried(&mut self, side: Side, ip: IpAddr) {
         // A claim of an Ethernet host causes a query on InfiniBand.
         let is_queried = self.owners.claimed(ip).is_some_and(|claim| claim.side().other() == side);
-        if is_queried && self.owners.is_asked(ip) {
+        if is_queried && self.owners.is_queried(ip) {
             self.give_up(ip);
         }
         if self.lookups.get(&ip).is_some_and(|lookup| lookup.own == side) {
@@ -254,7 +254,7 @@ impl<P: Packet> Segment<P> {
         claim: Claim,
     ) -> Result<(), DropReason> {
         match self.owners.claim(now, ip, claim, false) {
-            Answer::Ask => {
+            Answer::Query => {
                 if !self.query_owner(now, fabric, ip, claim.side().other()) {
                     self.give_up(ip);
                 }
@@ -274,7 +274,7 @@ impl<P: Packet> Segment<P> {
             (Side::Ethernet, Some(mac)) => {
                 let name = v4(self.name_for(now, fabric, side, ip, None));
                 if let (Some(ip), Some(name)) = (v4(ip), name) {
-                    self.frame(&ask_ethernet(ip, name, self.own.mac()), mac);
+                    self.frame(&request_ethernet(ip, name, self.own.mac()), mac);
                 }
             }
             _ => {
@@ -313,15 +313,17 @@ impl<P: Packet> Segment<P> {
 
     pub(super) fn settle_claims(&mut self, now: Instant, fabric: &mut impl Fabric) {
         for step in self.owners.handle_timeout(now) {
-            let (Step::Ask { ip, .. } | Step::Move { ip, .. } | Step::Prove { ip, .. } | Step::Defend { ip }) =
-                step;
+            let (Step::Query { ip, .. }
+            | Step::Move { ip, .. }
+            | Step::Prove { ip, .. }
+            | Step::Defend { ip }) = step;
             // The networks may have changed since the claim.
             if self.own.owns(ip) || !v4(ip).is_some_and(|ip| self.own.settings.is_on_link(ip)) {
                 self.owners.discard(ip);
                 continue;
             }
             match step {
-                Step::Ask { ip, last } => {
+                Step::Query { ip, last } => {
                     let Some(claim) = self.owners.claimed(ip) else { continue };
                     let side = claim.side().other();
                     // By unicast first, then the whole side, where the owner may have another hardware
@@ -386,7 +388,7 @@ impl<P: Packet> Segment<P> {
         let discovered = self.discovery.take_found(ip);
         match claim {
             Claim::Ethernet(arp) => {
-                let is_awaited = self.infiniband_requesters.is_asked(ip)
+                let is_awaited = self.infiniband_requesters.is_requested(ip)
                     || self.hosts.contains(ip)
                     || self.introductions.is_source(ip);
                 let wanted = !claim.announces() || is_awaited;
@@ -410,7 +412,7 @@ impl<P: Packet> Segment<P> {
             }
             Claim::InfiniBand { from, arp, .. } => {
                 let lid = from.slid;
-                if !claim.announces() || self.ethernet_requesters.is_asked(ip) || fabric.is_sought(ip) {
+                if !claim.announces() || self.ethernet_requesters.is_requested(ip) || fabric.is_sought(ip) {
                     let name = self.name_for(now, fabric, Side::InfiniBand, ip, None);
                     fabric.meet(now, self.worker_of_name(name), name, arp.sender, ip);
                 }

@@ -7,7 +7,7 @@ use super::arp::{ArpMeaning, answer_ethernet, check_ethernet};
 use super::fabric::{FIRST, Fabric};
 use super::limits::{By, Payer};
 use super::machine::Segment;
-use super::names::NOBODY;
+use super::names::NO_SENDER;
 use super::output::Packet;
 use super::ownership::{
     ArpKind, SenderAction, SenderKnowledge, TargetAction, TargetKnowledge, of_sender, of_target,
@@ -122,8 +122,8 @@ impl<P: Packet> Segment<P> {
         if let Some(mac) = before.filter(|mac| *mac != arp.sender_mac) {
             self.doubt(now, fabric, arp, mac)?;
         }
-        for asker in self.infiniband_requesters.of(sender) {
-            self.prove_infiniband_requester(now, fabric, asker.hardware, asker.ip);
+        for requester in self.infiniband_requesters.of(sender) {
+            self.prove_infiniband_requester(now, fabric, requester.hardware, requester.ip);
         }
         if let Some(lookup) = self.lookups.get_mut(&sender) {
             lookup.take(now, *arp);
@@ -181,7 +181,7 @@ impl<P: Packet> Segment<P> {
         let ArpMeaning::Request { target } = meaning else { return Ok(()) };
         let target = IpAddr::V4(target);
         let unknown = self.target_known(now, fabric, Side::Ethernet, target) == TargetKnowledge::Unknown;
-        if unknown && self.name_for(now, fabric, Side::InfiniBand, target, None) == NOBODY {
+        if unknown && self.name_for(now, fabric, Side::InfiniBand, target, None) == NO_SENDER {
             // The other side is queried in its name, once it is proven.
             self.prove(now, fabric, sender, claim);
             return Ok(());
@@ -236,7 +236,7 @@ impl<P: Packet> Segment<P> {
             TargetAction::Ignore => return Ok(()),
             _ => {}
         }
-        if !self.ethernet_requesters.is_asked(target) {
+        if !self.ethernet_requesters.is_requested(target) {
             let room = self.ethernet_requesters.has_room();
             self.take_lookup(now, Payer::Station(by), room)?;
         }
@@ -254,7 +254,7 @@ impl<P: Packet> Segment<P> {
             }
             // The probe is forwarded, and so is its answer.
             TargetAction::LookUp if self.limits.probes.take(now) => {
-                fabric.request(now, FIRST, NOBODY, target);
+                fabric.request(now, FIRST, NO_SENDER, target);
             }
             TargetAction::LookUp => self.counters.limited += 1,
             // It is found without a query in the requester's name.

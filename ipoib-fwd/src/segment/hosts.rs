@@ -44,10 +44,10 @@ pub(super) fn has_room(hosts: &Hosts) -> bool {
 }
 
 /// The table.
-pub(super) type Hosts = neighbour::Ageing<MacAddress, Asker>;
+pub(super) type Hosts = neighbour::Ageing<MacAddress, Requester>;
 
 /// The host on whose behalf a host was queried last.
-pub(super) type Asker = Option<IpAddr>;
+pub(super) type Requester = Option<IpAddr>;
 
 /// A host, as `ctl neighbours` shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -11,7 +11,7 @@ use super::fabric::Fabric;
 use super::hosts;
 use super::limits::{By, Payer};
 use super::machine::Segment;
-use super::names::NOBODY;
+use super::names::NO_SENDER;
 use super::output::{Arrival, Origin, Packet};
 use super::ownership::{
     ArpKind, SenderAction, SenderKnowledge, TargetAction, TargetKnowledge, of_sender, of_target,
@@ -189,7 +189,7 @@ impl<P: Packet> Segment<P> {
         };
         let target = IpAddr::V4(target);
         let unknown = self.target_known(now, fabric, Side::InfiniBand, target) == TargetKnowledge::Unknown;
-        if unknown && self.name_for(now, fabric, Side::Ethernet, target, None) == NOBODY {
+        if unknown && self.name_for(now, fabric, Side::Ethernet, target, None) == NO_SENDER {
             self.prove(now, fabric, arp.sender_ip.into(), claim);
             return Ok(());
         }
@@ -199,7 +199,7 @@ impl<P: Packet> Segment<P> {
     /// Stops the link's search for an address for which a host probes: the next query without a sender
     /// address would make the host give it up.
     fn stop_search(&self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
-        if fabric.is_sought(ip) && self.name_for(now, fabric, Side::InfiniBand, ip, None) == NOBODY {
+        if fabric.is_sought(ip) && self.name_for(now, fabric, Side::InfiniBand, ip, None) == NO_SENDER {
             fabric.forget(now, ip);
         }
     }
@@ -212,14 +212,14 @@ impl<P: Packet> Segment<P> {
         lid: Lid,
         meaning: ArpMeaning,
     ) -> Result<(), DropReason> {
-        let asker = IpAddr::V4(arp.sender_ip);
+        let requester = IpAddr::V4(arp.sender_ip);
         let target = match meaning {
             ArpMeaning::Reply => return Ok(()),
             ArpMeaning::Announcement => {
-                if self.forwards() && self.is_proven(fabric, Side::InfiniBand, asker) {
-                    self.announce_to_ethernet(now, asker, By::Lid(lid));
+                if self.forwards() && self.is_proven(fabric, Side::InfiniBand, requester) {
+                    self.announce_to_ethernet(now, requester, By::Lid(lid));
                 } else {
-                    self.announce_when_proven(asker, Side::InfiniBand);
+                    self.announce_when_proven(requester, Side::InfiniBand);
                 }
                 return Ok(());
             }
@@ -234,17 +234,17 @@ impl<P: Packet> Segment<P> {
         let action = of_target(meaning.kind(), known, self.forwards());
         match action {
             TargetAction::Answer => {
-                self.reply_infiniband(now, fabric, target, to, asker);
+                self.reply_infiniband(now, fabric, target, to, requester);
                 return Ok(());
             }
             TargetAction::Ignore => return Ok(()),
             _ => {}
         }
-        if !self.infiniband_requesters.is_asked(target) {
+        if !self.infiniband_requesters.is_requested(target) {
             let room = self.infiniband_requesters.has_room() && hosts::has_room(&self.hosts);
             self.take_lookup(now, Payer::Station(By::Lid(lid)), room)?;
         }
-        if let Some(gone) = self.infiniband_requesters.add(now, target, to, asker) {
+        if let Some(gone) = self.infiniband_requesters.add(now, target, to, requester) {
             // An answer is not believed either if its own side had no time to answer.
             self.lookups.remove(&gone);
             if self.hosts.get(gone).is_none() {
@@ -252,14 +252,14 @@ impl<P: Packet> Segment<P> {
             }
         }
         match action {
-            TargetAction::AskOwner => self.verify_ethernet(now, target, Some(asker)),
+            TargetAction::AskOwner => self.verify_ethernet(now, target, Some(requester)),
             TargetAction::AskOwnSide => {
                 self.query_own_side(now, fabric, Side::InfiniBand, target);
             }
             TargetAction::AskHere => {
                 self.verify_infiniband(now, fabric, target, None);
             }
-            TargetAction::LookUp => self.seek_on_ethernet(now, fabric, target, Some(asker))?,
+            TargetAction::LookUp => self.seek_on_ethernet(now, fabric, target, Some(requester))?,
             TargetAction::Wait | TargetAction::Answer | TargetAction::Ignore => {}
         }
         Ok(())

@@ -142,7 +142,7 @@ impl<P: Packet> Segment<P> {
             self.introductions.advance((source, target), Stage::Proof, now + PROVEN);
             if self.hosts.get(source).is_none() {
                 self.prove_source(now, fabric, source, mac);
-                if !self.owners.is_asked(source) {
+                if !self.owners.is_queried(source) {
                     // It cannot be proven now.
                     self.introductions.open.remove(&(source, target));
                 }
@@ -176,7 +176,7 @@ impl<P: Packet> Segment<P> {
             fabric.ask(now, self.worker_of(source), source, target);
         } else if self.unproven.contains_key(&source) {
             self.query_own_side(now, fabric, Side::InfiniBand, source);
-        } else if !self.owners.is_asked(source) {
+        } else if !self.owners.is_queried(source) {
             self.verify_ethernet(now, source, None);
         }
     }
@@ -198,7 +198,7 @@ impl<P: Packet> Segment<P> {
     /// for them are sent nevertheless.
     pub(super) fn expire_introductions(&mut self, now: Instant, fabric: &mut impl Fabric) {
         let (hosts, owners) = (&self.hosts, &self.owners);
-        let can_be_proven = |source| hosts.get(source).is_some() || owners.is_asked(source);
+        let can_be_proven = |source| hosts.get(source).is_some() || owners.is_queried(source);
         for target in self.introductions.expire(now, can_be_proven) {
             self.release_to_infiniband(now, fabric, target);
         }

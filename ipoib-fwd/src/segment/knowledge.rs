@@ -141,7 +141,7 @@ impl<P: Packet> Segment<P> {
             TargetKnowledge::Own
         } else if self.owners.is_contested(now, ip) {
             TargetKnowledge::Contested
-        } else if self.owners.is_asked(ip) {
+        } else if self.owners.is_queried(ip) {
             TargetKnowledge::Disputed
         } else if self.is_on(fabric, across, ip) {
             match self.is_fresh(now, fabric, across, ip) {

@@ -321,7 +321,7 @@ mod tests {
                 "because of a claim | {} for all of a side, and the same again for addresses",
                 both(SEARCHES_EACH, SEARCHES)
             ),
-            format!("of the asker's own side | {}, of each side |", rate(LOOKUPS)),
+            format!("of the requester's own side | {}, of each side |", rate(LOOKUPS)),
             format!("that are known from reports | {} |", rate(LOOKUPS)),
             format!("probes of Ethernet hosts on InfiniBand | {} |", rate(SEARCHES)),
             format!("carried across | {} to a side for all |", both(ANNOUNCEMENTS_EACH, ANNOUNCEMENTS)),

@@ -9,7 +9,6 @@ use serde::Serialize;
 
 use super::announcements::{Announcements, PER_TICK};
 use super::arp::Own;
-use super::askers::Askers;
 use super::defence::Defence;
 use super::discovery::Discovery;
 use super::fabric::{Fabric, v4};
@@ -26,6 +25,7 @@ use super::pair::Place;
 use super::parked::{Awaited, Parked, Waiting};
 use super::pending::{Claim, Lookup};
 use super::reported::Reported;
+use super::requesters::Requesters;
 use crate::forward::{GatewayAddress, Routes, Side};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{Asker, Event, WorkerIndex};
@@ -95,8 +95,8 @@ pub struct Segment<P> {
     pub(super) meanwhile: Meanwhile,
     /// Ethernet hosts that have been heard.
     pub(super) heard: Heard,
-    pub(super) ethernet_requesters: Askers<MacAddress>,
-    pub(super) infiniband_requesters: Askers<Asker>,
+    pub(super) ethernet_requesters: Requesters<MacAddress>,
+    pub(super) infiniband_requesters: Requesters<Asker>,
     /// Addresses that hosts request and for which their own side is queried first.
     pub(super) lookups: HashMap<IpAddr, Lookup, FixedState>,
     /// An ARP packet has come from a station that is not known for the sender, since
@@ -135,8 +135,8 @@ impl<P: Packet> Segment<P> {
             changes: Changes::new(settings.seed.rotate_left(16)),
             meanwhile: Meanwhile::default(),
             heard: Heard::new(settings.seed.rotate_left(48)),
-            ethernet_requesters: Askers::default(),
-            infiniband_requesters: Askers::default(),
+            ethernet_requesters: Requesters::default(),
+            infiniband_requesters: Requesters::default(),
             lookups: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(24))),
             unknown_sender: false,
             unproven: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(32))),
@@ -299,7 +299,7 @@ impl<P: Packet> Segment<P> {
                 self.discard(waiting, DropReason::NeighbourUnresolved);
                 // Its own side requests it: perhaps it is on the other one now.
                 if self.forwards()
-                    && self.infiniband_requesters.is_asked(*ip)
+                    && self.infiniband_requesters.is_requested(*ip)
                     && self.hosts.get(*ip).is_none()
                 {
                     self.take(now, fabric, |segment, fabric| {

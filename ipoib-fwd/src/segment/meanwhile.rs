@@ -15,7 +15,7 @@ pub(super) struct Meanwhile {
     /// Addresses whose owners have not been queried yet, in the order of the last claim.
     claimed: VecDeque<IpAddr>,
     /// Addresses whose owners are being queried.
-    asked: Vec<IpAddr>,
+    queried: Vec<IpAddr>,
 }
 
 impl Meanwhile {
@@ -30,30 +30,30 @@ impl Meanwhile {
 
     /// Addresses whose owners have not answered yet.
     pub(super) fn doubted(&self) -> HashSet<IpAddr> {
-        self.claimed.iter().chain(&self.asked).copied().collect()
+        self.claimed.iter().chain(&self.queried).copied().collect()
     }
 
     /// True if the owner of `ip` has not answered yet.
     pub(super) fn is_doubted(&self, ip: IpAddr) -> bool {
-        self.claimed.contains(&ip) || self.asked.contains(&ip)
+        self.claimed.contains(&ip) || self.queried.contains(&ip)
     }
 
     /// Takes the addresses whose owners must be queried now.
-    pub(super) fn ask(&mut self) -> Vec<IpAddr> {
+    pub(super) fn start_queries(&mut self) -> Vec<IpAddr> {
         let claimed = Vec::from(std::mem::take(&mut self.claimed));
-        self.asked.extend(&claimed);
+        self.queried.extend(&claimed);
         claimed
     }
 
     /// Takes the addresses whose owners are not being queried any more: they have answered or are gone.
-    pub(super) fn settled(&mut self, is_asked: impl Fn(IpAddr) -> bool) -> Vec<IpAddr> {
-        self.asked.extract_if(.., |ip| !is_asked(*ip)).collect()
+    pub(super) fn settled(&mut self, is_queried: impl Fn(IpAddr) -> bool) -> Vec<IpAddr> {
+        self.queried.extract_if(.., |ip| !is_queried(*ip)).collect()
     }
 
     /// The gateway stops forwarding: owners that have not answered by now are queried again when it forwards
     /// again.
     pub(super) fn resign(&mut self) {
-        std::mem::take(&mut self.asked).into_iter().for_each(|ip| self.note(ip));
+        std::mem::take(&mut self.queried).into_iter().for_each(|ip| self.note(ip));
     }
 }
 
@@ -68,10 +68,10 @@ mod tests {
         (0..=MOST).chain(0..=MOST).for_each(|n| meanwhile.note(address(n)));
         // A repeated claim makes the address the newest.
         meanwhile.note(address(1));
-        let kept = meanwhile.ask();
+        let kept = meanwhile.start_queries();
         assert_eq!(kept.len(), MOST);
         assert_eq!((kept.first(), kept.last()), (Some(&address(2)), Some(&address(1))));
-        assert!(meanwhile.ask().is_empty());
+        assert!(meanwhile.start_queries().is_empty());
     }
 
     #[test]
@@ -80,12 +80,12 @@ mod tests {
         let mut meanwhile = Meanwhile::default();
         meanwhile.note(a);
         meanwhile.note(b);
-        assert_eq!(meanwhile.ask(), [a, b]);
+        assert_eq!(meanwhile.start_queries(), [a, b]);
         assert!(meanwhile.settled(|_| true).is_empty());
         assert_eq!(meanwhile.doubted(), HashSet::from([a, b]));
         assert_eq!(meanwhile.settled(|ip| ip == b), [a]);
         meanwhile.resign();
         assert_eq!(meanwhile.doubted(), HashSet::from([b]));
-        assert_eq!(meanwhile.ask(), [b]);
+        assert_eq!(meanwhile.start_queries(), [b]);
     }
 }

@@ -33,7 +33,6 @@
 
 mod announcements;
 mod arp;
-mod askers;
 mod defence;
 mod discovery;
 mod disputes;
@@ -56,6 +55,7 @@ pub mod pair;
 mod parked;
 mod pending;
 mod reported;
+mod requesters;
 mod resolve;
 mod role;
 

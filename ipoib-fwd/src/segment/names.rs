@@ -25,7 +25,7 @@ use super::pair::Place;
 use crate::forward::{Hop, Prefix, Side};
 
 /// The sender address of a probe.
-pub(super) const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+pub(super) const NO_SENDER: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 /// A host that probes for an address has finished after this time (RFC 5227 2.1.1: three probes and a wait, 9
 /// s at most).
 const PROBING: Duration = Duration::from_secs(10);
@@ -97,7 +97,7 @@ impl<P: Packet> Segment<P> {
             Side::Ethernet => self.hosts.get(ip).is_some(),
             Side::InfiniBand => fabric.hardware(ip).is_some(),
         };
-        known && !self.unproven.contains_key(&ip) && !self.owners.is_asked(ip)
+        known && !self.unproven.contains_key(&ip) && !self.owners.is_queried(ip)
     }
 
     /// A proven host was heard on a side: the gateway may query in its name.
@@ -113,7 +113,7 @@ impl<P: Packet> Segment<P> {
         name != target && self.own.settings.is_on_link(name) && self.subnet_of(name) == self.subnet_of(target)
     }
 
-    /// The name in which `target` is queried on `side`, on behalf of `asker` if there is one. A gateway that
+    /// The name in which `target` is queried on `side`, on behalf of `requester` if there is one. A gateway that
     /// does not forward queries in no host's name: hosts would send that host's packets to it.
     pub(super) fn name_for(
         &self,
@@ -121,9 +121,9 @@ impl<P: Packet> Segment<P> {
         fabric: &impl Fabric,
         side: Side,
         target: IpAddr,
-        asker: Option<IpAddr>,
+        requester: Option<IpAddr>,
     ) -> IpAddr {
-        let Some(to) = v4(target) else { return NOBODY };
+        let Some(to) = v4(target) else { return NO_SENDER };
         let subnet = self.subnet_of(to);
         let fits = |name: &Ipv4Addr| self.may_name(*name, to);
         let speaks = self.forwards();
@@ -135,12 +135,12 @@ impl<P: Packet> Segment<P> {
                 && self.is_proven(fabric, across, ip)
                 && self.is_fresh(now, fabric, across, ip)
         };
-        let asker = asker.and_then(v4).filter(proven);
+        let requester = requester.and_then(v4).filter(proven);
         let own = || self.own.address().filter(fits);
         // Where the subnets are not known, a host may be in another one than the target.
         let last = || subnet.and_then(|subnet| self.names.last(side.other(), subnet)).filter(proven);
-        let name = asker.or_else(own).or_else(last);
-        name.map_or(NOBODY, IpAddr::V4)
+        let name = requester.or_else(own).or_else(last);
+        name.map_or(NO_SENDER, IpAddr::V4)
     }
 
     /// True if a query in this name may be sent on a side. A query without a sender address is not sent for
@@ -153,7 +153,7 @@ impl<P: Packet> Segment<P> {
         target: IpAddr,
         name: IpAddr,
     ) -> bool {
-        let Some(prober) = self.names.prober(now, side, target).filter(|_| name == NOBODY) else {
+        let Some(prober) = self.names.prober(now, side, target).filter(|_| name == NO_SENDER) else {
             return true;
         };
         match prober {

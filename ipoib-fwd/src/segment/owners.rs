@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!                claim: query            no answer to 3 queries
-//!  (settled) ───────────────> Asked ───────────────────────────────> moved (settled)
+//!  (settled) ───────────────> Queried ─────────────────────────────> moved (settled)
 //!      ▲                      ▲ │ the owner is heard
 //!      │   after 1, 2 and 4 s │ ▼
 //!      └── 7 s ──────────── Refused
@@ -68,7 +68,7 @@ enum Dispute<C> {
     Settled,
     /// `answered`: how often the owner has answered since the claim.
     /// `unowned`: no host was known to have the address when it was claimed.
-    Asked {
+    Queried {
         claim: C,
         questions: u8,
         due: Instant,
@@ -109,8 +109,8 @@ impl<C> Address<C> {
     const fn worth(&self) -> (u8, Instant) {
         let rank = match self.dispute {
             Dispute::Settled | Dispute::Refused { .. } => 0,
-            Dispute::Asked { unowned: true, .. } => 1,
-            Dispute::Asked { .. } => 2,
+            Dispute::Queried { unowned: true, .. } => 1,
+            Dispute::Queried { .. } => 2,
             Dispute::Held { .. } | Dispute::Contested { .. } => 3,
         };
         (rank, self.claimed)
@@ -121,7 +121,7 @@ impl<C> Address<C> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Answer {
     /// Query the owner; the claim is kept.
-    Ask,
+    Query,
     /// The owner is being queried already; this claim replaces the last one.
     Wait,
     /// The owner has just answered.
@@ -135,7 +135,7 @@ pub(super) enum Answer {
 pub(super) enum Step<C> {
     /// Query the owner again; the last query goes to its whole side, where it may have another hardware
     /// address.
-    Ask { ip: IpAddr, last: bool },
+    Query { ip: IpAddr, last: bool },
     /// The owner does not answer: the address moves. `held`: it stays there for a while, having moved too
     /// often.
     Move { ip: IpAddr, claim: C, held: bool },
@@ -175,7 +175,7 @@ impl<C: Copy> Owners<C> {
             claimed: now,
         });
         match &mut address.dispute {
-            Dispute::Asked { claim: kept, answered, .. } => {
+            Dispute::Queried { claim: kept, answered, .. } => {
                 *kept = claim;
                 // The first answer to a claim already defends the address.
                 let due = if *answered > 0 { address.defence.note(now, ()) } else { None };
@@ -192,10 +192,10 @@ impl<C: Copy> Owners<C> {
             }
         }
         let due = now + answer_time(unowned);
-        address.dispute = Dispute::Asked { claim, questions: 1, due, answered: 0, unowned };
+        address.dispute = Dispute::Queried { claim, questions: 1, due, answered: 0, unowned };
         (address.claimed, address.undefended) = (now, true);
         self.wake_by(due);
-        Answer::Ask
+        Answer::Query
     }
 
     /// Hosts of both sides have answered for an address.
@@ -219,7 +219,7 @@ impl<C: Copy> Owners<C> {
     /// The claim that is open, or that was refused and will be verified again.
     pub(super) fn claimed(&self, ip: IpAddr) -> Option<C> {
         match self.addresses.get(&ip)?.dispute {
-            Dispute::Asked { claim, .. } | Dispute::Refused { claim, again: Some(_), .. } => Some(claim),
+            Dispute::Queried { claim, .. } | Dispute::Refused { claim, again: Some(_), .. } => Some(claim),
             _ => None,
         }
     }
@@ -227,19 +227,19 @@ impl<C: Copy> Owners<C> {
     /// Ends all disputes: another gateway settles them now, or this one when it forwards again. Returns the
     /// open ones: the addresses whose owners are being queried, or would have been queried again.
     pub(super) fn settle(&mut self) -> Vec<IpAddr> {
-        let (mut open, mut asked) = (Vec::new(), Vec::new());
+        let (mut open, mut queried) = (Vec::new(), Vec::new());
         for (ip, address) in &mut self.addresses {
             address.defence.settle();
             match address.dispute {
-                Dispute::Asked { .. } => asked.push(*ip),
+                Dispute::Queried { .. } => queried.push(*ip),
                 Dispute::Refused { again: Some(_), .. } => open.push(*ip),
                 _ => {}
             }
-            if matches!(address.dispute, Dispute::Asked { .. } | Dispute::Refused { .. }) {
+            if matches!(address.dispute, Dispute::Queried { .. } | Dispute::Refused { .. }) {
                 address.dispute = Dispute::Settled;
             }
         }
-        open.append(&mut asked);
+        open.append(&mut queried);
         open
     }
 
@@ -247,7 +247,7 @@ impl<C: Copy> Owners<C> {
     pub(super) fn confirm(&mut self, now: Instant, ip: IpAddr) -> Option<C> {
         let address = self.addresses.get_mut(&ip)?;
         match std::mem::replace(&mut address.dispute, Dispute::Settled) {
-            Dispute::Asked { claim, answered, unowned, .. } => {
+            Dispute::Queried { claim, answered, unowned, .. } => {
                 let again = AGAIN.get(answered).map(|after| now + *after);
                 let (until, answered) = (now + REFUSED, answered + 1);
                 address.dispute = Dispute::Refused { claim, until, answered, again, unowned };
@@ -266,7 +266,7 @@ impl<C: Copy> Owners<C> {
     /// further claim.
     pub(super) fn give_up(&mut self, ip: IpAddr) {
         let Some(address) = self.addresses.get_mut(&ip) else { return };
-        if let Dispute::Asked { claim, due, answered, unowned, .. } = address.dispute {
+        if let Dispute::Queried { claim, due, answered, unowned, .. } = address.dispute {
             address.dispute = match answered {
                 0 => Dispute::Settled,
                 _ => Dispute::Refused { claim, until: due, answered, again: Some(due), unowned },
@@ -277,14 +277,14 @@ impl<C: Copy> Owners<C> {
     /// Discards an open claim: the address no longer belongs to one of the networks.
     pub(super) fn discard(&mut self, ip: IpAddr) {
         let Some(address) = self.addresses.get_mut(&ip) else { return };
-        if matches!(address.dispute, Dispute::Asked { .. } | Dispute::Refused { .. }) {
+        if matches!(address.dispute, Dispute::Queried { .. } | Dispute::Refused { .. }) {
             address.dispute = Dispute::Settled;
         }
     }
 
     /// True while the owner of an address is being queried because of a claim.
-    pub(super) fn is_asked(&self, ip: IpAddr) -> bool {
-        self.addresses.get(&ip).is_some_and(|address| matches!(address.dispute, Dispute::Asked { .. }))
+    pub(super) fn is_queried(&self, ip: IpAddr) -> bool {
+        self.addresses.get(&ip).is_some_and(|address| matches!(address.dispute, Dispute::Queried { .. }))
     }
 
     /// True if a claim was refused, and the owner has not been announced on the claimant's side since: a host
@@ -292,7 +292,7 @@ impl<C: Copy> Owners<C> {
     pub(super) fn is_undefended(&self, ip: IpAddr) -> bool {
         self.addresses.get(&ip).is_some_and(|address| {
             let refused = match address.dispute {
-                Dispute::Asked { answered, .. } => answered > 0,
+                Dispute::Queried { answered, .. } => answered > 0,
                 Dispute::Refused { .. } => true,
                 Dispute::Settled | Dispute::Held { .. } | Dispute::Contested { .. } => false,
             };
@@ -338,24 +338,24 @@ impl<C: Copy> Owners<C> {
                 address.moves.remove(0);
             }
             match &mut address.dispute {
-                Dispute::Asked { questions, due, unowned, .. }
+                Dispute::Queried { questions, due, unowned, .. }
                     if *due <= now && *questions < if *unowned { SEARCHES } else { QUESTIONS } =>
                 {
                     *questions += 1;
                     *due = now + answer_time(*unowned);
-                    steps.push(Step::Ask { ip: *ip, last: *questions == QUESTIONS });
+                    steps.push(Step::Query { ip: *ip, last: *questions == QUESTIONS });
                 }
-                Dispute::Asked { due, claim, unowned: true, .. } if *due <= now => {
+                Dispute::Queried { due, claim, unowned: true, .. } if *due <= now => {
                     steps.push(Step::Prove { ip: *ip, claim: *claim });
                     address.dispute = Dispute::Settled;
                 }
-                Dispute::Asked { due, .. } if *due <= now => {
+                Dispute::Queried { due, .. } if *due <= now => {
                     let held = address.moves.is_full();
                     let next = if held { Dispute::Held { until: now + self.hold } } else { Dispute::Settled };
                     if !held {
                         address.moves.push(now);
                     }
-                    if let Dispute::Asked { claim, .. } = std::mem::replace(&mut address.dispute, next) {
+                    if let Dispute::Queried { claim, .. } = std::mem::replace(&mut address.dispute, next) {
                         address.defence.settle();
                         steps.push(Step::Move { ip: *ip, claim, held });
                     }
@@ -365,18 +365,18 @@ impl<C: Copy> Owners<C> {
                         std::mem::replace(&mut address.dispute, Dispute::Settled)
                     {
                         let due = now + answer_time(unowned);
-                        address.dispute = Dispute::Asked { claim, questions: 1, due, answered, unowned };
-                        steps.push(Step::Ask { ip: *ip, last: false });
+                        address.dispute = Dispute::Queried { claim, questions: 1, due, answered, unowned };
+                        steps.push(Step::Query { ip: *ip, last: false });
                     }
                 }
-                Dispute::Asked { .. } | Dispute::Refused { again: Some(_), .. } => {}
+                Dispute::Queried { .. } | Dispute::Refused { again: Some(_), .. } => {}
                 Dispute::Refused { until, .. } | Dispute::Held { until } | Dispute::Contested { until }
                     if now < *until => {}
                 dispute => *dispute = Dispute::Settled,
             }
             // An owner that is being queried may be gone: it is defended when it has answered.
-            let is_asked = matches!(address.dispute, Dispute::Asked { .. });
-            if !is_asked && address.defence.take_due(now).is_some() {
+            let is_queried = matches!(address.dispute, Dispute::Queried { .. });
+            if !is_queried && address.defence.take_due(now).is_some() {
                 steps.push(Step::Defend { ip: *ip });
             }
             address.defence.is_recent(now)
@@ -386,7 +386,7 @@ impl<C: Copy> Owners<C> {
         // Histories are checked once a second, disputes when they are due.
         let due = |address: &Address<C>| {
             let due = match &address.dispute {
-                Dispute::Asked { due, .. } => return *due,
+                Dispute::Queried { due, .. } => return *due,
                 Dispute::Refused { again: Some(due), .. } => *due,
                 Dispute::Settled
                 | Dispute::Refused { .. }
@@ -431,14 +431,14 @@ struct Change {
     until: Instant,
     /// When the old card is queried again, and how often it has been queried.
     again: Option<Instant>,
-    asked: usize,
+    queried: usize,
 }
 
 /// An action that is due for such an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Due {
     /// The old card has not answered yet: a query may get lost.
-    Ask(Card),
+    Query(Card),
     /// It has kept the address and must be verified again.
     Verify(Card),
 }
@@ -455,7 +455,7 @@ pub(super) struct Changes {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Belief {
     /// Believe it, and query the previous one.
-    AskOld,
+    QueryOld,
     /// It is the previous one: it keeps the address.
     Keep,
     /// The previous one has just answered, or is being queried because of another one: do not believe it.
@@ -472,7 +472,7 @@ impl Changes {
         match self.changes.get_mut(&ip).filter(|change| now < change.until) {
             Some(change) if change.kept && change.old == old => return Belief::Refuse,
             Some(change) if !change.kept && change.old == new => {
-                (change.kept, change.until, change.asked) = (true, now + DOUBT, 0);
+                (change.kept, change.until, change.queried) = (true, now + DOUBT, 0);
                 change.again = AGAIN.first().map(|after| now + *after);
                 return Belief::Keep;
             }
@@ -489,9 +489,9 @@ impl Changes {
                 (!over, change.until)
             });
         }
-        let change = Change { old, kept: false, until: now + DOUBT, again: Some(now + ANSWER), asked: 0 };
+        let change = Change { old, kept: false, until: now + DOUBT, again: Some(now + ANSWER), queried: 0 };
         self.changes.insert(ip, change);
-        Belief::AskOld
+        Belief::QueryOld
     }
 
     /// Number of addresses that another card has taken recently.
@@ -507,22 +507,22 @@ impl Changes {
 
     /// Forgets entries that have ended. Returns the addresses whose cards must be queried.
     pub(super) fn handle_timeout(&mut self, now: Instant) -> Vec<(IpAddr, Due)> {
-        let mut ask = Vec::new();
+        let mut queries = Vec::new();
         self.changes.retain(|ip, change| {
             let due = change.again.is_some_and(|at| at <= now);
             if due {
-                change.asked += 1;
+                change.queried += 1;
             }
             if due && change.kept {
-                ask.push((*ip, Due::Verify(change.old)));
-                change.again = AGAIN.get(change.asked).map(|after| now + *after);
+                queries.push((*ip, Due::Verify(change.old)));
+                change.again = AGAIN.get(change.queried).map(|after| now + *after);
             } else if due {
-                ask.push((*ip, Due::Ask(change.old)));
-                change.again = (change.asked + 1 < usize::from(QUESTIONS)).then(|| now + ANSWER);
+                queries.push((*ip, Due::Query(change.old)));
+                change.again = (change.queried + 1 < usize::from(QUESTIONS)).then(|| now + ANSWER);
             }
             now < change.until || (change.kept && change.again.is_some())
         });
-        ask
+        queries
     }
 }
 
@@ -547,7 +547,7 @@ mod tests {
             owners.claim(now, host(n), n, false);
             owners.confirm(now, host(n));
             if n == 5000 {
-                assert_eq!(owners.claim(now, host(1 << 30), n, false), Answer::Ask);
+                assert_eq!(owners.claim(now, host(1 << 30), n, false), Answer::Query);
             }
             now += Duration::from_micros(200);
             moved.extend(owners.handle_timeout(now).into_iter().filter(|s| matches!(s, Step::Move { .. })));
@@ -563,7 +563,7 @@ mod tests {
         for kept in [false, true] {
             let (mut changes, mut now) = (Changes::new(1), Instant::now());
             let change = |changes: &mut Changes, now, n| {
-                assert_eq!(changes.hear(now, host(n), card(1), card(2)), Belief::AskOld);
+                assert_eq!(changes.hear(now, host(n), card(1), card(2)), Belief::QueryOld);
                 if kept {
                     assert_eq!(changes.hear(now, host(n), card(2), card(1)), Belief::Keep);
                 }
@@ -572,7 +572,7 @@ mod tests {
                 now += Duration::from_micros(200);
                 change(&mut changes, now, n);
             }
-            assert_eq!(changes.hear(now, host(1 << 30), card(1), card(2)), Belief::AskOld);
+            assert_eq!(changes.hear(now, host(1 << 30), card(1), card(2)), Belief::QueryOld);
             for n in 5000..5500 {
                 now += Duration::from_micros(2);
                 change(&mut changes, now, n);

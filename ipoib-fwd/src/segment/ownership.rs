@@ -15,7 +15,7 @@ use ArpKind::{Announcement, Probe, Reply, Request};
 use SenderAction as Sender;
 use SenderKnowledge as Claimed;
 use TargetAction as Target;
-use TargetKnowledge as Asked;
+use TargetKnowledge as Requested;
 
 /// An owner that was heard within this time is not queried before a request for its address is answered.
 pub(super) const FRESH: Duration = Duration::from_secs(5);
@@ -203,16 +203,16 @@ pub const SENDERS: &[SenderRow] = &[
 
 /// Actions for the address that a packet requests, by the knowledge about that address.
 pub const TARGETS: &[TargetRow] = &[
-    target(Asked::Own, QUERIES, Target::Answer, Target::Answer),
-    target(Asked::Disputed, QUERIES, Target::Wait, Target::Ignore),
-    target(Asked::Contested, QUERIES, Target::Ignore, Target::Ignore),
-    target(Asked::AcrossFresh, &[Request], Target::Answer, Target::Ignore),
-    target(Asked::AcrossFresh, &[Probe], Target::AskOwner, Target::Ignore),
-    target(Asked::Across, QUERIES, Target::AskOwner, Target::Ignore),
-    target(Asked::AcrossUnproven, QUERIES, Target::AskOwnSide, Target::Ignore),
-    target(Asked::HereFresh, QUERIES, Target::Ignore, Target::Ignore),
-    target(Asked::Here, QUERIES, Target::AskHere, Target::Ignore),
-    target(Asked::Unknown, QUERIES, Target::LookUp, Target::Ignore),
+    target(Requested::Own, QUERIES, Target::Answer, Target::Answer),
+    target(Requested::Disputed, QUERIES, Target::Wait, Target::Ignore),
+    target(Requested::Contested, QUERIES, Target::Ignore, Target::Ignore),
+    target(Requested::AcrossFresh, &[Request], Target::Answer, Target::Ignore),
+    target(Requested::AcrossFresh, &[Probe], Target::AskOwner, Target::Ignore),
+    target(Requested::Across, QUERIES, Target::AskOwner, Target::Ignore),
+    target(Requested::AcrossUnproven, QUERIES, Target::AskOwnSide, Target::Ignore),
+    target(Requested::HereFresh, QUERIES, Target::Ignore, Target::Ignore),
+    target(Requested::Here, QUERIES, Target::AskHere, Target::Ignore),
+    target(Requested::Unknown, QUERIES, Target::LookUp, Target::Ignore),
 ];
 
 /// The action for the sender of a packet. A probe has none.
@@ -270,7 +270,7 @@ mod tests {
             if known == Claimed::Across || (known == Claimed::AcrossLately && kind != Reply) {
                 assert_eq!(action, Sender::AskOwner, "an owner is queried first");
             }
-            let asks_others = [
+            let queries_others = [
                 Sender::AskOwner,
                 Sender::Prove,
                 Sender::ServeAndProve,
@@ -278,14 +278,18 @@ mod tests {
                 Sender::Contest,
             ];
             let standby = of_sender(kind, known, false);
-            assert!(!asks_others.contains(&standby), "{kind:?} {known:?}: the forwarder decides");
+            assert!(!queries_others.contains(&standby), "{kind:?} {known:?}: the forwarder decides");
         }
         for known in TargetKnowledge::ALL {
             let answers = |kind| of_target(kind, *known, true) == Target::Answer;
-            assert_eq!(answers(Probe), *known == Asked::Own, "{known:?}");
-            assert_eq!(answers(Request), matches!(known, Asked::Own | Asked::AcrossFresh), "{known:?}");
+            assert_eq!(answers(Probe), *known == Requested::Own, "{known:?}");
+            assert_eq!(
+                answers(Request),
+                matches!(known, Requested::Own | Requested::AcrossFresh),
+                "{known:?}"
+            );
             let standby = of_target(Request, *known, false);
-            assert_eq!(standby == Target::Answer, *known == Asked::Own, "{known:?}");
+            assert_eq!(standby == Target::Answer, *known == Requested::Own, "{known:?}");
         }
     }
 }

@@ -113,10 +113,11 @@ impl Lookup {
     /// it has sent since.
     pub(super) fn take(&mut self, now: Instant, arp: EthernetArp) {
         self.answered = Some(now);
-        let asks =
+        let is_request =
             |arp: &EthernetArp| arp.operation == ArpOperation::Request && arp.sender_ip != arp.target_ip;
-        let asked = self.answer.is_some_and(|before| before.sender_mac == arp.sender_mac && asks(&before));
-        if !asked || asks(&arp) {
+        let requested =
+            self.answer.is_some_and(|before| before.sender_mac == arp.sender_mac && is_request(&before));
+        if !requested || is_request(&arp) {
             self.answer = Some(arp);
         }
     }

@@ -9,11 +9,11 @@ use std::time::Instant;
 
 use ib_wire::ipoib::Arp as InfiniBandArp;
 
-use super::arp::{ArpMeaning, announcement_ethernet, ask_ethernet, check_ethernet};
+use super::arp::{ArpMeaning, announcement_ethernet, check_ethernet, request_ethernet};
 use super::fabric::{FIRST, Fabric, v4};
 use super::limits::{By, Payer};
 use super::machine::Segment;
-use super::names::NOBODY;
+use super::names::NO_SENDER;
 use super::output::{Output, Packet};
 use super::parked::Awaited;
 use super::pending::{Claim, Lookup};
@@ -66,14 +66,14 @@ impl<P: Packet> Segment<P> {
         now: Instant,
         fabric: &impl Fabric,
         ip: IpAddr,
-        asker: Option<IpAddr>,
+        requester: Option<IpAddr>,
         to: MacAddress,
     ) -> bool {
-        let name = self.name_for(now, fabric, Side::Ethernet, ip, asker);
+        let name = self.name_for(now, fabric, Side::Ethernet, ip, requester);
         if let (Some(ip), Some(name)) =
             (v4(ip), v4(name).filter(|_| self.may_query_as(now, fabric, Side::Ethernet, ip, name)))
         {
-            self.frame(&ask_ethernet(ip, name, self.own.mac()), to);
+            self.frame(&request_ethernet(ip, name, self.own.mac()), to);
             return true;
         }
         false
@@ -99,7 +99,7 @@ impl<P: Packet> Segment<P> {
         let name = self.name_for(now, fabric, side, ip, None);
         match (side, v4(ip), v4(name)) {
             (Side::Ethernet, Some(ip), Some(name)) => {
-                self.frame(&ask_ethernet(ip, name, self.own.mac()), MacAddress::BROADCAST);
+                self.frame(&request_ethernet(ip, name, self.own.mac()), MacAddress::BROADCAST);
                 true
             }
             (Side::InfiniBand, Some(_), Some(_)) => fabric.request(now, self.worker_of_name(name), name, ip),
@@ -124,11 +124,11 @@ impl<P: Packet> Segment<P> {
             self.counters.limited += 1;
             return false;
         }
-        let asked = self.query_side(now, fabric, own, ip);
-        if asked {
+        let sent = self.query_side(now, fabric, own, ip);
+        if sent {
             self.lookups.insert(ip, Lookup::new(now, own));
         }
-        asked
+        sent
     }
 
     /// True if few addresses are looked up.
@@ -150,8 +150,8 @@ impl<P: Packet> Segment<P> {
         let due = self.lookups.iter().filter(|(_, lookup)| lookup.again.is_some_and(|at| at <= now));
         let due: Vec<_> = due.map(|(ip, lookup)| (*ip, lookup.own)).collect();
         for (ip, own) in due {
-            let asked = self.query_side(now, fabric, own, ip);
-            if let Some(lookup) = self.lookups.get_mut(&ip).filter(|_| asked) {
+            let sent = self.query_side(now, fabric, own, ip);
+            if let Some(lookup) = self.lookups.get_mut(&ip).filter(|_| sent) {
                 lookup.query_repeated(now);
             } else {
                 self.lookups.remove(&ip);
@@ -186,9 +186,9 @@ impl<P: Packet> Segment<P> {
         now: Instant,
         fabric: &mut impl Fabric,
         ip: IpAddr,
-        asker: Option<IpAddr>,
+        requester: Option<IpAddr>,
     ) -> Result<(), DropReason> {
-        if !self.hosts.resolve(now, ip, asker) {
+        if !self.hosts.resolve(now, ip, requester) {
             return Err(DropReason::NeighbourTableFull);
         }
         if self.lookups.contains_key(&ip) {
@@ -209,13 +209,14 @@ impl<P: Packet> Segment<P> {
         now: Instant,
         fabric: &mut impl Fabric,
         ip: IpAddr,
-        asker: Option<(IpAddr, MacAddress)>,
+        requester: Option<(IpAddr, MacAddress)>,
     ) {
-        let name = self.name_for(now, fabric, Side::InfiniBand, ip, asker.map(|(asker, _)| asker));
-        if let Some(asker) = asker.filter(|(asker, _)| *asker != name || fabric.is_sought(ip))
+        let name =
+            self.name_for(now, fabric, Side::InfiniBand, ip, requester.map(|(requester, _)| requester));
+        if let Some(requester) = requester.filter(|(requester, _)| *requester != name || fabric.is_sought(ip))
             && fabric.hardware(ip).is_none()
         {
-            self.introduce(now, fabric, asker, ip);
+            self.introduce(now, fabric, requester, ip);
         }
         if self.may_query_as(now, fabric, Side::InfiniBand, ip, name) {
             fabric.resolve(now, self.worker_of_name(name), name, ip);
@@ -229,9 +230,9 @@ impl<P: Packet> Segment<P> {
         now: Instant,
         fabric: &mut impl Fabric,
         ip: IpAddr,
-        asker: Option<IpAddr>,
+        requester: Option<IpAddr>,
     ) -> bool {
-        let name = self.name_for(now, fabric, Side::InfiniBand, ip, asker);
+        let name = self.name_for(now, fabric, Side::InfiniBand, ip, requester);
         let may_ask = self.may_query_as(now, fabric, Side::InfiniBand, ip, name);
         if may_ask {
             fabric.verify(now, self.worker_of_name(name), name, ip);
@@ -240,9 +241,9 @@ impl<P: Packet> Segment<P> {
     }
 
     /// Queries the owner of an address of Ethernet in the same way.
-    pub(super) fn verify_ethernet(&mut self, now: Instant, ip: IpAddr, asker: Option<IpAddr>) {
+    pub(super) fn verify_ethernet(&mut self, now: Instant, ip: IpAddr, requester: Option<IpAddr>) {
         if let Some(tag) = self.hosts.tag_mut(ip) {
-            *tag = asker.or(*tag);
+            *tag = requester.or(*tag);
         }
         self.hosts.verify(now, ip);
     }
@@ -252,13 +253,13 @@ impl<P: Packet> Segment<P> {
     /// Answers all Ethernet hosts that requested an InfiniBand host. Hosts that probe are answered if it was
     /// heard since, and hosts that are being introduced to it are answered later.
     pub(super) fn answer_ethernet_requesters(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
-        let mut askers = self.ethernet_requesters.take(ip);
+        let mut requesters = self.ethernet_requesters.take(ip);
         // Hosts that have heard it since have been answered.
-        let early: Vec<_> = askers.extract_if(.., |asker| asker.probes()).collect();
-        for asker in askers.extract_if(.., |asker| self.introductions.is_open(asker.ip, ip)) {
-            self.ethernet_requesters.add(now, ip, asker.hardware, asker.ip);
+        let early: Vec<_> = requesters.extract_if(.., |requester| requester.probes()).collect();
+        for requester in requesters.extract_if(.., |requester| self.introductions.is_open(requester.ip, ip)) {
+            self.ethernet_requesters.add(now, ip, requester.hardware, requester.ip);
         }
-        self.announce_gateway_on_ethernet(ip, askers.into_iter().map(|a| (a.hardware, a.ip)));
+        self.announce_gateway_on_ethernet(ip, requesters.into_iter().map(|a| (a.hardware, a.ip)));
         for prober in &early {
             self.ethernet_requesters.add(now, ip, prober.hardware, prober.ip);
         }
@@ -271,10 +272,10 @@ impl<P: Packet> Segment<P> {
     pub(super) fn announce_gateway_on_ethernet(
         &mut self,
         ip: IpAddr,
-        askers: impl Iterator<Item = (MacAddress, IpAddr)>,
+        requesters: impl Iterator<Item = (MacAddress, IpAddr)>,
     ) {
         let Some(ip) = v4(ip) else { return };
-        for (target_mac, target) in askers {
+        for (target_mac, target) in requesters {
             let Some(target_ip) = v4(target) else { continue };
             let operation = ArpOperation::Reply;
             let arp =
@@ -290,18 +291,18 @@ impl<P: Packet> Segment<P> {
         fabric: &mut impl Fabric,
         ip: IpAddr,
     ) {
-        for asker in self.infiniband_requesters.take(ip) {
-            let since = now.saturating_duration_since(asker.since);
-            if asker.probes() && !self.hosts.is_confirmed(now, ip, since) {
-                self.infiniband_requesters.add(now, ip, asker.hardware, asker.ip);
+        for requester in self.infiniband_requesters.take(ip) {
+            let since = now.saturating_duration_since(requester.since);
+            if requester.probes() && !self.hosts.is_confirmed(now, ip, since) {
+                self.infiniband_requesters.add(now, ip, requester.hardware, requester.ip);
                 self.verify_ethernet(now, ip, None);
                 continue;
             }
             // Its address may be another host's by now.
-            let at = fabric.hardware(asker.ip);
-            let moved = at.is_some_and(|at| !at.is_same_as(asker.hardware.hardware));
-            if !moved && self.hosts.get(asker.ip).is_none() {
-                self.reply_infiniband(now, fabric, ip, asker.hardware, asker.ip);
+            let at = fabric.hardware(requester.ip);
+            let moved = at.is_some_and(|at| !at.is_same_as(requester.hardware.hardware));
+            if !moved && self.hosts.get(requester.ip).is_none() {
+                self.reply_infiniband(now, fabric, ip, requester.hardware, requester.ip);
             }
         }
     }
@@ -314,22 +315,22 @@ impl<P: Packet> Segment<P> {
         fabric: &mut impl Fabric,
         ip: IpAddr,
         to: Asker,
-        asker: IpAddr,
+        requester: IpAddr,
     ) {
         let worker = self.worker_of(ip);
-        if fabric.hardware(asker).is_some_and(|at| at.is_same_as(to.hardware)) {
+        if fabric.hardware(requester).is_some_and(|at| at.is_same_as(to.hardware)) {
             // A neighbor is queried later in the name in which it is answered, to which it must have a route.
-            match (v4(ip), v4(asker)) {
+            match (v4(ip), v4(requester)) {
                 (Some(name), Some(host)) if !self.may_name(name, host) => {
-                    fabric.answer(now, worker, ip, to, asker);
+                    fabric.answer(now, worker, ip, to, requester);
                 }
-                _ => fabric.reply(now, worker, ip, to, asker),
+                _ => fabric.reply(now, worker, ip, to, requester),
             }
             // It knows the Ethernet host from this answer.
-            return self.introduced(now, fabric, ip, asker);
+            return self.introduced(now, fabric, ip, requester);
         }
-        fabric.answer(now, worker, ip, to, asker);
-        self.prove_infiniband_requester(now, fabric, to, asker);
+        fabric.answer(now, worker, ip, to, requester);
+        self.prove_infiniband_requester(now, fabric, to, requester);
     }
 
     /// Starts to prove an InfiniBand host that sent a request, if its address is not known.
@@ -338,9 +339,9 @@ impl<P: Packet> Segment<P> {
         now: Instant,
         fabric: &mut impl Fabric,
         to: Asker,
-        asker: IpAddr,
+        requester: IpAddr,
     ) {
-        let Some(sender_ip) = v4(asker).filter(|ip| !ip.is_unspecified()) else { return };
+        let Some(sender_ip) = v4(requester).filter(|ip| !ip.is_unspecified()) else { return };
         let request = InfiniBandArp::request(to.hardware, sender_ip, sender_ip);
         let arp =
             InfiniBandArp { operation: InfiniBandOperation::Reply, target_ip: self.own.asker(), ..request };
@@ -353,7 +354,7 @@ impl<P: Packet> Segment<P> {
             has_grh: true,
             multicast: true,
         };
-        self.prove(now, fabric, asker, Claim::InfiniBand { worker: FIRST, from, arp });
+        self.prove(now, fabric, requester, Claim::InfiniBand { worker: FIRST, from, arp });
     }
 
     /// Starts to prove Ethernet hosts that requested an InfiniBand host which has answered.
@@ -363,16 +364,16 @@ impl<P: Packet> Segment<P> {
         fabric: &mut impl Fabric,
         target: IpAddr,
     ) {
-        for asker in self.ethernet_requesters.of(target) {
-            let Some(sender_ip) = v4(asker.ip).filter(|ip| !ip.is_unspecified()) else { continue };
+        for requester in self.ethernet_requesters.of(target) {
+            let Some(sender_ip) = v4(requester.ip).filter(|ip| !ip.is_unspecified()) else { continue };
             let arp = EthernetArp {
                 operation: ArpOperation::Reply,
-                sender_mac: asker.hardware,
+                sender_mac: requester.hardware,
                 sender_ip,
                 target_mac: self.own.mac(),
                 target_ip: self.own.asker(),
             };
-            self.prove(now, fabric, asker.ip, Claim::Ethernet(arp));
+            self.prove(now, fabric, requester.ip, Claim::Ethernet(arp));
         }
     }
 
@@ -397,7 +398,7 @@ impl<P: Packet> Segment<P> {
                     let silent =
                         matches!(event, HostEvent::Gone { address: Some(_), why: Gone::Unanswered, .. });
                     // Its own side requests it: perhaps it is on the other one now.
-                    if silent && self.forwards() && self.ethernet_requesters.is_asked(ip) {
+                    if silent && self.forwards() && self.ethernet_requesters.is_requested(ip) {
                         self.seek_on_infiniband(now, fabric, ip, None);
                     }
                 }
@@ -409,8 +410,14 @@ impl<P: Packet> Segment<P> {
                 self.counters.limited += 1;
                 continue;
             }
-            let asker = self.hosts.tag(probe.ip).copied().flatten();
-            self.query_ethernet_host(now, fabric, probe.ip, asker, probe.to.unwrap_or(MacAddress::BROADCAST));
+            let requester = self.hosts.tag(probe.ip).copied().flatten();
+            self.query_ethernet_host(
+                now,
+                fabric,
+                probe.ip,
+                requester,
+                probe.to.unwrap_or(MacAddress::BROADCAST),
+            );
         }
     }
 
@@ -553,6 +560,6 @@ impl<P: Packet> Segment<P> {
 
     /// The worker at whose link-layer address a name is known on InfiniBand.
     pub(super) fn worker_of_name(&self, name: IpAddr) -> ipoib::link::WorkerIndex {
-        if name == NOBODY { FIRST } else { self.worker_of(name) }
+        if name == NO_SENDER { FIRST } else { self.worker_of(name) }
     }
 }

@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use super::arp::announcement_ethernet;
-use super::askers::Askers;
 use super::fabric::{Fabric, v4};
 use super::machine::Segment;
 use super::output::{Output, Packet};
+use super::requesters::Requesters;
 use crate::forward::{PeerGateway, Role};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::WorkerIndex;
@@ -38,8 +38,8 @@ impl<P: Packet> Segment<P> {
             self.lookups.clear();
             self.introductions.clear();
             self.discovery.stop();
-            self.ethernet_requesters = Askers::default();
-            self.infiniband_requesters = Askers::default();
+            self.ethernet_requesters = Requesters::default();
+            self.infiniband_requesters = Requesters::default();
             for ip in self.owners.settle() {
                 self.meanwhile.note(ip);
             }
@@ -67,18 +67,18 @@ impl<P: Packet> Segment<P> {
     /// Queries the owners whose addresses were claimed while the segment did not forward, and announces those
     /// that have answered to the other side. The forwarder calls this.
     pub(super) fn verify_claimed(&mut self, now: Instant, fabric: &mut impl Fabric) {
-        let mut unasked = Vec::new();
-        for ip in self.meanwhile.ask() {
+        let mut not_queried = Vec::new();
+        for ip in self.meanwhile.start_queries() {
             if self.hosts.get(ip).is_some() {
                 self.verify_ethernet(now, ip, None);
             } else if fabric.hardware(ip).is_some() && !self.verify_infiniband(now, fabric, ip, None) {
-                unasked.push(ip);
+                not_queried.push(ip);
             }
         }
         self.take_host_events(now, fabric);
         let hosts = &self.hosts;
         for ip in self.meanwhile.settled(|ip| hosts.is_asked(ip) || fabric.is_asked(ip)) {
-            if unasked.contains(&ip) {
+            if not_queried.contains(&ip) {
                 // A host probes for it now: its owner is queried later.
                 self.meanwhile.note(ip);
             } else if self.hosts.get(ip).is_some() {
@@ -117,7 +117,7 @@ impl<P: Packet> Segment<P> {
         for _ in 0..at_most {
             let Some(ip) = self.ethernet_announcements.next(now) else { return };
             let is_there = fabric.hardware(ip).is_some();
-            if is_there && (self.owners.is_asked(ip) || self.unproven.contains_key(&ip)) {
+            if is_there && (self.owners.is_queried(ip) || self.unproven.contains_key(&ip)) {
                 self.ethernet_announcements.put_off(now, ip);
                 continue;
             }
@@ -142,7 +142,7 @@ impl<P: Packet> Segment<P> {
         for _ in 0..at_most {
             let Some(ip) = self.announcements.next(now) else { return };
             let is_there = self.hosts.get(ip).is_some();
-            if is_there && (self.owners.is_asked(ip) || self.unproven.contains_key(&ip)) {
+            if is_there && (self.owners.is_queried(ip) || self.unproven.contains_key(&ip)) {
                 self.announcements.put_off(now, ip);
                 continue;
             }

@@ -206,7 +206,7 @@ impl Pair {
     /// True if [`Self::tell_neighbours`] needs all known hosts.
     #[must_use]
     pub fn wants_neighbours(&self, now: Instant) -> bool {
-        self.tells(now) && self.sync.is_due(now)
+        self.sends_hosts(now) && self.sync.is_due(now)
     }
 
     /// Reports all hosts that the forwarder knows.
@@ -216,7 +216,7 @@ impl Pair {
 
     /// Reports a host that is new or has moved.
     pub fn tell_neighbour(&mut self, now: Instant, host: Neighbour) {
-        if self.tells(now) {
+        if self.sends_hosts(now) {
             self.sync.note(host);
             // If this gateway exits in the next moment, the other one must know the host to announce it.
             self.hurry(now);
@@ -241,7 +241,7 @@ impl Pair {
         }
     }
 
-    fn tells(&self, now: Instant) -> bool {
+    fn sends_hosts(&self, now: Instant) -> bool {
         self.role == Role::Forwarding && self.peers.alive(now).next().is_some()
     }
 
@@ -478,7 +478,7 @@ impl Pair {
         self.next_hello = now + self.settings.hello;
         let hello = Hello {
             priority: self.settings.priority,
-            role: self.role.told(),
+            role: self.role.reported(),
             up: self.up,
             claims: self.claims(now),
             leaves: self.leaves || self.is_drained(),
@@ -493,7 +493,7 @@ impl Pair {
         for side in Side::BOTH {
             self.send(side, Body::Hello(hello.clone()));
         }
-        if self.tells(now) {
+        if self.sends_hosts(now) {
             // One side is enough: the one on which most of them are heard.
             let side = if self.peers.alive(now).all(|p| p.sides(now).has(Side::Ethernet)) {
                 Side::Ethernet

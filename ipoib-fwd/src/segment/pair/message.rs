@@ -145,7 +145,7 @@ impl Role {
     }
 
     /// The role that hellos report to other gateways.
-    pub(super) const fn told(self) -> Self {
+    pub(super) const fn reported(self) -> Self {
         match self {
             Self::Drained => Self::Standby,
             role => role,

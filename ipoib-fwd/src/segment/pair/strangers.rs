@@ -29,7 +29,7 @@ struct Heard {
     sides: [Option<Instant>; 2],
     since: Instant,
     count: u32,
-    told: bool,
+    reported: bool,
 }
 
 impl Heard {
@@ -119,12 +119,12 @@ impl Strangers {
     }
 
     fn note(&mut self, now: Instant, side: Side, why: Disbelief) -> bool {
-        let new = Heard { why, sides: [None; 2], since: now, count: 0, told: false };
+        let new = Heard { why, sides: [None; 2], since: now, count: 0, reported: false };
         let heard = self.heard.get_or_insert(new);
         heard.why = why;
         heard.sides[side as usize] = Some(now);
         heard.count = heard.count.saturating_add(1);
-        heard.count >= ENOUGH && !std::mem::replace(&mut heard.told, heard.count >= ENOUGH)
+        heard.count >= ENOUGH && !std::mem::replace(&mut heard.reported, heard.count >= ENOUGH)
     }
 
     /// Forgets strangers that are gone. True if a reported one is gone.
@@ -132,7 +132,7 @@ impl Strangers {
         let is_gone =
             |heard: &Heard| heard.last().is_none_or(|at| now.saturating_duration_since(at) >= QUIET);
         let gone = self.heard.take_if(|heard| is_gone(heard));
-        gone.is_some_and(|heard| heard.told)
+        gone.is_some_and(|heard| heard.reported)
     }
 
     /// Time of the next [`Self::handle_timeout`].
@@ -141,7 +141,7 @@ impl Strangers {
     }
 
     /// The reported stranger, if there is one: why it is not believed, where it is heard, and since when.
-    pub(super) fn told(&self) -> Option<(Disbelief, SideSet, Instant)> {
-        self.heard.filter(|heard| heard.told).map(|heard| (heard.why, heard.sides(), heard.since))
+    pub(super) fn reported(&self) -> Option<(Disbelief, SideSet, Instant)> {
+        self.heard.filter(|heard| heard.reported).map(|heard| (heard.why, heard.sides(), heard.since))
     }
 }

@@ -87,8 +87,8 @@ mod tests {
         let mut sync = Sync::new(now);
         sync.begin(now, (0..100).map(|n| host(n, 1)));
         sync.note(host(70, 2));
-        let told: Vec<_> = sync.pages().flatten().filter(|known| known.ip == host(70, 2).ip).collect();
-        assert_eq!(told, [host(70, 2); 2]);
+        let sent: Vec<_> = sync.pages().flatten().filter(|known| known.ip == host(70, 2).ip).collect();
+        assert_eq!(sent, [host(70, 2); 2]);
     }
 
     #[test]
@@ -101,7 +101,7 @@ mod tests {
         let mut sync = Sync::new(now);
         (0..=MOST_NEWS as u32).for_each(|n| sync.note(host(n, 1)));
         sync.note(host(7, 2));
-        let told: Vec<_> = sync.pages().flatten().collect();
-        assert_eq!((told.len(), told[7]), (MOST_NEWS, host(7, 2)));
+        let sent: Vec<_> = sync.pages().flatten().collect();
+        assert_eq!((sent.len(), sent[7]), (MOST_NEWS, host(7, 2)));
     }
 }

@@ -62,11 +62,11 @@ fn arp_is_classified_and_false_claims_are_dropped() {
 #[test]
 fn arp_of_the_infiniband_side() {
     let (ours, peer, settings) = (hardware(0), hardware(9), own());
-    let asked = Arp::request(ours, E1, I1);
-    assert_eq!(check_infiniband(&asked, &[ours], &settings), Err(DropReason::LoopSelf));
-    assert!(check_infiniband(&asked.reply(peer), &[ours], &settings).is_ok());
+    let queried = Arp::request(ours, E1, I1);
+    assert_eq!(check_infiniband(&queried, &[ours], &settings), Err(DropReason::LoopSelf));
+    assert!(check_infiniband(&queried.reply(peer), &[ours], &settings).is_ok());
     let management = HardwareAddress { qpn: Qpn::GSI, ..peer };
-    assert_eq!(check_infiniband(&asked.reply(management), &[ours], &settings), Err(DropReason::HostileArp));
+    assert_eq!(check_infiniband(&queried.reply(management), &[ours], &settings), Err(DropReason::HostileArp));
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn arp_that_names_another_queue_pair_than_its_senders_is_forged() {
     w.know_ethernet(E1_MAC, E1);
     w.infiniband_from(2, &Arp::request(hardware(1), E1, E1));
     assert_eq!(w.outputs(), [Output::Drop(DropReason::ForgedArp, 1)]);
-    assert_eq!((w.asked(), w.fabric.hardware(I1.into())), (vec![], Some(hardware(1))));
+    assert_eq!((w.calls(), w.fabric.hardware(I1.into())), (vec![], Some(hardware(1))));
 }
 
 #[test]

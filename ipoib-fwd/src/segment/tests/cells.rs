@@ -82,7 +82,7 @@ impl Done {
                 w.segment.hosts.get(ip).map(Place::Ethernet),
                 w.fabric.hardware(ip).map(Place::InfiniBand),
             ],
-            is_claimed: w.segment.owners.is_asked(ip),
+            is_claimed: w.segment.owners.is_queried(ip),
             is_contested: w.segment.owners.is_contested(w.now, ip),
             is_noted: w.segment.meanwhile.is_doubted(ip),
             ..Self::default()
@@ -103,8 +103,8 @@ impl Done {
                 _ => {}
             }
         }
-        for asked in w.asked() {
-            done.asked(asked, target);
+        for queried in w.calls() {
+            done.calls(queried, target);
         }
         done
     }
@@ -129,20 +129,20 @@ impl Done {
         }
     }
 
-    fn asked(&mut self, asked: Asked, target: Ipv4Addr) {
+    fn calls(&mut self, queried: Call, target: Ipv4Addr) {
         let v4 = |ip| match ip {
             IpAddr::V4(ip) => ip,
             IpAddr::V6(_) => panic!("all addresses are IPv4"),
         };
-        match asked {
-            Asked::Announce(ip) => self.announced.push((Side::InfiniBand, v4(ip))),
-            Asked::Resolve { ip, .. } | Asked::Request { ip, .. } => {
+        match queried {
+            Call::Announce(ip) => self.announced.push((Side::InfiniBand, v4(ip))),
+            Call::Resolve { ip, .. } | Call::Request { ip, .. } => {
                 self.queries.insert(Query::all(Side::InfiniBand, v4(ip)));
             }
-            Asked::Ask(ip) | Asked::AskAt(ip, _) | Asked::Verify(ip) => {
+            Call::Ask(ip) | Call::AskAt(ip, _) | Call::Verify(ip) => {
                 self.queries.insert(Query::one(Side::InfiniBand, v4(ip)));
             }
-            Asked::Reply { ip, to, .. } => {
+            Call::Reply { ip, to, .. } => {
                 assert_eq!(ip, IpAddr::V4(target), "the answered host");
                 self.is_answered |= to == hardware(SENDER);
             }
@@ -268,7 +268,7 @@ fn world_of_sender(side: Side, known: SenderKnowledge, role: Role) -> World {
     }
     w.segment.own.settings.role = role;
     w.outputs();
-    w.asked();
+    w.calls();
     w
 }
 
@@ -423,7 +423,7 @@ fn world_of_target(side: Side, known: TargetKnowledge, role: Role) -> World {
     }
     w.segment.own.settings.role = role;
     w.outputs();
-    w.asked();
+    w.calls();
     w
 }
 
@@ -477,8 +477,8 @@ fn target_cell(side: Side, known: TargetKnowledge, kind: ArpKind, role: Role) {
     let is_answered = action == TargetAction::Answer;
     assert_eq!(done, Done { queries, is_answered, ..before }, "{cell}: {action:?}");
     let is_asked = match side {
-        Side::Ethernet => w.segment.ethernet_requesters.is_asked(X.into()),
-        Side::InfiniBand => w.segment.infiniband_requesters.is_asked(X.into()),
+        Side::Ethernet => w.segment.ethernet_requesters.is_requested(X.into()),
+        Side::InfiniBand => w.segment.infiniband_requesters.is_requested(X.into()),
     };
     assert_eq!(is_asked, waits, "{cell}: {action:?}");
     // The owner answers, and so the requester is answered.
@@ -499,12 +499,12 @@ fn a_third_host_of_a_side_that_answers_refuses_the_claim_of_the_other_side() {
         w.known(side, X, BEFORE, true);
         w.say(side, SENDER, true, X, X);
         w.say(side.other(), PEER, true, X, X);
-        assert!(w.segment.owners.is_asked(X.into()), "{side:?}: it is claimed");
+        assert!(w.segment.owners.is_queried(X.into()), "{side:?}: it is claimed");
         w.outputs();
         w.say(side, owner, false, X, GATEWAY);
         let dropped = Output::Drop(DropReason::AddressConflict, 1);
         assert!(w.outputs().contains(&dropped), "{side:?}: the two before come first");
-        assert!(!w.segment.owners.is_asked(X.into()), "{side:?}: the claim is not refused");
+        assert!(!w.segment.owners.is_queried(X.into()), "{side:?}: the claim is not refused");
         assert_eq!(w.segment.counters().conflicts, 1, "{side:?}");
     }
 }

@@ -27,7 +27,7 @@ fn a_packet_goes_when_the_path_is_published_and_not_before() {
     w.know_ethernet(E1_MAC, E1);
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     let frame = cold_frame(&mut w);
-    assert_eq!(w.asked(), [Asked::Resolve { source: E1.into(), ip: I1.into() }]);
+    assert_eq!(w.calls(), [Call::Resolve { source: E1.into(), ip: I1.into() }]);
     // It has answered, and its path is being looked up.
     w.fabric.neighbours.insert(I1.into(), (hardware(1), false));
     w.publish(I1);
@@ -62,8 +62,8 @@ fn a_message_to_a_cold_ethernet_host_goes_when_the_host_is_published() {
     let message = packet(Side::InfiniBand, I1, E1, 100);
     let arrival = arrival(Side::InfiniBand, None);
     w.segment.handle_unresolved(w.now, &mut w.fabric, E1.into(), arrival, message.clone(), false);
-    let asked = World::frames(&w.outputs());
-    assert_eq!(asked.iter().map(|a| a.target_ip).collect::<Vec<_>>(), [E1]);
+    let queried = World::frames(&w.outputs());
+    assert_eq!(queried.iter().map(|a| a.target_ip).collect::<Vec<_>>(), [E1]);
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     let outputs = w.outputs();
     assert_eq!(outputs[0], Output::SetHost { ip: E1.into(), mac: E1_MAC });
@@ -75,7 +75,7 @@ fn a_requester_is_answered_when_the_path_is_published_and_not_before() {
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
     w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
-    assert_eq!(w.asked(), [Asked::Resolve { source: E1.into(), ip: I1.into() }]);
+    assert_eq!(w.calls(), [Call::Resolve { source: E1.into(), ip: I1.into() }]);
     assert_eq!(World::frames(&w.outputs()), []);
     w.fabric.neighbours.insert(I1.into(), (hardware(1), false));
     // A second request before the path is known is not answered either.
@@ -142,7 +142,7 @@ fn until_introduced(w: &mut World) -> Outputs {
     assert!(World::frames(&outputs).iter().any(|a| a.target_ip == E1), "E1 is heard before its name is used");
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     outputs.extend(w.outputs());
-    assert_eq!(w.asked().last(), Some(&Asked::Ask(I1.into())));
+    assert_eq!(w.calls().last(), Some(&Call::Ask(I1.into())));
     outputs
 }
 
@@ -151,7 +151,7 @@ fn a_packet_waits_until_its_source_is_introduced() {
     for answers in [true, false] {
         let mut w = World::new();
         let frame = cold_frame(&mut w);
-        assert_eq!(w.asked(), [Asked::Resolve { source: GATEWAY.into(), ip: I1.into() }]);
+        assert_eq!(w.calls(), [Call::Resolve { source: GATEWAY.into(), ip: I1.into() }]);
         w.know_infiniband(1, I1);
         w.publish(I1);
         // I1 may know E1 at a queue pair of an earlier run: its answer to the packet would go there.
@@ -178,10 +178,10 @@ fn a_host_that_is_answered_itself_needs_no_introduction() {
     w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     w.outputs();
-    w.asked();
+    w.calls();
     w.pass(ms(310));
-    let reply = Asked::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() };
-    assert!(w.asked().contains(&reply), "it knows E1 by this answer");
+    let reply = Call::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() };
+    assert!(w.calls().contains(&reply), "it knows E1 by this answer");
     assert_eq!(released(&w.outputs()), [&frame]);
 }
 
@@ -195,7 +195,7 @@ fn a_packet_whose_source_cannot_be_proven_is_sent_nevertheless() {
     w.infiniband(InfiniBandOperation::Reply, 2, E1, GATEWAY);
     w.pass(ms(10));
     assert_eq!(released(&w.outputs()), [&frame], "and does not wait any more");
-    assert!(!w.asked().contains(&Asked::Ask(I1.into())));
+    assert!(!w.calls().contains(&Call::Ask(I1.into())));
     // Its source is not of the segment, as behind a router.
     let mut w = World::new();
     let (frame, arrival) =
@@ -262,7 +262,7 @@ fn a_scan_prevents_no_introduction() {
     w.know_infiniband(1, I1);
     w.publish(I1);
     w.outputs();
-    w.asked();
+    w.calls();
     until_introduced(&mut w);
     w.infiniband(InfiniBandOperation::Reply, 1, I1, E1);
     assert_eq!(released(&w.outputs()), [&frame]);
@@ -273,7 +273,7 @@ fn duplicate_address_detection_sees_the_other_side() {
     let mut w = World::new();
     // From Ethernet: the InfiniBand host is in no table, and its answer has no target address.
     w.ethernet(ArpOperation::Request, E2_MAC, NONE, I1);
-    assert_eq!(w.asked(), [Asked::Request { source: NONE.into(), ip: I1.into() }]);
+    assert_eq!(w.calls(), [Call::Request { source: NONE.into(), ip: I1.into() }]);
     w.infiniband(InfiniBandOperation::Reply, 1, I1, NONE);
     let answers = World::frames(&w.outputs());
     assert_eq!(answers.iter().map(|a| (a.sender_ip, a.target_mac)).collect::<Vec<_>>(), [(I1, E2_MAC)]);
@@ -282,34 +282,34 @@ fn duplicate_address_detection_sees_the_other_side() {
     assert_eq!(World::frames(&w.outputs())[0].target_ip, E1);
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     w.pass(ms(300));
-    let reply = Asked::Reply { ip: E1.into(), to: hardware(2), to_ip: NONE.into() };
-    assert!(w.asked().contains(&reply));
+    let reply = Call::Reply { ip: E1.into(), to: hardware(2), to_ip: NONE.into() };
+    assert!(w.calls().contains(&reply));
 }
 
 #[test]
 fn an_infiniband_hosts_own_side_is_queried_first() {
     let mut w = World::new();
     w.infiniband(InfiniBandOperation::Request, 1, I1, I2);
-    assert_eq!(w.asked(), [Asked::Request { source: GATEWAY.into(), ip: I2.into() }]);
+    assert_eq!(w.calls(), [Call::Request { source: GATEWAY.into(), ip: I2.into() }]);
     // A router that answers for every address is quick; the owner is heard a little later.
     w.ethernet(ArpOperation::Reply, E1_MAC, I2, GATEWAY);
     w.pass(ms(100));
     w.infiniband(InfiniBandOperation::Reply, 2, I2, GATEWAY);
     w.pass(secs(2));
-    assert!(w.asked().iter().all(|a| !matches!(a, Asked::Reply { .. } | Asked::Announce(_))));
+    assert!(w.calls().iter().all(|a| !matches!(a, Call::Reply { .. } | Call::Announce(_))));
     assert!(!w.outputs().iter().any(|o| matches!(o, Output::SetHost { .. })));
     assert_eq!(w.segment.counters().answers_withdrawn, 1);
     // If no host of the own side answers, the other side's answer is sent soon.
     w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     w.pass(ms(200));
-    assert!(w.asked().iter().all(|a| !matches!(a, Asked::Reply { .. })));
+    assert!(w.calls().iter().all(|a| !matches!(a, Call::Reply { .. })));
     w.pass(ms(100));
-    let reply = Asked::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() };
-    assert_eq!(w.asked(), [reply, Asked::Announce(E1.into())]);
+    let reply = Call::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() };
+    assert_eq!(w.calls(), [reply, Call::Announce(E1.into())]);
     // The address of a known host is answered at once.
     w.infiniband(InfiniBandOperation::Request, 2, I2, E1);
-    assert_eq!(w.asked(), [Asked::Reply { ip: E1.into(), to: hardware(2), to_ip: I2.into() }]);
+    assert_eq!(w.calls(), [Call::Reply { ip: E1.into(), to: hardware(2), to_ip: I2.into() }]);
 }
 
 #[test]
@@ -348,7 +348,7 @@ fn a_request_of_a_host_while_its_answer_waits_is_answered_too() {
     let mut answers = World::frames(&w.outputs());
     answers.retain(|a| a.operation == ArpOperation::Reply);
     assert_eq!(answers.iter().map(|a| (a.sender_ip, a.target_mac)).collect::<Vec<_>>(), [(I2, E1_MAC)]);
-    assert!(w.asked().contains(&Asked::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() }));
+    assert!(w.calls().contains(&Call::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() }));
 }
 
 #[test]
@@ -357,7 +357,7 @@ fn the_own_side_is_queried_twice_before_an_answer_of_the_other_one_is_believed()
         let mut w = World::new();
         w.infiniband(InfiniBandOperation::Request, 1, I1, I2);
         w.ethernet(ArpOperation::Reply, E1_MAC, I2, GATEWAY);
-        w.asked();
+        w.calls();
         // I2 has not received the first query.
         w.fabric.is_limited = limited;
         w.pass(ms(130));
@@ -365,12 +365,12 @@ fn the_own_side_is_queried_twice_before_an_answer_of_the_other_one_is_believed()
             // Without the second query silence proves nothing.
             assert_eq!(w.segment.counters().limited, 1);
         } else {
-            assert_eq!(w.asked(), [Asked::Request { source: GATEWAY.into(), ip: I2.into() }]);
+            assert_eq!(w.calls(), [Call::Request { source: GATEWAY.into(), ip: I2.into() }]);
             w.infiniband(InfiniBandOperation::Reply, 2, I2, GATEWAY);
             assert_eq!(w.segment.counters().answers_withdrawn, 1);
         }
         w.pass(ms(700));
-        assert!(w.asked().iter().all(|a| !matches!(a, Asked::Reply { .. } | Asked::Announce(_))));
+        assert!(w.calls().iter().all(|a| !matches!(a, Call::Reply { .. } | Call::Announce(_))));
         assert!(!w.outputs().iter().any(|o| matches!(o, Output::SetHost { .. })));
     }
 }
@@ -382,8 +382,8 @@ fn an_answer_that_comes_late_leaves_the_address_to_neither_side() {
         w.infiniband(InfiniBandOperation::Request, 1, I1, I2);
         w.ethernet(ArpOperation::Reply, E1_MAC, I2, GATEWAY);
         w.pass(after);
-        let reply = Asked::Reply { ip: I2.into(), to: hardware(1), to_ip: I1.into() };
-        assert!(w.asked().contains(&reply));
+        let reply = Call::Reply { ip: I2.into(), to: hardware(1), to_ip: I1.into() };
+        assert!(w.calls().contains(&reply));
         w.infiniband(InfiniBandOperation::Reply, 2, I2, GATEWAY);
         // After ten seconds it is a claim, which the owner may refuse.
         let late = after < secs(10);
@@ -392,7 +392,7 @@ fn an_answer_that_comes_late_leaves_the_address_to_neither_side() {
         if late {
             w.infiniband(InfiniBandOperation::Request, 1, I1, I2);
             w.pass(secs(2));
-            assert!(!w.asked().contains(&reply));
+            assert!(!w.calls().contains(&reply));
         }
     }
 }
@@ -407,6 +407,6 @@ fn each_ethernet_host_is_announced_to_infiniband_when_it_is_proven() {
         w.ethernet(ArpOperation::Request, mac, ip, I1);
         assert_eq!(replies(&w.outputs()), [(I1, mac)]);
         w.pass(PROVEN);
-        assert!(w.asked().contains(&Asked::Announce(ip.into())), "{ip}");
+        assert!(w.calls().contains(&Call::Announce(ip.into())), "{ip}");
     }
 }

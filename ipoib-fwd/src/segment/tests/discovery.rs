@@ -64,10 +64,10 @@ pub(super) fn answering(
                 w.ethernet(ArpOperation::Reply, *mac, *ip, frame.sender_ip);
             }
         }
-        for asked in w.asked() {
-            match asked {
-                Asked::Announce(ip) => seen.announced[Side::InfiniBand as usize].push((at, v4(ip))),
-                Asked::Request { source, ip } => {
+        for queried in w.calls() {
+            match queried {
+                Call::Announce(ip) => seen.announced[Side::InfiniBand as usize].push((at, v4(ip))),
+                Call::Request { source, ip } => {
                     seen.queried[Side::InfiniBand as usize].push((at, v4(ip)));
                     for (n, ip) in infiniband.iter().filter(|(_, of)| IpAddr::V4(*of) == ip) {
                         w.infiniband(InfiniBandOperation::Reply, *n, *ip, v4(source));
@@ -102,7 +102,7 @@ fn silent_hosts_of_both_sides_are_announced_twice_and_not_learned() {
     // An answer without a query has no effect.
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     w.pass(secs(1));
-    assert!(w.asked().is_empty());
+    assert!(w.calls().is_empty());
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn a_packet_and_a_requester_wait_no_longer_for_a_host_that_is_being_discovered()
             Side::InfiniBand => w.infiniband(InfiniBandOperation::Reply, 2, I1, GATEWAY),
         }
         w.outputs();
-        w.asked();
+        w.calls();
         w
     };
     let released = |w: &mut World| w.outputs().iter().any(|o| matches!(o, Output::Release { .. }));
@@ -268,7 +268,7 @@ fn a_packet_and_a_requester_wait_no_longer_for_a_host_that_is_being_discovered()
     let mut w = discovering(Side::Ethernet);
     w.infiniband(InfiniBandOperation::Request, 2, I1, E1);
     w.pass(PROVEN);
-    assert!(w.asked().contains(&Asked::Reply { ip: E1.into(), to: hardware(2), to_ip: I1.into() }));
+    assert!(w.calls().contains(&Call::Reply { ip: E1.into(), to: hardware(2), to_ip: I1.into() }));
 
     let mut w = discovering(Side::InfiniBand);
     let frame = packet(Side::Ethernet, E1, I1, 100);
@@ -285,7 +285,7 @@ fn a_packet_and_a_requester_wait_no_longer_for_a_host_that_is_being_discovered()
     // I1 may know E1 at a queue pair that is gone: it is queried in E1's name first.
     w.pass(PROVEN);
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
-    assert!(w.asked().contains(&Asked::Ask(I1.into())));
+    assert!(w.calls().contains(&Call::Ask(I1.into())));
     w.infiniband(InfiniBandOperation::Reply, 2, I1, E1);
     let replies = World::frames(&w.outputs());
     assert!(

@@ -9,7 +9,7 @@ fn world() -> World {
 }
 
 /// The n-th address that no host has.
-fn nobody(n: u32) -> Ipv4Addr {
+fn absent(n: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 77, 4, 0)) + n % 0x4000)
 }
 
@@ -24,12 +24,12 @@ fn flood(
     for second in 0..10u8 {
         for tick in 0..100 {
             for _ in 0..50 {
-                scan(w, nobody(n));
+                scan(w, absent(n));
                 n += 1;
             }
             if tick == 50 {
                 w.outputs();
-                w.asked();
+                w.calls();
                 cold(w, Ipv4Addr::new(10, 77, 1, second));
             }
             w.pass(ms(10));
@@ -58,8 +58,8 @@ fn of_ethernet_hosts_by_arp() {
             w.pass(ms(1));
             w.ethernet(ArpOperation::Reply, E1_MAC, cold, GATEWAY);
             w.pass(ms(300));
-            let reply = Asked::Reply { ip: cold.into(), to: hardware(1), to_ip: I1.into() };
-            assert!(w.asked().contains(&reply), "{cold} is answered");
+            let reply = Call::Reply { ip: cold.into(), to: hardware(1), to_ip: I1.into() };
+            assert!(w.calls().contains(&reply), "{cold} is answered");
         },
     );
 }
@@ -88,7 +88,7 @@ fn of_infiniband_hosts_by_arp() {
         |w, nobody| w.ethernet(ArpOperation::Request, E2_MAC, E2, nobody),
         |w, cold| {
             w.ethernet(ArpOperation::Request, E1_MAC, E1, cold);
-            assert!(w.asked().contains(&Asked::Resolve { source: E1.into(), ip: cold.into() }));
+            assert!(w.calls().contains(&Call::Resolve { source: E1.into(), ip: cold.into() }));
             w.know_infiniband(1, cold);
             w.publish(cold);
             assert!(World::frames(&w.outputs()).iter().any(|f| f.sender_ip == cold), "{cold} is answered");
@@ -96,14 +96,14 @@ fn of_infiniband_hosts_by_arp() {
     );
     // A refusal by a limit does not count as a full table.
     let refused = |w: &mut World, n: u32| {
-        w.ethernet(ArpOperation::Request, E2_MAC, E2, nobody(n));
+        w.ethernet(ArpOperation::Request, E2_MAC, E2, absent(n));
         w.outputs()
     };
     let outputs: Outputs = (0..5000).flat_map(|n| refused(&mut w, n)).collect();
     assert!(outputs.contains(&Output::Drop(DropReason::LookupLimited, 1)));
     assert!(!outputs.contains(&Output::Drop(DropReason::NeighbourTableFull, 1)));
     // The link has a limit for all: one host may not use it up.
-    assert!(w.asked().len() < 5000 / 10);
+    assert!(w.calls().len() < 5000 / 10);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn of_infiniband_hosts_by_packets() {
         |w, cold| {
             w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
             frame(w, E1_MAC, cold);
-            assert_eq!(w.asked(), [Asked::Resolve { source: E1.into(), ip: cold.into() }]);
+            assert_eq!(w.calls(), [Call::Resolve { source: E1.into(), ip: cold.into() }]);
             w.know_infiniband(1, cold);
             w.publish(cold);
             assert!(w.outputs().iter().any(|o| matches!(o, Output::Release { .. })), "{cold} has its packet");
@@ -134,7 +134,7 @@ fn of_infiniband_hosts_by_packets() {
 fn while_hosts_answer_one_host_may_look_up_thousands() {
     let mut w = world();
     for n in 0..4000 {
-        let host = nobody(n);
+        let host = absent(n);
         send(&mut w, datagram(1), I1, host);
         if n % 4 == 3 {
             w.pass(ms(1));
@@ -166,7 +166,7 @@ fn a_scanner_beyond_a_router_has_one_share_of_the_hosts_there() {
         |w, nobody| frame(w, Ipv4Addr::new(192, 0, 2, 66), nobody),
         |w, cold| {
             frame(w, Ipv4Addr::new(192, 0, 2, 1), cold);
-            assert_eq!(w.asked(), [Asked::Resolve { source: GATEWAY.into(), ip: cold.into() }]);
+            assert_eq!(w.calls(), [Call::Resolve { source: GATEWAY.into(), ip: cold.into() }]);
             w.know_infiniband(1, cold);
         },
     );
@@ -224,7 +224,7 @@ fn a_host_with_many_connections_has_one_share() {
     w.fabric.connected = (0..1024).map(|n| (Qpn::new(0x1000 + n), hardware(3))).collect();
     for n in 0..20_000u32 {
         let origin = Origin::Connection(Qpn::new(0x1000 + n % 1024));
-        send(&mut w, arrival(Side::InfiniBand, Some(origin)), I2, nobody(n));
+        send(&mut w, arrival(Side::InfiniBand, Some(origin)), I2, absent(n));
         if n % 50 == 49 {
             w.pass(ms(10));
         }
@@ -239,7 +239,7 @@ fn of_changed_cards_another_host_still_gets_a_new_one() {
     let mac = |n: u32, card: u8| MacAddress([2, 9, card, 0, 0, (n >> 8) as u8]);
     for card in 0..2 {
         for n in 0..1024 {
-            w.ethernet(ArpOperation::Request, mac(n, card), nobody(n), GATEWAY);
+            w.ethernet(ArpOperation::Request, mac(n, card), absent(n), GATEWAY);
             w.segment.handle_timeout(w.now, &mut w.fabric);
             w.now += ms(2);
         }
@@ -271,7 +271,7 @@ fn of_infiniband_hosts_by_arp_from_many_stations() {
         },
         |w, cold| {
             w.ethernet(ArpOperation::Request, E1_MAC, E1, cold);
-            assert!(w.asked().contains(&Asked::Resolve { source: E1.into(), ip: cold.into() }));
+            assert!(w.calls().contains(&Call::Resolve { source: E1.into(), ip: cold.into() }));
             w.know_infiniband(1, cold);
             w.publish(cold);
             assert!(World::frames(&w.outputs()).iter().any(|f| f.sender_ip == cold), "{cold} is answered");
@@ -311,8 +311,8 @@ fn of_ethernet_hosts_by_arp_from_many_ports() {
             assert!(World::frames(&w.outputs()).iter().any(|f| f.target_ip == cold), "{cold} is queried");
             w.ethernet(ArpOperation::Reply, E1_MAC, cold, GATEWAY);
             w.pass(ms(300));
-            let reply = Asked::Reply { ip: cold.into(), to: hardware(1), to_ip: I1.into() };
-            assert!(w.asked().contains(&reply), "{cold} is answered");
+            let reply = Call::Reply { ip: cold.into(), to: hardware(1), to_ip: I1.into() };
+            assert!(w.calls().contains(&reply), "{cold} is answered");
         },
     );
 }
@@ -320,19 +320,19 @@ fn of_ethernet_hosts_by_arp_from_many_ports() {
 #[test]
 fn a_host_that_was_never_heard_is_found_in_the_end() {
     let mut w = world();
-    let mut asked = 0;
+    let mut queried = 0;
     for tick in 0..2000u32 {
         for n in 0..50 {
-            request_from_port(&mut w, tick * 50 + n, nobody(tick * 50 + n));
+            request_from_port(&mut w, tick * 50 + n, absent(tick * 50 + n));
             // About once a second.
             if tick % 97 == 50 && n == tick % 50 {
                 w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
             }
-            asked += World::frames(&w.outputs()).iter().filter(|f| f.target_ip == E1).count();
+            queried += World::frames(&w.outputs()).iter().filter(|f| f.target_ip == E1).count();
         }
         w.pass(ms(10));
     }
-    assert!(asked >= 2, "{asked} of 20 times");
+    assert!(queried >= 2, "{queried} of 20 times");
 }
 
 #[test]

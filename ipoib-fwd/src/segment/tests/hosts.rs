@@ -59,8 +59,9 @@ fn a_host_that_is_verified_is_queried_three_times_within_a_second() {
         pass(&mut t, now + ms(1020));
         let to: Vec<_> = std::iter::from_fn(|| t.poll_transmit()).map(|probe| probe.to).collect();
         let known = Some(E1_MAC);
-        let (asked, left) = if answers { (vec![known; 2], known) } else { (vec![known, known, None], None) };
-        assert_eq!((to, t.get(HOST)), (asked, left), "the last query is for another card");
+        let (queried, left) =
+            if answers { (vec![known; 2], known) } else { (vec![known, known, None], None) };
+        assert_eq!((to, t.get(HOST)), (queried, left), "the last query is for another card");
         assert_eq!(t.is_confirmed(now + secs(1), HOST, secs(1)), answers);
     }
 }

@@ -85,7 +85,7 @@ impl Packet for Vec<u8> {
 
 /// A call of the InfiniBand side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Asked {
+enum Call {
     Resolve { source: IpAddr, ip: IpAddr },
     Request { source: IpAddr, ip: IpAddr },
     Ask(IpAddr),
@@ -116,7 +116,7 @@ struct Fake {
     is_limited: bool,
     /// There is no room for neighbors whose reports may be forged.
     is_full: bool,
-    asked: Vec<Asked>,
+    calls: Vec<Call>,
 }
 
 impl Fabric for Fake {
@@ -185,26 +185,26 @@ impl Fabric for Fake {
         if !self.neighbours.contains_key(&ip) {
             self.sought.insert(ip);
         }
-        self.asked.push(Asked::Resolve { source, ip });
+        self.calls.push(Call::Resolve { source, ip });
     }
 
     fn request(&mut self, _: Instant, _: WorkerIndex, source: IpAddr, ip: IpAddr) -> bool {
         if !self.is_limited {
-            self.asked.push(Asked::Request { source, ip });
+            self.calls.push(Call::Request { source, ip });
         }
         !self.is_limited
     }
 
     fn ask(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, ip: IpAddr) {
-        self.asked.push(Asked::Ask(ip));
+        self.calls.push(Call::Ask(ip));
     }
 
     fn ask_at(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, ip: IpAddr, at: HardwareAddress) {
-        self.asked.push(Asked::AskAt(ip, at));
+        self.calls.push(Call::AskAt(ip, at));
     }
 
     fn verify(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, ip: IpAddr) {
-        self.asked.push(Asked::Verify(ip));
+        self.calls.push(Call::Verify(ip));
         self.verified.insert(ip);
     }
 
@@ -224,19 +224,19 @@ impl Fabric for Fake {
 
     fn reply(&mut self, _: Instant, _: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr) {
         let to = to.hardware;
-        self.asked.push(Asked::Reply { ip, to, to_ip });
+        self.calls.push(Call::Reply { ip, to, to_ip });
         if !to_ip.is_unspecified() {
             self.neighbours.entry(to_ip).or_insert((to, false)).0 = to;
         }
     }
 
     fn answer(&mut self, _: Instant, _: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr) {
-        self.asked.push(Asked::Reply { ip, to: to.hardware, to_ip });
+        self.calls.push(Call::Reply { ip, to: to.hardware, to_ip });
     }
 
     fn announce(&mut self, _: Instant, _: WorkerIndex, ip: IpAddr) -> bool {
         if !self.is_limited {
-            self.asked.push(Asked::Announce(ip));
+            self.calls.push(Call::Announce(ip));
         }
         !self.is_limited
     }
@@ -291,8 +291,8 @@ impl World {
     }
 
     /// The calls of the InfiniBand side since the last call.
-    fn asked(&mut self) -> Vec<Asked> {
-        std::mem::take(&mut self.fabric.asked)
+    fn calls(&mut self) -> Vec<Call> {
+        std::mem::take(&mut self.fabric.calls)
     }
 
     /// ARP frames among outputs.
@@ -347,7 +347,7 @@ impl World {
             self.segment.take_host_events(self.now, &mut self.fabric);
         }
         assert!(self.outputs().contains(&Output::SetHost { ip: ip.into(), mac }));
-        self.asked();
+        self.calls();
     }
 
     /// An InfiniBand host is known and published.

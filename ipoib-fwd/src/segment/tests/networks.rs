@@ -70,12 +70,12 @@ fn a_new_own_address_is_answered_for_and_announced_and_the_old_one_is_not() {
     let new = Ipv4Addr::new(10, 77, 0, 253);
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
-    w.asked();
+    w.calls();
     change(&mut w, new, Routes::default());
     w.pass(secs(1));
-    let asked = w.asked();
+    let queried = w.calls();
     assert!(
-        asked.contains(&Asked::Announce(new.into())) && !asked.contains(&Asked::Announce(GATEWAY.into()))
+        queried.contains(&Call::Announce(new.into())) && !queried.contains(&Call::Announce(GATEWAY.into()))
     );
     w.outputs();
     w.ethernet(ArpOperation::Request, E1_MAC, E1, new);
@@ -87,8 +87,8 @@ fn a_new_own_address_is_answered_for_and_announced_and_the_old_one_is_not() {
 /// The names in which Ethernet hosts were queried for an address.
 fn names(outputs: &Outputs, target: Ipv4Addr) -> Vec<Ipv4Addr> {
     let frames = World::frames(outputs);
-    let asked = frames.iter().filter(|f| f.operation == ArpOperation::Request && f.target_ip == target);
-    asked.map(|f| f.sender_ip).collect()
+    let queried = frames.iter().filter(|f| f.operation == ArpOperation::Request && f.target_ip == target);
+    queried.map(|f| f.sender_ip).collect()
 }
 
 #[test]
@@ -147,12 +147,12 @@ fn a_claim_to_an_address_that_is_not_of_the_segment_any_more_comes_to_nothing() 
         change(&mut w, GATEWAY, routes(&[FAR], None));
         w.ethernet(ArpOperation::Request, FAR_MAC, claimed, claimed);
         w.ethernet(ArpOperation::Request, FAR_MAC, claimed, GATEWAY);
-        w.asked();
+        w.calls();
         change(&mut w, address, routes(&[], None));
         w.pass(ms(400));
-        assert!(!w.asked().iter().any(|a| matches!(a, Asked::Request { .. })), "{claimed}");
+        assert!(!w.calls().iter().any(|a| matches!(a, Call::Request { .. })), "{claimed}");
         assert!(w.outputs().iter().all(|o| !matches!(o, Output::SetHost { .. })), "{claimed}");
-        assert!(!w.segment.owners.is_asked(claimed.into()));
+        assert!(!w.segment.owners.is_queried(claimed.into()));
     }
 }
 
@@ -165,9 +165,9 @@ fn a_refused_claim_to_an_address_whose_subnet_goes_is_not_queried_again() {
     w.infiniband(InfiniBandOperation::Reply, 1, FAR, GATEWAY);
     assert!(w.segment.owners.claimed(FAR.into()).is_some(), "its owner will be queried again");
     change(&mut w, GATEWAY, routes(&[], None));
-    w.asked();
+    w.calls();
     w.pass(secs(5));
-    assert_eq!(w.asked(), []);
+    assert_eq!(w.calls(), []);
     assert!(w.segment.owners.claimed(FAR.into()).is_none());
     // Nor does it move when the subnet is back.
     change(&mut w, GATEWAY, routes(&[FAR], None));

@@ -15,7 +15,7 @@ fn standby() -> World {
     w
 }
 
-fn told(w: &mut World, ip: Ipv4Addr, place: Place) -> bool {
+fn report_host(w: &mut World, ip: Ipv4Addr, place: Place) -> bool {
     w.segment.learn_told(w.now, &mut w.fabric, &Neighbour { ip: ip.into(), place }, true)
 }
 
@@ -34,12 +34,12 @@ fn a_standby_answers_for_its_own_address_only() {
     w.pass(secs(5));
     let outputs = w.outputs();
     assert!(World::frames(&outputs).is_empty(), "{outputs:?}");
-    assert!(w.asked().is_empty());
+    assert!(w.calls().is_empty());
     // It answers for its own address.
     w.ethernet(ArpOperation::Request, E1_MAC, E1, GATEWAY);
     assert_eq!(World::frames(&w.outputs()).len(), 1);
     w.infiniband(InfiniBandOperation::Request, 2, I1, GATEWAY);
-    assert!(matches!(w.asked()[..], [Asked::Reply { to_ip, .. }] if to_ip == IpAddr::V4(I1)));
+    assert!(matches!(w.calls()[..], [Call::Reply { to_ip, .. }] if to_ip == IpAddr::V4(I1)));
 }
 
 #[test]
@@ -53,41 +53,41 @@ fn other_gateways_are_no_hosts_by_any_claim() {
     let outputs = w.outputs();
     assert!(outputs.iter().all(|o| *o == Output::Drop(DropReason::PeerGateway, 1)), "{outputs:?}");
     assert_eq!(outputs.len(), 4);
-    assert!(w.asked().is_empty());
-    assert!(!told(&mut w, I1, Place::InfiniBand(hardware(9))));
-    assert!(!told(&mut w, E1, Place::Ethernet(PEER_MAC)));
+    assert!(w.calls().is_empty());
+    assert!(!report_host(&mut w, I1, Place::InfiniBand(hardware(9))));
+    assert!(!report_host(&mut w, E1, Place::Ethernet(PEER_MAC)));
     assert_eq!(w.segment.hosts().count(), 0);
 }
 
 #[test]
 fn reported_hosts_are_announced_on_both_sides_when_the_forwarder_is_gone() {
     let mut w = standby();
-    assert!(told(&mut w, I1, Place::InfiniBand(hardware(2))));
+    assert!(report_host(&mut w, I1, Place::InfiniBand(hardware(2))));
     w.know_infiniband(2, I1);
-    assert!(!told(&mut w, E1, Place::Ethernet(E1_MAC)));
+    assert!(!report_host(&mut w, E1, Place::Ethernet(E1_MAC)));
     assert_eq!(w.outputs(), [Output::SetHost { ip: E1.into(), mac: E1_MAC }]);
     // Exceptions: our own address, addresses beyond the subnet, addresses that no host has.
     for ip in [GATEWAY, Ipv4Addr::new(10, 78, 0, 1)] {
-        assert!(!told(&mut w, ip, Place::InfiniBand(hardware(4))));
-        assert!(!told(&mut w, ip, Place::Ethernet(E2_MAC)));
+        assert!(!report_host(&mut w, ip, Place::InfiniBand(hardware(4))));
+        assert!(!report_host(&mut w, ip, Place::Ethernet(E2_MAC)));
     }
-    assert!(!told(&mut w, E2, Place::Ethernet(GATEWAY_MAC)));
-    assert!(!told(&mut w, E2, Place::Ethernet(MacAddress::BROADCAST)));
+    assert!(!report_host(&mut w, E2, Place::Ethernet(GATEWAY_MAC)));
+    assert!(!report_host(&mut w, E2, Place::Ethernet(MacAddress::BROADCAST)));
     assert!(w.outputs().is_empty());
     w.pass(secs(1));
-    assert!(w.asked().is_empty(), "not before it forwards");
+    assert!(w.calls().is_empty(), "not before it forwards");
 
     w.segment.set_role(w.now, Role::Forwarding, [I1.into()].into_iter());
     w.pass(ms(20));
     let announced = |w: &mut World| World::frames(&w.outputs()).iter().filter(|f| f.sender_ip == I1).count();
     assert_eq!(announced(&mut w), 1);
-    assert!(w.asked().contains(&Asked::Announce(E1.into())));
+    assert!(w.calls().contains(&Call::Announce(E1.into())));
     // Again: the first may have been lost.
     w.pass(secs(2));
     assert_eq!(announced(&mut w), 1);
-    assert!(w.asked().contains(&Asked::Announce(E1.into())));
+    assert!(w.calls().contains(&Call::Announce(E1.into())));
     // It forwards now, and receives no reports.
-    assert!(!told(&mut w, I2, Place::InfiniBand(hardware(4))));
+    assert!(!report_host(&mut w, I2, Place::InfiniBand(hardware(4))));
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_forwarder_announces_the_hosts_of_both_sides_again_when_another_one_has_forw
     w.pass(secs(3));
     let frames = World::frames(&w.outputs());
     assert_eq!(frames.iter().filter(|frame| frame.sender_ip == I1).count(), 2);
-    assert_eq!(w.asked().into_iter().filter(|asked| *asked == Asked::Announce(E1.into())).count(), 2);
+    assert_eq!(w.calls().into_iter().filter(|queried| *queried == Call::Announce(E1.into())).count(), 2);
 }
 
 #[test]
@@ -131,12 +131,12 @@ fn a_gateway_that_resigns_drops_waiting_packets_and_falls_silent() {
         false,
     );
     w.segment.announce_all(w.now);
-    w.asked();
+    w.calls();
     w.segment.set_role(w.now, Role::Standby, std::iter::empty());
     let dropped = |o: &Output<Vec<u8>>| matches!(o, Output::Discard { reason: DropReason::Standby, .. });
     assert!(w.outputs().iter().any(dropped));
     w.pass(secs(5));
-    assert!(w.asked().is_empty());
+    assert!(w.calls().is_empty());
 }
 
 #[test]
@@ -147,13 +147,13 @@ fn inputs_of_a_gateway_that_has_resigned_cause_no_output() {
     let asks = packet(Side::Ethernet, E1, I1, 60);
     w.segment.handle_unresolved(w.now, &mut w.fabric, I1.into(), arrival(Side::Ethernet, None), asks, false);
     w.outputs();
-    w.asked();
+    w.calls();
     w.segment.set_role(w.now, Role::Standby, std::iter::empty());
     w.outputs();
     let late = packet(Side::Ethernet, E1, I2, 60);
     w.segment.handle_unresolved(w.now, &mut w.fabric, I2.into(), arrival(Side::Ethernet, None), late, false);
     assert_eq!(w.outputs(), [Output::Drop(DropReason::Standby, 1)]);
-    assert!(w.asked().is_empty(), "nothing is queried");
+    assert!(w.calls().is_empty(), "nothing is queried");
 }
 
 #[test]
@@ -198,10 +198,10 @@ fn claimed_meanwhile() -> World {
     assert!(World::frames(&w.outputs()).is_empty(), "a standby sends no queries");
     w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
     w.pass(ms(700));
-    let asked = World::frames(&w.outputs());
+    let queried = World::frames(&w.outputs());
     assert!(
-        asked.iter().any(|arp| arp.target_ip == E1 && arp.operation == ArpOperation::Request),
-        "{asked:?}"
+        queried.iter().any(|arp| arp.target_ip == E1 && arp.operation == ArpOperation::Request),
+        "{queried:?}"
     );
     w
 }
@@ -213,7 +213,7 @@ fn a_takeover_forgets_an_owner_that_has_gone_and_finds_the_new_one() {
     assert_eq!(w.segment.hosts().count(), 0, "it does not answer");
     w.ethernet(ArpOperation::Request, E2_MAC, E2, E1);
     assert!(
-        w.asked().contains(&Asked::Resolve { source: GATEWAY.into(), ip: E1.into() }),
+        w.calls().contains(&Call::Resolve { source: GATEWAY.into(), ip: E1.into() }),
         "and is looked up on the other side"
     );
 }
@@ -231,18 +231,18 @@ fn a_takeover_queries_infiniband_hosts_whose_addresses_were_claimed() {
     let mut w = standby();
     w.know_infiniband(1, I1);
     w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
-    w.asked();
+    w.calls();
     w.pass(secs(5));
-    assert_eq!(w.asked(), []);
+    assert_eq!(w.calls(), []);
     w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
     w.pass(ms(1100));
-    assert!(w.asked().contains(&Asked::Verify(I1.into())));
+    assert!(w.calls().contains(&Call::Verify(I1.into())));
 }
 
 /// How often these Ethernet hosts have been announced on InfiniBand since the last time.
 fn announced_on_infiniband(w: &mut World, ips: [Ipv4Addr; 2]) -> [usize; 2] {
-    let asked = w.asked();
-    ips.map(|ip| asked.iter().filter(|asked| **asked == Asked::Announce(ip.into())).count())
+    let queried = w.calls();
+    ips.map(|ip| queried.iter().filter(|queried| **queried == Call::Announce(ip.into())).count())
 }
 
 /// The same for InfiniBand hosts on Ethernet.
@@ -319,7 +319,7 @@ fn a_gateway_that_resigned_before_an_owner_answered_queries_it_again() {
     let mut w = claimed_meanwhile();
     w.segment.set_role(w.now, Role::Standby, std::iter::empty());
     w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
-    w.asked();
+    w.calls();
     w.pass(ms(200));
     assert_eq!(announced_on_infiniband(&mut w, [E1, E2]), [0, 0]);
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
@@ -347,7 +347,7 @@ fn a_request_for_a_standby_gateway_takes_no_address() {
     w.know_ethernet(E1_MAC, E1);
     w.infiniband(InfiniBandOperation::Request, 1, E1, GATEWAY);
     let (ip, to, to_ip) = (GATEWAY.into(), hardware(1), E1.into());
-    assert_eq!(w.asked(), [Asked::Reply { ip, to, to_ip }]);
+    assert_eq!(w.calls(), [Call::Reply { ip, to, to_ip }]);
     assert!(w.fabric.hardware(E1.into()).is_none());
     assert_eq!(w.segment.hosts().next().unwrap().mac, Some(E1_MAC));
 }
@@ -377,7 +377,7 @@ fn an_unproven_host_stays_unproven_while_another_gateway_forwards() {
         w.outputs();
         if reported {
             // Another gateway has proven it.
-            assert!(told(&mut w, I1, Place::InfiniBand(hardware(1))));
+            assert!(report_host(&mut w, I1, Place::InfiniBand(hardware(1))));
         }
         w.know_infiniband(1, I1);
         w.segment.set_role(w.now, Role::Forwarding, [I1.into()].into_iter());
@@ -397,10 +397,10 @@ fn an_owner_that_could_not_be_queried_is_queried_later() {
     w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
     w.infiniband(InfiniBandOperation::Request, 1, NONE, I1);
     w.pass(secs(5));
-    assert!(!w.asked().contains(&Asked::Verify(I1.into())));
+    assert!(!w.calls().contains(&Call::Verify(I1.into())));
     assert_eq!(announced_on_ethernet(&mut w, [I1, I2]), [0, 0]);
     w.pass(secs(10));
-    assert!(w.asked().contains(&Asked::Verify(I1.into())));
+    assert!(w.calls().contains(&Call::Verify(I1.into())));
 }
 
 fn reported(w: &mut World, ip: Ipv4Addr, place: Place) -> bool {
@@ -426,14 +426,14 @@ fn a_forged_report_takes_no_address_from_a_host_that_the_gateway_knows() {
     // It forwards again: both are queried, and neither is announced before it answers.
     w.segment.set_role(w.now, Role::Forwarding, [I1.into()].into_iter());
     w.pass(ms(200));
-    let asked = w.asked();
-    assert!(asked.contains(&Asked::Verify(I1.into())), "{asked:?}");
-    assert!(!asked.contains(&Asked::Announce(I1.into())) && !asked.contains(&Asked::Announce(E1.into())));
+    let queried = w.calls();
+    assert!(queried.contains(&Call::Verify(I1.into())), "{queried:?}");
+    assert!(!queried.contains(&Call::Announce(I1.into())) && !queried.contains(&Call::Announce(E1.into())));
     w.infiniband(InfiniBandOperation::Reply, 2, I1, GATEWAY);
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     w.pass(secs(3));
     assert!(World::frames(&w.outputs()).iter().any(|arp| arp.sender_ip == I1 && arp.target_ip == I1));
-    assert!(w.asked().contains(&Asked::Announce(E1.into())));
+    assert!(w.calls().contains(&Call::Announce(E1.into())));
 }
 
 #[test]
@@ -449,11 +449,13 @@ fn a_host_that_anybody_may_have_reported_is_announced_when_the_other_side_has_st
     let frames = World::frames(&w.outputs());
     let asked_for = |ip| frames.iter().any(|arp| arp.target_ip == ip && arp.sender_ip != ip);
     assert!(asked_for(I1), "{frames:?}");
-    let asked = w.asked();
+    let queried = w.calls();
     for ip in [E1, E2] {
-        assert!(asked.contains(&Asked::Request { source: GATEWAY.into(), ip: ip.into() }), "{asked:?}");
+        assert!(queried.contains(&Call::Request { source: GATEWAY.into(), ip: ip.into() }), "{queried:?}");
     }
-    assert!(!asked.iter().any(|asked| matches!(asked, Asked::Announce(ip) if *ip != IpAddr::V4(GATEWAY))));
+    assert!(
+        !queried.iter().any(|queried| matches!(queried, Call::Announce(ip) if *ip != IpAddr::V4(GATEWAY)))
+    );
     // The third one is on InfiniBand: the report was false.
     w.infiniband(InfiniBandOperation::Reply, 4, E2, GATEWAY);
     w.pass(secs(5));
@@ -477,11 +479,11 @@ fn a_false_report_of_an_infiniband_host_does_not_contest_its_owner() {
         let mut announced = 0;
         for _ in 0..200 {
             w.pass(ms(10));
-            let asked = w.asked();
-            announced += asked.iter().filter(|asked| **asked == Asked::Announce(E1.into())).count();
+            let queried = w.calls();
+            announced += queried.iter().filter(|queried| **queried == Call::Announce(E1.into())).count();
             let is_queried =
-                |asked: &Asked| matches!(asked, Asked::Request { ip, .. } if *ip == IpAddr::V4(E1));
-            if host_answers && asked.iter().any(is_queried) {
+                |queried: &Call| matches!(queried, Call::Request { ip, .. } if *ip == IpAddr::V4(E1));
+            if host_answers && queried.iter().any(is_queried) {
                 // The report was true, and the answer was false.
                 w.infiniband(InfiniBandOperation::Reply, 2, E1, GATEWAY);
             }
@@ -509,7 +511,7 @@ fn forged_reports_of_many_addresses_push_out_no_known_host() {
     assert_eq!(known.len(), crate::forward::MAX_NEIGHBOURS / 4 * 3, "the rest is for hosts that are heard");
     w.fabric.is_full = true;
     assert!(!reported(&mut w, ip(6000), Place::InfiniBand(hardware(2))));
-    assert!(told(&mut w, ip(6000), Place::InfiniBand(hardware(2))), "one that cannot be forged");
+    assert!(report_host(&mut w, ip(6000), Place::InfiniBand(hardware(2))), "one that cannot be forged");
 }
 
 #[test]
@@ -555,9 +557,9 @@ fn thousands_of_reported_hosts_are_proven_and_announced_within_fifteen_seconds()
     w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
     w.pass(secs(15));
     let announced: HashSet<_> = w
-        .asked()
+        .calls()
         .into_iter()
-        .filter_map(|asked| if let Asked::Announce(ip) = asked { Some(ip) } else { None })
+        .filter_map(|queried| if let Call::Announce(ip) = queried { Some(ip) } else { None })
         .collect();
     let known = w.segment.hosts().count();
     assert!(hosts.iter().all(|ip| announced.contains(&IpAddr::V4(*ip))), "{known}: {}", announced.len());

@@ -115,7 +115,7 @@ fn a_flood_of_pings_silences_no_errors_and_one_host_not_the_others() {
 }
 
 /// The n-th of many addresses without a known host.
-fn nobody(n: u32) -> Ipv4Addr {
+fn absent(n: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x0a4d_0000 + n % 100 + 10)
 }
 
@@ -123,7 +123,7 @@ fn nobody(n: u32) -> Ipv4Addr {
 fn a_storm_of_requests_and_announcements_is_carried_across_at_a_pace() {
     let mut w = World::new();
     for n in 0..2000u32 {
-        let (on_ethernet, on_infiniband) = (nobody(n), nobody(n + 50));
+        let (on_ethernet, on_infiniband) = (absent(n), absent(n + 50));
         if n % 100 < 50 {
             w.ethernet(ArpOperation::Request, E2_MAC, on_ethernet, on_ethernet);
             w.infiniband(InfiniBandOperation::Request, 3, on_infiniband, on_infiniband);
@@ -131,13 +131,13 @@ fn a_storm_of_requests_and_announcements_is_carried_across_at_a_pace() {
         w.ethernet(ArpOperation::Request, E2_MAC, NONE, Ipv4Addr::from(0x0a4d_0000 + n % 100 + 120));
     }
     // No address is announced without a query of the other side.
-    let asked = w.asked();
-    assert!(!asked.iter().any(|a| matches!(a, Asked::Announce(_))), "{asked:?}");
-    let requests = asked.iter().filter(|a| matches!(a, Asked::Request { .. })).count();
+    let queried = w.calls();
+    assert!(!queried.iter().any(|a| matches!(a, Call::Announce(_))), "{queried:?}");
+    let requests = queried.iter().filter(|a| matches!(a, Call::Request { .. })).count();
     assert_eq!(requests, 50 + 256, "each claim once, and a burst of probes");
     w.outputs();
     w.pass(PROVEN);
-    let announced = w.asked().iter().filter(|a| matches!(a, Asked::Announce(_))).count();
+    let announced = w.calls().iter().filter(|a| matches!(a, Call::Announce(_))).count();
     let frames = World::frames(&w.outputs()).iter().filter(|a| a.sender_ip == a.target_ip).count();
     assert!((16..=20).contains(&announced) && (16..=20).contains(&frames), "{announced} {frames}");
 }
@@ -145,16 +145,16 @@ fn a_storm_of_requests_and_announcements_is_carried_across_at_a_pace() {
 #[test]
 fn a_host_that_floods_with_announcements_keeps_no_others_from_being_carried_across() {
     let mut w = World::new();
-    let announced = |w: &mut World, ip: Ipv4Addr| w.asked().contains(&Asked::Announce(ip.into()));
+    let announced = |w: &mut World, ip: Ipv4Addr| w.calls().contains(&Call::Announce(ip.into()));
     for second in 0..5u8 {
         for n in 0..1000u32 {
-            let ip = nobody(n);
+            let ip = absent(n);
             w.ethernet(ArpOperation::Request, E2_MAC, ip, ip);
             w.infiniband(InfiniBandOperation::Request, 3, ip, ip);
             w.segment.handle_timeout(w.now, &mut w.fabric);
             w.now += ms(1);
         }
-        w.asked();
+        w.calls();
         w.outputs();
         let new = Ipv4Addr::new(10, 77, 0, 150 + second);
         w.ethernet(ArpOperation::Request, E1_MAC, new, new);

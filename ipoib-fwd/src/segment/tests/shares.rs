@@ -56,7 +56,7 @@ fn flooded(w: &mut World, side: Side) -> u32 {
     flood(w, side, &mut n, secs(1));
     burst(w, side, &mut n);
     w.outputs();
-    w.asked();
+    w.calls();
     n
 }
 
@@ -103,7 +103,7 @@ fn a_flood_of_claims_from_one_side_delays_no_proof_of_the_other_side() {
             let frames = World::frames(&w.outputs());
             let announced = match side {
                 Side::Ethernet => frames.iter().any(|f| (f.sender_ip, f.target_ip) == (ip, ip)),
-                Side::InfiniBand => w.asked().contains(&Asked::Announce(ip.into())),
+                Side::InfiniBand => w.calls().contains(&Call::Announce(ip.into())),
             };
             assert!(announced, "{side:?}: {ip} is announced");
         }

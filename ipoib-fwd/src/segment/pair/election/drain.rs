@@ -30,14 +30,14 @@ impl Pair {
         self.up.is_both() && !matches!(self.role, Role::Blocked | Role::Drained)
     }
 
-    /// Takes the gateway out of service by `asked`. If there is nothing to hand over, it waits for no
+    /// Takes the gateway out of service by `requested`. If there is nothing to hand over, it waits for no
     /// successor and does not start to forward later. A gateway that already hands over continues with that,
-    /// unless `asked` is [`Drain::Alone`]. Returns the kind of drain in effect.
-    pub fn drain(&mut self, now: Instant, asked: Drain) -> Drain {
-        let how = match (self.drained, asked) {
+    /// unless `requested` is [`Drain::Alone`]. Returns the kind of drain in effect.
+    pub fn drain(&mut self, now: Instant, requested: Drain) -> Drain {
+        let how = match (self.drained, requested) {
             (Some(begun), Drain::HandOver) => begun,
             (None, Drain::HandOver) if !self.could_forward() => Drain::Alone,
-            (_, asked) => asked,
+            (_, requested) => requested,
         };
         self.set_drained(now, Some(how));
         how

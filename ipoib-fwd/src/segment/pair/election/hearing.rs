@@ -105,7 +105,7 @@ impl Pair {
     /// Reports a gateway that is not believed. The first message of one on a side triggers probes: it may
     /// join the same two networks.
     fn report_stranger(&mut self, now: Instant, side: Side, report: bool, were_here: bool) {
-        if let Some((why, ..)) = self.strangers.told().filter(|_| report) {
+        if let Some((why, ..)) = self.strangers.reported().filter(|_| report) {
             self.events.push_back(Event::Stranger { why: Some(why) });
         }
         self.wake = self.wake.min(self.strangers.poll_timeout().unwrap_or(self.wake));
@@ -118,7 +118,7 @@ impl Pair {
     /// heard, and since when.
     #[must_use]
     pub fn stranger(&self) -> Option<(Disbelief, SideSet, Instant)> {
-        self.strangers.told()
+        self.strangers.reported()
     }
 
     /// Handles another segment of this gateway on the same network.

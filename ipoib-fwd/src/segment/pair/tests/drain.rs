@@ -11,10 +11,10 @@ fn drain(w: &mut World, index: usize, drained: bool) {
     w.with(index, |pair| pair.set_drained(now, drained.then_some(Drain::HandOver)));
 }
 
-fn ask(w: &mut World, index: usize, asked: Drain) -> Drain {
+fn drain_as(w: &mut World, index: usize, requested: Drain) -> Drain {
     let now = w.now;
-    let mut how = asked;
-    w.with(index, |pair| how = pair.drain(now, asked));
+    let mut how = requested;
+    w.with(index, |pair| how = pair.drain(now, requested));
     how
 }
 
@@ -70,9 +70,9 @@ fn a_gateway_drained_twice_forwards_again_without_a_successor() {
     for (second, forwards) in [(Drain::HandOver, vec![0]), (Drain::Alone, vec![])] {
         let mut w = World::new(&[200, 100], true);
         w.run(SECOND * 8);
-        assert_eq!(ask(&mut w, 0, Drain::HandOver), Drain::HandOver);
+        assert_eq!(drain_as(&mut w, 0, Drain::HandOver), Drain::HandOver);
         w.crash(1);
-        assert_eq!(ask(&mut w, 0, second), second);
+        assert_eq!(drain_as(&mut w, 0, second), second);
         w.run(SECOND * 8);
         assert_eq!(w.forwarders(), forwards);
     }
@@ -81,7 +81,7 @@ fn a_gateway_drained_twice_forwards_again_without_a_successor() {
     w.run(SECOND * 8);
     w.set_side(0, Side::InfiniBand, false);
     for _ in 0..2 {
-        assert_eq!(ask(&mut w, 0, Drain::HandOver), Drain::Alone);
+        assert_eq!(drain_as(&mut w, 0, Drain::HandOver), Drain::Alone);
     }
 }
 
@@ -95,7 +95,7 @@ fn a_gateway_without_a_side_hands_nothing_over_and_stays_drained_when_it_is_back
     assert!(could(&w, 0));
     w.set_side(0, Side::InfiniBand, false);
     assert!(!could(&w, 0));
-    assert_eq!(ask(&mut w, 0, Drain::HandOver), Drain::Alone);
+    assert_eq!(drain_as(&mut w, 0, Drain::HandOver), Drain::Alone);
     w.run(SECOND * 5);
     w.set_side(0, Side::InfiniBand, true);
     w.run_looking(SECOND * 8, |w| assert_eq!((w.forwarders(), w.role(0)), (vec![], Some(Role::Drained))));

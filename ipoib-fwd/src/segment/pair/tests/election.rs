@@ -317,7 +317,7 @@ fn host(n: u32) -> Neighbour {
 fn a_standby_receives_all_hosts_and_new_ones_at_once() {
     let mut w = World::new(&[100, 100], false);
     w.run(SECOND * 3);
-    let told = |w: &mut World| -> Vec<Neighbour> {
+    let received = |w: &mut World| -> Vec<Neighbour> {
         let events = std::mem::take(&mut w.boxes[1].events);
         events
             .into_iter()
@@ -335,14 +335,14 @@ fn a_standby_receives_all_hosts_and_new_ones_at_once() {
         });
         w.run(SECOND / 2);
     }
-    let mut heard = told(&mut w);
+    let mut heard = received(&mut w);
     heard.sort_by_key(|n| n.ip);
     heard.dedup();
     assert_eq!(heard, (0..hosts).map(host).collect::<Vec<_>>());
     let now = w.now;
     w.with(0, |pair| pair.tell_neighbour(now, host(9999)));
     w.run(ms(55));
-    assert!(told(&mut w).contains(&host(9999)), "at once, for its forwarder may die");
+    assert!(received(&mut w).contains(&host(9999)), "at once, for its forwarder may die");
     // Many new hosts must not cause many messages.
     let sent = |w: &World| w.boxes[0].pair.as_ref().unwrap().statistics().sent;
     let before = sent(&w);
@@ -500,13 +500,13 @@ fn a_gateway_with_another_key_changes_nothing_and_is_reported() {
 fn a_gateway_that_names_another_partition_on_both_sides_is_reported() {
     let mut w = World::new(&[100], false);
     w.run(SECOND * 3);
-    for (side, told) in [(Side::Ethernet, 0), (Side::InfiniBand, 1)] {
+    for (side, received) in [(Side::Ethernet, 0), (Side::InfiniBand, 1)] {
         for sequence in 1..10 {
             let (now, bytes) = (w.now, boast(SegmentId(2 << 48), sequence, side, None));
             w.with(0, |pair| pair.handle_message(now, side, &bytes).unwrap());
             w.run(HELLO);
         }
-        assert_eq!(strangers(&mut w, 0).len(), told, "another network may be joined to this one");
+        assert_eq!(strangers(&mut w, 0).len(), received, "another network may be joined to this one");
         assert_eq!(w.role(0), Some(Role::Forwarding));
     }
 }

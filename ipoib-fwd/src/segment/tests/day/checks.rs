@@ -95,7 +95,7 @@ impl Day {
             for (from, to) in &pairs {
                 let target = self.town.hosts[*to].ip;
                 if !self.town.hosts[*from].answers.contains_key(&target) {
-                    self.town.ask(*from, target);
+                    self.town.request(*from, target);
                     self.town.run(ms(20));
                 }
             }

@@ -229,7 +229,7 @@ impl Gateway {
                 self.pair.handle_probe(now, *side, probe_nonce(packet).unwrap());
             }
         }
-        self.tell_gateways(now);
+        self.report_gateways(now);
         self.settle(now);
     }
 
@@ -308,7 +308,7 @@ impl Gateway {
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant) {
-        self.tell_gateways(now);
+        self.report_gateways(now);
         self.port.handle_timeout(now);
         self.settle(now);
         let link = self.port.link_mut(LINK).unwrap();
@@ -329,7 +329,7 @@ impl Gateway {
         self.settle(now);
     }
 
-    fn tell_gateways(&mut self, now: Instant) {
+    fn report_gateways(&mut self, now: Instant) {
         let stations = self.pair.stations(now);
         let gateways = stations.map(|s| PeerGateway { mac: s.mac, lid: s.lid, gid: s.gid, qpns: s.qpns });
         let gateways: Vec<_> = gateways.collect();
@@ -498,7 +498,7 @@ impl Gateway {
         assert_eq!(
             (segment.ethernet_requesters.len(), segment.infiniband_requesters.len()),
             (0, 0),
-            "askers"
+            "requesters"
         );
         if self.forwards() {
             assert!(segment.meanwhile.doubted().is_empty(), "doubted: {:?}", segment.meanwhile.doubted());
@@ -529,18 +529,18 @@ pub(super) fn queue_pair(n: u16, worker: u8) -> Qpn {
 }
 
 /// Subnet administration's answer.
-pub(super) fn answer(asked: &Mad) -> Option<Mad> {
-    let request = SaMad::parse(&asked.bytes);
+pub(super) fn answer(queried: &Mad) -> Option<Mad> {
+    let request = SaMad::parse(&queried.bytes);
     let answer = match request.header.attribute {
-        attribute::MC_MEMBER_RECORD => request.record().map(|asked: McMemberRecord| {
+        attribute::MC_MEMBER_RECORD => request.record().map(|queried: McMemberRecord| {
             let (mtu, rate) = (Mtu::B4096.into(), Rate::new(3));
-            SaMad::answer(&request, &McMemberRecord { qkey: QKey(0xb1b), mlid: GROUP, mtu, rate, ..asked })
+            SaMad::answer(&request, &McMemberRecord { qkey: QKey(0xb1b), mlid: GROUP, mtu, rate, ..queried })
         }),
-        _ => request.record().map(|asked: PathRecord| {
+        _ => request.record().map(|queried: PathRecord| {
             let (mtu, rate, life_time) = (Mtu::B4096.into(), Rate::new(3), LifeTime::new(14));
             let lid = super::town::lid;
-            let (dlid, slid) = (lid(asked.dgid), lid(asked.sgid));
-            SaMad::answer(&request, &PathRecord { dlid, slid, mtu, rate, life_time, ..asked })
+            let (dlid, slid) = (lid(queried.dgid), lid(queried.sgid));
+            SaMad::answer(&request, &PathRecord { dlid, slid, mtu, rate, life_time, ..queried })
         }),
     };
     let bytes = answer?.to_bytes();

@@ -15,7 +15,6 @@ use gateway::{HELLO, TURN, lease};
 use town::{HOSTS, LIARS, Manner, Town};
 
 use super::*;
-use crate::segment::askers::PATIENCE as ASKED;
 use crate::segment::machine::SWEEP;
 use crate::segment::owners::{AGAIN, ANSWER, QUESTIONS, WINDOW};
 use crate::segment::pair::Drain;
@@ -23,6 +22,7 @@ use crate::segment::pair::election::{HANDOVER, WARM};
 use crate::segment::pair::sync::ROUND;
 use crate::segment::parked::PATIENCE;
 use crate::segment::pending::OWN_SIDE_ANSWER;
+use crate::segment::requesters::PATIENCE as ASKED;
 
 /// Default number of hours (`SIMULATED_HOURS`, see `scripts/soak simulated`) and of seeds (`SIMULATED_SEED`
 /// names a single one).
@@ -298,7 +298,7 @@ impl Day {
     fn speak(&mut self, g: usize) {
         let of_gateway = self.town.slots[g].networks.address;
         for h in self.honest() {
-            self.town.ask(h, of_gateway);
+            self.town.request(h, of_gateway);
             self.town.run(ms(20));
         }
         self.town.run(heard());
@@ -360,7 +360,7 @@ impl Day {
         // Subnet administration may have been away.
         let [g] = self.forwarders()[..] else { return };
         (self.town.hosts[h].alive, self.town.hosts[h].manner) = (true, Manner::Soon);
-        self.town.ask(h, self.town.slots[g].networks.address);
+        self.town.request(h, self.town.slots[g].networks.address);
         self.town.run(heard());
         let gateway = self.town.slots[g].life.as_ref().unwrap();
         let ip = self.town.hosts[h].ip;

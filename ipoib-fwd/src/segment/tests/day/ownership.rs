@@ -41,7 +41,7 @@ struct World {
     /// Probes of hosts: time, side, address.
     probes: Vec<(Instant, Of, Ipv4Addr)>,
     /// Queries of the gateway: time, side, address.
-    asked: Vec<(Instant, Of, Ipv4Addr)>,
+    queried: Vec<(Instant, Of, Ipv4Addr)>,
     /// Packets of hosts: time, side, sender.
     heard: Vec<(Instant, Of, Ipv4Addr)>,
     /// Addresses for which more than one host answers.
@@ -91,7 +91,7 @@ impl World {
             net,
             died: HashMap::new(),
             probes: Vec::new(),
-            asked: Vec::new(),
+            queried: Vec::new(),
             heard: Vec::new(),
             lied_about: HashSet::new(),
             announced: HashSet::new(),
@@ -187,22 +187,22 @@ impl World {
                 self.announced.insert((side, sender));
             }
             if said.operation == ArpOperation::Request {
-                self.asked.push((at, side, said.target));
+                self.queried.push((at, side, said.target));
             } else if said.target.is_unspecified() && owner.is_some() {
                 let probe = self.probes.iter().rev().find(|(_, of, ip)| (*of, *ip) == (side, sender));
                 let probed = probe.expect("only probes name no target").0;
-                let mut since = self.asked.iter().chain(&self.heard);
-                let asked = since.any(|(when, of, ip)| *when >= probed && *of != side && *ip == sender);
-                assert!(asked, "{sender}: a probe was answered, and its owner neither queried nor heard");
+                let mut since = self.queried.iter().chain(&self.heard);
+                let queried = since.any(|(when, of, ip)| *when >= probed && *of != side && *ip == sender);
+                assert!(queried, "{sender}: a probe was answered, and its owner neither queried nor heard");
             }
         }
     }
 
     /// Host `h` requests an address, `times` times, a second apart; true if the gateway has answered.
-    fn ask(&mut self, h: usize, target: Ipv4Addr, times: u32) -> bool {
+    fn request(&mut self, h: usize, target: Ipv4Addr, times: u32) -> bool {
         self.town.hosts[h].answers.remove(&target);
         for _ in 0..times {
-            self.town.ask(h, target);
+            self.town.request(h, target);
             self.run(secs(1));
             let answers = self.town.hosts[h].answers.get(&target);
             if answers.is_some_and(|all| all.iter().any(|at| town::is_of(*at, town::GATEWAY))) {
@@ -215,7 +215,12 @@ impl World {
     /// A host requests another of the other side until it is answered.
     fn meet(&mut self, a: usize, b: usize) {
         let target = self.ip(b);
-        assert!(self.ask(a, target, 3), "{:?} has not found {:?}", self.town.hosts[a], self.town.hosts[b]);
+        assert!(
+            self.request(a, target, 3),
+            "{:?} has not found {:?}",
+            self.town.hosts[a],
+            self.town.hosts[b]
+        );
     }
 }
 
@@ -285,11 +290,11 @@ fn a_live_host_loses_its_address_to_no_lie_of_the_other_side() {
                     for _ in 0..12 {
                         w.town.lie_as(kind, liar, ip);
                         w.run(ms(700));
-                        w.town.ask(near, ip);
-                        w.town.ask(peer, ip);
+                        w.town.request(near, ip);
+                        w.town.request(peer, ip);
                         w.run(ms(700));
                         let of_peer = w.ip(peer);
-                        w.town.ask(victim, of_peer);
+                        w.town.request(victim, of_peer);
                         w.run(ms(300));
                     }
                     // No host lies any more: all hosts find it again.
@@ -315,11 +320,11 @@ fn a_lost_question_or_a_late_answer_leaves_no_address_to_a_liar() {
             // `check` fails if the gateway answers for an owner that answers soon. The first query to that
             // one is lost.
             w.town.hosts[owner].alive = manner == Manner::Late;
-            w.town.ask(near, ip);
+            w.town.request(near, ip);
             w.run(ms(100));
             w.town.hosts[owner].alive = true;
             w.run(secs(3));
-            let found = w.ask(near, ip, 6);
+            let found = w.request(near, ip, 6);
             assert!(!found, "{side:?} {net:?} {manner:?}: the liar has the address");
         }
     }
@@ -340,7 +345,7 @@ fn no_host_is_answered_for_long_after_its_death() {
             w.kill(victim);
             for _ in 0..100 {
                 if requests {
-                    w.town.ask(peer, ip);
+                    w.town.request(peer, ip);
                 }
                 if probes {
                     w.probe(peer, ip);
@@ -358,7 +363,7 @@ fn no_host_is_answered_for_long_after_its_death() {
 fn an_unproven_host_that_has_died_is_not_answered_for_when_it_is_proven_at_last() {
     for (side, other, net) in everywhere() {
         let mut w = World::new(11, net);
-        let (victim, prober, asker) = (w.host(side, 0), w.host(other, 0), w.host(other, 1));
+        let (victim, prober, requester) = (w.host(side, 0), w.host(other, 0), w.host(other, 1));
         let ip = w.ip(victim);
         // While a host there probes for the address, that side is not queried for it without a sender
         // address: it stays unproven.
@@ -369,7 +374,7 @@ fn an_unproven_host_that_has_died_is_not_answered_for_when_it_is_proven_at_last(
         w.kill(victim);
         w.run(secs(15));
         // `check` fails if the gateway answers for it.
-        w.ask(asker, ip, 3);
+        w.request(requester, ip, 3);
     }
 }
 
@@ -385,11 +390,11 @@ fn a_host_that_moves_without_a_word_is_found_within_ten_seconds() {
             w.run(secs(after));
             w.move_over(mover);
             // Hosts of the side that it has left send requests as kernels do: once a second, by broadcast.
-            let found = w.ask(near, ip, BOUND.as_secs() as u32);
+            let found = w.request(near, ip, BOUND.as_secs() as u32);
             assert!(found, "{side:?} {net:?} {after} s");
             // `check` fails if the gateway answers for it on the side where it is now.
             for _ in 0..15 {
-                w.town.ask(far, ip);
+                w.town.request(far, ip);
                 w.run(secs(1));
             }
         }
@@ -410,7 +415,7 @@ fn another_card_that_speaks_during_a_dispute_is_not_announced_to_the_claimant() 
             // Its request claims the address. The owner is queried at its old location, and does not answer;
             // a liar answers there.
             let of_near = w.ip(near);
-            w.town.ask(mover, of_near);
+            w.town.request(mover, of_near);
             w.run(ms(after));
             w.town.lie_as(3, liar, ip);
             // `check` fails if the gateway answers for the host on the side where it is.
@@ -433,7 +438,7 @@ fn a_booting_host_gets_its_address_while_others_look_for_it() {
             w.meet(acquainted, peer);
             let look = |w: &mut World, times| {
                 for _ in 0..times {
-                    w.town.ask(peer, ip);
+                    w.town.request(peer, ip);
                     w.town.send(peer, ip);
                     w.run(ms(500));
                 }
@@ -468,7 +473,7 @@ fn the_gateway_sends_no_false_arp_in_any_course_of_events() {
         let mut w = World::new(seed, NETS[seed as usize % NETS.len()]);
         let end = w.town.now + secs(LENGTH);
         while w.town.now < end {
-            befall(&mut w);
+            change(&mut w);
             let pause = ms(w.town.chance(1500));
             w.run(pause);
         }
@@ -476,7 +481,7 @@ fn the_gateway_sends_no_false_arp_in_any_course_of_events() {
 }
 
 /// Changes the state of a host, or makes it send.
-fn befall(w: &mut World) {
+fn change(w: &mut World) {
     let h = w.town.chance(HOSTS as u64) as usize;
     let other = w.town.chance(HOSTS as u64) as usize;
     let (now, alive) = (w.town.now, w.town.hosts[h].alive);
@@ -512,7 +517,7 @@ fn befall(w: &mut World) {
         }
         9..=16 => {
             let target = w.ip(other);
-            w.town.ask(h, target);
+            w.town.request(h, target);
         }
         _ => {
             let target = w.ip(other);

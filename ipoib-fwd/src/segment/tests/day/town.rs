@@ -318,7 +318,7 @@ impl Town {
             2 => self.announce(h),
             3 => {
                 let other = self.chance(HOSTS as u64) as usize;
-                self.ask(h, self.hosts[other].ip);
+                self.request(h, self.hosts[other].ip);
             }
             _ => {}
         }
@@ -333,7 +333,7 @@ impl Town {
         self.say(h, ArpOperation::Request, ip, ip, None);
     }
 
-    pub(super) fn ask(&mut self, h: usize, target: Ipv4Addr) {
+    pub(super) fn request(&mut self, h: usize, target: Ipv4Addr) {
         let ip = self.hosts[h].ip;
         if ip != target {
             self.say(h, ArpOperation::Request, ip, target, None);
@@ -359,7 +359,7 @@ impl Town {
     /// A liar requests many addresses that no host has.
     pub(super) fn scan(&mut self, liar: usize) {
         for n in 0..MANY {
-            self.ask(liar, Ipv4Addr::new(10, 77, 0, 100 + (n % 140) as u8));
+            self.request(liar, Ipv4Addr::new(10, 77, 0, 100 + (n % 140) as u8));
             self.run(ms(1));
         }
     }
@@ -553,7 +553,7 @@ impl Town {
         let (at, sender, target) = (Place::Ethernet(arp.sender_mac), arp.sender_ip, arp.target_ip);
         let said = Said { operation: arp.operation, at, sender, target };
         self.watch(from, Of::Ethernet, said);
-        self.tell_hosts(from, Of::Ethernet, said, hears);
+        self.report_hosts(from, Of::Ethernet, said, hears);
     }
 
     fn message(&mut self, (from, source): (Whose, UdSource), to: Option<(Lid, Qpn)>, bytes: &[u8]) {
@@ -576,7 +576,7 @@ impl Town {
         let (at, sender, target) = (Place::InfiniBand(arp.sender), arp.sender_ip, arp.target_ip);
         let said = Said { operation, at, sender, target };
         self.watch(from, Of::InfiniBand, said);
-        self.tell_hosts(from, Of::InfiniBand, said, |n| to.is_none_or(|to| to == (Lid(n), port(n).qpn)));
+        self.report_hosts(from, Of::InfiniBand, said, |n| to.is_none_or(|to| to == (Lid(n), port(n).qpn)));
     }
 
     /// The part of the side's network in which a card or port is.
@@ -593,7 +593,7 @@ impl Town {
         }
     }
 
-    fn tell_hosts(&mut self, from: Whose, side: Of, said: Said, hears: impl Fn(u16) -> bool) {
+    fn report_hosts(&mut self, from: Whose, side: Of, said: Said, hears: impl Fn(u16) -> bool) {
         for h in 0..self.hosts.len() {
             let host = &self.hosts[h];
             let is_reached = host.side == side && host.part == self.part_of(from, side);

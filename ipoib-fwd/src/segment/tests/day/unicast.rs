@@ -184,7 +184,7 @@ impl Meeting {
         }
         let (side, part) = (host.side, host.part);
         match self.town.chance(8) {
-            0..3 => self.town.ask(h, ip),
+            0..3 => self.town.request(h, ip),
             3 => self.town.announce(h),
             _ => {
                 for g in

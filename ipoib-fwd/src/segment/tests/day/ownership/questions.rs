@@ -280,7 +280,7 @@ impl Restless {
             4 => w.town.hosts[liar].answers_for_all = !w.town.hosts[liar].answers_for_all,
             5 => w.probe(h, target),
             6..=8 => w.town.send(h, target),
-            _ => w.town.ask(h, target),
+            _ => w.town.request(h, target),
         }
     }
 }
@@ -301,7 +301,7 @@ fn live(gateways: usize, lies: bool, first: u64) -> ([u64; 3], [u64; 2]) {
             match all.w.town.chance(3) {
                 _ if lies => all.lie_more(),
                 0 => all.change_more(),
-                _ => befall(&mut all.w),
+                _ => change(&mut all.w),
             }
             if gateways > 1 {
                 all.speak_after_moves();
@@ -354,7 +354,7 @@ fn a_host_of_another_subnet_that_requested_the_gateway_is_queried_in_a_name_with
     let (ip, of_gateway) = (w.ip(host), w.town.slots[0].networks.address);
     w.meet(far, host);
     w.meet(host, far);
-    w.town.ask(host, of_gateway);
+    w.town.request(host, of_gateway);
     let before = w.questions.checked;
     for _ in 0..60 {
         w.town.send(far, ip);

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// Maximum number of hosts that wait for one address.
-const ASKERS: usize = 16;
+const REQUESTERS: usize = 16;
 /// Maximum number of addresses with waiting hosts.
 const TARGETS: usize = 1024;
 /// How long a requester waits: ARP implementations repeat a request every second.
@@ -17,7 +17,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 /// The requesters of one side, by the address that they request. `A` is the link-layer address of a
 /// requester.
 #[derive(Debug)]
-pub(super) struct Askers<A> {
+pub(super) struct Requesters<A> {
     waiting: HashMap<IpAddr, Target<A>>,
     /// The addresses, in the order of their first request, the oldest first.
     order: BTreeSet<(Instant, IpAddr)>,
@@ -28,32 +28,32 @@ pub(super) struct Askers<A> {
 struct Target<A> {
     /// Time of the first request.
     born: Instant,
-    askers: Vec<Asker<A>>,
+    requesters: Vec<Requester<A>>,
 }
 
 /// One requester.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asker<A> {
+pub(super) struct Requester<A> {
     pub(super) hardware: A,
     pub(super) ip: IpAddr,
     /// Time of its request.
     pub(super) since: Instant,
 }
 
-impl<A> Asker<A> {
+impl<A> Requester<A> {
     /// True if the host only checks whether the address is taken (RFC 5227).
     pub(super) fn probes(&self) -> bool {
         self.ip.is_unspecified()
     }
 }
 
-impl<A> Default for Askers<A> {
+impl<A> Default for Requesters<A> {
     fn default() -> Self {
         Self { waiting: HashMap::new(), order: BTreeSet::new() }
     }
 }
 
-impl<A: Copy + Eq> Askers<A> {
+impl<A: Copy + Eq> Requesters<A> {
     /// Records a requester. If there are too many addresses, evicts the one with the oldest request and
     /// returns it: a host that is present answers soon.
     /// there answers soon.
@@ -63,36 +63,36 @@ impl<A: Copy + Eq> Askers<A> {
         if let Some(gone) = gone {
             self.take(gone);
         }
-        let waiting = self.waiting.entry(target).or_insert(Target { born: now, askers: Vec::new() });
+        let waiting = self.waiting.entry(target).or_insert(Target { born: now, requesters: Vec::new() });
         self.order.insert((waiting.born, target));
-        let askers = &mut waiting.askers;
-        if let Some(again) = askers.iter().position(|a| a.hardware == hardware && a.ip == ip) {
-            askers.remove(again);
-        } else if askers.len() >= ASKERS {
-            askers.remove(0);
+        let requesters = &mut waiting.requesters;
+        if let Some(again) = requesters.iter().position(|a| a.hardware == hardware && a.ip == ip) {
+            requesters.remove(again);
+        } else if requesters.len() >= REQUESTERS {
+            requesters.remove(0);
         }
-        askers.push(Asker { hardware, ip, since: now });
+        requesters.push(Requester { hardware, ip, since: now });
         gone
     }
 
     /// All requesters of `target`.
-    pub(super) fn of(&self, target: IpAddr) -> Vec<Asker<A>> {
-        self.waiting.get(&target).map_or_else(Vec::new, |waiting| waiting.askers.clone())
+    pub(super) fn of(&self, target: IpAddr) -> Vec<Requester<A>> {
+        self.waiting.get(&target).map_or_else(Vec::new, |waiting| waiting.requesters.clone())
     }
 
     /// Removes and returns all requesters of `target`.
-    pub(super) fn take(&mut self, target: IpAddr) -> Vec<Asker<A>> {
+    pub(super) fn take(&mut self, target: IpAddr) -> Vec<Requester<A>> {
         let Some(taken) = self.waiting.remove(&target) else { return Vec::new() };
         self.order.remove(&(taken.born, target));
-        taken.askers
+        taken.requesters
     }
 
     /// Removes and returns the requesters of `target` that have no address of their own (RFC 5227 2.1.1):
     /// they check whether it is taken and need no path to it.
-    pub(super) fn take_probers(&mut self, target: IpAddr) -> Vec<Asker<A>> {
+    pub(super) fn take_probers(&mut self, target: IpAddr) -> Vec<Requester<A>> {
         let Some(waiting) = self.waiting.get_mut(&target) else { return Vec::new() };
-        let probers = waiting.askers.extract_if(.., |a| a.ip.is_unspecified()).collect();
-        if waiting.askers.is_empty() {
+        let probers = waiting.requesters.extract_if(.., |a| a.ip.is_unspecified()).collect();
+        if waiting.requesters.is_empty() {
             self.take(target);
         }
         probers
@@ -111,15 +111,15 @@ impl<A: Copy + Eq> Askers<A> {
     }
 
     /// True if any host waits for `target`.
-    pub(super) fn is_asked(&self, target: IpAddr) -> bool {
+    pub(super) fn is_requested(&self, target: IpAddr) -> bool {
         self.waiting.contains_key(&target)
     }
 
     /// Removes requesters that have waited for too long.
     pub(super) fn expire(&mut self, now: Instant) {
         self.waiting.retain(|target, waiting| {
-            waiting.askers.retain(|a| now.duration_since(a.since) <= PATIENCE);
-            let waits = !waiting.askers.is_empty();
+            waiting.requesters.retain(|a| now.duration_since(a.since) <= PATIENCE);
+            let waits = !waiting.requesters.is_empty();
             if !waits {
                 self.order.remove(&(waiting.born, *target));
             }
@@ -134,33 +134,33 @@ mod tests {
 
     #[test]
     fn requesters_are_bounded_answered_once_and_forgotten() {
-        let mut askers = Askers::<u8>::default();
+        let mut requesters = Requesters::<u8>::default();
         let (now, target) = (Instant::now(), IpAddr::from([10, 0, 0, 1]));
         for hardware in 0..20 {
-            assert_eq!(askers.add(now, target, hardware, target), None);
+            assert_eq!(requesters.add(now, target, hardware, target), None);
         }
-        askers.add(now, target, 5, target);
-        let waiting: Vec<_> = askers.take(target).iter().map(|a| a.hardware).collect();
+        requesters.add(now, target, 5, target);
+        let waiting: Vec<_> = requesters.take(target).iter().map(|a| a.hardware).collect();
         assert_eq!(
             waiting,
             [4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 5],
             "the last ones, each once"
         );
-        assert!(askers.take(target).is_empty());
-        askers.add(now, target, 1, target);
-        askers.add(now, target, 2, IpAddr::from([0, 0, 0, 0]));
-        assert_eq!(askers.take_probers(target).iter().map(|a| a.hardware).collect::<Vec<_>>(), [2]);
-        assert!(askers.is_asked(target));
-        askers.expire(now + PATIENCE * 2);
-        assert!(askers.take(target).is_empty() && askers.order.is_empty());
+        assert!(requesters.take(target).is_empty());
+        requesters.add(now, target, 1, target);
+        requesters.add(now, target, 2, IpAddr::from([0, 0, 0, 0]));
+        assert_eq!(requesters.take_probers(target).iter().map(|a| a.hardware).collect::<Vec<_>>(), [2]);
+        assert!(requesters.is_requested(target));
+        requesters.expire(now + PATIENCE * 2);
+        assert!(requesters.take(target).is_empty() && requesters.order.is_empty());
         let other = |n: u32| IpAddr::from(n.to_be_bytes());
         for n in 0..2000u32 {
             let at = now + Duration::from_millis(n.into());
             let gone = n.checked_sub(TARGETS as u32).map(other);
-            assert_eq!(askers.add(at, other(n), 1, target), gone, "the oldest makes room");
+            assert_eq!(requesters.add(at, other(n), 1, target), gone, "the oldest makes room");
             // A repeated request does not change the age.
-            askers.add(at, other(n.saturating_sub(1000)), 1, target);
+            requesters.add(at, other(n.saturating_sub(1000)), 1, target);
         }
-        assert_eq!((askers.waiting.len(), askers.order.len()), (TARGETS, TARGETS));
+        assert_eq!((requesters.waiting.len(), requesters.order.len()), (TARGETS, TARGETS));
     }
 }
