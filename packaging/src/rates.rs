@@ -34,14 +34,14 @@ const ROWS: &[Row] = &[
     ("| destinations that packets wait for | {} of each kind |", &[("segment/parked.rs", "DESTINATIONS")]),
     (
         "| hosts that wait for an answer | {}, for {} s |",
-        &[("segment/askers.rs", "ASKERS"), ("segment/askers.rs", "PATIENCE")],
+        &[("segment/requesters.rs", "REQUESTERS"), ("segment/requesters.rs", "PATIENCE")],
     ),
-    ("| addresses that are asked for | {} on each side |", &[("segment/askers.rs", "TARGETS")]),
+    ("| addresses that are asked for | {} on each side |", &[("segment/requesters.rs", "TARGETS")]),
     (
         "| announcements that defend an address against claims of one side | 1 in {} s |",
         &[("segment/defence.rs", "DEFEND")],
     ),
-    ("wait for the asker's own side | {} |", &[("segment/resolve.rs", "MOST")]),
+    ("wait for the requester's own side | {} |", &[("segment/resolve.rs", "MOST")]),
     (
         "| introductions of Ethernet hosts to InfiniBand hosts | {}; {} s for a path, {} s for the proof, {} s for the answer |",
         &[

@@ -34,7 +34,7 @@ def simulated(args):
                                rf"(?P<hours>\d+) hours, (?P<upsets>\d+) upsets, (?P<reloads>\d+) reloads, "
                                rf"(?P<links_added_again>\d+) links added again, (?P<boots>\d+) boots, "
                                rf"(?P<connections>\d+) connections, {MEMORY}")
-    pair, of_pair = run_test(args, "ipoib-fwd", "segment::tests::day::a_day_of_a_pair_on_which_nothing_stays_as_it_is_leaves_nothing",
+    pair, of_pair = run_test(args, "ipoib-fwd", "segment::tests::day::a_day_of_a_pair_under_constant_change_leaves_no_state",
                              environment,
                              r"(?P<hours>\d+) hours in (?P<seconds>\d+) s, (?P<upsets>\d+) upsets, (?P<gateways>\d+) gateways, "
                              r"(?P<arp_packets>\d+) ARP packets, (?P<hellos>\d+) hellos, (?P<takeovers>\d+) takeovers, "

@@ -1,5 +1,4 @@
-//! Announcements of the hosts of one side that the gateway answers for, to the other side, at a pace that leaves room for everything
-//! else.
+//! Announcements of the hosts of one side to the other side, at a pace that leaves room for all other work.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -10,29 +9,29 @@ pub(super) const PER_TICK: usize = 16;
 /// The second round begins this long after the first: a broadcast may be lost.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What is still to be announced.
+/// Announcements that are still to be sent.
 #[derive(Debug, Default)]
 pub(super) struct Announcements {
     /// A copy of the table of Ethernet hosts; and those that are added one by one, at a limited rate.
     waiting: VecDeque<IpAddr>,
-    /// All of them once more, from this moment on.
+    /// All of them again, from this moment on.
     second: Option<(Instant, VecDeque<IpAddr>)>,
 }
 
 impl Announcements {
-    /// Announces these, in two rounds. What an earlier call left over is forgotten: these are all.
+    /// Announces these hosts, in two rounds. Discards what is left of an earlier call: these are all hosts.
     pub(super) fn start(&mut self, now: Instant, hosts: impl Iterator<Item = IpAddr>) {
         self.waiting = hosts.collect();
         self.second = Some((now + AGAIN, self.waiting.clone()));
     }
 
-    /// Announces one more, twice as the others.
+    /// Announces one more host, twice like the others.
     pub(super) fn add(&mut self, now: Instant, host: IpAddr) {
         self.waiting.push_back(host);
         self.put_off(now, host);
     }
 
-    /// Not now, but in the next round, once.
+    /// Skips a host in this round and announces it once in the next one.
     pub(super) fn put_off(&mut self, now: Instant, host: IpAddr) {
         let (_, hosts) = self.second.get_or_insert_with(|| (now + AGAIN, VecDeque::new()));
         if !hosts.contains(&host) {
@@ -40,13 +39,13 @@ impl Announcements {
         }
     }
 
-    /// How many are still to be announced.
+    /// Number of announcements still to be sent.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.waiting.len() + self.second.as_ref().map_or(0, |(_, hosts)| hosts.len())
     }
 
-    /// The next one to announce. The list may be older than what is known of it by now.
+    /// Returns the next host to announce. The list may be older than what is known of the host by now.
     pub(super) fn next(&mut self, now: Instant) -> Option<IpAddr> {
         if self.waiting.is_empty()
             && let Some((_, hosts)) = self.second.take_if(|(at, _)| *at <= now)

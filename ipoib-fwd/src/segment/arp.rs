@@ -1,6 +1,6 @@
-//! What a segment makes of ARP packets: validation, and translation between 6-byte and 20-byte
-//! addresses. An Ethernet host sees InfiniBand hosts at the gateway's MAC address; an InfiniBand host sees Ethernet
-//! hosts at the link-layer address of one of the gateway's workers.
+//! Validation of ARP packets, and their translation between 6-byte and 20-byte addresses. An Ethernet host
+//! sees InfiniBand hosts at the gateway's MAC address. An InfiniBand host sees Ethernet hosts at the
+//! link-layer address of one of the gateway's workers.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -12,28 +12,28 @@ use ipoib::net::arp::{ArpOperation, EthernetArp};
 use ipoib::net::ethernet::MacAddress;
 use ipoib::net::ipv4;
 
-/// What an ARP packet is about.
+/// The meaning of an ARP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ArpMeaning {
-    /// The sender, to be learnt, asks for a host.
+    /// A request: the sender, which may be learned, queries for a host.
     Request {
-        /// The host asked for.
+        /// The queried host.
         target: Ipv4Addr,
     },
-    /// Somebody without an address asks whether one is taken (RFC 5227 2.1.1): answer if a host of the other side or
-    /// the gateway has it, learn nothing.
+    /// A probe: a host without an address checks whether one is taken (RFC 5227 2.1.1). Answer if a host of
+    /// the other side or the gateway has it, and learn nothing.
     Probe {
         /// The address.
         target: Ipv4Addr,
     },
-    /// The sender, to be learnt, answers.
+    /// A reply: the sender may be learned.
     Reply,
-    /// The sender, to be learnt, tells everybody its address (RFC 5227 3).
+    /// An announcement: the sender, which may be learned, announces its address to all (RFC 5227 3).
     Announcement,
 }
 
 impl ArpMeaning {
-    /// True if it asks for such a host.
+    /// True if the packet queries for such a host.
     pub fn asks_for(self, is_it: impl FnOnce(Ipv4Addr) -> bool) -> bool {
         match self {
             Self::Request { target } | Self::Probe { target } => is_it(target),
@@ -42,12 +42,12 @@ impl ArpMeaning {
     }
 }
 
-/// What a segment is to its hosts.
+/// The addresses and networks that a segment presents to its hosts.
 #[derive(Clone, Debug)]
 pub struct Own {
-    /// The gateway's addresses, the segment's subnets and routes, as verdicts go by them.
+    /// The gateway's addresses, the segment's subnets and routes, as verdicts use them.
     pub settings: Settings<()>,
-    /// How many workers stand for Ethernet hosts on the InfiniBand side.
+    /// Number of workers that represent Ethernet hosts on the InfiniBand side.
     pub workers: u8,
 }
 
@@ -70,7 +70,8 @@ impl Own {
         self.address().map(IpAddr::V4) == Some(ip)
     }
 
-    /// The address that the gateway asks with: its own, or none, which teaches nobody a wrong one (RFC 5227 2.1.1).
+    /// The sender address of the gateway's queries: its own address, or none, so that no host learns a wrong
+    /// one (RFC 5227 2.1.1).
     #[must_use]
     pub fn asker(&self) -> Ipv4Addr {
         self.address().unwrap_or(Ipv4Addr::UNSPECIFIED)
@@ -124,13 +125,14 @@ fn meaning(
 ) -> Result<ArpMeaning, DropReason> {
     let is_host = |ip: Ipv4Addr| ipv4::is_unicast(ip) && own.settings.is_on_link(ip);
     let off_subnet = |ip: Ipv4Addr| own.settings.is_off_subnet(ip);
-    // What answers a probe names no target: a host's that we carried across, or our own ([`ask_ethernet`]).
+    // The answer to a probe names no target: either a probe of a host that we forwarded, or our own
+    // ([`request_ethernet`]).
     let answers_probe = matches!(operation, ArpOperation::Reply) && target.is_unspecified();
     let names_target = is_host(target) || answers_probe;
     let is_probe = matches!(operation, ArpOperation::Request) && sender.is_unspecified();
     let names_sender = is_probe || is_host(sender) && !own.owns(sender.into());
     if !names_target || !names_sender {
-        // Hosts of another subnet on the same wire lie to nobody.
+        // Hosts of another subnet on the same wire make no false claim.
         let is_harmless = (names_target || off_subnet(target)) && (names_sender || off_subnet(sender));
         return Err(if is_harmless { DropReason::ArpOffSubnet } else { DropReason::HostileArp });
     }
@@ -146,8 +148,8 @@ fn meaning(
     })
 }
 
-/// The reply to a request of the Ethernet side, in the name of a host of the other side or the gateway itself. Send it
-/// to the request's sender.
+/// Builds the reply to a request of the Ethernet side, in the name of a host of the other side or of the
+/// gateway itself. Send it to the sender of the request.
 #[must_use]
 pub const fn answer_ethernet(request: &EthernetArp, own: MacAddress) -> EthernetArp {
     EthernetArp {
@@ -159,8 +161,9 @@ pub const fn answer_ethernet(request: &EthernetArp, own: MacAddress) -> Ethernet
     }
 }
 
-/// An ARP request to the Ethernet side for `ip`, in the name of a host of the other side, of the gateway, or of nobody.
-pub(super) const fn ask_ethernet(ip: Ipv4Addr, name: Ipv4Addr, own: MacAddress) -> EthernetArp {
+/// Builds an ARP request to the Ethernet side for `ip`, in the name of a host of the other side, of the
+/// gateway, or with no sender address.
+pub(super) const fn request_ethernet(ip: Ipv4Addr, name: Ipv4Addr, own: MacAddress) -> EthernetArp {
     EthernetArp {
         operation: ArpOperation::Request,
         sender_mac: own,
@@ -170,7 +173,7 @@ pub(super) const fn ask_ethernet(ip: Ipv4Addr, name: Ipv4Addr, own: MacAddress) 
     }
 }
 
-/// A gratuitous ARP request: `ip` is behind the gateway. Send it to all stations.
+/// Builds a gratuitous ARP request: `ip` is behind the gateway. Send it to all stations.
 pub(super) const fn announcement_ethernet(ip: Ipv4Addr, own: MacAddress) -> EthernetArp {
     EthernetArp {
         operation: ArpOperation::Request,

@@ -1,8 +1,8 @@
 //! How often an address is defended against hosts that claim it (RFC 5227 2.4): at most once in [`DEFEND`].
 //!
-//! A host believes the announcement that it heard last. So claims that come within the interval have the address
-//! announced once more when the interval ends: otherwise hosts that believed the claimant would keep its hardware
-//! address until their own entries age.
+//! A host believes the last announcement that it heard. So a claim within the interval causes one more
+//! announcement at the end of the interval. Without it, hosts that believed the claimant would keep its
+//! hardware address until their own entries age.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,8 @@ impl<C> Default for Defence<C> {
 }
 
 impl<C: Copy> Defence<C> {
-    /// The address is claimed. Returns true if it is defended now, and false if it is defended when the interval ends.
+    /// Records a claim to the address. Returns true if it is defended now, and false if it is defended when
+    /// the interval ends.
     pub(super) fn defend(&mut self, now: Instant, claimant: C) -> bool {
         if self.is_recent(now) {
             self.claimant = Some(claimant);
@@ -35,8 +36,8 @@ impl<C: Copy> Defence<C> {
         true
     }
 
-    /// The address is claimed again after it was defended. Returns when it is to be defended: at the end of the interval,
-    /// or not at all if it was not defended.
+    /// Records a further claim after the address was defended. Returns the time of the next defense: the end
+    /// of the interval, or `None` if the address was not defended.
     pub(super) fn note(&mut self, now: Instant, claimant: C) -> Option<Instant> {
         if self.is_recent(now) {
             self.claimant = Some(claimant);
@@ -44,7 +45,7 @@ impl<C: Copy> Defence<C> {
         self.due()
     }
 
-    /// Claims until now need no further announcement.
+    /// Clears the claims until now: they need no further announcement.
     pub(super) const fn settle(&mut self) {
         self.claimant = None;
     }
@@ -54,12 +55,12 @@ impl<C: Copy> Defence<C> {
         self.last.is_some_and(|at| now.saturating_duration_since(at) < DEFEND)
     }
 
-    /// When the address is to be defended again.
+    /// Time of the next defense.
     pub(super) fn due(&self) -> Option<Instant> {
         self.last.filter(|_| self.claimant.is_some()).map(|at| at + DEFEND)
     }
 
-    /// Takes the last claimant if the address is to be defended again now.
+    /// Takes the last claimant if the next defense is due at `now`.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<C> {
         self.due().filter(|due| *due <= now)?;
         self.last = Some(now);

@@ -7,15 +7,16 @@
 //! ([`ownership`](super::ownership)): the other side is queried, and if it stays silent the host is announced
 //! there. The host is not learned thereby, unless a packet or another host waits for it.
 //!
-//! Addresses of hosts that were known before ([`kept`](super::kept)) come first, the most recent ones first of all.
-//! Their second round precedes the first one of the other addresses as soon as it is due. When the time for its
-//! last answers is over, the segment reports how many of these hosts answered ([`Census`]).
+//! Addresses of hosts that were known before ([`kept`](super::kept)) come first, the most recent ones first
+//! of all. Their second round precedes the first one of the other addresses as soon as it is due. When the time
+//! for its last answers is over, the segment reports how many of these hosts answered ([`Census`]).
 //!
-//! A segment without subnets has no addresses to query. There a gateway that has started to forward also queries
-//! the addresses that it hears in requests and announcements, for a time in which hosts' own entries age.
+//! A segment without subnets has no addresses to query. There a gateway that has started to forward also
+//! queries the addresses that it hears in requests and announcements, for a time in which hosts' own entries
+//! age.
 //!
-//! Queries and answers have token buckets of their own. While hosts look for many
-//! addresses, discovery slows down.
+//! Queries and answers have token buckets of their own. While hosts look for many addresses, discovery slows
+//! down.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
@@ -34,8 +35,9 @@ use crate::forward::{Prefix, Settings, Side};
 use ipoib::net::ethernet::MacAddress;
 use ipoib::net::ipv4::is_unicast;
 
-/// Most addresses of subnets that are queried: first those of hosts that were heard on Ethernet, then the other
-/// ones, the smallest subnets first. Addresses of hosts that were known before come on top.
+/// Maximum number of addresses of subnets that are queried: first those of hosts that were heard on Ethernet,
+/// then the other ones, the smallest subnets first. Addresses of hosts that were known before are not
+/// counted.
 pub(super) const MOST: usize = 4096;
 /// Larger subnets are left out.
 pub(super) const LARGEST: u64 = 1 << 16;
@@ -87,7 +89,7 @@ impl Census {
 /// Discovery in progress.
 #[derive(Debug)]
 pub(super) struct Discovery {
-    /// What is still to be queried: the first round that may start is continued first.
+    /// Addresses that are still to be queried: the first round that may start is continued first.
     rounds: Vec<Round>,
     /// Until when addresses that are heard are queried, and which ones were, at most [`MOST`].
     listens: Option<Instant>,
@@ -277,8 +279,8 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// A station has sent an ARP packet. In a segment without subnets its addresses are queried like those of a
-    /// subnet: hosts of the other side may have them at hardware addresses that are gone.
+    /// Queries the addresses of a station's ARP packet, in a segment without subnets, like those of a subnet:
+    /// hosts of the other side may have them at hardware addresses that are gone.
     pub(super) fn discover_heard(&mut self, now: Instant, sender: Ipv4Addr, meaning: ArpMeaning, by: By) {
         let target = match meaning {
             ArpMeaning::Request { target } | ArpMeaning::Probe { target } => Some(target),
@@ -327,8 +329,8 @@ impl<P: Packet> Segment<P> {
 
     /// True while hosts look for many addresses.
     fn is_busy(&self) -> bool {
-        !self.ethernet_askers.has_room()
-            || !self.infiniband_askers.has_room()
+        !self.ethernet_requesters.has_room()
+            || !self.infiniband_requesters.has_room()
             || !hosts::has_room(&self.hosts)
             || !self.has_lookup_room()
     }
@@ -359,8 +361,8 @@ impl<P: Packet> Segment<P> {
         if is_sought {
             return;
         }
-        let on_infiniband = self.ask_infiniband_hosts(now, fabric, ip);
-        let on_ethernet = self.ask_ethernet_host(now, fabric, ip, None, MacAddress::BROADCAST);
+        let on_infiniband = self.query_infiniband_hosts(now, fabric, ip);
+        let on_ethernet = self.query_ethernet_host(now, fabric, ip, None, MacAddress::BROADCAST);
         if on_infiniband || on_ethernet {
             self.discovery.queried.insert(ip, now + ANSWER);
         }

@@ -1,9 +1,10 @@
-//! Addresses that more than one host has: what a segment does of [`owners`](super::owners), who decides.
+//! Addresses that more than one host claims: the actions of a segment on the decisions of
+//! [`owners`](super::owners).
 
 use std::net::IpAddr;
 use std::time::Instant;
 
-use super::arp::{ArpMeaning, announcement_ethernet, ask_ethernet, check_ethernet, check_infiniband};
+use super::arp::{ArpMeaning, announcement_ethernet, check_ethernet, check_infiniband, request_ethernet};
 use super::defence::DEFEND;
 use super::fabric::{FIRST, Fabric, v4};
 use super::knowledge::side_of;
@@ -21,7 +22,7 @@ use ipoib::net::arp::EthernetArp;
 use ipoib::net::ethernet::MacAddress;
 
 impl<P: Packet> Segment<P> {
-    /// A known Ethernet host is heard from another card than before.
+    /// Handles a known Ethernet host that is heard from another card than before.
     pub(super) fn doubt(
         &mut self,
         now: Instant,
@@ -33,12 +34,13 @@ impl<P: Packet> Segment<P> {
         let belief = self.changes.hear(now, ip, Card::Ethernet(old), Card::Ethernet(arp.sender_mac));
         let (owner, claimant) = (Place::Ethernet(arp.sender_mac), Place::Ethernet(old));
         if self.weigh(ip, owner, claimant, belief)? {
-            self.ask_ethernet_host(now, fabric, ip, None, old);
+            self.query_ethernet_host(now, fabric, ip, None, old);
         }
         Ok(())
     }
 
-    /// A known InfiniBand host is heard from another port or queue pair than before; the old one is asked while it is still known.
+    /// Handles a known InfiniBand host that is heard from another port or queue pair than before. Queries the
+    /// old one while it is still known.
     pub(super) fn doubt_infiniband(
         &mut self,
         now: Instant,
@@ -55,20 +57,20 @@ impl<P: Packet> Segment<P> {
         Ok(())
     }
 
-    /// Cards that another one has taken an address from are asked once more, and those that have kept theirs whether they are still
-    /// there. Who is not is looked for anew.
-    pub(super) fn ask_cards(&mut self, now: Instant, fabric: &mut impl Fabric) {
+    /// Queries again the cards that lost an address to another one, and checks whether cards that kept theirs
+    /// are still there. Looks up the addresses of those that are gone again.
+    pub(super) fn query_cards(&mut self, now: Instant, fabric: &mut impl Fabric) {
         let due = self.changes.handle_timeout(now);
-        // Who stands by has nobody asked in its name.
+        // A standby gateway does not query in its own name.
         if !self.forwards() {
             return;
         }
         for (ip, due) in due {
             match due {
-                Due::Ask(Card::Ethernet(mac)) => {
-                    self.ask_ethernet_host(now, fabric, ip, None, mac);
+                Due::Query(Card::Ethernet(mac)) => {
+                    self.query_ethernet_host(now, fabric, ip, None, mac);
                 }
-                Due::Ask(Card::InfiniBand(gid, qpn)) => {
+                Due::Query(Card::InfiniBand(gid, qpn)) => {
                     let at = HardwareAddress { flags: AddressFlags::NONE, qpn, gid };
                     let name = self.name_for(now, fabric, Side::InfiniBand, ip, None);
                     fabric.ask_at(now, self.worker_of_name(name), name, ip, at);
@@ -87,8 +89,8 @@ impl<P: Packet> Segment<P> {
         self.take_host_events(now, fabric);
     }
 
-    /// Counts what another card of a side comes to; who is heard is the `owner` if it was that before, and who was believed meanwhile the
-    /// `claimant`. True if the old one is to be asked.
+    /// Counts the outcome of a claim by another card of a side. The heard card is the `owner` if it was the
+    /// owner before; the card believed meanwhile is the `claimant`. True if the old one should be queried.
     fn weigh(
         &mut self,
         ip: IpAddr,
@@ -97,7 +99,7 @@ impl<P: Packet> Segment<P> {
         belief: Belief,
     ) -> Result<bool, DropReason> {
         match belief {
-            Belief::AskOld => return Ok(true),
+            Belief::QueryOld => return Ok(true),
             Belief::Keep => {
                 self.counters.conflicts += 1;
                 self.output(Output::Happening(Happening::Conflict { ip, owner, claimant }));
@@ -110,13 +112,14 @@ impl<P: Packet> Segment<P> {
         Ok(false)
     }
 
-    /// A claim that was refused already.
+    /// Counts a claim that was refused already.
     pub(super) const fn refuse(&mut self) -> Result<(), DropReason> {
         self.counters.claims_dropped += 1;
         Err(DropReason::AddressConflict)
     }
 
-    /// A host claims the gateway's own address: its hardware address is reported, and the own address is announced on that side (RFC 5227 2.4).
+    /// Handles a claim to the gateway's own address: reports the hardware address and announces the own
+    /// address on that side (RFC 5227 2.4).
     pub(super) fn report_claim_to_own(
         &mut self,
         now: Instant,
@@ -146,7 +149,8 @@ impl<P: Packet> Segment<P> {
         Err(DropReason::HostileArp)
     }
 
-    /// Defends the own address against claims that came within the interval after the last defence, which is over.
+    /// Defends the own address against claims within the interval after the last defense, once that interval
+    /// is over.
     pub(super) fn defend_own_again(&mut self, now: Instant, fabric: &mut impl Fabric) {
         let due = self.own_defence.each_mut().map(|defence| defence.take_due(now));
         for claimant in due.into_iter().flatten() {
@@ -167,7 +171,7 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Has an address proven that nobody is known to have: the other side is queried for it.
+    /// Starts to prove an address without a known owner: queries the other side for it.
     pub(super) fn prove(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, claim: Claim) {
         if !self.forwards()
             || self.is_on(fabric, Side::Ethernet, ip)
@@ -182,16 +186,16 @@ impl<P: Packet> Segment<P> {
         self.start_proof(now, fabric, ip, claim);
     }
 
-    /// Queries the other side because of a claim to an address that nobody is known to have.
+    /// Queries the other side because of a claim to an address without a known owner.
     pub(super) fn start_proof(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, claim: Claim) {
-        if self.owners.claim(now, ip, claim, true) == Answer::Ask
+        if self.owners.claim(now, ip, claim, true) == Answer::Query
             && !self.search(now, fabric, claim.side().other(), ip)
         {
             self.give_up(ip);
         }
     }
 
-    /// The other side could not be queried about a claim, so its silence would prove nothing: the claim is discarded.
+    /// Discards a claim about which the other side could not be queried: its silence would prove nothing.
     fn give_up(&mut self, ip: IpAddr) {
         self.owners.give_up(ip);
         // The second round of discovery may find it again.
@@ -199,8 +203,8 @@ impl<P: Packet> Segment<P> {
         self.counters.limited += 1;
     }
 
-    /// A frame of this segment was not sent. If it was a query, silence proves nothing: what
-    /// waited for the answer is discarded.
+    /// A frame of this segment was not sent. If it was a query, silence proves nothing: discards what waited
+    /// for the answer.
     pub fn handle_unsent(&mut self, frame: &[u8]) {
         let Ok(arp) = EthernetArp::parse(frame) else { return };
         if arp.is_query() {
@@ -209,11 +213,11 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// A query to a side was not sent: what waits for the answer is discarded.
+    /// A query to a side was not sent: discards what waits for the answer.
     pub(super) fn give_up_queried(&mut self, side: Side, ip: IpAddr) {
-        // A claim of an Ethernet host has InfiniBand queried.
+        // A claim of an Ethernet host causes a query on InfiniBand.
         let is_queried = self.owners.claimed(ip).is_some_and(|claim| claim.side().other() == side);
-        if is_queried && self.owners.is_asked(ip) {
+        if is_queried && self.owners.is_queried(ip) {
             self.give_up(ip);
         }
         if self.lookups.get(&ip).is_some_and(|lookup| lookup.own == side) {
@@ -222,8 +226,8 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Hosts of both sides answer for an address that none of them is proven to have: each side keeps its own, and nothing is
-    /// announced or answered for it.
+    /// Hosts of both sides answer for an address that none of them is proven to have. Each side keeps its own
+    /// host, and the gateway neither announces nor answers for the address.
     pub(super) fn contest(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, heard: Place) {
         let answered = self.lookups.get(&ip).and_then(|lookup| lookup.answer);
         let other = match heard {
@@ -240,15 +244,16 @@ impl<P: Packet> Segment<P> {
         self.unproven.remove(&ip);
         self.reported.remove(ip);
         self.proven_at.remove(&ip);
-        self.ethernet_askers.take(ip);
-        self.infiniband_askers.take(ip);
+        self.ethernet_requesters.take(ip);
+        self.infiniband_requesters.take(ip);
         self.hosts.forget(ip);
         fabric.forget(now, ip);
         self.owners.contest(now, ip);
     }
 
-    /// A host that was not known answers for an address that the other side claims: the claim is refused. The owner is not
-    /// proven by that, so that nothing is announced on the other side. If it is sought, its answer is taken as any other.
+    /// Refuses the claim of the other side to an address that an unknown host answers for. This does not
+    /// prove the owner, so nothing is announced on the other side. If the host is sought, its answer is taken
+    /// like any other.
     pub(super) fn refute(&mut self, now: Instant, ip: IpAddr, owner: Place) {
         if let Some(claim) = self.owners.confirm(now, ip) {
             self.counters.conflicts += 1;
@@ -264,8 +269,8 @@ impl<P: Packet> Segment<P> {
         claim: Claim,
     ) -> Result<(), DropReason> {
         match self.owners.claim(now, ip, claim, false) {
-            Answer::Ask => {
-                if !self.ask_owner(now, fabric, ip, claim.side().other()) {
+            Answer::Query => {
+                if !self.query_owner(now, fabric, ip, claim.side().other()) {
                     self.give_up(ip);
                 }
             }
@@ -275,16 +280,16 @@ impl<P: Packet> Segment<P> {
         Ok(())
     }
 
-    /// Queries the owner of an address by unicast, or its whole side if nobody is known to have the address. Returns false
-    /// if that side could not be queried.
-    fn ask_owner(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, side: Side) -> bool {
+    /// Queries the owner of an address by unicast, or its whole side if no host is known to have the address.
+    /// Returns false if that side could not be queried.
+    fn query_owner(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, side: Side) -> bool {
         match (side, self.hosts.get(ip)) {
             _ if !self.is_on(fabric, side, ip) => return self.search(now, fabric, side, ip),
-            // Whatever the name: an owner that is not asked would lose its address.
+            // In any name: an owner that is not queried would lose its address.
             (Side::Ethernet, Some(mac)) => {
                 let name = v4(self.name_for(now, fabric, side, ip, None));
                 if let (Some(ip), Some(name)) = (v4(ip), name) {
-                    self.frame(&ask_ethernet(ip, name, self.own.mac()), mac);
+                    self.frame(&request_ethernet(ip, name, self.own.mac()), mac);
                 }
             }
             _ => {
@@ -295,13 +300,15 @@ impl<P: Packet> Segment<P> {
         true
     }
 
-    /// The owner of an address is heard: an open claim is refused, and the claimant's side told who has it (RFC 5227 2.4).
+    /// The owner of an address is heard: refuses an open claim and announces the owner on the claimant's side
+    /// (RFC 5227 2.4).
     pub(super) fn confirm(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, owner: Place) {
         if let Some(claim) = self.owners.confirm(now, ip) {
             self.counters.conflicts += 1;
             self.output(Output::Happening(Happening::Conflict { ip, owner, claimant: claim.place() }));
         }
-        // By now, or by a later answer if the first one was of a card that is not proven.
+        // The owner is proven by this answer, or by a later one if the first came from a card that is not
+        // proven.
         if self.owners.is_undefended(ip)
             && self.is_proven(fabric, side_of(owner), ip)
             && self.owners.may_defend(now, ip)
@@ -321,22 +328,25 @@ impl<P: Packet> Segment<P> {
 
     pub(super) fn settle_claims(&mut self, now: Instant, fabric: &mut impl Fabric) {
         for step in self.owners.handle_timeout(now) {
-            let (Step::Ask { ip, .. } | Step::Move { ip, .. } | Step::Prove { ip, .. } | Step::Defend { ip }) =
-                step;
-            // The networks may be others since it was claimed.
+            let (Step::Query { ip, .. }
+            | Step::Move { ip, .. }
+            | Step::Prove { ip, .. }
+            | Step::Defend { ip }) = step;
+            // The networks may have changed since the claim.
             if self.own.owns(ip) || !v4(ip).is_some_and(|ip| self.own.settings.is_on_link(ip)) {
                 self.owners.discard(ip);
                 continue;
             }
             match step {
-                Step::Ask { ip, last } => {
+                Step::Query { ip, last } => {
                     let Some(claim) = self.owners.claimed(ip) else { continue };
                     let side = claim.side().other();
-                    // By unicast first, then the whole side, where the owner may have another hardware address.
+                    // By unicast first, then the whole side, where the owner may have another hardware
+                    // address.
                     let sent = if last {
                         self.search(now, fabric, side, ip)
                     } else {
-                        self.ask_owner(now, fabric, ip, side)
+                        self.query_owner(now, fabric, ip, side)
                     };
                     if !sent {
                         self.give_up(ip);
@@ -364,15 +374,17 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Notes where a host was learned, so that a flood of claims to unknown addresses does not delay it when it comes back. A host that is
-    /// not learned can be proven again at once: it has no tokens beyond those of unknown hosts.
+    /// Records where a host was learned, so that a flood of claims to unknown addresses does not delay it
+    /// when it returns. A host that is not learned can be proven again at once: it has no tokens beyond those
+    /// of unknown hosts.
     fn note_learned(&mut self, fabric: &impl Fabric, side: Side, ip: IpAddr) {
         if let Some(place) = self.known_on(fabric, side, ip) {
             self.limits.note_proven(ip, place);
         }
     }
 
-    /// Nobody of the other side has an address: a host that asked is learned, an announcement is carried across.
+    /// No host of the other side has an address: learns a host that sent a request, or forwards an
+    /// announcement.
     fn proven(
         &mut self,
         now: Instant,
@@ -382,7 +394,7 @@ impl<P: Packet> Segment<P> {
     ) -> Result<(), DropReason> {
         let side = side_of(claim.place());
         if self.is_on(fabric, side.other(), ip) {
-            // Its owner was found meanwhile.
+            // Its owner was found in the meantime.
             return self.claim(now, fabric, ip, claim);
         }
         self.unproven.remove(&ip);
@@ -392,7 +404,7 @@ impl<P: Packet> Segment<P> {
         self.discovery.note_answer(ip);
         match claim {
             Claim::Ethernet(arp) => {
-                let is_awaited = self.infiniband_askers.is_asked(ip)
+                let is_awaited = self.infiniband_requesters.is_requested(ip)
                     || self.hosts.contains(ip)
                     || self.introductions.is_source(ip);
                 let wanted = !claim.announces() || is_awaited;
@@ -416,7 +428,7 @@ impl<P: Packet> Segment<P> {
             }
             Claim::InfiniBand { from, arp, .. } => {
                 let lid = from.slid;
-                if !claim.announces() || self.ethernet_askers.is_asked(ip) || fabric.is_sought(ip) {
+                if !claim.announces() || self.ethernet_requesters.is_requested(ip) || fabric.is_sought(ip) {
                     let name = self.name_for(now, fabric, Side::InfiniBand, ip, None);
                     fabric.meet(now, self.worker_of_name(name), name, arp.sender, ip);
                 }
@@ -435,20 +447,20 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Hosts that asked for an address while it was being proven are answered.
+    /// Answers hosts that requested an address while it was being proven.
     fn answer_proven(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
         if self.lookups.contains_key(&ip) {
             return;
         }
         if self.is_proven(fabric, Side::Ethernet, ip) {
-            self.answer_infiniband_askers(now, fabric, ip);
+            self.answer_infiniband_requesters(now, fabric, ip);
         } else if self.is_proven(fabric, Side::InfiniBand, ip) {
             self.release_to_infiniband(now, fabric, ip);
         }
     }
 
-    /// Moves an address to the side that claims it, announces it on the side that it left, and does what the claim asked for. A router may
-    /// move with hundreds of addresses (VRRP): none of them is left out.
+    /// Moves an address to the side that claims it, announces it on the side that it left, and serves the
+    /// claiming packet. A router may move with hundreds of addresses (VRRP): all of them are announced.
     fn move_address(
         &mut self,
         now: Instant,
@@ -478,7 +490,7 @@ impl<P: Packet> Segment<P> {
                 check_infiniband(&arp, fabric.own_addresses(), &self.own)?
             }
         };
-        // An announcement has been carried on by now.
+        // An announcement has been forwarded by now.
         match (claim, meaning) {
             (_, ArpMeaning::Announcement) => Ok(()),
             (Claim::Ethernet(arp), meaning) => self.answer_ethernet_arp(now, fabric, &arp, meaning),

@@ -1,4 +1,4 @@
-//! ARP of the Ethernet side: what the table of [`ownership`](super::ownership) says is done here.
+//! ARP of the Ethernet side: carries out the actions of the table in [`ownership`](super::ownership).
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -7,7 +7,7 @@ use super::arp::{ArpMeaning, answer_ethernet, check_ethernet};
 use super::fabric::{FIRST, Fabric};
 use super::limits::{By, Payer};
 use super::machine::Segment;
-use super::names::NOBODY;
+use super::names::NO_SENDER;
 use super::output::Packet;
 use super::ownership::{
     ArpKind, SenderAction, SenderKnowledge, TargetAction, TargetKnowledge, of_sender, of_target,
@@ -36,7 +36,7 @@ impl<P: Packet> Segment<P> {
         let checked = check_ethernet(&arp, EthernetHeader::parse(frame)?.source, &self.own);
         let mut known = self.sender_known(now, fabric, sender, place);
         self.note_sender(known);
-        // A claim to the gateway's own address means nothing else.
+        // A claim to the gateway's own address has no other meaning.
         let hostile = checked == Err(DropReason::HostileArp) && arp.sender_mac.is_unicast();
         let kind = match checked {
             Err(_) if hostile && known.is_own() => ArpKind::Announcement,
@@ -63,7 +63,7 @@ impl<P: Packet> Segment<P> {
             SenderAction::Drop => return Err(DropReason::PeerGateway),
             SenderAction::Refuse => return self.refuse(),
             SenderAction::AskOwner => {
-                // It was to be proven again, and this is an answer.
+                // It was waiting to be proven again, and this is an answer.
                 self.lookups.remove(&sender);
                 return self.claim(now, fabric, sender, claim);
             }
@@ -91,7 +91,7 @@ impl<P: Packet> Segment<P> {
                 if weighed.is_ok() {
                     self.prove_again(now, fabric, Side::Ethernet, sender, kind == ArpKind::Announcement);
                 }
-                // Whichever card is right, the address is on this side: an open claim is refused. A card that is not
+                // The address is on this side in either case: an open claim is refused. A card that is not
                 // proven is not announced for it.
                 let believed =
                     if weighed.is_ok() { None } else { self.known_on(fabric, Side::Ethernet, sender) };
@@ -108,7 +108,8 @@ impl<P: Packet> Segment<P> {
         self.answer_ethernet_arp(now, fabric, &arp, checked?)
     }
 
-    /// A host that this side was queried for is heard. Returns true if it is learned, and served, only when the other side has stayed silent.
+    /// Handles a host for which this side was queried. Returns true if it is learned, and served, only after
+    /// the other side has stayed silent.
     fn take_ethernet_answer(
         &mut self,
         now: Instant,
@@ -116,21 +117,22 @@ impl<P: Packet> Segment<P> {
         arp: &EthernetArp,
     ) -> Result<bool, DropReason> {
         let sender = IpAddr::V4(arp.sender_ip);
-        // Of two that answer, the first is asked as one that is known is.
+        // If two hosts answer, the first one is queried like a known one.
         let lookup = self.lookups.get(&sender).copied();
         let before = lookup.and_then(|lookup| lookup.answer).map(|arp| arp.sender_mac);
         if let Some(mac) = before.filter(|mac| *mac != arp.sender_mac) {
             self.doubt(now, fabric, arp, mac)?;
         }
-        for asker in self.infiniband_askers.of(sender) {
-            self.prove_infiniband_asker(now, fabric, asker.hardware, asker.ip);
+        for requester in self.infiniband_requesters.of(sender) {
+            self.prove_infiniband_requester(now, fabric, requester.hardware, requester.ip);
         }
         if let Some(lookup) = self.lookups.get_mut(&sender) {
             lookup.take(now, *arp);
             lookup.announces |= arp.sender_ip == arp.target_ip;
             return Ok(true);
         }
-        // A packet waits for it: it goes, but the host is not announced or answered for before it is proven.
+        // A packet that waits for the host is sent, but the host is not announced or answered for before it
+        // is proven.
         self.unproven.insert(sender, false);
         self.learn_ethernet(now, fabric, arp)?;
         Ok(false)
@@ -149,25 +151,26 @@ impl<P: Packet> Segment<P> {
         }
         self.note_name(fabric, Side::Ethernet, sender);
         // Hosts of its own side hear it themselves.
-        self.ethernet_askers.take(sender);
+        self.ethernet_requesters.take(sender);
         if self.forwards() && self.unproven.contains_key(&sender) {
-            self.ask_own_side(now, fabric, Side::InfiniBand, sender);
+            self.query_own_side(now, fabric, Side::InfiniBand, sender);
         }
-        // Hosts that only check whether the address is taken are answered at once, unless it is being proven. Where their own side cannot
-        // be queried, they have asked it themselves.
+        // Hosts that only check whether the address is taken are answered at once, unless it is being proven.
+        // If their own side cannot be queried, they have queried it themselves.
         if !self.lookups.contains_key(&sender) {
-            for prober in self.infiniband_askers.take_probers(sender) {
+            for prober in self.infiniband_requesters.take_probers(sender) {
                 fabric.answer(now, self.worker_of(sender), sender, prober.hardware, prober.ip);
             }
         }
         if self.is_proven(fabric, Side::Ethernet, sender) && !self.lookups.contains_key(&sender) {
-            self.answer_infiniband_askers(now, fabric, sender);
+            self.answer_infiniband_requesters(now, fabric, sender);
             self.introduce_proven(now, fabric, sender);
         }
         Ok(())
     }
 
-    /// A host that is not known asks. It is served, and proven if it is a concern of ours: hosts that talk to their own side only are not.
+    /// Serves a request of an unknown host, and proves the host if it concerns the gateway: hosts that talk
+    /// to their own side only do not.
     fn serve_new_ethernet(
         &mut self,
         now: Instant,
@@ -179,7 +182,7 @@ impl<P: Packet> Segment<P> {
         let ArpMeaning::Request { target } = meaning else { return Ok(()) };
         let target = IpAddr::V4(target);
         let unknown = self.target_known(now, fabric, Side::Ethernet, target) == TargetKnowledge::Unknown;
-        if unknown && self.name_for(now, fabric, Side::InfiniBand, target, None) == NOBODY {
+        if unknown && self.name_for(now, fabric, Side::InfiniBand, target, None) == NO_SENDER {
             // The other side is queried in its name, once it is proven.
             self.prove(now, fabric, sender, claim);
             return Ok(());
@@ -234,28 +237,28 @@ impl<P: Packet> Segment<P> {
             TargetAction::Ignore => return Ok(()),
             _ => {}
         }
-        if !self.ethernet_askers.is_asked(target) {
-            let room = self.ethernet_askers.has_room();
+        if !self.ethernet_requesters.is_requested(target) {
+            let room = self.ethernet_requesters.has_room();
             self.take_lookup(now, Payer::Station(by), room)?;
         }
-        self.ethernet_askers.add(now, target, arp.sender_mac, sender);
+        self.ethernet_requesters.add(now, target, arp.sender_mac, sender);
         match action {
             TargetAction::AskOwner => {
                 self.verify_infiniband(now, fabric, target, Some(sender));
             }
             TargetAction::AskOwnSide => {
-                self.ask_own_side(now, fabric, Side::Ethernet, target);
+                self.query_own_side(now, fabric, Side::Ethernet, target);
             }
             TargetAction::AskHere => self.verify_ethernet(now, target, None),
             TargetAction::LookUp if !probes => {
                 self.seek_on_infiniband(now, fabric, target, Some((sender, arp.sender_mac)));
             }
-            // The probe is carried across, and so is its answer.
+            // The probe is forwarded, and so is its answer.
             TargetAction::LookUp if self.limits.probes.take(now) => {
-                fabric.request(now, FIRST, NOBODY, target);
+                fabric.request(now, FIRST, NO_SENDER, target);
             }
             TargetAction::LookUp => self.counters.limited += 1,
-            // It is found without a query in the asker's name.
+            // It is found without a query in the requester's name.
             TargetAction::Wait if !probes && known == TargetKnowledge::Disputed => {
                 if fabric.hardware(target).is_none() {
                     self.introduce(now, fabric, (sender, arp.sender_mac), target);

@@ -1,4 +1,4 @@
-//! What a segment asks of its InfiniBand side.
+//! The interface between a segment and its InfiniBand side.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
@@ -8,45 +8,47 @@ use pmd::hca::{UdDestination, UdSource};
 
 use ipoib::link::{Arp, Asker, HardwareAddress, Link, WorkerIndex};
 
-/// The worker that asks and answers in the gateway's own name.
+/// The worker that queries and answers in the gateway's own name.
 pub(super) const FIRST: WorkerIndex = WorkerIndex(0);
 
-/// The InfiniBand side of a segment: a [`Link`], or what stands in for one in a test. Link-layer addresses of ours are
-/// named by the worker that they belong to. Neighbour discovery is none of its languages yet: IPv6 addresses are known to nobody.
+/// The InfiniBand side of a segment: a [`Link`], or its substitute in a test. Link-layer addresses of ours
+/// are named by the worker that they belong to. Neighbor discovery is not implemented yet: no IPv6 address is
+/// known.
 pub trait Fabric {
     /// True if packets can be sent.
     fn is_up(&self) -> bool;
     /// The workers' own link-layer addresses.
     fn own_addresses(&self) -> &[HardwareAddress];
-    /// The link-layer address of a neighbour that has answered.
+    /// The link-layer address of a neighbor that has answered.
     fn hardware(&self, ip: IpAddr) -> Option<HardwareAddress>;
-    /// All neighbours that have answered.
+    /// All neighbors that have answered.
     fn hosts(&self, now: Instant) -> Vec<IpAddr>;
-    /// What to take a sender's link-layer address for, given where its packet came from ([`Link::believed`]).
+    /// The address to believe for a sender, given its link-layer address and the origin of its packet
+    /// ([`Link::believed`]).
     fn believed(&self, from: &UdSource, sender: HardwareAddress) -> HardwareAddress;
     /// True if a datagram comes from a neighbor, from the port that the path to it leads to.
     fn is_from(&self, from: &UdSource, ip: IpAddr) -> bool;
     /// True if there is room for neighbors whose reports may be forged.
     fn has_room_for_reports(&self) -> bool;
-    /// True if a neighbour is published with its path or a connection.
+    /// True if a neighbor is published with its path or a connection.
     fn has_way(&self, ip: IpAddr) -> bool;
-    /// Largest message that a worker's connection to a neighbour takes, if there is one.
+    /// Largest message that a worker's connection to a neighbor takes, if there is one.
     fn connection_mtu(&self, ip: IpAddr, worker: WorkerIndex) -> Option<u32>;
-    /// True while a connection of a worker's to a neighbour is being made.
+    /// True while a worker's connection to a neighbor is being established.
     fn is_dialling(&self, ip: IpAddr, worker: WorkerIndex) -> bool;
     /// The link-layer address at the other end of a connection.
     fn address_behind(&self, qpn: Qpn) -> Option<HardwareAddress>;
-    /// A neighbour at the other end of a connection.
+    /// A neighbor at the other end of a connection.
     fn neighbour_behind(&self, qpn: Qpn) -> Option<IpAddr>;
-    /// Where a datagram came from.
+    /// The origin of a datagram.
     fn way_back(&self, source: &UdSource) -> Option<UdDestination>;
-    /// Has a neighbour found, on behalf of `source`; what comes of it is published, or told by an event.
+    /// Starts to look up a neighbor on behalf of `source`. The result is published or reported by an event.
     fn resolve(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr);
     /// Queries all hosts for an address, and keeps nothing. Returns false if the request was not sent.
     fn request(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr) -> bool;
-    /// Asks a neighbour that has answered before, by unicast, and keeps nothing.
+    /// Queries a neighbor that has answered before, by unicast, and keeps nothing.
     fn ask(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr);
-    /// Asks at one link-layer address whether `ip` is there, and keeps nothing.
+    /// Queries one link-layer address for `ip`, and keeps nothing.
     fn ask_at(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr, at: HardwareAddress);
     /// Queries a neighbor three times within a second, and forgets it if it does not answer.
     fn verify(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, ip: IpAddr);
@@ -56,19 +58,20 @@ pub trait Fabric {
     fn is_confirmed(&self, now: Instant, ip: IpAddr, within: Duration) -> bool;
     /// True while an address without a known neighbor is queried.
     fn is_sought(&self, ip: IpAddr) -> bool;
-    /// True while a neighbour that has answered before is asked whether it is still there.
+    /// True while a neighbor that has answered before is being queried again.
     fn is_asked(&self, ip: IpAddr) -> bool;
-    /// Answers: `ip` is at a worker's link-layer address. The asker becomes a neighbor.
+    /// Answers: `ip` is at a worker's link-layer address. The requester becomes a neighbor.
     fn reply(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr);
-    /// Answers, and learns nothing from it.
+    /// Announces to all hosts that `ip` is at a worker's link-layer address. Returns false if the
+    /// announcement was not sent.
     fn answer(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr);
-    /// Announces to all that `ip` is at a worker's link-layer address. Returns false if the announcement was not sent.
+    /// Passes an ARP packet on, which confirms or answers a query.
     fn announce(&mut self, now: Instant, worker: WorkerIndex, ip: IpAddr) -> bool;
-    /// Hands an ARP packet on, which confirms or answers what was asked.
+    /// Passes an ARP packet on, which confirms or answers a query.
     fn hear(&mut self, now: Instant, worker: WorkerIndex, from: &UdSource, packet: Arp);
-    /// A host told its address: it is a neighbour, without having been asked.
+    /// A host announced its address: it becomes a neighbor without a query.
     fn meet(&mut self, now: Instant, worker: WorkerIndex, source: IpAddr, at: HardwareAddress, ip: IpAddr);
-    /// Forgets a neighbour: it is no host of this side any more.
+    /// Forgets a neighbor: it is no host of this side any more.
     fn forget(&mut self, now: Instant, ip: IpAddr);
 }
 

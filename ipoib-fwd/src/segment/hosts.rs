@@ -1,4 +1,4 @@
-//! Hosts of the Ethernet side: their life is that of all neighbours ([`ipoib::neighbour::Ageing`]), asked by frames of ARP.
+//! Hosts of the Ethernet side: a neighbor cache ([`ipoib::neighbour::Ageing`]) whose queries are ARP frames.
 
 use std::hash::BuildHasher;
 use std::net::IpAddr;
@@ -12,42 +12,42 @@ use ipoib::net::ethernet::MacAddress;
 
 pub use neighbour::HostCounters;
 
-/// Most neighbours that are being asked for at once.
+/// Maximum number of neighbors that are queried at once.
 const MAX_INCOMPLETE: usize = 512;
-/// Most hosts without traffic that are known by one Ethernet address and were not asked for.
+/// Maximum number of hosts without traffic that are known at one Ethernet address and were not queried.
 const UNUSED_EACH: u32 = 256;
-/// Hosts with traffic that one Ethernet address keeps although others find no room.
+/// Number of hosts with traffic that one Ethernet address keeps although others find no room.
 const SHARE: u32 = 64;
 
 /// Times of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ageing {
-    /// How long what was heard is taken for true.
+    /// How long a heard address is taken as true.
     pub reachable: Duration,
-    /// How long an entry that nobody uses is kept after that.
+    /// How long an unused entry is kept after that.
     pub idle: Duration,
     /// How long an address that moves too often stays with its owner.
     pub hold: Duration,
 }
 
 impl Default for Ageing {
-    /// The first two as Linux has them.
+    /// The first two are the values of Linux.
     fn default() -> Self {
         let minute = Duration::from_secs(60);
         Self { reachable: minute / 2, idle: minute, hold: minute }
     }
 }
 
-/// True if few are being asked for.
+/// True if few neighbors are being queried.
 pub(super) fn has_room(hosts: &Hosts) -> bool {
     hosts.unanswered() < MAX_INCOMPLETE / 2
 }
 
 /// The table.
-pub(super) type Hosts = neighbour::Ageing<MacAddress, Asker>;
+pub(super) type Hosts = neighbour::Ageing<MacAddress, Requester>;
 
-/// On whose behalf a host was queried last.
-pub(super) type Asker = Option<IpAddr>;
+/// The host on whose behalf a host was queried last.
+pub(super) type Requester = Option<IpAddr>;
 
 /// A host, as `ctl neighbours` shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,8 +79,8 @@ pub(super) fn table(seed: u64, ageing: Ageing) -> Hosts {
     )
 }
 
-/// Which of `workers` answers for an Ethernet host on the InfiniBand side, 0 to `workers` - 1. The same for the life
-/// of the gateway, so that a host's traffic stays on one worker.
+/// The worker, from 0 to `workers` - 1, that answers for an Ethernet host on the InfiniBand side. It stays
+/// the same for the life of the gateway, so that a host's traffic stays on one worker.
 #[must_use]
 pub fn worker_of(ip: IpAddr, workers: u8) -> u8 {
     let hash = match ip {

@@ -1,4 +1,4 @@
-//! ARP of the InfiniBand side: what the table of [`ownership`](super::ownership) says is done here.
+//! ARP of the InfiniBand side: carries out the actions of the table in [`ownership`](super::ownership).
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use super::fabric::Fabric;
 use super::hosts;
 use super::limits::{By, Payer};
 use super::machine::Segment;
-use super::names::NOBODY;
+use super::names::NO_SENDER;
 use super::output::{Arrival, Origin, Packet};
 use super::ownership::{
     ArpKind, SenderAction, SenderKnowledge, TargetAction, TargetKnowledge, of_sender, of_target,
@@ -57,7 +57,7 @@ impl<P: Packet> Segment<P> {
             Err(DropReason::HostileArp) if known.is_own() => ArpKind::Announcement,
             checked => checked?.kind(),
         };
-        // Everybody sends it by the queue pair that the address names; the adapter says which it was.
+        // All hosts send it from the queue pair that the address names; the adapter reports which one it was.
         if forged {
             return Err(DropReason::ForgedArp);
         }
@@ -74,7 +74,7 @@ impl<P: Packet> Segment<P> {
         }
         let claim = Claim::InfiniBand { worker, from, arp };
         let action = of_sender(kind, known, self.forwards());
-        // One that refutes a claim, and is sought, is learned as any that answers, and has to be proven.
+        // A host that refutes a claim, and is sought, is learned like any that answers, and must be proven.
         let learns = matches!(
             action,
             SenderAction::Confirm | SenderAction::Doubt | SenderAction::Take | SenderAction::Refute
@@ -85,7 +85,7 @@ impl<P: Packet> Segment<P> {
             SenderAction::Drop => return Err(DropReason::PeerGateway),
             SenderAction::Refuse => return self.refuse(),
             SenderAction::AskOwner => {
-                // It was to be proven again, and this is an answer.
+                // It was waiting to be proven again, and this is an answer.
                 self.lookups.remove(&sender);
                 return self.claim(now, fabric, sender, claim);
             }
@@ -104,7 +104,7 @@ impl<P: Packet> Segment<P> {
                 if weighed.is_ok() {
                     self.prove_again(now, fabric, Side::InfiniBand, sender, kind == ArpKind::Announcement);
                 }
-                // As on Ethernet.
+                // Like on Ethernet.
                 let believed =
                     if weighed.is_ok() { None } else { self.known_on(fabric, Side::InfiniBand, sender) };
                 self.confirm(now, fabric, sender, believed.unwrap_or(place));
@@ -112,7 +112,7 @@ impl<P: Packet> Segment<P> {
             }
             SenderAction::Take => self.take_infiniband_answer(now, fabric, &arp, known),
         }
-        // The link learns a sender that it seeks, so that it must not hear of one that is not to be learned.
+        // The link learns a sender that it seeks, so it must not see one that must not be learned.
         if kind != ArpKind::Probe && (learns || !fabric.is_sought(sender)) {
             let was_known = fabric.hardware(sender).is_some();
             fabric.hear(now, worker, &from, arp);
@@ -130,7 +130,7 @@ impl<P: Packet> Segment<P> {
         self.answer_infiniband_arp(now, fabric, &arp, from.slid, checked?)
     }
 
-    /// A host that this side was queried for is heard.
+    /// Handles a host for which this side was queried.
     fn take_infiniband_answer(
         &mut self,
         now: Instant,
@@ -142,40 +142,41 @@ impl<P: Packet> Segment<P> {
         if known != SenderKnowledge::SoughtAcross {
             return;
         }
-        // Ethernet is queried again, and has the whole time to answer.
+        // Ethernet is queried again, and has the full time to answer.
         self.lookups.remove(&ip);
-        self.infiniband_askers.take(ip);
+        self.infiniband_requesters.take(ip);
         self.hosts.forget(ip);
         self.unproven.insert(ip, false);
         let name = self.name_for(now, fabric, Side::InfiniBand, ip, None);
         fabric.meet(now, self.worker_of_name(name), name, arp.sender, ip);
     }
 
-    /// The link has taken note of a host.
+    /// The link has recorded a host.
     fn infiniband_host_heard(&mut self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr, was_known: bool) {
-        // Those who only want to know whether an address is taken need not wait for the path to it.
-        let probers = self.ethernet_askers.take_probers(ip);
-        self.tell_ethernet(ip, probers.into_iter().map(|a| (a.hardware, a.ip)));
+        // Hosts that only check whether an address is taken need not wait for the path to it.
+        let probers = self.ethernet_requesters.take_probers(ip);
+        self.announce_gateway_on_ethernet(ip, probers.into_iter().map(|a| (a.hardware, a.ip)));
         if fabric.hardware(ip).is_none() {
             return;
         }
         // Hosts of its own side hear it themselves.
-        self.infiniband_askers.take(ip);
+        self.infiniband_requesters.take(ip);
         if !was_known {
             self.unproven.insert(ip, false);
-            self.prove_ethernet_askers(now, fabric, ip);
+            self.prove_ethernet_requesters(now, fabric, ip);
         }
         if self.forwards() && self.unproven.contains_key(&ip) {
-            self.ask_own_side(now, fabric, Side::Ethernet, ip);
+            self.query_own_side(now, fabric, Side::Ethernet, ip);
         }
         self.note_name(fabric, Side::InfiniBand, ip);
         let proven = self.is_proven(fabric, Side::InfiniBand, ip) && !self.lookups.contains_key(&ip);
         if proven && fabric.has_way(ip) {
-            self.answer_ethernet_askers(now, fabric, ip);
+            self.answer_ethernet_requesters(now, fabric, ip);
         }
     }
 
-    /// A host that is not known asks. It is served; it is proven when it is answered, or first if there is no other name to ask in.
+    /// Serves a request of an unknown host. The host is proven when it is answered, or first if there is no
+    /// other name to query in.
     fn serve_new_infiniband(
         &mut self,
         now: Instant,
@@ -189,16 +190,17 @@ impl<P: Packet> Segment<P> {
         };
         let target = IpAddr::V4(target);
         let unknown = self.target_known(now, fabric, Side::InfiniBand, target) == TargetKnowledge::Unknown;
-        if unknown && self.name_for(now, fabric, Side::Ethernet, target, None) == NOBODY {
+        if unknown && self.name_for(now, fabric, Side::Ethernet, target, None) == NO_SENDER {
             self.prove(now, fabric, arp.sender_ip.into(), claim);
             return Ok(());
         }
         self.answer_infiniband_arp(now, fabric, &arp, lid, meaning)
     }
 
-    /// A host probes for an address for which the link searches: the next query in nobody's name would make the host give it up.
+    /// Stops the link's search for an address for which a host probes: the next query without a sender
+    /// address would make the host give it up.
     fn stop_search(&self, now: Instant, fabric: &mut impl Fabric, ip: IpAddr) {
-        if fabric.is_sought(ip) && self.name_for(now, fabric, Side::InfiniBand, ip, None) == NOBODY {
+        if fabric.is_sought(ip) && self.name_for(now, fabric, Side::InfiniBand, ip, None) == NO_SENDER {
             fabric.forget(now, ip);
         }
     }
@@ -211,14 +213,14 @@ impl<P: Packet> Segment<P> {
         lid: Lid,
         meaning: ArpMeaning,
     ) -> Result<(), DropReason> {
-        let asker = IpAddr::V4(arp.sender_ip);
+        let requester = IpAddr::V4(arp.sender_ip);
         let target = match meaning {
             ArpMeaning::Reply => return Ok(()),
             ArpMeaning::Announcement => {
-                if self.forwards() && self.is_proven(fabric, Side::InfiniBand, asker) {
-                    self.announce_to_ethernet(now, asker, By::Lid(lid));
+                if self.forwards() && self.is_proven(fabric, Side::InfiniBand, requester) {
+                    self.announce_to_ethernet(now, requester, By::Lid(lid));
                 } else {
-                    self.announce_when_proven(asker, Side::InfiniBand);
+                    self.announce_when_proven(requester, Side::InfiniBand);
                 }
                 return Ok(());
             }
@@ -233,32 +235,32 @@ impl<P: Packet> Segment<P> {
         let action = of_target(meaning.kind(), known, self.forwards());
         match action {
             TargetAction::Answer => {
-                self.reply_infiniband(now, fabric, target, to, asker);
+                self.reply_infiniband(now, fabric, target, to, requester);
                 return Ok(());
             }
             TargetAction::Ignore => return Ok(()),
             _ => {}
         }
-        if !self.infiniband_askers.is_asked(target) {
-            let room = self.infiniband_askers.has_room() && hosts::has_room(&self.hosts);
+        if !self.infiniband_requesters.is_requested(target) {
+            let room = self.infiniband_requesters.has_room() && hosts::has_room(&self.hosts);
             self.take_lookup(now, Payer::Station(By::Lid(lid)), room)?;
         }
-        if let Some(gone) = self.infiniband_askers.add(now, target, to, asker) {
-            // Nor is an answer believed for which its own side was not waited for.
+        if let Some(gone) = self.infiniband_requesters.add(now, target, to, requester) {
+            // An answer is not believed either if its own side had no time to answer.
             self.lookups.remove(&gone);
             if self.hosts.get(gone).is_none() {
                 self.hosts.forget(gone);
             }
         }
         match action {
-            TargetAction::AskOwner => self.verify_ethernet(now, target, Some(asker)),
+            TargetAction::AskOwner => self.verify_ethernet(now, target, Some(requester)),
             TargetAction::AskOwnSide => {
-                self.ask_own_side(now, fabric, Side::InfiniBand, target);
+                self.query_own_side(now, fabric, Side::InfiniBand, target);
             }
             TargetAction::AskHere => {
                 self.verify_infiniband(now, fabric, target, None);
             }
-            TargetAction::LookUp => self.seek_on_ethernet(now, fabric, target, Some(asker))?,
+            TargetAction::LookUp => self.seek_on_ethernet(now, fabric, target, Some(requester))?,
             TargetAction::Wait | TargetAction::Answer | TargetAction::Ignore => {}
         }
         Ok(())

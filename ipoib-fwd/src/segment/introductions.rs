@@ -1,9 +1,10 @@
 //! Introductions of Ethernet hosts to InfiniBand hosts.
 //!
-//! An InfiniBand host that is looked for on behalf of an Ethernet host may still send to that one by a queue pair that is gone: another
-//! gateway's, or one of an earlier run or segment. It would answer the first packet into nothing, until its own entry ages. A question in the
-//! name of the Ethernet host corrects the entry, but is asked only once that name is proven. So packets and answers of this pair of
-//! hosts wait until the InfiniBand host has answered such a question, or until time is up.
+//! An InfiniBand host that is looked up on behalf of an Ethernet host may still send to that one at a queue
+//! pair that is gone: another gateway's, or one of an earlier run or segment. Its answer to the first packet
+//! would be lost until its own entry ages. A query in the name of the Ethernet host corrects the entry, but
+//! is sent only once that name is proven. So packets and answers of this pair of hosts wait until the
+//! InfiniBand host has answered such a query, or until a timeout.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,16 +20,16 @@ use crate::forward::Side;
 use ipoib::net::arp::{ArpOperation, EthernetArp};
 use ipoib::net::ethernet::MacAddress;
 
-/// Most at once. Beyond that the oldest host without a path is looked for without an introduction.
+/// Maximum number at once. Beyond that the oldest host without a path is looked up without an introduction.
 const MOST: usize = 256;
-/// How long the InfiniBand host is looked for: no packet waits for longer.
+/// How long the InfiniBand host is looked up: no packet waits for longer.
 const FOUND: Duration = PATIENCE;
 /// How long the Ethernet host's address is being proven.
 const PROVEN: Duration = Duration::from_secs(1);
 /// How long the InfiniBand host's answer is awaited.
 const ANSWERED: Duration = Duration::from_millis(500);
 
-/// What an introduction waits for.
+/// The event that an introduction waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     /// A path to the InfiniBand host.
@@ -43,11 +44,11 @@ enum Stage {
 struct Introduction {
     stage: Stage,
     until: Instant,
-    /// Where the Ethernet host was heard.
+    /// The Ethernet address at which the Ethernet host was heard.
     mac: MacAddress,
 }
 
-/// Those that are under way, by the Ethernet host and the InfiniBand host.
+/// The introductions in progress, by the Ethernet host and the InfiniBand host.
 #[derive(Debug, Default)]
 pub(super) struct Introductions {
     open: BTreeMap<(IpAddr, IpAddr), Introduction>,
@@ -59,7 +60,7 @@ impl Introductions {
         self.open.contains_key(&(source, target))
     }
 
-    /// True while an Ethernet host is being introduced to anybody.
+    /// True while an Ethernet host is being introduced to any host.
     pub(super) fn is_source(&self, source: IpAddr) -> bool {
         let all =
             (source, IpAddr::V4(Ipv4Addr::UNSPECIFIED))..=(source, IpAddr::V6(Ipv6Addr::from([0xff; 16])));
@@ -76,7 +77,8 @@ impl Introductions {
 
     fn start(&mut self, now: Instant, source: IpAddr, target: IpAddr, mac: MacAddress) {
         if self.open.len() >= MOST && !self.is_open(source, target) {
-            // Most hosts that are there have a path soon: the one without that has been looked for the longest makes room.
+            // Most hosts that are present have a path soon: the host without a path that has been looked up
+            // for the longest makes room.
             let paths = self.open.iter().filter(|(_, introduction)| introduction.stage == Stage::Path);
             let Some((oldest, _)) = paths.min_by_key(|(_, introduction)| introduction.until) else { return };
             let oldest = *oldest;
@@ -92,7 +94,7 @@ impl Introductions {
         }
     }
 
-    /// Those whose time is up, and those whose Ethernet host cannot be proven.
+    /// Introductions that are overdue, and those whose Ethernet host cannot be proven.
     fn expire(&mut self, now: Instant, can_be_proven: impl Fn(IpAddr) -> bool) -> Vec<IpAddr> {
         let is_over = |source: IpAddr, introduction: &Introduction| {
             introduction.until <= now || (introduction.stage == Stage::Proof && !can_be_proven(source))
@@ -101,7 +103,7 @@ impl Introductions {
         over.map(|((_, to), _)| to).collect()
     }
 
-    /// How many are under way.
+    /// Number of introductions in progress.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.open.len()
@@ -109,7 +111,8 @@ impl Introductions {
 }
 
 impl<P: Packet> Segment<P> {
-    /// An Ethernet host asks for an InfiniBand host that is not known, or sends to it: it is introduced to it, if it can be.
+    /// An Ethernet host requests an unknown InfiniBand host, or sends to it: introduces it to that host if
+    /// possible.
     pub(super) fn introduce(
         &mut self,
         now: Instant,
@@ -128,7 +131,8 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// There is a path to an InfiniBand host: the hosts that are to be introduced to it have their addresses proven.
+    /// There is a path to an InfiniBand host: starts to prove the addresses of the hosts that wait for an
+    /// introduction to it.
     pub(super) fn introduce_to(&mut self, now: Instant, fabric: &mut impl Fabric, target: IpAddr) {
         let waiting = |(key, introduction): (&(IpAddr, IpAddr), &Introduction)| {
             (key.1 == target && introduction.stage == Stage::Path).then_some((key.0, introduction.mac))
@@ -138,7 +142,7 @@ impl<P: Packet> Segment<P> {
             self.introductions.advance((source, target), Stage::Proof, now + PROVEN);
             if self.hosts.get(source).is_none() {
                 self.prove_source(now, fabric, source, mac);
-                if !self.owners.is_asked(source) {
+                if !self.owners.is_queried(source) {
                     // It cannot be proven now.
                     self.introductions.open.remove(&(source, target));
                 }
@@ -147,7 +151,8 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// More is known of an Ethernet host: the hosts that it is to be introduced to are queried in its name if that is proven by now.
+    /// More is known of an Ethernet host: if it is proven by now, queries the hosts that wait for its
+    /// introduction in its name.
     pub(super) fn introduce_proven(&mut self, now: Instant, fabric: &mut impl Fabric, source: IpAddr) {
         if self.introductions.open.is_empty() {
             return;
@@ -160,7 +165,8 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Queries an InfiniBand host in the name of a known Ethernet host, or has that one proven and heard before.
+    /// Queries an InfiniBand host in the name of a known Ethernet host, or first proves that one and waits
+    /// until it is heard.
     fn introduce_named(&mut self, now: Instant, fabric: &mut impl Fabric, source: IpAddr, target: IpAddr) {
         if self.hosts.get(source).is_none() {
             return;
@@ -169,13 +175,13 @@ impl<P: Packet> Segment<P> {
             self.introductions.advance((source, target), Stage::Answer, now + ANSWERED);
             fabric.ask(now, self.worker_of(source), source, target);
         } else if self.unproven.contains_key(&source) {
-            self.ask_own_side(now, fabric, Side::InfiniBand, source);
-        } else if !self.owners.is_asked(source) {
+            self.query_own_side(now, fabric, Side::InfiniBand, source);
+        } else if !self.owners.is_queried(source) {
             self.verify_ethernet(now, source, None);
         }
     }
 
-    /// An InfiniBand host has answered a question in the name of `source`.
+    /// An InfiniBand host has answered a query in the name of `source`.
     pub(super) fn introduced(
         &mut self,
         now: Instant,
@@ -189,23 +195,24 @@ impl<P: Packet> Segment<P> {
     }
 
     /// Gives up introductions that are overdue or whose Ethernet host cannot be proven. Packets that waited
-    /// for them are sent all the same.
+    /// for them are sent nevertheless.
     pub(super) fn expire_introductions(&mut self, now: Instant, fabric: &mut impl Fabric) {
         let (hosts, owners) = (&self.hosts, &self.owners);
-        let can_be_proven = |source| hosts.get(source).is_some() || owners.is_asked(source);
+        let can_be_proven = |source| hosts.get(source).is_some() || owners.is_queried(source);
         for target in self.introductions.expire(now, can_be_proven) {
             self.release_to_infiniband(now, fabric, target);
         }
     }
 
-    /// Answers those who asked for an InfiniBand host and sends what waits for it, but for hosts that are being introduced to it.
+    /// Answers the requesters of an InfiniBand host and sends the packets that wait for it, except for hosts
+    /// that are being introduced to it.
     pub(super) fn release_to_infiniband(&mut self, now: Instant, fabric: &mut impl Fabric, target: IpAddr) {
         if !fabric.has_way(target) {
             return;
         }
-        // Nobody is answered for an address that is not proven.
+        // No answer is sent for an address that is not proven.
         if !self.lookups.contains_key(&target) && !self.unproven.contains_key(&target) {
-            self.answer_ethernet_askers(now, fabric, target);
+            self.answer_ethernet_requesters(now, fabric, target);
         }
         let introductions = &self.introductions;
         let may_go = |packet: &P| !introductions.is_open(source_of(packet, Side::Ethernet), target);
@@ -215,7 +222,7 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Has the address proven that an Ethernet host sends from.
+    /// Starts to prove the address that an Ethernet host sends from.
     fn prove_source(&mut self, now: Instant, fabric: &mut impl Fabric, source: IpAddr, mac: MacAddress) {
         let Some(sender_ip) = v4(source) else { return };
         let arp = EthernetArp {

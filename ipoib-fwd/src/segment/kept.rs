@@ -1,8 +1,9 @@
 //! Hosts that a segment has known, longer than the tables of hosts keep them.
 //!
-//! A silent host leaves the tables after a minute, while other hosts keep it in their neighbor caches for hours. A
-//! gateway that starts to forward queries these addresses first ([`discovery`](super::discovery)). None of them
-//! is believed before it answers. The control lcore writes them to a file, so that they outlive a restart.
+//! A silent host leaves the tables after a minute, while other hosts keep it in their neighbor caches for
+//! hours. A gateway that starts to forward queries these addresses first ([`discovery`](super::discovery)).
+//! None of them is believed before it answers. The control lcore writes them to a file, so that they outlive
+//! a restart.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,8 +18,8 @@ use crate::kept::{KeptHost, LONGEST, MOST};
 
 /// Hosts beyond [`MOST`] before the oldest are removed.
 const SLACK: usize = MOST / 8;
-/// Hosts that were only reported count as known this long ago: forged reports displace no host that was proven
-/// more recently.
+/// Hosts that were only reported count as known this long ago: forged reports displace no host that was
+/// proven more recently.
 const REPORTED: Duration = Duration::from_hours(1);
 
 /// Those hosts, and when each was last known.
@@ -27,7 +28,7 @@ pub(super) struct Kept {
     hosts: HashMap<Ipv4Addr, Known, FixedState>,
 }
 
-/// When a host was last known: `age` before `at`. A clock that starts with the machine may not have that moment.
+/// When a host was last known: `age` before `at`. A clock that starts with the host may not have that moment.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     at: Instant,
@@ -45,12 +46,12 @@ impl Kept {
         Self { hosts: HashMap::with_hasher(FixedState::with_seed(seed)) }
     }
 
-    /// A host is known now.
+    /// Records that a host is known now.
     pub(super) fn note(&mut self, now: Instant, ip: IpAddr) {
         self.insert(now, ip, Duration::ZERO);
     }
 
-    /// A host was known, unless it has been known since.
+    /// Records that a host was known earlier, unless it has been known since.
     fn insert(&mut self, now: Instant, ip: IpAddr, age: Duration) {
         let Some(ip) = v4(ip) else { return };
         let known = Known { at: now, age };
@@ -69,13 +70,13 @@ impl Kept {
         self.hosts.retain(|ip, _| kept.contains(ip));
     }
 
-    /// How many there are.
+    /// Number of hosts.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.hosts.len()
     }
 
-    /// The hosts, the most recent first, in an order that depends on nothing else than their ages and addresses.
+    /// The hosts, the most recent first, in an order that depends only on their ages and addresses.
     pub(super) fn newest_first(&self, now: Instant) -> impl Iterator<Item = KeptHost> + use<> {
         let age = |known: &Known| u32::try_from(known.age(now).as_secs()).unwrap_or(u32::MAX);
         let all = self.hosts.iter().map(|(ip, known)| KeptHost { ip: *ip, age: age(known) });
@@ -86,7 +87,7 @@ impl Kept {
 }
 
 impl<P: Packet> Segment<P> {
-    /// Notes the hosts that are known now; `infiniband` are those of that side.
+    /// Records the hosts that are known now; `infiniband` are those of that side.
     pub fn remember(&mut self, now: Instant, infiniband: impl Iterator<Item = IpAddr>) {
         let ethernet = self.hosts.iter().filter(|host| host.address.is_some()).map(|host| host.ip);
         for ip in ethernet.chain(infiniband) {
@@ -102,7 +103,7 @@ impl<P: Packet> Segment<P> {
         self.kept.newest_first(now).collect()
     }
 
-    /// These hosts were known before a restart: they are queried when the segment starts to forward.
+    /// Adds hosts that were known before a restart: they are queried when the segment starts to forward.
     pub fn restore(&mut self, now: Instant, hosts: &[KeptHost]) {
         for host in hosts.iter().take(MOST) {
             self.kept.insert(now, host.ip.into(), Duration::from_secs(host.age.into()));

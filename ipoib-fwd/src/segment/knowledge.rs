@@ -1,4 +1,4 @@
-//! What is known of the addresses in an ARP packet: the columns of [`ownership`](super::ownership).
+//! Classification of the addresses in an ARP packet: the columns of [`ownership`](super::ownership).
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use super::pair::Place;
 use crate::forward::Side;
 
 impl ArpMeaning {
-    /// What the packet is, for the table.
+    /// The kind of the packet, for the table.
     pub(super) const fn kind(self) -> ArpKind {
         match self {
             Self::Request { .. } => ArpKind::Request,
@@ -45,12 +45,12 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// True if silence has proven an address a short time ago: an answer that was late may still come.
+    /// True if silence has proven an address a short time ago: a late answer may still come.
     fn is_proven_lately(&self, now: Instant, ip: IpAddr) -> bool {
         self.proven_at.get(&ip).is_some_and(|at| now.saturating_duration_since(*at) < LATE)
     }
 
-    /// What is known of an address that is claimed at `place`.
+    /// Classifies an address that is claimed at `place`.
     pub(super) fn sender_known(
         &self,
         now: Instant,
@@ -82,7 +82,8 @@ impl<P: Packet> Segment<P> {
             Some(false) => return SenderKnowledge::Elsewhere,
             None => {}
         }
-        // The other side was queried on behalf of this one, or this one so that a host of the other is proven.
+        // The other side was queried on behalf of this one, or this one so that a host of the other is
+        // proven.
         let lookup = self.lookups.get(&ip);
         let answered =
             side == Side::InfiniBand && lookup.is_some_and(|l| l.own == side && l.answer.is_some());
@@ -116,7 +117,7 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Notes what is known of the sender of an ARP packet.
+    /// Classifies the sender of an ARP packet.
     pub(super) fn note_sender(&mut self, known: SenderKnowledge) {
         self.unknown_sender |= !matches!(
             known,
@@ -124,13 +125,13 @@ impl<P: Packet> Segment<P> {
         );
     }
 
-    /// True if an ARP packet came from a station that is not known for its sender since the last call: another gateway may be
-    /// there that has not heard of this one.
+    /// True if an ARP packet has come from a station that is not known for its sender since the last call:
+    /// another gateway may be there that has not heard this one.
     pub fn take_unknown_sender(&mut self) -> bool {
         std::mem::take(&mut self.unknown_sender)
     }
 
-    /// What is known of an address that a host of `side` asks for.
+    /// Classifies an address that a host of `side` requests.
     pub(super) fn target_known(
         &self,
         now: Instant,
@@ -143,7 +144,7 @@ impl<P: Packet> Segment<P> {
             TargetKnowledge::Own
         } else if self.owners.is_contested(now, ip) {
             TargetKnowledge::Contested
-        } else if self.owners.is_asked(ip) {
+        } else if self.owners.is_queried(ip) {
             TargetKnowledge::Disputed
         } else if self.is_on(fabric, across, ip) {
             match self.is_fresh(now, fabric, across, ip) {
@@ -163,7 +164,7 @@ impl<P: Packet> Segment<P> {
     }
 }
 
-/// The side of a place.
+/// The side of a location.
 pub(super) const fn side_of(place: Place) -> Side {
     match place {
         Place::Ethernet(_) => Side::Ethernet,

@@ -1,4 +1,4 @@
-//! How often the gateway speaks for itself.
+//! Rate limits of packets that the gateway originates.
 
 use std::hash::BuildHasher as _;
 use std::net::{IpAddr, Ipv6Addr};
@@ -17,28 +17,30 @@ use ipoib::bucket::Bucket;
 use ipoib::neighbour::Heard;
 use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, EthernetHeader, MacAddress};
 
-/// Tokens a second and at once.
+/// Tokens per second, and burst.
 type Rate = (u32, u32);
 
 /// Ping replies.
 const ECHO: Rate = (1000, 50);
 /// ICMP errors, to all hosts.
 const ERRORS: Rate = (1000, 100);
-/// ICMP errors to one host: a connection asks once or twice for its path's MTU, a host has many connections.
+/// ICMP errors to one host: a connection needs one or two for its path MTU, and a host has many connections.
 const ERRORS_EACH: Rate = (50, 20);
-/// Requests by broadcast that hosts bring about; on Ethernet once more as many for hosts that have been heard there.
+/// Broadcast requests that hosts cause. On Ethernet, hosts that have been heard there have a second budget of
+/// the same size.
 const REQUESTS: Rate = (1000, 256);
-/// Announcements that go from one side to the other, answers to lies among them.
+/// Announcements that go from one side to the other, including answers to false claims.
 const ANNOUNCEMENTS: Rate = (200, 64);
-/// Those that one host brings about: a host that floods does not keep others' moves from being announced.
+/// Announcements that one host causes: a host that floods does not delay the announcements of others' moves.
 const ANNOUNCEMENTS_EACH: Rate = (10, 16);
-/// Addresses that nobody is known to have and that hosts of one side claim, and once more as many that were learned at the
-/// same hardware address before. Each has two queries: both kinds together leave a fifth of the link's broadcasts to others.
+/// Claims by hosts of one side to addresses without a known owner. A second budget of the same size serves
+/// addresses that were learned at the same hardware address before. Each claim has two queries: both budgets
+/// together leave a fifth of the link's broadcasts to others.
 const SEARCHES: Rate = (200, 256);
-/// Those of one host.
+/// Claims of one host.
 const SEARCHES_EACH: Rate = (32, 64);
-/// Lookups of one side for hosts that the other one is queried for, and once more as many for hosts that are known from
-/// reports.
+/// Lookups of one side for hosts for which the other one is queried. A second budget of the same size serves
+/// hosts that are known from reports.
 const LOOKUPS: Rate = (1000, 256);
 
 /// Addresses that are queried on each side when the gateway starts to forward.
@@ -48,31 +50,32 @@ const DISCOVERY: Rate = (500, 16);
 /// at most its burst from others.
 const DISCOVERED: Rate = (128, 512);
 
-/// Addresses that one host has looked for while many are: for nobody's, above all. Others' have room beside its.
+/// Lookups of one host while many addresses are looked up, mainly addresses that no host has. Others keep
+/// their room.
 const LOOKUPS_EACH: Rate = (32, 64);
 
-/// Addresses that one router looks for, for all hosts behind it together. Each of these hosts has
-/// a share of its own, too.
+/// Lookups of one router, for all hosts behind it together. Each of these hosts has a share of its own, too.
 const LOOKUPS_ROUTER: Rate = (256, 512);
 
-/// Hosts that limits are kept for; two may share one.
+/// Number of hosts with their own limits; two may share one.
 const SHARES: usize = 256;
 const LOOKUP_SHARES: usize = 1024;
 
-/// On whose behalf an address is looked for, as far as that can be told.
+/// The host on whose behalf an address is looked up, as far as it is known.
 #[derive(Clone, Copy, Hash, Debug)]
 pub(super) enum By {
     Ethernet(MacAddress),
     Lid(Lid),
     /// The port at the other end of connections.
     Port(Gid),
-    /// A host beyond the link: its router's link-layer address is everybody's there. Or a host that is announced.
+    /// A host beyond the link, at its router's link-layer address, which all hosts behind the router share.
+    /// Or a host that is announced.
     Beyond(IpAddr),
     Unknown,
 }
 
 impl By {
-    /// The station that sent a packet which has no way, whatever its source address says.
+    /// The station that sent a packet without a path, whatever its source address says.
     pub(super) fn station(arrival: &Arrival, packet: &impl Packet, fabric: &impl Fabric) -> Self {
         let mut head = [0; ETHERNET_HEADER_LEN];
         match (arrival.side, arrival.origin) {
@@ -91,9 +94,9 @@ impl By {
 }
 
 impl<P: Packet> Segment<P> {
-    /// The share from which the lookup for a packet with this source address is taken. A source
-    /// beyond the link has a share of its own only if the packet comes from the router to it: any
-    /// station can forge such a source.
+    /// The share that pays for the lookup for a packet with this source address. A source beyond the link has
+    /// a share of its own only if the packet comes from the router to it: any station can forge such a
+    /// source.
     pub(super) fn payer(
         &self,
         fabric: &impl Fabric,
@@ -144,7 +147,8 @@ impl Searches {
         Self { each: vec![bucket(now, SEARCHES_EACH); shares], all: bucket(now, SEARCHES) }
     }
 
-    /// Takes one search for the host with this hash: of its share first, so that a host without one is no burden to others.
+    /// Takes one search for the host with this hash. Takes from its share first, so that a host without
+    /// tokens takes nothing from others.
     fn take(&mut self, now: Instant, hash: u64) -> bool {
         let share = hash as usize % self.each.len().max(1);
         self.each.get_mut(share).is_some_and(|each| each.take(now)) && self.all.take(now)
@@ -154,7 +158,7 @@ impl Searches {
 /// All limits of a segment.
 #[derive(Debug)]
 pub(super) struct Limits {
-    /// Ping replies have their own: a flood of pings silences no errors.
+    /// Ping replies have a bucket of their own: a flood of pings does not suppress errors.
     pub(super) echo: Bucket,
     errors: Bucket,
     errors_each: Vec<Bucket>,
@@ -168,9 +172,10 @@ pub(super) struct Limits {
     pub(super) ethernet_requests: Bucket,
     /// Probes of Ethernet hosts that are carried to the InfiniBand side.
     pub(super) probes: Bucket,
-    /// Those for Ethernet hosts that have been heard.
+    /// Probes for Ethernet hosts that have been heard.
     pub(super) returning_requests: Bucket,
-    /// Claims of each side, by [`Side`]: to addresses that were learned at the claimant before, and to all others.
+    /// Claims of each side, by [`Side`]: to addresses that were learned at the claimant before, and to all
+    /// others.
     known: [Searches; 2],
     unknown: [Searches; 2],
     /// Addresses that were proven and learned, each at its hardware address.
@@ -218,7 +223,8 @@ impl Limits {
         }
     }
 
-    /// True if one more address may be looked for on behalf of a host. While there is room for many, everybody's are.
+    /// True if one more address may be looked up on behalf of a host. While there is room for many, this
+    /// holds for all hosts.
     pub(super) fn take_lookup(&mut self, now: Instant, payer: Payer, room: bool) -> bool {
         let (by, router) = match payer {
             Payer::Station(by) => (by, None),
@@ -226,7 +232,7 @@ impl Limits {
         };
         let share = self.hash.hash_one(by) as usize % LOOKUP_SHARES;
         let own = self.lookups_each.get_mut(share).is_some_and(|b| b.take(now));
-        // The host's own first: one that may not is no burden to the others behind the router.
+        // The host's own share first: a host without tokens takes nothing from the others behind the router.
         let both = own
             && router.is_none_or(|router| {
                 let share = self.hash.hash_one(router) as usize % SHARES;
@@ -235,8 +241,9 @@ impl Limits {
         both || room
     }
 
-    /// True if a side may be queried because a host of the other one claims an address at `place`. Hosts of the two sides take
-    /// nothing from each other, and hosts that have not been learned before take nothing from those that have.
+    /// True if a side may be queried because a host of the other one claims an address at `place`. Hosts of
+    /// the two sides have separate budgets, and so have hosts that were learned before and hosts that were
+    /// not.
     pub(super) fn take_search(&mut self, now: Instant, ip: IpAddr, place: Place, of: By) -> bool {
         let (side, hash) = (side_of(place) as usize, self.hash.hash_one(of));
         let is_known = self.proven.has(self.mark(ip, place));
@@ -249,7 +256,7 @@ impl Limits {
         self.proven.note(self.mark(ip, place));
     }
 
-    /// What stands for an address at a hardware address.
+    /// The hash of an address at a hardware address.
     fn mark(&self, ip: IpAddr, place: Place) -> IpAddr {
         let hash = match place {
             Place::Ethernet(mac) => self.hash.hash_one((ip, mac.0)),
@@ -265,7 +272,8 @@ impl Limits {
         bucket.is_some_and(|bucket| bucket.take(now))
     }
 
-    /// True if an address that a host has mentioned may be queried by discovery, which has a limit of its own for all.
+    /// True if discovery may query an address that a host has mentioned. Discovery has a limit of its own for
+    /// all hosts.
     pub(super) fn take_heard(&mut self, now: Instant, of: By) -> bool {
         let share = self.hash.hash_one(of) as usize % LOOKUP_SHARES;
         self.heard_each.get_mut(share).is_some_and(|b| b.take(now))
@@ -274,7 +282,7 @@ impl Limits {
     /// True if an announcement that a host has brought about may go to a side.
     pub(super) fn take_announcement(&mut self, now: Instant, side: Side, of: By) -> bool {
         let share = self.hash.hash_one(of) as usize % LOOKUP_SHARES;
-        // The host's own first, as with errors.
+        // The host's own share first, as with errors.
         self.announcements_each.get_mut(share).is_some_and(|b| b.take(now))
             && match side {
                 Side::Ethernet => self.ethernet_announcements.take(now),
@@ -285,7 +293,7 @@ impl Limits {
     /// True if an ICMP error may go to a host (RFC 1812 4.3.2.8).
     pub(super) fn take_error(&mut self, now: Instant, to: IpAddr) -> bool {
         let share = self.hash.hash_one(to) as usize % SHARES;
-        // The host's own first: one that may not is no burden to the others.
+        // The host's own share first: a host without tokens takes nothing from the others.
         self.errors_each.get_mut(share).is_some_and(|b| b.take(now)) && self.errors.take(now)
     }
 }
@@ -313,7 +321,7 @@ mod tests {
                 "because of a claim | {} for all of a side, and the same again for addresses",
                 both(SEARCHES_EACH, SEARCHES)
             ),
-            format!("of the asker's own side | {}, of each side |", rate(LOOKUPS)),
+            format!("of the requester's own side | {}, of each side |", rate(LOOKUPS)),
             format!("that are known from reports | {} |", rate(LOOKUPS)),
             format!("probes of Ethernet hosts on InfiniBand | {} |", rate(SEARCHES)),
             format!("carried across | {} to a side for all |", both(ANNOUNCEMENTS_EACH, ANNOUNCEMENTS)),

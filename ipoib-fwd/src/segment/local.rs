@@ -1,4 +1,4 @@
-//! What the gateway says itself: ping replies, and ICMP errors about packets that do not fit.
+//! Packets that the gateway originates: ping replies, and ICMP errors about packets that do not fit.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
@@ -39,8 +39,9 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// A packet that does not fit and may not be cut. `dial`: the neighbour to which a connection may come that takes it;
-    /// then it is held meanwhile. Else its source is told.
+    /// Handles a packet that does not fit and may not be fragmented. `dial`: a neighbor to which a
+    /// sufficiently large connection may be established; the packet is held meanwhile. Otherwise its source
+    /// gets an ICMP error.
     pub fn handle_too_big(
         &mut self,
         now: Instant,
@@ -60,7 +61,8 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Lets go of what waits for connections that are there, or that nobody is making any more.
+    /// Releases packets that wait for connections that are established, or that are not being established any
+    /// more.
     pub(super) fn release_connected(&mut self, now: Instant, fabric: &mut impl Fabric) {
         if self.parked.is_empty() {
             return;
@@ -95,7 +97,7 @@ impl<P: Packet> Segment<P> {
         if !icmp::may_answer(&original, length) || !self.limits.take_error(now, to) {
             return self.drop(DropReason::TooBig, 1);
         }
-        // Without an address of its own the gateway speaks as the host that the packet was for.
+        // Without an address of its own the gateway sends as the host that the packet was for.
         let from = self.own.address().unwrap_or_else(|| view.destination());
         let mut reply = vec![0; ICMP_ERROR_MAX];
         match icmp::fragmentation_needed(&mut reply, &original, from, mtu) {
@@ -108,8 +110,8 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Sends an IPv4 packet to where another one came from: to its destination's next hop if that is known, else the way that
-    /// the other one came, since its source may be behind a router.
+    /// Sends an IPv4 packet to the source of another one: to its destination's next hop if that is known,
+    /// otherwise back along the path of the other packet, since its source may be behind a router.
     fn send_back(&mut self, fabric: &mut impl Fabric, arrival: &Arrival, original: &P, bytes: Vec<u8>) {
         let worker = arrival.worker;
         match arrival.side {

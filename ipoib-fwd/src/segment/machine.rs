@@ -1,4 +1,4 @@
-//! The segment itself: its parts, its clock, and what it hands out.
+//! The segment itself: its parts, its clock and its outputs.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -9,7 +9,6 @@ use serde::Serialize;
 
 use super::announcements::{Announcements, PER_TICK};
 use super::arp::Own;
-use super::askers::Askers;
 use super::defence::Defence;
 use super::discovery::Discovery;
 use super::fabric::{Fabric, v4};
@@ -26,6 +25,7 @@ use super::pair::Place;
 use super::parked::{Awaited, Parked, Waiting};
 use super::pending::{Claim, Lookup};
 use super::reported::Reported;
+use super::requesters::Requesters;
 use crate::forward::{GatewayAddress, Routes, Side};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::{Asker, Event, WorkerIndex};
@@ -33,32 +33,33 @@ use ipoib::neighbour::{Heard, Idle, Info};
 use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, EthernetHeader, MacAddress};
 use ipoib::net::ipv4::Ipv4View;
 
-/// How often those who wait are looked through for those who have waited for too long.
+/// How often requesters and packets that have waited for too long are removed.
 pub(super) const SWEEP: Duration = Duration::from_millis(500);
 
-/// What a segment is made from.
+/// Settings of a new segment.
 #[derive(Clone, Debug)]
 pub struct SegmentSettings {
-    /// What it is to its hosts.
+    /// The addresses and networks that the segment presents to its hosts.
     pub own: Own,
     /// Times of the table of Ethernet hosts.
     pub ageing: Ageing,
-    /// Most packets that wait for a way: each may be a chain of many buffers, and the pool is for all segments.
+    /// Maximum number of packets that wait for a path: each may be a chain of many buffers, and all segments
+    /// share the pool.
     pub most_parked: usize,
     /// Drawn at start: the network must not know which addresses collide.
     pub seed: u64,
 }
 
 ipoib::counters! {
-    /// What befell a segment.
+    /// Events of a segment.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
     SegmentCounters {
         /// Addresses that moved to the other side.
         moves =
-            "Ordinary when a host is taken to the other side. Again and again: two hosts have the address.",
+            "Ordinary when a host is moved to the other side. Repeated moves: two hosts have the address.",
         /// Claims that the owner of the address refused by answering.
         conflicts =
-            "Two hosts have the address, on the same side or one a side: `disputed` in `ipoib-fwd ctl events address` and in the journal names it and the hardware addresses of both; change the address of one of them.",
+            "Two hosts have the address, on the same side or on both: `disputed` in `ipoib-fwd ctl events address` and in the journal names it and the hardware addresses of both; change the address of one of them.",
         /// Addresses that moved too often and were held down.
         held_down =
             "As for `conflicts`; it stays where it is for `gateway.address-hold-seconds`.",
@@ -67,7 +68,7 @@ ipoib::counters! {
             "As for `conflicts`; it ends with the dispute.",
         /// Addresses that hosts of both sides answered for, so that neither was believed for 10 s.
         answers_withdrawn =
-            "Few are ordinary when hosts move. Many: an Ethernet host, or a router with proxy ARP, answers for addresses of InfiniBand hosts; switch that off.",
+            "A few are ordinary when hosts move. Many: an Ethernet host, or a router with proxy ARP, answers for addresses of InfiniBand hosts; switch that off.",
         /// ARP packets of hosts or other gateways that claim the gateway's own address.
         own_address_claimed =
             "A host or another gateway has `gateway.address`: `own-address-claimed` in `ipoib-fwd ctl events address` and in the journal names its hardware address. Give it another address.",
@@ -77,15 +78,16 @@ ipoib::counters! {
         /// Of these, hosts that answered.
         known_hosts_answered =
             "Ordinary. Far fewer than `known_hosts_queried`: many hosts are gone, or a side does not reach its hosts; see `known-hosts` in `ipoib-fwd ctl events address` and in the journal.",
-        /// Requests and announcements that were not carried across, for the rate limit or because they could not be sent.
+        /// Requests and announcements that were not forwarded, because of the rate limit or because they
+        /// could not be sent.
         limited =
-            "Ordinary for a moment after a restart. Without end somebody floods with ARP: `ipoib-fwd ctl trace proto=arp` names the sender; or the gateway's own frames find no buffers or no room: see `no-buffers` and `eth-queue-full`.",
+            "Ordinary for a moment after a restart. If it continues, a host floods with ARP, and `ipoib-fwd ctl trace proto=arp` names the sender. Or the gateway's own frames find no buffers or no room: see `no-buffers` and `eth-queue-full`.",
         /// Packets held for a connection.
         held_for_connection =
-            "Ordinary, at the first packets to a host.",
-        /// Those of them that it took.
+            "Ordinary for the first packets to a host.",
+        /// Packets held for a connection that it took.
         sent_by_connection =
-            "Ordinary. Far fewer than `held_for_connection`: connections do not come into being, see the counters of the link.",
+            "Ordinary. Far fewer than `held_for_connection`: connections are not established, see the counters of the link.",
     }
 }
 
@@ -97,23 +99,24 @@ pub struct Segment<P> {
     pub(super) owners: Owners<Claim>,
     pub(super) changes: Changes,
     pub(super) meanwhile: Meanwhile,
-    /// Ethernet hosts that have spoken.
+    /// Ethernet hosts that have been heard.
     pub(super) heard: Heard,
-    pub(super) ethernet_askers: Askers<MacAddress>,
-    pub(super) infiniband_askers: Askers<Asker>,
-    /// What hosts ask for and their own side is queried for first.
+    pub(super) ethernet_requesters: Requesters<MacAddress>,
+    pub(super) infiniband_requesters: Requesters<Asker>,
+    /// Addresses that hosts request and for which their own side is queried first.
     pub(super) lookups: HashMap<IpAddr, Lookup, FixedState>,
-    /// An ARP packet came from a station that is not known for the sender, since [`Self::take_unknown_sender`].
+    /// An ARP packet has come from a station that is not known for the sender, since
+    /// [`Self::take_unknown_sender`].
     pub(super) unknown_sender: bool,
-    /// Known hosts whose addresses the other side was not queried for, and whether they were proven at another
-    /// hardware address before. Bounded by the tables of hosts.
+    /// Known hosts for whose addresses the other side was not queried, and whether they were proven at
+    /// another hardware address before. Bounded by the tables of hosts.
     pub(super) unproven: HashMap<IpAddr, bool, FixedState>,
-    /// When silence has proven the addresses of known hosts, for [`LATE`]. Bounded in the same way.
+    /// When silence has proven the addresses of known hosts, kept for [`LATE`]. Bounded in the same way.
     pub(super) proven_at: HashMap<IpAddr, Instant, FixedState>,
     pub(super) reported: Reported,
     pub(super) names: Names,
     pub(super) introductions: Introductions,
-    /// The defence of the gateway's own address on each side.
+    /// The defense of the gateway's own address on each side.
     pub(super) own_defence: [Defence<Place>; 2],
     /// When another gateway with the gateway's own address was reported last on each side.
     pub(super) peer_reported: [Option<Instant>; 2],
@@ -121,7 +124,7 @@ pub struct Segment<P> {
     pub(super) limits: Limits,
     pub(super) counters: SegmentCounters,
     pub(super) announcements: Announcements,
-    /// Of InfiniBand hosts, on Ethernet.
+    /// Announcements of InfiniBand hosts, on Ethernet.
     pub(super) ethernet_announcements: Announcements,
     pub(super) discovery: Discovery,
     pub(super) kept: Kept,
@@ -130,7 +133,7 @@ pub struct Segment<P> {
 }
 
 impl<P: Packet> Segment<P> {
-    /// A segment without hosts.
+    /// Makes a segment without hosts.
     #[must_use]
     pub fn new(now: Instant, settings: &SegmentSettings) -> Self {
         Self {
@@ -140,8 +143,8 @@ impl<P: Packet> Segment<P> {
             changes: Changes::new(settings.seed.rotate_left(16)),
             meanwhile: Meanwhile::default(),
             heard: Heard::new(settings.seed.rotate_left(48)),
-            ethernet_askers: Askers::default(),
-            infiniband_askers: Askers::default(),
+            ethernet_requesters: Requesters::default(),
+            infiniband_requesters: Requesters::default(),
             lookups: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(24))),
             unknown_sender: false,
             unproven: HashMap::with_hasher(FixedState::with_seed(settings.seed.rotate_left(32))),
@@ -163,7 +166,7 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// The next thing to do.
+    /// Returns the next output.
     pub fn poll_output(&mut self) -> Option<Output<P>> {
         self.outputs.pop_front()
     }
@@ -196,7 +199,8 @@ impl<P: Packet> Segment<P> {
         HostInfo { ip: host.ip, mac: host.address, state: host.state, waiting }
     }
 
-    /// The worker whose link-layer address stands for an Ethernet host, or the gateway itself, on the InfiniBand side.
+    /// The worker whose link-layer address represents an Ethernet host, or the gateway itself, on the
+    /// InfiniBand side.
     #[must_use]
     pub fn worker_of(&self, ip: IpAddr) -> WorkerIndex {
         if self.own.owns(ip) { WorkerIndex(0) } else { WorkerIndex(worker_of(ip, self.own.workers)) }
@@ -212,8 +216,8 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// A packet whose destination has no way. `published`: the tables that workers have by now know one, so that it can go
-    /// at once.
+    /// Handles a packet whose destination has no path. `published`: the tables that workers have by now
+    /// contain one, so the packet can be sent at once.
     pub fn handle_unresolved(
         &mut self,
         now: Instant,
@@ -223,7 +227,7 @@ impl<P: Packet> Segment<P> {
         packet: P,
         published: bool,
     ) {
-        // What was on its way when another gateway took over.
+        // The packet was in flight when another gateway took over.
         if !self.forwards() {
             return self.drop(DropReason::Standby, 1);
         }
@@ -245,7 +249,7 @@ impl<P: Packet> Segment<P> {
             }
         }
         let awaited = match side {
-            // Known, and yet not published: there was no room in the table.
+            // Known but not published: there was no room in the table.
             Side::Ethernet if fabric.has_way(ip) => return self.drop(DropReason::NeighbourTableFull, 1),
             Side::InfiniBand if self.hosts.get(ip).is_some() => {
                 return self.drop(DropReason::NeighbourTableFull, 1);
@@ -264,7 +268,8 @@ impl<P: Packet> Segment<P> {
         self.take_host_events(now, fabric);
     }
 
-    /// These InfiniBand hosts have been published with a way: what waits for them can go, and who asked for them is told.
+    /// Handles InfiniBand hosts that have been published with a path: sends the packets that wait for them,
+    /// and answers their requesters.
     pub fn handle_published(
         &mut self,
         now: Instant,
@@ -272,7 +277,7 @@ impl<P: Packet> Segment<P> {
         ips: impl IntoIterator<Item = IpAddr>,
     ) {
         for ip in ips {
-            // Who was found before its path keeps its askers and its packets until then.
+            // A host that was found before its path keeps its requesters and its packets until then.
             if !fabric.has_way(ip) {
                 continue;
             }
@@ -289,20 +294,23 @@ impl<P: Packet> Segment<P> {
         self.take_host_events(now, fabric);
     }
 
-    /// Something that the link tells.
+    /// Handles an event of the link.
     pub fn handle_link_event(&mut self, now: Instant, fabric: &mut impl Fabric, event: &Event) {
         match event {
             Event::Up | Event::Readdressed { .. } => self.announce_all(now),
             Event::NeighbourResolved { ip, .. } => {
-                // Asked for on both sides; it is on this one.
+                // Queried on both sides; it is on this one.
                 self.hosts.forget(*ip);
                 self.take_host_events(now, fabric);
             }
             Event::NeighbourUnreachable { ip } => {
                 let waiting = self.parked.take(Awaited::InfiniBandHost, *ip);
                 self.discard(waiting, DropReason::NeighbourUnresolved);
-                // Its own side asks for it: perhaps it is on the other one now.
-                if self.forwards() && self.infiniband_askers.is_asked(*ip) && self.hosts.get(*ip).is_none() {
+                // Its own side requests it: perhaps it is on the other one now.
+                if self.forwards()
+                    && self.infiniband_requesters.is_requested(*ip)
+                    && self.hosts.get(*ip).is_none()
+                {
                     self.take(now, fabric, |segment, fabric| {
                         segment.seek_on_ethernet(now, fabric, *ip, None)
                     });
@@ -313,8 +321,8 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Our link-layer addresses are others, or have other flags: everybody whom we answer for is to be announced; those in
-    /// doubt when they have answered.
+    /// Handles new link-layer addresses of ours, or other flags of them: announces all hosts that the gateway
+    /// answers for. Hosts in doubt are announced when they have answered.
     pub fn announce_all(&mut self, now: Instant) {
         let doubted = self.meanwhile.doubted();
         let proven = |ip: &IpAddr| !doubted.contains(ip) && !self.unproven.contains_key(ip);
@@ -324,7 +332,7 @@ impl<P: Packet> Segment<P> {
         self.announcements.start(now, hosts.chain(own));
     }
 
-    /// When [`Self::handle_timeout`] has something to do at the latest.
+    /// The latest time of the next [`Self::handle_timeout`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let lookups = self.lookups.values().map(Lookup::due).min();
@@ -361,12 +369,12 @@ impl<P: Packet> Segment<P> {
             self.discover(now, fabric);
         }
         if now >= self.sweep || self.changes.is_due(now) {
-            self.ask_cards(now, fabric);
+            self.query_cards(now, fabric);
         }
         if now >= self.sweep {
             self.sweep = now + SWEEP;
-            self.ethernet_askers.expire(now);
-            self.infiniband_askers.expire(now);
+            self.ethernet_requesters.expire(now);
+            self.infiniband_requesters.expire(now);
             self.discovery.expire(now);
             let hosts = &self.hosts;
             let is_known = |ip: &IpAddr| hosts.get(*ip).is_some() || fabric.hardware(*ip).is_some();
@@ -378,7 +386,7 @@ impl<P: Packet> Segment<P> {
             self.proven_at.retain(|ip, at| is_known(ip) && now.saturating_duration_since(*at) < LATE);
             for (ip, waiting) in self.parked.expire(now) {
                 if waiting.awaited == Awaited::InfiniBandHost && fabric.has_way(ip) {
-                    // Its source is being introduced still; the path is there.
+                    // Its source is still being introduced; the path is there.
                     let (side, worker) = (waiting.arrival.side, waiting.arrival.worker);
                     self.output(Output::Release { side, worker, packet: waiting.packet });
                 } else {
@@ -388,7 +396,7 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// A packet waits no longer, and goes nowhere.
+    /// Drops a packet that waits no longer. If it waited for a connection, its source gets an ICMP error.
     pub(super) fn let_go(
         &mut self,
         now: Instant,
@@ -411,14 +419,15 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Drops all that waits, for a reason.
+    /// Drops all waiting packets, for a reason.
     pub fn clear(&mut self, reason: DropReason) {
         let waiting = self.parked.clear();
         self.discard(waiting.into_iter().map(|(_, waiting)| waiting), reason);
     }
 
-    /// It has another address, other subnets or routes from now on; the tables have them already or get them before what is released
-    /// is forwarded. Hosts that are not on the segment any more are forgotten, what waits is looked up again.
+    /// Sets another address, other subnets or routes. The tables have them already, or get them before the
+    /// released packets are forwarded. Hosts that are no longer on the segment are forgotten, and waiting
+    /// packets are looked up again.
     pub fn set_networks(
         &mut self,
         now: Instant,
@@ -448,12 +457,12 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Hosts that nobody sends to are forgotten after another time from now on.
+    /// Sets the time after which unused hosts are forgotten.
     pub const fn set_idle(&mut self, idle: Duration) {
         self.hosts.rules_mut().idle = Idle::SinceStale(idle);
     }
 
-    /// Parks no more packets than this from now on; those that wait stay.
+    /// Sets the maximum number of waiting packets; those that wait already stay.
     pub const fn park_at_most(&mut self, most: usize) {
         self.parked.set_most(most);
     }

@@ -1,34 +1,38 @@
-//! A segment: one broadcast domain, joined out of an Ethernet network and an IPoIB link. Who lives in it and on which
-//! side, how hosts of one side find those of the other, and the packets that wait meanwhile.
+//! A segment: one broadcast domain that joins an Ethernet network and an IPoIB link. It knows the hosts of
+//! each side, resolves addresses across the gateway and holds the packets that wait for an address.
 //!
-//! No I/O and no clock. A [`Segment`] takes ARP packets, packets without a way and `now`; it speaks to its InfiniBand
-//! side by the [`Fabric`] that it is handed, and gives [`Output`]s for everything else.
+//! No I/O and no clock. A [`Segment`] takes ARP packets, packets without a path and `now`. It reaches its
+//! InfiniBand side through the [`Fabric`] that the caller passes, and returns [`Output`]s for everything
+//! else.
 //!
 //! ```text
 //!  ARP of either side ──┐                ┌─> frames, host table, packets to forward again, drops (Output)
-//!  packets without way ─┼─> Segment ─────┤
+//!  packets without path ┼─> Segment ─────┤
 //!  what is published ───┘                └─> requests, replies, announcements on InfiniBand (Fabric)
 //! ```
 //!
-//! Owner's loop: feed inputs; take [`Segment::poll_output`] until `None`, in order; call [`Segment::handle_timeout`] each
-//! turn of the loop.
+//! The owner's loop: feed inputs, take [`Segment::poll_output`] until `None`, in order, and call
+//! [`Segment::handle_timeout`] in each iteration.
 //!
-//! * `hosts` – hosts of the Ethernet side: learning, ageing, probing. Those of the InfiniBand side are the link's.
-//! * `ethernet_arp`, `infiniband_arp` – ARP packets of each side; `knowledge` – what is known of their addresses.
-//! * `resolve` – address resolution across the gateway; ARP is its only language so far.
-//! * [`ownership`] – the table that says what is done about an ARP packet, by what is known of its addresses.
-//! * `owners`, `disputes` – one owner an address: claims, moves, addresses that move too often; `defence` – how often an address is defended.
-//! * `names` – in whose name hosts are queried; `introductions` – InfiniBand hosts learn by such a question where an Ethernet host is.
+//! * `hosts` – hosts of the Ethernet side: learning, aging, probing. The link keeps those of the InfiniBand
+//!   side.
+//! * `ethernet_arp`, `infiniband_arp` – ARP packets of each side; `knowledge` – what is known of their
+//!   addresses.
+//! * `resolve` – address resolution across the gateway, by ARP only so far.
+//! * [`ownership`] – the table of actions for an ARP packet, by what is known of its addresses.
+//! * `owners`, `disputes` – one owner per address: claims, moves, addresses that move too often; `defence` –
+//!   how often an address is defended.
+//! * `names` – the sender address of queries; `introductions` – queries that give InfiniBand hosts the
+//!   present address of an Ethernet host.
 //! * `discovery` – hosts that a gateway queries when it starts to forward, so that it can announce them.
 //! * `kept` – hosts that were known before: discovery queries them first.
-//! * `parked` – packets that wait: for an address, or for a connection.
-//! * `role` – what a segment does that another gateway forwards.
-//! * `local` – what the gateway says itself: ping replies, ICMP errors.
+//! * `parked` – packets that wait for an address or for a connection.
+//! * `role` – what a standby segment does.
+//! * `local` – packets of the gateway's own: ping replies, ICMP errors.
 //! * [`pair`] – several gateways of one segment: exactly one forwards, and nothing loops.
 
 mod announcements;
 mod arp;
-mod askers;
 mod defence;
 mod discovery;
 mod disputes;
@@ -51,6 +55,7 @@ pub mod pair;
 mod parked;
 mod pending;
 mod reported;
+mod requesters;
 mod resolve;
 mod role;
 

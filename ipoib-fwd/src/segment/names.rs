@@ -1,13 +1,15 @@
-//! In whose name the gateway queries a host.
+//! The sender address of the gateway's queries.
 //!
-//! Linux answers an ARP request only if its routes lead back to the sender address (`rp_filter` 1 and 2), or if both addresses are in
-//! one subnet (`arp_ignore` 2). A request without a sender address is answered whatever those settings are, but a host that probes for
-//! the same address at that moment takes it for a conflict (RFC 5227 2.1.1). The order of preference is therefore:
+//! Linux answers an ARP request only if its routes lead back to the sender address (`rp_filter` 1 and 2), or
+//! if both addresses are in one subnet (`arp_ignore` 2). A request without a sender address is answered
+//! whatever those settings are, but a host that probes for the same address at that moment takes it for a
+//! conflict (RFC 5227 2.1.1). The order of preference is therefore:
 //!
-//! 1. the host on whose behalf is asked, if it is proven, was heard within the last 5 s, and is in the target's subnet;
+//! 1. the host on whose behalf the query is sent, if it is proven, was heard within the last 5 s, and is in
+//!    the target's subnet;
 //! 2. the gateway's own address, if it is in that subnet;
 //! 3. the last proven host of that subnet that was heard on the other side, within the last 5 s;
-//! 4. nobody, unless somebody of the queried side probes for the address.
+//! 4. no sender address, unless a host of the queried side probes for the address.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -23,10 +25,11 @@ use super::pair::Place;
 use crate::forward::{Hop, Prefix, Side};
 
 /// The sender address of a probe.
-pub(super) const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-/// A host that probes for an address has done so after this time (RFC 5227 2.1.1: three probes and a wait, 9 s at most).
+pub(super) const NO_SENDER: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+/// A host that probes for an address has finished after this time (RFC 5227 2.1.1: three probes and a wait, 9
+/// s at most).
 const PROBING: Duration = Duration::from_secs(10);
-/// Most addresses of a side whose probes are remembered.
+/// Maximum number of addresses of a side whose probes are remembered.
 const MOST: usize = 1024;
 
 /// Hosts whose names may be used, and addresses that hosts probe for.
@@ -34,7 +37,8 @@ const MOST: usize = 1024;
 pub(super) struct Names {
     /// The last proven host of a side and subnet that was heard. Bounded by the subnets of a segment.
     heard: HashMap<(bool, Prefix), Ipv4Addr, FixedState>,
-    /// When each address was probed for and by whom, a map for each side: a flood on one side leaves the other's as it is.
+    /// When each address was probed for and by which host. One map for each side: a flood on one side does
+    /// not change the other's.
     probed: [HashMap<IpAddr, (Instant, Place), FixedState>; 2],
 }
 
@@ -44,12 +48,12 @@ impl Names {
         Self { heard: HashMap::with_hasher(hasher()), probed: [hasher(), hasher()].map(HashMap::with_hasher) }
     }
 
-    /// The subnets are others.
+    /// Records that the subnets have changed.
     pub(super) fn clear(&mut self) {
         self.heard.clear();
     }
 
-    /// A proven host was heard.
+    /// Records a proven host that was heard.
     fn note(&mut self, side: Side, subnet: Prefix, ip: Ipv4Addr) {
         self.heard.insert((side == Side::Ethernet, subnet), ip);
     }
@@ -58,20 +62,20 @@ impl Names {
         self.heard.get(&(side == Side::Ethernet, subnet)).copied()
     }
 
-    /// Somebody of a side probes for an address.
+    /// Records a probe for an address by a host of a side.
     pub(super) fn note_probe(&mut self, now: Instant, prober: Place, ip: IpAddr) {
         let probed = &mut self.probed[side_of(prober) as usize];
         if probed.len() >= MOST {
             probed.retain(|_, (at, _)| now.saturating_duration_since(*at) < PROBING);
         }
-        // With that many probes at once the oldest knowledge is as good as any.
+        // With this number of probes at once the oldest entry is as good as any.
         if probed.len() >= MOST {
             probed.clear();
         }
         probed.insert(ip, (now, prober));
     }
 
-    /// Who of a side probes for an address.
+    /// The host of a side that probes for an address.
     fn prober(&self, now: Instant, side: Side, ip: IpAddr) -> Option<Place> {
         let (at, prober) = self.probed[side as usize].get(&ip)?;
         (now.saturating_duration_since(*at) < PROBING).then_some(*prober)
@@ -93,10 +97,10 @@ impl<P: Packet> Segment<P> {
             Side::Ethernet => self.hosts.get(ip).is_some(),
             Side::InfiniBand => fabric.hardware(ip).is_some(),
         };
-        known && !self.unproven.contains_key(&ip) && !self.owners.is_asked(ip)
+        known && !self.unproven.contains_key(&ip) && !self.owners.is_queried(ip)
     }
 
-    /// A proven host was heard on a side: the gateway may ask in its name.
+    /// A proven host was heard on a side: the gateway may query in its name.
     pub(super) fn note_name(&mut self, fabric: &impl Fabric, side: Side, ip: IpAddr) {
         let host = v4(ip).filter(|_| self.is_proven(fabric, side, ip));
         if let Some((host, subnet)) = host.and_then(|host| Some((host, self.subnet_of(host)?))) {
@@ -104,12 +108,12 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// True if a host is queried in this name: it is another one of the same subnet.
+    /// True if a host may be queried in this name: it is another host of the same subnet.
     pub(super) fn may_name(&self, name: Ipv4Addr, target: Ipv4Addr) -> bool {
         name != target && self.own.settings.is_on_link(name) && self.subnet_of(name) == self.subnet_of(target)
     }
 
-    /// The name in which `target` is queried on `side`, on behalf of `asker` if there is one. A gateway that
+    /// The name in which `target` is queried on `side`, on behalf of `requester` if there is one. A gateway that
     /// does not forward queries in no host's name: hosts would send that host's packets to it.
     pub(super) fn name_for(
         &self,
@@ -117,9 +121,9 @@ impl<P: Packet> Segment<P> {
         fabric: &impl Fabric,
         side: Side,
         target: IpAddr,
-        asker: Option<IpAddr>,
+        requester: Option<IpAddr>,
     ) -> IpAddr {
-        let Some(to) = v4(target) else { return NOBODY };
+        let Some(to) = v4(target) else { return NO_SENDER };
         let subnet = self.subnet_of(to);
         let fits = |name: &Ipv4Addr| self.may_name(*name, to);
         let speaks = self.forwards();
@@ -131,17 +135,17 @@ impl<P: Packet> Segment<P> {
                 && self.is_proven(fabric, across, ip)
                 && self.is_fresh(now, fabric, across, ip)
         };
-        let asker = asker.and_then(v4).filter(proven);
+        let requester = requester.and_then(v4).filter(proven);
         let own = || self.own.address().filter(fits);
         // Where the subnets are not known, a host may be in another one than the target.
         let last = || subnet.and_then(|subnet| self.names.last(side.other(), subnet)).filter(proven);
-        let name = asker.or_else(own).or_else(last);
-        name.map_or(NOBODY, IpAddr::V4)
+        let name = requester.or_else(own).or_else(last);
+        name.map_or(NO_SENDER, IpAddr::V4)
     }
 
-    /// True if a question in this name may be asked on a side. Nobody's name is not used for an address that a host there probes for,
-    /// unless another one is known to have the address.
-    pub(super) fn may_ask_as(
+    /// True if a query in this name may be sent on a side. A query without a sender address is not sent for
+    /// an address that a host there probes for, unless another host is known to have the address.
+    pub(super) fn may_query_as(
         &self,
         now: Instant,
         fabric: &impl Fabric,
@@ -149,7 +153,7 @@ impl<P: Packet> Segment<P> {
         target: IpAddr,
         name: IpAddr,
     ) -> bool {
-        let Some(prober) = self.names.prober(now, side, target).filter(|_| name == NOBODY) else {
+        let Some(prober) = self.names.prober(now, side, target).filter(|_| name == NO_SENDER) else {
             return true;
         };
         match prober {

@@ -1,4 +1,4 @@
-//! What a segment hands to its owner, and how packets come to it.
+//! Outputs of a segment, and its view of packets.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use ipoib::drop_reason::DropReason;
 use ipoib::link::WorkerIndex;
 use ipoib::net::ethernet::MacAddress;
 
-/// A packet that a segment keeps or looks into: the whole frame or message, as it came in.
+/// A packet that a segment keeps or inspects: the whole frame or message, as it came in.
 pub trait Packet {
     /// Bytes in all.
     fn length(&self) -> usize;
@@ -35,11 +35,11 @@ pub struct Arrival {
     pub side: Side,
     /// The worker.
     pub worker: WorkerIndex,
-    /// For a message, how; `None` if that is not known any more.
+    /// For a message, how it came in; `None` if that is not known any more.
     pub origin: Option<Origin>,
 }
 
-/// Something for a segment's owner to do, in order.
+/// An action for the segment's owner. Actions are carried out in order.
 #[derive(Debug, PartialEq)]
 pub enum Output<P> {
     /// Send a frame on Ethernet.
@@ -49,21 +49,21 @@ pub enum Output<P> {
         /// The frame, untagged.
         bytes: Vec<u8>,
     },
-    /// Send an IPv4 packet of the gateway's own to an InfiniBand host: by the connection if there is one that takes it,
-    /// else as a datagram, in pieces if it must be.
+    /// Send an IPv4 packet of the gateway's own to an InfiniBand host: on the connection if there is one that
+    /// takes it, otherwise as a datagram, fragmented if necessary.
     Message {
         /// By this worker.
         worker: WorkerIndex,
-        /// The neighbour that it goes to.
+        /// The destination neighbor.
         to: IpAddr,
         /// The packet.
         bytes: Vec<u8>,
     },
-    /// Send an IPv4 packet of the gateway's own back to where a datagram came from.
+    /// Send an IPv4 packet of the gateway's own back to the origin of a datagram.
     Datagram {
         /// By this worker.
         worker: WorkerIndex,
-        /// Where to.
+        /// The destination.
         to: UdDestination,
         /// The packet.
         bytes: Vec<u8>,
@@ -80,7 +80,7 @@ pub enum Output<P> {
         /// Its IP address.
         ip: IpAddr,
     },
-    /// Forward a packet as if it had come in now, when the worker has all changes of before.
+    /// Forward a packet as if it had come in now, once the worker has applied all earlier changes.
     Release {
         /// The side that it came from.
         side: Side,
@@ -91,7 +91,7 @@ pub enum Output<P> {
     },
     /// Count dropped packets.
     Drop(DropReason, u64),
-    /// Drop a packet that has waited for a way, and count it.
+    /// Drop a packet that has waited for a path, and count it.
     Discard {
         /// The side that it came from.
         side: Side,
@@ -100,11 +100,11 @@ pub enum Output<P> {
         /// Why.
         reason: DropReason,
     },
-    /// Tell people.
+    /// Report an event to the operator.
     Happening(Happening),
 }
 
-/// Something that an operator may want to know.
+/// An event that may concern the operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Happening {
     /// An address has moved to the other side: its old owner did not answer.
@@ -114,7 +114,7 @@ pub enum Happening {
         /// Where it is now.
         to: Place,
     },
-    /// A host claims an address that another has and answers for. The claim was refused.
+    /// A host claims an address that another host has and answers for. The claim was refused.
     Conflict {
         /// The address.
         ip: IpAddr,
@@ -144,7 +144,7 @@ pub enum Happening {
         /// Those of them that answered.
         answered: u64,
     },
-    /// An address has moved too often: it stays where it is for a while, whoever claims it.
+    /// An address has moved too often: it stays where it is for a while, whichever host claims it.
     HeldDown {
         /// The address.
         ip: IpAddr,

@@ -1,4 +1,4 @@
-//! Packets that wait for a way to their destination: few for each, and few altogether.
+//! Packets that wait for a path to their destination, bounded per destination and in total.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use super::output::Arrival;
 
-/// Packets that wait for one destination: the first window of a TCP connection (RFC
-/// 6928), and a few of other flows.
+/// Maximum number of packets that wait for one destination: the first window of a TCP connection (RFC 6928),
+/// and a few of other flows.
 pub(super) const PER_DESTINATION: usize = 16;
-/// Destinations of one kind that are waited for.
+/// Maximum number of destinations of one kind.
 pub(super) const DESTINATIONS: usize = 256;
-/// How long a packet waits: after that its sender has sent it again.
+/// How long a packet waits: after that its sender has retransmitted it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What a packet waits for.
+/// The event that a packet waits for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Awaited {
     /// An Ethernet host's address.
@@ -51,35 +51,35 @@ pub(super) struct Waiting<P> {
 /// Packets for one destination.
 #[derive(Debug)]
 struct Queue<P> {
-    /// When the first of them came.
+    /// Arrival time of the first packet.
     born: Instant,
     packets: VecDeque<Waiting<P>>,
 }
 
-/// All that wait, by what for.
+/// All waiting packets, by the event that they wait for.
 #[derive(Debug)]
 pub(super) struct Parked<P> {
     waiting: BTreeMap<(u8, IpAddr), Queue<P>>,
-    /// The destinations of each kind, those first that have been waited for the longest.
+    /// The destinations of each kind, the one with the longest wait first.
     order: [BTreeSet<(Instant, IpAddr)>; 3],
-    /// Packets in all, and the most.
+    /// Number of packets, and its maximum.
     held: usize,
     most: usize,
 }
 
 impl<P> Parked<P> {
-    /// None yet, and at most `most`.
+    /// Makes an empty queue of at most `most` packets.
     pub(super) const fn new(most: usize) -> Self {
         Self { waiting: BTreeMap::new(), order: [const { BTreeSet::new() }; 3], held: 0, most }
     }
 
-    /// At most `most` from now on; those that wait stay.
+    /// Sets the maximum number of packets; those that wait stay.
     pub(super) const fn set_most(&mut self, most: usize) {
         self.most = most;
     }
 
-    /// Keeps a packet, and hands back those that make room for it: the oldest for this destination, or those that have waited for the
-    /// longest for another: who is there answers soon.
+    /// Keeps a packet and returns the packets evicted to make room for it: the oldest for this destination,
+    /// or those of the destination with the longest wait. A host that is present answers soon.
     pub(super) fn park(
         &mut self,
         now: Instant,
@@ -113,7 +113,7 @@ impl<P> Parked<P> {
         gone
     }
 
-    /// Takes a packet of those that have waited for the longest.
+    /// Takes a packet of the destination with the longest wait.
     fn take_oldest(&mut self) -> Option<Waiting<P>> {
         let firsts = (0u8..).zip(&self.order).filter_map(|(kind, order)| {
             let (born, ip) = *order.first()?;
@@ -130,7 +130,8 @@ impl<P> Parked<P> {
         Some(oldest)
     }
 
-    /// Takes what waits for a destination in one way; what [`Awaited::Connection`] holds does not matter.
+    /// Takes the packets that wait for one event of a destination; the value in [`Awaited::Connection`] does
+    /// not matter.
     pub(super) fn take(&mut self, awaited: Awaited, to: IpAddr) -> VecDeque<Waiting<P>> {
         let kind = awaited.kind();
         let Some(taken) = self.waiting.remove(&(kind, to)) else { return VecDeque::new() };
@@ -141,7 +142,7 @@ impl<P> Parked<P> {
         taken.packets
     }
 
-    /// Takes those that wait for a destination in one way and for which `which` says so.
+    /// Takes the packets that wait for one event of a destination and for which `which` returns true.
     pub(super) fn take_those(
         &mut self,
         awaited: Awaited,
@@ -162,7 +163,7 @@ impl<P> Parked<P> {
         taken
     }
 
-    /// Takes those that wait for a connection and for which `done` says that they need not any more.
+    /// Takes the packets whose wait for a connection is over according to `done`.
     pub(super) fn take_connections(
         &mut self,
         mut done: impl FnMut(IpAddr, &Arrival) -> bool,
@@ -171,7 +172,7 @@ impl<P> Parked<P> {
         self.take_if(|key, waiting| key.0 == kind && done(key.1, &waiting.arrival))
     }
 
-    /// Takes what has waited for too long.
+    /// Takes the packets that have waited for too long.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<(IpAddr, Waiting<P>)> {
         self.take_if(|_, waiting| now.saturating_duration_since(waiting.since) > PATIENCE)
     }
@@ -213,12 +214,12 @@ impl<P> Parked<P> {
         order.is_some_and(|all| all.len() < DESTINATIONS / 2) && self.held < self.most / 2
     }
 
-    /// How many packets wait for an Ethernet host.
+    /// Number of packets that wait for an Ethernet host.
     pub(super) fn waiting_for(&self, awaited: Awaited, to: IpAddr) -> usize {
         self.waiting.get(&(awaited.kind(), to)).map_or(0, |queue| queue.packets.len())
     }
 
-    /// How many packets wait.
+    /// Number of waiting packets.
     #[cfg(test)]
     pub(super) const fn held(&self) -> usize {
         self.held
@@ -251,7 +252,7 @@ mod tests {
         for packet in 0..4 {
             assert!(park(&mut parked, packet as u8 % 2, packet).is_empty());
         }
-        assert_eq!(park(&mut parked, 9, 4), [0], "who has waited for the longest makes room");
+        assert_eq!(park(&mut parked, 9, 4), [0], "the destination with the longest wait makes room");
         assert_eq!(park(&mut parked, 9, 5), [2]);
         assert_eq!(park(&mut parked, 1, 6), [1], "and then its own");
         assert_eq!(parked.take(Awaited::EthernetHost, host(1)).len(), 2);

@@ -1,4 +1,4 @@
-//! What is under way while others are asked: claims to addresses, and questions for which one side has the first word.
+//! State of open queries: claims to addresses, and lookups for which one side is queried first.
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +11,8 @@ use super::limits::By;
 use super::pair::Place;
 use crate::forward::Side;
 
-/// How long an answer of the asker's own side is awaited after each of two questions. A router that answers for every address is
-/// quicker than the owner.
+/// How long an answer of the requester's own side is awaited after each of two queries. A router that answers
+/// for every address is quicker than the owner.
 pub(super) const OWN_SIDE_ANSWER: Duration = Duration::from_millis(125);
 
 /// The packet that claims an address, to be answered if the address moves.
@@ -31,7 +31,7 @@ impl Claim {
         }
     }
 
-    /// On whose behalf it is looked into.
+    /// The host on whose behalf the claim is verified.
     pub(super) const fn by(&self) -> By {
         match self {
             Self::Ethernet(arp) => By::Ethernet(arp.sender_mac),
@@ -39,7 +39,7 @@ impl Claim {
         }
     }
 
-    /// True for an announcement, which is carried across once the claim is proven.
+    /// True for an announcement, which is forwarded once the claim is proven.
     pub(super) fn announces(&self) -> bool {
         match self {
             Self::Ethernet(arp) => arp.sender_ip == arp.target_ip,
@@ -47,7 +47,7 @@ impl Claim {
         }
     }
 
-    /// The same claim of a packet that has been served: it asks for nothing any more.
+    /// The same claim of a packet that has been served: it requests nothing any more.
     pub(super) const fn served(mut self) -> Self {
         match &mut self {
             Self::Ethernet(arp) => arp.operation = ArpOperation::Reply,
@@ -65,7 +65,7 @@ impl Claim {
         self
     }
 
-    /// Where the address is, if the claim is right.
+    /// The location of the address, if the claim is right.
     pub(super) const fn place(&self) -> Place {
         match self {
             Self::Ethernet(arp) => Place::Ethernet(arp.sender_mac),
@@ -74,47 +74,50 @@ impl Claim {
     }
 }
 
-/// An address that a host asks for, while a host of the asker's own side may answer.
+/// An address that a host requests, while a host of the requester's own side may answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lookup {
-    /// The asker's side: a host of the other one is proven if this one stays silent.
+    /// The requester's side: a host of the other one is proven if this one stays silent.
     pub(super) own: Side,
     pub(super) until: Instant,
     /// When that side is queried for the second time; `None` afterwards.
     pub(super) again: Option<Instant>,
-    /// The host has announced itself, which is carried to the asker's side once it is proven.
+    /// The host has announced itself. The announcement is forwarded to the requester's side once the host is
+    /// proven.
     pub(super) announces: bool,
-    /// What an Ethernet host has answered meanwhile.
+    /// The answer of an Ethernet host in the meantime.
     pub(super) answer: Option<EthernetArp>,
-    /// When it did.
+    /// Time of that answer.
     pub(super) answered: Option<Instant>,
 }
 
 impl Lookup {
-    /// Its first question was sent.
+    /// Records that the first query was sent.
     pub(super) fn new(now: Instant, own: Side) -> Self {
         let again = now + OWN_SIDE_ANSWER;
         let until = again + OWN_SIDE_ANSWER;
         Self { own, until, again: Some(again), announces: false, answer: None, answered: None }
     }
 
-    /// Its second question was sent, perhaps late: all the time for the answer begins now.
-    pub(super) fn asked_again(&mut self, now: Instant) {
+    /// Records that the second query was sent, perhaps late: the full time for the answer starts now.
+    pub(super) fn query_repeated(&mut self, now: Instant) {
         (self.again, self.until) = (None, now + OWN_SIDE_ANSWER);
     }
 
-    /// When there is something to do.
+    /// Time of the next action.
     pub(super) fn due(&self) -> Instant {
         self.again.unwrap_or(self.until)
     }
 
-    /// An Ethernet host speaks for the address. What it asked for itself is answered later, whatever it has said since.
+    /// An Ethernet host answers for the address. The request that it sent itself is answered later, whatever
+    /// it has sent since.
     pub(super) fn take(&mut self, now: Instant, arp: EthernetArp) {
         self.answered = Some(now);
-        let asks =
+        let is_request =
             |arp: &EthernetArp| arp.operation == ArpOperation::Request && arp.sender_ip != arp.target_ip;
-        let asked = self.answer.is_some_and(|before| before.sender_mac == arp.sender_mac && asks(&before));
-        if !asked || asks(&arp) {
+        let requested =
+            self.answer.is_some_and(|before| before.sender_mac == arp.sender_mac && is_request(&before));
+        if !requested || is_request(&arp) {
             self.answer = Some(arp);
         }
     }

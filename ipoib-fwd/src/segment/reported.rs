@@ -1,8 +1,8 @@
 //! Hosts that the forwarder reports to a standby gateway.
 //!
-//! With a key reports are authentic, and the forwarder reports only hosts that it has proven. Without one
-//! anybody can forge a report: it contradicts nothing that this gateway knows by itself, and its host is
-//! proven when this gateway begins to forward, before it is announced.
+//! With a key, reports are authentic, and the forwarder reports only hosts that it has proven. Without one,
+//! any station can forge a report. Such a report never contradicts this gateway's own knowledge. Its host is
+//! proven when this gateway starts to forward, before it is announced.
 
 use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;
@@ -17,17 +17,17 @@ use super::output::Packet;
 use super::pair::{Neighbour, Place};
 use crate::forward::Side;
 
-/// Most lookups of reported hosts under way: some 400 hosts a second.
+/// Maximum number of lookups of reported hosts in progress: some 400 hosts a second.
 const UNDER_WAY: usize = 128;
 
-/// Hosts that are known only from reports that may be forged, and are not proven yet. They all are
-/// unproven hosts of the segment.
+/// Hosts that are known only from reports that may be forged, and are not proven yet. They are all unproven
+/// hosts of the segment.
 #[derive(Debug)]
 pub(super) struct Reported {
     hosts: HashSet<IpAddr, FixedState>,
-    /// Other unproven hosts, which were known already when the gateway began to forward.
+    /// Other unproven hosts, which were known already when the gateway started to forward.
     found: HashSet<IpAddr, FixedState>,
-    /// Hosts that are to be proven next.
+    /// Hosts that will be proven next.
     queue: VecDeque<IpAddr>,
 }
 
@@ -38,8 +38,8 @@ impl Reported {
         Self { hosts, found, queue: VecDeque::new() }
     }
 
-    /// A host is proven, or is known otherwise by now. True if it was to be proven because this gateway
-    /// has begun to forward.
+    /// Removes a host that is proven, or is known otherwise by now. True if it was queued for proof because
+    /// this gateway has started to forward.
     pub(super) fn remove(&mut self, ip: IpAddr) -> bool {
         let was_found = self.found.remove(&ip);
         self.hosts.remove(&ip) || was_found
@@ -51,7 +51,7 @@ impl Reported {
         self.found.retain(is_unproven);
     }
 
-    /// This gateway begins to forward: all `unproven` hosts are to be proven.
+    /// This gateway starts to forward: queues all `unproven` hosts for proof.
     pub(super) fn start(&mut self, unproven: impl Iterator<Item = IpAddr>) {
         self.found.clear();
         self.found.extend(unproven.filter(|ip| !self.hosts.contains(ip)));
@@ -59,22 +59,22 @@ impl Reported {
         self.prove_all();
     }
 
-    /// Starts to prove all hosts, unless that is under way.
+    /// Starts to prove all hosts, unless that is in progress.
     pub(super) fn prove_all(&mut self) {
         if self.queue.is_empty() {
             self.queue.extend(self.hosts.iter().chain(&self.found));
         }
     }
 
-    /// True for a host that is to be proven because this gateway forwards.
+    /// True for a host that is queued for proof because this gateway forwards.
     pub(super) fn is_to_be_proven(&self, ip: IpAddr) -> bool {
         self.hosts.contains(&ip) || self.found.contains(&ip)
     }
 }
 
 impl<P: Packet> Segment<P> {
-    /// The forwarder reports where a host is; `authentic`: no other station can have sent the report. True if
-    /// the InfiniBand side should learn the host.
+    /// Handles the forwarder's report of a host's location; `authentic`: no other station can have sent the
+    /// report. True if the InfiniBand side should learn the host.
     pub fn learn_told(
         &mut self,
         now: Instant,
@@ -116,8 +116,9 @@ impl<P: Packet> Segment<P> {
         side_of(host.place) == Side::InfiniBand
     }
 
-    /// Notes a host whose report may be forged. False if there is no room for it, or if this gateway knows better: then the
-    /// owner is queried when the gateway starts to forward, as if a host had claimed the address.
+    /// Records a host whose report may be forged. False if there is no room for it, or if this gateway has
+    /// better knowledge: then the owner is queried when the gateway starts to forward, as if a host had
+    /// claimed the address.
     fn take_doubtful(&mut self, fabric: &impl Fabric, host: &Neighbour) -> bool {
         let known = (self.hosts.get(host.ip), fabric.hardware(host.ip));
         let is_same = match (host.place, known) {
@@ -159,16 +160,17 @@ impl<P: Packet> Segment<P> {
                 None if fabric.hardware(ip).is_some() => Side::InfiniBand,
                 None => continue,
             };
-            if !self.ask_own_side(now, fabric, side.other(), ip) {
-                // It is queried for after the next sweep: perhaps that must not be now, and each try costs a token.
+            if !self.query_own_side(now, fabric, side.other(), ip) {
+                // It is queried after the next sweep: it may not be allowed now, and each attempt costs a
+                // token.
                 return;
             }
         }
     }
 
-    /// A host of `side` claims the address of a host of the other side that is not proven. If that one was never heard, but only
-    /// reported by a station that may lie, it is forgotten, and the claim is proven like one that discovery has found.
-    /// Returns true then.
+    /// A host of `side` claims the address of a host of the other side that is not proven. If that one was
+    /// never heard, but only reported by a station that may lie, it is forgotten, and the claim is proven
+    /// like one that discovery has found. Returns true then.
     pub(super) fn discard_report(
         &mut self,
         now: Instant,

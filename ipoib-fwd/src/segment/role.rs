@@ -1,28 +1,29 @@
-//! What it means to a segment whether it forwards: who stands by hears and learns, and speaks for itself only. When it takes over,
-//! both sides are told that everybody is behind this gateway now.
+//! The role of a segment: a standby listens and learns, and sends only for itself. A gateway that takes over
+//! announces on both sides that all hosts are behind it now.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::time::Instant;
 
 use super::arp::announcement_ethernet;
-use super::askers::Askers;
 use super::fabric::{Fabric, v4};
 use super::machine::Segment;
 use super::output::{Output, Packet};
+use super::requesters::Requesters;
 use crate::forward::{PeerGateway, Role};
 use ipoib::drop_reason::DropReason;
 use ipoib::link::WorkerIndex;
 use ipoib::net::ethernet::MacAddress;
 
 impl<P: Packet> Segment<P> {
-    /// True if it forwards, and so speaks for others.
+    /// True if the segment forwards, and so sends for others.
     pub(super) fn forwards(&self) -> bool {
         self.own.settings.role == Role::Forwarding
     }
 
-    /// It is to do this from now on. `infiniband` are the hosts known on that side: they are announced on Ethernet when it begins to
-    /// forward, and those of Ethernet on InfiniBand; whose address was claimed meanwhile, when it has answered.
+    /// Sets the role. `infiniband` are the hosts known on that side. When the segment starts to forward, they
+    /// are announced on Ethernet, and those of Ethernet on InfiniBand. Hosts whose address was claimed in the
+    /// meantime are announced when they have answered.
     pub fn set_role(&mut self, now: Instant, role: Role, infiniband: impl Iterator<Item = IpAddr>) {
         let forwarded = self.forwards();
         self.own.settings.role = role;
@@ -37,12 +38,12 @@ impl<P: Packet> Segment<P> {
             self.lookups.clear();
             self.introductions.clear();
             self.discovery.stop();
-            self.ethernet_askers = Askers::default();
-            self.infiniband_askers = Askers::default();
+            self.ethernet_requesters = Requesters::default();
+            self.infiniband_requesters = Requesters::default();
             for ip in self.owners.settle() {
                 self.meanwhile.note(ip);
             }
-            // Those who have not answered last: they are kept before those who have.
+            // Addresses whose owners have not answered come last: they are kept before the others.
             self.meanwhile.resign();
             self.clear(DropReason::Standby);
         }
@@ -56,29 +57,29 @@ impl<P: Packet> Segment<P> {
         self.ethernet_announcements.start(now, infiniband.into_iter());
     }
 
-    /// A test of known hosts: true for those that are proven and whose addresses were not
-    /// claimed while it did not forward.
+    /// Returns a test of known hosts: true for those that are proven and whose addresses were not claimed
+    /// while the segment did not forward.
     fn is_undoubted(&self) -> impl Fn(&IpAddr) -> bool {
         let doubted = self.meanwhile.doubted();
         move |ip| !doubted.contains(ip) && !self.unproven.contains_key(ip)
     }
 
-    /// Owners whose addresses were claimed while it did not forward are asked whether they are still there, by who forwards now. The other
-    /// side is told of those that have answered.
+    /// Queries the owners whose addresses were claimed while the segment did not forward, and announces those
+    /// that have answered to the other side. The forwarder calls this.
     pub(super) fn verify_claimed(&mut self, now: Instant, fabric: &mut impl Fabric) {
-        let mut unasked = Vec::new();
-        for ip in self.meanwhile.ask() {
+        let mut not_queried = Vec::new();
+        for ip in self.meanwhile.start_queries() {
             if self.hosts.get(ip).is_some() {
                 self.verify_ethernet(now, ip, None);
             } else if fabric.hardware(ip).is_some() && !self.verify_infiniband(now, fabric, ip, None) {
-                unasked.push(ip);
+                not_queried.push(ip);
             }
         }
         self.take_host_events(now, fabric);
         let hosts = &self.hosts;
         for ip in self.meanwhile.settled(|ip| hosts.is_asked(ip) || fabric.is_asked(ip)) {
-            if unasked.contains(&ip) {
-                // A host probes for it now: its owner is asked later.
+            if not_queried.contains(&ip) {
+                // A host probes for it now: its owner is queried later.
                 self.meanwhile.note(ip);
             } else if self.hosts.get(ip).is_some() {
                 self.announcements.add(now, ip);
@@ -90,32 +91,33 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Addresses that are not reported to standby gateways: unproven ones, and those whose owners have not answered since they were
-    /// claimed while it did not forward.
+    /// Addresses that are not reported to standby gateways: unproven ones, and those whose owners have not
+    /// answered since they were claimed while the segment did not forward.
     #[must_use]
     pub fn doubted(&self) -> HashSet<IpAddr> {
         let unproven = self.unproven.keys().copied();
         self.meanwhile.doubted().into_iter().chain(unproven).collect()
     }
 
-    /// True for a known host whose address the other side was not queried for yet.
+    /// True for a known host for whose address the other side was not queried yet.
     #[must_use]
     pub fn is_unproven(&self, ip: IpAddr) -> bool {
         self.unproven.contains_key(&ip)
     }
 
-    /// These are the other gateways of the segment: none of them is a host.
+    /// Sets the other gateways of the segment: none of them is a host.
     pub fn set_gateways(&mut self, gateways: Vec<PeerGateway>) {
         self.own.settings.gateways = gateways;
     }
 
-    /// Tells Ethernet where InfiniBand hosts are now, at a pace that leaves room for everything else. Who has gone since the list was made
-    /// is left out; whose owner is being asked, or is not proven, is put off: it may move.
+    /// Announces InfiniBand hosts on Ethernet, at a pace that leaves room for all other work. Hosts that have
+    /// gone since the list was made are left out. Hosts whose owner is being queried, or is not proven, are
+    /// put off: they may move.
     pub(super) fn send_ethernet_announcements(&mut self, now: Instant, fabric: &impl Fabric, at_most: usize) {
         for _ in 0..at_most {
             let Some(ip) = self.ethernet_announcements.next(now) else { return };
             let is_there = fabric.hardware(ip).is_some();
-            if is_there && (self.owners.is_asked(ip) || self.unproven.contains_key(&ip)) {
+            if is_there && (self.owners.is_queried(ip) || self.unproven.contains_key(&ip)) {
                 self.ethernet_announcements.put_off(now, ip);
                 continue;
             }
@@ -127,7 +129,7 @@ impl<P: Packet> Segment<P> {
         }
     }
 
-    /// Tells InfiniBand where Ethernet hosts are, and the gateway itself, in the same way.
+    /// Announces Ethernet hosts, and the gateway itself, on InfiniBand in the same way.
     pub(super) fn send_infiniband_announcements(
         &mut self,
         now: Instant,
@@ -140,7 +142,7 @@ impl<P: Packet> Segment<P> {
         for _ in 0..at_most {
             let Some(ip) = self.announcements.next(now) else { return };
             let is_there = self.hosts.get(ip).is_some();
-            if is_there && (self.owners.is_asked(ip) || self.unproven.contains_key(&ip)) {
+            if is_there && (self.owners.is_queried(ip) || self.unproven.contains_key(&ip)) {
                 self.announcements.put_off(now, ip);
                 continue;
             }

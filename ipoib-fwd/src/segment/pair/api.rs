@@ -1,4 +1,4 @@
-//! What a pair is told, and what it tells.
+//! Settings, events and reports of a pair.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use ipoib::net::probe::PROBE_LEN;
 use super::loops::Sign;
 use super::message::{Identity, Key, MessageError, Neighbour, Role, SegmentId, Side, SideSet};
 
-/// Hellos that are awaited before a gateway forwards, and that may be lost before it counts as gone.
+/// Hello intervals that a gateway listens before it forwards, and lost hellos before it counts as gone.
 const LISTEN: u32 = 3;
 
-/// For how long a hello may be on its way.
+/// Maximum transit time of a hello.
 pub(super) const DELAY: Duration = Duration::from_millis(100);
 
-/// What a segment's configuration says.
+/// The settings of a segment's configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// Higher is better.
     pub priority: u8,
     /// Time between two hellos.
     pub hello: Duration,
-    /// Which segment.
+    /// The segment.
     pub segment: SegmentId,
     /// The gateways' secret.
     pub key: Option<Key>,
@@ -48,7 +48,7 @@ impl Settings {
     }
 }
 
-/// A gateway's own addresses: what comes from there was forwarded by it.
+/// A gateway's own addresses: that gateway has forwarded all packets that come from there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Station {
     /// Its Ethernet address.
@@ -61,12 +61,12 @@ pub struct Station {
     pub qpns: Vec<Qpn>,
 }
 
-/// Something to send, without the header of its side.
+/// An output to send, without the header of its side.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Transmit {
     /// A message, of type [`crate::forward::ETHERTYPE_HELLO`].
     Message(Side, Vec<u8>),
-    /// The IPv4 packet of a probe, to all.
+    /// The IPv4 packet of a probe, a broadcast.
     Probe(Side, [u8; PROBE_LEN]),
 }
 
@@ -77,25 +77,25 @@ pub enum Why {
     SidesUp,
     /// A side is down.
     SideDown,
-    /// It ends.
+    /// The gateway exits.
     Leaving,
-    /// Its operator drains it.
+    /// The operator drains the gateway.
     Drained,
-    /// Its operator has put it back into service.
+    /// The operator has put the gateway back into service.
     Undrained,
-    /// It was drained, and no other gateway has taken over.
+    /// The gateway was drained, and no other gateway has taken over.
     NoSuccessor,
-    /// There is no other one that forwards or could do better.
+    /// No other gateway forwards or ranks better.
     Alone,
-    /// The one that forwarded is silent or resigned.
+    /// The gateway that forwarded is silent or resigned.
     TakeOver,
-    /// A better one forwards, claims, or is waited for.
+    /// A better gateway forwards or claims, or this one waits for it.
     Better(Identity),
-    /// Another one forwards that does not hear us.
+    /// Another gateway forwards and does not hear this one.
     Deaf(Identity),
-    /// Its own control lcore was silent for longer than its lease: another one may have taken over.
+    /// The own control lcore did not run for longer than the lease: another gateway may have taken over.
     Silent,
-    /// Another one that could have forwarded found a loop: so it is looked for first.
+    /// Another gateway that could have forwarded has detected a loop, so this one checks for the loop first.
     PeerBlocked,
     /// Our own packets came back.
     Loop,
@@ -110,18 +110,18 @@ impl fmt::Display for Why {
         match self {
             Self::SidesUp => f.write_str("both sides are up"),
             Self::SideDown => f.write_str("a side is down"),
-            Self::Leaving => f.write_str("it ends"),
+            Self::Leaving => f.write_str("it exits"),
             Self::Drained => f.write_str("it is drained"),
             Self::Undrained => f.write_str("it is in service again"),
             Self::NoSuccessor => f.write_str("no other gateway has taken over: it is not drained any more"),
-            Self::Alone => f.write_str("nobody else forwards"),
+            Self::Alone => f.write_str("no other gateway forwards"),
             Self::TakeOver => f.write_str("the other gateway is silent or has resigned"),
-            Self::Better(who) => write!(f, "gateway {:016x} is to forward", who.guid.0),
+            Self::Better(who) => write!(f, "gateway {:016x} takes precedence", who.guid.0),
             Self::Deaf(who) => write!(f, "gateway {:016x} forwards and does not hear us", who.guid.0),
             Self::Silent => f.write_str("its control lcore did not run for longer than its lease"),
-            Self::PeerBlocked => f.write_str("another gateway has noticed a loop"),
+            Self::PeerBlocked => f.write_str("another gateway has detected a loop"),
             Self::Loop => f.write_str("our own packets came back"),
-            Self::Quiet => f.write_str("what blocked it has stayed away"),
+            Self::Quiet => f.write_str("the hold time is over"),
             Self::Rival(who) => write!(
                 f,
                 "gateway {:016x}, which is not believed, forwards between the same networks",
@@ -134,27 +134,27 @@ impl fmt::Display for Why {
 /// How a gateway is taken out of service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Drain {
-    /// If another one takes over; else it forwards again.
+    /// If another gateway takes over; otherwise it forwards again.
     HandOver,
-    /// Whoever forwards then, or nobody.
+    /// Whether or not another gateway forwards then.
     Alone,
 }
 
-/// Why nobody would forward in a gateway's place.
+/// Why no other gateway would forward in place of this one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoSuccessor {
-    /// None is there that could.
-    #[error("no other gateway stands by that hears this one")]
+    /// No gateway is there that could.
+    #[error("no standby gateway hears this one")]
     Alone,
-    /// One is there, but not for long.
-    #[error("the other gateway has not been there for long enough to know the hosts: again in a few seconds")]
+    /// One is there, but has not been there for long enough.
+    #[error("the other gateway does not know the hosts yet: try again in a few seconds")]
     Cold,
 }
 
 /// Why another gateway between the same two networks is not believed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Disbelief {
-    /// Its messages are of another version, or made with another key.
+    /// Its messages have another version, or were signed with another key.
     Message(MessageError),
     /// It names another partition.
     Segment,
@@ -165,74 +165,77 @@ impl fmt::Display for Disbelief {
         match self {
             Self::Message(error) => error.fmt(f),
             Self::Segment => f.write_str(
-                "a gateway joins these two networks with another P_Key: that is to be the same on all gateways of a segment",
+                "another gateway joins these two networks with another P_Key: use the same P_Key on all gateways of a segment",
             ),
         }
     }
 }
 
-/// What happened.
+/// An event of the pair.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// The role changed.
     Role {
-        /// What it was.
+        /// The previous role.
         from: Role,
-        /// What it is.
+        /// The new role.
         to: Role,
-        /// Why.
+        /// The reason.
         why: Why,
     },
-    /// The time is over for which packets that hosts still sent here were forwarded after another gateway had taken over.
+    /// The handover is over: this gateway no longer forwards packets that hosts still send here after another
+    /// gateway has taken over.
     HandedOver,
     /// Another gateway is there, or gone.
     Peer {
-        /// Which.
+        /// The other gateway.
         who: Identity,
         /// True if it is there.
         alive: bool,
     },
     /// Our own packets came back: the segment is blocked.
     Loop {
-        /// How it was noticed.
+        /// How the loop was detected.
         sign: Sign,
-        /// Where they arrived.
+        /// The side on which they arrived.
         arrived: Side,
-        /// For how long it is blocked at least.
+        /// The minimum time of the block.
         hold: Duration,
     },
-    /// Hellos of ours come back more than once on the side that they were sent on: it has a loop of its own. Nothing is blocked for that:
-    /// it would not end the loop, and whoever hears a hello can repeat it.
+    /// Hellos of ours come back more than once on the side that they were sent on: that side has a loop of
+    /// its own. Nothing is blocked: a block would not end the loop, and any station that hears a hello can
+    /// repeat it.
     Multiplied {
         /// The side.
         side: Side,
     },
     /// Another gateway that is not believed forwards between the same two networks: this one is blocked.
     Blocked {
-        /// Which.
+        /// The other gateway.
         by: Identity,
     },
-    /// Another gateway that is not believed forwards between the same two networks and ranks worse: this one goes on.
+    /// Another gateway that is not believed forwards between the same two networks and ranks worse: this one
+    /// continues.
     Rival {
-        /// Which.
+        /// The other gateway.
         who: Identity,
     },
-    /// Another gateway is there, or gone, that is not believed.
+    /// A gateway that is not believed has appeared or is gone.
     Stranger {
-        /// Why; none if it is gone.
+        /// The reason; none if it is gone.
         why: Option<Disbelief>,
     },
     /// Another segment of this gateway is on the same network.
     Sibling {
-        /// Of its InfiniBand port.
+        /// The GUID of its InfiniBand port.
         guid: Guid,
-        /// Where.
+        /// The side.
         side: Side,
     },
-    /// Another gateway forwarded, or may have forwarded, at the same time as this one, which goes on. The
+    /// Another gateway forwarded, or may have forwarded, at the same time as this one, which continues. The
     /// caller announces all hosts again on both sides: some still send to the other gateway.
     AnnounceHosts,
-    /// The forwarder told hosts that it knows: they are to be learnt as if they had been heard.
+    /// The forwarder reported hosts that it knows: learn them as if they had been heard.
     Neighbours(Vec<Neighbour>),
 }
 
@@ -243,15 +246,15 @@ pub struct Statistics {
     pub sent: u64,
     /// Messages of other gateways of this segment.
     pub received: u64,
-    /// Bytes that were no message, or made with another key.
+    /// Bytes that were no message, or were signed with another key.
     pub rejected: u64,
-    /// Copies of messages, and recordings.
+    /// Copies of messages, and replayed messages.
     pub old: u64,
     /// Messages of other segments.
     pub other_segment: u64,
     /// Hellos for which there was no room.
     pub no_room: u64,
-    /// Times that this gateway began to forward.
+    /// Times that this gateway started to forward.
     pub takeovers: u64,
     /// Times that it stopped.
     pub resignations: u64,
@@ -259,7 +262,8 @@ pub struct Statistics {
     pub multiplied: u64,
     /// Messages of other segments of this gateway.
     pub siblings: u64,
-    /// Hellos that look like ours and came on the other side without a signature, so they only made the gateway probe.
+    /// Hellos that look like ours and arrived on the other side without a signature, so they only made the
+    /// gateway probe.
     pub suspected: u64,
     /// Signs of loops, and rivals that blocked the gateway.
     pub loops: u64,
@@ -268,19 +272,19 @@ pub struct Statistics {
 /// Another gateway, as `ctl` shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerInfo {
-    /// Which.
+    /// The gateway.
     pub who: Identity,
     /// Its priority.
     pub priority: u8,
-    /// Its role as it said last.
+    /// Its role in its last hello.
     pub role: Role,
-    /// It was about to end, or drained, as it said last.
+    /// True if it was about to exit, or drained, by its last hello.
     pub leaves: bool,
     /// False if its lease is over.
     pub alive: bool,
-    /// Where it is heard.
+    /// The sides on which it is heard.
     pub heard: SideSet,
-    /// Where it hears us, as it said last.
+    /// The sides on which it hears us, by its last hello.
     pub hears_us: SideSet,
     /// Time since it was heard.
     pub age: Duration,

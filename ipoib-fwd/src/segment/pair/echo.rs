@@ -1,8 +1,9 @@
-//! Echoes: how gateways that do not believe each other find out that they join the same two networks.
+//! Echoes: gateways that do not believe each other detect with them that they join the same two networks.
 //!
-//! A forwarding gateway answers each probe of another gateway with an echo on the other side. An echo of a nonce that was sent on one side
-//! and arrives on the other can only come from a station on both networks. The format has no key and does not depend on
-//! the version of the hellos, so that gateways with different keys or versions understand it.
+//! A forwarding gateway answers each probe of another gateway with an echo on the other side. An echo of a
+//! nonce that was sent on one side and arrives on the other can only come from a station on both networks.
+//! The format has no key and does not depend on the version of the hellos, so gateways with different keys or
+//! versions understand it.
 //!
 //! ```text
 //!  0 magic "IPGE"   4 zero   8 nonce   16 GUID   24 instance   32 priority   33 zero
@@ -21,13 +22,13 @@ const MAGIC: [u8; 4] = *b"IPGE";
 pub(super) const ECHO_LEN: usize = 40;
 /// Length of the period of [`EchoBudget`].
 const PERIOD: Duration = Duration::from_millis(100);
-/// Most echoes on one side in a period.
+/// Maximum number of echoes on one side in a period.
 const PER_PERIOD: usize = 64;
 
 /// One echo.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Echo {
-    /// Of the probe that it answers.
+    /// The nonce of the probe that it answers.
     pub(super) nonce: Nonce,
     /// The gateway that heard the probe and forwards.
     pub(super) from: Identity,
@@ -36,7 +37,7 @@ pub(super) struct Echo {
 }
 
 impl Echo {
-    /// Reads an echo; bytes behind it are padding. `None` if it is none.
+    /// Parses an echo; further bytes are padding. `None` if the bytes are no echo.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.first_chunk::<ECHO_LEN>()?;
         let be64 = |at: usize| bytes.get(at..)?.first_chunk().copied().map(u64::from_be_bytes);
@@ -47,7 +48,7 @@ impl Echo {
         Some(Self { nonce: Nonce(be64(8)?), from, priority: bytes[32] })
     }
 
-    /// As bytes.
+    /// Encodes the echo.
     pub(super) fn to_bytes(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(ECHO_LEN);
         bytes.extend_from_slice(&MAGIC);
@@ -61,8 +62,8 @@ impl Echo {
     }
 }
 
-/// A bound on echoes, for each side by itself: a flood of probes on one side does not keep the other side's
-/// from being answered. Each probe has one echo in a period, so copies of a probe do not use the bound up.
+/// A separate bound on echoes for each side: a flood of probes on one side does not prevent answers to the
+/// other side's. Each probe has one echo in a period, so copies of a probe do not exhaust the bound.
 #[derive(Debug)]
 pub(super) struct EchoBudget {
     until: Instant,
@@ -74,7 +75,7 @@ impl EchoBudget {
         Self { until: now, answered: [ArrayVec::new_const(), ArrayVec::new_const()] }
     }
 
-    /// True if a probe that arrived on this side is to be answered.
+    /// True if a probe that arrived on this side should be answered.
     pub(super) fn take(&mut self, now: Instant, side: Side, nonce: Nonce) -> bool {
         if now >= self.until {
             self.until = now + PERIOD;

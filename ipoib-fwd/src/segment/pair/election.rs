@@ -1,4 +1,4 @@
-//! One gateway among those of its segment: who forwards.
+//! Election of the gateway of a segment that forwards.
 
 mod absence;
 mod announcing;
@@ -24,15 +24,17 @@ use super::siblings::Siblings;
 use super::strangers::Strangers;
 use super::sync::Sync;
 
-/// Hellos for which a better gateway stands by before it claims: its tables become warm.
+/// Number of hello intervals that a better gateway stands by before it claims, so that its tables become
+/// warm.
 pub(in crate::segment) const WARM: u32 = 20;
-/// For so long who hands over in order forwards hosts' own packets still: the other gateway's announcements, two rounds a second apart,
-/// are on their way. Packets to all it leaves to the other one at once, so nothing circles.
+/// How long a gateway that hands over in order still forwards hosts' own packets. The other gateway's
+/// announcements, two rounds a second apart, are in transit during this time. Broadcast and multicast packets
+/// are left to the other gateway at once, so none of them loops.
 pub(in crate::segment) const HANDOVER: Duration = Duration::from_secs(3);
-/// Shortest time between two hellos that somebody's first hello, or a new host, brought about.
+/// Shortest time between two hellos that were triggered by a first hello of another gateway or by a new host.
 const GAP: Duration = Duration::from_millis(50);
 
-/// The machine.
+/// The state machine.
 #[derive(Debug)]
 pub struct Pair {
     settings: Settings,
@@ -41,21 +43,21 @@ pub struct Pair {
     up: SideSet,
     leaves: bool,
     drained: Option<Drain>,
-    /// Until when it forwards hosts' own packets beside the one that has taken over.
+    /// Until when it forwards hosts' own packets in addition to the gateway that has taken over.
     hands_over: Option<Instant>,
     role: Role,
     since: Instant,
-    /// It has heard for long enough whether there are others, since both sides are up.
+    /// It has listened for other gateways for long enough since both sides are up.
     listened: bool,
-    /// When one of its sides went down, while it is without one.
+    /// When one of its sides went down, while a side is down.
     side_lost: Option<Instant>,
     out_of_service: OutOfService,
-    /// Not before this: who resigned waits a lease before it forwards again.
+    /// A gateway that resigned waits a lease before it forwards again: the end of that time.
     not_before: Option<Instant>,
     peers: Peers,
     strangers: Strangers,
     rivals: Rivals,
-    /// The rival that ranks worse, as last reported.
+    /// The last reported rival that ranks worse.
     lesser_rival: Option<Identity>,
     announcing: Announcing,
     echo_budget: EchoBudget,
@@ -73,7 +75,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// A gateway that knows of nothing yet, with both sides down.
+    /// Makes a gateway without any knowledge, with both sides down.
     #[must_use]
     pub fn new(now: Instant, settings: Settings, own: Identity, station: Station) -> Self {
         Self {
@@ -110,8 +112,8 @@ impl Pair {
         }
     }
 
-    /// Makes this a segment of its own among those that the gateway makes one after the other: it has another instance,
-    /// so that recordings of messages to an earlier one do not count. Its messages are numbered by the uptime in
+    /// Distinguishes this segment from earlier ones of the same gateway: it gets another instance, so
+    /// replayed messages to an earlier one do not count. Its messages are numbered from the uptime in
     /// microseconds.
     #[must_use]
     pub fn numbered_from(mut self, uptime: Duration) -> Self {
@@ -121,27 +123,27 @@ impl Pair {
         self
     }
 
-    // -- what it says
+    // -- state
 
-    /// What it does.
+    /// The role.
     #[must_use]
     pub const fn role(&self) -> Role {
         self.role
     }
 
-    /// True while it forwards hosts' own packets beside the one that has taken over.
+    /// True while it forwards hosts' own packets in addition to the gateway that has taken over.
     #[must_use]
     pub const fn hands_over(&self) -> bool {
         self.hands_over.is_some()
     }
 
-    /// Since when.
+    /// Start of the present role.
     #[must_use]
     pub const fn since(&self) -> Instant {
         self.since
     }
 
-    /// Which one it is.
+    /// The identity of this gateway.
     #[must_use]
     pub const fn identity(&self) -> Identity {
         self.own
@@ -165,13 +167,13 @@ impl Pair {
         self.statistics
     }
 
-    /// Until when nothing is forwarded because of a loop.
+    /// Until when forwarding is blocked because of a loop.
     #[must_use]
     pub fn blocked_until(&self, now: Instant) -> Option<Instant> {
         self.loops.held_until(now)
     }
 
-    /// The other gateways, also those that are gone.
+    /// The other gateways, including those that are gone.
     pub fn peers(&self, now: Instant) -> impl Iterator<Item = PeerInfo> {
         self.peers.known().map(move |p| PeerInfo {
             who: p.who,
@@ -186,9 +188,10 @@ impl Pair {
         })
     }
 
-    /// Where the other gateways are. What comes from there to a group was forwarded already, and nobody there is a host to
-    /// be learnt. Who was silent for an hour was taken away, and others may have its addresses; without a key who was silent for as long
-    /// as it had been heard before, if that is less.
+    /// The addresses of the other gateways. Broadcast and multicast packets from there were forwarded
+    /// already, and no station there is learned as a host. A gateway that was silent for an hour is removed,
+    /// since others may have its addresses. Without a key a gateway is removed earlier if it had been heard
+    /// for less than an hour: after the same time of silence.
     pub fn stations(&self, now: Instant) -> impl Iterator<Item = Station> {
         self.peers.remembered(now).map(|p| Station {
             mac: p.hello.mac,
@@ -198,37 +201,37 @@ impl Pair {
         })
     }
 
-    // -- hosts for those who stand by
+    // -- hosts for standby gateways
 
-    /// True if all known hosts are wanted by [`Self::tell_neighbours`].
+    /// True if [`Self::tell_neighbours`] needs all known hosts.
     #[must_use]
     pub fn wants_neighbours(&self, now: Instant) -> bool {
-        self.tells(now) && self.sync.is_due(now)
+        self.sends_hosts(now) && self.sync.is_due(now)
     }
 
-    /// All hosts that the forwarder knows.
+    /// Reports all hosts that the forwarder knows.
     pub fn tell_neighbours(&mut self, now: Instant, hosts: impl Iterator<Item = Neighbour>) {
         self.sync.begin(now, hosts);
     }
 
-    /// A host is new or has moved.
+    /// Reports a host that is new or has moved.
     pub fn tell_neighbour(&mut self, now: Instant, host: Neighbour) {
-        if self.tells(now) {
+        if self.sends_hosts(now) {
             self.sync.note(host);
-            // If this gateway ends in the next moment, the other one must know whom to announce.
+            // If this gateway exits in the next moment, the other one must know the host to announce it.
             self.hurry(now);
         }
     }
 
-    /// The next hello goes soon.
+    /// Sends the next hello soon.
     fn hurry(&mut self, now: Instant) {
         let soon = self.last_hello.map_or(now, |last| last + GAP);
         self.next_hello = self.next_hello.min(soon.max(now));
         self.wake = self.wake.min(self.next_hello);
     }
 
-    /// An unknown station has spoken, and this gateway may be about to answer it: if that is another gateway, it hears first that this
-    /// is one.
+    /// Sends a hello before this gateway answers an unknown station. If that station is another gateway, it
+    /// learns first that this one is a gateway.
     pub fn greet(&mut self, now: Instant) {
         if self.role == Role::Forwarding {
             self.hurry(now);
@@ -238,29 +241,29 @@ impl Pair {
         }
     }
 
-    fn tells(&self, now: Instant) -> bool {
+    fn sends_hosts(&self, now: Instant) -> bool {
         self.role == Role::Forwarding && self.peers.alive(now).next().is_some()
     }
 
-    // -- what it wants
+    // -- outputs
 
-    /// The next thing to send.
+    /// Returns the next message or probe to send.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
         self.transmits.pop_front()
     }
 
-    /// What happened next.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// When [`Self::handle_timeout`] wants to be called.
+    /// Time of the next [`Self::handle_timeout`].
     #[must_use]
     pub const fn poll_timeout(&self) -> Instant {
         self.wake
     }
 
-    /// Lets time pass.
+    /// Runs everything that is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.evaluate_for(now, None);
         self.announce_if_due(now);
@@ -290,7 +293,8 @@ impl Pair {
         self.wake = self.next_wake(now);
     }
 
-    /// A gateway that stands by does not probe, unless it still hands over: the forwarder does, and says what it finds.
+    /// True if this gateway probes. A standby does not, unless it still hands over: the forwarder probes and
+    /// reports the result.
     const fn probes(&self) -> bool {
         let carries = self.hands_over() || !matches!(self.role, Role::Standby | Role::Drained);
         self.up.is_both() && !self.leaves && carries
@@ -314,7 +318,7 @@ impl Pair {
         marks.fold(self.next_hello, Instant::min)
     }
 
-    // -- who forwards
+    // -- election
 
     fn rank(&self) -> Rank {
         rank(self.settings.priority, self.own)
@@ -329,7 +333,7 @@ impl Pair {
         if let Some(hold) = self.loops.block(now) {
             self.events.push_back(Event::Loop { sign, arrived, hold });
         }
-        // Nothing passes where there is a loop, whatever the role is.
+        // No packet is forwarded where there is a loop, in any role.
         if self.hands_over.take().is_some() {
             self.events.push_back(Event::HandedOver);
         }
@@ -360,7 +364,7 @@ impl Pair {
         if from == Role::Forwarding {
             self.hands_over = in_order.then_some(now + HANDOVER);
         } else if !matches!(to, Role::Standby | Role::Drained) || !self.up.is_both() {
-            // Who is drained, or put back, while it hands over goes on with that.
+            // A gateway that is drained, or put back, while it hands over continues with the handover.
             self.hands_over = None;
         }
         match to {
@@ -382,7 +386,7 @@ impl Pair {
     fn next_role(&mut self, now: Instant) -> (Role, Why) {
         self.note_own_service(now);
         if self.is_drained() {
-            // Whether there are others it hears all the time, while it can.
+            // It listens for other gateways all the time, while it can.
             self.listened &= self.loops.held_until(now).is_none();
             return (Role::Drained, Why::Drained);
         }
@@ -409,7 +413,7 @@ impl Pair {
         self.unless_rival(now, next)
     }
 
-    /// Begins to forward if nobody else does or should.
+    /// Starts to forward if no other gateway does or should.
     fn contend(&mut self, now: Instant) -> (Role, Why) {
         let own = self.rank();
         let forwarder = self.peers.alive(now).find(|p| p.hello.role == Role::Forwarding);
@@ -419,7 +423,7 @@ impl Pair {
         }
         let mut better = self.peers.alive(now).filter(|p| p.hello.is_able() && p.rank() < own);
         if self.role == Role::Standby {
-            // Who listens only is not waited for: there is nobody who forwards meanwhile.
+            // A gateway that only listens is not waited for: no gateway would forward in the meantime.
             if let Some(p) = better.find(|p| p.hello.role == Role::Standby) {
                 return (Role::Standby, Why::Better(p.who));
             }
@@ -428,7 +432,7 @@ impl Pair {
             }
             return (Role::Forwarding, Why::TakeOver);
         }
-        // All begin at the same time: the better ones go first, but are not waited for without end.
+        // All start at the same time: the better ones go first, but the wait for them is limited.
         match better.next() {
             Some(_) if now < self.since + self.settings.listening() + self.settings.lease() => {
                 (Role::Listening, Why::SidesUp)
@@ -440,7 +444,7 @@ impl Pair {
         }
     }
 
-    /// Stops to forward if another one should.
+    /// Stops forwarding if another gateway should forward.
     fn defend(&self, now: Instant) -> (Role, Why) {
         let own = self.rank();
         let patience = self.settings.lease() * 2;
@@ -460,7 +464,7 @@ impl Pair {
         (Role::Forwarding, Why::Alone)
     }
 
-    /// True if we are better than the forwarder, and have stood by for long enough to know its hosts.
+    /// True if this gateway is better than the forwarder, and has stood by for long enough to know its hosts.
     fn claims(&self, now: Instant) -> bool {
         let warm = now >= self.since + self.settings.hello.saturating_mul(WARM);
         let worse = |p: &Peer| p.hello.role == Role::Forwarding && p.hello.priority < self.settings.priority;
@@ -474,7 +478,7 @@ impl Pair {
         self.next_hello = now + self.settings.hello;
         let hello = Hello {
             priority: self.settings.priority,
-            role: self.role.told(),
+            role: self.role.reported(),
             up: self.up,
             claims: self.claims(now),
             leaves: self.leaves || self.is_drained(),
@@ -489,8 +493,8 @@ impl Pair {
         for side in Side::BOTH {
             self.send(side, Body::Hello(hello.clone()));
         }
-        if self.tells(now) {
-            // One side is enough; the one on which most of them are heard.
+        if self.sends_hosts(now) {
+            // One side is enough: the one on which most of them are heard.
             let side = if self.peers.alive(now).all(|p| p.sides(now).has(Side::Ethernet)) {
                 Side::Ethernet
             } else {

@@ -1,11 +1,12 @@
-//! Loops that others make: something foreign that joins the same two networks beside us.
+//! Loops through foreign equipment that joins the same two networks as this gateway.
 //!
-//! A probe is a small IPv4 broadcast such as any plain bridge or relay carries. No gateway of ours forwards one. So a probe
-//! that was sent on one side and arrives on the other came by a foreign way, and each broadcast that we forward would come back by it
-//! for ever. The same is said by a signed hello of our own on the other side; without a key anybody who hears one can forge that, so
-//! it is only a reason to probe. The answer is to forward nothing until probes have stayed away for
-//! the hold time. Each further loop doubles that. Several copies of a hello on its own side tell of a loop within that network, which
-//! is only told.
+//! A probe is a small IPv4 broadcast such as any plain bridge or relay forwards. No gateway of ours forwards
+//! one. So a probe that was sent on one side and arrives on the other took a foreign path, and each broadcast
+//! that we forward would return on it for ever. A signed hello of our own on the other side proves the same.
+//! Without a key any station that hears a hello can forge that, so it is only a reason to probe. A gateway
+//! that detects a loop forwards nothing until probes have stayed away for the hold time. Each further loop
+//! doubles that time. Several copies of a hello on its own side show a loop within that network, which is
+//! only reported.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
@@ -15,11 +16,11 @@ use ipoib::net::probe::Nonce;
 
 use super::message::Side;
 
-/// Probes that are waited for: both sides', for longer than a packet lives in a network of bridges.
+/// Number of probes that are remembered: both sides', for longer than a packet lives in a network of bridges.
 const REMEMBERED: usize = 64;
 /// How long a forwarder waits between two probes of a side.
 pub(super) const PERIOD: Duration = Duration::from_secs(1);
-/// Shortest time between two probes of a side for which something that anybody can send is the reason.
+/// Shortest time between two probes of a side if the reason for them can be forged by any station.
 const GAP: Duration = Duration::from_millis(100);
 /// First hold time; the shortest time without probes after which the loop counts as gone.
 const HOLD: Duration = Duration::from_secs(10);
@@ -27,10 +28,11 @@ const HOLD: Duration = Duration::from_secs(10);
 const LONGEST_HOLD: Duration = Duration::from_secs(300);
 /// After this long without a loop the next one counts as the first.
 const FORGIVEN: Duration = Duration::from_secs(900);
-/// Copies of one hello on its own side which a reflection, as some switches' ports make it, does not explain.
+/// Number of copies of one hello on its own side that a reflection, as on the ports of some switches, does
+/// not explain.
 const COPIES: u32 = 3;
 
-/// How a loop was noticed.
+/// How a loop was detected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sign {
     /// A probe of ours on the other side.
@@ -41,10 +43,10 @@ pub enum Sign {
     Sibling,
 }
 
-/// What is remembered to notice loops, and for how long one blocks.
+/// State for loop detection and the length of blocks.
 #[derive(Debug)]
 pub(super) struct Loops {
-    /// Nobody who hears nonces must be able to guess those of the other side.
+    /// Stations that hear nonces of one side must not be able to guess those of the other side.
     secret: RandomState,
     drawn: u64,
     sent: ArrayVec<(Nonce, Side), REMEMBERED>,
@@ -72,7 +74,7 @@ impl Loops {
         }
     }
 
-    /// A new probe for a side.
+    /// Draws a new probe for a side.
     pub(super) fn draw(&mut self, side: Side) -> Nonce {
         self.drawn += 1;
         let nonce = Nonce(self.secret.hash_one(self.drawn));
@@ -83,7 +85,7 @@ impl Loops {
         nonce
     }
 
-    /// True if probes are due; then they are due again after `period`, or after a second.
+    /// True if probes are due. The next ones are due after `period`, or after a second.
     pub(super) fn is_due(&mut self, now: Instant, period: Option<Duration>) -> bool {
         let due = now >= self.next_probe;
         if due {
@@ -97,7 +99,8 @@ impl Loops {
         self.next_probe = now;
     }
 
-    /// Probes soon: something looks like a loop. Anybody can make it look so, thus not at once each time.
+    /// Probes soon because of a sign of a loop. Any station can forge the sign, so the rate of these probes
+    /// is limited.
     pub(super) fn probe_soon(&mut self, now: Instant) {
         let soon = self.last_probe.map_or(now, |last| last + GAP);
         self.next_probe = self.next_probe.min(soon.max(now));
@@ -121,7 +124,8 @@ impl Loops {
         self.sent.iter().any(|(sent, _)| *sent == nonce)
     }
 
-    /// A hello of our own came back on its own side. True if that is one copy too many: that side has a loop of its own.
+    /// Counts a hello of our own that came back on its own side. True if that is one copy too many: that side
+    /// has a loop of its own.
     pub(super) const fn is_multiplied(&mut self, sequence: u64) -> bool {
         if self.copies.0 != sequence {
             self.copies = (sequence, 0);
@@ -130,7 +134,7 @@ impl Loops {
         self.copies.1 == COPIES
     }
 
-    /// There is a loop. Answers the hold time if that is news.
+    /// Records a loop. Returns the hold time if the loop is new.
     pub(super) fn block(&mut self, now: Instant) -> Option<Duration> {
         let quiet = self.last.replace(now).map(|last| now.saturating_duration_since(last));
         if let Some(until) = self.held_until.filter(|until| *until > now) {
@@ -143,7 +147,7 @@ impl Loops {
         Some(hold)
     }
 
-    /// Until when nothing is to be forwarded.
+    /// Until when forwarding is blocked.
     pub(super) fn held_until(&self, now: Instant) -> Option<Instant> {
         self.held_until.filter(|until| *until > now)
     }
@@ -172,7 +176,7 @@ mod tests {
         assert!((1..50).all(|sequence| !loops.is_multiplied(sequence)));
         assert!(!loops.is_multiplied(49));
         assert!(loops.is_multiplied(49));
-        assert!(!loops.is_multiplied(49), "told once a hello");
+        assert!(!loops.is_multiplied(49), "reported once per hello");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What gateways of one segment tell each other: bytes of a version of their own, the same on both sides.
+//! Messages between the gateways of one segment, with their own version, the same on both sides.
 //!
 //! On Ethernet behind an Ethernet header of type [`crate::forward::ETHERTYPE_HELLO`] to
 //! [`crate::forward::PAIR_GROUP`], on InfiniBand behind the encapsulation header with that type, to the
@@ -22,13 +22,13 @@ use ib_wire::{Gid, Guid, Lid, Qpn};
 use ipoib::net::ethernet::MacAddress;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-/// Longest message, bytes: fits every Ethernet frame and every datagram of a broadcast group.
+/// Maximum length of a message, bytes: fits every Ethernet frame and every datagram of a broadcast group.
 pub const LONGEST: usize = 1400;
-/// Most gateways that a hello names as heard.
+/// Maximum number of gateways that a hello names as heard.
 pub const MAX_PEERS: usize = 8;
-/// Most datagram queue pairs of one gateway: one a worker.
+/// Maximum number of datagram queue pairs of one gateway: one per worker.
 pub const MAX_QPNS: usize = 255;
-/// Most neighbours in one message.
+/// Maximum number of neighbors in one message.
 pub const PER_PAGE: usize = (LONGEST - HEADER - TAG - 4) / NEIGHBOUR;
 
 const MAGIC: [u8; 4] = *b"IPGW";
@@ -61,7 +61,7 @@ impl Side {
         }
     }
 
-    /// For people.
+    /// Name of the side for output.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -89,49 +89,50 @@ impl SideSet {
     /// Both.
     pub const BOTH: Self = Self(3);
 
-    /// With this side in it or not.
+    /// The set with or without this side.
     #[must_use]
     pub const fn with(self, side: Side, is_in: bool) -> Self {
         let bit = 1 << side as u8;
         Self(if is_in { self.0 | bit } else { self.0 & !bit })
     }
 
-    /// True if this side is in it.
+    /// True if the set contains this side.
     #[must_use]
     pub const fn has(self, side: Side) -> bool {
         self.0 & (1 << side as u8) != 0
     }
 
-    /// True if it is both.
+    /// True if the set contains both sides.
     #[must_use]
     pub const fn is_both(self) -> bool {
         self.0 == Self::BOTH.0
     }
 
-    /// True if it is neither.
+    /// True if the set is empty.
     #[must_use]
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
 }
 
-/// What a gateway does in its segment.
+/// The role of a gateway in its segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// It hears whether there are others, and does not forward yet.
+    /// It listens for other gateways, and does not forward yet.
     Listening,
-    /// Another one forwards, or a side is down.
+    /// Another gateway forwards, or a side is down.
     Standby,
     /// It forwards.
     Forwarding,
-    /// Its own packets came back from the other side: something foreign joins the two, and it does not forward.
+    /// Its own packets came back from the other side: foreign equipment joins the two sides, and it does not
+    /// forward.
     Blocked,
-    /// Its operator has taken it out of service. Others hear that it stands by and is about to end.
+    /// Its operator has taken it out of service. Its hellos report it as a standby that is about to exit.
     Drained,
 }
 
 impl Role {
-    /// For people and counters.
+    /// Name of the role for output and counters.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -143,8 +144,8 @@ impl Role {
         }
     }
 
-    /// As others are told.
-    pub(super) const fn told(self) -> Self {
+    /// The role that hellos report to other gateways.
+    pub(super) const fn reported(self) -> Self {
         match self {
             Self::Drained => Self::Standby,
             role => role,
@@ -162,14 +163,16 @@ impl Role {
     }
 }
 
-/// Which broadcast domain a message is about, as the configuration names it. Gateways of different segments may hear each other where VLANs
-/// or cables are shared. The gateway's own address is no part of it, and a gateway may name no subnet. Gateways whose ids differ are of one segment only
-/// while they hear each other on both sides.
+/// The broadcast domain of a message, as the configuration names it. Gateways of different segments may hear
+/// each other where VLANs or cables are shared. The gateway's own address is no part of it, and a gateway may
+/// name no subnet. Gateways whose ids differ are of one segment only while they hear each other on both
+/// sides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentId(pub u64);
 
 impl SegmentId {
-    /// Of the partition, and of the subnet if the gateway is configured with one. Membership of the P_Key does not matter.
+    /// The id of a partition, and of the subnet if the gateway is configured with one. Membership of the
+    /// P_Key does not matter.
     #[must_use]
     pub fn of(pkey: u16, subnet: Option<(Ipv4Addr, u8)>) -> Self {
         let (network, length) = subnet.unwrap_or((Ipv4Addr::UNSPECIFIED, 0));
@@ -185,13 +188,13 @@ impl SegmentId {
     }
 }
 
-/// One life of one gateway.
+/// One run of one gateway.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Identity {
-    /// Of its HCA's port or node.
+    /// The GUID of its HCA's port or node.
     pub guid: Guid,
-    /// The lower half is drawn when the gateway starts. The upper half is the uptime at which it made the segment: a
-    /// segment that a reload makes again is another one.
+    /// The lower half is drawn when the gateway starts. The upper half is the uptime at which it made the
+    /// segment: a segment that a reload makes again is another one.
     pub instance: u64,
 }
 
@@ -205,7 +208,7 @@ impl Identity {
         self.instance & GATEWAY == other.instance & GATEWAY
     }
 
-    /// The identity of a segment that is made after this uptime.
+    /// The identity of a segment that is made at this uptime.
     #[must_use]
     pub const fn made_after(self, uptime: Duration) -> Self {
         let instance = (uptime.as_millis() as u64) << 32 | self.instance & GATEWAY;
@@ -218,7 +221,7 @@ impl Identity {
 pub struct Key([u8; 16]);
 
 impl Key {
-    /// From its 128 bits.
+    /// Makes a key from its 128 bits.
     #[must_use]
     pub const fn new(key: [u8; 16]) -> Self {
         Self(key)
@@ -232,7 +235,7 @@ impl Key {
     }
 }
 
-// A key is no text for logs.
+// A key must not appear in logs.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(…)")
@@ -242,30 +245,30 @@ impl fmt::Debug for Key {
 /// A gateway that the sender of a hello hears.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Heard {
-    /// Which.
+    /// The gateway.
     pub who: Identity,
-    /// Where.
+    /// The sides on which it is heard.
     pub sides: SideSet,
 }
 
-/// What a gateway says of itself, some three times a second.
+/// The state of a gateway, sent some three times a second.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hello {
     /// Higher is better.
     pub priority: u8,
-    /// What it does.
+    /// Its role.
     pub role: Role,
-    /// Which sides are up.
+    /// The sides that are up.
     pub up: SideSet,
     /// It is better and its tables are warm: the forwarder may resign.
     pub claims: bool,
-    /// It is about to end, or drained: nobody is to wait for it.
+    /// It is about to exit, or drained: do not wait for it.
     pub leaves: bool,
     /// Time to its next hello.
     pub interval: Duration,
     /// How long it counts as alive from now on.
     pub lease: Duration,
-    /// Its Ethernet address: what comes from there was forwarded already.
+    /// Its Ethernet address: packets that come from there were forwarded already.
     pub mac: MacAddress,
     /// Its InfiniBand port.
     pub lid: Lid,
@@ -273,7 +276,7 @@ pub struct Hello {
     pub gid: Gid,
     /// Its datagram queue pairs on it.
     pub qpns: Vec<Qpn>,
-    /// Whom it hears.
+    /// The gateways that it hears.
     pub heard: Vec<Heard>,
 }
 
@@ -284,19 +287,19 @@ impl Hello {
         self.up.is_both() && !self.leaves && !matches!(self.role, Role::Blocked)
     }
 
-    /// On which sides it hears this gateway.
+    /// The sides on which it hears this gateway.
     #[must_use]
     pub fn hears(&self, who: Identity) -> SideSet {
         self.heard.iter().find(|h| h.who == who).map_or(SideSet::NONE, |h| h.sides)
     }
 
-    /// True if it names the same addresses as another one.
+    /// True if it names the same addresses as another hello.
     pub(super) fn has_addresses_of(&self, other: &Self) -> bool {
         (self.mac, self.lid, self.gid) == (other.mac, other.lid, other.gid) && self.qpns == other.qpns
     }
 }
 
-/// Where a host is.
+/// The location of a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
     /// On the Ethernet side.
@@ -335,10 +338,10 @@ pub struct Neighbour {
     pub place: Place,
 }
 
-/// What a message says.
+/// The body of a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Body {
-    /// How its sender is.
+    /// The state of its sender.
     Hello(Hello),
     /// Some of the hosts that its sender knows, at most [`PER_PAGE`].
     Neighbours(Vec<Neighbour>),
@@ -347,41 +350,41 @@ pub enum Body {
 /// A message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Message {
-    /// Of which segment.
+    /// The segment.
     pub segment: SegmentId,
-    /// From whom.
+    /// The sender.
     pub from: Identity,
     /// Rises with every message of an instance.
     pub sequence: u64,
     /// The side that it was sent on.
     pub side: Side,
-    /// What it says.
+    /// The body.
     pub body: Body,
 }
 
-/// Why bytes are no message that counts.
+/// Why bytes are no valid message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MessageError {
-    /// The type is used for experiments by others, too.
+    /// The Ethernet type is used for experiments by others, too.
     #[error("not a message of a gateway")]
     Foreign,
-    /// Another version's.
+    /// It has another version.
     #[error(
-        "version {0} of the messages between gateways, and this one speaks {VERSION}: run the same version on both"
+        "version {0} of the messages between gateways, and this gateway uses {VERSION}: run the same version on both"
     )]
     Version(u8),
     /// A length contradicts another or the bytes.
     #[error("a length contradicts the message")]
     Length,
-    /// A field has a value that means nothing.
-    #[error("a field has a value that means nothing")]
+    /// A field has an undefined value.
+    #[error("a field has an undefined value")]
     Value,
-    /// It was made without our key or with another.
-    #[error("made with another key or none: gateway.pair-key is to be the same on all gateways of a segment")]
+    /// It was signed without our key or with another.
+    #[error("signed with another key or none: use the same gateway.pair-key on all gateways of a segment")]
     Key,
 }
 
-/// Takes fields off the front.
+/// Takes fields off the front of a buffer.
 struct Fields<'b>(&'b [u8]);
 
 impl Fields<'_> {
@@ -409,7 +412,7 @@ impl Fields<'_> {
 }
 
 impl Message {
-    /// Reads a message; bytes behind it are padding. With a key, only messages made with it are read.
+    /// Parses a message; further bytes are padding. With a key, only messages signed with it are accepted.
     pub fn parse(bytes: &[u8], key: Option<Key>) -> Result<Self, MessageError> {
         let mut fields = Fields(bytes);
         if fields.take() != Ok(MAGIC) {
@@ -427,7 +430,7 @@ impl Message {
         let (signed, tag) =
             bytes.get(..length).and_then(|b| b.split_last_chunk::<TAG>()).ok_or(MessageError::Length)?;
         let expected = key.map_or([0; TAG], |key| key.tag(signed));
-        // Every byte is looked at: the time says nothing of how many agree.
+        // Compares all bytes: the time does not depend on the number of equal bytes.
         if tag.iter().zip(expected).fold(0, |differ, (a, b)| differ | (a ^ b)) != 0 {
             return Err(MessageError::Key);
         }
@@ -447,7 +450,7 @@ impl Message {
         Ok(Self { segment, from, sequence, side, body })
     }
 
-    /// As bytes, at most [`LONGEST`].
+    /// Encodes the message, in at most [`LONGEST`] bytes.
     #[must_use]
     pub fn to_bytes(&self, key: Option<Key>) -> Vec<u8> {
         let mut b = Vec::with_capacity(LONGEST);
@@ -488,7 +491,7 @@ fn parse_hello(fields: &mut Fields<'_>) -> Result<Hello, MessageError> {
     let lid = Lid(fields.be16()?);
     let gid = Gid(fields.take()?);
     let [queue_pairs, _, _, _] = fields.take()?;
-    // Nobody is to be able to name a group as a gateway.
+    // A gateway must not name a group address.
     if mac.is_multicast() || gid.is_multicast() || usize::from(heard) > MAX_PEERS {
         return Err(MessageError::Value);
     }

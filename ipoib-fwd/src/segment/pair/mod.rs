@@ -1,49 +1,58 @@
-//! Several gateways between the same two networks: exactly one forwards, the others stand by, nothing loops.
+//! Several gateways between the same two networks: exactly one forwards, the others stand by, and no packet
+//! loops.
 //!
-//! Sans-IO: messages, probes, the state of both sides and `now` in; bytes to send, events and a deadline out.
+//! Sans-IO. Inputs: messages, probes, the state of both sides and `now`. Outputs: bytes to send, events and a
+//! deadline.
 //!
 //! ```text
-//!                both sides up                listened, nobody better
+//!                both sides up                listened, none is better
 //!   Standby ──────────────────> Listening ─────────────────────────────> Forwarding
-//!  (a side is down)                │ listened, somebody better or forwarding  │
+//!  (a side is down)                │ listened, one is better or forwards      │
 //!                                  v                                          │ a better one forwards or claims,
 //!                               Standby <─────────────────────────────────────┘ or is deaf to us; a side is lost
-//!                                  │ the forwarder is silent for its lease, or resigned, and nobody better is able
+//!                                  │ the forwarder is silent for its lease, or resigned, and no better one is able
 //!                                  └──────────────────────────────────────> Forwarding
 //!   Forwarding ── its control lcore did not run for a lease ──> Standby
 //!   any ── drained by its operator ──> Drained ── put back ──> Standby
-//!   Forwarding ── a side is down for a moment, nobody can have taken over ──> Standby ──> Forwarding
-//!   any ── own packets come back in other clothes ──> Blocked ── hold time over ──> Listening
+//!   Forwarding ── a side is down for a moment, none can have taken over ──> Standby ──> Forwarding
+//!   any ── own packets return on the other side ──> Blocked ── hold time over ──> Listening
 //! ```
 //!
-//! *Election.* Gateways send hellos on both sides and hear each other on either: one side is enough to agree, so a network that
-//! is cut in two on one side has still one forwarder. The higher priority is better, then the lower GUID, as subnet
-//! managers have it (IBA 14.4.1). A better one that comes back takes over only if its *priority* is higher, and in order: it
-//! stands by until its tables are warm, claims, the old one resigns, then it forwards. Equal priorities do not preempt.
-//! Who loses a side resigns at once by a hello on the side that is left. Who forwards and hears from a worse forwarder which does
-//! not hear it resigns, too: only it knows that there are two.
+//! *Election.* Gateways send hellos on both sides and hear each other on either. One side is enough to agree,
+//! so a network that is split on one side still has one forwarder. The higher priority is better, then the
+//! lower GUID, as for subnet managers (IBA 14.4.1). A better gateway that returns takes over only if its
+//! *priority* is higher, and in order: it stands by until its tables are warm, then it claims, the old
+//! forwarder resigns, and the new one forwards. Equal priorities do not preempt. A forwarder that loses a
+//! side resigns at once by a hello on the side that is left. A forwarder that hears a worse forwarder which
+//! does not hear it resigns, too: only the better one knows that there are two.
 //!
-//! *Who resigns in order* (drained, asked to end, or for one that claims) forwards hosts' own packets for three seconds more, until all of them
-//! have heard where the other one is: so nothing is lost on the way. Packets to all it does not forward any more, nor does it speak for others.
-//! A drained gateway tells others that it stands by and is about to end, as one that ends does; so versions that know no draining obey, too.
+//! *Ordered resignation* (drain, shutdown, or a claim of a better gateway): the gateway forwards hosts' own
+//! packets for three seconds more, until all hosts have heard where the other gateway is, so no packet is
+//! lost. It forwards no broadcast and multicast packets any more, and does not send for others. In its hellos
+//! a drained gateway is a standby that is about to exit, like a gateway that exits. So versions without
+//! draining react correctly, too.
 //!
-//! *Cut on both sides*, each part has its own forwarder. When the parts meet again, the worse one resigns with the first hello that
-//! it hears, and until then the tables know every gateway that was heard within an hour ([`Pair::stations`]): what one of them forwarded, the others do not
-//! forward again, so a broadcast does not circle even in that moment. Without a key, when anybody can name any host's addresses as a gateway's,
-//! they are known for as long as the gateway had been heard: of networks that are cut soon after it began, a broadcast may circle where they
-//! meet again, until the first hello.
+//! *Split on both sides:* each part has its own forwarder. When the parts meet again, the worse forwarder
+//! resigns with the first hello that it hears. Until then the tables contain every gateway that was heard
+//! within an hour ([`Pair::stations`]): the others do not forward again what one of them forwarded, so a
+//! broadcast does not loop even at that moment. Without a key any station can name a host's addresses as a
+//! gateway's. Then the addresses are remembered only for as long as the gateway had been heard. If networks
+//! are split soon after that time began, a broadcast may loop when they meet again, until the first hello.
 //!
-//! *Gateways that do not believe each other* (another key, version or partition) and join the same two networks find that out by echoes of
-//! their probes on both sides: of two that forward the worse one is blocked, and a gateway that does not forward yet does not begin
-//! to. See `echo` and `rivals`. Believed gateways need no such proof: the election decides between them.
+//! *Gateways that do not believe each other* (another key, version or partition) and join the same two
+//! networks detect that by echoes of their probes on both sides. If both forward, the worse one is blocked. A
+//! gateway that does not forward yet does not start to. See `echo` and `rivals`. Believed gateways need no
+//! such proof: the election decides between them.
 //!
-//! *Loops* of foreign making: [`loops`]. *Warm tables*: [`sync`].
+//! *Loops* through foreign equipment: [`loops`]. *Warm tables*: [`sync`].
 //!
-//! *A dishonest neighbour* can forge hellos without a key and so silence a gateway, as it can forge ARP. It cannot block a gateway: without a
-//! key a hello on the wrong side only makes the gateway probe, and nobody on one side knows the nonces of the other. What it says once counts for four of our own leases at
-//! most, so gateways without a key need intervals that are not too far from each other. With a key ([`message::Key`]), which all gateways of a
-//! segment share, messages are authenticated; they count only when they name our present instance, so that recorded ones
-//! are of no use, and their sequence rises. Who speaks with another key is not believed and not obeyed, but told of: `strangers`.
+//! *A dishonest neighbor* can forge hellos without a key and so silence a gateway, as it can forge ARP. It
+//! cannot block a gateway: without a key a hello on the wrong side only makes the gateway probe, and no
+//! station on one side knows the nonces of the other. A forged hello counts for four of our own leases at
+//! most, so gateways without a key need similar hello intervals. With a key ([`message::Key`]), which all
+//! gateways of a segment share, messages are authenticated. They count only if they name our present instance
+//! and their sequence rises, so replayed messages have no effect. A gateway with another key is neither
+//! believed nor obeyed, but reported: `strangers`.
 
 mod api;
 mod echo;

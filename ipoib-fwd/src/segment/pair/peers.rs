@@ -1,4 +1,4 @@
-//! The other gateways of the segment, as they said.
+//! The other gateways of the segment, by their hellos.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -9,24 +9,27 @@ use super::message::{Heard, Hello, Identity, MAX_PEERS, Role, Side, SideSet};
 
 /// Longest lease that is believed: one hello must not silence us for long.
 const LONGEST_LEASE: Duration = Duration::from_secs(31);
-/// Without a key anybody may have made it up: then no more than so many of our own leases.
+/// Without a key any station may have forged a lease: then at most this number of our own leases is believed.
 const LEASES: u32 = 4;
-/// How long the addresses of a gateway that is not heard any more stay a gateway's, at most. Longer than networks stay cut in two by mishap:
-/// then it forwards unheard, and what it forwards is not to be forwarded again.
+/// Maximum time for which the addresses of a silent gateway still count as a gateway's. Longer than networks
+/// stay split by a failure: such a gateway forwards unheard, and its packets must not be forwarded again.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
-/// Earlier gateways whose numbers are remembered with a key: then their recordings stay old. Each restart of a gateway counts, and
-/// each segment that it makes again. `docs/security-model.md` has this bound.
+/// Earlier gateways whose sequence numbers are remembered with a key, so that replayed messages of them stay
+/// old. Each restart of a gateway counts, and each segment that it makes again. `docs/security-model.md` has
+/// this bound.
 const PAST: usize = 1000;
 
-/// Who is better: the higher priority, then the lower GUID (IBA 14.4.1), then the lower instance. Less is better.
+/// Rank of a gateway: the higher priority, then the lower GUID (IBA 14.4.1), then the lower instance. Less is
+/// better.
 pub(super) type Rank = (u8, Identity);
 
 pub(super) const fn rank(priority: u8, who: Identity) -> Rank {
     (u8::MAX - priority, who)
 }
 
-/// Which messages of a side have come: each counts once, and those that overtake one another count all (RFC 4303 3.4.3).
+/// Replay window of a side: each message counts once, and messages that overtake one another all count (RFC
+/// 4303 3.4.3).
 #[derive(Clone, Copy, Default, Debug)]
 struct Window {
     last: u64,
@@ -56,24 +59,24 @@ impl Window {
 pub(super) struct Peer {
     pub(super) who: Identity,
     pub(super) hello: Hello,
-    /// The number of the last hello on each side.
+    /// The sequence number of the last hello on each side.
     newest: [u64; 2],
-    /// The numbers that came on each side.
+    /// The sequence numbers received on each side.
     windows: [Window; 2],
     heard: [Option<Instant>; 2],
-    /// How long it has been heard altogether, with the addresses that it has now.
+    /// How long it has been heard in total, with its present addresses.
     heard_for: Duration,
     /// Since when it has been there without a pause.
     pub(super) since: Instant,
-    /// Since when it is drained, about to end, or without one of its sides, as it says.
+    /// Since when it is drained, about to exit, or without one of its sides, by its hellos.
     pub(super) unable_since: Option<Instant>,
     /// Since when it forwards and does not hear us.
     pub(super) deaf_since: Option<Instant>,
-    /// It forwarded when this was last noted.
+    /// It forwarded at the last check.
     forwarded: bool,
-    /// It has named our instance, or nobody asks for that.
+    /// It has named our instance, or this is not required.
     verified: bool,
-    /// As last told.
+    /// Last reported to the caller as alive.
     announced: bool,
 }
 
@@ -83,7 +86,7 @@ impl Peer {
         self.last_heard().map(|at| at + self.hello.lease)
     }
 
-    /// True if it counts: its lease runs, and it is no recording.
+    /// True if it counts: its lease runs, and its messages are not replayed ones.
     pub(super) fn is_alive(&self, now: Instant) -> bool {
         self.verified && self.is_heard(now)
     }
@@ -109,17 +112,18 @@ impl Peer {
         self.heard_at(side).is_some_and(|at| now < at + self.hello.lease)
     }
 
-    /// Where it was heard within its lease.
+    /// The sides on which it was heard within its lease.
     pub(super) fn sides(&self, now: Instant) -> SideSet {
         Side::BOTH.into_iter().fold(SideSet::NONE, |set, side| set.with(side, self.is_heard_on(now, side)))
     }
 
-    /// The number that a hello must be beyond to say more than the last one.
+    /// The sequence number that a hello must exceed to be newer than the last one.
     fn newest(&self) -> u64 {
         self.newest.into_iter().max().unwrap_or_default()
     }
 
-    /// Without a key anybody may have said a number that it will never reach: it counts no longer than the lease that came with it.
+    /// Without a key any station may have forged a number that the gateway never reaches: it counts no longer
+    /// than the lease that came with it.
     fn forget_numbers(&mut self, now: Instant) {
         for side in
             Side::BOTH.into_iter().filter(|side| !self.is_heard_on(now, *side)).collect::<ArrayVec<_, 2>>()
@@ -133,51 +137,53 @@ impl Peer {
     }
 }
 
-/// What a hello was to us.
+/// The result of a hello.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reception {
-    /// From one not heard before, or silent for long.
+    /// A gateway that was not heard before, or was silent for long.
     New,
-    /// From one that we know; `true` if it just became blocked.
+    /// A known gateway; `true` if it just became blocked.
     Known { blocked: bool },
-    /// Older than what we have.
+    /// The hello is older than the last one.
     Old,
     /// There is no room for more gateways.
     Full,
 }
 
-/// The gateways ever heard, bounded; those long silent make room.
+/// The gateways ever heard, bounded; those with the longest silence make room.
 #[derive(Debug)]
 pub(super) struct Peers {
     list: ArrayVec<Peer, MAX_PEERS>,
-    /// With a key, the last [`PAST`] that counted once and made room: the numbers that came of them.
+    /// With a key, the sequence numbers of the last [`PAST`] gateways that counted once and made room.
     past: VecDeque<(Identity, [Window; 2])>,
     own: Identity,
-    /// Only who names our instance counts.
+    /// Only gateways that name our instance count.
     verify: bool,
     longest_lease: Duration,
 }
 
 impl Peers {
-    /// `lease`: our own. `verify`: messages are signed, and who does not name our instance says nothing new.
+    /// `lease`: our own. `verify`: messages are signed, and a gateway that does not name our instance reports
+    /// nothing new.
     pub(super) fn new(own: Identity, verify: bool, lease: Duration) -> Self {
         let longest_lease = if verify { LONGEST_LEASE } else { LONGEST_LEASE.min(lease * LEASES) };
         Self { list: ArrayVec::new_const(), past: VecDeque::new(), own, verify, longest_lease }
     }
 
-    /// All that counted once.
+    /// All gateways that have counted once.
     pub(super) fn known(&self) -> impl Iterator<Item = &Peer> {
         self.list.iter().filter(|p| p.verified)
     }
 
-    /// Until when its addresses are a gateway's. Without a key anybody may have named them: as long again as it was heard.
+    /// Until when its addresses count as a gateway's. Without a key any station may have forged them: then
+    /// they count for the time for which it had been heard.
     fn remembered_until(&self, peer: &Peer) -> Option<Instant> {
         let most = if self.verify { REMEMBERED } else { peer.heard_for.min(REMEMBERED) };
         peer.last_heard().map(|at| at + most.max(peer.hello.lease))
     }
 
-    /// Those whose addresses are a gateway's; with a key also one that does not count yet, for its lease: it has signed a hello, or
-    /// somebody repeats one of a gateway that had these addresses once.
+    /// The gateways whose addresses count. With a key they include, for its lease, one that does not count
+    /// yet: it has signed a hello, or a station replays one of a gateway that had these addresses once.
     pub(super) fn remembered(&self, now: Instant) -> impl Iterator<Item = &Peer> {
         self.list.iter().filter(move |p| {
             p.is_heard(now) || (p.verified && self.remembered_until(p).is_some_and(|until| now < until))
@@ -188,12 +194,12 @@ impl Peers {
         self.list.iter().filter(move |p| p.is_alive(now))
     }
 
-    /// Whether a message of this number has not come on this side yet; then it is remembered.
+    /// True if a message with this sequence number has not arrived on this side yet; records the number.
     pub(super) fn is_news(&mut self, who: Identity, side: Side, sequence: u64) -> bool {
         self.list.iter_mut().find(|p| p.who == who).is_some_and(|p| p.windows[side as usize].takes(sequence))
     }
 
-    /// Takes a hello.
+    /// Handles a hello.
     pub(super) fn hello(
         &mut self,
         now: Instant,
@@ -227,12 +233,12 @@ impl Peers {
             if !was_heard {
                 peer.since = now;
             }
-            // Once is enough: its numbers rise from there.
+            // Once is enough: its sequence numbers rise from there.
             peer.verified |= verified;
             let blocked = hello.role == Role::Blocked && peer.hello.role != Role::Blocked;
             // The other side's copy of a later hello may have been faster.
             if sequence > peer.newest() {
-                // Somebody may have named a host in its name.
+                // A station may have named a host in its name.
                 if !hello.has_addresses_of(&peer.hello) {
                     peer.heard_for = Duration::ZERO;
                 }
@@ -264,14 +270,14 @@ impl Peers {
         Reception::New
     }
 
-    /// One that is not heard is taken off the list; false if all are.
+    /// Removes a gateway that is not heard; false if all are.
     fn make_room(&mut self, now: Instant) -> bool {
         let unheard = self.list.iter().enumerate().filter(|(_, p)| !p.is_alive(now));
-        // Who has never counted goes first: it would have to name us once more.
+        // A gateway that has never counted is removed first: it would have to name us again.
         let first = unheard.min_by_key(|(_, p)| (p.verified, self.remembered_until(p)));
         let Some(place) = first.map(|(place, _)| place) else { return false };
         let gone = self.list.remove(place);
-        // Without its numbers its recordings would be news again.
+        // Without its sequence numbers, replayed messages of it would count as new.
         if self.verify && gone.verified {
             if self.past.len() == PAST {
                 self.past.pop_front();
@@ -281,7 +287,7 @@ impl Peers {
         true
     }
 
-    /// Notes who forwards without hearing us.
+    /// Records the gateways that forward without hearing us.
     pub(super) fn note_deaf(&mut self, now: Instant) {
         for peer in &mut self.list {
             let deaf = peer.is_alive(now)
@@ -291,8 +297,9 @@ impl Peers {
         }
     }
 
-    /// Notes which gateways forward. True if one of them started or stopped forwarding, or is heard again and
-    /// may have forwarded unheard: one that has just started listens first. Call it before [`Self::change`].
+    /// Records which gateways forward. True if one of them started or stopped forwarding, or is heard again
+    /// and may have forwarded unheard. A gateway that has just started listens first. Call it before
+    /// [`Self::change`].
     pub(super) fn note_forwarders(&mut self, now: Instant) -> bool {
         let mut changed = false;
         for peer in &mut self.list {
@@ -305,7 +312,7 @@ impl Peers {
         changed
     }
 
-    /// The next gateway that came or went since this was asked.
+    /// The next gateway that appeared or disappeared since the last call.
     pub(super) fn change(&mut self, now: Instant) -> Option<(Identity, bool)> {
         self.list.iter_mut().find_map(|peer| {
             let alive = peer.is_alive(now);
@@ -315,7 +322,8 @@ impl Peers {
         })
     }
 
-    /// Whom we hear, for our hello; those, too, that do not count yet: they wait to be named.
+    /// The gateways that we hear, for our hello. They include those that do not count yet: they wait to be
+    /// named.
     pub(super) fn heard(&self, now: Instant) -> Vec<Heard> {
         let heard = self.list.iter().filter(|p| p.is_heard(now));
         heard.map(|p| Heard { who: p.who, sides: p.sides(now) }).collect()
@@ -365,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_somebody_made_up_deafens_us_for_a_lease_only() {
+    fn a_forged_sequence_number_deafens_us_for_a_lease_only() {
         for on in [&Side::BOTH[..], &[Side::Ethernet], &[Side::InfiniBand]] {
             let (mut peers, mut now, mut sequence) = (Peers::new(OWN, false, SECOND), Instant::now(), 0);
             let end = now + SECOND;
@@ -390,11 +398,11 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_somebody_made_up_is_a_few_of_ours_only() {
+    fn a_forged_lease_is_a_few_of_ours_only() {
         let (mut peers, mut now, mut sequence) = (Peers::new(OWN, false, SECOND), Instant::now(), 0);
         let end = now + SECOND;
         hear(&mut peers, &mut now, end, &mut sequence);
-        // In the name of the one that forwards, and with a number beyond all of its own.
+        // In the name of the forwarder, and with a number beyond all of its own.
         let forged = Hello { lease: SECOND * 31, ..hello(Role::Standby, true) };
         for side in Side::BOTH {
             peers.hello(now, life(1), side, u64::MAX, forged.clone());
@@ -405,12 +413,12 @@ mod tests {
     }
 
     #[test]
-    fn without_a_key_a_gateway_is_remembered_as_long_as_it_was_heard_whatever_others_make_up() {
+    fn without_a_key_a_gateway_is_remembered_as_long_as_it_was_heard_despite_forgeries() {
         let (mut peers, mut now, mut sequence) = (Peers::new(OWN, false, SECOND), Instant::now(), 0);
         let end = now + SECOND * 100;
         hear(&mut peers, &mut now, end, &mut sequence);
         let remembered = |peers: &Peers, now| peers.remembered(now).map(|p| p.who).collect::<Vec<_>>();
-        // It is cut off; gateways that nobody has heard of do not make it forgotten.
+        // It is cut off; gateways that have never counted do not displace it.
         now += SECOND * 10;
         for instance in 2..50 {
             peers.hello(now, life(instance), Side::Ethernet, 7, hello(Role::Standby, false));
@@ -421,7 +429,7 @@ mod tests {
         assert_eq!(remembered(&peers, now), [life(1)], "of those nobody is");
         assert_eq!(remembered(&peers, end + SECOND * 98), [life(1)]);
         assert_eq!(remembered(&peers, end + SECOND * 102), []);
-        // Who names a host's address in its name makes that a gateway's for a moment only.
+        // A station that names a host's address in its name makes it a gateway's only for a moment.
         let host = Hello { mac: MacAddress([2, 9, 9, 9, 9, 9]), ..hello(Role::Forwarding, true) };
         peers.hello(now, life(1), Side::Ethernet, sequence + 1, host);
         assert_eq!(remembered(&peers, now), [life(1)]);
@@ -443,13 +451,13 @@ mod tests {
             let again = peers.hello(now, who, side, sequence, hello(Role::Forwarding, true));
             assert_eq!(again, Reception::Old, "{who:?} {sequence}");
         }
-        // Who was cut off for so long counts again with its next.
+        // A gateway that was cut off for long counts again with its next hello.
         peers.hello(now, life(0), Side::Ethernet, 9, hello(Role::Forwarding, true));
         assert_eq!(peers.alive(now).map(|p| p.who).collect::<Vec<_>>(), [life(0)]);
     }
 
     #[test]
-    fn the_security_model_has_the_number_of_lives_whose_recordings_stay_old() {
+    fn the_security_model_has_the_number_of_runs_whose_replays_stay_old() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/security-model.md");
         let page = std::fs::read_to_string(page).unwrap();
         let number = format!("{},{:03} restarts", PAST / 1000, PAST % 1000);
@@ -462,13 +470,13 @@ mod tests {
         let end = now + Duration::from_secs(30);
         hear(&mut peers, &mut now, end, &mut sequence);
         now += Duration::from_secs(60);
-        // Of its lives before this one of ours: they do not name us.
+        // Hellos of its runs before our present one: they do not name us.
         for instance in 2..50 {
             peers.hello(now, life(instance), Side::Ethernet, 7, hello(Role::Forwarding, false));
             now += Duration::from_millis(10);
         }
         for recorded in 1..=sequence {
-            // Sides had numbers in turn, and each is part of what is signed.
+            // The two sides alternate in numbers, and the side is part of the signed bytes.
             let side = if recorded % 2 == 1 { Side::Ethernet } else { Side::InfiniBand };
             let again = peers.hello(now, life(1), side, recorded, hello(Role::Forwarding, true));
             assert_eq!(again, Reception::Old, "{recorded}");

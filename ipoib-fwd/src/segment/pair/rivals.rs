@@ -1,7 +1,9 @@
-//! Gateways that forward between the same two networks and are not believed: those that have proved it by echoes on both sides.
+//! Rivals: gateways that are not believed and have proved by echoes on both sides that they forward between
+//! the same two networks.
 //!
-//! A station on one network only can send echoes on its own side, and change or repeat those that it hears there. It cannot have
-//! the same identity and priority arrive on the other side, so it makes no rival. A station on both networks can, as it can feign a loop.
+//! A station on one network only can send echoes on its own side, and change or repeat those that it hears
+//! there. It cannot make the same identity and priority arrive on the other side, so it makes no rival. A
+//! station on both networks can, as it can feign a loop.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +12,10 @@ use arrayvec::ArrayVec;
 use super::message::{Identity, Side};
 use super::peers::{Rank, rank};
 
-/// Most rivals that are known at a time. The one with the least [worth](Rival::worth) makes room
-/// first; of equals the one that was heard longest ago.
+/// Maximum number of rivals that are known at a time. The one with the least [worth](Rival::worth) is evicted
+/// first; of equals, the one with the longest silence.
 const KNOWN: usize = 32;
-/// For how long an echo counts. Probes go at least once a second, so three may be lost.
+/// For how long an echo counts. Probes are sent at least once a second, so three may be lost.
 pub(super) const PROOF: Duration = Duration::from_millis(3500);
 
 #[derive(Debug)]
@@ -31,8 +33,8 @@ impl Rival {
         Some(a?.min(b?) + PROOF)
     }
 
-    /// Its worth when one that was heard on `side` needs room: any host there can make up
-    /// the names of those that are heard on this side alone.
+    /// Its worth when a rival heard on `side` needs room: any host there can make up the identities of rivals
+    /// that are heard on this side alone.
     fn worth(&self, side: Side) -> u8 {
         match (self.heard[side as usize], self.heard[side.other() as usize]) {
             (_, None) => 0,
@@ -53,7 +55,7 @@ pub(super) struct Rivals {
 }
 
 impl Rivals {
-    /// An echo of a probe of ours arrived, on the side where that probe was not sent.
+    /// Handles an echo of a probe of ours on the side on which that probe was not sent.
     pub(super) fn hear(&mut self, now: Instant, side: Side, who: Identity, priority: u8) {
         self.list.retain(|rival| rival.last().is_some_and(|at| now < at + PROOF));
         let place = self.list.iter().position(|rival| (rival.who, rival.priority) == (who, priority));
@@ -73,12 +75,12 @@ impl Rivals {
         }
     }
 
-    /// Forgets those that are no rivals.
+    /// Forgets the rivals for which `is_none` returns true: they are believed by now.
     pub(super) fn forget(&mut self, is_none: impl Fn(Identity) -> bool) {
         self.list.retain(|rival| !is_none(rival.who));
     }
 
-    /// Those that have proved themselves, by rank, the best first.
+    /// The rivals with a valid proof, by rank, the best first.
     pub(super) fn proven(&self, now: Instant) -> Vec<(Rank, Identity)> {
         let proven = self.list.iter().filter(|rival| rival.proven_until().is_some_and(|until| now < until));
         let mut proven: Vec<_> = proven.map(|rival| (rank(rival.priority, rival.who), rival.who)).collect();
@@ -86,12 +88,12 @@ impl Rivals {
         proven
     }
 
-    /// True if an echo of a probe of ours has been heard lately.
+    /// True if an echo of a probe of ours has been heard recently.
     pub(super) fn is_near(&self, now: Instant) -> bool {
         self.list.iter().any(|rival| rival.last().is_some_and(|at| now < at + PROOF))
     }
 
-    /// When the next proof ends.
+    /// When the next proof expires.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.list.iter().filter_map(Rival::proven_until).min()
     }
@@ -107,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn only_echoes_of_the_same_words_on_both_sides_are_a_proof_and_only_for_a_while() {
+    fn only_equal_echoes_on_both_sides_are_a_proof_and_it_expires() {
         let (mut rivals, now) = (Rivals::default(), Instant::now());
         for n in 0..100 {
             rivals.hear(now, Side::Ethernet, gateway(1), 100);
@@ -124,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn many_names_on_one_side_push_out_nobody_who_was_heard_on_the_other() {
+    fn many_identities_on_one_side_evict_no_rival_heard_on_the_other() {
         for side in Side::BOTH {
             let (mut rivals, now) = (Rivals::default(), Instant::now());
             rivals.hear(now, side.other(), gateway(1), 100);
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn many_names_on_one_side_push_out_nobody_who_is_heard_again_on_both() {
+    fn many_identities_on_one_side_evict_no_rival_heard_again_on_both() {
         let (mut rivals, mut now) = (Rivals::default(), Instant::now());
         for n in 0..1000 {
             rivals.hear(now, Side::Ethernet, gateway(10 + n), 255);

@@ -1,8 +1,9 @@
-//! Other segments of the same gateway, where they meet.
+//! Other segments of the same gateway that share a network with this one.
 //!
-//! A gateway's segments are apart from each other. If one hears another, somebody has joined two of their networks, which is told. If they
-//! meet on both sides, they make a loop. Segments of one P_Key and subnet find that out as any two gateways do, by election; others are
-//! strangers to each other, whose probes neither forwards: there the one with the higher GUID is blocked.
+//! The segments of a gateway have separate networks. If one hears another, two of their networks have been
+//! joined, which is reported. If they meet on both sides, they form a loop. Segments with one P_Key and
+//! subnet resolve that by election, as any two gateways do. Others are strangers to each other, and neither
+//! forwards the other's probes: there the one with the higher GUID is blocked.
 
 use std::time::{Duration, Instant};
 
@@ -11,13 +12,13 @@ use ib_wire::Guid;
 
 use super::message::{SegmentId, Side, SideSet};
 
-/// Most that are known; more than these are told of, but not blocked for.
+/// Maximum number that is known; further ones are reported, but cause no block.
 const KNOWN: usize = 32;
 
 #[derive(Debug)]
 struct Met {
     who: (Guid, SegmentId),
-    /// When, by side.
+    /// When each side heard it last.
     heard: [Option<Instant>; 2],
 }
 
@@ -28,7 +29,7 @@ pub(super) struct Siblings {
 }
 
 impl Siblings {
-    /// One was heard on a side. Answers on which sides that was the case within the lease.
+    /// Records that a segment was heard on a side. Returns the sides on which it was heard within the lease.
     pub(super) fn hear(
         &mut self,
         now: Instant,
@@ -50,7 +51,7 @@ impl Siblings {
         }
         let mut met = Met { who, heard: [None; 2] };
         let sides = heard(&mut met.heard);
-        // One too many.
+        // There is no room for one more.
         drop(self.met.try_push(met));
         sides
     }

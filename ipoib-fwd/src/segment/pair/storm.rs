@@ -1,8 +1,9 @@
-//! A bound on what a worker sends to groups, whatever comes: so that nothing multiplies before a loop is noticed.
+//! A bound on the broadcast and multicast packets that a worker sends, so that no packet multiplies before a
+//! loop is detected.
 //!
-//! A packet that was forwarded and comes again from another station, on either side, was carried round by another gateway or bridge: it
-//! passes once. All workers share that memory, since copies may come to different ones. The same station may repeat a packet, up to
-//! a bound of each worker.
+//! A packet that was forwarded and arrives again from another station, on either side, was returned by
+//! another gateway or bridge: it passes once. All workers share the table of these packets, since copies may
+//! arrive at different workers. The same station may repeat a packet, up to a bound of each worker.
 //!
 //! Workers have no clock: the control lcore counts periods.
 
@@ -14,25 +15,28 @@ use foldhash::fast::FixedState;
 
 /// Length of a period.
 pub const PERIOD: Duration = Duration::from_millis(100);
-/// Most copies of one packet in a period. Who repeats itself more often than that is a loop, or sends what may be lost.
+/// Maximum number of copies of one packet in a period. A station that exceeds it is part of a loop, or its
+/// packets may be lost without harm.
 pub const COPIES: u8 = 8;
-/// Most broadcasts of a segment in a period.
+/// Maximum number of broadcasts of a segment in a period.
 pub const BROADCASTS: u32 = 2000;
-/// Periods for which it is remembered from where a packet came.
+/// Periods for which the station of a packet is remembered.
 const REMEMBERED: u32 = 10;
 /// Segments that a gateway can have.
 const SEGMENTS: usize = crate::forward::MAX_SEGMENTS;
-/// Packets that are told apart. A worker's cache keeps them.
+/// Packets that are distinguished. They fit a worker's cache.
 const SLOTS: usize = 256;
 /// Packets whose station is remembered.
 const ORIGINS: usize = 4096;
-/// Bytes of a packet behind its IPv4 header that count: ports, length, checksum.
+/// Bytes of a packet behind its IPv4 header that are compared: ports, length, checksum.
 const PAYLOAD: usize = 16;
-/// Bits of an entry of [`SharedStorm::origins`]: the packet's name, its station, the period in which it came last.
+/// Bits of an entry of [`SharedStorm::origins`]: the packet's hash, its station, the period in which it came
+/// last.
 const ORIGIN_BITS: u32 = 20;
 const PERIOD_BITS: u32 = 12;
 
-/// What the guards of all workers share: the period, and where packets to groups came from.
+/// State that the guards of all workers share: the period, and the stations of broadcast and multicast
+/// packets.
 #[derive(Debug)]
 pub struct SharedStorm {
     period: AtomicU32,
@@ -44,7 +48,7 @@ impl Default for SharedStorm {
     fn default() -> Self {
         let hash = FixedState::with_seed(RandomState::new().hash_one(0));
         let origins = std::iter::repeat_with(AtomicU64::default).take(ORIGINS).collect();
-        // Nothing is remembered of the first period: an entry that was never written is as old as can be.
+        // The first period has no remembered stations: an entry that was never written has the maximum age.
         Self { period: AtomicU32::new(REMEMBERED + 1), hash, origins }
     }
 }
@@ -55,13 +59,13 @@ impl SharedStorm {
         self.period.load(Ordering::Relaxed)
     }
 
-    /// The next period begins.
+    /// Starts the next period.
     pub fn begin_period(&self) {
         self.period.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// True if a packet came from another station before; else this one is remembered. Two workers that take copies in the same moment may
-    /// both pass theirs.
+    /// True if a packet came from another station before; otherwise its station is recorded. Two workers that
+    /// receive copies at the same moment may both pass theirs.
     fn came_from_another(&self, period: u32, segment: u32, fields: [&[u8]; 3], origin: u64) -> bool {
         let hash = self.hash.hash_one((segment, fields));
         let Some(entry) = self.origins.get(hash as usize % ORIGINS) else { return false };
@@ -91,16 +95,18 @@ pub struct StormGuard {
 }
 
 impl StormGuard {
-    /// Nothing counted yet; `seed` is drawn at start: the network must not know which packets are taken for one another.
+    /// Makes a guard with no counts. `seed` is drawn at start: the network must not know which packets have
+    /// the same hash.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let slots = vec![(0, 0); SLOTS].into_boxed_slice();
         Self { hash: FixedState::with_seed(seed), period: 0, broadcasts: Box::new([0; SEGMENTS]), slots }
     }
 
-    /// True if a packet to a group or to all may be forwarded now. `packet` is its IPv4 packet, or the first bytes of it, `origin` the station
-    /// that sent it, different on the two sides. Packets of different `segment`s are different packets. Only broadcasts have a bound for
-    /// all of a segment together: groups are joined and wanted.
+    /// True if a broadcast or multicast packet may be forwarded now. `packet` is its IPv4 packet, or the
+    /// first bytes of it. `origin` is the station that sent it, different on the two sides. Packets of
+    /// different `segment`s are different packets. Only broadcasts have a bound for a whole segment:
+    /// multicast groups are joined deliberately.
     pub fn admits(
         &mut self,
         shared: &SharedStorm,
@@ -121,7 +127,7 @@ impl StormGuard {
                 return false;
             }
         }
-        // What a router on the way changes does not count: time to live, header checksum.
+        // Fields that a router changes are not compared: time to live, header checksum.
         let field = |at: usize, to: usize| packet.get(at..to.min(packet.len())).unwrap_or_default();
         let fields = [field(2, 8), field(9, 10), field(12, 20 + PAYLOAD)];
         if shared.came_from_another(period, segment, fields, origin) {
@@ -143,7 +149,7 @@ mod tests {
     use super::*;
     use ipoib::net::probe::{Nonce, probe_packet};
 
-    /// What guards share in a period.
+    /// The shared state in a period.
     fn at(period: u32) -> SharedStorm {
         SharedStorm { period: AtomicU32::new(period), ..SharedStorm::default() }
     }

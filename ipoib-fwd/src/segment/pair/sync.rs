@@ -1,21 +1,21 @@
-//! The forwarder's hosts for those who stand by: unicast ARP never reaches them, so they are told.
+//! Synchronization of the forwarder's hosts to standby gateways, which unicast ARP never reaches.
 //!
-//! Everything goes round after round, and what is new goes first: some pages with each hello. A gateway that missed
-//! a page gets it in the next round.
+//! All hosts are sent in rounds, and new hosts go first: some pages with each hello. A gateway that missed a
+//! page gets it in the next round.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::message::{Neighbour, PER_PAGE};
 
-/// Most pages with one hello: 4096 hosts on each side are told in some ten seconds.
+/// Maximum number of pages with one hello: 4096 hosts on each side are sent in some ten seconds.
 const PAGES: usize = 8;
 /// Shortest time of a round.
 pub(in crate::segment) const ROUND: Duration = Duration::from_secs(3);
-/// Most news that wait. More is left to the next round.
+/// Maximum number of waiting new hosts. Others are left to the next round.
 const MOST_NEWS: usize = PAGES * PER_PAGE;
 
-/// What is still to be told.
+/// Hosts that are still to be sent.
 #[derive(Debug)]
 pub(super) struct Sync {
     round: VecDeque<Neighbour>,
@@ -28,14 +28,14 @@ impl Sync {
         Self { round: VecDeque::new(), news: VecDeque::new(), next_round: now }
     }
 
-    /// Begins anew: somebody is there who knows nothing.
+    /// Starts a new round: a gateway is there that knows no hosts.
     pub(super) fn restart(&mut self, now: Instant) {
         self.round.clear();
         self.news.clear();
         self.next_round = now;
     }
 
-    /// True if a new round is due: all hosts are wanted by [`Self::begin`].
+    /// True if a new round is due: [`Self::begin`] needs all hosts.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.round.is_empty() && now >= self.next_round
     }
@@ -46,7 +46,7 @@ impl Sync {
     }
 
     pub(super) fn note(&mut self, host: Neighbour) {
-        // The rest of the round comes behind the news, and would tell where it was.
+        // The rest of the round is sent after the new hosts, and would report the old location.
         self.round.iter_mut().filter(|known| known.ip == host.ip).for_each(|known| *known = host);
         if let Some(known) = self.news.iter_mut().find(|known| known.ip == host.ip) {
             *known = host;
@@ -55,7 +55,7 @@ impl Sync {
         }
     }
 
-    /// The pages that go with one hello.
+    /// The pages that are sent with one hello.
     pub(super) fn pages(&mut self) -> impl Iterator<Item = Vec<Neighbour>> {
         let mut left = PAGES;
         std::iter::from_fn(move || {
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_moves_while_a_round_waits_is_told_where_it_is_now() {
+    fn a_host_that_moves_during_a_round_is_sent_with_its_new_location() {
         let now = Instant::now();
         let host = |n: u32, mac: u8| Neighbour {
             ip: Ipv4Addr::from_bits(0x0a4d_0000 + n).into(),
@@ -87,8 +87,8 @@ mod tests {
         let mut sync = Sync::new(now);
         sync.begin(now, (0..100).map(|n| host(n, 1)));
         sync.note(host(70, 2));
-        let told: Vec<_> = sync.pages().flatten().filter(|known| known.ip == host(70, 2).ip).collect();
-        assert_eq!(told, [host(70, 2); 2]);
+        let sent: Vec<_> = sync.pages().flatten().filter(|known| known.ip == host(70, 2).ip).collect();
+        assert_eq!(sent, [host(70, 2); 2]);
     }
 
     #[test]
@@ -101,7 +101,7 @@ mod tests {
         let mut sync = Sync::new(now);
         (0..=MOST_NEWS as u32).for_each(|n| sync.note(host(n, 1)));
         sync.note(host(7, 2));
-        let told: Vec<_> = sync.pages().flatten().collect();
-        assert_eq!((told.len(), told[7]), (MOST_NEWS, host(7, 2)));
+        let sent: Vec<_> = sync.pages().flatten().collect();
+        assert_eq!((sent.len(), sent[7]), (MOST_NEWS, host(7, 2)));
     }
 }

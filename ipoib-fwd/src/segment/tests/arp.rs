@@ -1,4 +1,4 @@
-//! What ARP packets mean, and which are lies.
+//! Meanings of ARP packets, and rejection of false ones.
 
 use super::*;
 use crate::segment::{ArpMeaning, check_ethernet, check_infiniband};
@@ -12,7 +12,7 @@ fn arp(operation: ArpOperation, sender_ip: Ipv4Addr, target_ip: Ipv4Addr) -> Eth
 }
 
 #[test]
-fn arp_means_what_it_should_and_lies_are_dropped() {
+fn arp_is_classified_and_false_claims_are_dropped() {
     let settings = own();
     let check = |a: EthernetArp| check_ethernet(&a, E1_MAC, &settings);
     let (request, reply) = (ArpOperation::Request, ArpOperation::Reply);
@@ -27,7 +27,7 @@ fn arp_means_what_it_should_and_lies_are_dropped() {
         (Ipv4Addr::LOCALHOST, I1),
         (E1, Ipv4Addr::new(10, 77, 0, 255)),
         (E1, Ipv4Addr::new(224, 0, 0, 1)),
-        // A lie is one whatever else the packet names.
+        // A false claim is false whatever the other fields of the packet are.
         (GATEWAY, OTHER),
         (OTHER, Ipv4Addr::BROADCAST),
         (Ipv4Addr::LOCALHOST, OTHER),
@@ -62,15 +62,15 @@ fn arp_means_what_it_should_and_lies_are_dropped() {
 #[test]
 fn arp_of_the_infiniband_side() {
     let (ours, peer, settings) = (hardware(0), hardware(9), own());
-    let asked = Arp::request(ours, E1, I1);
-    assert_eq!(check_infiniband(&asked, &[ours], &settings), Err(DropReason::LoopSelf));
-    assert!(check_infiniband(&asked.reply(peer), &[ours], &settings).is_ok());
+    let queried = Arp::request(ours, E1, I1);
+    assert_eq!(check_infiniband(&queried, &[ours], &settings), Err(DropReason::LoopSelf));
+    assert!(check_infiniband(&queried.reply(peer), &[ours], &settings).is_ok());
     let management = HardwareAddress { qpn: Qpn::GSI, ..peer };
-    assert_eq!(check_infiniband(&asked.reply(management), &[ours], &settings), Err(DropReason::HostileArp));
+    assert_eq!(check_infiniband(&queried.reply(management), &[ours], &settings), Err(DropReason::HostileArp));
 }
 
 #[test]
-fn what_names_another_queue_pair_than_its_senders_is_forged() {
+fn arp_that_names_another_queue_pair_than_its_senders_is_forged() {
     let mut w = World::new();
     w.know_infiniband(1, I1);
     let forged = HardwareAddress { flags: AddressFlags::NONE, ..hardware(1) };
@@ -78,11 +78,11 @@ fn what_names_another_queue_pair_than_its_senders_is_forged() {
         w.infiniband_from(2, &Arp { operation, ..Arp::request(forged, I1, GATEWAY) });
         assert_eq!(w.outputs(), [Output::Drop(DropReason::ForgedArp, 1)]);
     }
-    // The claim of an Ethernet host's address, too.
+    // This includes the claim of an Ethernet host's address.
     w.know_ethernet(E1_MAC, E1);
     w.infiniband_from(2, &Arp::request(hardware(1), E1, E1));
     assert_eq!(w.outputs(), [Output::Drop(DropReason::ForgedArp, 1)]);
-    assert_eq!((w.asked(), w.fabric.hardware(I1.into())), (vec![], Some(hardware(1))));
+    assert_eq!((w.calls(), w.fabric.hardware(I1.into())), (vec![], Some(hardware(1))));
 }
 
 #[test]

@@ -1,5 +1,6 @@
-//! Each cell of the table of address ownership, driven through the segment: on both sides, for a gateway that forwards and for one that
-//! does not. What is sent, learned and counted is what the action of the cell says.
+//! Each cell of the table of address ownership, driven through the segment on both sides, for a gateway that
+//! forwards and for one that does not. Packets sent, hosts learned and counters must match the action of the
+//! cell.
 
 use super::*;
 use crate::forward::{PeerGateway, Role};
@@ -11,13 +12,13 @@ use crate::segment::pending::{Claim, Lookup};
 
 /// The address that the cell is about.
 const X: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 77);
-/// Who asks for it in the lower table, known on its side.
+/// The host that requests it in the lower table, known on its side.
 const ASKER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 99);
 /// The hardware address that sends, one that had the address before, one of another gateway.
 const SENDER: u8 = 7;
 const BEFORE: u8 = 8;
 const PEER: u8 = 9;
-/// Both questions of a proof have stayed unanswered.
+/// Both queries of a proof have stayed unanswered.
 const SILENT: Duration = ms(330);
 
 const SIDES: [Side; 2] = [Side::Ethernet, Side::InfiniBand];
@@ -52,7 +53,7 @@ impl Query {
     }
 }
 
-/// What comes of a packet at once.
+/// The immediate result of a packet.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Done {
     drops: Vec<DropReason>,
@@ -69,7 +70,7 @@ struct Done {
     /// It is claimed, and the other side is queried.
     is_claimed: bool,
     is_contested: bool,
-    /// Its owner is queried when this gateway begins to forward.
+    /// Its owner is queried when this gateway starts to forward.
     is_noted: bool,
 }
 
@@ -81,14 +82,14 @@ impl Done {
                 w.segment.hosts.get(ip).map(Place::Ethernet),
                 w.fabric.hardware(ip).map(Place::InfiniBand),
             ],
-            is_claimed: w.segment.owners.is_asked(ip),
+            is_claimed: w.segment.owners.is_queried(ip),
             is_contested: w.segment.owners.is_contested(w.now, ip),
             is_noted: w.segment.meanwhile.is_doubted(ip),
             ..Self::default()
         }
     }
 
-    /// What has come of a packet that asked for `target`.
+    /// The result of a packet that requested `target`.
     fn since(w: &mut World, target: Ipv4Addr) -> Self {
         let mut done = Self::new(w);
         let counted = *w.segment.counters();
@@ -102,8 +103,8 @@ impl Done {
                 _ => {}
             }
         }
-        for asked in w.asked() {
-            done.asked(asked, target);
+        for queried in w.calls() {
+            done.calls(queried, target);
         }
         done
     }
@@ -122,27 +123,27 @@ impl Done {
                 self.queries.insert(Query::one(Side::Ethernet, arp.target_ip));
             }
             ArpOperation::Reply => {
-                assert_eq!((arp.sender_mac, arp.sender_ip), (GATEWAY_MAC, target), "who is answered");
+                assert_eq!((arp.sender_mac, arp.sender_ip), (GATEWAY_MAC, target), "the answered host");
                 self.is_answered |= arp.target_mac == mac(SENDER);
             }
         }
     }
 
-    fn asked(&mut self, asked: Asked, target: Ipv4Addr) {
+    fn calls(&mut self, queried: Call, target: Ipv4Addr) {
         let v4 = |ip| match ip {
             IpAddr::V4(ip) => ip,
-            IpAddr::V6(_) => panic!("all are IPv4 here"),
+            IpAddr::V6(_) => panic!("all addresses are IPv4"),
         };
-        match asked {
-            Asked::Announce(ip) => self.announced.push((Side::InfiniBand, v4(ip))),
-            Asked::Resolve { ip, .. } | Asked::Request { ip, .. } => {
+        match queried {
+            Call::Announce(ip) => self.announced.push((Side::InfiniBand, v4(ip))),
+            Call::Resolve { ip, .. } | Call::Request { ip, .. } => {
                 self.queries.insert(Query::all(Side::InfiniBand, v4(ip)));
             }
-            Asked::Ask(ip) | Asked::AskAt(ip, _) | Asked::Verify(ip) => {
+            Call::Ask(ip) | Call::AskAt(ip, _) | Call::Verify(ip) => {
                 self.queries.insert(Query::one(Side::InfiniBand, v4(ip)));
             }
-            Asked::Reply { ip, to, .. } => {
-                assert_eq!(ip, IpAddr::V4(target), "who is answered");
+            Call::Reply { ip, to, .. } => {
+                assert_eq!(ip, IpAddr::V4(target), "the answered host");
                 self.is_answered |= to == hardware(SENDER);
             }
         }
@@ -197,7 +198,7 @@ impl World {
         }
     }
 
-    /// Announcements of `X` while nobody answers.
+    /// Announcements of `X` while no host answers.
     fn announced_later(&mut self) -> Vec<(Side, Ipv4Addr)> {
         self.pass(SILENT);
         let mut announced = Done::since(self, X).announced;
@@ -224,8 +225,8 @@ fn claim_of(side: Side, n: u8) -> Claim {
 
 // -- the sender
 
-/// A world in which this is known of `X`, as far as `SENDER` of `side` is concerned. An address that is known on the sender's side is
-/// claimed by the other side as well if the gateway forwards.
+/// A world with this knowledge of `X`, as far as `SENDER` of `side` is concerned. An address that is known on
+/// the sender's side is claimed by the other side as well if the gateway forwards.
 fn world_of_sender(side: Side, known: SenderKnowledge, role: Role) -> World {
     let (mut w, across, ip) = (World::new(), side.other(), IpAddr::V4(X));
     w.segment.set_gateways(vec![PeerGateway {
@@ -270,15 +271,15 @@ fn world_of_sender(side: Side, known: SenderKnowledge, role: Role) -> World {
     }
     w.segment.own.settings.role = role;
     w.outputs();
-    w.asked();
+    w.calls();
     w
 }
 
-/// What comes of a packet according to the action, if `before` was so.
+/// The result of a packet by the action, starting from `before`.
 fn expected_of_sender(action: SenderAction, side: Side, kind: ArpKind, before: &Done, w: &World) -> Done {
     let (across, forwards) = (side.other(), w.segment.forwards());
     let serves = kind == ArpKind::Request;
-    // It asks for the gateway itself.
+    // It requests the gateway itself.
     let served = Done { is_answered: serves, ..before.clone() };
     let here = |n| {
         let mut known = before.known;
@@ -302,7 +303,7 @@ fn expected_of_sender(action: SenderAction, side: Side, kind: ArpKind, before: &
         }
         SenderAction::Serve => served,
         SenderAction::Confirm => {
-            // Who stands by has no open claims.
+            // A standby has no open claims.
             let carried = usize::from(kind == ArpKind::Announcement && forwards);
             let announced = vec![(across, X); usize::from(before.is_claimed) + carried];
             let conflicts = u64::from(before.is_claimed);
@@ -322,7 +323,7 @@ fn expected_of_sender(action: SenderAction, side: Side, kind: ArpKind, before: &
             Done { answers_withdrawn: 1, is_contested: true, known: [None; 2], ..served }
         }
         SenderAction::Refute => Done { conflicts: 1, is_claimed: false, ..served },
-        SenderAction::Take => unreachable!("it has a test of its own"),
+        SenderAction::Take => unreachable!("this action has a test of its own"),
         SenderAction::Prove | SenderAction::ProveAndAnnounce | SenderAction::ServeAndProve => {
             Done { queries: proof, is_claimed: true, ..served }
         }
@@ -330,12 +331,12 @@ fn expected_of_sender(action: SenderAction, side: Side, kind: ArpKind, before: &
 }
 
 #[test]
-fn what_is_done_about_a_sender_is_what_the_table_says() {
+fn the_action_for_a_sender_is_that_of_the_table() {
     let mut cells = 0;
     for (side, role) in SIDES.into_iter().flat_map(|side| ROLES.map(|role| (side, role))) {
         for known in SenderKnowledge::ALL {
             for kind in ArpKind::ALL {
-                // A probe has no sender but the hardware address.
+                // A probe has no sender except the hardware address.
                 if *kind == ArpKind::Probe && *known != SenderKnowledge::PeerGateway {
                     continue;
                 }
@@ -354,7 +355,7 @@ fn sender_cell(side: Side, known: SenderKnowledge, kind: ArpKind, role: Role) {
     let n = if is_peer { PEER } else { SENDER };
     let sender = if known.is_own() { GATEWAY } else { X };
     let is = w.segment.sender_known(w.now, &w.fabric, sender.into(), place(side, n));
-    assert_eq!(is, known, "{cell}: the world is not what it is to be");
+    assert_eq!(is, known, "{cell}: the world is not as required");
     let action = of_sender(kind, known, role == Role::Forwarding);
     let before = Done::new(&w);
     let expected =
@@ -373,7 +374,7 @@ fn sender_cell(side: Side, known: SenderKnowledge, kind: ArpKind, role: Role) {
     if action == SenderAction::Confirm {
         assert!(w.segment.is_fresh(w.now, &w.fabric, side, X.into()), "{cell}: it is not refreshed");
     }
-    // What is carried across once the other side has stayed silent.
+    // Announcements that are forwarded once the other side has stayed silent.
     let announces = match action {
         SenderAction::ProveAndAnnounce | SenderAction::Prove => true,
         // InfiniBand hosts may know an Ethernet host at a queue pair that is gone.
@@ -394,7 +395,7 @@ fn assert_taken(w: &mut World, side: Side, done: &Done, cell: &str) {
     assert!(!done.announced.contains(&(side.other(), X)), "{cell}: announced unproven");
     let is_proven =
         |w: &World| w.segment.is_proven(&w.fabric, side, ip) && !w.segment.lookups.contains_key(&ip);
-    assert!(!is_proven(w), "{cell}: proven unasked");
+    assert!(!is_proven(w), "{cell}: proven without a query");
     assert_eq!((&done.drops[..], done.known[side.other() as usize]), (&[][..], None), "{cell}");
     if !w.segment.forwards() {
         return;
@@ -429,11 +430,11 @@ fn world_of_target(side: Side, known: TargetKnowledge, role: Role) -> World {
     }
     w.segment.own.settings.role = role;
     w.outputs();
-    w.asked();
+    w.calls();
     w
 }
 
-/// Queries that the action sends, and whether the asker waits.
+/// Queries that the action sends, and whether the requester waits.
 fn expected_of_target(action: TargetAction, side: Side) -> (HashSet<Query>, bool) {
     let across = side.other();
     let queries = match action {
@@ -452,7 +453,7 @@ fn expected_of_target(action: TargetAction, side: Side) -> (HashSet<Query>, bool
 }
 
 #[test]
-fn what_is_done_about_a_target_is_what_the_table_says() {
+fn the_action_for_a_target_is_that_of_the_table() {
     let mut cells = 0;
     for (side, role) in SIDES.into_iter().flat_map(|side| ROLES.map(|role| (side, role))) {
         for known in TargetKnowledge::ALL {
@@ -471,7 +472,7 @@ fn target_cell(side: Side, known: TargetKnowledge, kind: ArpKind, role: Role) {
     let mut w = world_of_target(side, known, role);
     let target = if known == TargetKnowledge::Own { GATEWAY } else { X };
     let is = w.segment.target_known(w.now, &w.fabric, side, target.into());
-    assert_eq!(is, known, "{cell}: the world is not what it is to be");
+    assert_eq!(is, known, "{cell}: the world is not as required");
     let action = of_target(kind, known, role == Role::Forwarding);
     let before = Done::new(&w);
     match kind {
@@ -483,11 +484,11 @@ fn target_cell(side: Side, known: TargetKnowledge, kind: ArpKind, role: Role) {
     let is_answered = action == TargetAction::Answer;
     assert_eq!(done, Done { queries, is_answered, ..before }, "{cell}: {action:?}");
     let is_asked = match side {
-        Side::Ethernet => w.segment.ethernet_askers.is_asked(X.into()),
-        Side::InfiniBand => w.segment.infiniband_askers.is_asked(X.into()),
+        Side::Ethernet => w.segment.ethernet_requesters.is_requested(X.into()),
+        Side::InfiniBand => w.segment.infiniband_requesters.is_requested(X.into()),
     };
     assert_eq!(is_asked, waits, "{cell}: {action:?}");
-    // The owner answers, and so the asker is answered.
+    // The owner answers, and so the requester is answered.
     if action == TargetAction::AskOwner {
         w.say(side.other(), BEFORE, false, X, GATEWAY);
         assert!(Done::since(&mut w, target).is_answered, "{cell}: the owner has answered");
@@ -496,7 +497,8 @@ fn target_cell(side: Side, known: TargetKnowledge, kind: ArpKind, role: Role) {
 
 // -- more than one cell
 
-/// Two hosts of a side have an address in turn, and the other side claims it. The owner, a third one there, answers.
+/// Two hosts of a side have an address one after the other, and the other side claims it. The owner, a third
+/// one there, answers.
 #[test]
 fn a_third_host_of_a_side_that_answers_refuses_the_claim_of_the_other_side() {
     for side in SIDES {
@@ -504,19 +506,19 @@ fn a_third_host_of_a_side_that_answers_refuses_the_claim_of_the_other_side() {
         w.known(side, X, BEFORE, true);
         w.say(side, SENDER, true, X, X);
         w.say(side.other(), PEER, true, X, X);
-        assert!(w.segment.owners.is_asked(X.into()), "{side:?}: it is claimed");
+        assert!(w.segment.owners.is_queried(X.into()), "{side:?}: it is claimed");
         w.outputs();
         w.say(side, owner, false, X, GATEWAY);
         let dropped = Output::Drop(DropReason::AddressConflict, 1);
         assert!(w.outputs().contains(&dropped), "{side:?}: the two before come first");
-        assert!(!w.segment.owners.is_asked(X.into()), "{side:?}: the claim is not refused");
+        assert!(!w.segment.owners.is_queried(X.into()), "{side:?}: the claim is not refused");
         assert_eq!(w.segment.counters().conflicts, 1, "{side:?}");
     }
 }
 
-/// A gateway without a name to ask in searches for an address, and a host of that side probes for it.
+/// A gateway without a name to query in searches for an address, and a host of that side probes for it.
 #[test]
-fn a_probe_ends_a_search_in_nobodys_name_only() {
+fn a_probe_ends_only_a_search_without_a_sender_address() {
     for has_name in [false, true] {
         let mut w = World::new();
         if !has_name {

@@ -1,4 +1,5 @@
-//! The first packet to a host that nobody has spoken of, both ways; who asks is answered when the way is there.
+//! The first packet to a host that is not known yet, in both directions; requesters are answered when the
+//! path is published.
 
 use super::*;
 use crate::segment::parked::{DESTINATIONS, PATIENCE, PER_DESTINATION};
@@ -26,7 +27,7 @@ fn a_packet_goes_when_the_path_is_published_and_not_before() {
     w.know_ethernet(E1_MAC, E1);
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     let frame = cold_frame(&mut w);
-    assert_eq!(w.asked(), [Asked::Resolve { source: E1.into(), ip: I1.into() }]);
+    assert_eq!(w.calls(), [Call::Resolve { source: E1.into(), ip: I1.into() }]);
     // It has answered, and its path is being looked up.
     w.fabric.neighbours.insert(I1.into(), (hardware(1), false));
     w.publish(I1);
@@ -49,7 +50,8 @@ fn a_packet_that_comes_behind_the_publication_goes_at_once() {
     let arrival = arrival(Side::Ethernet, None);
     w.segment.handle_unresolved(w.now, &mut w.fabric, I1.into(), arrival, frame.clone(), true);
     assert_eq!(released(&w.outputs()), [&frame]);
-    // The link knows the way and the tables do not: they are full. Forwarding it again would bring it back for ever.
+    // The link knows the path and the tables do not: they are full. Forwarding it again would bring it back
+    // for ever.
     w.segment.handle_unresolved(w.now, &mut w.fabric, I1.into(), arrival, frame, false);
     assert_eq!(w.outputs(), [Output::Drop(DropReason::NeighbourTableFull, 1)]);
 }
@@ -60,8 +62,8 @@ fn a_message_to_a_cold_ethernet_host_goes_when_the_host_is_published() {
     let message = packet(Side::InfiniBand, I1, E1, 100);
     let arrival = arrival(Side::InfiniBand, None);
     w.segment.handle_unresolved(w.now, &mut w.fabric, E1.into(), arrival, message.clone(), false);
-    let asked = World::frames(&w.outputs());
-    assert_eq!(asked.iter().map(|a| a.target_ip).collect::<Vec<_>>(), [E1]);
+    let queried = World::frames(&w.outputs());
+    assert_eq!(queried.iter().map(|a| a.target_ip).collect::<Vec<_>>(), [E1]);
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     let outputs = w.outputs();
     assert_eq!(outputs[0], Output::SetHost { ip: E1.into(), mac: E1_MAC });
@@ -69,14 +71,14 @@ fn a_message_to_a_cold_ethernet_host_goes_when_the_host_is_published() {
 }
 
 #[test]
-fn an_asker_is_answered_when_the_path_is_published_and_not_before() {
+fn a_requester_is_answered_when_the_path_is_published_and_not_before() {
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
     w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
-    assert_eq!(w.asked(), [Asked::Resolve { source: E1.into(), ip: I1.into() }]);
+    assert_eq!(w.calls(), [Call::Resolve { source: E1.into(), ip: I1.into() }]);
     assert_eq!(World::frames(&w.outputs()), []);
     w.fabric.neighbours.insert(I1.into(), (hardware(1), false));
-    // Asking again before the path is known does not get the answer either.
+    // A second request before the path is known is not answered either.
     w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
     w.publish(I1);
     assert_eq!(World::frames(&w.outputs()), []);
@@ -92,7 +94,7 @@ fn an_asker_is_answered_when_the_path_is_published_and_not_before() {
     assert_eq!(World::frames(&w.outputs()), answers);
 }
 
-/// Why packets that have waited are dropped: nothing else is to be done.
+/// The reasons for which waiting packets are dropped; there must be no other output.
 fn discarded(w: &mut World) -> Vec<DropReason> {
     let reason = |output: Output<Vec<u8>>| match output {
         Output::Discard { side: Side::Ethernet, packet, reason } if !packet.is_empty() => reason,
@@ -102,7 +104,7 @@ fn discarded(w: &mut World) -> Vec<DropReason> {
 }
 
 #[test]
-fn those_that_nobody_answers_for_are_dropped_and_few_wait() {
+fn packets_without_an_answer_are_dropped_and_few_wait() {
     let mut w = World::new();
     for _ in 0..PER_DESTINATION + 2 {
         cold_frame(&mut w);
@@ -116,7 +118,7 @@ fn those_that_nobody_answers_for_are_dropped_and_few_wait() {
     assert_eq!(discarded(&mut w), [DropReason::NeighbourUnresolved]);
     let (mut frame, arrival) = (packet(Side::Ethernet, E1, I1, 100), arrival(Side::Ethernet, None));
     for n in 0..1000u32 {
-        // Of many hosts.
+        // The same for many hosts.
         frame[8..12].copy_from_slice(&n.to_be_bytes());
         let ip = IpAddr::V4((0x0a4d_0100 + n).into());
         w.segment.handle_unresolved(w.now, &mut w.fabric, ip, arrival, frame.clone(), false);
@@ -126,20 +128,21 @@ fn those_that_nobody_answers_for_are_dropped_and_few_wait() {
     assert_eq!(discarded(&mut w), [DropReason::Shutdown; DESTINATIONS]);
 }
 
-/// Replies among frames: for whom, and to whom.
+/// Replies among frames: the address and the receiver.
 fn replies(outputs: &Outputs) -> Vec<(Ipv4Addr, MacAddress)> {
     let frames = World::frames(outputs).into_iter();
     frames.filter(|a| a.operation == ArpOperation::Reply).map(|a| (a.sender_ip, a.target_mac)).collect()
 }
 
-/// E1 is being introduced to I1, which has a path: its address is proven, then I1 is queried in its name. Returns what comes out meanwhile.
+/// E1 is being introduced to I1, which has a path: its address is proven, then I1 is queried in its name.
+/// Returns the outputs in the meantime.
 fn until_introduced(w: &mut World) -> Outputs {
     w.pass(PROVEN);
     let mut outputs = w.outputs();
     assert!(World::frames(&outputs).iter().any(|a| a.target_ip == E1), "E1 is heard before its name is used");
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     outputs.extend(w.outputs());
-    assert_eq!(w.asked().last(), Some(&Asked::Ask(I1.into())));
+    assert_eq!(w.calls().last(), Some(&Call::Ask(I1.into())));
     outputs
 }
 
@@ -148,7 +151,7 @@ fn a_packet_waits_until_its_source_is_introduced() {
     for answers in [true, false] {
         let mut w = World::new();
         let frame = cold_frame(&mut w);
-        assert_eq!(w.asked(), [Asked::Resolve { source: GATEWAY.into(), ip: I1.into() }]);
+        assert_eq!(w.calls(), [Call::Resolve { source: GATEWAY.into(), ip: I1.into() }]);
         w.know_infiniband(1, I1);
         w.publish(I1);
         // I1 may know E1 at a queue pair of an earlier run: its answer to the packet would go there.
@@ -171,28 +174,28 @@ fn a_host_that_is_answered_itself_needs_no_introduction() {
     w.know_infiniband(1, I1);
     w.publish(I1);
     assert_eq!(released(&w.outputs()), [] as [&Vec<u8>; 0]);
-    // I1 has something for E1, too, and looks for it.
+    // I1 has a packet for E1, too, and looks it up.
     w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     w.outputs();
-    w.asked();
+    w.calls();
     w.pass(ms(310));
-    let reply = Asked::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() };
-    assert!(w.asked().contains(&reply), "it knows E1 by this answer");
+    let reply = Call::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() };
+    assert!(w.calls().contains(&reply), "it knows E1 by this answer");
     assert_eq!(released(&w.outputs()), [&frame]);
 }
 
 #[test]
-fn a_packet_whose_source_cannot_be_proven_goes_all_the_same() {
-    // Somebody of InfiniBand has the address.
+fn a_packet_whose_source_cannot_be_proven_is_sent_nevertheless() {
+    // A host of InfiniBand has the address.
     let mut w = World::new();
     let frame = cold_frame(&mut w);
     w.know_infiniband(1, I1);
     w.publish(I1);
     w.infiniband(InfiniBandOperation::Reply, 2, E1, GATEWAY);
     w.pass(ms(10));
-    assert_eq!(released(&w.outputs()), [&frame], "and waits for nothing any more");
-    assert!(!w.asked().contains(&Asked::Ask(I1.into())));
+    assert_eq!(released(&w.outputs()), [&frame], "and does not wait any more");
+    assert!(!w.calls().contains(&Call::Ask(I1.into())));
     // Its source is not of the segment, as behind a router.
     let mut w = World::new();
     let (frame, arrival) =
@@ -234,12 +237,12 @@ fn an_introduction_under_way_is_not_pushed_out_by_a_scan() {
 }
 
 #[test]
-fn an_asker_is_introduced_before_it_is_answered() {
+fn a_requester_is_introduced_before_it_is_answered() {
     let mut w = World::new();
     w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
     w.know_infiniband(1, I1);
     w.publish(I1);
-    // Asking again does not get an answer before.
+    // A second request does not get an earlier answer.
     w.ethernet(ArpOperation::Request, E1_MAC, E1, I1);
     assert_eq!(replies(&w.outputs()), []);
     assert_eq!(replies(&until_introduced(&mut w)), []);
@@ -248,7 +251,7 @@ fn an_asker_is_introduced_before_it_is_answered() {
 }
 
 #[test]
-fn a_scan_keeps_nobody_from_being_introduced() {
+fn a_scan_prevents_no_introduction() {
     let mut w = World::new();
     w.segment.own.settings.address = GatewayAddress::new(GATEWAY, 16);
     for n in 0..1000u32 {
@@ -259,7 +262,7 @@ fn a_scan_keeps_nobody_from_being_introduced() {
     w.know_infiniband(1, I1);
     w.publish(I1);
     w.outputs();
-    w.asked();
+    w.calls();
     until_introduced(&mut w);
     w.infiniband(InfiniBandOperation::Reply, 1, I1, E1);
     assert_eq!(released(&w.outputs()), [&frame]);
@@ -268,49 +271,49 @@ fn a_scan_keeps_nobody_from_being_introduced() {
 #[test]
 fn duplicate_address_detection_sees_the_other_side() {
     let mut w = World::new();
-    // From Ethernet: the InfiniBand host is in no table, and its answer names nobody.
+    // From Ethernet: the InfiniBand host is in no table, and its answer has no target address.
     w.ethernet(ArpOperation::Request, E2_MAC, NONE, I1);
-    assert_eq!(w.asked(), [Asked::Request { source: NONE.into(), ip: I1.into() }]);
+    assert_eq!(w.calls(), [Call::Request { source: NONE.into(), ip: I1.into() }]);
     w.infiniband(InfiniBandOperation::Reply, 1, I1, NONE);
     let answers = World::frames(&w.outputs());
     assert_eq!(answers.iter().map(|a| (a.sender_ip, a.target_mac)).collect::<Vec<_>>(), [(I1, E2_MAC)]);
-    // From InfiniBand, the same.
+    // The same from InfiniBand.
     w.infiniband(InfiniBandOperation::Request, 2, NONE, E1);
     assert_eq!(World::frames(&w.outputs())[0].target_ip, E1);
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     w.pass(ms(300));
-    let reply = Asked::Reply { ip: E1.into(), to: hardware(2), to_ip: NONE.into() };
-    assert!(w.asked().contains(&reply));
+    let reply = Call::Reply { ip: E1.into(), to: hardware(2), to_ip: NONE.into() };
+    assert!(w.calls().contains(&reply));
 }
 
 #[test]
-fn an_infiniband_hosts_own_side_is_asked_first() {
+fn an_infiniband_hosts_own_side_is_queried_first() {
     let mut w = World::new();
     w.infiniband(InfiniBandOperation::Request, 1, I1, I2);
-    assert_eq!(w.asked(), [Asked::Request { source: GATEWAY.into(), ip: I2.into() }]);
-    // A router that answers for everybody is quick; the owner is heard a little later.
+    assert_eq!(w.calls(), [Call::Request { source: GATEWAY.into(), ip: I2.into() }]);
+    // A router that answers for every address is quick; the owner is heard a little later.
     w.ethernet(ArpOperation::Reply, E1_MAC, I2, GATEWAY);
     w.pass(ms(100));
     w.infiniband(InfiniBandOperation::Reply, 2, I2, GATEWAY);
     w.pass(secs(2));
-    assert!(w.asked().iter().all(|a| !matches!(a, Asked::Reply { .. } | Asked::Announce(_))));
+    assert!(w.calls().iter().all(|a| !matches!(a, Call::Reply { .. } | Call::Announce(_))));
     assert!(!w.outputs().iter().any(|o| matches!(o, Output::SetHost { .. })));
     assert_eq!(w.segment.counters().answers_withdrawn, 1);
-    // Where nobody of the own side answers, the other side's answer is told soon.
+    // If no host of the own side answers, the other side's answer is sent soon.
     w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     w.pass(ms(200));
-    assert!(w.asked().iter().all(|a| !matches!(a, Asked::Reply { .. })));
+    assert!(w.calls().iter().all(|a| !matches!(a, Call::Reply { .. })));
     w.pass(ms(100));
-    let reply = Asked::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() };
-    assert_eq!(w.asked(), [reply, Asked::Announce(E1.into())]);
-    // One that is known is told at once.
+    let reply = Call::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() };
+    assert_eq!(w.calls(), [reply, Call::Announce(E1.into())]);
+    // The address of a known host is answered at once.
     w.infiniband(InfiniBandOperation::Request, 2, I2, E1);
-    assert_eq!(w.asked(), [Asked::Reply { ip: E1.into(), to: hardware(2), to_ip: I2.into() }]);
+    assert_eq!(w.calls(), [Call::Reply { ip: E1.into(), to: hardware(2), to_ip: I2.into() }]);
 }
 
 #[test]
-fn an_infiniband_host_that_answers_late_is_proven_by_a_whole_silence_of_ethernet() {
+fn an_infiniband_host_that_answers_late_is_proven_by_full_silence_of_ethernet() {
     let mut w = World::new();
     w.infiniband(InfiniBandOperation::Request, 1, I1, I2);
     w.pass(ms(240));
@@ -324,7 +327,7 @@ fn an_infiniband_host_that_answers_late_is_proven_by_a_whole_silence_of_ethernet
 }
 
 #[test]
-fn hosts_that_only_talk_to_their_like_are_no_concern_of_ours() {
+fn hosts_that_talk_to_their_own_side_only_are_not_proven() {
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
     w.ethernet(ArpOperation::Request, E2_MAC, E2, E1);
@@ -333,11 +336,11 @@ fn hosts_that_only_talk_to_their_like_are_no_concern_of_ours() {
 }
 
 #[test]
-fn what_a_host_asks_while_its_answer_waits_is_answered_too() {
+fn a_request_of_a_host_while_its_answer_waits_is_answered_too() {
     let mut w = World::new();
     w.know_infiniband(2, I2);
     w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
-    // Both begin at the same moment: it asks for somebody of the other side before it answers.
+    // Both start at the same moment: it requests a host of the other side before it answers.
     w.ethernet(ArpOperation::Request, E1_MAC, E1, I2);
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     w.outputs();
@@ -345,29 +348,29 @@ fn what_a_host_asks_while_its_answer_waits_is_answered_too() {
     let mut answers = World::frames(&w.outputs());
     answers.retain(|a| a.operation == ArpOperation::Reply);
     assert_eq!(answers.iter().map(|a| (a.sender_ip, a.target_mac)).collect::<Vec<_>>(), [(I2, E1_MAC)]);
-    assert!(w.asked().contains(&Asked::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() }));
+    assert!(w.calls().contains(&Call::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() }));
 }
 
 #[test]
-fn the_own_side_is_asked_twice_before_an_answer_of_the_other_one_is_believed() {
+fn the_own_side_is_queried_twice_before_an_answer_of_the_other_one_is_believed() {
     for limited in [false, true] {
         let mut w = World::new();
         w.infiniband(InfiniBandOperation::Request, 1, I1, I2);
         w.ethernet(ArpOperation::Reply, E1_MAC, I2, GATEWAY);
-        w.asked();
-        // I2 has not received the first question.
+        w.calls();
+        // I2 has not received the first query.
         w.fabric.is_limited = limited;
         w.pass(ms(130));
         if limited {
-            // Without the second question silence proves nothing.
+            // Without the second query silence proves nothing.
             assert_eq!(w.segment.counters().limited, 1);
         } else {
-            assert_eq!(w.asked(), [Asked::Request { source: GATEWAY.into(), ip: I2.into() }]);
+            assert_eq!(w.calls(), [Call::Request { source: GATEWAY.into(), ip: I2.into() }]);
             w.infiniband(InfiniBandOperation::Reply, 2, I2, GATEWAY);
             assert_eq!(w.segment.counters().answers_withdrawn, 1);
         }
         w.pass(ms(700));
-        assert!(w.asked().iter().all(|a| !matches!(a, Asked::Reply { .. } | Asked::Announce(_))));
+        assert!(w.calls().iter().all(|a| !matches!(a, Call::Reply { .. } | Call::Announce(_))));
         assert!(!w.outputs().iter().any(|o| matches!(o, Output::SetHost { .. })));
     }
 }
@@ -379,8 +382,8 @@ fn an_answer_that_comes_late_leaves_the_address_to_neither_side() {
         w.infiniband(InfiniBandOperation::Request, 1, I1, I2);
         w.ethernet(ArpOperation::Reply, E1_MAC, I2, GATEWAY);
         w.pass(after);
-        let reply = Asked::Reply { ip: I2.into(), to: hardware(1), to_ip: I1.into() };
-        assert!(w.asked().contains(&reply));
+        let reply = Call::Reply { ip: I2.into(), to: hardware(1), to_ip: I1.into() };
+        assert!(w.calls().contains(&reply));
         w.infiniband(InfiniBandOperation::Reply, 2, I2, GATEWAY);
         // After ten seconds it is a claim, which the owner may refuse.
         let late = after < secs(10);
@@ -389,20 +392,21 @@ fn an_answer_that_comes_late_leaves_the_address_to_neither_side() {
         if late {
             w.infiniband(InfiniBandOperation::Request, 1, I1, I2);
             w.pass(secs(2));
-            assert!(!w.asked().contains(&reply));
+            assert!(!w.calls().contains(&reply));
         }
     }
 }
 
 #[test]
 fn each_ethernet_host_is_announced_to_infiniband_when_it_is_proven() {
-    // After a restart InfiniBand hosts know Ethernet hosts at queue pairs that are gone, all of them and not only the first.
+    // After a restart InfiniBand hosts know all Ethernet hosts, not only the first one, at queue pairs that
+    // are gone.
     let mut w = World::new();
     w.know_infiniband(1, I1);
     for (mac, ip) in [(E1_MAC, E1), (E2_MAC, E2)] {
         w.ethernet(ArpOperation::Request, mac, ip, I1);
         assert_eq!(replies(&w.outputs()), [(I1, mac)]);
         w.pass(PROVEN);
-        assert!(w.asked().contains(&Asked::Announce(ip.into())), "{ip}");
+        assert!(w.calls().contains(&Call::Announce(ip.into())), "{ip}");
     }
 }

@@ -1,4 +1,4 @@
-//! One owner an address: claims, moves, addresses that move too often.
+//! One owner per address: claims, moves, addresses that move too often.
 
 use super::*;
 use crate::segment::pair::Place;
@@ -18,8 +18,8 @@ fn an_infiniband_host_that_answers_keeps_its_address() {
     w.know_infiniband(1, I1);
     // A gratuitous request of an Ethernet host for it.
     w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
-    assert_eq!(w.asked(), [Asked::Ask(I1.into())]);
-    assert_eq!(w.outputs(), [], "nothing is learnt, nothing announced");
+    assert_eq!(w.calls(), [Call::Ask(I1.into())]);
+    assert_eq!(w.outputs(), [], "nothing is learned or announced");
     w.pass(ms(100));
     w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
     let outputs = w.outputs();
@@ -31,7 +31,7 @@ fn an_infiniband_host_that_answers_keeps_its_address() {
             claimant: Place::Ethernet(E2_MAC)
         }]
     );
-    // The Ethernet side is told who has it, and once in ten seconds only.
+    // The owner is announced on the Ethernet side, once in ten seconds only.
     let defence = World::frames(&outputs);
     assert_eq!(
         defence.iter().map(|a| (a.sender_mac, a.sender_ip, a.target_ip)).collect::<Vec<_>>(),
@@ -67,15 +67,15 @@ fn pass_without_frames(w: &mut World, time: Duration) -> usize {
 fn a_query_of_ethernet_that_was_not_sent_ends_no_claim_about_which_infiniband_is_queried() {
     let mut w = World::new();
     w.ethernet(ArpOperation::Request, E1_MAC, E1, E1);
-    let query = crate::segment::arp::ask_ethernet(E1, GATEWAY, GATEWAY_MAC);
+    let query = crate::segment::arp::request_ethernet(E1, GATEWAY, GATEWAY_MAC);
     w.segment.handle_unsent(&query.to_frame(MacAddress::BROADCAST));
     w.pass(PROVEN);
-    assert!(w.asked().contains(&Asked::Announce(E1.into())));
+    assert!(w.calls().contains(&Call::Announce(E1.into())));
 }
 
 #[test]
 fn a_query_that_was_not_sent_is_not_taken_for_the_owners_silence() {
-    // Of an owner that is known, and of one that is not.
+    // For an owner that is known, and for one that is not.
     for known in [true, false] {
         let mut w = World::new();
         if known {
@@ -113,8 +113,8 @@ fn queries_that_were_not_sent_leave_a_host_that_was_not_heard_for_a_while_known(
 fn pass_without_queries(w: &mut World, time: Duration) -> usize {
     let (end, mut lost) = (w.now + time, 0);
     while w.now < end {
-        for asked in w.asked() {
-            if let Asked::Ask(ip) | Asked::AskAt(ip, _) | Asked::Request { ip, .. } = asked {
+        for queried in w.calls() {
+            if let Call::Ask(ip) | Call::AskAt(ip, _) | Call::Request { ip, .. } = queried {
                 w.segment.handle_link_event(w.now, &mut w.fabric, &Event::QueryUnsent { ip });
                 lost += 1;
             }
@@ -126,7 +126,7 @@ fn pass_without_queries(w: &mut World, time: Duration) -> usize {
 
 #[test]
 fn a_query_of_infiniband_that_was_not_sent_is_not_taken_for_the_owners_silence() {
-    // Of an owner that is known, and of one that is not.
+    // For an owner that is known, and for one that is not.
     for known in [true, false] {
         let mut w = World::new();
         if known {
@@ -136,10 +136,10 @@ fn a_query_of_infiniband_that_was_not_sent_is_not_taken_for_the_owners_silence()
         assert!(pass_without_queries(&mut w, secs(3)) > 0);
         assert_eq!(w.segment.counters().moves, 0);
         assert_eq!(w.fabric.neighbours.contains_key(&I1.into()), known, "it keeps its address");
-        let announced = w.asked().contains(&Asked::Announce(I1.into()));
+        let announced = w.calls().contains(&Call::Announce(I1.into()));
         assert!(!announced, "it is not on Ethernet");
     }
-    // A query of InfiniBand says nothing about a claim for which Ethernet is queried.
+    // A query of InfiniBand has no effect on a claim for which Ethernet is queried.
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
     w.infiniband(InfiniBandOperation::Request, 1, E1, E1);
@@ -153,8 +153,8 @@ fn an_ethernet_host_that_answers_keeps_its_address() {
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
     w.infiniband(InfiniBandOperation::Request, 1, E1, E1);
-    let asked = w.outputs();
-    assert!(matches!(&asked[..], [Output::Frame { bytes, .. }] if bytes[..6] == E1_MAC.0), "by unicast");
+    let queried = w.outputs();
+    assert!(matches!(&queried[..], [Output::Frame { bytes, .. }] if bytes[..6] == E1_MAC.0), "by unicast");
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     assert_eq!(
         moved(&w.outputs()),
@@ -164,7 +164,7 @@ fn an_ethernet_host_that_answers_keeps_its_address() {
             claimant: Place::InfiniBand(hardware(1))
         }]
     );
-    assert_eq!(w.asked(), [Asked::Announce(E1.into())]);
+    assert_eq!(w.calls(), [Call::Announce(E1.into())]);
     for _ in 0..100 {
         w.pass(ms(50));
         w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
@@ -174,11 +174,11 @@ fn an_ethernet_host_that_answers_keeps_its_address() {
     assert!(w.fabric.hardware(E1.into()).is_none());
 }
 
-/// The owner answers all questions of the next seconds.
+/// The owner answers all queries of the next seconds.
 fn answered(w: &mut World, seconds: u64) {
     for _ in 0..seconds * 20 {
         w.pass(ms(50));
-        if w.asked().contains(&Asked::Ask(I1.into())) {
+        if w.calls().contains(&Call::Ask(I1.into())) {
             w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
         }
     }
@@ -189,10 +189,10 @@ fn an_owner_that_answers_once_more_before_it_goes_loses_its_address_soon() {
     for owner_stays in [0, 1, 2, 3] {
         let mut w = World::new();
         w.know_infiniband(1, I1);
-        // The new owner says so once, as VRRP has it, while the old one still answers.
+        // The new owner announces itself once, as with VRRP, while the old one still answers.
         w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
         w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
-        w.asked();
+        w.calls();
         answered(&mut w, owner_stays);
         w.outputs();
         w.pass(secs(5));
@@ -206,21 +206,21 @@ fn an_owner_that_answers_once_more_before_it_goes_loses_its_address_soon() {
 }
 
 #[test]
-fn an_owner_that_stays_is_asked_a_few_times_and_then_left_in_peace() {
+fn an_owner_that_stays_is_queried_a_few_times_only() {
     let mut w = World::new();
     w.know_infiniband(1, I1);
     w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
     w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
-    w.asked();
+    w.calls();
     answered(&mut w, 10);
     w.pass(secs(30));
-    assert_eq!(w.asked(), []);
+    assert_eq!(w.calls(), []);
     assert_eq!((w.segment.counters().conflicts, w.segment.counters().moves), (1, 0));
 }
 
 #[test]
-fn a_card_that_answers_once_more_before_it_goes_is_asked_again_soon() {
-    // On Ethernet: the old card is asked, then everybody; the new one answers.
+fn a_card_that_answers_once_more_before_it_goes_is_queried_again_soon() {
+    // On Ethernet: the old card is queried, then all hosts; the new one answers.
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
     w.ethernet(ArpOperation::Request, E2_MAC, E1, E1);
@@ -237,20 +237,20 @@ fn a_card_that_answers_once_more_before_it_goes_is_asked_again_soon() {
     assert_eq!(w.outputs().iter().filter_map(to).collect::<Vec<_>>(), [MacAddress::BROADCAST]);
     w.ethernet(ArpOperation::Reply, E2_MAC, E1, GATEWAY);
     assert_eq!(w.segment.hosts().next().unwrap().mac, Some(E2_MAC));
-    // On InfiniBand the link asks, three times if need be.
+    // On InfiniBand the link sends the queries, up to three times.
     w.know_infiniband(1, I1);
     w.infiniband(InfiniBandOperation::Request, 2, I1, I1);
     w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
-    w.asked();
+    w.calls();
     w.pass(secs(20));
-    let mut asked = w.asked();
-    asked.retain(|asked| matches!(asked, Asked::Verify(_)));
-    assert_eq!(asked, [Asked::Verify(I1.into()); 3]);
+    let mut queried = w.calls();
+    queried.retain(|queried| matches!(queried, Call::Verify(_)));
+    assert_eq!(queried, [Call::Verify(I1.into()); 3]);
 }
 
 #[test]
-fn a_claim_is_not_proven_by_questions_that_were_not_sent() {
-    // The link's rate limit drops the first question, or the second one.
+fn a_claim_is_not_proven_by_queries_that_were_not_sent() {
+    // The link's rate limit drops the first query, or the second one.
     for limited_after in [ms(0), ms(100)] {
         let mut w = World::new();
         w.fabric.is_limited = limited_after.is_zero();
@@ -260,14 +260,14 @@ fn a_claim_is_not_proven_by_questions_that_were_not_sent() {
         w.pass(secs(3));
         assert!(!w.outputs().iter().any(|o| matches!(o, Output::SetHost { .. })), "{limited_after:?}");
         assert_eq!(w.segment.counters().limited, 1);
-        // The next claim is looked into.
+        // The next claim is verified.
         w.fabric.is_limited = false;
         w.know_ethernet(E2_MAC, I1);
     }
 }
 
 #[test]
-fn an_owner_keeps_its_address_if_the_question_to_its_whole_side_was_not_sent() {
+fn an_owner_keeps_its_address_if_the_query_to_its_whole_side_was_not_sent() {
     let mut w = World::new();
     w.know_infiniband(1, I1);
     w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
@@ -279,14 +279,14 @@ fn an_owner_keeps_its_address_if_the_question_to_its_whole_side_was_not_sent() {
 }
 
 #[test]
-fn an_owner_that_answered_once_more_is_asked_again_if_a_question_was_not_sent() {
+fn an_owner_that_answered_once_more_is_queried_again_if_a_query_was_not_sent() {
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
     w.infiniband(InfiniBandOperation::Request, 1, E1, E1);
     w.outputs();
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     w.outputs();
-    // The owner has gone, and the claimant says nothing more.
+    // The owner has gone, and the claimant sends nothing more.
     assert!(pass_without_frames(&mut w, ms(1200)) > 0);
     w.pass(secs(2));
     assert_eq!(w.segment.counters().moves, 1);
@@ -298,15 +298,19 @@ fn an_address_moves_to_ethernet_when_its_owner_is_silent() {
     w.know_infiniband(1, I1);
     w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
     w.pass(ms(900));
-    let all = Asked::Request { source: GATEWAY.into(), ip: I1.into() };
-    assert_eq!(w.asked(), [Asked::Ask(I1.into()), Asked::Ask(I1.into()), all]);
+    let all = Call::Request { source: GATEWAY.into(), ip: I1.into() };
+    assert_eq!(w.calls(), [Call::Ask(I1.into()), Call::Ask(I1.into()), all]);
     assert_eq!(w.outputs(), []);
     w.pass(ms(200));
     let outputs = w.outputs();
     assert!(outputs.contains(&Output::SetHost { ip: I1.into(), mac: E2_MAC }));
     assert_eq!(moved(&outputs), [Happening::AddressMoved { ip: I1.into(), to: Place::Ethernet(E2_MAC) }]);
     assert!(w.fabric.hardware(I1.into()).is_none());
-    assert_eq!(w.asked(), [Asked::Announce(I1.into())], "who cached the old way learns the new one");
+    assert_eq!(
+        w.calls(),
+        [Call::Announce(I1.into())],
+        "hosts with the old address in their caches learn the new one"
+    );
 }
 
 #[test]
@@ -327,11 +331,12 @@ fn an_address_moves_to_infiniband_when_its_owner_is_silent() {
 }
 
 #[test]
-fn a_mover_that_asked_for_somebody_is_answered_after_the_move() {
+fn a_host_that_moves_with_a_request_is_answered_after_the_move() {
     let mut w = World::new();
     w.know_ethernet(E2_MAC, E2);
     w.know_infiniband(1, I1);
-    // What was an InfiniBand host asks on Ethernet, for another InfiniBand host and without announcing itself.
+    // A former InfiniBand host sends a request on Ethernet for another InfiniBand host, without announcing
+    // itself.
     w.know_infiniband(2, I2);
     w.ethernet(ArpOperation::Request, E1_MAC, I1, I2);
     assert_eq!(World::frames(&w.outputs()), []);
@@ -382,7 +387,7 @@ fn disputes_are_bounded() {
         w.know_infiniband(1, ip);
         w.ethernet(ArpOperation::Request, E2_MAC, ip, ip);
     }
-    assert_eq!(w.asked().len(), 200, "one question each, however often it is claimed");
+    assert_eq!(w.calls().len(), 200, "one query each, however often it is claimed");
 }
 
 #[test]
@@ -394,14 +399,14 @@ fn another_card_of_the_same_side_is_believed_at_once_unless_the_old_one_answers(
     w.ethernet(ArpOperation::Request, card, E1, E1);
     let outputs = w.outputs();
     assert!(outputs.contains(&set(card)), "{outputs:?}");
-    let asked = |o: &Output<Vec<u8>>| matches!(o, Output::Frame { bytes, .. } if bytes[..6] == E1_MAC.0);
-    assert_eq!(outputs.iter().filter(|o| asked(o)).count(), 1, "the old card is asked");
+    let queried = |o: &Output<Vec<u8>>| matches!(o, Output::Frame { bytes, .. } if bytes[..6] == E1_MAC.0);
+    assert_eq!(outputs.iter().filter(|o| queried(o)).count(), 1, "the old card is queried");
     // It does not answer: the new one stays, whatever comes later.
     w.pass(ms(1100));
     w.ethernet(ArpOperation::Request, card, E1, GATEWAY);
     assert_eq!(w.segment.counters().conflicts, 0);
     w.outputs();
-    // Another one again, and this time the card of before is there.
+    // Another card again, and this time the previous card is there.
     w.ethernet(ArpOperation::Request, E2_MAC, E1, E1);
     assert!(w.outputs().contains(&set(E2_MAC)));
     w.ethernet(ArpOperation::Reply, card, E1, GATEWAY);
@@ -426,7 +431,7 @@ fn a_third_port_does_not_make_the_first_forgotten() {
     // One host claims the address by two ports, one after the other: its owner answers both.
     w.infiniband(InfiniBandOperation::Request, 2, I1, I1);
     w.infiniband(InfiniBandOperation::Request, 3, I1, I1);
-    assert_eq!(w.asked(), [Asked::Ask(I1.into())]);
+    assert_eq!(w.calls(), [Call::Ask(I1.into())]);
     w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
     assert_eq!(w.fabric.hardware(I1.into()), Some(hardware(1)));
     for port in [3, 2] {
@@ -440,15 +445,15 @@ fn another_port_on_infiniband_is_believed_at_once_unless_the_old_one_answers() {
     let mut w = World::new();
     w.know_infiniband(1, I1);
     w.infiniband(InfiniBandOperation::Request, 2, I1, I1);
-    assert_eq!(w.asked(), [Asked::Ask(I1.into())], "the old port is asked");
+    assert_eq!(w.calls(), [Call::Ask(I1.into())], "the old port is queried");
     assert_eq!(w.fabric.hardware(I1.into()), Some(hardware(2)));
     // It does not answer: the new one stays, whatever comes later.
     w.pass(ms(1100));
     w.infiniband(InfiniBandOperation::Request, 2, I1, GATEWAY);
     assert_eq!(w.segment.counters().conflicts, 0);
     w.outputs();
-    w.asked();
-    // Another one again, and this time the port of before is there.
+    w.calls();
+    // Another port again, and this time the previous port is there.
     w.infiniband(InfiniBandOperation::Request, 3, I1, I1);
     assert_eq!(w.fabric.hardware(I1.into()), Some(hardware(3)));
     w.infiniband(InfiniBandOperation::Reply, 2, I1, GATEWAY);
@@ -467,9 +472,9 @@ fn another_port_on_infiniband_is_believed_at_once_unless_the_old_one_answers() {
 }
 
 #[test]
-fn who_asked_in_the_name_of_a_host_that_has_come_since_gets_neither_the_answer_nor_the_address() {
+fn a_request_in_the_name_of_a_host_that_has_come_since_gets_neither_answer_nor_address() {
     let mut w = World::new();
-    // Nobody knows E2's host yet, and somebody on InfiniBand asks as if it were there.
+    // E2's host is not known yet, and a host on InfiniBand sends a request as if it were there.
     w.infiniband(InfiniBandOperation::Request, 3, E2, E1);
     w.know_ethernet(E2_MAC, E2);
     w.know_infiniband(1, I1);
@@ -478,46 +483,49 @@ fn who_asked_in_the_name_of_a_host_that_has_come_since_gets_neither_the_answer_n
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     w.pass(ms(300));
     let answered: Vec<_> =
-        w.asked().into_iter().filter(|asked| matches!(asked, Asked::Reply { .. })).collect();
+        w.calls().into_iter().filter(|queried| matches!(queried, Call::Reply { .. })).collect();
     assert_eq!(answered.len(), 1, "{answered:?}");
     assert!(!w.fabric.neighbours.contains_key(&E2.into()));
 }
 
 #[test]
-fn an_owner_that_missed_a_question_is_asked_again() {
+fn an_owner_that_missed_a_query_is_queried_again() {
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
     w.ethernet(ArpOperation::Request, E2_MAC, E1, E1);
     w.outputs();
     w.pass(ms(500));
-    let asked = |o: &&Output<Vec<u8>>| matches!(o, Output::Frame { bytes, .. } if bytes[..6] == E1_MAC.0);
-    assert_eq!(w.outputs().iter().filter(asked).count(), 1);
+    let queried = |o: &&Output<Vec<u8>>| matches!(o, Output::Frame { bytes, .. } if bytes[..6] == E1_MAC.0);
+    assert_eq!(w.outputs().iter().filter(queried).count(), 1);
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     assert_eq!(w.segment.hosts().next().unwrap().mac, Some(E1_MAC));
     assert_eq!(w.segment.counters().conflicts, 1);
-    // On InfiniBand the same, and there is an end to it.
+    // On InfiniBand in the same way, and the queries end.
     w.know_infiniband(1, I1);
     w.infiniband(InfiniBandOperation::Request, 2, I1, I1);
-    w.asked();
+    w.calls();
     w.pass(secs(5));
     let of_1 = HardwareAddress { flags: AddressFlags::NONE, ..hardware(1) };
-    let mut asked = w.asked();
-    asked.retain(|asked| matches!(asked, Asked::AskAt(..)));
-    assert_eq!(asked, [Asked::AskAt(I1.into(), of_1); 2]);
+    let mut queried = w.calls();
+    queried.retain(|queried| matches!(queried, Call::AskAt(..)));
+    assert_eq!(queried, [Call::AskAt(I1.into(), of_1); 2]);
 }
 
 #[test]
-fn who_answers_for_a_host_that_has_answered_is_believed_only_if_that_is_silent() {
+fn a_second_answer_is_believed_only_if_the_first_host_is_silent() {
     for stays in [true, false] {
         let mut w = World::new();
         w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
         w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
         w.outputs();
-        // Before anything is believed, somebody else says the same.
+        // Before either answer is believed, another host answers in the same way.
         w.pass(ms(50));
         w.ethernet(ArpOperation::Reply, E2_MAC, E1, GATEWAY);
-        let asked = w.outputs();
-        assert!(matches!(&asked[..], [Output::Frame { bytes, .. }] if bytes[..6] == E1_MAC.0), "{asked:?}");
+        let queried = w.outputs();
+        assert!(
+            matches!(&queried[..], [Output::Frame { bytes, .. }] if bytes[..6] == E1_MAC.0),
+            "{queried:?}"
+        );
         if stays {
             w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
             let outputs = w.outputs();
@@ -533,33 +541,34 @@ fn who_answers_for_a_host_that_has_answered_is_believed_only_if_that_is_silent()
             assert_eq!(w.outputs(), [Output::Drop(DropReason::AddressConflict, 1)]);
         }
         w.pass(ms(300));
-        assert!(w.asked().contains(&Asked::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() }));
+        assert!(w.calls().contains(&Call::Reply { ip: E1.into(), to: hardware(1), to_ip: I1.into() }));
         let mac = w.segment.hosts().next().unwrap().mac;
         assert_eq!(mac, Some(if stays { E1_MAC } else { E2_MAC }));
     }
 }
 
 #[test]
-fn an_announcement_is_carried_across_when_the_other_side_has_been_silent() {
+fn an_announcement_is_forwarded_when_the_other_side_has_been_silent() {
     for owner_answers in [false, true] {
         let mut w = World::new();
         w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
-        assert_eq!(w.asked(), [Asked::Request { source: GATEWAY.into(), ip: I1.into() }]);
+        assert_eq!(w.calls(), [Call::Request { source: GATEWAY.into(), ip: I1.into() }]);
         if owner_answers {
             w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
         }
         w.pass(secs(20));
-        let announced = w.asked().contains(&Asked::Announce(I1.into()));
-        // An owner that does not answer again has gone: the announcement is carried across then.
+        let announced = w.calls().contains(&Call::Announce(I1.into()));
+        // An owner that does not answer again has gone: then the announcement is forwarded.
         assert!(announced, "{owner_answers}");
         assert_eq!(w.segment.counters().conflicts, u64::from(owner_answers));
     }
 }
 
 #[test]
-fn announcements_of_a_liar_keep_nobody_from_finding_the_owner() {
+fn announcements_of_a_liar_do_not_hide_the_owner() {
     let mut w = World::new();
-    // The owner is not known, and answers all queries; a liar of the other side announces its address again and again.
+    // The owner is not known, and answers all queries; a liar of the other side announces its address
+    // repeatedly.
     for _ in 0..2 {
         w.ethernet(ArpOperation::Request, E2_MAC, I1, I1);
         w.infiniband(InfiniBandOperation::Reply, 1, I1, GATEWAY);
@@ -571,7 +580,7 @@ fn announcements_of_a_liar_keep_nobody_from_finding_the_owner() {
     assert!(w.segment.is_unproven(I1.into()), "it is found");
     w.pass(ms(260));
     assert!(!w.segment.is_unproven(I1.into()));
-    // The same of a host of Ethernet.
+    // The same for a host of Ethernet.
     w.infiniband(InfiniBandOperation::Request, 2, E2, E2);
     w.ethernet(ArpOperation::Reply, E2_MAC, E2, GATEWAY);
     w.pass(ms(100));
@@ -583,7 +592,7 @@ fn announcements_of_a_liar_keep_nobody_from_finding_the_owner() {
 }
 
 #[test]
-fn an_announcement_of_a_host_that_is_being_proven_is_carried_across_afterwards() {
+fn an_announcement_of_a_host_that_is_being_proven_is_forwarded_afterwards() {
     // Ethernet: the host has answered a request of the other side before, or answers it by its announcement.
     for answered in [true, false] {
         let mut w = World::new();
@@ -593,9 +602,9 @@ fn an_announcement_of_a_host_that_is_being_proven_is_carried_across_afterwards()
         }
         w.ethernet(ArpOperation::Request, E1_MAC, E1, E1);
         w.pass(ms(200));
-        assert!(!w.asked().contains(&Asked::Announce(E1.into())));
+        assert!(!w.calls().contains(&Call::Announce(E1.into())));
         w.pass(ms(60));
-        let announced = w.asked().iter().filter(|a| **a == Asked::Announce(E1.into())).count();
+        let announced = w.calls().iter().filter(|a| **a == Call::Announce(E1.into())).count();
         assert_eq!(announced, 1, "{answered}");
     }
     // InfiniBand.
@@ -620,10 +629,10 @@ fn all_addresses_of_a_router_that_moves_are_announced_where_they_were() {
         w.ethernet(ArpOperation::Request, E2_MAC, *ip, *ip);
     }
     w.pass(ms(1500));
-    let asked = w.asked();
-    assert!(all.iter().all(|ip| asked.contains(&Asked::Announce((*ip).into()))));
+    let queried = w.calls();
+    assert!(all.iter().all(|ip| queried.contains(&Call::Announce((*ip).into()))));
     w.outputs();
-    // The other way.
+    // In the other direction.
     for ip in &all {
         w.infiniband(InfiniBandOperation::Request, 1, *ip, *ip);
     }

@@ -1,17 +1,19 @@
-//! How addresses are defended against hosts that claim them: the gateway's own, and those of hosts of the other side.
+//! How addresses are defended against hosts that claim them: the gateway's own, and those of hosts of the
+//! other side.
 
 use super::conflicts::moved;
 use super::*;
 use crate::segment::pair::Place;
 
-/// Passes time in steps of 10 ms. Returns after how long each defence of `ip` was sent, on Ethernet or on InfiniBand.
+/// Passes time in steps of 10 ms. Returns the time after which each defense of `ip` was sent, on Ethernet or
+/// on InfiniBand.
 fn defences(w: &mut World, side: Side, ip: Ipv4Addr, time: Duration) -> Vec<Duration> {
     let (start, mut sent) = (w.now, Vec::new());
     while w.now < start + time {
         w.pass(ms(10));
         let frames =
             World::frames(&w.outputs()).into_iter().filter(|f| (f.sender_ip, f.target_ip) == (ip, ip));
-        let announced = w.asked().into_iter().filter(|asked| *asked == Asked::Announce(ip.into()));
+        let announced = w.calls().into_iter().filter(|queried| *queried == Call::Announce(ip.into()));
         let n = if side == Side::Ethernet { frames.count() } else { announced.count() };
         sent.extend(std::iter::repeat_n(w.now - start, n));
     }
@@ -27,22 +29,22 @@ fn claim(w: &mut World, side: Side, ip: Ipv4Addr) {
 }
 
 #[test]
-fn claims_of_the_own_address_after_a_defence_have_it_announced_once_more_when_ten_seconds_are_over() {
+fn claims_of_the_own_address_after_a_defence_cause_one_announcement_after_ten_seconds() {
     for side in [Side::Ethernet, Side::InfiniBand] {
         let mut w = World::new();
         claim(&mut w, side, GATEWAY);
         w.outputs();
-        assert_eq!(w.asked().len(), usize::from(side == Side::InfiniBand));
+        assert_eq!(w.calls().len(), usize::from(side == Side::InfiniBand));
         w.pass(ms(200));
         for _ in 0..4 {
             claim(&mut w, side, GATEWAY);
             w.pass(ms(200));
         }
         let early = w.outputs();
-        assert_eq!((World::frames(&early), moved(&early), w.asked()), (vec![], vec![], vec![]));
+        assert_eq!((World::frames(&early), moved(&early), w.calls()), (vec![], vec![], vec![]));
         // One second has passed.
         assert_eq!(defences(&mut w, side, GATEWAY, secs(60)), [secs(9)], "once for all claims");
-        // With claims without end: one in ten seconds.
+        // With endless claims: one in ten seconds.
         let (mut sent, start) = (Vec::new(), w.now);
         while w.now < start + secs(35) {
             claim(&mut w, side, GATEWAY);
@@ -66,8 +68,8 @@ fn another_claimant_of_the_own_address_is_reported_when_ten_seconds_are_over() {
     assert_eq!(moved(&w.outputs()), reported);
 }
 
-/// A host claims the address of one of the other side, which answers each query. Returns when the owner is announced on the
-/// claimant's side, after the first refusal.
+/// A host claims the address of a host of the other side, which answers each query. Returns when the owner is
+/// announced on the claimant's side, after the first refusal.
 fn defences_of_a_host(side: Side, owner_stays: bool) -> Vec<Duration> {
     let mut w = World::new();
     let ip = if side == Side::Ethernet { I1 } else { E1 };
@@ -87,11 +89,11 @@ fn defences_of_a_host(side: Side, owner_stays: bool) -> Vec<Duration> {
     w.pass(ms(500));
     claim(&mut w, side, ip);
     w.outputs();
-    w.asked();
+    w.calls();
     let mut sent = Vec::new();
     for tenth in 0..300 {
         sent.extend(defences(&mut w, side, ip, ms(100)).into_iter().map(|at| at + ms(500 + tenth * 100)));
-        if w.segment.owners.is_asked(ip.into()) && owner_stays {
+        if w.segment.owners.is_queried(ip.into()) && owner_stays {
             answer(&mut w);
         }
     }
@@ -99,7 +101,7 @@ fn defences_of_a_host(side: Side, owner_stays: bool) -> Vec<Duration> {
 }
 
 #[test]
-fn a_claim_that_is_refused_soon_after_a_defence_has_the_owner_announced_when_ten_seconds_are_over() {
+fn a_claim_that_is_refused_soon_after_a_defence_causes_an_announcement_of_the_owner_after_ten_seconds() {
     for side in [Side::Ethernet, Side::InfiniBand] {
         let sent = defences_of_a_host(side, true);
         assert_eq!(sent, [secs(10)], "{side:?}");
@@ -119,7 +121,7 @@ fn an_owner_is_defended_although_another_card_of_its_side_was_heard_first() {
         }
         w.pass(secs(2));
         claim(&mut w, side, ip);
-        // Another card of the owner's side speaks for it, and then the owner, which answers each query.
+        // Another card of the owner's side answers for it, and then the owner, which answers each query.
         match side {
             Side::Ethernet => w.infiniband(InfiniBandOperation::Request, 2, I1, GATEWAY),
             Side::InfiniBand => {
@@ -127,7 +129,7 @@ fn an_owner_is_defended_although_another_card_of_its_side_was_heard_first() {
             }
         }
         w.outputs();
-        w.asked();
+        w.calls();
         let mut sent = 0;
         for _ in 0..200 {
             match side {
@@ -160,7 +162,7 @@ fn a_host_that_claims_the_gateways_own_address_is_reported_once_in_ten_seconds()
     w.outputs();
     w.infiniband(InfiniBandOperation::Request, 3, GATEWAY, I1);
     assert_eq!(moved(&w.outputs()), [claim(Place::InfiniBand(hardware(3)))]);
-    assert_eq!(w.asked(), [Asked::Announce(GATEWAY.into())]);
+    assert_eq!(w.calls(), [Call::Announce(GATEWAY.into())]);
 }
 
 #[test]
@@ -184,7 +186,7 @@ fn a_claim_to_the_own_address_on_one_side_leaves_it_defended_on_the_other() {
     for _ in 0..2 {
         w.infiniband(InfiniBandOperation::Request, 3, GATEWAY, I1);
     }
-    assert_eq!(w.asked(), [Asked::Announce(GATEWAY.into())]);
+    assert_eq!(w.calls(), [Call::Announce(GATEWAY.into())]);
     let claimant = Place::InfiniBand(hardware(3));
     assert_eq!(moved(&w.outputs()), [Happening::OwnAddressClaimed { ip: GATEWAY.into(), claimant }]);
 }

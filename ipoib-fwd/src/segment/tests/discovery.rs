@@ -1,10 +1,10 @@
-//! Hosts that say nothing, and a gateway that starts to forward without knowing them.
+//! Silent hosts, and a gateway that starts to forward without knowing them.
 
 use super::*;
 use crate::forward::{Prefix, Role, Routes};
 use crate::segment::discovery::MOST;
 
-/// A standby gateway that knows nobody.
+/// A standby gateway that knows no hosts.
 pub(super) fn standby() -> World {
     let mut w = World::new();
     w.segment.set_role(w.now, Role::Standby, std::iter::empty());
@@ -15,7 +15,7 @@ pub(super) fn start(w: &mut World) {
     w.segment.set_role(w.now, Role::Forwarding, std::iter::empty());
 }
 
-/// What the gateway has said meanwhile.
+/// The queries and announcements of the gateway in the meantime.
 #[derive(Default)]
 pub(super) struct Seen {
     /// Queries on each side, and when.
@@ -39,11 +39,11 @@ impl Seen {
 }
 
 fn v4(ip: IpAddr) -> Ipv4Addr {
-    let IpAddr::V4(ip) = ip else { panic!("all are IPv4 here") };
+    let IpAddr::V4(ip) = ip else { panic!("all addresses are IPv4") };
     ip
 }
 
-/// Lets time pass, while hosts of both sides answer whatever they are asked.
+/// Lets time pass while hosts of both sides answer every query.
 pub(super) fn answering(
     w: &mut World,
     time: Duration,
@@ -69,10 +69,10 @@ pub(super) fn answering(
                 w.ethernet(ArpOperation::Reply, *mac, *ip, frame.sender_ip);
             }
         }
-        for asked in w.asked() {
-            match asked {
-                Asked::Announce(ip) => seen.announced[Side::InfiniBand as usize].push((at, v4(ip))),
-                Asked::Request { source, ip } => {
+        for queried in w.calls() {
+            match queried {
+                Call::Announce(ip) => seen.announced[Side::InfiniBand as usize].push((at, v4(ip))),
+                Call::Request { source, ip } => {
                     seen.queried[Side::InfiniBand as usize].push((at, v4(ip)));
                     for (n, ip) in infiniband.iter().filter(|(_, of)| IpAddr::V4(*of) == ip) {
                         w.infiniband(InfiniBandOperation::Reply, *n, *ip, v4(source));
@@ -103,11 +103,11 @@ fn silent_hosts_of_both_sides_are_announced_twice_and_not_learned() {
     assert_eq!(w.segment.hosts().count() + w.fabric.neighbours.len(), 0, "nobody needs them");
     assert_eq!(w.segment.counters().limited, 0);
     let seen = answering(&mut w, secs(60), &[(E1_MAC, E1)], &[(2, I1)]);
-    assert!(seen.queried.iter().chain(&seen.announced).all(Vec::is_empty), "it ends by itself");
-    // An answer that nobody asked for is none.
+    assert!(seen.queried.iter().chain(&seen.announced).all(Vec::is_empty), "it ends");
+    // An answer without a query has no effect.
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
     w.pass(secs(1));
-    assert!(w.asked().is_empty());
+    assert!(w.calls().is_empty());
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn a_lost_query_is_made_up_for_by_the_second_round() {
 }
 
 #[test]
-fn a_gateway_that_resigns_queries_nobody_any_more() {
+fn a_gateway_that_resigns_sends_no_queries() {
     let mut w = standby();
     start(&mut w);
     answering(&mut w, ms(100), &[], &[]);
@@ -190,7 +190,7 @@ fn discovery_keeps_its_pace_and_slows_down_while_hosts_look_for_many() {
         w.segment.own.settings.address = GatewayAddress::new(GATEWAY, 20);
         start(&mut w);
         for n in 0..if busy { 600 } else { 0 } {
-            w.segment.ethernet_askers.add(
+            w.segment.ethernet_requesters.add(
                 w.now + secs(9),
                 Ipv4Addr::from(0x0a4d_f000 + n).into(),
                 E1_MAC,
@@ -232,7 +232,7 @@ fn of_a_large_subnet_hosts_that_were_heard_come_first_and_a_larger_one_is_left_o
 }
 
 #[test]
-fn without_subnets_nobody_is_queried() {
+fn without_subnets_no_address_is_queried() {
     let mut w = standby();
     w.segment.own.settings.address = None;
     start(&mut w);
@@ -241,7 +241,7 @@ fn without_subnets_nobody_is_queried() {
 }
 
 #[test]
-fn a_packet_and_an_asker_wait_no_longer_for_a_host_that_is_being_discovered() {
+fn a_packet_and_a_requester_wait_no_longer_for_a_host_that_is_being_discovered() {
     // Discovery has just found the host, and its address is being proven.
     let discovering = |side: Side| {
         let mut w = standby();
@@ -252,7 +252,7 @@ fn a_packet_and_an_asker_wait_no_longer_for_a_host_that_is_being_discovered() {
             Side::InfiniBand => w.infiniband(InfiniBandOperation::Reply, 2, I1, GATEWAY),
         }
         w.outputs();
-        w.asked();
+        w.calls();
         w
     };
     let released = |w: &mut World| w.outputs().iter().any(|o| matches!(o, Output::Release { .. }));
@@ -273,7 +273,7 @@ fn a_packet_and_an_asker_wait_no_longer_for_a_host_that_is_being_discovered() {
     let mut w = discovering(Side::Ethernet);
     w.infiniband(InfiniBandOperation::Request, 2, I1, E1);
     w.pass(PROVEN);
-    assert!(w.asked().contains(&Asked::Reply { ip: E1.into(), to: hardware(2), to_ip: I1.into() }));
+    assert!(w.calls().contains(&Call::Reply { ip: E1.into(), to: hardware(2), to_ip: I1.into() }));
 
     let mut w = discovering(Side::InfiniBand);
     let frame = packet(Side::Ethernet, E1, I1, 100);
@@ -290,7 +290,7 @@ fn a_packet_and_an_asker_wait_no_longer_for_a_host_that_is_being_discovered() {
     // I1 may know E1 at a queue pair that is gone: it is queried in E1's name first.
     w.pass(PROVEN);
     w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
-    assert!(w.asked().contains(&Asked::Ask(I1.into())));
+    assert!(w.calls().contains(&Call::Ask(I1.into())));
     w.infiniband(InfiniBandOperation::Reply, 2, I1, E1);
     let replies = World::frames(&w.outputs());
     assert!(

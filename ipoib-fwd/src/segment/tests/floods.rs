@@ -1,4 +1,4 @@
-//! One host, or many, that look for everybody: what others look for is found meanwhile.
+//! One host, or many, that look up every address: the lookups of others succeed in the meantime.
 
 use super::*;
 
@@ -8,12 +8,13 @@ fn world() -> World {
     w
 }
 
-/// The n-th address that nobody has.
-fn nobody(n: u32) -> Ipv4Addr {
+/// The n-th address that no host has.
+fn absent(n: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 77, 4, 0)) + n % 0x4000)
 }
 
-/// Lets `scan` have its way 5,000 times a second, and `cold` once a second with another address each time. Both are told which.
+/// Calls `scan` 5,000 times a second, and `cold` once a second with another address each time. Both get the
+/// number of the call.
 fn flood(
     w: &mut World,
     mut scan: impl FnMut(&mut World, Ipv4Addr),
@@ -23,12 +24,12 @@ fn flood(
     for second in 0..10u8 {
         for tick in 0..100 {
             for _ in 0..50 {
-                scan(w, nobody(n));
+                scan(w, absent(n));
                 n += 1;
             }
             if tick == 50 {
                 w.outputs();
-                w.asked();
+                w.calls();
                 cold(w, Ipv4Addr::new(10, 77, 1, second));
             }
             w.pass(ms(10));
@@ -53,12 +54,12 @@ fn of_ethernet_hosts_by_arp() {
         |w, nobody| w.infiniband(InfiniBandOperation::Request, 3, I2, nobody),
         |w, cold| {
             w.infiniband(InfiniBandOperation::Request, 1, I1, cold);
-            assert!(World::frames(&w.outputs()).iter().any(|f| f.target_ip == cold), "{cold} is asked for");
+            assert!(World::frames(&w.outputs()).iter().any(|f| f.target_ip == cold), "{cold} is queried");
             w.pass(ms(1));
             w.ethernet(ArpOperation::Reply, E1_MAC, cold, GATEWAY);
             w.pass(ms(300));
-            let reply = Asked::Reply { ip: cold.into(), to: hardware(1), to_ip: I1.into() };
-            assert!(w.asked().contains(&reply), "{cold} is told");
+            let reply = Call::Reply { ip: cold.into(), to: hardware(1), to_ip: I1.into() };
+            assert!(w.calls().contains(&reply), "{cold} is answered");
         },
     );
 }
@@ -71,7 +72,7 @@ fn of_ethernet_hosts_by_packets() {
         |w, nobody| send(w, datagram(3), I2, nobody),
         |w, cold| {
             send(w, datagram(1), I1, cold);
-            assert!(World::frames(&w.outputs()).iter().any(|f| f.target_ip == cold), "{cold} is asked for");
+            assert!(World::frames(&w.outputs()).iter().any(|f| f.target_ip == cold), "{cold} is queried");
             w.ethernet(ArpOperation::Reply, E1_MAC, cold, GATEWAY);
             assert!(w.outputs().iter().any(|o| matches!(o, Output::Release { .. })), "{cold} has its packet");
         },
@@ -87,22 +88,22 @@ fn of_infiniband_hosts_by_arp() {
         |w, nobody| w.ethernet(ArpOperation::Request, E2_MAC, E2, nobody),
         |w, cold| {
             w.ethernet(ArpOperation::Request, E1_MAC, E1, cold);
-            assert!(w.asked().contains(&Asked::Resolve { source: E1.into(), ip: cold.into() }));
+            assert!(w.calls().contains(&Call::Resolve { source: E1.into(), ip: cold.into() }));
             w.know_infiniband(1, cold);
             w.publish(cold);
-            assert!(World::frames(&w.outputs()).iter().any(|f| f.sender_ip == cold), "{cold} is told");
+            assert!(World::frames(&w.outputs()).iter().any(|f| f.sender_ip == cold), "{cold} is answered");
         },
     );
-    // What a limit has refused is not called a full table.
+    // A refusal by a limit does not count as a full table.
     let refused = |w: &mut World, n: u32| {
-        w.ethernet(ArpOperation::Request, E2_MAC, E2, nobody(n));
+        w.ethernet(ArpOperation::Request, E2_MAC, E2, absent(n));
         w.outputs()
     };
     let outputs: Outputs = (0..5000).flat_map(|n| refused(&mut w, n)).collect();
     assert!(outputs.contains(&Output::Drop(DropReason::LookupLimited, 1)));
     assert!(!outputs.contains(&Output::Drop(DropReason::NeighbourTableFull, 1)));
     // The link has a limit for all: one host may not use it up.
-    assert!(w.asked().len() < 5000 / 10);
+    assert!(w.calls().len() < 5000 / 10);
 }
 
 #[test]
@@ -121,7 +122,7 @@ fn of_infiniband_hosts_by_packets() {
         |w, cold| {
             w.ethernet(ArpOperation::Reply, E1_MAC, E1, GATEWAY);
             frame(w, E1_MAC, cold);
-            assert_eq!(w.asked(), [Asked::Resolve { source: E1.into(), ip: cold.into() }]);
+            assert_eq!(w.calls(), [Call::Resolve { source: E1.into(), ip: cold.into() }]);
             w.know_infiniband(1, cold);
             w.publish(cold);
             assert!(w.outputs().iter().any(|o| matches!(o, Output::Release { .. })), "{cold} has its packet");
@@ -130,10 +131,10 @@ fn of_infiniband_hosts_by_packets() {
 }
 
 #[test]
-fn while_hosts_answer_one_may_look_for_thousands() {
+fn while_hosts_answer_one_host_may_look_up_thousands() {
     let mut w = world();
     for n in 0..4000 {
-        let host = nobody(n);
+        let host = absent(n);
         send(&mut w, datagram(1), I1, host);
         if n % 4 == 3 {
             w.pass(ms(1));
@@ -151,7 +152,7 @@ fn route_by(w: &mut World, via: Ipv4Addr) {
 }
 
 #[test]
-fn who_looks_for_everybody_from_beyond_a_router_is_one_of_many_there() {
+fn a_scanner_beyond_a_router_has_one_share_of_the_hosts_there() {
     let mut w = world();
     route_by(&mut w, E1);
     w.know_ethernet(E1_MAC, E1);
@@ -165,15 +166,15 @@ fn who_looks_for_everybody_from_beyond_a_router_is_one_of_many_there() {
         |w, nobody| frame(w, Ipv4Addr::new(192, 0, 2, 66), nobody),
         |w, cold| {
             frame(w, Ipv4Addr::new(192, 0, 2, 1), cold);
-            assert_eq!(w.asked(), [Asked::Resolve { source: GATEWAY.into(), ip: cold.into() }]);
+            assert_eq!(w.calls(), [Call::Resolve { source: GATEWAY.into(), ip: cold.into() }]);
             w.know_infiniband(1, cold);
         },
     );
 }
 
 #[test]
-fn who_makes_up_sources_beyond_the_link_has_one_share_all_the_same() {
-    // With no router there, and with one that is somebody else.
+fn forged_sources_beyond_the_link_share_one_budget() {
+    // With no router there, and with a router that is another host.
     for router in [None, Some(E2)] {
         let mut w = world();
         if let Some(router) = router {
@@ -190,7 +191,7 @@ fn who_makes_up_sources_beyond_the_link_has_one_share_all_the_same() {
             |w, cold| {
                 send(w, datagram(1), I1, cold);
                 let frames = World::frames(&w.outputs());
-                assert!(frames.iter().any(|f| f.target_ip == cold), "{cold} is asked for");
+                assert!(frames.iter().any(|f| f.target_ip == cold), "{cold} is queried");
                 w.ethernet(ArpOperation::Reply, E1_MAC, cold, GATEWAY);
                 let released = w.outputs().iter().any(|o| matches!(o, Output::Release { .. }));
                 assert!(released, "{cold} has its packet");
@@ -218,17 +219,17 @@ fn a_datagram_is_the_routers_only_if_it_comes_from_the_routers_port() {
 }
 
 #[test]
-fn who_has_many_connections_has_one_share_all_the_same() {
+fn a_host_with_many_connections_has_one_share() {
     let mut w = world();
     w.fabric.connected = (0..1024).map(|n| (Qpn::new(0x1000 + n), hardware(3))).collect();
     for n in 0..20_000u32 {
         let origin = Origin::Connection(Qpn::new(0x1000 + n % 1024));
-        send(&mut w, arrival(Side::InfiniBand, Some(origin)), I2, nobody(n));
+        send(&mut w, arrival(Side::InfiniBand, Some(origin)), I2, absent(n));
         if n % 50 == 49 {
             w.pass(ms(10));
         }
         let most = w.segment.hosts.unanswered();
-        assert!(most < 400, "{most} are looked for");
+        assert!(most < 400, "{most} are looked up");
     }
 }
 
@@ -238,7 +239,7 @@ fn of_changed_cards_another_host_still_gets_a_new_one() {
     let mac = |n: u32, card: u8| MacAddress([2, 9, card, 0, 0, (n >> 8) as u8]);
     for card in 0..2 {
         for n in 0..1024 {
-            w.ethernet(ArpOperation::Request, mac(n, card), nobody(n), GATEWAY);
+            w.ethernet(ArpOperation::Request, mac(n, card), absent(n), GATEWAY);
             w.segment.handle_timeout(w.now, &mut w.fabric);
             w.now += ms(2);
         }
@@ -246,12 +247,12 @@ fn of_changed_cards_another_host_still_gets_a_new_one() {
         w.outputs();
     }
     w.know_ethernet(E1_MAC, E1);
-    // As who takes over says it (VRRP): once.
+    // Once, as a host announces a takeover (VRRP).
     w.ethernet(ArpOperation::Request, E2_MAC, E1, E1);
     assert!(w.outputs().contains(&Output::SetHost { ip: E1.into(), mac: E2_MAC }));
 }
 
-/// The n-th of many hosts that ask: its address.
+/// The n-th of many requesting hosts: its address.
 fn crowd(n: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 77, 128, 0)) + n % 0x4000)
 }
@@ -270,16 +271,16 @@ fn of_infiniband_hosts_by_arp_from_many_stations() {
         },
         |w, cold| {
             w.ethernet(ArpOperation::Request, E1_MAC, E1, cold);
-            assert!(w.asked().contains(&Asked::Resolve { source: E1.into(), ip: cold.into() }));
+            assert!(w.calls().contains(&Call::Resolve { source: E1.into(), ip: cold.into() }));
             w.know_infiniband(1, cold);
             w.publish(cold);
-            assert!(World::frames(&w.outputs()).iter().any(|f| f.sender_ip == cold), "{cold} is told");
+            assert!(World::frames(&w.outputs()).iter().any(|f| f.sender_ip == cold), "{cold} is answered");
         },
     );
 }
 
-/// The n-th of many InfiniBand hosts asks for an address.
-fn ask_from_port(w: &mut World, n: u32, target: Ipv4Addr) {
+/// The n-th of many InfiniBand hosts requests an address.
+fn request_from_port(w: &mut World, n: u32, target: Ipv4Addr) {
     let slid = Lid(0x100 + n as u16 % 0x4000);
     let mut hardware = hardware(3);
     hardware.gid.0[12..].copy_from_slice(&n.to_be_bytes());
@@ -292,7 +293,7 @@ fn ask_from_port(w: &mut World, n: u32, target: Ipv4Addr) {
 #[test]
 fn of_ethernet_hosts_by_arp_from_many_ports() {
     let mut w = world();
-    // All that they have ever said.
+    // All packets that they have ever sent.
     for second in 0..10 {
         let cold = Ipv4Addr::new(10, 77, 1, second);
         w.ethernet(ArpOperation::Request, E1_MAC, cold, cold);
@@ -303,35 +304,35 @@ fn of_ethernet_hosts_by_arp_from_many_ports() {
         &mut w,
         |w, nobody| {
             n += 1;
-            ask_from_port(w, n, nobody);
+            request_from_port(w, n, nobody);
         },
         |w, cold| {
             w.infiniband(InfiniBandOperation::Request, 1, I1, cold);
-            assert!(World::frames(&w.outputs()).iter().any(|f| f.target_ip == cold), "{cold} is asked for");
+            assert!(World::frames(&w.outputs()).iter().any(|f| f.target_ip == cold), "{cold} is queried");
             w.ethernet(ArpOperation::Reply, E1_MAC, cold, GATEWAY);
             w.pass(ms(300));
-            let reply = Asked::Reply { ip: cold.into(), to: hardware(1), to_ip: I1.into() };
-            assert!(w.asked().contains(&reply), "{cold} is told");
+            let reply = Call::Reply { ip: cold.into(), to: hardware(1), to_ip: I1.into() };
+            assert!(w.calls().contains(&reply), "{cold} is answered");
         },
     );
 }
 
 #[test]
-fn who_was_never_heard_is_found_in_the_end() {
+fn a_host_that_was_never_heard_is_found_in_the_end() {
     let mut w = world();
-    let mut asked = 0;
+    let mut queried = 0;
     for tick in 0..2000u32 {
         for n in 0..50 {
-            ask_from_port(&mut w, tick * 50 + n, nobody(tick * 50 + n));
-            // Once a second or so.
+            request_from_port(&mut w, tick * 50 + n, absent(tick * 50 + n));
+            // About once a second.
             if tick % 97 == 50 && n == tick % 50 {
                 w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
             }
-            asked += World::frames(&w.outputs()).iter().filter(|f| f.target_ip == E1).count();
+            queried += World::frames(&w.outputs()).iter().filter(|f| f.target_ip == E1).count();
         }
         w.pass(ms(10));
     }
-    assert!(asked >= 2, "{asked} of 20 times");
+    assert!(queried >= 2, "{queried} of 20 times");
 }
 
 #[test]
@@ -344,5 +345,5 @@ fn a_flood_of_probes_on_one_side_leaves_the_other_sides_probes_known() {
         w.ethernet(ArpOperation::Request, E2_MAC, NONE, ip);
     }
     let none = IpAddr::V4(NONE);
-    assert!(!w.segment.may_ask_as(w.now, &w.fabric, Side::InfiniBand, I1.into(), none));
+    assert!(!w.segment.may_query_as(w.now, &w.fabric, Side::InfiniBand, I1.into(), none));
 }

@@ -27,7 +27,7 @@ fn mac(n: u32) -> MacAddress {
 }
 
 #[test]
-fn who_does_not_answer_three_probes_is_gone() {
+fn a_host_that_does_not_answer_three_probes_is_gone() {
     let (mut t, mut now) = table();
     assert!(t.resolve(now, HOST, None));
     let mut probes = 0;
@@ -42,7 +42,7 @@ fn who_does_not_answer_three_probes_is_gone() {
 }
 
 #[test]
-fn a_host_that_is_verified_is_asked_three_times_within_a_second() {
+fn a_host_that_is_verified_is_queried_three_times_within_a_second() {
     for answers in [false, true] {
         let (mut t, start) = table();
         t.learn(start, HOST, E1_MAC, None);
@@ -59,8 +59,9 @@ fn a_host_that_is_verified_is_asked_three_times_within_a_second() {
         pass(&mut t, now + ms(1020));
         let to: Vec<_> = std::iter::from_fn(|| t.poll_transmit()).map(|probe| probe.to).collect();
         let known = Some(E1_MAC);
-        let (asked, left) = if answers { (vec![known; 2], known) } else { (vec![known, known, None], None) };
-        assert_eq!((to, t.get(HOST)), (asked, left), "the last question is for another card");
+        let (queried, left) =
+            if answers { (vec![known; 2], known) } else { (vec![known, known, None], None) };
+        assert_eq!((to, t.get(HOST)), (queried, left), "the last query is for another card");
         assert_eq!(t.is_confirmed(now + secs(1), HOST, secs(1)), answers);
     }
 }
@@ -85,13 +86,13 @@ fn a_used_neighbour_is_probed_and_an_unused_one_forgotten() {
         t.poll_event(),
         Some(HostEvent::Gone { ip: nobody, address: Some(E1_MAC), why: Gone::Unused })
     );
-    // Stale by now; traffic brings the question back.
+    // Stale by now; traffic triggers the query again.
     t.note_used(start + secs(91), HOST);
     assert_eq!(t.poll_transmit(), Some(Probe { ip: HOST, to: Some(E1_MAC) }));
 }
 
 #[test]
-fn a_new_address_is_told_and_a_move_forgets() {
+fn a_new_address_is_reported_and_a_move_forgets() {
     let (mut t, now) = table();
     t.learn(now, HOST, E1_MAC, None);
     t.learn(now, HOST, E2_MAC, None);
@@ -104,7 +105,7 @@ fn a_new_address_is_told_and_a_move_forgets() {
 }
 
 #[test]
-fn a_scan_pushes_out_older_questions_and_nobody_who_is_there() {
+fn a_scan_evicts_older_queries_and_no_known_host() {
     let (mut t, now) = table();
     t.learn(now, HOST, E1_MAC, None);
     assert!((0..10_000).all(|i| t.resolve(now + ms(i.into()), ip(i), None)));
@@ -120,7 +121,7 @@ fn a_storm_of_senders_takes_no_room_from_hosts_with_traffic() {
         t.learn(start, ip(i), mac(i), None);
         t.note_used(start, ip(i));
     }
-    // Faster than anything ages.
+    // Faster than any entry ages.
     for i in 1_000..21_000 {
         let now = start + Duration::from_micros(u64::from(i) * 100);
         assert!(t.learn(now, ip(i), mac(i), None), "{i}");
@@ -131,13 +132,13 @@ fn a_storm_of_senders_takes_no_room_from_hosts_with_traffic() {
     assert_eq!(t.len(), MAX_NEIGHBOURS);
     assert!((0..100).all(|i| t.get(ip(i)) == Some(mac(i))));
     assert_eq!(t.counters().evicted_unused, 20_000 - (MAX_NEIGHBOURS as u64 - 100));
-    // A new host still finds room, by asking and by being asked for.
+    // A new host still finds room, whether it sends a request or is queried.
     let now = start + secs(3);
     assert!(t.learn(now, HOST, E1_MAC, None) && t.resolve(now, IpAddr::V4(E2), None));
 }
 
 #[test]
-fn hosts_with_traffic_make_room_for_nobody() {
+fn hosts_with_traffic_are_not_evicted() {
     let (mut t, now) = table();
     for i in 0..MAX_NEIGHBOURS as u32 {
         assert!(t.learn(now, ip(i), mac(i), None));
@@ -154,14 +155,14 @@ fn one_host_that_claims_every_address_keeps_its_share_and_no_more() {
         t.learn(now, ip(i), mac(i), None);
         t.note_used(now, ip(i));
     }
-    // It speaks in the name of thousands, and has each of them sent to.
+    // It sends in the name of thousands, and causes traffic to each of them.
     let most = MAX_NEIGHBOURS as u32;
     for i in 1_000..1_000 + most {
         t.learn(now, ip(i), E1_MAC, None);
         t.note_used(now, ip(i));
     }
     assert_eq!(t.len(), MAX_NEIGHBOURS);
-    // Others find room nevertheless, and whoever was there stays.
+    // Others find room nevertheless, and hosts that were there stay.
     for i in 50_000..53_000 {
         now += Duration::from_micros(1);
         assert!(t.learn(now, ip(i), mac(i), None), "{i}");
@@ -179,13 +180,13 @@ fn one_host_that_claims_every_address_keeps_its_share_and_no_more() {
 }
 
 #[test]
-fn who_only_speaks_often_carries_no_traffic() {
+fn a_host_that_only_sends_often_counts_as_unused() {
     let (mut t, start) = table();
     for i in 0..MAX_NEIGHBOURS as u32 {
         assert!(t.learn(start, ip(i), mac(i), None));
         t.note_used(start, ip(i));
     }
-    // The first is sent to on and on, the others are only heard.
+    // The first has traffic all the time, the others are only heard.
     for second in 1..=40 {
         let now = start + secs(second);
         t.note_used(now, ip(0));
@@ -201,7 +202,7 @@ fn who_only_speaks_often_carries_no_traffic() {
 }
 
 #[test]
-fn one_sender_names_so_many_hosts_unless_they_were_asked_for() {
+fn one_sender_names_a_bounded_number_of_hosts_without_queries() {
     let (mut t, now) = table();
     assert!((0..1_000).all(|i| t.learn(now + ms(i.into()), ip(i), E1_MAC, None)));
     assert!((0..1_000).all(|i| t.get(ip(i)).is_some() == (i >= 744)), "the longest unused have made room");
@@ -210,14 +211,14 @@ fn one_sender_names_so_many_hosts_unless_they_were_asked_for() {
     assert!(t.resolve(now, HOST, None) && t.learn(now, HOST, E1_MAC, None), "its answer is welcome");
     assert!(t.learn(now, IpAddr::V4(E2), E2_MAC, None), "others are not concerned");
     assert_eq!((t.len(), t.counters().sender_limited), (258, 744));
-    // Whom traffic goes to stays, whoever writes its address into packets.
+    // A host with traffic stays, even if another one writes its address into packets.
     t.note_used(now, ip(744));
     assert!((5_000..6_000).all(|i| t.learn(now + ms(i.into()), ip(i), E1_MAC, None)));
     assert!(t.get(ip(744)).is_some() && t.get(ip(745)).is_none());
 }
 
 #[test]
-fn who_is_told_of_may_have_any_number_of_addresses() {
+fn reported_hosts_may_have_any_number_of_addresses() {
     let (mut t, now) = table();
     for round in 0..10 {
         let now = now + secs(round * 3);
@@ -238,7 +239,7 @@ fn hosts_are_spread_over_all_workers() {
 }
 
 #[test]
-fn whose_address_others_write_into_packets_is_still_answered() {
+fn a_host_whose_address_others_forge_is_still_answered() {
     let mut w = World::new();
     w.segment.own.settings.address = GatewayAddress::new(GATEWAY, 16);
     w.know_infiniband(1, I1);

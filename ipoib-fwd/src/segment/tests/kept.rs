@@ -1,4 +1,5 @@
-//! Hosts that were known before a gateway starts to forward: it queries them first, and believes none of them.
+//! Hosts that were known before a gateway starts to forward: it queries them first, and believes none of them
+//! before it answers.
 
 use super::discovery::{Seen, answering, standby, start};
 use super::*;
@@ -60,7 +61,7 @@ fn a_host_that_was_known_and_does_not_answer_is_not_believed() {
         assert_eq!([E1, I1].map(|ip| seen.queries(side, ip)), [2, 2], "{side:?}");
         assert!(seen.announced_on(side).is_empty());
     }
-    // Nor one that both sides answer for.
+    // Nor is an address that both sides answer for.
     let mut w = successor(&hosts, None);
     let seen = answering(&mut w, secs(5), &[(E1_MAC, E1), (E2_MAC, I1)], &[(2, I1), (4, E1)]);
     assert!(seen.announced.iter().all(Vec::is_empty));
@@ -112,7 +113,8 @@ fn hosts_that_were_known_come_before_all_others_the_newest_first_and_twice() {
     let order: Vec<_> = (0..400).map(at).collect();
     assert_eq!(first_queried(&seen, Side::Ethernet, 400), order);
     assert_eq!(first_queried(&seen, Side::InfiniBand, 400), order);
-    // The second round of these precedes most of the 65,534 others, of which more than a hundred were queried meanwhile.
+    // The second round of these precedes most of the 65,534 others, of which more than a hundred were queried
+    // in the meantime.
     let when = |ip| {
         let times = seen.queried[Side::Ethernet as usize].iter().filter(|(_, of)| *of == ip);
         times.map(|(at, _)| *at).collect::<Vec<_>>()
@@ -129,7 +131,7 @@ fn hosts_that_were_known_come_before_all_others_the_newest_first_and_twice() {
 }
 
 #[test]
-fn in_three_seconds_as_many_are_announced_as_the_manual_says() {
+fn the_manuals_number_of_hosts_is_announced_in_three_seconds() {
     let hosts: Vec<_> = (0..PROMISED).map(|n| Ipv4Addr::from(0x0a4d_0000 + n)).collect();
     let mac = |n: usize| MacAddress([2, 0, 0, 1, (n >> 8) as u8, n as u8]);
     let ethernet: Vec<_> = hosts.iter().enumerate().map(|(n, ip)| (mac(n), *ip)).collect();
@@ -186,7 +188,7 @@ fn stranger() -> World {
 #[test]
 fn without_subnets_addresses_that_are_heard_are_queried_and_announced() {
     let mut w = stranger();
-    // Hosts of one side look for each other: no concern of a gateway that has forwarded for long.
+    // Hosts of one side look for each other: this does not concern a gateway that has forwarded for long.
     w.ethernet(ArpOperation::Request, E1_MAC, E1, E2);
     w.infiniband(InfiniBandOperation::Request, 2, I1, I2);
     let hosts = ([(E1_MAC, E1), (E2_MAC, E2)], [(2, I1), (4, I2)]);
@@ -199,7 +201,7 @@ fn without_subnets_addresses_that_are_heard_are_queried_and_announced() {
     }
 }
 
-/// Whom Ethernet is queried for within ten seconds.
+/// The addresses for which Ethernet is queried within ten seconds.
 fn queried_on_ethernet(w: &mut World) -> HashSet<Ipv4Addr> {
     let mut queried = HashSet::new();
     for _ in 0..2500 {

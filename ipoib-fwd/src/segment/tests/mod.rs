@@ -1,4 +1,5 @@
-//! A segment under a fake clock, between an Ethernet network of frames and an InfiniBand side that notes what it is asked.
+//! A segment under a fake clock, between an Ethernet network of frames and a mock InfiniBand side that
+//! records its calls.
 
 mod arp;
 mod cells;
@@ -54,7 +55,7 @@ fn hardware(n: u8) -> HardwareAddress {
     port(n.into())
 }
 
-/// That of one of more hosts.
+/// The link-layer address of one of more hosts.
 fn port(n: u16) -> HardwareAddress {
     let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(n.into()));
     HardwareAddress { flags: AddressFlags::RC, qpn: Qpn::new(0x48 + u32::from(n)), gid }
@@ -82,9 +83,9 @@ impl Packet for Vec<u8> {
     }
 }
 
-/// What the InfiniBand side was asked for.
+/// A call of the InfiniBand side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Asked {
+enum Call {
     Resolve { source: IpAddr, ip: IpAddr },
     Request { source: IpAddr, ip: IpAddr },
     Ask(IpAddr),
@@ -98,14 +99,14 @@ enum Asked {
 #[derive(Default)]
 struct Fake {
     own: Vec<HardwareAddress>,
-    /// Neighbours that have answered, and whether their paths are published.
+    /// Neighbors that have answered, and whether their paths are published.
     neighbours: HashMap<IpAddr, (HardwareAddress, bool)>,
     connections: HashSet<IpAddr>,
     dialling: HashSet<IpAddr>,
     behind: HashMap<Qpn, IpAddr>,
     /// The link-layer addresses at the other ends of connections.
     connected: HashMap<Qpn, HardwareAddress>,
-    /// Neighbours that are asked whether they are still there.
+    /// Neighbors that are being queried again.
     verified: HashSet<IpAddr>,
     /// Neighbors that were not heard for long.
     stale: HashSet<IpAddr>,
@@ -115,7 +116,7 @@ struct Fake {
     is_limited: bool,
     /// There is no room for neighbors whose reports may be forged.
     is_full: bool,
-    asked: Vec<Asked>,
+    calls: Vec<Call>,
 }
 
 impl Fabric for Fake {
@@ -184,26 +185,26 @@ impl Fabric for Fake {
         if !self.neighbours.contains_key(&ip) {
             self.sought.insert(ip);
         }
-        self.asked.push(Asked::Resolve { source, ip });
+        self.calls.push(Call::Resolve { source, ip });
     }
 
     fn request(&mut self, _: Instant, _: WorkerIndex, source: IpAddr, ip: IpAddr) -> bool {
         if !self.is_limited {
-            self.asked.push(Asked::Request { source, ip });
+            self.calls.push(Call::Request { source, ip });
         }
         !self.is_limited
     }
 
     fn ask(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, ip: IpAddr) {
-        self.asked.push(Asked::Ask(ip));
+        self.calls.push(Call::Ask(ip));
     }
 
     fn ask_at(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, ip: IpAddr, at: HardwareAddress) {
-        self.asked.push(Asked::AskAt(ip, at));
+        self.calls.push(Call::AskAt(ip, at));
     }
 
     fn verify(&mut self, _: Instant, _: WorkerIndex, _: IpAddr, ip: IpAddr) {
-        self.asked.push(Asked::Verify(ip));
+        self.calls.push(Call::Verify(ip));
         self.verified.insert(ip);
     }
 
@@ -223,19 +224,19 @@ impl Fabric for Fake {
 
     fn reply(&mut self, _: Instant, _: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr) {
         let to = to.hardware;
-        self.asked.push(Asked::Reply { ip, to, to_ip });
+        self.calls.push(Call::Reply { ip, to, to_ip });
         if !to_ip.is_unspecified() {
             self.neighbours.entry(to_ip).or_insert((to, false)).0 = to;
         }
     }
 
     fn answer(&mut self, _: Instant, _: WorkerIndex, ip: IpAddr, to: Asker, to_ip: IpAddr) {
-        self.asked.push(Asked::Reply { ip, to: to.hardware, to_ip });
+        self.calls.push(Call::Reply { ip, to: to.hardware, to_ip });
     }
 
     fn announce(&mut self, _: Instant, _: WorkerIndex, ip: IpAddr) -> bool {
         if !self.is_limited {
-            self.asked.push(Asked::Announce(ip));
+            self.calls.push(Call::Announce(ip));
         }
         !self.is_limited
     }
@@ -284,14 +285,14 @@ impl World {
         Self { now, segment: Segment::new(now, &settings), fabric }
     }
 
-    /// What the segment has handed out since the last time.
+    /// The outputs of the segment since the last call.
     fn outputs(&mut self) -> Outputs {
         std::iter::from_fn(|| self.segment.poll_output()).collect()
     }
 
-    /// What the InfiniBand side has been asked for since the last time.
-    fn asked(&mut self) -> Vec<Asked> {
-        std::mem::take(&mut self.fabric.asked)
+    /// The calls of the InfiniBand side since the last call.
+    fn calls(&mut self) -> Vec<Call> {
+        std::mem::take(&mut self.fabric.calls)
     }
 
     /// ARP frames among outputs.
@@ -328,15 +329,15 @@ impl World {
         self.infiniband_from(n, &arp);
     }
 
-    /// Host `n` sends what another may have written.
+    /// Host `n` sends a packet in another host's name.
     fn infiniband_from(&mut self, n: u8, arp: &Arp) {
         let message = [&[8, 6, 0, 0][..], &arp.to_bytes()].concat();
         let arrival = arrival(Side::InfiniBand, Some(Origin::Datagram(from(n))));
         self.segment.handle_infiniband_arp(self.now, &mut self.fabric, &arrival, &message);
     }
 
-    /// An Ethernet host makes itself known by asking for the gateway, and nobody on InfiniBand has its address. A standby gateway
-    /// learns it from its peer.
+    /// An Ethernet host becomes known by a request for the gateway, and no host on InfiniBand has its
+    /// address. A standby gateway learns it from its peer.
     fn know_ethernet(&mut self, mac: MacAddress, ip: Ipv4Addr) {
         if self.segment.own.settings.role == crate::forward::Role::Forwarding {
             self.ethernet(ArpOperation::Request, mac, ip, GATEWAY);
@@ -346,7 +347,7 @@ impl World {
             self.segment.take_host_events(self.now, &mut self.fabric);
         }
         assert!(self.outputs().contains(&Output::SetHost { ip: ip.into(), mac }));
-        self.asked();
+        self.calls();
     }
 
     /// An InfiniBand host is known and published.
@@ -363,7 +364,7 @@ const fn arrival(side: Side, origin: Option<Origin>) -> Arrival {
     Arrival { side, worker: WorkerIndex(0), origin }
 }
 
-/// A UDP packet in a frame or a message, `len` bytes of IPv4 in all; it may not be cut.
+/// A UDP packet in a frame or a message, `len` bytes of IPv4 in all, with "don't fragment".
 fn packet(side: Side, source: Ipv4Addr, destination: Ipv4Addr, len: usize) -> Vec<u8> {
     let mut ip = Vec::new();
     etherparse::PacketBuilder::ipv4(source.octets(), destination.octets(), 64)

@@ -30,13 +30,13 @@ fn hosts_of_a_subnet_that_goes_are_forgotten_and_the_others_stay() {
     assert!(known(I1) && !known(far), "what comes from it now comes by a router of any side");
     assert_eq!(w.outputs(), [Output::RemoveHost { ip: FAR.into() }]);
     assert_eq!(w.segment.hosts().map(|h| h.ip).collect::<Vec<_>>(), [IpAddr::V4(E1)]);
-    // It is a host of another network now: what it claims here counts for nothing.
+    // It is a host of another network now: its claims here have no effect.
     w.ethernet(ArpOperation::Request, FAR_MAC, FAR, GATEWAY);
     assert!(w.outputs().iter().all(|o| !matches!(o, Output::SetHost { .. })));
 }
 
 #[test]
-fn what_waits_is_looked_up_again_and_none_of_it_is_lost() {
+fn waiting_packets_are_looked_up_again_and_none_is_lost() {
     let mut w = World::new();
     let to_ethernet = packet(Side::InfiniBand, I1, E2, 100);
     let to_infiniband = packet(Side::Ethernet, E1, I2, 100);
@@ -61,21 +61,21 @@ fn what_waits_is_looked_up_again_and_none_of_it_is_lost() {
     w.pass(secs(10));
     assert!(
         !w.outputs().iter().any(|o| matches!(o, Output::Drop(..) | Output::Discard { .. })),
-        "nothing waits any more"
+        "no packet waits any more"
     );
 }
 
 #[test]
-fn a_new_own_address_is_answered_for_and_told_and_the_old_one_is_not() {
+fn a_new_own_address_is_answered_for_and_announced_and_the_old_one_is_not() {
     let new = Ipv4Addr::new(10, 77, 0, 253);
     let mut w = World::new();
     w.know_ethernet(E1_MAC, E1);
-    w.asked();
+    w.calls();
     change(&mut w, new, Routes::default());
     w.pass(secs(1));
-    let asked = w.asked();
+    let queried = w.calls();
     assert!(
-        asked.contains(&Asked::Announce(new.into())) && !asked.contains(&Asked::Announce(GATEWAY.into()))
+        queried.contains(&Call::Announce(new.into())) && !queried.contains(&Call::Announce(GATEWAY.into()))
     );
     w.outputs();
     w.ethernet(ArpOperation::Request, E1_MAC, E1, new);
@@ -84,15 +84,15 @@ fn a_new_own_address_is_answered_for_and_told_and_the_old_one_is_not() {
     assert!(World::frames(&w.outputs()).iter().all(|f| f.sender_ip != GATEWAY));
 }
 
-/// In whose names Ethernet hosts were asked for an address.
+/// The names in which Ethernet hosts were queried for an address.
 fn names(outputs: &Outputs, target: Ipv4Addr) -> Vec<Ipv4Addr> {
     let frames = World::frames(outputs);
-    let asked = frames.iter().filter(|f| f.operation == ArpOperation::Request && f.target_ip == target);
-    asked.map(|f| f.sender_ip).collect()
+    let queried = frames.iter().filter(|f| f.operation == ArpOperation::Request && f.target_ip == target);
+    queried.map(|f| f.sender_ip).collect()
 }
 
 #[test]
-fn a_host_of_another_subnet_is_asked_in_a_name_of_that_subnet_or_in_nobodys() {
+fn a_host_of_another_subnet_is_queried_in_a_name_of_that_subnet_or_without_a_sender_address() {
     let mut w = World::new();
     change(&mut w, GATEWAY, routes(&[FAR], None));
     let near = Ipv4Addr::from_bits(FAR.to_bits() + 1);
@@ -102,7 +102,8 @@ fn a_host_of_another_subnet_is_asked_in_a_name_of_that_subnet_or_in_nobodys() {
         w.segment.handle_unresolved(w.now, &mut w.fabric, FAR.into(), arrival, message, false);
         names(&w.outputs(), FAR)
     };
-    // Its sender is not known: the gateway's own address is of another subnet, which Linux does not answer with `rp_filter`.
+    // Its sender is not known. The gateway's own address is of another subnet, which Linux does not answer
+    // with `rp_filter`.
     assert_eq!(send(&mut w, near), [NONE]);
     w.pass(secs(5));
     w.outputs();
@@ -117,16 +118,16 @@ fn a_host_of_another_subnet_is_asked_in_a_name_of_that_subnet_or_in_nobodys() {
 }
 
 #[test]
-fn without_an_address_hosts_are_asked_in_the_askers_name_and_not_in_nobodys() {
+fn without_an_address_hosts_are_queried_in_the_requesters_name() {
     let mut w = World::new();
     w.segment.own.settings.address = None;
     w.infiniband(InfiniBandOperation::Request, 1, I1, E1);
-    // The asker is proven first: that question is about the asker.
+    // The requester is proven first: that query is about the requester.
     let first = w.outputs();
     assert_eq!((names(&first, E1), names(&first, I1)), (vec![], vec![NONE]));
     w.pass(secs(2));
     assert_eq!(names(&w.outputs(), E1), [I1; 2]);
-    // Somebody boots there and probes: a question in nobody's name would look like a conflict to it.
+    // A host boots there and probes: a query without a sender address would look like a conflict to it.
     w.fabric.neighbours.clear();
     w.pass(secs(5));
     w.outputs();
@@ -146,12 +147,12 @@ fn a_claim_to_an_address_that_is_not_of_the_segment_any_more_comes_to_nothing() 
         change(&mut w, GATEWAY, routes(&[FAR], None));
         w.ethernet(ArpOperation::Request, FAR_MAC, claimed, claimed);
         w.ethernet(ArpOperation::Request, FAR_MAC, claimed, GATEWAY);
-        w.asked();
+        w.calls();
         change(&mut w, address, routes(&[], None));
         w.pass(ms(400));
-        assert!(!w.asked().iter().any(|a| matches!(a, Asked::Request { .. })), "{claimed}");
+        assert!(!w.calls().iter().any(|a| matches!(a, Call::Request { .. })), "{claimed}");
         assert!(w.outputs().iter().all(|o| !matches!(o, Output::SetHost { .. })), "{claimed}");
-        assert!(!w.segment.owners.is_asked(claimed.into()));
+        assert!(!w.segment.owners.is_queried(claimed.into()));
     }
 }
 
@@ -162,11 +163,11 @@ fn a_refused_claim_to_an_address_whose_subnet_goes_is_not_queried_again() {
     w.know_infiniband(1, FAR);
     w.ethernet(ArpOperation::Request, FAR_MAC, FAR, FAR);
     w.infiniband(InfiniBandOperation::Reply, 1, FAR, GATEWAY);
-    assert!(w.segment.owners.claimed(FAR.into()).is_some(), "its owner is to be queried again");
+    assert!(w.segment.owners.claimed(FAR.into()).is_some(), "its owner will be queried again");
     change(&mut w, GATEWAY, routes(&[], None));
-    w.asked();
+    w.calls();
     w.pass(secs(5));
-    assert_eq!(w.asked(), []);
+    assert_eq!(w.calls(), []);
     assert!(w.segment.owners.claimed(FAR.into()).is_none());
     // Nor does it move when the subnet is back.
     change(&mut w, GATEWAY, routes(&[FAR], None));

@@ -1,4 +1,4 @@
-//! What the gateway says itself: pings, packets that do not fit, and how often.
+//! Packets of the gateway's own: ping replies, packets that do not fit, and rate limits.
 
 use super::*;
 
@@ -19,18 +19,19 @@ fn a_ping_by_connection_is_answered_by_it_and_may_be_cut() {
     w.know_infiniband(1, I1);
     let request = ping(Side::InfiniBand, I1, 8000);
     w.segment.handle_local(w.now, &mut w.fabric, &arrival(Side::InfiniBand, CONNECTION), &request);
-    // The worker chooses the way by length, as for any packet: nothing too long goes as a datagram.
+    // The worker chooses the path by length, as for any packet: no packet that is too long is sent as a
+    // datagram.
     let outputs = w.outputs();
     let [Output::Message { to, bytes, .. }] = &outputs[..] else { panic!("{outputs:?}") };
     assert_eq!((*to, bytes.len(), bytes[6] & 0x40), (I1.into(), 8000, 0));
 }
 
 #[test]
-fn a_source_behind_a_router_of_the_fabric_is_told() {
+fn a_source_behind_a_router_of_the_fabric_gets_the_error() {
     let mut w = World::new();
     let far = Ipv4Addr::new(192, 0, 2, 7);
     let big = packet(Side::InfiniBand, far, E1, 4000);
-    // By datagram: back where it came from.
+    // By datagram: back to its origin.
     let by_datagram = arrival(Side::InfiniBand, Some(Origin::Datagram(from(1))));
     w.segment.handle_too_big(w.now, &mut w.fabric, by_datagram, 1500, None, big.clone());
     let outputs = w.outputs();
@@ -39,10 +40,13 @@ fn a_source_behind_a_router_of_the_fabric_is_told() {
         panic!("{outputs:?}")
     };
     assert_eq!((to.qpn, to.av.dlid, &bytes[16..20]), (hardware(1).qpn, Lid(1), &far.octets()[..]));
-    // By connection: to the neighbour at its other end.
+    // By connection: to the neighbor at its other end.
     let by_connection = arrival(Side::InfiniBand, CONNECTION);
     w.segment.handle_too_big(w.now, &mut w.fabric, by_connection, 1500, None, big.clone());
-    assert!(w.outputs().contains(&Output::Drop(DropReason::NeighbourUnresolved, 1)), "nobody is known there");
+    assert!(
+        w.outputs().contains(&Output::Drop(DropReason::NeighbourUnresolved, 1)),
+        "no neighbor is known there"
+    );
     w.know_infiniband(1, I1);
     w.fabric.behind.insert(Qpn::new(0x70), I1.into());
     w.segment.handle_too_big(w.now, &mut w.fabric, by_connection, 1500, None, big);
@@ -67,7 +71,7 @@ fn a_packet_too_large_for_a_datagram_waits_for_the_connection() {
     w.publish(I1);
     let outputs = w.outputs();
     assert!(matches!(&outputs[..], [Output::Release { packet, .. }] if *packet == big), "{outputs:?}");
-    // The dial fails: the source is told.
+    // The dial fails: the source gets an ICMP error.
     w.fabric.connections.clear();
     w.fabric.dialling.insert(I1.into());
     hold(&mut w, Some(I1.into()));
@@ -78,7 +82,7 @@ fn a_packet_too_large_for_a_datagram_waits_for_the_connection() {
             if bytes[34..36] == [3, 4] && bytes[40..42] == 2044u16.to_be_bytes())
     };
     assert!(answered(w.outputs()));
-    // Nobody dials: at once.
+    // No connection is being established: at once.
     hold(&mut w, Some(I1.into()));
     assert!(answered(w.outputs()));
     hold(&mut w, None);
@@ -110,8 +114,8 @@ fn a_flood_of_pings_silences_no_errors_and_one_host_not_the_others() {
     assert_eq!(errors(&mut w, E2), 20, "another's");
 }
 
-/// The n-th of many addresses that nobody is known to have.
-fn nobody(n: u32) -> Ipv4Addr {
+/// The n-th of many addresses without a known host.
+fn absent(n: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x0a4d_0000 + n % 100 + 10)
 }
 
@@ -119,21 +123,21 @@ fn nobody(n: u32) -> Ipv4Addr {
 fn a_storm_of_requests_and_announcements_is_carried_across_at_a_pace() {
     let mut w = World::new();
     for n in 0..2000u32 {
-        let (on_ethernet, on_infiniband) = (nobody(n), nobody(n + 50));
+        let (on_ethernet, on_infiniband) = (absent(n), absent(n + 50));
         if n % 100 < 50 {
             w.ethernet(ArpOperation::Request, E2_MAC, on_ethernet, on_ethernet);
             w.infiniband(InfiniBandOperation::Request, 3, on_infiniband, on_infiniband);
         }
         w.ethernet(ArpOperation::Request, E2_MAC, NONE, Ipv4Addr::from(0x0a4d_0000 + n % 100 + 120));
     }
-    // Nothing is announced that the other side was not queried for.
-    let asked = w.asked();
-    assert!(!asked.iter().any(|a| matches!(a, Asked::Announce(_))), "{asked:?}");
-    let requests = asked.iter().filter(|a| matches!(a, Asked::Request { .. })).count();
+    // No address is announced without a query of the other side.
+    let queried = w.calls();
+    assert!(!queried.iter().any(|a| matches!(a, Call::Announce(_))), "{queried:?}");
+    let requests = queried.iter().filter(|a| matches!(a, Call::Request { .. })).count();
     assert_eq!(requests, 50 + 256, "each claim once, and a burst of probes");
     w.outputs();
     w.pass(PROVEN);
-    let announced = w.asked().iter().filter(|a| matches!(a, Asked::Announce(_))).count();
+    let announced = w.calls().iter().filter(|a| matches!(a, Call::Announce(_))).count();
     let frames = World::frames(&w.outputs()).iter().filter(|a| a.sender_ip == a.target_ip).count();
     assert!((16..=20).contains(&announced) && (16..=20).contains(&frames), "{announced} {frames}");
 }
@@ -141,16 +145,16 @@ fn a_storm_of_requests_and_announcements_is_carried_across_at_a_pace() {
 #[test]
 fn a_host_that_floods_with_announcements_keeps_no_others_from_being_carried_across() {
     let mut w = World::new();
-    let announced = |w: &mut World, ip: Ipv4Addr| w.asked().contains(&Asked::Announce(ip.into()));
+    let announced = |w: &mut World, ip: Ipv4Addr| w.calls().contains(&Call::Announce(ip.into()));
     for second in 0..5u8 {
         for n in 0..1000u32 {
-            let ip = nobody(n);
+            let ip = absent(n);
             w.ethernet(ArpOperation::Request, E2_MAC, ip, ip);
             w.infiniband(InfiniBandOperation::Request, 3, ip, ip);
             w.segment.handle_timeout(w.now, &mut w.fabric);
             w.now += ms(1);
         }
-        w.asked();
+        w.calls();
         w.outputs();
         let new = Ipv4Addr::new(10, 77, 0, 150 + second);
         w.ethernet(ArpOperation::Request, E1_MAC, new, new);

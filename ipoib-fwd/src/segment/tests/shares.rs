@@ -1,4 +1,5 @@
-//! Floods of claims from one side, with another hardware address each: proofs of others' addresses take no longer.
+//! Floods of claims from one side, each with another hardware address: proofs of others' addresses take no
+//! longer.
 
 use super::*;
 use crate::forward::Role;
@@ -10,7 +11,7 @@ fn world() -> World {
     w
 }
 
-/// The n-th claim of a flood: for an address, of a station that nobody knows.
+/// The n-th claim of a flood: for an address, of an unknown station.
 fn forge(w: &mut World, side: Side, n: u32, ip: Ipv4Addr) {
     let [.., b, c, d] = n.to_be_bytes();
     match side {
@@ -31,7 +32,8 @@ fn address(n: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x0a4d_4000 + n % 0x4000)
 }
 
-/// A hundred claims at once to addresses that nobody has: they take all that has come back since the last time.
+/// A hundred claims at once to addresses that no host has: they take all tokens that were refilled since the
+/// last time.
 fn burst(w: &mut World, side: Side, n: &mut u32) {
     for _ in 0..100 {
         forge(w, side, *n, address(*n));
@@ -48,13 +50,13 @@ fn flood(w: &mut World, side: Side, n: &mut u32, time: Duration) {
     }
 }
 
-/// A flood of a second, after which all that it can take is taken.
+/// A flood of a second, which then takes all remaining tokens.
 fn flooded(w: &mut World, side: Side) -> u32 {
     let mut n = 0;
     flood(w, side, &mut n, secs(1));
     burst(w, side, &mut n);
     w.outputs();
-    w.asked();
+    w.calls();
     n
 }
 
@@ -66,7 +68,7 @@ fn announce(w: &mut World, side: Side, ip: Ipv4Addr) {
     }
 }
 
-/// A host asks for the gateway, is proven and learned, and has aged out.
+/// A host requests the gateway, is proven and learned, and has aged out.
 fn be_learned(w: &mut World, side: Side, ip: Ipv4Addr) {
     match side {
         Side::Ethernet => w.know_ethernet(E1_MAC, ip),
@@ -101,7 +103,7 @@ fn a_flood_of_claims_from_one_side_delays_no_proof_of_the_other_side() {
             let frames = World::frames(&w.outputs());
             let announced = match side {
                 Side::Ethernet => frames.iter().any(|f| (f.sender_ip, f.target_ip) == (ip, ip)),
-                Side::InfiniBand => w.asked().contains(&Asked::Announce(ip.into())),
+                Side::InfiniBand => w.calls().contains(&Call::Announce(ip.into())),
             };
             assert!(announced, "{side:?}: {ip} is announced");
         }
@@ -120,7 +122,7 @@ fn a_flood_of_claims_delays_no_proof_of_a_host_that_was_proven_before() {
         assert!(is_queried(&w), "{side:?}");
         flood(&mut w, side, &mut n, PROVEN);
         assert!(!is_queried(&w), "{side:?}: it is proven");
-        // One that nobody knows has to wait.
+        // An unknown one has to wait.
         burst(&mut w, side, &mut n);
         let stranger = Ipv4Addr::new(10, 77, 1, 2);
         announce(&mut w, side, stranger);

@@ -1,6 +1,6 @@
-//! Announcements of a gateway that goes on forwarding after another one forwarded at the same time, for
-//! instance where networks meet again. Without them hosts that send to the other gateway find this one
-//! only when their own entries age.
+//! Announcements of a gateway that continues to forward after another one forwarded at the same time, for
+//! instance where networks meet again. Without them hosts that send to the other gateway find this one only
+//! when their own entries age.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ const GAP: Duration = Duration::from_secs(2);
 // Hosts hear the second announcement before the other gateway stops forwarding what they send to it.
 const _: () = assert!(GAP.as_millis() < HANDOVER.as_millis());
 
-/// When all hosts were announced, and when they are to be announced again.
+/// When all hosts were announced, and when they must be announced again.
 #[derive(Debug, Default)]
 pub(super) struct Announcing {
     last: Option<Instant>,
@@ -33,7 +33,7 @@ impl Pair {
         self.announcing = Announcing { last: (self.role == Role::Forwarding).then_some(now), due: None };
     }
 
-    /// Another gateway forwards as well, or did so. If this one goes on, it announces all hosts: at once,
+    /// Another gateway forwards as well, or did so. If this one continues, it announces all hosts: at once,
     /// or [`GAP`] after the last time.
     pub(super) fn announce_again(&mut self, now: Instant) {
         if self.role == Role::Forwarding {
@@ -42,7 +42,7 @@ impl Pair {
         }
     }
 
-    /// Announces the hosts if it is time.
+    /// Announces the hosts if that is due.
     pub(super) fn announce_if_due(&mut self, now: Instant) {
         if self.announcing.due.take_if(|due| now >= *due).is_some() {
             self.announcing.last = Some(now);

@@ -1,4 +1,4 @@
-//! Out of service by its operator's word, and back.
+//! Drain: the operator takes a gateway out of service and puts it back.
 
 use std::time::Instant;
 
@@ -8,7 +8,8 @@ use super::super::peers::Peer;
 use super::{Pair, WARM};
 
 impl Pair {
-    /// Who would forward if this gateway did not: it is able, hears us, and has been there for long enough to know the hosts.
+    /// The gateway that would forward if this one did not: it is able, hears us, and has been there for long
+    /// enough to know the hosts.
     pub fn successor(&self, now: Instant) -> Result<Identity, NoSuccessor> {
         let mut able = self.peers.alive(now).filter(|p| {
             let stands_by = matches!(p.hello.role, Role::Standby | Role::Forwarding);
@@ -22,33 +23,33 @@ impl Pair {
         all.find(|p| warm(p)).map(|p| p.who).ok_or(NoSuccessor::Cold)
     }
 
-    /// True if there is, or may be in a moment, something to hand over. Who is blocked, drained, or without one of its sides forwards nothing
-    /// in any case.
+    /// True if there is, or may be in a moment, forwarding to hand over. A gateway that is blocked, drained,
+    /// or without one of its sides forwards nothing in any case.
     #[must_use]
     pub const fn could_forward(&self) -> bool {
         self.up.is_both() && !matches!(self.role, Role::Blocked | Role::Drained)
     }
 
-    /// The operator takes it out of service by `asked`: as that says, or, where there is nothing to hand over, without waiting for somebody who
-    /// takes over, and then it does not begin to forward later. Who hands over already goes on with that, unless nobody is to be waited for any
-    /// more. Says how.
-    pub fn drain(&mut self, now: Instant, asked: Drain) -> Drain {
-        let how = match (self.drained, asked) {
+    /// Takes the gateway out of service by `requested`. If there is nothing to hand over, it waits for no
+    /// successor and does not start to forward later. A gateway that already hands over continues with that,
+    /// unless `requested` is [`Drain::Alone`]. Returns the kind of drain in effect.
+    pub fn drain(&mut self, now: Instant, requested: Drain) -> Drain {
+        let how = match (self.drained, requested) {
             (Some(begun), Drain::HandOver) => begun,
             (None, Drain::HandOver) if !self.could_forward() => Drain::Alone,
-            (_, asked) => asked,
+            (_, requested) => requested,
         };
         self.set_drained(now, Some(how));
         how
     }
 
-    /// The operator takes it out of service, or puts it back. Who drains hands over in order; if nobody takes over meanwhile, it forwards
-    /// again.
+    /// Takes the gateway out of service, or puts it back. A drained gateway hands over in order. If no other
+    /// gateway takes over meanwhile, it forwards again.
     pub fn set_drained(&mut self, now: Instant, drained: Option<Drain>) {
         if self.drained != drained {
             self.drained = drained;
             self.next_hello = now;
-            // Back in service, and from there to the role that it has at once.
+            // Back in service, and from there to its present role.
             self.evaluate_for(now, None);
             self.handle_timeout(now);
         }
@@ -60,13 +61,14 @@ impl Pair {
         self.drained.is_some()
     }
 
-    /// Who is drained and has nobody in its place forwards again: the other one may have gone in that moment.
+    /// Puts a drained gateway without a successor back into service: the other one may have gone at that
+    /// moment.
     pub(super) fn look_for_successor(&mut self, now: Instant) {
         let waits = self.drained == Some(Drain::HandOver) && !self.leaves;
         if waits && !self.peers.alive(now).any(|p| p.hello.role == Role::Forwarding) {
             self.drained = None;
             self.not_before = None;
-            // Back in service, and from there to the role that it has at once.
+            // Back in service, and from there to its present role.
             self.evaluate_for(now, Some(Why::NoSuccessor));
             self.evaluate_for(now, None);
         }

@@ -1,4 +1,4 @@
-//! What a gateway hears: messages and probes, its sides, its operator's words.
+//! Inputs of a gateway: messages and probes, the state of its sides, its settings.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use super::super::peers::Reception;
 use super::Pair;
 
 impl Pair {
-    /// A message arrived on a side, without that side's header.
+    /// Handles a message that arrived on a side, without that side's header.
     pub fn handle_message(&mut self, now: Instant, side: Side, bytes: &[u8]) -> Result<(), MessageError> {
         if let Some(echo) = Echo::parse(bytes) {
             self.handle_echo(now, side, echo);
@@ -42,7 +42,7 @@ impl Pair {
             self.statistics.other_segment += 1;
             return Ok(());
         }
-        // Of an earlier life, too.
+        // This includes messages of an earlier run.
         if is_of_gateway && message.from.guid == self.own.guid {
             if message.side != side {
                 self.suspect_loop(now, side);
@@ -52,7 +52,8 @@ impl Pair {
             }
             return Ok(());
         }
-        // A message of the other side was carried over: not by a gateway, which forwards none. Its sender will hear it as well.
+        // A message of the other side was carried across, but not by a gateway, which forwards none. Its
+        // sender will hear it as well.
         if message.side != side {
             self.statistics.old += 1;
             return Ok(());
@@ -64,8 +65,8 @@ impl Pair {
         Ok(())
     }
 
-    /// True if a message is from a gateway of this segment. Configurations that agree say so, and so does being heard on both sides, unless the
-    /// partitions differ: then it is a stranger.
+    /// True if a message is from a gateway of this segment. Equal configurations show that, and so does being
+    /// heard on both sides, unless the partitions differ: then it is a stranger.
     fn is_same_segment(&mut self, now: Instant, side: Side, message: &Message, is_sibling: bool) -> bool {
         let own = self.settings.segment;
         if is_sibling || message.segment == own {
@@ -84,8 +85,9 @@ impl Pair {
         is_same
     }
 
-    /// A hello of ours arrived on the other side. Signed, it was sent there; without a key any host that hears hellos can
-    /// forge it. Probes prove a loop: nobody on the other side knows their nonces.
+    /// Handles a hello of ours that arrived on the other side. If signed, it was sent there. Without a key
+    /// any host that hears hellos can forge it. Probes prove a loop: no station on the other side knows their
+    /// nonces.
     fn suspect_loop(&mut self, now: Instant, side: Side) {
         if self.settings.key.is_some() {
             self.block(now, Sign::Hello, side);
@@ -100,9 +102,10 @@ impl Pair {
         self.wake = self.wake.min(self.loops.next_probe());
     }
 
-    /// Reports a gateway that is not believed. With the first message of one on a side it probes: it may join the same two networks.
+    /// Reports a gateway that is not believed. The first message of one on a side triggers probes: it may
+    /// join the same two networks.
     fn report_stranger(&mut self, now: Instant, side: Side, report: bool, were_here: bool) {
-        if let Some((why, ..)) = self.strangers.told().filter(|_| report) {
+        if let Some((why, ..)) = self.strangers.reported().filter(|_| report) {
             self.events.push_back(Event::Stranger { why: Some(why) });
         }
         self.wake = self.wake.min(self.strangers.poll_timeout().unwrap_or(self.wake));
@@ -111,19 +114,20 @@ impl Pair {
         }
     }
 
-    /// Why another gateway between these two networks is not believed, where it is heard, and since when; if there is one.
+    /// The reported stranger between these two networks, if there is one: why it is not believed, where it is
+    /// heard, and since when.
     #[must_use]
     pub fn stranger(&self) -> Option<(Disbelief, SideSet, Instant)> {
-        self.strangers.told()
+        self.strangers.reported()
     }
 
-    /// Another segment of this gateway is on the same network.
+    /// Handles another segment of this gateway on the same network.
     fn meet(&mut self, now: Instant, side: Side, who: (Guid, SegmentId)) {
         self.statistics.siblings += 1;
         self.events.push_back(Event::Sibling { guid: who.0, side });
         let sides = self.siblings.hear(now, side, who, self.settings.lease());
         let own = (self.own.guid, self.settings.segment);
-        // Those of the same segment elect one of them.
+        // Segments with the same id elect one of them.
         if sides.is_both() && who.1 != own.1 && (own.0, own.1.0) > (who.0, who.1.0) {
             self.block(now, Sign::Sibling, side);
         }
@@ -134,7 +138,7 @@ impl Pair {
             Reception::New => {
                 self.statistics.received += 1;
                 self.sync.restart(now);
-                // It shall hear of us.
+                // It should hear us soon.
                 self.hurry(now);
             }
             Reception::Known { blocked } => {
@@ -158,7 +162,7 @@ impl Pair {
         sequence: u64,
         list: Vec<Neighbour>,
     ) {
-        // Only the forwarder's hosts are true, and only who stands by needs them.
+        // Only the forwarder's hosts are authoritative, and only a standby needs them.
         let forwards = self.peers.alive(now).any(|p| p.who == who && p.hello.role == Role::Forwarding);
         if forwards && self.peers.is_news(who, side, sequence) && self.role != Role::Forwarding {
             self.statistics.received += 1;
@@ -168,7 +172,7 @@ impl Pair {
         }
     }
 
-    /// A probe arrived on a side, whoever sent it.
+    /// Handles a probe of any station that arrived on a side.
     pub fn handle_probe(&mut self, now: Instant, side: Side, nonce: Nonce) {
         if self.loops.is_of_other_side(side, nonce) {
             self.block(now, Sign::Probe, side);
@@ -177,7 +181,7 @@ impl Pair {
         }
     }
 
-    /// A side is up or down.
+    /// Records that a side is up or down.
     pub fn handle_side(&mut self, now: Instant, side: Side, up: bool) {
         if self.up.has(side) != up {
             let was_up = self.up.is_both();
@@ -185,7 +189,7 @@ impl Pair {
             if was_up {
                 self.side_lost = Some(now);
             }
-            // Another gateway may say unheard that it starts.
+            // Another gateway may report unheard that it starts.
             self.listened &= !self.up.is_none();
             let resumes = self.up.is_both() && self.end_absence(now);
             self.next_hello = now;
@@ -194,24 +198,25 @@ impl Pair {
         }
     }
 
-    /// Our own addresses are others.
+    /// Sets our own addresses.
     pub fn set_station(&mut self, station: Station) {
         self.station = station;
     }
 
-    /// The configuration says another priority.
+    /// Sets the priority.
     pub fn set_priority(&mut self, now: Instant, priority: u8) {
         self.settings.priority = priority;
         self.next_hello = now;
         self.handle_timeout(now);
     }
 
-    /// The gateways' subnet is another one: from now on those count that say so too.
+    /// Sets the segment id after a change of the gateways' subnet: from now on the gateways with the same id
+    /// count.
     pub const fn set_segment(&mut self, segment: SegmentId) {
         self.settings.segment = segment;
     }
 
-    /// The gateway is about to end: another one may forward at once.
+    /// The gateway is about to exit: another one may forward at once.
     pub fn leave(&mut self, now: Instant) {
         self.leaves = true;
         self.next_hello = now;

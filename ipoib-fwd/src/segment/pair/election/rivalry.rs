@@ -1,4 +1,5 @@
-//! Gateways that are not believed and forward between the same two networks: who goes on, and who is blocked.
+//! Election against gateways that are not believed and forward between the same two networks: one continues,
+//! the other is blocked.
 
 use std::time::Instant;
 
@@ -11,7 +12,8 @@ use super::Pair;
 use ipoib::net::probe::Nonce;
 
 impl Pair {
-    /// Another gateway's probe arrived: if this one forwards, an echo proves to the other one that both join the same two networks.
+    /// Handles another gateway's probe: if this one forwards, an echo proves to the other one that both join
+    /// the same two networks.
     pub(super) fn answer_probe(&mut self, now: Instant, side: Side, nonce: Nonce) {
         let forwards = self.role == Role::Forwarding || self.hands_over();
         if forwards && self.up.has(side.other()) && self.echo_budget.take(now, side, nonce) {
@@ -20,7 +22,7 @@ impl Pair {
         }
     }
 
-    /// An echo arrived on a side.
+    /// Handles an echo that arrived on a side.
     pub(super) fn handle_echo(&mut self, now: Instant, side: Side, echo: Echo) {
         // Other segments of this gateway are `siblings`; with peers that are believed the election decides.
         if echo.from.is_same_gateway(self.own) || self.believes(now, echo.from) {
@@ -33,14 +35,15 @@ impl Pair {
         self.handle_timeout(now);
     }
 
-    /// The best rival that keeps this gateway from forwarding: any, unless it forwards already; then one that ranks better.
+    /// The best rival that keeps this gateway from forwarding: any rival, or only one that ranks better if
+    /// this gateway already forwards.
     fn rival(&self, now: Instant) -> Option<Identity> {
         let forwards = self.role == Role::Forwarding;
         let (rank, who) = *self.rivals.proven(now).first()?;
         (!forwards || rank < self.rank()).then_some(who)
     }
 
-    /// A rival that is believed by now is none any more, also after its death.
+    /// Forgets rivals that are believed by now, including those that are gone.
     pub(super) fn forget_believed_rivals(&mut self, now: Instant) {
         let believed: ArrayVec<Identity, MAX_PEERS> = self.believed(now).collect();
         self.rivals.forget(|who| believed.contains(&who));
@@ -50,15 +53,15 @@ impl Pair {
         self.believed(now).any(|peer| peer == who)
     }
 
-    /// The gateways with which the election decides. Where networks that were cut meet again, an echo may overtake the
-    /// first hello. So with a key a gateway that was believed before stays believed. Without a key the hellos may
-    /// have been forged: then only a live gateway is believed.
+    /// The gateways with which the election decides. Where networks that were split meet again, an echo may
+    /// overtake the first hello. So with a key a gateway that was believed before stays believed. Without a
+    /// key the hellos may have been forged: then only a live gateway is believed.
     fn believed(&self, now: Instant) -> impl Iterator<Item = Identity> {
         let is_keyed = self.is_keyed();
         self.peers.remembered(now).filter(move |peer| is_keyed || peer.is_alive(now)).map(|peer| peer.who)
     }
 
-    /// What becomes of a role where another gateway that is not believed forwards.
+    /// Replaces a role by `Blocked` if a rival forwards.
     pub(super) fn unless_rival(&mut self, now: Instant, (to, why): (Role, Why)) -> (Role, Why) {
         let was_blocked = self.role == Role::Blocked;
         match self.rival(now) {
@@ -70,7 +73,7 @@ impl Pair {
         }
     }
 
-    /// A rival has blocked this gateway.
+    /// Reports that a rival has blocked this gateway.
     pub(super) fn report_block(&mut self, why: Why) {
         if let Why::Rival(who) = why {
             self.statistics.loops += 1;
@@ -78,7 +81,7 @@ impl Pair {
         }
     }
 
-    /// Reports a rival that ranks worse: this gateway goes on.
+    /// Reports a rival that ranks worse: this gateway continues.
     pub(super) fn report_lesser_rival(&mut self, now: Instant) {
         let forwards = self.role == Role::Forwarding;
         let rivals = self.rivals.proven(now);

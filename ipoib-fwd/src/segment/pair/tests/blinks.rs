@@ -1,4 +1,5 @@
-//! Sides that are down for a moment, as when a subnet manager moves: a gateway whose place nobody can have taken forwards again at once.
+//! Sides that are down for a moment, as when a subnet manager moves. A gateway that no other one can have
+//! replaced forwards again at once.
 
 use std::time::Duration;
 
@@ -86,7 +87,7 @@ fn a_gateway_whose_peer_is_out_of_service_forwards_at_once() {
             w.with(1, |pair| _ = pair.drain(now, Drain::Alone));
         },
         |w| w.set_side(1, Side::InfiniBand, false),
-        // Its hello is on its way still.
+        // Its hello is still in transit.
         |w| w.set_side(1, Side::Ethernet, false),
     ];
     for act in acts {

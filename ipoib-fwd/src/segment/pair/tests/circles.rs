@@ -1,7 +1,8 @@
-//! Two and three gateways between two networks, believing each other or not, in any course of cuts, deaths and replays: no packet to a group
-//! passes a gateway twice, and nobody on one side alone has a gateway blocked. Two that join the same networks forward at the same time
-//! only for a moment, where networks have met again; but for that moment no packet to one host passes a gateway twice, whatever the
-//! tables say.
+//! Two and three gateways between two networks, that believe each other or not, in any course of splits,
+//! deaths and replays. No broadcast or multicast packet passes a gateway twice, and no station on one side
+//! alone can block a gateway. Two that join the same networks forward at the same time only for a moment,
+//! where networks have met again. Except in that moment no unicast packet passes a gateway twice, whatever
+//! the tables contain.
 
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 #[test]
-fn two_of_any_configurations_never_forward_together_and_who_is_left_takes_over() {
+fn two_of_any_configurations_never_forward_together_and_the_survivor_takes_over() {
     for a in 0..SETUPS {
         for b in 0..SETUPS {
             for (priorities, keyed) in [([100, 100], false), ([100, 200], true), ([200, 100], true)] {
@@ -47,9 +48,10 @@ fn two_of_any_configurations_never_forward_together_and_who_is_left_takes_over()
     }
 }
 
-/// A liar on one side alone repeats and changes what it hears. With a key nothing comes of it; without one no gateway is blocked.
+/// A liar on one side alone repeats and changes what it hears. With a key this has no effect; without one no
+/// gateway is blocked.
 #[test]
-fn nobody_on_one_side_has_a_gateway_blocked() {
+fn no_station_on_one_side_can_block_a_gateway() {
     for (keyed, liar) in [false, true].into_iter().flat_map(|keyed| Side::BOTH.map(|liar| (keyed, liar))) {
         for kinds in [&[0][..], &[0, 0], &[0, 1], &[0, 0, 0], &[0, 1, 2]] {
             let setups: Vec<_> = kinds.iter().map(|kind| setup(*kind, 100, keyed)).collect();
@@ -65,9 +67,10 @@ fn nobody_on_one_side_has_a_gateway_blocked() {
     }
 }
 
-/// Two that do not believe each other, and somebody on one side who changes each echo: one of them goes on.
+/// Two gateways that do not believe each other, and a station on one side that changes each echo: one gateway
+/// continues.
 #[test]
-fn who_changes_echoes_on_one_side_leaves_one_that_forwards() {
+fn changed_echoes_on_one_side_leave_one_forwarder() {
     for liar in Side::BOTH {
         let mut nets = Nets::new(&[setup(0, 100, true), setup(3, 200, true)], liar, 5);
         for _ in 0..600 {

@@ -1,4 +1,4 @@
-//! Out of service and back: who is drained hands over, and forwards nothing until that is undone.
+//! Out of service and back: a drained gateway hands over, and forwards nothing until it is put back.
 
 use super::world::{HELLO, World, ms};
 use crate::segment::pair::{Drain, Event, NoSuccessor, Role, Side, Why};
@@ -11,10 +11,10 @@ fn drain(w: &mut World, index: usize, drained: bool) {
     w.with(index, |pair| pair.set_drained(now, drained.then_some(Drain::HandOver)));
 }
 
-fn ask(w: &mut World, index: usize, asked: Drain) -> Drain {
+fn drain_as(w: &mut World, index: usize, requested: Drain) -> Drain {
     let now = w.now;
-    let mut how = asked;
-    w.with(index, |pair| how = pair.drain(now, asked));
+    let mut how = requested;
+    w.with(index, |pair| how = pair.drain(now, requested));
     how
 }
 
@@ -23,7 +23,7 @@ fn hands_over(w: &World, index: usize) -> bool {
 }
 
 #[test]
-fn who_is_drained_hands_over_at_once_and_forwards_what_comes_late_for_three_seconds() {
+fn a_drained_gateway_hands_over_at_once_and_forwards_late_packets_for_three_seconds() {
     for keyed in [false, true] {
         let mut w = World::new(&[200, 100], keyed);
         w.run(SECOND * 8);
@@ -36,7 +36,7 @@ fn who_is_drained_hands_over_at_once_and_forwards_what_comes_late_for_three_seco
         w.run(SECOND * 2);
         assert!(!hands_over(&w, 0));
         assert_eq!(w.boxes[0].events.iter().filter(|e| matches!(e, Event::HandedOver)).count(), 1);
-        // The higher priority does not bring it back, and the other one is told of it as of one that ends.
+        // The higher priority does not bring it back, and the other gateway handles it like one that exits.
         w.run_looking(SECOND * 30, |w| assert_eq!(w.forwarders(), [1]));
         let now = w.now;
         assert!(w.boxes[1].pair.as_ref().unwrap().peers(now).all(|p| p.leaves && p.role == Role::Standby));
@@ -45,7 +45,7 @@ fn who_is_drained_hands_over_at_once_and_forwards_what_comes_late_for_three_seco
         w.run_looking(SECOND * 10, |w| assert!(w.forwarders().is_empty()));
         w.start(1);
         w.run(SECOND * 8);
-        // Back in service it stands by, becomes warm, and takes over as the better one does.
+        // Back in service it stands by, becomes warm, and takes over as the better gateway.
         drain(&mut w, 0, false);
         assert_eq!(w.role(0), Some(Role::Standby));
         w.run_looking(HELLO * 19, |w| assert_eq!(w.forwarders(), [1]));
@@ -54,7 +54,7 @@ fn who_is_drained_hands_over_at_once_and_forwards_what_comes_late_for_three_seco
 }
 
 #[test]
-fn who_stands_by_is_drained_and_put_back_without_a_change() {
+fn a_standby_is_drained_and_put_back_without_a_change() {
     let mut w = World::new(&[100, 100], true);
     w.run(SECOND * 8);
     drain(&mut w, 1, true);
@@ -64,30 +64,30 @@ fn who_stands_by_is_drained_and_put_back_without_a_change() {
     w.run_looking(SECOND * 5, |w| assert_eq!((w.forwarders(), w.role(1)), (vec![0], Some(Role::Standby))));
 }
 
-/// The net under the first drain holds still: the other one goes while it takes over.
+/// The fallback of the first drain remains: the other gateway goes while it takes over.
 #[test]
-fn who_is_drained_twice_forwards_again_if_nobody_takes_over() {
+fn a_gateway_drained_twice_forwards_again_without_a_successor() {
     for (second, forwards) in [(Drain::HandOver, vec![0]), (Drain::Alone, vec![])] {
         let mut w = World::new(&[200, 100], true);
         w.run(SECOND * 8);
-        assert_eq!(ask(&mut w, 0, Drain::HandOver), Drain::HandOver);
+        assert_eq!(drain_as(&mut w, 0, Drain::HandOver), Drain::HandOver);
         w.crash(1);
-        assert_eq!(ask(&mut w, 0, second), second);
+        assert_eq!(drain_as(&mut w, 0, second), second);
         w.run(SECOND * 8);
         assert_eq!(w.forwarders(), forwards);
     }
-    // Nor is one that had nothing to hand over asked to wait for somebody by the second.
+    // Nor does the second drain wait for a successor if the first one had nothing to hand over.
     let mut w = World::new(&[100], true);
     w.run(SECOND * 8);
     w.set_side(0, Side::InfiniBand, false);
     for _ in 0..2 {
-        assert_eq!(ask(&mut w, 0, Drain::HandOver), Drain::Alone);
+        assert_eq!(drain_as(&mut w, 0, Drain::HandOver), Drain::Alone);
     }
 }
 
-/// `ctl drain` asks nobody to take over what is not there.
+/// `ctl drain` waits for no successor if there is nothing to hand over.
 #[test]
-fn who_has_lost_a_side_has_nothing_to_hand_over_and_stays_drained_when_it_is_back() {
+fn a_gateway_without_a_side_hands_nothing_over_and_stays_drained_when_it_is_back() {
     let could = |w: &World, i: usize| w.boxes[i].pair.as_ref().unwrap().could_forward();
     let mut w = World::new(&[100], true);
     assert!(could(&w, 0), "it is about to forward");
@@ -95,7 +95,7 @@ fn who_has_lost_a_side_has_nothing_to_hand_over_and_stays_drained_when_it_is_bac
     assert!(could(&w, 0));
     w.set_side(0, Side::InfiniBand, false);
     assert!(!could(&w, 0));
-    assert_eq!(ask(&mut w, 0, Drain::HandOver), Drain::Alone);
+    assert_eq!(drain_as(&mut w, 0, Drain::HandOver), Drain::Alone);
     w.run(SECOND * 5);
     w.set_side(0, Side::InfiniBand, true);
     w.run_looking(SECOND * 8, |w| assert_eq!((w.forwarders(), w.role(0)), (vec![], Some(Role::Drained))));
@@ -115,10 +115,10 @@ fn a_successor_is_able_hears_us_and_knows_the_hosts() {
     let mut w = World::new(&[100, 100], true);
     w.run(SECOND * 2);
     assert_eq!(successor(&w, 0), Err(NoSuccessor::Cold));
-    assert_eq!(successor(&w, 1), Ok(1), "who forwards knows the hosts");
+    assert_eq!(successor(&w, 1), Ok(1), "a forwarder knows the hosts");
     w.run(SECOND * 6);
     assert_eq!(successor(&w, 0), Ok(2));
-    // One that has lost a side is none, and neither is one that is drained, or gone.
+    // A gateway that has lost a side is no successor, and neither is one that is drained, or gone.
     w.set_side(1, Side::InfiniBand, false);
     w.run(SECOND);
     assert_eq!(successor(&w, 0), Err(NoSuccessor::Alone));
@@ -136,7 +136,7 @@ fn a_successor_is_able_hears_us_and_knows_the_hosts() {
 }
 
 #[test]
-fn who_is_drained_in_the_moment_in_which_the_other_one_dies_forwards_again() {
+fn a_gateway_drained_at_the_moment_of_the_others_death_forwards_again() {
     let mut w = World::new(&[100, 100], true);
     w.run(SECOND * 8);
     w.crash(1);
@@ -151,17 +151,14 @@ fn who_is_drained_in_the_moment_in_which_the_other_one_dies_forwards_again() {
 }
 
 #[test]
-fn who_is_drained_although_it_is_alone_stays_so() {
+fn a_gateway_drained_without_a_peer_stays_drained() {
     let mut w = World::new(&[100], true);
     w.run(SECOND * 8);
     let now = w.now;
     w.with(0, |pair| pair.set_drained(now, Some(Drain::Alone)));
     w.run_looking(SECOND * 20, |w| assert_eq!(w.role(0), Some(Role::Drained)));
     drain(&mut w, 0, false);
-    assert!(
-        w.until_forwards(0, SECOND) <= ms(10),
-        "nobody is waited for: it has heard all the time that there is none"
-    );
+    assert!(w.until_forwards(0, SECOND) <= ms(10), "no wait: it has listened all the time and heard none");
 }
 
 #[test]
@@ -182,7 +179,7 @@ fn a_drained_gateway_that_loses_a_side_listens_before_it_serves_again() {
 }
 
 #[test]
-fn who_loses_a_side_or_is_blocked_hands_nothing_over() {
+fn a_gateway_that_loses_a_side_or_is_blocked_hands_nothing_over() {
     let mut w = World::new(&[100, 100], true);
     w.run(SECOND * 8);
     w.set_side(0, Side::Ethernet, false);
@@ -196,7 +193,7 @@ fn who_loses_a_side_or_is_blocked_hands_nothing_over() {
 }
 
 #[test]
-fn who_is_put_back_while_it_hands_over_goes_on_with_that() {
+fn a_gateway_put_back_during_its_handover_continues_it() {
     let mut w = World::new(&[200, 100], true);
     w.run(SECOND * 8);
     drain(&mut w, 0, true);

@@ -32,7 +32,7 @@ fn the_higher_priority_forwards_and_of_equals_the_lower_guid() {
 }
 
 #[test]
-fn who_stands_by_forwards_within_three_seconds_after_the_other_died() {
+fn a_standby_forwards_within_three_seconds_after_the_other_died() {
     let mut w = World::new(&[100, 100], false);
     w.run(SECOND * 3);
     w.crash(0);
@@ -40,7 +40,7 @@ fn who_stands_by_forwards_within_three_seconds_after_the_other_died() {
 }
 
 #[test]
-fn who_leaves_or_loses_a_side_hands_over_at_once() {
+fn a_gateway_that_leaves_or_loses_a_side_hands_over_at_once() {
     for side in [None, Some(Side::Ethernet), Some(Side::InfiniBand)] {
         let mut w = World::new(&[100, 100], false);
         w.run(SECOND * 3);
@@ -112,7 +112,7 @@ fn announced(w: &mut World, index: usize) -> usize {
 }
 
 #[test]
-fn who_goes_on_where_networks_meet_again_announces_its_hosts() {
+fn a_forwarder_that_continues_where_networks_meet_again_announces_its_hosts() {
     for (keyed, healed) in [(false, &[0][..]), (true, &[1]), (false, &[0, 1]), (true, &[0, 1])] {
         // Either one may hear the other one first.
         for phase in 0..6 {
@@ -135,7 +135,7 @@ fn who_goes_on_where_networks_meet_again_announces_its_hosts() {
 }
 
 #[test]
-fn who_forwards_alone_announces_its_hosts_once() {
+fn a_lone_forwarder_announces_its_hosts_once() {
     let mut w = World::new(&[100, 100], false);
     w.run(SECOND * 3);
     // One that stands by restarts, and dies.
@@ -149,7 +149,7 @@ fn who_forwards_alone_announces_its_hosts_once() {
 }
 
 #[test]
-fn hellos_without_end_have_the_hosts_announced_once_in_two_seconds() {
+fn endless_hellos_cause_one_announcement_of_hosts_in_two_seconds() {
     let mut w = World::new(&[255], false);
     w.run(SECOND * 3);
     for n in 0..100u64 {
@@ -213,7 +213,7 @@ fn without_a_key_one_hello_makes_a_host_a_gateway_for_a_moment_only() {
 fn a_forwarder_whose_rival_is_deaf_resigns_since_only_it_knows() {
     let mut w = World::new(&[100, 100], false);
     w.run(SECOND * 3);
-    // The second hears nothing: it is put into a part of its own for what arrives there.
+    // The second hears nothing: its arrivals come from a network part of its own.
     for _ in 0..200 {
         w.boxes[1].part = [1, 1];
         w.run(ms(1));
@@ -222,7 +222,7 @@ fn a_forwarder_whose_rival_is_deaf_resigns_since_only_it_knows() {
     assert_eq!(w.forwarders(), [0, 1]);
     let (now, mut handed_over) = (w.now, false);
     for n in 0u32..20 {
-        // What the second says reaches the first.
+        // The first gateway hears the second.
         let mut said = Vec::new();
         w.with(1, |pair| {
             pair.set_priority(now + HELLO * n, 100);
@@ -274,7 +274,7 @@ fn a_foreign_bridge_blocks_every_gateway_and_its_end_ends_that() {
 }
 
 #[test]
-fn own_hellos_on_the_other_side_block_and_on_their_own_side_they_are_told() {
+fn own_hellos_on_the_other_side_block_and_on_their_own_side_are_reported() {
     let mut w = World::new(&[100], true);
     w.run(SECOND * 3);
     let hello = |w: &mut World| {
@@ -295,7 +295,7 @@ fn own_hellos_on_the_other_side_block_and_on_their_own_side_they_are_told() {
     for _ in 0..100 {
         w.with(0, |pair| pair.handle_message(now, side, &bytes).unwrap());
     }
-    assert_eq!(w.role(0), Some(Role::Forwarding), "whoever hears a hello can repeat it");
+    assert_eq!(w.role(0), Some(Role::Forwarding), "any station that hears a hello can repeat it");
     assert_eq!(w.boxes[0].events.iter().filter(|e| **e == Event::Multiplied { side }).count(), 1);
     w.with(0, |pair| pair.handle_message(now, side.other(), &bytes).unwrap());
     assert_eq!(w.role(0), Some(Role::Blocked));
@@ -314,10 +314,10 @@ fn host(n: u32) -> Neighbour {
 }
 
 #[test]
-fn who_stands_by_hears_of_all_hosts_and_of_new_ones_at_once() {
+fn a_standby_receives_all_hosts_and_new_ones_at_once() {
     let mut w = World::new(&[100, 100], false);
     w.run(SECOND * 3);
-    let told = |w: &mut World| -> Vec<Neighbour> {
+    let received = |w: &mut World| -> Vec<Neighbour> {
         let events = std::mem::take(&mut w.boxes[1].events);
         events
             .into_iter()
@@ -335,15 +335,15 @@ fn who_stands_by_hears_of_all_hosts_and_of_new_ones_at_once() {
         });
         w.run(SECOND / 2);
     }
-    let mut heard = told(&mut w);
+    let mut heard = received(&mut w);
     heard.sort_by_key(|n| n.ip);
     heard.dedup();
     assert_eq!(heard, (0..hosts).map(host).collect::<Vec<_>>());
     let now = w.now;
     w.with(0, |pair| pair.tell_neighbour(now, host(9999)));
     w.run(ms(55));
-    assert!(told(&mut w).contains(&host(9999)), "at once, for its forwarder may die");
-    // Many of them are no reason for many messages.
+    assert!(received(&mut w).contains(&host(9999)), "at once, for its forwarder may die");
+    // Many new hosts must not cause many messages.
     let sent = |w: &World| w.boxes[0].pair.as_ref().unwrap().statistics().sent;
     let before = sent(&w);
     for n in 0..1000 {
@@ -352,7 +352,7 @@ fn who_stands_by_hears_of_all_hosts_and_of_new_ones_at_once() {
         w.run(ms(1));
     }
     assert!(sent(&w) - before <= 21 * (2 + 8), "{}", sent(&w) - before);
-    // Nobody else may tell the forwarder anything.
+    // No other gateway may report hosts to the forwarder.
     let now = w.now;
     w.with(1, |pair| assert!(!pair.wants_neighbours(now)));
 }
@@ -436,7 +436,7 @@ fn a_segment_that_a_reload_makes_again_is_heard_at_once_with_a_key_or_without() 
     }
 }
 
-/// What gateway 2 says of itself, as the best of all that forwards already.
+/// A hello of gateway 2, as the best of all gateways, which forwards already.
 pub(super) fn boast(segment: SegmentId, sequence: u64, side: Side, key: Option<Key>) -> Vec<u8> {
     let from = Identity { guid: Guid(0), instance: 7 };
     Message { segment, from, sequence, side, body: Body::Hello(boasted()) }.to_bytes(key)
@@ -469,7 +469,7 @@ fn strangers(w: &mut World, index: usize) -> Vec<Option<Disbelief>> {
 }
 
 #[test]
-fn who_speaks_with_another_key_changes_nothing_and_is_told_of() {
+fn a_gateway_with_another_key_changes_nothing_and_is_reported() {
     for (own, others) in [(true, None), (true, Some(Key::new([8; 16]))), (false, Some(Key::new([8; 16])))] {
         let mut w = World::new(&[100], own);
         w.run(SECOND * 3);
@@ -488,7 +488,7 @@ fn who_speaks_with_another_key_changes_nothing_and_is_told_of() {
         let pair = w.boxes[0].pair.as_ref().unwrap();
         let (why, sides, _) = pair.stranger().expect("it is there");
         assert!(sides.is_both() && why.to_string().contains("gateway.pair-key"), "{why}");
-        // Nobody of theirs is a gateway to our tables, or some host could be made one.
+        // None of theirs counts as a gateway in our tables, or any host could be made one.
         assert_eq!((pair.stations(w.now).count(), pair.statistics().rejected), (0, 198));
         w.run(SECOND * 31);
         assert_eq!(strangers(&mut w, 0), [None]);
@@ -497,23 +497,23 @@ fn who_speaks_with_another_key_changes_nothing_and_is_told_of() {
 }
 
 #[test]
-fn who_names_another_partition_on_both_sides_is_reported() {
+fn a_gateway_that_names_another_partition_on_both_sides_is_reported() {
     let mut w = World::new(&[100], false);
     w.run(SECOND * 3);
-    for (side, told) in [(Side::Ethernet, 0), (Side::InfiniBand, 1)] {
+    for (side, received) in [(Side::Ethernet, 0), (Side::InfiniBand, 1)] {
         for sequence in 1..10 {
             let (now, bytes) = (w.now, boast(SegmentId(2 << 48), sequence, side, None));
             w.with(0, |pair| pair.handle_message(now, side, &bytes).unwrap());
             w.run(HELLO);
         }
-        assert_eq!(strangers(&mut w, 0).len(), told, "another network may be joined to this one");
+        assert_eq!(strangers(&mut w, 0).len(), received, "another network may be joined to this one");
         assert_eq!(w.role(0), Some(Role::Forwarding));
     }
 }
 
 #[test]
-fn who_names_another_subnet_is_of_another_network_unless_it_is_heard_on_both_sides() {
-    // Another one, or none.
+fn a_gateway_with_another_subnet_is_of_another_network_unless_heard_on_both_sides() {
+    // Another subnet, or none.
     for segment in [SegmentId(2), SegmentId(0)] {
         let mut w = World::new(&[100], false);
         w.run(SECOND * 3);
@@ -530,7 +530,7 @@ fn who_names_another_subnet_is_of_another_network_unless_it_is_heard_on_both_sid
 }
 
 #[test]
-fn without_a_key_a_hello_of_ours_on_the_other_side_makes_us_probe_and_blocks_nobody() {
+fn without_a_key_a_hello_of_ours_on_the_other_side_causes_probes_and_no_block() {
     for side in Side::BOTH {
         let mut w = World::new(&[100], false);
         w.run(SECOND * 3);

@@ -1,6 +1,7 @@
-//! All courses of a few steps of two and of three gateways: networks that are cut and joined, sides that go down, deaths, restarts with
-//! another configuration, reloads, and replays by somebody on one side. No packet passes a gateway twice, in the end one gateway forwards,
-//! and gateways of the same segment are never blocked.
+//! All courses of a few steps of two and of three gateways: networks that are split and joined, sides that go
+//! down, deaths, restarts with another configuration, reloads, and replays by a station on one side. No
+//! packet passes a gateway twice, in the end one gateway forwards, and gateways of the same segment are never
+//! blocked.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -9,10 +10,11 @@ use super::nets::{Nets, SETUPS, Setup, Step, act, believe, mend, setup};
 use super::world::ms;
 use crate::segment::pair::{Role, Side};
 
-/// A gateway that has not settled by then stays as it is: longer than a block by a loop, and than the proof of a rival.
+/// A gateway that has not settled by then never does: longer than a block by a loop, and than the proof of a
+/// rival.
 const SETTLED: Duration = Duration::from_secs(14);
 
-/// What was visited.
+/// Counts of visited courses and states.
 #[derive(Default)]
 struct Visited {
     courses: usize,
@@ -55,13 +57,13 @@ impl Visited {
     }
 }
 
-/// True if all gateways are a pair, and this is so of each two.
+/// True if all gateways are a pair, and `also` holds for each two.
 fn agree(nets: &Nets, also: impl Fn(Setup, Setup) -> bool) -> bool {
     let all: Vec<_> = nets.gateways.iter().map(|gateway| gateway.setup).collect();
     all.iter().all(|a| all.iter().all(|b| believe(*a, *b) && also(*a, *b)))
 }
 
-/// What happens to the networks and to gateway 1, and what somebody on one side does.
+/// Steps of the networks, of gateway 1, and of a station on one side.
 fn steps_of_two(keyed: bool) -> [Step; 14] {
     [
         Step::Part(0, 0, 1),
@@ -134,7 +136,8 @@ fn no_course_of_two_steps_of_three_gateways_lets_a_packet_pass_twice() {
     visited.print("three gateways, two steps");
 }
 
-/// A forged hello makes the gateways probe. When the networks meet again, echoes may overtake the first hello.
+/// A forged hello makes the gateways probe. When the networks meet again, echoes may overtake the first
+/// hello.
 #[test]
 fn an_echo_that_overtakes_the_first_hello_blocks_no_gateway_of_a_pair() {
     for course in [97, 973, 986] {
@@ -154,7 +157,7 @@ fn three(kinds: [usize; 3], keyed: bool) -> [Setup; 3] {
     [setup(kinds[0], 150, keyed), setup(kinds[1], 100, keyed), setup(kinds[2], 200, keyed)]
 }
 
-/// All configurations, and deeper.
+/// Runs all configurations, and deeper.
 mod slow {
     use super::*;
 

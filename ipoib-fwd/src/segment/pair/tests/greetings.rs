@@ -1,4 +1,4 @@
-//! Where networks meet, gateways hear of each other at once.
+//! Where networks meet, gateways learn of each other at once.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ fn a_gateway_that_is_not_believed_is_probed_for_at_once_where_it_is_heard_on_ano
             w.run(ms(phase));
             let before = w.probes;
             hear(&mut w, 9, side.other());
-            // Anybody can make it probe, so not more often than that.
+            // Any station can make it probe, so not more often than that.
             w.run(ms(100));
             assert!(w.probes > before, "{side:?}, {phase} ms");
             assert_eq!(w.boxes[0].pair.as_ref().map(Pair::role), Some(Role::Forwarding));

@@ -103,7 +103,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_message_is_refused_or_means_what_it_writes(at in 0usize..2000, by in 1u8.., page: bool) {
+    fn a_changed_message_is_refused_or_encodes_to_the_same_bytes(at in 0usize..2000, by in 1u8.., page: bool) {
         let mut bytes = if page { neighbours(7) } else { hello(3, 4) }.to_bytes(None);
         let at = at % bytes.len();
         bytes[at] ^= by;

@@ -1,5 +1,5 @@
-//! Any course of losses, delays, cuts, crashes: two that hear each other never both forward, and when the networks are well
-//! again, exactly one does.
+//! Any course of losses, delays, splits and crashes: two that hear each other never both forward, and when
+//! the networks are whole again, exactly one forwards.
 
 use super::election::boast;
 use super::world::{HELLO, World, ms};
@@ -36,7 +36,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The world itself asserts that no two know of each other that both forward.
+/// The world itself asserts that no two gateways forward and know it of each other.
 fn act(w: &mut World, step: Step) {
     match step {
         Step::Wait(n) => w.run(ms(n)),
@@ -52,7 +52,8 @@ fn act(w: &mut World, step: Step) {
         Step::Start(_) => {}
         Step::Loss(percent) => w.loss = percent,
         Step::Delay(n) => w.delay = ms(n),
-        // A stranger who says that it forwards and is the best: with another key than the gateways have, or with one where they have none.
+        // A stranger that claims to forward and to be the best: with another key than the gateways have, or
+        // with one where they have none.
         Step::Forge(g, s, sequence) => {
             let (now, side) = (w.now, Side::BOTH[s]);
             let bytes = boast(SegmentId(1), sequence, side, Some(Key::new([8; 16])));
@@ -81,9 +82,9 @@ proptest! {
         for g in 0..3 {
             w.boxes[g].part = [0; 2];
         }
-        // One hello interval and what flies, and there is no second one.
+        // After one hello interval and the messages in transit there is no second one.
         w.run(HELLO + ms(120));
-        // Two may begin at the same moment, when one has died in the last; the hellos with which they begin settle it.
+        // Two may start at the same moment, when one has died in the last; their first hellos settle it.
         w.run_looking(Duration::from_secs(12), |w| {
             let since = w.doubled.map(|since| w.now - since);
             assert!(since.is_none_or(|since| since <= HELLO), "two forward for {since:?}");

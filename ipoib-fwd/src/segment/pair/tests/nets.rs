@@ -1,5 +1,6 @@
-//! Model of two and three gateways between two networks, under a clock of its own: each has a configuration, networks are cut and joined,
-//! and somebody on one side repeats what is heard there. It panics when a packet passes a gateway twice.
+//! Model of two and three gateways between two networks, under a clock of its own. Each gateway has a
+//! configuration, networks are split and joined, and a station on one side repeats what it hears there. The
+//! model panics when a packet passes a gateway twice.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::Ipv4Addr;
@@ -12,16 +13,17 @@ use crate::segment::pair::storm::{PERIOD, SharedStorm, StormGuard};
 use crate::segment::pair::{Identity, Key, Pair, Role, SegmentId, Settings, Side, Transmit};
 use ipoib::net::probe::{Nonce, probe_nonce, probe_packet};
 
-/// Where the version is in a hello.
+/// Offset of the version in a hello.
 const VERSION_AT: usize = 4;
-/// Where the side is that a hello was sent on.
+/// Offset of the side in a hello.
 const SIDE_AT: usize = 40;
-/// The longest way of a frame.
+/// The longest transit time of a frame.
 const DELAY: u64 = 3;
-/// Two that share both networks have forwarded for so long at most: a hello makes them probe, and with a key two are needed to be believed.
+/// Maximum time for which two that share both networks have forwarded: a hello makes them probe, and with a
+/// key two are needed to be believed.
 const TOGETHER: Duration = ms(2 * 300 + 100 + 10 * DELAY);
 
-/// How long a side is down that blinks.
+/// How long a side is down in a short outage.
 const BLINK: Duration = ms(50);
 
 /// How a gateway is configured.
@@ -33,7 +35,8 @@ pub(super) struct Setup {
     version: u8,
 }
 
-/// Ways to configure a gateway of the same two networks: alike, without an address, with another subnet, key, version or partition.
+/// Configurations of a gateway of the same two networks: alike, without an address, with another subnet, key,
+/// version or partition.
 pub(super) const SETUPS: usize = 6;
 
 pub(super) fn setup(kind: usize, priority: u8, keyed: bool) -> Setup {
@@ -75,7 +78,7 @@ pub(super) enum Cargo {
         bytes: Vec<u8>,
     },
     Probe(Vec<u8>),
-    /// A packet to all, and the gateway that sent it on; a host, if none.
+    /// A packet to all, and the gateway that forwarded it; a host, if none.
     Group {
         number: u64,
         from: Option<usize>,
@@ -95,19 +98,19 @@ pub(super) struct Nets {
     random: u64,
     instances: u64,
     groups: u64,
-    /// Which gateway has forwarded which packet to all.
+    /// The broadcast packets that each gateway has forwarded.
     passed: BTreeSet<(usize, u64)>,
-    /// Which gateway has forwarded which packet to one host.
+    /// The unicast packets that each gateway has forwarded.
     sent_on: BTreeSet<(usize, u64)>,
     /// Since when two forward that share both networks.
     together: BTreeMap<(usize, usize), Instant>,
-    /// When that was so last.
+    /// When that was the case last.
     together_at: Option<Instant>,
-    /// What somebody on one side has heard there.
+    /// The messages that a station on one side has heard there.
     liar: Side,
     pub(super) recorded: Vec<(u8, Vec<u8>)>,
     pub(super) blocked: bool,
-    /// What the networks, sides and roles were at any time: 8 bits for each gateway.
+    /// The states of networks, sides and roles over time: 8 bits for each gateway.
     pub(super) states: HashSet<u64>,
 }
 
@@ -185,7 +188,7 @@ impl Nets {
         self.gateways[a].part == self.gateways[b].part
     }
 
-    /// What a gateway wants to send flies.
+    /// Sends the transmits of a gateway.
     fn settle(&mut self, n: usize) {
         let Some(pair) = &mut self.gateways[n].pair else { return };
         let sent: Vec<Transmit> = std::iter::from_fn(|| pair.poll_transmit()).collect();
@@ -221,8 +224,9 @@ impl Nets {
         }
     }
 
-    /// A host sends a packet to one that is gone, to each gateway in turn. Every gateway believes the worst: that this host is at another
-    /// gateway's address on the other side, unless it knows that for a gateway's.
+    /// A host sends a packet to one that is gone, to each gateway in turn. Every gateway assumes the worst:
+    /// that this host is at another gateway's address on the other side, unless it knows that address as a
+    /// gateway's.
     fn host_sends_to_one(&mut self) {
         self.groups += 1;
         let to = self.random(self.gateways.len() as u64) as usize;
@@ -232,7 +236,7 @@ impl Nets {
         self.flying.insert((self.now + ms(1), self.order), (to, side, cargo));
     }
 
-    /// Sends a packet to one host on, as far as a gateway's beliefs may be wrong.
+    /// Forwards a unicast packet, as far as a gateway's tables may be wrong.
     fn send_on(&mut self, from: usize, side: Side, number: u64) {
         let gateway = &self.gateways[from];
         let Some(pair) = gateway.pair.as_ref().filter(|_| gateway.up == [true; 2]) else { return };
@@ -277,7 +281,7 @@ impl Nets {
             Cargo::Probe(packet) => pair.handle_probe(now, side, probe_nonce(&packet).unwrap()),
             Cargo::Message { version, mut bytes } => {
                 if bytes.starts_with(b"IPGW") {
-                    // To another one of the same version it is that of the program.
+                    // For another one of the same version it is that of the program.
                     bytes[VERSION_AT] = if version == gateway.setup.version { 1 } else { 77 };
                 }
                 let _ = pair.handle_message(now, side, &bytes);
@@ -371,7 +375,8 @@ impl Nets {
         self.now = end;
     }
 
-    /// Somebody on one side repeats what it has heard there, as it was or with another side in it; the tag is then wrong, if there is one.
+    /// A station on one side repeats what it has heard there, unchanged or with another side in it; the tag
+    /// is then wrong, if there is one.
     pub(super) fn replay(&mut self, which: u64, flip: bool) {
         let Some((version, mut bytes)) =
             self.recorded.get(which as usize % self.recorded.len().max(1)).cloned()
@@ -395,7 +400,7 @@ pub(super) enum Step {
     Blink(usize, usize),
     Crash(usize),
     Start(usize),
-    /// It ends without a word and starts with another configuration.
+    /// The gateway exits without a message and starts with another configuration.
     Restart(usize, Setup),
     Reload(usize, usize),
     Replay(u64, bool),
@@ -437,7 +442,7 @@ pub(super) fn act(nets: &mut Nets, step: Step) {
     nets.note_roles();
 }
 
-/// Networks that are whole, and gateways that are all there.
+/// Joins the networks, and makes all gateways present.
 pub(super) fn mend(nets: &mut Nets) {
     for n in 0..nets.gateways.len() {
         nets.gateways[n].part = [0; 2];

@@ -1,4 +1,4 @@
-//! Two segments of one gateway whose networks somebody has joined.
+//! Two segments of one gateway whose networks have been joined.
 
 use std::time::{Duration, Instant};
 
@@ -76,7 +76,7 @@ fn strangers_that_meet_on_both_sides_are_a_loop_and_one_is_blocked_before_it_for
 }
 
 #[test]
-fn strangers_that_meet_on_one_side_are_told_and_go_on() {
+fn strangers_that_meet_on_one_side_are_reported_and_continue() {
     for side in Side::BOTH {
         let mut two = Two::new([1, 2], &[side]);
         two.run(Duration::from_secs(5));
@@ -93,5 +93,5 @@ fn segments_of_one_partition_and_subnet_elect_one() {
     let mut two = Two::new([1, 1], &Side::BOTH);
     two.run(Duration::from_secs(5));
     assert_eq!((two.roles(), two.loops()), ([Role::Forwarding, Role::Standby], [0, 0]));
-    assert!(two.events[1].iter().any(|e| matches!(e, Event::Sibling { .. })), "and it is told");
+    assert!(two.events[1].iter().any(|e| matches!(e, Event::Sibling { .. })), "and it is reported");
 }

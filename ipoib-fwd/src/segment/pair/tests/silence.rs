@@ -29,7 +29,7 @@ fn a_gateway_whose_control_core_hangs_stops_before_another_one_forwards() {
             w.hang(0, true);
             run(&mut w, SECOND * 3);
             assert_eq!(w.at_work(), [1]);
-            assert_eq!(w.role(0), Some(Role::Forwarding), "nobody has asked it since then");
+            assert_eq!(w.role(0), Some(Role::Forwarding), "its role was not evaluated since then");
             w.hang(0, false);
             assert!(resigned_by_silence(&w, 0));
             run(&mut w, SECOND * 3);
@@ -65,7 +65,7 @@ fn a_gateway_without_others_forwards_on_while_its_control_core_hangs() {
     w.run(SECOND * 3);
     w.hang(0, true);
     w.run(SECOND * 30);
-    assert_eq!(w.at_work(), [0], "nobody would take over");
+    assert_eq!(w.at_work(), [0], "no gateway would take over");
     w.hang(0, false);
     assert_eq!(w.at_work(), [0]);
     assert!(!resigned_by_silence(&w, 0));

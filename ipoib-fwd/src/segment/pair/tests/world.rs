@@ -24,10 +24,10 @@ pub(super) struct Gateway {
     pub(super) pair: Option<Pair>,
     pub(super) priority: u8,
     pub(super) up: [bool; 2],
-    /// Which part of each network it is in.
+    /// The part of each network that it is in.
     pub(super) part: [u8; 2],
     pub(super) events: Vec<Event>,
-    /// Its control core does not run: what arrives waits.
+    /// Its control core does not run: arrivals wait.
     hangs: bool,
     mail: Vec<(Side, Cargo)>,
 }
@@ -38,7 +38,7 @@ impl Gateway {
         Self { pair: None, priority, up, part, events: Vec::new(), hangs: false, mail: Vec::new() }
     }
 
-    /// When it wants to be called.
+    /// Its next deadline.
     fn timer(&self) -> Option<Instant> {
         self.pair.as_ref().filter(|_| !self.hangs).map(Pair::poll_timeout)
     }
@@ -55,7 +55,7 @@ pub(super) struct World {
     pub(super) boxes: Vec<Gateway>,
     pub(super) loss: u32,
     pub(super) delay: Duration,
-    /// Something that carries broadcasts across.
+    /// A device that carries broadcasts across.
     pub(super) bridge: bool,
     key: Option<Key>,
     hello: Duration,
@@ -147,7 +147,7 @@ impl World {
         self.note_roles();
     }
 
-    /// Its control core stops running, or runs again and finds everything that has arrived meanwhile.
+    /// Its control core stops running, or runs again and handles all arrivals of the meantime.
     pub(super) fn hang(&mut self, index: usize, hangs: bool) {
         self.boxes[index].hangs = hangs;
         if !hangs {
@@ -180,7 +180,7 @@ impl World {
         (0..self.boxes.len()).filter(|i| self.role(*i) == Some(Role::Forwarding)).collect()
     }
 
-    /// Those whose workers forward: their leases hold.
+    /// The gateways whose workers forward: their leases hold.
     pub(super) fn at_work(&self) -> Vec<usize> {
         let holds = |i: &usize| {
             let pair = self.boxes[*i].pair.as_ref();
@@ -189,7 +189,7 @@ impl World {
         self.forwarders().into_iter().filter(holds).collect()
     }
 
-    /// What a gateway sends flies; what happened to it is kept.
+    /// Sends the transmits of a gateway, and keeps its events.
     fn drain(&mut self, index: usize) {
         let Some(pair) = &mut self.boxes[index].pair else { return };
         let sent: Vec<Transmit> = std::iter::from_fn(|| pair.poll_transmit()).collect();
@@ -261,7 +261,7 @@ impl World {
                 // An echo is no message.
                 let Ok(message) = Message::parse(&bytes, self.key) else { return };
                 let Some(own) = self.boxes[to].pair.as_ref().map(Pair::identity) else { return };
-                // With a key only those count that name whom they reach.
+                // With a key only hellos that name their receiver count.
                 let counts = |h: &Hello| self.key.is_none() || !h.hears(own).is_none();
                 let says = matches!(message.body, Body::Hello(h) if h.role == Role::Forwarding && counts(&h));
                 let names = (from.min(to), from.max(to));

@@ -1,4 +1,4 @@
-//! What is so once all is well.
+//! Conditions that hold once all gateways and networks are well.
 
 use super::super::*;
 use super::Day;
@@ -64,14 +64,14 @@ impl Day {
         }
     }
 
-    /// Liars have answered while an address was being proven, so that neither side is believed for ten
-    /// seconds. At a takeover all hosts are proven that were only reported, by somebody without a key.
+    /// Liars have answered while an address was being proven, so neither side is believed for ten seconds. At
+    /// a takeover all hosts are proven that were only reported, by a station without a key.
     fn is_contested(&self, g: usize, ip: Ipv4Addr) -> bool {
         let gateway = self.town.slots[g].life.as_ref().unwrap();
         gateway.segment.owners.is_contested(self.town.now, ip.into())
     }
 
-    /// Whoever was taken for a host before its first hello was heard is not any more.
+    /// A gateway that was taken for a host before its first hello is no host any more.
     pub(super) fn assert_no_gateway(&self, g: usize) {
         for host in self.town.slots[g].life.as_ref().unwrap().known(self.town.now) {
             let of_gateway = (0..3).any(|other| town::is_of(host.place, town::GATEWAY + other));
@@ -79,10 +79,10 @@ impl Day {
         }
     }
 
-    /// Each of these hosts asks for each other, three times if it must, a second apart as ARP implementations do: who has moved lately is
-    /// asked whether it is there, and of what it asks itself meanwhile the last question is kept. One answer comes: of that host, or of the
-    /// gateway that forwards.
-    pub(super) fn everybody_finds_everybody(&mut self, g: usize, every: usize) {
+    /// Each of these hosts requests each other one, up to three times, a second apart as ARP implementations
+    /// do. A host that has moved recently is verified, and of its own requests in the meantime only the last
+    /// is kept. One answer comes: of that host, or of the gateway that forwards.
+    pub(super) fn all_hosts_find_each_other(&mut self, g: usize, every: usize) {
         self.town.forget_answers();
         let honest = self.honest();
         let of = |(i, from): (usize, &usize)| {
@@ -95,7 +95,7 @@ impl Day {
             for (from, to) in &pairs {
                 let target = self.town.hosts[*to].ip;
                 if !self.town.hosts[*from].answers.contains_key(&target) {
-                    self.town.ask(*from, target);
+                    self.town.request(*from, target);
                     self.town.run(ms(20));
                 }
             }
@@ -106,7 +106,7 @@ impl Day {
             let answers = from.answers.get(&to.ip).map_or(&[][..], |answers| &answers[..]);
             let n = if from.side == to.side { to.n } else { town::GATEWAY + g as u16 };
             let right = answers.len() == 1 && town::is_of(answers[0], n);
-            assert!(right, "{from:?} asked for {to:?}, {n} is to answer: {answers:?}");
+            assert!(right, "{from:?} requested {to:?}, {n} should answer: {answers:?}");
         }
     }
 }

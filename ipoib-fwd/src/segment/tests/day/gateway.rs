@@ -1,4 +1,5 @@
-//! A gateway's machines, driven as its control lcore drives them: port and link, segment, its part in the pair.
+//! A gateway's state machines, driven as its control lcore drives them: port and link, segment, its part in
+//! the pair.
 
 use ib_wire::mad::{Mad, MadAddress};
 use ib_wire::sa::{LifeTime, McMemberRecord, PathRecord, SaMad, attribute};
@@ -21,11 +22,12 @@ pub(super) const MANAGER: Lid = Lid(1);
 pub(super) const GROUP: Lid = Lid(0xc001);
 /// Time between two hellos.
 pub(super) const HELLO: Duration = Duration::from_secs(1);
-/// Time between two notes of the hosts that it knows (`gateway::control::kept`).
+/// Time between two records of the hosts that it knows (`gateway::control::kept`).
 const REMEMBER: Duration = Duration::from_secs(5);
-/// Packets that may wait.
+/// Maximum number of waiting packets.
 const PARKED: usize = 64;
-/// A gateway looks at its ports so often (`gateway::control::pair`), and its control lcore turns no slower here.
+/// Period of a gateway's checks of its ports (`gateway::control::pair`) and of its control lcore's
+/// iterations.
 pub(super) const TURN: Duration = Duration::from_millis(100);
 
 /// The Ethernet card of host or gateway `n`; its InfiniBand port is [`port`].
@@ -34,7 +36,7 @@ pub(super) fn mac(n: u16) -> MacAddress {
     MacAddress([2, 0, 0, 1, high, low])
 }
 
-/// The place of card or port `n`.
+/// The location of card or port `n`.
 pub(super) fn place(side: pair::Side, n: u16) -> Place {
     match side {
         pair::Side::Ethernet => Place::Ethernet(mac(n)),
@@ -42,7 +44,7 @@ pub(super) fn place(side: pair::Side, n: u16) -> Place {
     }
 }
 
-/// What a configuration says of a segment's networks.
+/// The networks of a segment's configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Networks {
     pub(super) address: Ipv4Addr,
@@ -84,7 +86,7 @@ pub(super) const fn lease() -> Duration {
     pair::lease(HELLO)
 }
 
-/// What goes out.
+/// The output of a gateway.
 pub(super) enum Sent {
     Frame(Vec<u8>),
     Message { worker: WorkerIndex, to: UdDestination, bytes: Vec<u8> },
@@ -92,7 +94,7 @@ pub(super) enum Sent {
     Pair(Transmit),
 }
 
-/// One life of a gateway.
+/// One run of a gateway.
 pub(super) struct Gateway {
     pub(super) n: u16,
     port: Port,
@@ -100,10 +102,10 @@ pub(super) struct Gateway {
     pub(super) segment: Segment<Vec<u8>>,
     pub(super) pair: Pair,
     peers: Vec<PeerGateway>,
-    /// When it notes the hosts that it knows.
+    /// When it records the hosts that it knows.
     remembers: Instant,
     pub(super) sent: Vec<Sent>,
-    /// Packets that went, with and without having waited, and those that waited for nothing.
+    /// Numbers of packets that were sent, with and without a wait, and of those that waited in vain.
     pub(super) packets: [u64; 3],
 }
 
@@ -159,7 +161,7 @@ impl Gateway {
         self.port.link(LINK).expect("it is not removed")
     }
 
-    /// For people.
+    /// A description for output.
     pub(super) fn describe(&self, now: Instant) -> String {
         let (role, waits) = (self.pair.role(), self.look().waits_for());
         let peers: Vec<_> = self.pair.peers(now).filter(|peer| peer.alive).collect();
@@ -176,12 +178,12 @@ impl Gateway {
         self.forwards() || self.pair.hands_over()
     }
 
-    /// True if it knows this card or port for another gateway's.
+    /// True if it knows this card or port as another gateway's.
     pub(super) fn knows_gateway(&self, n: u16) -> bool {
         self.peers.iter().any(|peer| peer.mac == mac(n))
     }
 
-    // -- what comes in
+    // -- inputs
 
     pub(super) fn set_sides(&mut self, now: Instant, up: [bool; 2]) {
         self.pair.handle_side(now, pair::Side::Ethernet, up[0]);
@@ -227,11 +229,11 @@ impl Gateway {
                 self.pair.handle_probe(now, *side, probe_nonce(packet).unwrap());
             }
         }
-        self.tell_gateways(now);
+        self.report_gateways(now);
         self.settle(now);
     }
 
-    /// A host sends a packet: it goes if there is a way, and says so, or waits.
+    /// Forwards a host's packet: sends it and records the use if there is a path, otherwise lets it wait.
     pub(super) fn forward(&mut self, now: Instant, side: Side, n: u16, [source, destination]: [Ipv4Addr; 2]) {
         let Some(hop) = self.segment.own.settings.next_hop(destination).map(IpAddr::V4) else { return };
         let origin = (side == Side::InfiniBand).then(|| Origin::Datagram(from_port(n)));
@@ -258,7 +260,7 @@ impl Gateway {
         self.settle(now);
     }
 
-    // -- its operator's words
+    // -- commands of its operator
 
     pub(super) fn reload(&mut self, now: Instant, networks: &Networks) {
         let link = self.port.link_mut(LINK).unwrap();
@@ -275,7 +277,7 @@ impl Gateway {
         self.settle(now);
     }
 
-    /// The subnet manager says another prefix, and so our addresses are others.
+    /// The subnet manager sets another prefix, so our addresses change.
     pub(super) fn readdress(&mut self, now: Instant, prefix: u64) {
         self.facts.gid = Gid::new(prefix, Guid(self.n.into()));
         self.port.handle_port(now, self.facts.clone());
@@ -306,7 +308,7 @@ impl Gateway {
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant) {
-        self.tell_gateways(now);
+        self.report_gateways(now);
         self.port.handle_timeout(now);
         self.settle(now);
         let link = self.port.link_mut(LINK).unwrap();
@@ -327,7 +329,7 @@ impl Gateway {
         self.settle(now);
     }
 
-    fn tell_gateways(&mut self, now: Instant) {
+    fn report_gateways(&mut self, now: Instant) {
         let stations = self.pair.stations(now);
         let gateways = stations.map(|s| PeerGateway { mac: s.mac, lid: s.lid, gid: s.gid, qpns: s.qpns });
         let gateways: Vec<_> = gateways.collect();
@@ -352,9 +354,9 @@ impl Gateway {
         ethernet.chain(infiniband).collect()
     }
 
-    // -- what comes of it
+    // -- outputs
 
-    /// Carries out what the machines want, until they want nothing.
+    /// Carries out all outputs of the state machines.
     fn settle(&mut self, now: Instant) {
         loop {
             let before = self.sent.len();
@@ -406,7 +408,7 @@ impl Gateway {
         }
     }
 
-    /// After an ARP packet: a hello goes before the answer to an unknown station.
+    /// After an ARP packet: a hello is sent before the answer to an unknown station.
     fn greet(&mut self, now: Instant) {
         if self.segment.take_unknown_sender() {
             self.pair.greet(now);
@@ -475,7 +477,7 @@ impl Gateway {
         }
     }
 
-    // -- whether it is as it should be
+    // -- checks
 
     pub(super) fn assert_bounded(&self) {
         let segment = &self.segment;
@@ -484,16 +486,20 @@ impl Gateway {
         assert!(segment.parked.held() <= PARKED, "{} packets wait", segment.parked.held());
         assert!(segment.owners.len() <= 1024 && segment.changes.len() <= 1024);
         assert!(segment.lookups.len() <= 1024 && segment.meanwhile.doubted().len() <= 512);
-        assert!(segment.ethernet_askers.len() <= 1024 && segment.infiniband_askers.len() <= 1024);
+        assert!(segment.ethernet_requesters.len() <= 1024 && segment.infiniband_requesters.len() <= 1024);
     }
 
-    /// Nothing is under way any more.
+    /// No packets, lookups or disputes are in progress any more.
     pub(super) fn assert_settled(&self) {
         let segment = &self.segment;
         assert!(segment.parked.is_empty() && segment.parked.held() == 0, "packets wait");
         assert!(segment.lookups.is_empty(), "lookups: {:?}", segment.lookups);
         assert_eq!((segment.owners.len(), segment.changes.len()), (0, 0), "disputes of {}", self.n);
-        assert_eq!((segment.ethernet_askers.len(), segment.infiniband_askers.len()), (0, 0), "askers");
+        assert_eq!(
+            (segment.ethernet_requesters.len(), segment.infiniband_requesters.len()),
+            (0, 0),
+            "requesters"
+        );
         if self.forwards() {
             assert!(segment.meanwhile.doubted().is_empty(), "doubted: {:?}", segment.meanwhile.doubted());
             assert_eq!((segment.announcements.len(), segment.ethernet_announcements.len()), (0, 0));
@@ -523,18 +529,18 @@ pub(super) fn queue_pair(n: u16, worker: u8) -> Qpn {
 }
 
 /// Subnet administration's answer.
-pub(super) fn answer(asked: &Mad) -> Option<Mad> {
-    let request = SaMad::parse(&asked.bytes);
+pub(super) fn answer(queried: &Mad) -> Option<Mad> {
+    let request = SaMad::parse(&queried.bytes);
     let answer = match request.header.attribute {
-        attribute::MC_MEMBER_RECORD => request.record().map(|asked: McMemberRecord| {
+        attribute::MC_MEMBER_RECORD => request.record().map(|queried: McMemberRecord| {
             let (mtu, rate) = (Mtu::B4096.into(), Rate::new(3));
-            SaMad::answer(&request, &McMemberRecord { qkey: QKey(0xb1b), mlid: GROUP, mtu, rate, ..asked })
+            SaMad::answer(&request, &McMemberRecord { qkey: QKey(0xb1b), mlid: GROUP, mtu, rate, ..queried })
         }),
-        _ => request.record().map(|asked: PathRecord| {
+        _ => request.record().map(|queried: PathRecord| {
             let (mtu, rate, life_time) = (Mtu::B4096.into(), Rate::new(3), LifeTime::new(14));
             let lid = super::town::lid;
-            let (dlid, slid) = (lid(asked.dgid), lid(asked.sgid));
-            SaMad::answer(&request, &PathRecord { dlid, slid, mtu, rate, life_time, ..asked })
+            let (dlid, slid) = (lid(queried.dgid), lid(queried.sgid));
+            SaMad::answer(&request, &PathRecord { dlid, slid, mtu, rate, life_time, ..queried })
         }),
     };
     let bytes = answer?.to_bytes();

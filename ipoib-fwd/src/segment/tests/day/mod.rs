@@ -1,6 +1,7 @@
-//! Hours of a segment on which nothing stays as it is: two gateways, and for a while three, between hosts that come, go, move, change their
-//! cards, say what is not true, and answer late or never. Each hour ends in quiet: one gateway forwards and knows every honest host where it
-//! is, those hosts find each other, the next gateway knows them as well, and once they are gone nothing is left of them.
+//! Hours of a segment under constant change: two gateways, and for a while three, between hosts that come,
+//! go, move, change their cards, send false claims, and answer late or never. Each hour ends in quiet. One
+//! gateway forwards and knows the location of every honest host, those hosts find each other, and the next
+//! gateway knows them as well. Once the hosts are gone, no state of them is left.
 
 mod checks;
 mod gateway;
@@ -14,7 +15,6 @@ use gateway::{HELLO, TURN, lease};
 use town::{HOSTS, LIARS, Manner, Town};
 
 use super::*;
-use crate::segment::askers::PATIENCE as ASKED;
 use crate::segment::machine::SWEEP;
 use crate::segment::owners::{AGAIN, ANSWER, QUESTIONS, WINDOW};
 use crate::segment::pair::Drain;
@@ -22,50 +22,57 @@ use crate::segment::pair::election::{HANDOVER, WARM};
 use crate::segment::pair::sync::ROUND;
 use crate::segment::parked::PATIENCE;
 use crate::segment::pending::OWN_SIDE_ANSWER;
+use crate::segment::requesters::PATIENCE as ASKED;
 
-/// Hours, if `SIMULATED_HOURS` does not ask for more (`scripts/soak simulated`), of so many seeds if `SIMULATED_SEED` names none.
+/// Default number of hours (`SIMULATED_HOURS`, see `scripts/soak simulated`) and of seeds (`SIMULATED_SEED`
+/// names a single one).
 const FEW: u64 = 1;
 const SEEDS: u64 = 2;
 /// Longest time between one upset and the next, seconds.
 const RESTLESS: u64 = 12;
 /// Packets of a second.
 const TRAFFIC: usize = 8;
-/// A known neighbour that does not answer is given up after three questions, a second apart (`ipoib::neighbour`).
+/// A known neighbor that does not answer is given up after three queries, a second apart
+/// (`ipoib::neighbour`).
 const GIVEN_UP: Duration = secs(3);
-/// What may have been on its way when the churn stopped, and how late the latest host answers.
+/// The longest transit time when the churn stopped, and the delay of the latest host's answer.
 const ON_ITS_WAY: Duration = secs(3);
 
-/// A link whose subnet administration was away asks again within 16 s, after it has waited for an answer for 20 s at most (`ipoib::link`).
+/// A link whose subnet administration was away queries again within 16 s, after it has waited for an answer
+/// for 20 s at most (`ipoib::link`).
 const JOINED: Duration = secs(36);
 
-/// A gateway that listens, finds a worse one, and takes over from it: three hellos, until it is warm, its claim, and the lease of one that
-/// does not hear the other or has just resigned, twice; then the one before has handed over.
+/// Time in which a gateway listens, finds a worse one, and takes over from it: three hellos, the warm-up, its
+/// claim, and twice the lease of a gateway that does not hear the other or has just resigned; then the
+/// handover ends.
 fn elected() -> Duration {
     HELLO * 3 + HELLO * WARM + HELLO * 2 + lease() * 3 + HANDOVER
 }
 
-/// The forwarder has gone, in order or not: its lease, a hello or two; who has handed over is silent, and owners whose addresses were claimed
-/// meanwhile have been asked.
+/// Time after the forwarder has gone, in order or not: its lease, a hello or two. Then a gateway that has
+/// handed over is silent, and owners whose addresses were claimed in the meantime have been queried.
 fn taken_over() -> Duration {
     lease() + HELLO * 2 + HANDOVER.max(GIVEN_UP)
 }
 
-/// No address is held down, or asked for again, or has moved lately.
+/// Time after which no address is held down, is being queried again, or has moved recently.
 fn agreed() -> Duration {
     Ageing::default().hold.max(WINDOW) + AGAIN.iter().sum::<Duration>() + answered() + secs(2)
 }
 
-/// An owner that is gone has not answered all the questions.
+/// Time in which an owner that is gone has answered none of the queries.
 fn answered() -> Duration {
     ANSWER * QUESTIONS.into() + TURN * QUESTIONS.into()
 }
 
-/// Who speaks is known: the address has moved if it was another's, on both sides; what was asked for was answered or is not waited for.
+/// Time after which a host that sends is known: the address has moved if it was another host's, on both
+/// sides. Its requests were answered or are not waited for.
 fn heard() -> Duration {
     answered() + OWN_SIDE_ANSWER * 2 + PATIENCE.max(ASKED) + SWEEP * 2 + ROUND + HELLO
 }
 
-/// Nobody speaks, and everybody is forgotten: by the forwarder, then by those that it told until then.
+/// Time after which silent hosts are forgotten: by the forwarder, then by the gateways to which it has
+/// reported them until then.
 fn forgotten() -> Duration {
     let Ageing { reachable, idle, .. } = Ageing::default();
     let forgets = reachable * 2 + idle + GIVEN_UP + SWEEP;
@@ -74,7 +81,7 @@ fn forgotten() -> Duration {
 
 struct Day {
     town: Town,
-    /// What has befallen them, how often.
+    /// Number of upsets of each kind.
     upsets: BTreeMap<&'static str, u64>,
 }
 
@@ -267,7 +274,7 @@ impl Day {
         self.town.run(secs(1));
     }
 
-    /// All is as it should be: who has gone is back, nobody lies any more.
+    /// Heals all faults: absent hosts and gateways are back, and no host lies any more.
     fn heal(&mut self) {
         let second = self.chance(4) != 0;
         let third = self.chance(2) == 0;
@@ -287,17 +294,17 @@ impl Day {
         self.calm();
     }
 
-    /// All honest hosts speak to the forwarder.
+    /// All honest hosts send to the forwarder.
     fn speak(&mut self, g: usize) {
         let of_gateway = self.town.slots[g].networks.address;
         for h in self.honest() {
-            self.town.ask(h, of_gateway);
+            self.town.request(h, of_gateway);
             self.town.run(ms(20));
         }
         self.town.run(heard());
     }
 
-    /// Some hosts are elsewhere from now on.
+    /// Some hosts move.
     fn some_move(&mut self) -> Vec<usize> {
         let (all, mut moved) = (self.honest(), Vec::new());
         for h in all {
@@ -311,13 +318,14 @@ impl Day {
         moved
     }
 
-    /// Hosts move while all are known: once they have spoken they are known where they are. A subnet goes, and its hosts are forgotten.
+    /// Hosts move while all are known: once they have sent a packet their location is known. A subnet goes,
+    /// and its hosts are forgotten.
     fn move_in_calm(&mut self, g: usize) {
         for _ in 0..3 {
             self.some_move();
             self.speak(g);
             self.assert_known(g, "after they moved");
-            self.everybody_finds_everybody(g, 4);
+            self.all_hosts_find_each_other(g, 4);
         }
         let (now, slot) = (self.town.now, &mut self.town.slots[g]);
         let (before, gateway) = (slot.networks, slot.life.as_mut().unwrap());
@@ -329,7 +337,7 @@ impl Day {
         self.assert_known(g, "after a subnet had gone and come");
     }
 
-    /// Nothing is lost, gateways are in service and without mistakes, and who lies does so of itself only.
+    /// Stops losses and mistakes, puts gateways into service, and liars lie only about themselves.
     fn calm(&mut self) {
         let town = &mut self.town;
         town.mend();
@@ -346,17 +354,17 @@ impl Day {
         town.run(ON_ITS_WAY + elected());
     }
 
-    /// An owner that is known, and answers, keeps its address whoever else claims it.
+    /// An owner that is known, and answers, keeps its address against all claims.
     fn lie_in_calm(&mut self, h: usize) {
         self.calm();
         // Subnet administration may have been away.
         let [g] = self.forwarders()[..] else { return };
         (self.town.hosts[h].alive, self.town.hosts[h].manner) = (true, Manner::Soon);
-        self.town.ask(h, self.town.slots[g].networks.address);
+        self.town.request(h, self.town.slots[g].networks.address);
         self.town.run(heard());
         let gateway = self.town.slots[g].life.as_ref().unwrap();
         let ip = self.town.hosts[h].ip;
-        // Not if it is held where it is not, or the configuration is another.
+        // Except if the address is held on another side, or is not of the segment by the configuration.
         if gateway.segment.owners.is_held(ip.into()) || !gateway.segment.own.settings.is_on_link(ip) {
             return;
         }
@@ -371,7 +379,7 @@ impl Day {
         assert!(self.is_known(g, h), "a lie was believed: {:?}", self.town.hosts[h]);
     }
 
-    /// All liars claim everybody's addresses while the owners answer.
+    /// All liars claim all addresses while the owners answer.
     fn lie_in_vain(&mut self, g: usize) {
         let honest = self.honest();
         for _ in 0..100 {
@@ -386,7 +394,7 @@ impl Day {
         self.assert_known(g, "after many lies");
     }
 
-    /// Another gateway takes over: nobody has to speak for it to know where everybody is.
+    /// Another gateway takes over: it knows the location of all hosts without a packet of theirs.
     fn another_takes_over(&mut self) {
         let before = self.forwarder();
         let now = self.town.now;
@@ -398,18 +406,18 @@ impl Day {
                 gateway.drain(now, Some(Drain::HandOver));
             }
         }
-        // Some move meanwhile, and say so once.
+        // Some move meanwhile, and announce that once.
         let moved = if self.chance(2) == 0 { self.some_move() } else { Vec::new() };
         moved.iter().for_each(|h| self.town.announce(*h));
         self.town.run(taken_over());
         let after = self.forwarder();
         assert_ne!(before, after);
-        // Without a key hosts that were reported are proven first, which a liar's
-        // answer hinders for ten seconds.
+        // Without a key hosts that were reported are proven first, which a liar's answer prevents for ten
+        // seconds.
         if moved.is_empty() && self.town.slots[after].networks.key.is_some() {
             self.assert_known(after, "after a takeover");
         }
-        self.everybody_finds_everybody(after, 5);
+        self.all_hosts_find_each_other(after, 5);
         let now = self.town.now;
         match &mut self.town.slots[before].life {
             Some(gateway) => gateway.drain(now, None),
@@ -418,7 +426,7 @@ impl Day {
         self.town.run(elected());
     }
 
-    /// Nobody is there any more.
+    /// All hosts are gone.
     fn all_go(&mut self) {
         let alive: Vec<bool> = self.town.hosts.iter().map(|host| host.alive).collect();
         for host in &mut self.town.hosts {
@@ -452,7 +460,7 @@ impl Day {
             }
         }
         self.heal();
-        // Nothing of before is forgotten yet.
+        // No earlier entry is forgotten yet.
         let g = self.forwarder();
         self.speak(g);
         self.assert_known(g, "after they spoke soon");
@@ -464,14 +472,14 @@ impl Day {
         self.speak(g);
         self.assert_known(g, "after they spoke");
         self.assert_no_gateway(g);
-        self.everybody_finds_everybody(g, 1);
+        self.all_hosts_find_each_other(g, 1);
         self.lie_in_vain(g);
         self.move_in_calm(g);
         self.another_takes_over();
         self.all_go();
     }
 
-    /// Whoever has gone, lost its side, or was drained, is back some time.
+    /// Hosts and gateways that are gone, have lost a side, or were drained come back after some time.
     fn recover(&mut self) {
         let g = self.chance(2) as usize;
         let town = &mut self.town;
@@ -488,7 +496,7 @@ impl Day {
     }
 }
 
-/// A day by one seed, and its figures.
+/// Runs a day of one seed, and prints its counts.
 fn live(seed: u64, hours: u64) {
     let begin = Instant::now();
     let mut day = Day::new(seed);
@@ -510,7 +518,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn a_day_of_a_pair_on_which_nothing_stays_as_it_is_leaves_nothing() {
+fn a_day_of_a_pair_under_constant_change_leaves_no_state() {
     let hours = number("SIMULATED_HOURS").unwrap_or(FEW);
     match number("SIMULATED_SEED") {
         Some(seed) => live(seed, hours),

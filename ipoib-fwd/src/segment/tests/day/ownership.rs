@@ -1,5 +1,6 @@
-//! Who owns an address, model-checked: hosts that are honest, dead, moved, booting with conflict detection, and lying, on both sides of
-//! one gateway. Everything that the gateway says by ARP is watched, and held against where the hosts are.
+//! Model check of address ownership: hosts that are honest, dead, moved, booting with conflict detection, and
+//! lying, on both sides of one gateway. All ARP packets of the gateway are checked against the location of
+//! the hosts.
 
 mod questions;
 
@@ -9,15 +10,16 @@ use super::town::{self, HOSTS, LIARS, Manner, Said, Town};
 use crate::kept::KeptHost;
 use crate::segment::pair::{Place, Side as Of};
 
-/// The bound of all that the gateway may say after a host has died or moved without a word.
+/// The maximum delay of wrong packets of the gateway after a host has died or moved without an announcement.
 const BOUND: Duration = secs(10);
 /// A gateway that is alone forwards by then.
 const START: Duration = secs(30);
-/// Seeds of the random runs if `SIMULATED_SEEDS` does not ask for more, and seconds of each. `SIMULATED_SEED` names the first one.
+/// Default number of seeds of the random runs (`SIMULATED_SEEDS`), and seconds of each run. `SIMULATED_SEED`
+/// names the first seed.
 const SEEDS: u64 = 60;
 const LENGTH: u64 = 240;
 
-/// What the gateway knows of its networks.
+/// The gateway's knowledge of its networks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Net {
     /// It has an address in the hosts' subnet.
@@ -30,25 +32,26 @@ enum Net {
 
 const NETS: [Net; 3] = [Net::Own, Net::Second, Net::None];
 
-/// The town with one gateway, and since when each host is where it is.
+/// The town with one gateway, and since when each host is at its location.
 struct World {
     town: Town,
     net: Net,
     since: Vec<Instant>,
     died: HashMap<Ipv4Addr, Instant>,
-    /// Probes that hosts have sent: when, on which side, for what.
+    /// Probes of hosts: time, side, address.
     probes: Vec<(Instant, Of, Ipv4Addr)>,
-    /// What the gateway has asked: when, on which side, for what.
-    asked: Vec<(Instant, Of, Ipv4Addr)>,
-    /// What hosts have said: when, on which side, in whose name.
+    /// Queries of the gateway: time, side, address.
+    queried: Vec<(Instant, Of, Ipv4Addr)>,
+    /// Packets of hosts: time, side, sender.
     heard: Vec<(Instant, Of, Ipv4Addr)>,
-    /// Addresses for which more than one host speaks.
+    /// Addresses for which more than one host answers.
     lied_about: HashSet<Ipv4Addr>,
-    /// Addresses that the gateway has announced, by the side where it did.
+    /// Addresses that the gateway has announced, by the side of the announcement.
     announced: HashSet<(Of, Ipv4Addr)>,
     /// When each address was claimed by a liar last.
     lied: HashMap<Ipv4Addr, Instant>,
-    /// Addresses whose hosts died while a liar's claim was open: the liar has them until the gateway knows the hosts again.
+    /// Addresses whose hosts died while a liar's claim was open: they belong to the liar until the gateway
+    /// knows the hosts again.
     taken: HashSet<Ipv4Addr>,
     questions: questions::Questions,
 }
@@ -88,7 +91,7 @@ impl World {
             net,
             died: HashMap::new(),
             probes: Vec::new(),
-            asked: Vec::new(),
+            queried: Vec::new(),
             heard: Vec::new(),
             lied_about: HashSet::new(),
             announced: HashSet::new(),
@@ -129,7 +132,7 @@ impl World {
         self.town.probe(h, target);
     }
 
-    /// Lets time pass, and holds what the gateway said against where the hosts are.
+    /// Lets time pass, and checks the gateway's packets against the location of the hosts.
     fn run(&mut self, time: Duration) {
         let end = self.town.now + time;
         while self.town.now < end {
@@ -159,16 +162,18 @@ impl World {
             if let Some(h) = owner {
                 let host = &self.town.hosts[h];
                 let settled = at.saturating_duration_since(self.since[h]) > BOUND;
-                // Any packet in the name of a host announces on that side that the host is behind the gateway.
-                // Without a name to ask in, a prober's own side cannot be queried again: the prober has done that itself.
+                // Without a name to query in, a prober's own side cannot be queried again: the prober has
+                // done that itself.
+                // Without a name to query in, a prober's own side cannot be queried again: the prober has
+                // done that itself.
                 let to_prober = said.operation == ArpOperation::Reply && said.target.is_unspecified();
                 let here = host.alive && host.side == side && settled && host.manner == Manner::Soon;
-                // Nor is it where somebody of the other side answers each probe that is carried there.
+                // Another exemption: a host of the other side answers each probe that is forwarded there.
                 let unanswerable = to_prober && (self.net != Net::Own || self.lied_about.contains(&sender));
                 let is_exempt = unanswerable || self.taken.contains(&sender);
                 assert!(
                     !here || is_exempt,
-                    "{host:?} is on the side where the gateway speaks for it: {said:?}"
+                    "{host:?} is on the side where the gateway answers for it: {said:?}"
                 );
             }
             if said.operation == ArpOperation::Reply
@@ -182,22 +187,22 @@ impl World {
                 self.announced.insert((side, sender));
             }
             if said.operation == ArpOperation::Request {
-                self.asked.push((at, side, said.target));
+                self.queried.push((at, side, said.target));
             } else if said.target.is_unspecified() && owner.is_some() {
                 let probe = self.probes.iter().rev().find(|(_, of, ip)| (*of, *ip) == (side, sender));
                 let probed = probe.expect("only probes name no target").0;
-                let mut since = self.asked.iter().chain(&self.heard);
-                let asked = since.any(|(when, of, ip)| *when >= probed && *of != side && *ip == sender);
-                assert!(asked, "{sender}: a probe was answered, and its owner neither asked nor heard");
+                let mut since = self.queried.iter().chain(&self.heard);
+                let queried = since.any(|(when, of, ip)| *when >= probed && *of != side && *ip == sender);
+                assert!(queried, "{sender}: a probe was answered, and its owner neither queried nor heard");
             }
         }
     }
 
-    /// Host `h` asks for an address, `times` times, a second apart; true if the gateway has answered.
-    fn ask(&mut self, h: usize, target: Ipv4Addr, times: u32) -> bool {
+    /// Host `h` requests an address, `times` times, a second apart; true if the gateway has answered.
+    fn request(&mut self, h: usize, target: Ipv4Addr, times: u32) -> bool {
         self.town.hosts[h].answers.remove(&target);
         for _ in 0..times {
-            self.town.ask(h, target);
+            self.town.request(h, target);
             self.run(secs(1));
             let answers = self.town.hosts[h].answers.get(&target);
             if answers.is_some_and(|all| all.iter().any(|at| town::is_of(*at, town::GATEWAY))) {
@@ -207,10 +212,15 @@ impl World {
         false
     }
 
-    /// A host asks for another of the other side until it is answered.
+    /// A host requests another of the other side until it is answered.
     fn meet(&mut self, a: usize, b: usize) {
         let target = self.ip(b);
-        assert!(self.ask(a, target, 3), "{:?} has not found {:?}", self.town.hosts[a], self.town.hosts[b]);
+        assert!(
+            self.request(a, target, 3),
+            "{:?} has not found {:?}",
+            self.town.hosts[a],
+            self.town.hosts[b]
+        );
     }
 }
 
@@ -248,12 +258,15 @@ fn a_gateway_that_starts_cold_announces_every_silent_host_within_three_seconds()
                 (false, 0) => assert!(missing.is_empty(), "{net:?}: {missing:?}"),
                 // Each query, answer and announcement may be lost, twice.
                 (false, _) => assert!(missing.len() < 4, "{net:?}: {missing:?}"),
-                // `check` fails if the gateway speaks for a host on its own side.
+                // `check` fails if the gateway answers for a host on its own side.
                 (true, _) => {
                     assert!(missing.iter().all(|host| host.side == Of::InfiniBand), "{net:?}: {missing:?}")
                 }
             }
-            assert!(w.town.slots[0].life.as_ref().unwrap().known(w.town.now).is_empty(), "nobody needs them");
+            assert!(
+                w.town.slots[0].life.as_ref().unwrap().known(w.town.now).is_empty(),
+                "no host needs them"
+            );
         }
     }
 }
@@ -273,18 +286,18 @@ fn a_live_host_loses_its_address_to_no_lie_of_the_other_side() {
                     }
                     w.lied_about.insert(ip);
                     w.town.hosts[liar].answers_for_all = answers;
-                    // Each lie, and all that hosts ask meanwhile.
+                    // Each lie, and all requests of hosts in the meantime.
                     for _ in 0..12 {
                         w.town.lie_as(kind, liar, ip);
                         w.run(ms(700));
-                        w.town.ask(near, ip);
-                        w.town.ask(peer, ip);
+                        w.town.request(near, ip);
+                        w.town.request(peer, ip);
                         w.run(ms(700));
                         let of_peer = w.ip(peer);
-                        w.town.ask(victim, of_peer);
+                        w.town.request(victim, of_peer);
                         w.run(ms(300));
                     }
-                    // Nobody lies any more: everybody finds it again.
+                    // No host lies any more: all hosts find it again.
                     w.town.hosts[liar].answers_for_all = false;
                     w.run(BOUND + secs(8));
                     w.meet(peer, victim);
@@ -304,20 +317,21 @@ fn a_lost_question_or_a_late_answer_leaves_no_address_to_a_liar() {
             w.lied_about.insert(ip);
             w.town.hosts[liar].answers_for_all = true;
             w.town.hosts[owner].manner = manner;
-            // `check` fails if the gateway speaks for an owner that answers soon. The first question is lost to that one.
+            // `check` fails if the gateway answers for an owner that answers soon. The first query to that
+            // one is lost.
             w.town.hosts[owner].alive = manner == Manner::Late;
-            w.town.ask(near, ip);
+            w.town.request(near, ip);
             w.run(ms(100));
             w.town.hosts[owner].alive = true;
             w.run(secs(3));
-            let found = w.ask(near, ip, 6);
+            let found = w.request(near, ip, 6);
             assert!(!found, "{side:?} {net:?} {manner:?}: the liar has the address");
         }
     }
 }
 
 #[test]
-fn nobody_is_answered_for_long_after_its_death() {
+fn no_host_is_answered_for_long_after_its_death() {
     for (side, other, net) in everywhere() {
         // By requests, by probes, with traffic, and by all of them.
         for (requests, probes, traffic) in
@@ -331,7 +345,7 @@ fn nobody_is_answered_for_long_after_its_death() {
             w.kill(victim);
             for _ in 0..100 {
                 if requests {
-                    w.town.ask(peer, ip);
+                    w.town.request(peer, ip);
                 }
                 if probes {
                     w.probe(peer, ip);
@@ -349,9 +363,10 @@ fn nobody_is_answered_for_long_after_its_death() {
 fn an_unproven_host_that_has_died_is_not_answered_for_when_it_is_proven_at_last() {
     for (side, other, net) in everywhere() {
         let mut w = World::new(11, net);
-        let (victim, prober, asker) = (w.host(side, 0), w.host(other, 0), w.host(other, 1));
+        let (victim, prober, requester) = (w.host(side, 0), w.host(other, 0), w.host(other, 1));
         let ip = w.ip(victim);
-        // While a host there probes for the address, that side is not queried for it in nobody's name: it stays unproven.
+        // While a host there probes for the address, that side is not queried for it without a sender
+        // address: it stays unproven.
         w.probe(prober, ip);
         w.run(ms(700));
         w.town.send(prober, ip);
@@ -359,7 +374,7 @@ fn an_unproven_host_that_has_died_is_not_answered_for_when_it_is_proven_at_last(
         w.kill(victim);
         w.run(secs(15));
         // `check` fails if the gateway answers for it.
-        w.ask(asker, ip, 3);
+        w.request(requester, ip, 3);
     }
 }
 
@@ -374,12 +389,12 @@ fn a_host_that_moves_without_a_word_is_found_within_ten_seconds() {
             w.meet(mover, far);
             w.run(secs(after));
             w.move_over(mover);
-            // Hosts of the side that it has left ask as kernels do: once a second, by broadcast.
-            let found = w.ask(near, ip, BOUND.as_secs() as u32);
+            // Hosts of the side that it has left send requests as kernels do: once a second, by broadcast.
+            let found = w.request(near, ip, BOUND.as_secs() as u32);
             assert!(found, "{side:?} {net:?} {after} s");
-            // `check` fails if the gateway speaks for it on the side where it is now.
+            // `check` fails if the gateway answers for it on the side where it is now.
             for _ in 0..15 {
-                w.town.ask(far, ip);
+                w.town.request(far, ip);
                 w.run(secs(1));
             }
         }
@@ -397,12 +412,13 @@ fn another_card_that_speaks_during_a_dispute_is_not_announced_to_the_claimant() 
             w.lied_about.insert(ip);
             w.move_over(mover);
             w.run(BOUND + secs(3));
-            // Its request claims the address. The owner is queried where it was before, and does not answer; a liar speaks there.
+            // Its request claims the address. The owner is queried at its old location, and does not answer;
+            // a liar answers there.
             let of_near = w.ip(near);
-            w.town.ask(mover, of_near);
+            w.town.request(mover, of_near);
             w.run(ms(after));
             w.town.lie_as(3, liar, ip);
-            // `check` fails if the gateway speaks for the host on the side where it is.
+            // `check` fails if the gateway answers for the host on the side where it is.
             w.run(secs(3));
         }
     }
@@ -416,13 +432,13 @@ fn a_booting_host_gets_its_address_while_others_look_for_it() {
             let (booter, peer) = (w.host(side, 0), w.host(other, 0));
             let ip = w.ip(booter);
             w.town.hosts[booter].alive = false;
-            // The peer is known, as hosts that talk are.
+            // The peer is known, as hosts with traffic are.
             let acquainted = w.host(side, 1);
             w.meet(peer, acquainted);
             w.meet(acquainted, peer);
             let look = |w: &mut World, times| {
                 for _ in 0..times {
-                    w.town.ask(peer, ip);
+                    w.town.request(peer, ip);
                     w.town.send(peer, ip);
                     w.run(ms(500));
                 }
@@ -451,21 +467,21 @@ fn a_booting_host_gets_its_address_while_others_look_for_it() {
 }
 
 #[test]
-fn whatever_befalls_hosts_the_gateway_says_nothing_that_is_not_so() {
+fn the_gateway_sends_no_false_arp_in_any_course_of_events() {
     let first = number("SIMULATED_SEED").unwrap_or(0);
     for seed in first..first + number("SIMULATED_SEEDS").unwrap_or(SEEDS) {
         let mut w = World::new(seed, NETS[seed as usize % NETS.len()]);
         let end = w.town.now + secs(LENGTH);
         while w.town.now < end {
-            befall(&mut w);
+            change(&mut w);
             let pause = ms(w.town.chance(1500));
             w.run(pause);
         }
     }
 }
 
-/// Something happens to a host, or a host does something.
-fn befall(w: &mut World) {
+/// Changes the state of a host, or makes it send.
+fn change(w: &mut World) {
     let h = w.town.chance(HOSTS as u64) as usize;
     let other = w.town.chance(HOSTS as u64) as usize;
     let (now, alive) = (w.town.now, w.town.hosts[h].alive);
@@ -487,7 +503,7 @@ fn befall(w: &mut World) {
                 w.town.announce(h);
             }
         }
-        // Of a host that is there somebody of the other side says that it is not.
+        // A host of the other side sends a false announcement for a host that is there.
         5 | 6 if stable(w, h) => {
             let liar =
                 w.liar(if w.town.hosts[h].side == Of::Ethernet { Of::InfiniBand } else { Of::Ethernet });
@@ -501,7 +517,7 @@ fn befall(w: &mut World) {
         }
         9..=16 => {
             let target = w.ip(other);
-            w.town.ask(h, target);
+            w.town.request(h, target);
         }
         _ => {
             let target = w.ip(other);

@@ -25,7 +25,8 @@ pub(super) enum Manner {
     Soon,
     Late,
     Never,
-    /// It probes for its address (RFC 5227) and does not answer; `gave_up`: it has found that the address is taken.
+    /// It probes for its address (RFC 5227) and does not answer; `gave_up`: it has found that the address is
+    /// taken.
     Booting {
         gave_up: bool,
     },
@@ -38,21 +39,21 @@ pub(super) struct Host {
     pub(super) side: Of,
     /// Its card or port.
     pub(super) n: u16,
-    /// Which part of its side's network it is in.
+    /// The part of its side's network that it is in.
     pub(super) part: u8,
     pub(super) alive: bool,
     pub(super) manner: Manner,
-    /// It says that it has whatever address is asked for.
+    /// It claims every address that is requested.
     pub(super) answers_for_all: bool,
-    /// Who has answered it, by what it asked for.
+    /// The hosts that have answered it, by the requested address.
     pub(super) answers: HashMap<Ipv4Addr, Vec<Place>>,
 }
 
-/// A gateway's place.
+/// The slot of a gateway: its present run, its sides and its networks.
 pub(super) struct Slot {
     pub(super) life: Option<Gateway>,
     pub(super) up: [bool; 2],
-    /// Which part of each side's network it is in.
+    /// The part of each side's network that it is in.
     pub(super) part: [u8; 2],
     pub(super) priority: u8,
     pub(super) networks: Networks,
@@ -68,7 +69,7 @@ pub(super) struct Said {
 }
 
 impl Said {
-    /// True if it was said by host or gateway `n`.
+    /// True if it was sent by host or gateway `n`.
     pub(super) fn is_of(&self, n: u16) -> bool {
         is_of(self.at, n)
     }
@@ -100,7 +101,7 @@ impl Random {
     }
 }
 
-/// What became of it all, of gateways that have gone, too.
+/// Counts of the whole run, including gateways that have gone.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Figures {
     lives: u64,
@@ -144,7 +145,7 @@ pub(super) struct Town {
     pub(super) random: Random,
     pub(super) hosts: Vec<Host>,
     pub(super) slots: [Slot; 3],
-    /// Of a hundred packets of any kind, and of a hundred of gateways to each other.
+    /// Loss in percent: of all packets, and of hellos between gateways.
     pub(super) loss: u64,
     pub(super) hello_loss: u64,
     pub(super) hello_delay: Duration,
@@ -152,11 +153,11 @@ pub(super) struct Town {
     pub(super) manager_away: bool,
     flying: BTreeMap<(Instant, u64), Cargo>,
     order: u64,
-    /// When control lcores turn again though they wait for nothing.
+    /// Time of the next iteration of all control lcores.
     turn: Instant,
     next_card: u16,
     gone: Figures,
-    /// What was said on which side, by a gateway or a host, if somebody wants to know.
+    /// The ARP packets of each side, of gateways and hosts, if a test watches them.
     pub(super) watched: Option<Vec<(Instant, Of, bool, Said)>>,
 }
 
@@ -255,7 +256,7 @@ impl Town {
         }
     }
 
-    /// It says that it goes.
+    /// It exits in order.
     pub(super) fn end(&mut self, g: usize) {
         let now = self.now;
         if let Some(gateway) = &mut self.slots[g].life {
@@ -274,7 +275,7 @@ impl Town {
         self.send_off(g);
     }
 
-    /// The second subnet is there or not, a route has another router or none; now and then a mistake.
+    /// Adds or removes the second subnet, changes a route's router or removes it; sometimes a wrong one.
     pub(super) fn reload(&mut self, g: usize) {
         let (second, router, mistake) = (self.chance(4) != 0, self.chance(HOSTS as u64 * 2), self.chance(12));
         let router = self.hosts.get(router as usize).filter(|h| h.ip.octets()[1] == 77).map(|h| h.ip);
@@ -286,7 +287,7 @@ impl Town {
         }
     }
 
-    /// The networks are as they should be: nothing is lost or late.
+    /// Heals the networks: no packet is lost or late.
     pub(super) fn mend(&mut self) {
         (self.loss, self.hello_loss, self.hello_delay, self.manager_away) = (0, 0, ms(1), false);
     }
@@ -308,7 +309,7 @@ impl Town {
         *side = side.other();
     }
 
-    /// A host that has come tells its address, asks whether that is taken, asks for somebody, or says nothing.
+    /// A host that has come announces its address, probes for it, sends a request, or is silent.
     pub(super) fn greet(&mut self, h: usize) {
         let ip = self.hosts[h].ip;
         match self.chance(5) {
@@ -317,7 +318,7 @@ impl Town {
             2 => self.announce(h),
             3 => {
                 let other = self.chance(HOSTS as u64) as usize;
-                self.ask(h, self.hosts[other].ip);
+                self.request(h, self.hosts[other].ip);
             }
             _ => {}
         }
@@ -332,14 +333,14 @@ impl Town {
         self.say(h, ArpOperation::Request, ip, ip, None);
     }
 
-    pub(super) fn ask(&mut self, h: usize, target: Ipv4Addr) {
+    pub(super) fn request(&mut self, h: usize, target: Ipv4Addr) {
         let ip = self.hosts[h].ip;
         if ip != target {
             self.say(h, ArpOperation::Request, ip, target, None);
         }
     }
 
-    /// A liar says that another's address is its own.
+    /// A liar claims another host's address.
     pub(super) fn lie(&mut self, liar: usize, victim: Ipv4Addr) {
         let kind = self.chance(4);
         self.lie_as(kind, liar, victim);
@@ -355,15 +356,15 @@ impl Town {
         }
     }
 
-    /// A liar asks for many addresses that nobody has.
+    /// A liar requests many addresses that no host has.
     pub(super) fn scan(&mut self, liar: usize) {
         for n in 0..MANY {
-            self.ask(liar, Ipv4Addr::new(10, 77, 0, 100 + (n % 140) as u8));
+            self.request(liar, Ipv4Addr::new(10, 77, 0, 100 + (n % 140) as u8));
             self.run(ms(1));
         }
     }
 
-    /// A liar says that it has everybody's address, many times.
+    /// A liar claims all addresses, many times.
     pub(super) fn claim_many(&mut self, liar: usize) {
         for n in 0..MANY as usize {
             let victim = self.hosts[n % HOSTS].ip;
@@ -376,7 +377,8 @@ impl Town {
         self.hosts.iter_mut().for_each(|host| host.answers.clear());
     }
 
-    /// A packet of a host to another address: by the gateway that forwards, if that has not the host on the same side.
+    /// A host sends a packet to another address: the gateway that forwards handles it, unless a host on the
+    /// same side has the address.
     pub(super) fn send(&mut self, from: usize, to: Ipv4Addr) {
         let host = &self.hosts[from];
         let beside = self.hosts.iter().any(|other| other.ip == to && other.side == host.side);
@@ -395,7 +397,7 @@ impl Town {
         }
     }
 
-    /// A host says something: to all, or answering one place.
+    /// A host sends an ARP packet: to all, or as an answer to one location.
     fn say(
         &mut self,
         h: usize,
@@ -406,7 +408,7 @@ impl Town {
     ) {
         let host = &self.hosts[h];
         let boots = matches!(host.manner, Manner::Booting { .. });
-        // Who boots does not use its address yet.
+        // A host that boots does not use its address yet.
         if !host.alive || (boots && !sender.is_unspecified()) {
             return;
         }
@@ -436,7 +438,7 @@ impl Town {
         self.fly(after, cargo);
     }
 
-    /// What a host makes of an ARP packet.
+    /// Handles an ARP packet at a host.
     fn hear(&mut self, h: usize, said: Said) {
         let host = &mut self.hosts[h];
         let Said { operation, at, sender, target } = said;
@@ -475,7 +477,7 @@ impl Town {
         self.flying.insert((self.now + after, self.order), cargo);
     }
 
-    /// What a gateway wants to send flies, if the side is up.
+    /// Sends the transmits of a gateway, if the side is up.
     pub(super) fn send_off(&mut self, g: usize) {
         let Some(gateway) = &mut self.slots[g].life else { return };
         let n = gateway.n;
@@ -551,7 +553,7 @@ impl Town {
         let (at, sender, target) = (Place::Ethernet(arp.sender_mac), arp.sender_ip, arp.target_ip);
         let said = Said { operation: arp.operation, at, sender, target };
         self.watch(from, Of::Ethernet, said);
-        self.tell_hosts(from, Of::Ethernet, said, hears);
+        self.report_hosts(from, Of::Ethernet, said, hears);
     }
 
     fn message(&mut self, (from, source): (Whose, UdSource), to: Option<(Lid, Qpn)>, bytes: &[u8]) {
@@ -574,10 +576,10 @@ impl Town {
         let (at, sender, target) = (Place::InfiniBand(arp.sender), arp.sender_ip, arp.target_ip);
         let said = Said { operation, at, sender, target };
         self.watch(from, Of::InfiniBand, said);
-        self.tell_hosts(from, Of::InfiniBand, said, |n| to.is_none_or(|to| to == (Lid(n), port(n).qpn)));
+        self.report_hosts(from, Of::InfiniBand, said, |n| to.is_none_or(|to| to == (Lid(n), port(n).qpn)));
     }
 
-    /// Which part of the side's network something is in.
+    /// The part of the side's network in which a card or port is.
     fn part_of(&self, whose: Whose, side: Of) -> u8 {
         match whose {
             Whose::Gateway(g) => self.slots[g].part[side as usize],
@@ -591,7 +593,7 @@ impl Town {
         }
     }
 
-    fn tell_hosts(&mut self, from: Whose, side: Of, said: Said, hears: impl Fn(u16) -> bool) {
+    fn report_hosts(&mut self, from: Whose, side: Of, said: Said, hears: impl Fn(u16) -> bool) {
         for h in 0..self.hosts.len() {
             let host = &self.hosts[h];
             let is_reached = host.side == side && host.part == self.part_of(from, side);
@@ -604,7 +606,7 @@ impl Town {
 
     // -- time
 
-    /// From one deadline to the next; a control lcore turns once in [`TURN`], whatever it waits for.
+    /// Runs from one deadline to the next; a control lcore has at least one iteration in each [`TURN`].
     pub(super) fn run(&mut self, time: Duration) {
         let end = self.now + time;
         let mut stood = 0;

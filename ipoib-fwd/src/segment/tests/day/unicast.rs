@@ -1,9 +1,9 @@
-//! Whether a packet to one host passes a gateway twice: two gateways with the tables that they really have, on networks that are parted and
-//! joined, between hosts that send, ask, die and move.
+//! Whether a unicast packet passes a gateway twice: two gateways with their real tables, on networks that are
+//! split and joined, between hosts that send packets and requests, die and move.
 //!
-//! A packet comes back to a gateway if that one has its destination at the other gateway on one side, and the other one has it at the first
-//! gateway on the other side. Hosts believe the worst: each sends to either gateway. Gateways drop packets from an address that they know for
-//! another gateway's.
+//! A packet comes back to a gateway if that one has its destination at the other gateway on one side, and the
+//! other one has it at the first gateway on the other side. Hosts act as in the worst case: each sends to
+//! either gateway. Gateways drop packets from an address that they know as another gateway's.
 
 use super::super::*;
 use super::number;
@@ -12,34 +12,35 @@ use crate::segment::pair::{Neighbour, Place, Side as Of};
 
 /// Time between two hellos, as by default.
 const HELLO: Duration = ms(300);
-/// Seeds if `SIMULATED_SEEDS` does not ask for more. `SIMULATED_SEED` names the first one.
+/// Default number of seeds (`SIMULATED_SEEDS`). `SIMULATED_SEED` names the first one.
 const SEEDS: u64 = 200;
-/// Milliseconds between two looks at the tables.
+/// Milliseconds between two checks of the tables.
 const STEP: u64 = 5;
 /// A gateway that is alone forwards by then.
 const START: Duration = ms(1300);
-/// Hosts that have died lately, or have moved, are in more packets than others are.
+/// Number of hosts that died or moved last. They are in more packets than others are.
 const NEWS: usize = 6;
 
-/// Gateways of the same key, without one, and with different ones, which do not believe each other.
+/// Gateways with the same key, without one, and with different ones, which do not believe each other.
 const KEYS: [[Option<u8>; 2]; 3] = [[Some(8), Some(8)], [None, None], [Some(8), Some(9)]];
-/// Two that do not believe each other forward for so long at most: a hello, one of the probes that follow, and their ways.
+/// Maximum time for which two gateways that do not believe each other forward: a hello, one of the probes
+/// that follow, and their transit times.
 const TOGETHER: u64 = 730;
 
-/// For so long at most an address is in a circle between them: their messages and echoes are on their way.
+/// Maximum time for which an address loops between them: their messages and echoes are in transit.
 const STRANGERS: u64 = 50;
 
-/// What was counted while both gateways forwarded in networks that had met, times in milliseconds.
+/// Counts while both gateways forwarded in networks that had met, times in milliseconds.
 #[derive(Clone, Copy, Default, Debug)]
 struct Count {
     meetings: u64,
-    /// How long both forwarded and neither knew the other for a gateway.
+    /// How long both forwarded and neither knew the other as a gateway.
     together: u64,
     /// Packets that hosts sent after the meeting.
     packets: u64,
-    /// Of these, those that the other gateway forwarded, too.
+    /// Number of those that the other gateway forwarded, too.
     passed_both: u64,
-    /// Of these, those that came back to the first one.
+    /// Number of those that came back to the first one.
     twice: u64,
     /// How long a packet to some address would have come back, and in how many meetings.
     circles: u64,
@@ -63,13 +64,13 @@ impl Count {
 
 struct Meeting {
     town: Town,
-    /// Hosts that died or moved lately.
+    /// Hosts that died or moved recently.
     news: Vec<usize>,
     count: Count,
     met: bool,
 }
 
-/// The gateway at this place.
+/// The gateway in this slot.
 fn gateway_at(place: Place) -> Option<usize> {
     (0..2).find(|g| town::is_of(place, GATEWAY + *g as u16))
 }
@@ -81,7 +82,7 @@ const fn side_of(place: Place) -> Of {
     }
 }
 
-/// A side as the tables name it.
+/// A side by its name in the tables.
 const fn table_side(side: Of) -> Side {
     match side {
         Of::Ethernet => Side::Ethernet,
@@ -109,7 +110,7 @@ impl Meeting {
         self.town.chance(of)
     }
 
-    /// Parts both networks: one gateway and half of the hosts in each part.
+    /// Splits both networks: one gateway and half of the hosts in each part.
     fn part(&mut self) {
         self.met = false;
         self.town.slots[1].part = [1; 2];
@@ -127,14 +128,14 @@ impl Meeting {
         self.met = self.town.slots[1].part == [0; 2];
     }
 
-    /// The place of an address on a side, in a gateway's table.
+    /// The location of an address on a side, in a gateway's table.
     fn has(&self, g: usize, side: Of, ip: Ipv4Addr) -> Option<Place> {
         let gateway = self.town.slots[g].life.as_ref()?;
         let known = gateway.known(self.town.now).into_iter().filter(|known| known.ip == IpAddr::V4(ip));
         known.map(|known| known.place).find(|place| side_of(*place) == side)
     }
 
-    /// The gateway that a packet comes to next from gateway `g`, if that sends it to `side`.
+    /// The next gateway that receives a packet from gateway `g`, if that sends it to `side`.
     fn next(&self, g: usize, side: Of, ip: Ipv4Addr) -> Option<usize> {
         let next = self.has(g, side, ip).and_then(gateway_at)?;
         let is_reached = self.town.slots[next].part[side as usize] == self.town.slots[g].part[side as usize];
@@ -143,7 +144,7 @@ impl Meeting {
         (next != g && is_reached && takes).then_some(next)
     }
 
-    /// Follows a packet that host `h` sends to an address, by gateway `g` first.
+    /// Follows a packet that host `h` sends to an address, through gateway `g` first.
     fn send(&mut self, h: usize, g: usize, ip: Ipv4Addr) {
         let (mut n, mut side, source) = {
             let host = &self.town.hosts[h];
@@ -169,7 +170,7 @@ impl Meeting {
         }
     }
 
-    /// A host sends, or asks.
+    /// A host sends a packet, or a request.
     fn act(&mut self) {
         let h = self.chance(HOSTS as u64) as usize;
         let of_news = self.chance(2) == 0;
@@ -183,7 +184,7 @@ impl Meeting {
         }
         let (side, part) = (host.side, host.part);
         match self.town.chance(8) {
-            0..3 => self.town.ask(h, ip),
+            0..3 => self.town.request(h, ip),
             3 => self.town.announce(h),
             _ => {
                 for g in
@@ -232,7 +233,7 @@ impl Meeting {
         self.met && takes(0) && takes(1)
     }
 
-    /// Counts the time for which an address is in a circle.
+    /// Counts the time for which an address loops.
     fn look(&mut self) {
         if !self.can_circle() {
             return;
@@ -277,7 +278,7 @@ impl Meeting {
         }
     }
 
-    /// The networks are parted for a while, and meet: one side first, or both at once.
+    /// Splits the networks for a while, and joins them: one side first, or both at once.
     fn meet(&mut self) {
         self.part();
         let apart = ms(500 + self.chance(3000));
@@ -294,7 +295,7 @@ impl Meeting {
     }
 }
 
-/// Runs as many seeds as are asked for. Returns what was counted, by the keys.
+/// Runs the requested number of seeds. Returns the counts, by the keys.
 fn run() -> [Count; KEYS.len()] {
     let mut counts = [Count::default(); KEYS.len()];
     let first = number("SIMULATED_SEED").unwrap_or(0);

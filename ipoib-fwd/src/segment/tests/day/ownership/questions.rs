@@ -1,8 +1,9 @@
-//! What the gateways ask, and what else may happen: hosts that boot with conflict detection, answer late, or answer for all, liars on the
-//! owner's own side, and two gateways of which one goes.
+//! Queries of the gateways, and further events: hosts that boot with conflict detection, answer late, or
+//! answer for all addresses, liars on the owner's own side, and two gateways of which one goes.
 //!
-//! A query must be one that a Linux host answers with any `rp_filter` and `arp_ignore`: it names nobody, or an address of the target's
-//! subnet. One that names nobody makes a host that probes for the address at that moment give it up (RFC 5227 2.1.1).
+//! A query must be one that a Linux host answers with any `rp_filter` and `arp_ignore`: it has no sender
+//! address, or an address of the target's subnet. A query without a sender address makes a host that probes
+//! for the address at that moment give it up (RFC 5227 2.1.1).
 
 use super::super::gateway::{self, Gateway, Networks};
 use super::*;
@@ -10,9 +11,9 @@ use crate::segment::pair::election::HANDOVER;
 
 /// A host that probes for an address does so within this time.
 const PROBING: Duration = secs(10);
-/// A host that says nothing more is known for so long.
+/// How long a host that has become silent is known.
 const KNOWN: Duration = secs(120);
-/// Probes of a host that boots, and what it waits after the last one, before it uses the address (RFC 5227 1.1).
+/// Probes of a host that boots, and its wait after the last one, before it uses the address (RFC 5227 1.1).
 const PROBES: u8 = 3;
 const ANNOUNCE_WAIT: Duration = secs(2);
 /// Time between two announcements of a host (RFC 5227 1.1).
@@ -21,16 +22,17 @@ const ANNOUNCE_INTERVAL: Duration = secs(2);
 const SOME: u64 = 20;
 const SPAN: u64 = 180;
 
-/// What hosts have said that makes a difference for queries.
+/// Packets of hosts that make a difference for queries.
 #[derive(Default)]
 pub(super) struct Questions {
     /// When each gateway forwarded last.
     forwarded: [Option<Instant>; 3],
-    /// Queries that were checked: in nobody's name, in the gateway's, in a host's.
+    /// Numbers of checked queries: without a sender address, in the gateway's name, in a host's.
     pub(super) checked: [u64; 3],
 }
 
-/// True if a Linux host answers a query for `target`, its address in a subnet of 24 bits, which is the only one that it has a route to.
+/// True if a Linux host answers a query for `target`, its address in a 24-bit subnet, to which it has its
+/// only route.
 fn is_answered(rp_filter: u8, arp_ignore: u8, sender: Ipv4Addr, target: Ipv4Addr) -> bool {
     let is_same_subnet = sender.octets()[..3] == target.octets()[..3];
     let is_routed = rp_filter == 0 || is_same_subnet;
@@ -38,7 +40,7 @@ fn is_answered(rp_filter: u8, arp_ignore: u8, sender: Ipv4Addr, target: Ipv4Addr
 }
 
 #[test]
-fn linux_answers_whoever_it_has_a_route_to() {
+fn linux_answers_senders_to_which_it_has_a_route() {
     let [host, near, far] = [[10, 78, 0, 1], [10, 78, 0, 2], [10, 77, 0, 2]].map(Ipv4Addr::from);
     for (rp_filter, arp_ignore) in (0..3).flat_map(|filter| (0..4).map(move |ignore| (filter, ignore))) {
         assert!(is_answered(rp_filter, arp_ignore, NONE, host));
@@ -48,7 +50,7 @@ fn linux_answers_whoever_it_has_a_route_to() {
 }
 
 impl World {
-    /// A packet that somebody has sent, in the order of time; those of gateways are held against what hosts answer.
+    /// Handles a packet, in the order of time. Packets of gateways are checked against the answers of hosts.
     pub(super) fn check_question(&mut self, at: Instant, side: Of, of_gateway: bool, said: Said) {
         let Said { operation, sender, target, .. } = said;
         self.note_forwarders();
@@ -75,16 +77,16 @@ impl World {
             );
         }
         if sender.is_unspecified() {
-            self.check_nobodys_question(at, side, target);
+            self.check_query_without_sender(at, side, target);
         } else if whose.is_none() {
             assert!(
                 self.town.hosts.iter().any(|host| host.ip == sender),
-                "{said:?} names a host that there is not"
+                "{said:?} names a host that does not exist"
             );
             let of = (0..3).find(|g| said.is_of(town::GATEWAY + *g)).unwrap();
             let last = self.questions.forwarded[usize::from(of)];
             let lately = last.is_some_and(|last| at <= last + HANDOVER + secs(1));
-            assert!(lately, "gateway {of} does not forward and says {said:?}");
+            assert!(lately, "gateway {of} does not forward and sends {said:?}");
         }
     }
 
@@ -96,8 +98,9 @@ impl World {
         }
     }
 
-    /// The owner of an address that boots is not asked in nobody's name, unless somebody else claims the address, or probes for it, too.
-    fn check_nobodys_question(&self, at: Instant, side: Of, target: Ipv4Addr) {
+    /// The owner of an address that boots is not queried without a sender address, unless another host claims
+    /// the address, or probes for it, too.
+    fn check_query_without_sender(&self, at: Instant, side: Of, target: Ipv4Addr) {
         let lately = |when: &Instant| at.saturating_duration_since(*when) <= PROBING;
         let boots = |host: &town::Host| {
             host.alive
@@ -105,19 +108,19 @@ impl World {
                 && host.side == side
                 && host.ip == target
         };
-        // The link asks a neighbor that it knows by unicast when it ages, whether somebody probes or not.
+        // The link queries a neighbor that it knows by unicast when it ages, whether a host probes or not.
         let is_kept = side == Of::InfiniBand && self.is_known_there(target);
         let mut probes = self.probes.iter();
         let has_probed = probes.any(|(when, of, ip)| (*of, *ip) == (side, target) && lately(when));
         let is_owner = self.town.hosts.iter().any(boots) && has_probed;
         assert!(
             !is_owner || is_kept || self.is_claimed(at - PROBING, target),
-            "{side:?} {:?}: {target} is being probed for, and asked for in nobody's name",
+            "{side:?} {:?}: {target} is being probed for, and queried without a sender address",
             self.net
         );
     }
 
-    /// True if a gateway knows an address where its host is.
+    /// True if a gateway knows an address at its host's location.
     fn is_known_there(&self, ip: Ipv4Addr) -> bool {
         let hosts = self.town.hosts.iter().filter(|host| host.ip == ip);
         let places: Vec<_> = hosts.map(|host| gateway::place(host.side, host.n)).collect();
@@ -126,8 +129,8 @@ impl World {
         known.any(|known| places.iter().any(|place| town::is_same(known.place, *place)))
     }
 
-    /// True if another host than the one that boots has claimed an address since, or has probed for it on the other side. A liar's claim
-    /// of its own side is known for longer.
+    /// True if another host than the one that boots has claimed an address since, or has probed for it on the
+    /// other side. A liar's claim of its own side is known for longer.
     fn is_claimed(&self, since: Instant, ip: Ipv4Addr) -> bool {
         let since = match self.lied_about.contains(&ip) {
             true => since.checked_sub(KNOWN).unwrap_or(since),
@@ -150,11 +153,11 @@ struct Boot {
     probes: u8,
 }
 
-/// A world in which more happens.
+/// A world with more kinds of events.
 struct Restless {
     w: World,
     boots: Vec<Boot>,
-    /// Hosts that announce themselves once more.
+    /// Hosts that announce themselves again.
     again: Vec<(Instant, usize)>,
     /// Hosts that have got their address, and that have given it up.
     booted: [u64; 2],
@@ -236,14 +239,14 @@ impl Restless {
     }
 
     /// An event that the shorter runs do not have.
-    fn befall_more(&mut self) {
+    fn change_more(&mut self) {
         let h = self.w.town.chance(HOSTS as u64) as usize;
         let alive = self.w.town.hosts[h].alive;
         let boots = self.boots.iter().any(|boot| boot.h == h);
         match self.w.town.chance(6) {
             0 if alive && !boots => self.w.kill(h),
             1..=3 if !alive => self.boot(h),
-            // Of an owner that answers late the gateway may believe that it is silent.
+            // The gateway may believe that an owner that answers late is silent.
             4 | 5 if alive && !boots => {
                 let late = self.w.town.chance(2) == 0;
                 self.w.town.hosts[h].manner = if late { Manner::Late } else { Manner::Soon };
@@ -253,7 +256,8 @@ impl Restless {
         }
     }
 
-    /// Hosts that have just moved say so, twice: a gateway that takes over announces those that it knows where it knows them.
+    /// Hosts that have just moved announce that, twice: a gateway that takes over announces known hosts at
+    /// their known location.
     fn speak_after_moves(&mut self) {
         let w = &mut self.w;
         for h in (0..HOSTS).filter(|h| w.since[*h] == w.town.now).collect::<Vec<_>>() {
@@ -262,7 +266,8 @@ impl Restless {
         }
     }
 
-    /// Somebody lies, on the owner's side or on the other one, or a host asks. All hosts are there and answer.
+    /// A host lies, on the owner's side or on the other one, or a host sends a request. All hosts are there
+    /// and answer.
     fn lie_more(&mut self) {
         let w = &mut self.w;
         let h = w.town.chance(HOSTS as u64) as usize;
@@ -275,17 +280,17 @@ impl Restless {
             4 => w.town.hosts[liar].answers_for_all = !w.town.hosts[liar].answers_for_all,
             5 => w.probe(h, target),
             6..=8 => w.town.send(h, target),
-            _ => w.town.ask(h, target),
+            _ => w.town.request(h, target),
         }
     }
 }
 
-/// Networks of a second gateway: those of the first one, but for its address.
+/// Networks of a second gateway: those of the first one, except for its address.
 fn networks_of_second(of_first: Networks, address: Ipv4Addr) -> Networks {
     Networks { address, ..of_first }
 }
 
-/// Runs of some seeds; what was checked.
+/// Runs some seeds, and returns the numbers of checks.
 fn live(gateways: usize, lies: bool, first: u64) -> ([u64; 3], [u64; 2]) {
     let (mut checked, mut booted) = ([0; 3], [0; 2]);
     for seed in first..first + SOME {
@@ -295,8 +300,8 @@ fn live(gateways: usize, lies: bool, first: u64) -> ([u64; 3], [u64; 2]) {
         while all.w.town.now < end {
             match all.w.town.chance(3) {
                 _ if lies => all.lie_more(),
-                0 => all.befall_more(),
-                _ => befall(&mut all.w),
+                0 => all.change_more(),
+                _ => change(&mut all.w),
             }
             if gateways > 1 {
                 all.speak_after_moves();
@@ -329,30 +334,31 @@ fn a_host_that_boots_among_others_gives_up_its_address_only_to_another_one() {
 }
 
 #[test]
-fn liars_on_both_sides_have_the_gateway_say_nothing_that_is_not_so() {
+fn liars_on_both_sides_cause_no_false_arp_of_the_gateway() {
     let (checked, _) = live(1, true, 100);
     assert!(checked.iter().all(|n| *n > 0), "{checked:?}");
 }
 
 #[test]
-fn two_gateways_of_which_one_goes_say_nothing_that_is_not_so() {
+fn two_gateways_of_which_one_goes_send_no_false_arp() {
     let (checked, booted) = live(2, false, 200);
     assert!(checked.iter().all(|n| *n > 0) && booted[0] > 0, "{checked:?} {booted:?}");
 }
 
-/// An InfiniBand host of another subnet asks for the gateway itself, and ages afterwards while packets go to it.
+/// An InfiniBand host of another subnet requests the gateway itself, and ages afterwards while packets are
+/// sent to it.
 #[test]
-fn a_host_of_another_subnet_that_has_asked_for_the_gateway_is_asked_in_a_name_that_it_has_a_route_to() {
+fn a_host_of_another_subnet_that_requested_the_gateway_is_queried_in_a_name_with_a_route() {
     let mut w = World::new(1, Net::Second);
     let (far, host) = (w.host(Of::Ethernet, 0), w.host(Of::InfiniBand, 0));
     let (ip, of_gateway) = (w.ip(host), w.town.slots[0].networks.address);
     w.meet(far, host);
     w.meet(host, far);
-    w.town.ask(host, of_gateway);
+    w.town.request(host, of_gateway);
     let before = w.questions.checked;
     for _ in 0..60 {
         w.town.send(far, ip);
         w.run(secs(1));
     }
-    assert_ne!(w.questions.checked, before, "nobody was asked");
+    assert_ne!(w.questions.checked, before, "no query was sent");
 }
