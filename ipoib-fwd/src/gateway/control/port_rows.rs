@@ -1,4 +1,4 @@
-//! What `ctl links` tells of ports and devices: a row for each port with what is its own, and what each device dropped, once.
+//! `ctl links`, ports and devices: a row of each port with its own state, and the drops of each device, once.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -14,12 +14,12 @@ use crate::forward::{EndpointIndex, EthernetIndex};
 
 type Rejects = cm::connection::Counters;
 
-/// Codes of IBA 12.6.7.2; what lies beyond shares the last counter.
+/// Codes of IBA 12.6.7.2; codes beyond them share the last counter.
 fn reasons() -> impl Iterator<Item = RejectReason> {
     (0..=34).map(RejectReason::from_code)
 }
 
-/// REJ messages of all ports by reason, those that there were.
+/// Nonzero REJ messages of all ports, by reason.
 fn rejects(all: &[&Rejects]) -> Value {
     let list = |count: fn(&Rejects, RejectReason) -> u64| -> Map<String, Value> {
         reasons()
@@ -40,20 +40,20 @@ fn ethernet_link(EthLink { up: is_up, gone, .. }: EthLink) -> &'static str {
 }
 
 fn ethernet_row(end: &EthernetPort, now: Instant) -> Value {
-    // What it does beside moving frames.
+    // Offloads of the port.
     let EthOffloads { strip_tags, insert_tags, check_ipv4 } = end.port.offloads();
     let offloads = json!({"strip_tags": strip_tags, "insert_tags": insert_tags, "check_ipv4": check_ipv4});
     json!({
         "port": end.port.name(), "mac": end.mac.to_string(), "link": ethernet_link(end.link()), "offloads": offloads,
-        // What ends the rest of a worker with `idle = "sleep"` when a frame comes.
+        // The event that ends the sleep of a worker with `idle = "sleep"` when a frame arrives.
         "woken_by": end.port.woken_by().name(),
         "losses": end.counted().losses.into_iter().collect::<BTreeMap<_, _>>(),
         "partial_checksums": end.partial.count(), "warning": end.partial.warning(now),
     })
 }
 
-/// An InfiniBand port and its links together. What there is of each link only is told where there is one; else it is in the segments'
-/// rows.
+/// An InfiniBand port and its links together. Values of a single link are shown if there is one link;
+/// otherwise they are in the segments' rows.
 fn infiniband_row<B: Backend>(endpoint: &mut GatewayEndpoint<B>) -> Value {
     let number = endpoint.port();
     let is_gone = endpoint.is_gone();
@@ -65,7 +65,7 @@ fn infiniband_row<B: Backend>(endpoint: &mut GatewayEndpoint<B>) -> Value {
         Ok(attributes) => state_name(attributes.state),
         Err(error) => error.to_string(),
     };
-    // Of what is gone nothing is believed any more.
+    // The attributes of a device that is gone are invalid.
     let attributes = asked.ok().filter(|_| !is_gone);
     let attributes = attributes.as_ref();
     let states: Vec<_> = endpoint.links().links().map(|(_, link)| link.state()).collect();
@@ -94,10 +94,10 @@ fn state_name(state: PortState) -> String {
     format!("{state:?}").to_lowercase()
 }
 
-/// What devices dropped, by reason.
+/// Drops of a device, by reason.
 type Drops = BTreeMap<&'static str, u64>;
 
-/// Each device once, in the order of its first port: all ports of a device tell the same.
+/// Each device once, in the order of its first port: all ports of a device have the same counters.
 fn once_each(told: Vec<(String, Vec<(&'static str, u64)>)>) -> Vec<(String, Drops)> {
     let mut devices: Vec<(String, Drops)> = Vec::new();
     for (device, drops) in told {
@@ -116,7 +116,7 @@ fn all_drops(devices: &[(String, Drops)]) -> Drops {
     all
 }
 
-/// The rows of all ports, or of these two; and what all of them have counted together.
+/// The rows of all ports, or of the two given ones; and the totals of all ports.
 pub(super) fn answer<B: Backend>(
     endpoints: &mut Endpoints<B>,
     ethernets: &[EthernetPort],

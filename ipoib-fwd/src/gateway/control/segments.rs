@@ -1,4 +1,4 @@
-//! What comes to a segment, and what it wants done. It decides; this carries.
+//! Inputs of segments, and the execution of their outputs: a segment decides, this code carries out.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
@@ -36,7 +36,7 @@ impl Packet for Mbuf {
 }
 
 impl<B: Backend> GatewayControl<B> {
-    /// The segments' numbers.
+    /// The indexes of the segments.
     pub(super) fn indices(&self) -> impl Iterator<Item = SegmentIndex> + use<B> {
         self.segments.indices()
     }
@@ -102,7 +102,7 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// Has each segment release what waited for neighbours that were published in this turn.
+    /// Releases, in each segment, packets that waited for neighbors published in this iteration.
     pub(super) fn tell_published(&mut self, now: Instant) {
         for at in self.indices() {
             let reachable = self.board.at(at).map(SegmentBoard::take_reachable).unwrap_or_default();
@@ -129,7 +129,7 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// Drops what waits for destinations: the gateway is stopping.
+    /// Drops pending packets: the gateway is stopping.
     pub(super) fn drop_waiting(&mut self, now: Instant) {
         for at in self.indices() {
             if let Some(duty) = self.segments.at_mut(at) {
@@ -139,7 +139,7 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// Tells the tables where the gateway is on both sides.
+    /// Passes the gateway's addresses on both sides to the tables.
     pub(super) fn tell_places(&mut self) {
         let up: Vec<bool> = self.ethernets.iter().map(EthernetPort::is_up).collect();
         for at in self.indices() {
@@ -154,7 +154,7 @@ impl<B: Backend> GatewayControl<B> {
         board.set_own(link.state().lid, &qpns);
     }
 
-    /// Tells both neighbour tables which of their hosts workers have sent to.
+    /// Passes the hosts to which workers have sent to both neighbor tables.
     pub(super) fn collect_usage(&mut self, now: Instant) {
         for worker in (0..self.maker.workers).map(WorkerIndex) {
             for at in self.indices() {
@@ -175,7 +175,7 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// Does what a segment wants done.
+    /// Carries out a segment's outputs.
     pub(super) fn carry_out(&mut self, now: Instant, at: SegmentIndex) {
         while let Some(output) = self.segments.at_mut(at).and_then(|duty| duty.segment.poll_output()) {
             self.carry_out_one(now, at, output);
@@ -222,7 +222,7 @@ impl<B: Backend> GatewayControl<B> {
             }
             Output::SetHost { .. } | Output::RemoveHost { .. } => {}
             Output::Release { side, worker, packet } => {
-                // What waited is sent by the new tables.
+                // Pending packets are sent by the new tables.
                 self.board.flush();
                 self.command(at, worker, GatewayCommand::Forward(at, side, packet));
             }
@@ -241,14 +241,14 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// A frame of the gateway's own was not sent.
+    /// Handles a frame of the gateway's own that was not sent.
     fn take_unsent(&mut self, at: SegmentIndex, frame: &[u8]) {
         if let Some(duty) = self.segments.at_mut(at) {
             duty.segment.handle_unsent(frame);
         }
     }
 
-    /// Sends a packet of the control lcore's by a worker. False if the worker does not get it.
+    /// Sends a packet of the control lcore through a worker. False if the worker does not get it.
     pub(super) fn send(
         &mut self,
         at: SegmentIndex,
@@ -265,8 +265,8 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// Has a worker do something for a segment. It goes the way of all that concerns the segment's InfiniBand port, so that it meets the
-    /// tables that were published before.
+    /// Sends a segment's command to a worker. It uses the ring of the segment's InfiniBand port, so that the
+    /// worker has the tables that were published before.
     pub(super) fn command(&mut self, at: SegmentIndex, worker: WorkerIndex, command: GatewayCommand) -> bool {
         let endpoint = self.segments.at(at).map(|duty| duty.endpoint);
         match endpoint.and_then(|endpoint| self.endpoints.at(endpoint)) {
@@ -296,7 +296,7 @@ impl<B: Backend> GatewayControl<B> {
             let up = event == Event::Up;
             self.report_link_event(now, at, event);
             if up {
-                // Before it forwards it must know its own multicasts when they come back.
+                // Before it forwards, it must recognize its own multicasts when they come back.
                 self.tell_places();
                 self.warn_of_mtu(at);
             }
@@ -314,14 +314,15 @@ impl<B: Backend> GatewayControl<B> {
         duty.segment.handle_link_event(now, link, event);
     }
 
-    /// Reports to the standby gateways where a host is. An unproven one is left to the next full report: then it is proven, or gone.
+    /// Reports a host to the standby gateways. An unproven host is left to the next full report: by then it
+    /// is proven, or gone.
     fn tell_others(&mut self, now: Instant, at: SegmentIndex, host: Neighbour) {
         if let Some(duty) = self.segments.at_mut(at).filter(|duty| !duty.segment.is_unproven(host.ip)) {
             duty.duty.pair.tell_neighbour(now, host);
         }
     }
 
-    /// In the log, and to those who follow.
+    /// Reports a link's event in the log and to subscribers.
     fn report_link_event(&mut self, now: Instant, at: SegmentIndex, event: Event) {
         let Self { segments, events, times, .. } = self;
         let Some(duty) = segments.at(at) else { return };
@@ -342,7 +343,7 @@ impl<B: Backend> GatewayControl<B> {
                 tracing::info!(
                     segment = name.as_str(),
                     event = What::Readdressed.journal(),
-                    "{name}: our GID is {gid} now: telling all"
+                    "{name}: our GID is {gid} now: announcing it"
                 );
                 tell(What::Readdressed, format!("our GID is {gid} now"), json!({"gid": gid.to_string()}));
             }
@@ -375,7 +376,7 @@ impl<B: Backend> GatewayControl<B> {
                 );
                 tell(What::Down, "InfiniBand link down".to_owned(), Value::Null);
             }
-            // Handled where the packet came in, with the sender's drop reasons.
+            // Handled where the packet was received, with the sender's drop reasons.
             Event::Arp(_) | Event::QueryUnsent { .. } | Event::Stopped => {}
             Event::NeighbourResolved { ip, hardware } => {
                 let facts =
@@ -420,7 +421,7 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// Tells that an Ethernet host is there, if that is news.
+    /// Reports an Ethernet host if it is new or has moved.
     fn tell_host(&mut self, now: Instant, at: SegmentIndex, ip: Ipv4Addr, mac: MacAddress) {
         let before = self.board.at(at).and_then(|board| board.table().eth(ip).map(|(_, host)| host.mac));
         let (what, text) = match before {
@@ -444,7 +445,7 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// True if nothing of any link is left.
+    /// True if no link is left.
     pub(super) fn is_stopped(&mut self) -> bool {
         let Self { segments, endpoints, reloader, .. } = self;
         let mut links = segments.iter().map(|duty| (duty.endpoint, duty.link));
