@@ -24,7 +24,7 @@ pub fn run(arguments: &[String], file: Option<&Path>, overrides: &Overrides) -> 
     let line = is_split.then(|| CommandLine::parse(arguments.iter().cloned()));
     let eal = line.and_then(|line| line.map_err(|error| errors.push(error)).ok()).map(|line| line.eal);
     let file = file.and_then(|file| ConfigFile::read(file).map_err(|error| errors.push(error)).ok());
-    validate(eal.as_ref(), file.as_ref(), overrides, errors, ask_ports).1
+    validate(eal.as_ref(), file.as_ref(), overrides, errors, query_ports).1
 }
 
 /// Reads and validates everything that a start needs before EAL, and returns the findings. Devices are not
@@ -71,13 +71,14 @@ fn validate(
 
 /// Queries attributes of the ports that the kernel reports only to users of verbs. A device that cannot be
 /// opened is described by its files in sysfs.
-fn ask_ports(machine: &mut Machine) {
+fn query_ports(machine: &mut Machine) {
     let options = OpenOptions { infiniband: false, management: false };
     for (name, adapter) in &mut machine.adapters {
         for (number, port) in &mut adapter.ports {
             let number = PortNumber(*number);
-            let asked = VerbsHca::open_with(Some(name), number, options).and_then(|hca| hca.port(number));
-            port.mtu = asked.ok().and_then(|port| u16::try_from(port.active_mtu.bytes()).ok());
+            let attributes =
+                VerbsHca::open_with(Some(name), number, options).and_then(|hca| hca.port(number));
+            port.mtu = attributes.ok().and_then(|port| u16::try_from(port.active_mtu.bytes()).ok());
         }
     }
 }

@@ -122,18 +122,18 @@ fn follow(options: &CtlOptions, asked: &Asked, out: &mut impl Write) -> Result<(
     client.wait_without_end();
     let mut has_end = false;
     loop {
-        let told = match client.follow(&request)? {
+        let row = match client.follow(&request)? {
             None => return Err(CtlError::Gone),
             // The stream has reached its limits.
             Some(Value::Null) if has_end => return Ok(()),
             Some(Value::Null) => return Err(CtlError::Ended),
-            Some(told) => told,
+            Some(row) => row,
         };
-        has_end = asked.command == Command::Trace && told.get("end").is_some();
+        has_end = asked.command == Command::Trace && row.get("end").is_some();
         let line = match asked.command {
-            _ if options.json => format!("{told}\n"),
-            Command::Trace => trace::line(&told),
-            _ => event::line(&told),
+            _ if options.json => format!("{row}\n"),
+            Command::Trace => trace::line(&row),
+            _ => event::line(&row),
         };
         if put(out, &line).is_err() {
             return Ok(());

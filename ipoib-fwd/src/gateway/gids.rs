@@ -55,15 +55,15 @@ impl GatewayGids {
         Ok(this)
     }
 
-    /// Copies entries that may have changed. `told`: the device reported a change.
+    /// Copies entries that may have changed. `changed`: the device reported a change.
     pub(super) fn refresh(
         &mut self,
         device: &impl Control,
         now: Instant,
-        told: bool,
+        changed: bool,
     ) -> Result<Vec<Difference>, MirrorError> {
         let mut changes = Vec::new();
-        if told || now >= self.look {
+        if changed || now >= self.look {
             self.look = now + LOOK;
             self.good = false;
             changes = match &mut self.copy {

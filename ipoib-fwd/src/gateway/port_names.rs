@@ -104,10 +104,10 @@ mod tests {
             config.segments.iter().map(numbers).collect()
         };
         assert_eq!(of(&config), [Some((0, 0)), Some((1, 1)), Some((0, 2)), Some((1, 0))]);
-        let asked: Vec<usize> = names.ethernets.iter().map(|name| name.segment).collect();
-        assert_eq!(asked, [0, 1]);
-        let asked: Vec<usize> = names.infinibands.iter().map(|name| name.segment).collect();
-        assert_eq!(asked, [0, 1, 2]);
+        let segments: Vec<usize> = names.ethernets.iter().map(|name| name.segment).collect();
+        assert_eq!(segments, [0, 1]);
+        let segments: Vec<usize> = names.infinibands.iter().map(|name| name.segment).collect();
+        assert_eq!(segments, [0, 1, 2]);
         let later = parse(&[("e1", "a", 1, 2), ("e2", "a", 1, 3), ("e0", "b", 1, 5)]);
         assert_eq!(of(&later), [Some((1, 1)), None, Some((0, 2))]);
     }

@@ -293,7 +293,7 @@ impl Tracer {
 
     /// Reports a packet. Records that do not fit into the ring are counted, and the next record has their
     /// number.
-    pub(in crate::gateway) fn tell(&mut self, mut sighting: Sighting) {
+    pub(in crate::gateway) fn report(&mut self, mut sighting: Sighting) {
         sighting.missed = self.sightings.refused();
         let watchers = sighting.watchers;
         if self.sightings.send(sighting).is_ok() {

@@ -106,9 +106,9 @@ impl Writer {
 
     fn ends() -> (Self, Thread) {
         let (tasks, ordered) = mpsc::sync_channel(ORDERS);
-        let (tell, news) = mpsc::channel();
+        let (sender, news) = mpsc::channel();
         let sign = Sign::new();
-        (Self { tasks, news, sign: sign.clone() }, Thread { tasks: ordered, news: tell, sign })
+        (Self { tasks, news, sign: sign.clone() }, Thread { tasks: ordered, news: sender, sign })
     }
 
     /// A handle whose thread is simulated by a test.
@@ -175,7 +175,7 @@ struct Thread {
 }
 
 impl Thread {
-    fn tell(&self, news: News) {
+    fn report(&self, news: News) {
         // The receiver is gone when the gateway is.
         let _ = self.news.send(news);
     }
@@ -188,20 +188,20 @@ impl Thread {
         let Ok(Task::Settle(filter)) = self.tasks.recv() else { return };
         let settled = filter.map_or(Ok(()), |filter| filter.apply());
         let is_settled = settled.is_ok();
-        self.tell(News::Settled(settled));
+        self.report(News::Settled(settled));
         if !is_settled {
             return;
         }
         if let Some(capture) = capture {
             let end = self.write_all(capture).map_or_else(End::Failed, |()| End::Stopped);
-            self.tell(News::Ended(end));
+            self.report(News::Ended(end));
         }
         while let Ok(task) = self.tasks.recv() {
             match task {
                 Task::Begin(directory, order, workers) => {
                     match Recording::begin(&directory, order, Instant::now()) {
                         Ok(recording) => self.write(recording, workers),
-                        Err(error) => self.tell(News::Refused(error)),
+                        Err(error) => self.report(News::Refused(error)),
                     }
                 }
                 // The capture has already ended.
@@ -220,7 +220,7 @@ impl Thread {
 
     fn write(&self, mut recording: Recording, workers: u8) {
         let taps = (0..workers).map(|_| recording.tap()).collect();
-        self.tell(News::Begun(taps, recording.progress()));
+        self.report(News::Begun(taps, recording.progress()));
         let end = loop {
             match recording.drain(Instant::now()) {
                 Err(error) => break End::Failed(error),
@@ -230,7 +230,7 @@ impl Thread {
             }
         };
         recording.leave_rest();
-        self.tell(News::Ended(end));
+        self.report(News::Ended(end));
         // A worker must not free memory.
         while !recording.is_let_go() {
             std::thread::sleep(NAP);

@@ -84,7 +84,7 @@ impl<B: Backend> GatewayControl<B> {
             Some(_) => (What::Drained, "the gateway is drained, although no other one may forward"),
         };
         tracing::info!(event = what.journal(), "{text}");
-        self.events.tell(now, what, None, || (text.to_owned(), Value::Null));
+        self.events.report(now, what, None, || (text.to_owned(), Value::Null));
         Ok(json!({ "drained": drained, "segments": self.health_rows() }))
     }
 

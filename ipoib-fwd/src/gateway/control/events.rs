@@ -72,7 +72,7 @@ impl Events {
 
     /// Sends an event, of a segment or of none, with its text and facts, unless the limit of its kind is
     /// reached.
-    pub(super) fn tell(
+    pub(super) fn report(
         &mut self,
         now: Instant,
         what: What,
@@ -135,14 +135,14 @@ impl<B: Backend> GatewayControl<B> {
                 let text = EthError::Gone(name.to_owned()).to_string();
                 let what = What::InterfaceGone;
                 tracing::error!(event = what.journal(), "{text}");
-                events.tell(now, what, None, || (text, json!({ "port": name })));
+                events.report(now, what, None, || (text, json!({ "port": name })));
             }
             if up != was.up {
                 let what = if up { What::Up } else { What::Down };
                 let word = what.word();
                 tracing::info!(event = what.journal(), "{name}: link {word}");
                 let said = || (format!("Ethernet port {name} is {word}"), json!({"port": name, "up": up}));
-                events.tell(now, what, None, said);
+                events.report(now, what, None, said);
             }
         }
     }
@@ -155,7 +155,7 @@ impl<B: Backend> GatewayControl<B> {
             let n = srq_low - before;
             let text =
                 format!("shared receive queues ran low {n} times: peers send faster than workers receive");
-            self.events.tell(now, What::SrqLow, None, || (text, json!({ "times": n })));
+            self.events.report(now, What::SrqLow, None, || (text, json!({ "times": n })));
         }
         let Self { events, segments, segment_readers, .. } = self;
         for duty in segments.iter() {
@@ -163,7 +163,7 @@ impl<B: Backend> GatewayControl<B> {
             let n = events.seen.storm(duty.index, dropped);
             if n > 0 {
                 let text = format!("the storm guard has dropped {n} packets to groups or to all in a second");
-                events.tell(now, What::Storm, Some(duty), || (text, json!({ "packets": n })));
+                events.report(now, What::Storm, Some(duty), || (text, json!({ "packets": n })));
             }
         }
     }
@@ -175,7 +175,7 @@ mod tests {
     use std::time::Duration;
 
     /// The values in a client's queue, by kind.
-    fn told(events: &mut Events, run: impl FnOnce(&mut Events)) -> u64 {
+    fn queued(events: &mut Events, run: impl FnOnce(&mut Events)) -> u64 {
         assert!(!events.feed.is_followed(!0));
         let Reply::Follow(client) = events.follow(Some("address")) else { panic!("no subscription") };
         run(events);
@@ -199,14 +199,14 @@ mod tests {
         let (mut events, now) = (Events::new(), Instant::now());
         let move_often = |events: &mut Events, at: Instant, n: u32| {
             for _ in 0..n {
-                events.tell(at, What::Moved, None, || (String::new(), Value::Null));
+                events.report(at, What::Moved, None, || (String::new(), Value::Null));
             }
         };
         move_often(&mut events, now, 1000);
         assert!(events.limits.is_empty(), "nobody follows");
-        let n = told(&mut events, |events| {
+        let n = queued(&mut events, |events| {
             move_often(events, now, 1000);
-            events.tell(now, What::Up, None, || panic!("is not followed"));
+            events.report(now, What::Up, None, || panic!("is not followed"));
             events.settle(now);
         });
         assert_eq!(n, u64::from(LIMIT.1));
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(left_out, 800);
         events.feed.settle();
         // When there is room again, it is reported once how many were lost.
-        let n = told(&mut events, |events| {
+        let n = queued(&mut events, |events| {
             events.settle(now + Duration::from_secs(1));
             events.settle(now + Duration::from_secs(1));
         });

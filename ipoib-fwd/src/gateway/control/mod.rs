@@ -139,7 +139,7 @@ impl<B: Backend> GatewayControl<B> {
     fn periodic(&mut self, now: Instant) -> bool {
         if now >= self.schedule.ethernet {
             self.schedule.ethernet = now + ETHERNET_PERIOD;
-            self.tell_places();
+            self.publish_addresses();
             self.watch_ethernets(now);
             self.endpoints.log_troubles();
         }
@@ -180,7 +180,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
             self.failure = Some(gone);
             return Flow::Done;
         }
-        self.tell_published(now);
+        self.release_published(now);
         busy |= self.take_packets(now);
         busy |= self.take_link_events(now);
         busy |= self.advance_reload(now);
@@ -189,7 +189,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
         self.pass_time(now);
         busy |= self.periodic(now);
         self.board.flush();
-        self.tell_service(now);
+        self.notify_service(now);
         self.events.settle(now);
         if let Some(since) = self.stopping {
             let late = now.duration_since(since) > STOP_PATIENCE;
@@ -242,7 +242,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
     }
 
     fn reload(&mut self, _: Instant) {
-        self.reloader.ask();
+        self.reloader.request();
     }
 
     fn stop(&mut self, now: Instant) {
@@ -250,7 +250,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
         self.stopping = Some(now);
         self.service.stopping();
         let said = || ("the gateway stops".to_owned(), serde_json::Value::Null);
-        self.events.tell(now, What::Stopping, None, said);
+        self.events.report(now, What::Stopping, None, said);
         self.keep_all_hosts(now);
         self.shut_down(now);
     }

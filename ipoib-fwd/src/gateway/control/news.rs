@@ -24,7 +24,7 @@ impl News {
         Self { limit: Bucket::new(now, NEWS.1, NEWS.0) }
     }
 
-    pub(super) fn tell(&mut self, now: Instant, segment: &str, happening: Happening) {
+    pub(super) fn log(&mut self, now: Instant, segment: &str, happening: Happening) {
         if !self.limit.take(now) {
             return;
         }

@@ -75,19 +75,19 @@ impl<B: Backend> GatewayControl<B> {
                     let event = What::BadHello.journal();
                     tracing::warn!(segment = name.as_str(), event, "{name}: {text}");
                     let said = || (text, json!({"side": side.name(), "why": error.to_string()}));
-                    self.events.tell(now, What::BadHello, Some(duty), said);
+                    self.events.report(now, What::BadHello, Some(duty), said);
                 }
             }
         } else if let Some(nonce) = probe_nonce(payload) {
             pair.pair.handle_probe(now, side, nonce);
         }
         // Its addresses may have changed.
-        self.tell_gateways(now, at);
+        self.publish_gateways(now, at);
         self.carry_out_pair(now, at);
     }
 
     /// Passes the addresses of the other gateways to the tables and the segment.
-    fn tell_gateways(&mut self, now: Instant, at: SegmentIndex) {
+    fn publish_gateways(&mut self, now: Instant, at: SegmentIndex) {
         let Some((duty, _, board)) = parts!(self, at) else { return };
         let stations = duty.duty.pair.stations(now);
         let gateways = stations.map(|s| PeerGateway { mac: s.mac, lid: s.lid, gid: s.gid, qpns: s.qpns });
@@ -112,15 +112,15 @@ impl<B: Backend> GatewayControl<B> {
         let link_due = self.segments.at(at).is_some_and(|duty| now >= duty.duty.link_due);
         if link_due {
             // Another gateway may be gone for good.
-            self.tell_gateways(now, at);
+            self.publish_gateways(now, at);
         }
         let Some(duty) = self.segments.at(at) else { return };
         let Some(port) = self.ethernet(duty.ethernet) else { return };
         let (mac, ethernet) = (port.mac, link_due.then(|| port.is_up()));
         let Some(endpoint) = self.endpoints.at(duty.endpoint) else { return };
         let number = endpoint.port();
-        let ask = link_due && !endpoint.is_gone();
-        let gid = if ask { endpoint.hca().gid(number, 0).unwrap_or_default() } else { Gid::ZERO };
+        let is_due = link_due && !endpoint.is_gone();
+        let gid = if is_due { endpoint.hca().gid(number, 0).unwrap_or_default() } else { Gid::ZERO };
         let stopping = self.stopping.is_some();
         let Some((duty, link, board)) = parts!(self, at) else { return };
         let pair = &mut duty.duty.pair;
@@ -223,19 +223,19 @@ impl<B: Backend> GatewayControl<B> {
         match event {
             Event::Neighbours(list) => {
                 for host in &list {
-                    self.learn_told(now, at, host);
+                    self.learn_reported(now, at, host);
                 }
             }
             Event::AnnounceHosts => self.announce_hosts(now, at),
             Event::Role { .. } | Event::HandedOver => {
                 let undrained = matches!(event, Event::Role { why: Why::NoSuccessor, .. });
-                self.tell_pair_event(now, at, event);
+                self.report_pair_event(now, at, event);
                 self.follow_role(now, at);
                 if undrained {
                     self.undrain_all(now);
                 }
             }
-            event => self.tell_pair_event(now, at, event),
+            event => self.report_pair_event(now, at, event),
         }
     }
 
@@ -277,7 +277,7 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     /// Reports an event in the log and to subscribers.
-    fn tell_pair_event(&mut self, now: Instant, at: SegmentIndex, event: Event) {
+    fn report_pair_event(&mut self, now: Instant, at: SegmentIndex, event: Event) {
         let Some(duty) = self.segments.at_mut(at) else { return };
         // Events that recur with each packet are reported at intervals.
         let again = match event {
@@ -388,11 +388,11 @@ impl<B: Backend> GatewayControl<B> {
             }
             Event::Neighbours(_) | Event::AnnounceHosts => return,
         };
-        self.events.tell(now, what, self.segments.at(at), || (text, facts));
+        self.events.report(now, what, self.segments.at(at), || (text, facts));
     }
 
     /// Learns a host from a report of the forwarding gateway.
-    fn learn_told(&mut self, now: Instant, at: SegmentIndex, host: &Neighbour) {
+    fn learn_reported(&mut self, now: Instant, at: SegmentIndex, host: &Neighbour) {
         let Some((duty, link, _)) = parts!(self, at) else { return };
         let authentic = duty.duty.pair.is_keyed();
         let on_infiniband = duty.segment.learn_told(now, link, host, authentic);

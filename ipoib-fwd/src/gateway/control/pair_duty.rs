@@ -110,7 +110,7 @@ mod tests {
         assert_eq!((bad, others), (2, vec![true; 3]));
         // Other kinds have limits, too; a loop, which blocks the segment, is always reported.
         let mut again = |at: u64, what| complaints.take(start + Duration::from_secs(at), what);
-        let asked = [(58, What::Sibling), (58, What::Loop), (58, What::Multiplied), (59, What::Sibling)];
-        assert_eq!(asked.map(|(at, what)| again(at, what)), [false, true, false, true]);
+        let repeated = [(58, What::Sibling), (58, What::Loop), (58, What::Multiplied), (59, What::Sibling)];
+        assert_eq!(repeated.map(|(at, what)| again(at, what)), [false, true, false, true]);
     }
 }

@@ -58,15 +58,15 @@ fn infiniband_row<B: Backend>(endpoint: &mut GatewayEndpoint<B>) -> Value {
     let number = endpoint.port();
     let is_gone = endpoint.is_gone();
     let device = endpoint.hca().device().name;
-    let asked = endpoint.hca().port(number);
+    let attributes_now = endpoint.hca().port(number);
     let gid = endpoint.hca().gid(number, 0).ok().filter(|_| !is_gone).map(|gid| gid.to_string());
-    let port_state = match &asked {
+    let port_state = match &attributes_now {
         _ if is_gone => "gone".to_owned(),
         Ok(attributes) => state_name(attributes.state),
         Err(error) => error.to_string(),
     };
     // The attributes of a device that is gone are invalid.
-    let attributes = asked.ok().filter(|_| !is_gone);
+    let attributes = attributes_now.ok().filter(|_| !is_gone);
     let attributes = attributes.as_ref();
     let states: Vec<_> = endpoint.links().links().map(|(_, link)| link.state()).collect();
     let (links, links_up) = (states.len(), states.iter().filter(|state| state.up).count());
@@ -98,9 +98,9 @@ fn state_name(state: PortState) -> String {
 type Drops = BTreeMap<&'static str, u64>;
 
 /// Each device once, in the order of its first port: all ports of a device have the same counters.
-fn once_each(told: Vec<(String, Vec<(&'static str, u64)>)>) -> Vec<(String, Drops)> {
+fn once_each(all: Vec<(String, Vec<(&'static str, u64)>)>) -> Vec<(String, Drops)> {
     let mut devices: Vec<(String, Drops)> = Vec::new();
-    for (device, drops) in told {
+    for (device, drops) in all {
         if devices.iter().all(|(known, _)| *known != device) {
             devices.push((device, drops.into_iter().collect()));
         }
@@ -136,19 +136,19 @@ pub(super) fn answer<B: Backend>(
     let counters = endpoints.iter().zip(0u8..).filter(|(_, n)| chosen(*n));
     let counters: Vec<&Rejects> = counters.map(|(endpoint, _)| endpoint.cm_counters()).collect();
     let mut answer = Map::new();
-    let mut tell = |name: &str, value: Value| _ = answer.insert(name.to_owned(), value);
-    tell("rejects", rejects(&counters));
-    tell("device_drops", json!(all_drops(&devices)));
+    let mut put = |name: &str, value: Value| _ = answer.insert(name.to_owned(), value);
+    put("rejects", rejects(&counters));
+    put("device_drops", json!(all_drops(&devices)));
     if devices.len() > 1 {
         let row = |(device, drops): &(String, Drops)| json!({"device": device, "drops": drops});
-        tell("devices", devices.iter().map(row).collect());
+        put("devices", devices.iter().map(row).collect());
     }
     if let ([ethernet], [infiniband]) = (&ethernets[..], &infinibands[..]) {
-        tell("ethernet", ethernet.clone());
-        tell("infiniband", infiniband.clone());
+        put("ethernet", ethernet.clone());
+        put("infiniband", infiniband.clone());
     } else {
-        tell("ethernet_ports", ethernets.into());
-        tell("infiniband_ports", infinibands.into());
+        put("ethernet_ports", ethernets.into());
+        put("infiniband_ports", infinibands.into());
     }
     answer
 }
@@ -159,11 +159,11 @@ mod tests {
 
     #[test]
     fn what_a_device_dropped_is_counted_once_whatever_its_ports() {
-        let told = |device: &str, drops: &[(&'static str, u64)]| (device.to_owned(), drops.to_vec());
+        let row = |device: &str, drops: &[(&'static str, u64)]| (device.to_owned(), drops.to_vec());
         let all = [
-            told("a", &[("icrc", 3), ("pkey", 1)]),
-            told("b", &[("icrc", 4)]),
-            told("a", &[("icrc", 3), ("pkey", 1)]),
+            row("a", &[("icrc", 3), ("pkey", 1)]),
+            row("b", &[("icrc", 4)]),
+            row("a", &[("icrc", 3), ("pkey", 1)]),
         ];
         let devices = once_each(all.to_vec());
         let names: Vec<&str> = devices.iter().map(|(name, _)| name.as_str()).collect();

@@ -201,7 +201,7 @@ impl<B: Backend> GatewayControl<B> {
                     format!("{} queue pair events were lost: the control lcore is too slow", losses.events);
                 tracing::warn!(event = What::ControlSlow.journal(), "{text}");
                 let said = || (text, serde_json::json!({ "events": losses.events }));
-                events.tell(now, What::ControlSlow, None, said);
+                events.report(now, What::ControlSlow, None, said);
             }
         }
         busy
@@ -215,7 +215,7 @@ impl<B: Backend> GatewayControl<B> {
             let Some(gone) = endpoints.at(index).and_then(Endpoint::take_gone) else { continue };
             tracing::error!(event = What::DeviceGone.journal(), "{gone}");
             let said = || (gone.to_string(), serde_json::Value::Null);
-            events.tell(now, What::DeviceGone, None, said);
+            events.report(now, What::DeviceGone, None, said);
             if endpoints.iter().all(Endpoint::is_gone) {
                 return Err(gone.into());
             }
@@ -243,8 +243,8 @@ impl<B: Backend> GatewayControl<B> {
         for (index, gids) in gids.iter_mut() {
             // Readers of the copy of a device that is gone see that it has no writer any more.
             let Some(endpoint) = endpoints.at(*index).filter(|e| !e.is_gone()) else { continue };
-            let told = endpoint.take_gid_news();
-            match gids.refresh(endpoint.hca(), now, told) {
+            let changed = endpoint.take_gid_news();
+            match gids.refresh(endpoint.hca(), now, changed) {
                 Ok(changes) => {
                     for change in changes {
                         let what = if change.is_addition() { "new" } else { "gone" };

@@ -63,11 +63,11 @@ struct Client {
 
 impl Client {
     fn new(now: Instant) -> (Self, Reply) {
-        let (answer, told) = oneshot::channel();
-        (Self { answer, until: now + PATIENCE }, Reply::Later(told))
+        let (answer, reply) = oneshot::channel();
+        (Self { answer, until: now + PATIENCE }, Reply::Later(reply))
     }
 
-    fn tell(self, answer: Answer) {
+    fn reply(self, answer: Answer) {
         // The client may be gone.
         let _ = self.answer.send(answer);
     }
@@ -267,12 +267,12 @@ impl Recordings {
             (News::Begun(_, progress), Phase::Begins(None)) => self.let_go(now, progress, None, step),
             (News::Begun(taps, progress), Phase::Begins(Some(client))) => {
                 step.watch = Some(Watch::Begin(taps));
-                client.tell(Ok(facts(&progress, "captures", None)));
+                client.reply(Ok(facts(&progress, "captures", None)));
                 self.phase = Phase::Runs { progress, is_all: false };
             }
             (News::Refused(error), Phase::Begins(client)) => {
                 if let Some(client) = client {
-                    client.tell(Err(why(&error)));
+                    client.reply(Err(why(&error)));
                 }
             }
             (News::Ended(end), before) => {
@@ -300,7 +300,7 @@ impl Recordings {
             Phase::Nothing => return,
             Phase::Begins(client) => {
                 if let Some(client) = client {
-                    client.tell(Err(failed.unwrap_or_else(late_beginning)));
+                    client.reply(Err(failed.unwrap_or_else(late_beginning)));
                 }
                 return;
             }
@@ -317,7 +317,7 @@ impl Recordings {
         let last = facts(&progress, state, failed.as_deref());
         self.last = Some(last.clone());
         if let Some(client) = client {
-            client.tell(Ok(last));
+            client.reply(Ok(last));
         }
     }
 
@@ -325,14 +325,14 @@ impl Recordings {
     fn lose_patience(&mut self, now: Instant) {
         match std::mem::take(&mut self.phase) {
             Phase::Stops { progress, client: Some(client) } if now >= client.until => {
-                client.tell(Err(format!(
+                client.reply(Err(format!(
                     "the disk has not taken the capture in {} seconds; `ipoib-fwd ctl capture` shows when it is complete",
                     PATIENCE.as_secs()
                 )));
                 self.phase = Phase::Stops { progress, client: None };
             }
             Phase::Begins(Some(client)) if now >= client.until => {
-                client.tell(Err(late_beginning()));
+                client.reply(Err(late_beginning()));
                 self.phase = Phase::Begins(None);
             }
             before => self.phase = before,
@@ -349,7 +349,7 @@ impl Recordings {
             Phase::Nothing | Phase::Runs { .. } => return,
         };
         if let Some(client) = client.take() {
-            client.tell(Err(why.to_owned()));
+            client.reply(Err(why.to_owned()));
         }
     }
 
@@ -419,7 +419,7 @@ impl<B: Backend> GatewayControl<B> {
             }
         }
         if let Some((alarm, text)) = step.alarm {
-            self.events.tell(now, alarm, None, || (text, Value::Null));
+            self.events.report(now, alarm, None, || (text, Value::Null));
         }
     }
 

@@ -61,9 +61,9 @@ pub(in crate::gateway) struct Reloader {
     draining: Vec<Draining>,
     waiting: Vec<Waiting>,
     /// A reload was requested.
-    asked: bool,
+    requested: bool,
     /// Clients that wait for the answer.
-    askers: Vec<Asker>,
+    clients: Vec<Client>,
     under_way: Option<UnderWay>,
     /// Links that may come up once their segments are joined.
     held: VecDeque<(EndpointIndex, LinkIndex)>,
@@ -71,7 +71,7 @@ pub(in crate::gateway) struct Reloader {
     counts: [u64; 2],
 }
 
-type Asker = oneshot::Sender<Answer>;
+type Client = oneshot::Sender<Answer>;
 
 /// A reload in progress: the links of its new segments are being created. All other changes follow the last
 /// link.
@@ -85,7 +85,7 @@ struct UnderWay {
     links: NewLinks,
     /// The value in force when the reload began.
     receive_mtu: Option<u16>,
-    askers: Vec<Asker>,
+    clients: Vec<Client>,
 }
 
 /// A link of a removed segment that is not gone yet.
@@ -127,8 +127,8 @@ impl Reloader {
             workers,
             draining: Vec::new(),
             waiting: Vec::new(),
-            asked: false,
-            askers: Vec::new(),
+            requested: false,
+            clients: Vec::new(),
             under_way: None,
             held: VecDeque::new(),
             counts: [0; 2],
@@ -141,8 +141,8 @@ impl Reloader {
     }
 
     /// Requests a reload; the result is in the log.
-    pub(super) const fn ask(&mut self) {
-        self.asked = true;
+    pub(super) const fn request(&mut self) {
+        self.requested = true;
     }
 
     /// Numbers of reloads that were carried out, and that were refused.
@@ -221,9 +221,9 @@ impl Reloader {
 impl<B: Backend> GatewayControl<B> {
     /// Requests a reload. The answer comes when it has been carried out or refused.
     pub(super) fn ask_for_reload(&mut self) -> Reply {
-        let (asker, answer) = oneshot::channel();
-        self.reloader.asked = true;
-        self.reloader.askers.push(asker);
+        let (client, answer) = oneshot::channel();
+        self.reloader.requested = true;
+        self.reloader.clients.push(client);
         Reply::Later(answer)
     }
 
@@ -231,13 +231,13 @@ impl<B: Backend> GatewayControl<B> {
     fn drive_reload(&mut self, now: Instant) -> bool {
         let work = match self.reloader.under_way.take() {
             Some(work) => work,
-            None if std::mem::take(&mut self.reloader.asked) => {
-                let askers = std::mem::take(&mut self.reloader.askers);
+            None if std::mem::take(&mut self.reloader.requested) => {
+                let clients = std::mem::take(&mut self.reloader.clients);
                 self.service.reloading();
-                match self.begin_reload(askers) {
+                match self.begin_reload(clients) {
                     Ok(work) => work,
-                    Err((why, askers)) => {
-                        self.end_reload(now, Err(why), askers);
+                    Err((why, clients)) => {
+                        self.end_reload(now, Err(why), clients);
                         return true;
                     }
                 }
@@ -249,7 +249,7 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     /// Compares the file with the running configuration. Changes nothing yet.
-    fn begin_reload(&mut self, askers: Vec<Asker>) -> Result<UnderWay, (String, Vec<Asker>)> {
+    fn begin_reload(&mut self, clients: Vec<Client>) -> Result<UnderWay, (String, Vec<Client>)> {
         match self.plan_reload() {
             Ok((config, change, ready, waiting)) => {
                 let maker = self.maker.with(config.clone());
@@ -257,9 +257,9 @@ impl<B: Backend> GatewayControl<B> {
                     ready.iter().map(|(segment, ground)| (ground.endpoint, maker.link_settings(segment)));
                 let links = NewLinks::new(settings);
                 let receive_mtu = self.maker.receive_mtu;
-                Ok(UnderWay { config, change, ready, waiting, links, receive_mtu, askers })
+                Ok(UnderWay { config, change, ready, waiting, links, receive_mtu, clients })
             }
-            Err(why) => Err((why, askers)),
+            Err(why) => Err((why, clients)),
         }
     }
 
@@ -311,12 +311,12 @@ impl<B: Backend> GatewayControl<B> {
         match progress {
             Progress::More => self.reloader.under_way = Some(work),
             Progress::Made(links) => {
-                let askers = std::mem::take(&mut work.askers);
+                let clients = std::mem::take(&mut work.clients);
                 let answer = self.carry_out_reload(now, work, links);
-                self.end_reload(now, Ok(answer), askers);
+                self.end_reload(now, Ok(answer), clients);
             }
             Progress::Refused { at, why } => {
-                let UnderWay { ready, links, askers, .. } = work;
+                let UnderWay { ready, links, clients, .. } = work;
                 let undone = links.undo(&mut (now, &mut self.endpoints));
                 for ((segment, ground), link) in ready.iter().zip(undone) {
                     let Ground { index, endpoint, .. } = *ground;
@@ -332,7 +332,7 @@ impl<B: Backend> GatewayControl<B> {
                         "segment `{name}`: {why}; take other segments away first, or restart the gateway with fewer workers or connections"
                     )
                 };
-                self.end_reload(now, Err(why), askers);
+                self.end_reload(now, Err(why), clients);
             }
         }
     }
@@ -385,24 +385,24 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     /// Reports the result of a reload.
-    fn end_reload(&mut self, now: Instant, outcome: Answer, askers: Vec<Asker>) {
+    fn end_reload(&mut self, now: Instant, outcome: Answer, clients: Vec<Client>) {
         self.service.reloaded(now);
         self.reloader.counts[usize::from(outcome.is_err())] += 1;
         match &outcome {
             Ok(answer) => {
                 let text = change_text(answer);
                 tracing::info!(event = What::Reloaded.journal(), "reload: {text}");
-                self.events.tell(now, What::Reloaded, None, || (text, answer.clone()));
+                self.events.report(now, What::Reloaded, None, || (text, answer.clone()));
             }
             Err(why) => {
                 let text = format!("{why}; the configuration stays as it was");
                 tracing::error!(event = What::ReloadRefused.journal(), "reload: {text}");
-                self.events.tell(now, What::ReloadRefused, None, || (text, Value::Null));
+                self.events.report(now, What::ReloadRefused, None, || (text, Value::Null));
             }
         }
-        for asker in askers {
+        for client in clients {
             // The client may be gone.
-            let _ = asker.send(outcome.clone());
+            let _ = client.send(outcome.clone());
         }
     }
 
@@ -443,7 +443,7 @@ impl<B: Backend> GatewayControl<B> {
             let event = What::Removed.journal();
             tracing::info!(segment = name.as_str(), event, "{name}: removed");
             let said = || (format!("{name} is removed"), json!({ "segment": name }));
-            self.events.tell(now, What::Removed, None, said);
+            self.events.report(now, What::Removed, None, said);
         }
         if self.stopping.is_some() {
             self.reloader.held.clear();

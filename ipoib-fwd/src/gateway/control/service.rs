@@ -44,7 +44,7 @@ pub(super) enum Readiness {
 
 impl Readiness {
     /// True if readiness need not wait for it any longer.
-    fn is_told(&self, waited: Duration) -> bool {
+    fn needs_no_wait(&self, waited: Duration) -> bool {
         match self {
             Self::Settled(_) => true,
             Self::Waits(_) => waited >= SETTLING,
@@ -116,7 +116,7 @@ impl Service {
 
 impl<B: Backend> GatewayControl<B> {
     /// Sends due notifications to the service manager.
-    pub(super) fn tell_service(&mut self, now: Instant) {
+    pub(super) fn notify_service(&mut self, now: Instant) {
         self.watch_workers(now);
         if self.service.manager.is_none() || self.stopping.is_some() || now < self.service.status_due {
             return;
@@ -129,7 +129,7 @@ impl<B: Backend> GatewayControl<B> {
             manager.status(&status(&segments));
         }
         let waited = now.duration_since(service.started);
-        if !service.ready && segments.iter().all(|(_, readiness)| readiness.is_told(waited)) {
+        if !service.ready && segments.iter().all(|(_, readiness)| readiness.needs_no_wait(waited)) {
             service.ready = manager.ready();
         }
     }
@@ -149,7 +149,7 @@ impl<B: Backend> GatewayControl<B> {
             let what = format!("worker {} is stalled: no sign of life until it runs", who.join(", "));
             tracing::error!(event = What::WorkerStuck.journal(), "{what}");
             manager.status(&what);
-            events.tell(now, What::WorkerStuck, None, || (what, serde_json::Value::Null));
+            events.report(now, What::WorkerStuck, None, || (what, serde_json::Value::Null));
         }
     }
 
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn readiness_waits_for_what_comes_and_not_for_what_is_missing() {
-        let ready = |r: &Readiness| [0, 2, 10].map(|s| r.is_told(Duration::from_secs(s)));
+        let ready = |r: &Readiness| [0, 2, 10].map(|s| r.needs_no_wait(Duration::from_secs(s)));
         assert_eq!(ready(&Readiness::Settled(Role::Standby)), [true; 3]);
         assert_eq!(ready(&waits("no cable")), [false, true, true]);
         assert_eq!(ready(&Readiness::Coming(Role::Listening)), [false, false, true]);

@@ -63,7 +63,7 @@ impl<B: Backend> GatewayControl<B> {
         let text = format!("{} is {}", key.word(), if value.is_empty() { "as configured" } else { value });
         tracing::info!(event = What::Set.journal(), "set: {text}");
         let facts = json!({"key": key.word(), "value": value});
-        self.events.tell(now, What::Set, None, || (text, facts));
+        self.events.report(now, What::Set, None, || (text, facts));
         Ok(())
     }
 

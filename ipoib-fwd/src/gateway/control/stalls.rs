@@ -42,7 +42,7 @@ impl<B: Backend> GatewayControl<B> {
             lease(hello).as_millis()
         );
         tracing::error!(event = What::ControlStalled.journal(), "{text}");
-        self.events.tell(now, What::ControlStalled, None, || (text, json!({ "milliseconds": ms })));
+        self.events.report(now, What::ControlStalled, None, || (text, json!({ "milliseconds": ms })));
     }
 }
 

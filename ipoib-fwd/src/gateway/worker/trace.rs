@@ -131,7 +131,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         let outcome = self.taken(outcome, ports, &lookup, unfit);
         if let Some(tracer) = &mut self.common.tracer {
             let step = if front.port.is_some() { Step::Arrived } else { Step::Again };
-            tracer.tell(Sighting { time, watchers, step, front, lookup, outcome, missed: 0 });
+            tracer.report(Sighting { time, watchers, step, front, lookup, outcome, missed: 0 });
         }
     }
 

@@ -111,12 +111,12 @@ fn a_stop_is_answered_when_all_is_written() {
     recording.drain_all(Duration::from_secs(120)).unwrap();
     news.send(News::Ended(End::Stopped)).unwrap();
     assert!(recordings.look(now).alarm.is_none());
-    let told = answer.try_recv().unwrap().unwrap();
+    let outcome = answer.try_recv().unwrap().unwrap();
     assert_eq!(
-        (&told["state"], &told["packets"], &told["missing"]),
+        (&outcome["state"], &outcome["packets"], &outcome["missing"]),
         (&json!("stopped"), &json!(1), &json!(0))
     );
-    assert_eq!(recordings.facts(now), told);
+    assert_eq!(recordings.facts(now), outcome);
     assert_eq!(recordings.totals(), [1, 0]);
     assert!(start(&mut recordings, now, "two").is_ok());
 }
@@ -212,10 +212,10 @@ fn a_client_that_waits_when_the_gateway_exits_is_answered() {
         }
         recordings.look(now);
         recordings.dismiss();
-        let told = stops.try_recv().unwrap();
-        assert_eq!(told.is_ok(), is_written, "{told:?}");
+        let outcome = stops.try_recv().unwrap();
+        assert_eq!(outcome.is_ok(), is_written, "{outcome:?}");
         if !is_written {
-            assert!(told.unwrap_err().contains("before the capture is on the disk"));
+            assert!(outcome.unwrap_err().contains("before the capture is on the disk"));
             news.send(News::Ended(End::Stopped)).unwrap();
             recordings.look(now);
         }

@@ -29,7 +29,7 @@ impl<B: Backend> GatewayControl<B> {
             duty.counted_before = counted;
             self.kept.restore_segment(now, duty);
         }
-        self.tell_places();
+        self.publish_addresses();
     }
 
     /// Removes a segment from the directory at once; its link drains.

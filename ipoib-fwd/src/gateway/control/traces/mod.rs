@@ -53,7 +53,7 @@ pub(in crate::gateway) struct Traces {
 struct Watcher {
     wanted: Wanted,
     until: Instant,
-    told: u32,
+    reported: u32,
     missed: u64,
 }
 
@@ -129,11 +129,11 @@ impl Traces {
     }
 
     /// Reports a row to some clients, each of which has its own limit.
-    fn tell(&mut self, bits: u8, row: Value) {
+    fn report(&mut self, bits: u8, row: Value) {
         let mut left = 0;
         for watcher in &mut self.watchers {
-            if bits & watcher.bit() != 0 && watcher.told < watcher.wanted.left {
-                watcher.told += 1;
+            if bits & watcher.bit() != 0 && watcher.reported < watcher.wanted.left {
+                watcher.reported += 1;
                 left |= watcher.bit();
             }
         }
@@ -154,13 +154,13 @@ impl Traces {
     }
 
     /// Reports the control lcore's rows that are older than `before`, or all rows that have waited.
-    fn tell_own(&mut self, before: Option<u64>) {
+    fn report_own(&mut self, before: Option<u64>) {
         while let Some(own) = self.own.front()
             && own.is_ripe
             && before.is_none_or(|time| own.time < time)
             && let Some(OwnRow { watchers, row, .. }) = self.own.pop_front()
         {
-            self.tell(watchers, row);
+            self.report(watchers, row);
         }
     }
 
@@ -191,11 +191,11 @@ impl Traces {
             let bit = u64::from(watcher.bit());
             let why = match () {
                 () if !feed.is_followed(bit) => return false,
-                () if watcher.told >= watcher.wanted.left => "the requested number of rows",
+                () if watcher.reported >= watcher.wanted.left => "the requested number of rows",
                 () if now >= watcher.until => "its time is over",
                 () => return true,
             };
-            feed.finish(bit, json!({"end": why, "told": watcher.told, "missed": watcher.missed}));
+            feed.finish(bit, json!({"end": why, "told": watcher.reported, "missed": watcher.missed}));
             false
         });
         watchers.len() < before
@@ -259,7 +259,7 @@ impl<B: Backend> GatewayControl<B> {
             return Err("workers have not released the last traces yet; try again in a moment".to_owned());
         }
         let wanted = Wanted { number, filter: order.filter, segment, port, left: order.count };
-        let watcher = Watcher { wanted, until: now + order.time, told: 0, missed: 0 };
+        let watcher = Watcher { wanted, until: now + order.time, reported: 0, missed: 0 };
         let first = json!({"following": {"count": order.count, "seconds": order.time.as_secs()}});
         let subscription = self.traces.feed.follow(watcher.bit().into(), first);
         self.traces.watchers.push(watcher);
@@ -278,7 +278,7 @@ impl<B: Backend> GatewayControl<B> {
     /// Sends the list of traces to workers; an empty one stops tracing.
     fn order_traces(&mut self) {
         let wanted =
-            |watcher: &Watcher| Wanted { left: watcher.wanted.left - watcher.told, ..watcher.wanted };
+            |watcher: &Watcher| Wanted { left: watcher.wanted.left - watcher.reported, ..watcher.wanted };
         let wanted: Arc<AllWanted> = Arc::new(self.traces.watchers.iter().map(wanted).collect());
         for worker in (0..self.maker.workers).map(WorkerIndex) {
             let Some(endpoint) = self.endpoints.at(EndpointIndex(0)) else { continue };
@@ -297,20 +297,20 @@ impl<B: Backend> GatewayControl<B> {
         if self.traces.rings.is_empty() && self.traces.watchers.is_empty() {
             return false;
         }
-        let mut told = 0;
-        while told < PER_TURN
+        let mut reported = 0;
+        while reported < PER_TURN
             && let Some((worker, sighting)) = self.traces.next()
         {
-            told += 1;
-            self.traces.tell_own(Some(sighting.time));
+            reported += 1;
+            self.traces.report_own(Some(sighting.time));
             // Records for a client that is gone are discarded.
             if self.traces.watchers.iter().any(|watcher| sighting.watchers & watcher.bit() != 0) {
                 let row = self.sighting_row(worker, &sighting);
-                self.traces.tell(sighting.watchers, row);
+                self.traces.report(sighting.watchers, row);
             }
         }
-        if told < PER_TURN {
-            self.traces.tell_own(None);
+        if reported < PER_TURN {
+            self.traces.report_own(None);
         }
         self.traces.own.iter_mut().for_each(|own| own.is_ripe = true);
         // A worker must not free memory: a ring is freed after the worker has released it.
@@ -320,7 +320,7 @@ impl<B: Backend> GatewayControl<B> {
         if self.traces.settle(now) {
             self.order_traces();
         }
-        told > 0
+        reported > 0
     }
 
     /// Starts to trace a packet that was handed over: the clients and its headers. `None` while no client
@@ -388,7 +388,7 @@ mod tests {
         let mut clients = Vec::new();
         for (number, left) in (0..).zip(counts) {
             let wanted = Wanted { number, filter: Filter::default(), segment: None, port: None, left: *left };
-            let watcher = Watcher { wanted, until: now + Duration::from_secs(10), told: 0, missed: 0 };
+            let watcher = Watcher { wanted, until: now + Duration::from_secs(10), reported: 0, missed: 0 };
             clients.push(traces.feed.follow(watcher.bit().into(), Value::Null));
             traces.watchers.push(watcher);
         }
@@ -413,8 +413,8 @@ mod tests {
         let now = Instant::now();
         let (mut traces, clients) = traces(&[2, 5], now);
         for n in 0..4 {
-            traces.tell(0b11, json!(n));
-            traces.tell(0b01, json!("only the first"));
+            traces.report(0b11, json!(n));
+            traces.report(0b01, json!("only the first"));
         }
         assert_eq!(clients.iter().map(|c| c.waiting()).collect::<Vec<_>>(), [2, 4]);
         assert!(traces.settle(now) && !traces.settle(now));
@@ -445,17 +445,17 @@ mod tests {
             traces.rings.push(Ring { worker, sightings, next: None, missed: 0, _wanted: wanted });
         }
         for time in [10, 30, 50, 60, 61, 62] {
-            senders[0].tell(sighting(time, 0));
+            senders[0].report(sighting(time, 0));
         }
-        senders[1].tell(sighting(20, 0));
-        senders[1].tell(sighting(40, 0));
+        senders[1].report(sighting(20, 0));
+        senders[1].report(sighting(40, 0));
         let mut order = Vec::new();
         while let Some((worker, sighting)) = traces.next() {
             order.push((worker.0, sighting.time));
         }
         assert_eq!(order, [(0, 10), (1, 20), (0, 30), (1, 40), (0, 50), (0, 60)]);
         assert_eq!(traces.watchers[0].missed, 0, "nobody has said so yet");
-        senders[0].tell(sighting(70, 0));
+        senders[0].report(sighting(70, 0));
         traces.next().unwrap();
         assert_eq!(traces.watchers[0].missed, 2);
     }
@@ -465,12 +465,12 @@ mod tests {
         let now = Instant::now();
         let (mut traces, clients) = traces(&[9], now);
         traces.hold(15, 1, json!("control"));
-        traces.tell_own(None);
+        traces.report_own(None);
         assert_eq!(clients[0].waiting(), 0, "the worker may not have reported yet");
         traces.own.iter_mut().for_each(|own| own.is_ripe = true);
-        traces.tell_own(Some(14));
+        traces.report_own(Some(14));
         assert_eq!(clients[0].waiting(), 0);
-        traces.tell_own(Some(16));
+        traces.report_own(Some(16));
         assert_eq!((clients[0].waiting(), traces.own.len()), (1, 0));
         (0..OWN_ROWS + 3).for_each(|n| traces.hold(n as u64, 1, Value::Null));
         assert_eq!((traces.own.len(), traces.watchers[0].missed), (OWN_ROWS, 3));
@@ -500,7 +500,7 @@ mod tests {
         let mut tracer = Tracer::new(Arc::clone(&wanted), sender);
         let kept = Arc::downgrade(&wanted);
         traces.rings.push(Ring { worker: WorkerIndex(0), sightings, next: None, missed: 0, _wanted: wanted });
-        tracer.tell(sighting(1, 0));
+        tracer.report(sighting(1, 0));
         drop(tracer);
         assert_eq!(kept.strong_count(), 1, "the ring's");
         assert_eq!(traces.next().map(|(_, sighting)| sighting.time), Some(1));
