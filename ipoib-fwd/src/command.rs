@@ -96,7 +96,7 @@ commands! {
     Since = "since", Argument::Segment, "Counters since the last `clear`, or since the start; for a segment, its packets and drops on each worker.";
     Mode = "mode", Argument::OneOf("MODE", &["datagram", "connected"]), "Switches all segments between connected and datagram mode while traffic runs. Without an answer within 5 s, `ipoib-fwd ctl` ends with exit code 6: it may have been carried out.";
     Health = "health", Argument::None, "Shows whether each segment could forward now, or why not, for scripts; `ipoib-fwd ctl` ends with exit code 5 if one cannot.";
-    Drain = "drain", Argument::Flag(&[("alone", "Even if no gateway takes over: packets from hosts are then dropped"), ("undo", "Back into service")]), "Hands all segments over to the other gateway without a loss, and stops forwarding until `--undo` or a restart. `ipoib-fwd ctl` waits until it is done. Without an answer within 5 s, then or while it waits, it ends with exit code 6: it may have been carried out.";
+    Drain = "drain", Argument::Flag(&[("alone", "Even if no gateway takes over: packets from hosts are then dropped"), ("undo", "Back into service")]), "Hands all segments over to the other gateway without a loss, and stops forwarding until `ipoib-fwd ctl drain --undo` or a restart. `ipoib-fwd ctl` waits until it is done. Without an answer within 5 s, then or while it waits, it ends with exit code 6: it may have been carried out.";
     Reload = "reload", Argument::None, "Reloads the configuration, as SIGHUP does. It is applied as a whole or, with an error that says why (exit code 1), not at all. Without an answer within a minute, `ipoib-fwd ctl` ends with exit code 6: it may have been carried out.";
 }
 

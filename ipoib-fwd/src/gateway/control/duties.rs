@@ -25,7 +25,7 @@ pub(in crate::gateway) struct SegmentDuty {
     pub(in crate::gateway) news: News,
     /// Other gateways of the segment.
     pub(in crate::gateway) duty: PairDuty,
-    /// Counters under its index from before its time, by worker; the control lcore's are last. Empty for
+    /// Counters of earlier segments with its index, by worker; the control lcore's are last. Empty for
     /// segments of the start.
     pub(in crate::gateway) counted_before: Vec<SegmentTotals>,
     /// Counters at the time of the last `ctl clear`, in the same order.

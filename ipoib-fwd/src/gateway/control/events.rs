@@ -111,7 +111,7 @@ impl Events {
         }
     }
 
-    /// The index of a removed segment gets free: its counters do not apply to the next segment with that
+    /// The index of a removed segment becomes free: its counters do not apply to the next segment with that
     /// index.
     pub(super) fn forget_drops(&mut self, of: SegmentIndex) {
         self.seen.storms.remove(&of.0);
@@ -213,7 +213,7 @@ mod tests {
         let left_out: u64 = events.limits.values().map(|limit| limit.left_out).sum();
         assert_eq!(left_out, 800);
         events.feed.settle();
-        // When there is room again, it is reported once how many were lost.
+        // When there is room again, it is reported once how many were left out.
         let n = queued(&mut events, |events| {
             events.settle(now + Duration::from_secs(1));
             events.settle(now + Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! The gateway's control lcore: everything but the fast path.
+//! The gateway's control lcore: everything except plain forwarding.
 
 mod answers;
 mod checksums;

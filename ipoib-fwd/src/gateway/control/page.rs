@@ -127,7 +127,7 @@ mod tests {
         json!({"infiniband": infiniband, "ethernet": ethernet, "next": page.next()})
     }
 
-    /// Addresses in random order.
+    /// Addresses that are not sorted.
     fn crowd(n: u32) -> Vec<IpAddr> {
         (0..n).map(|i| Ipv4Addr::from_bits(0x0a00_0000 + (i.wrapping_mul(40_503) & 0xffff)).into()).collect()
     }

@@ -144,7 +144,8 @@ impl<B: Backend> GatewayControl<B> {
         self.renew_lease(at);
     }
 
-    /// Renews the lease of all workers, by worker 0, which sends the hellos, after them.
+    /// Commands worker 0 to renew the lease of all workers. Worker 0 sends the hellos, so that the renewal
+    /// follows them.
     fn renew_lease(&mut self, at: SegmentIndex) {
         let Some(duty) = self.segments.at_mut(at) else { return };
         let (end, endpoint) = (duty.duty.pair.lease_end(), duty.endpoint);
@@ -239,8 +240,8 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// Undrains all segments. A gateway is drained with all of its segments or with none: a single drained
-    /// segment may have no substitute.
+    /// Undrains all segments. A gateway is drained with all of its segments or with none, and one of them has
+    /// no substitute any more.
     fn undrain_all(&mut self, now: Instant) {
         self.maker.drained = false;
         let indices: Vec<_> = self.indices().collect();

@@ -88,7 +88,7 @@ struct UnderWay {
     clients: Vec<Client>,
 }
 
-/// A link of a removed segment that is not gone yet.
+/// A link that is being removed.
 #[derive(Debug)]
 struct Draining {
     /// The removed segment of the link. `None` for a link of a refused reload: a segment of its name may be

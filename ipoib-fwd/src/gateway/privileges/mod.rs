@@ -112,9 +112,9 @@ impl Privileges {
         Ok(privileges::set_cores(cores)?)
     }
 
-    /// Restricts each thread to the system calls of its role. All threads but the workers are those of the
-    /// control lcore, and workers, which have no job yet, apply only their own list. Returns the filters of
-    /// threads that apply them themselves.
+    /// Restricts each thread to the system calls of its role. All existing threads get the list of the control
+    /// lcore; workers, which have no job yet, narrow it to their own. Returns the filters that other threads
+    /// apply themselves.
     pub(super) fn filter_calls<'a>(
         &self,
         seccomp: Seccomp,

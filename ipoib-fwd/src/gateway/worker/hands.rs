@@ -41,8 +41,8 @@ pub(super) const fn frame_header<D>(destination: MacAddress, table: &SegmentTabl
     EthernetHeader { destination, source: table.settings.mac, ethertype: ETHERTYPE_IPV4 }
 }
 
-/// Hash of a frame's sender, as [`StormGuard::admits`](crate::segment::pair::storm::StormGuard::admits)
-/// identifies it.
+/// The sender of a frame, as an identifier for
+/// [`StormGuard::admits`](crate::segment::pair::storm::StormGuard::admits).
 fn frame_origin(frame: &Mbuf) -> u64 {
     let [_, _, _, _, _, _, a, b, c, d, e, f] = *head(frame).first_chunk().unwrap_or(&[0; 12]);
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])

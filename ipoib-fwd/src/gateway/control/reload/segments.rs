@@ -56,7 +56,7 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// Applies the new settings of a segment that keeps its ports, partition and VLAN.
+    /// Applies new networks and a new MTU to a segment that keeps its ports, partition and VLAN.
     pub(super) fn change_segment(&mut self, now: Instant, new: &Segment) {
         let Some(old) = self.maker.config.segments.iter().find(|s| s.name == new.name).cloned() else {
             return;
