@@ -1,5 +1,5 @@
-//! The validation before a start, for `ipoib-fwd --check` and for the start itself. What the machine has is read here; what it
-//! means is `preflight`'s.
+//! The validation before a start, for `ipoib-fwd --check` and for the start itself. This module reads the
+//! state of the host; `preflight` judges it.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub fn own_arguments(arguments: &[String]) -> Option<Vec<String>> {
     own.iter().any(|word| word == "--check").then(|| own.to_vec())
 }
 
-/// Looks at configuration, machine and fabric.
+/// Validates the configuration, the host and the fabric.
 #[must_use]
 pub fn run(arguments: &[String], file: Option<&Path>, overrides: &Overrides) -> Report {
     let mut errors = Vec::new();
@@ -26,10 +26,11 @@ pub fn run(arguments: &[String], file: Option<&Path>, overrides: &Overrides) -> 
     let line = is_split.then(|| CommandLine::parse(arguments.iter().cloned()));
     let eal = line.and_then(|line| line.map_err(|error| errors.push(error)).ok()).map(|line| line.eal);
     let file = file.and_then(|file| ConfigFile::read(file).map_err(|error| errors.push(error)).ok());
-    validate(eal.as_ref(), file.as_ref(), overrides, errors, ask_ports).1
+    validate(eal.as_ref(), file.as_ref(), overrides, errors, query_ports).1
 }
 
-/// What a start reads before EAL is started, with its findings. Devices are not opened: the start does that itself.
+/// Reads and validates everything that a start needs before EAL, and returns the findings. Devices are not
+/// opened: the start does that later.
 pub(crate) fn before_start(
     eal: &EalArguments,
     file: Option<&ConfigFile>,
@@ -38,7 +39,7 @@ pub(crate) fn before_start(
     validate(Some(eal), file, overrides, Vec::new(), |_| {})
 }
 
-/// The configuration, as far as it is right, and everything that is wrong or unwise with it on this machine.
+/// Reads the configuration as far as it is valid, and collects all errors and warnings about it on this host.
 fn validate(
     eal: Option<&EalArguments>,
     file: Option<&ConfigFile>,
@@ -47,7 +48,7 @@ fn validate(
     open_adapters: impl FnOnce(&mut Machine),
 ) -> (Config, Report) {
     let roles = eal.and_then(|eal| eal.roles().ok().flatten());
-    // More are no gateway's: then the processors are what is wrong.
+    // No gateway has more lcores: then the lcores are the error.
     let workers = roles.and_then(|roles| u8::try_from(roles.workers.len()).ok()).map(u32::from);
     let config = match file {
         Some(file) => {
@@ -71,14 +72,16 @@ fn validate(
     (config, report)
 }
 
-/// Asks the ports for what the kernel tells only to programs of verbs. A device that cannot be opened is told of by its files.
-fn ask_ports(machine: &mut Machine) {
+/// Queries attributes of the ports that the kernel reports only to users of verbs. A device that cannot be
+/// opened is described by its files in sysfs.
+fn query_ports(machine: &mut Machine) {
     let options = OpenOptions { infiniband: false, management: false };
     for (name, adapter) in &mut machine.adapters {
         for (number, port) in &mut adapter.ports {
             let number = PortNumber(*number);
-            let asked = VerbsHca::open_with(Some(name), number, options).and_then(|hca| hca.port(number));
-            port.mtu = asked.ok().and_then(|port| u16::try_from(port.active_mtu.bytes()).ok());
+            let attributes =
+                VerbsHca::open_with(Some(name), number, options).and_then(|hca| hca.port(number));
+            port.mtu = attributes.ok().and_then(|port| u16::try_from(port.active_mtu.bytes()).ok());
         }
     }
 }
@@ -88,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_check_is_asked_for_behind_two_dashes_or_alone() {
+    fn the_check_is_requested_after_two_dashes_or_alone() {
         let own = |text: &str| {
             let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
             own_arguments(&words).map(|own| own.join(" "))

@@ -1,5 +1,5 @@
-//! The commands of a running gateway, each written down once: its name, what it may be told, what it does. From that come what the
-//! control socket takes, what `ipoib-fwd ctl` takes and says of itself, and what a shell completes.
+//! The commands of a running gateway. One table defines the name, the arguments and the description of each.
+//! The control socket, `ipoib-fwd ctl` with its help, and the shell completion are derived from it.
 
 mod line;
 
@@ -13,28 +13,28 @@ use crate::setting::Key;
 
 pub use line::{completion, with_nearest};
 
-/// What a command may be told, at most one thing.
+/// The arguments of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Argument {
     /// Nothing.
     None,
-    /// A command's name, or nothing.
+    /// A command's name; optional.
     Command,
-    /// A segment's name, or nothing: then it is about all of them.
+    /// A segment's name; without it, the command applies to all segments.
     Segment,
-    /// As [`Self::Segment`], of a list that comes in pages ([`crate::page`]).
+    /// As [`Self::Segment`], for a list in pages ([`crate::page`]).
     Page,
-    /// Some of the words, with a comma between them, which say what stands first; or nothing: all of them.
+    /// Some of these words, separated by commas, with their placeholder; without any, all of them.
     SomeOf(&'static str, &'static [&'static str]),
-    /// Words, which the command itself looks at, as this says; or nothing.
+    /// Arguments in this format, which the command itself parses; optional.
     Words(&'static str),
-    /// Words, as before, and how many rows at most, and for how long: for what is followed.
+    /// As [`Self::Words`], and limits for the number of rows and the time, for a stream.
     Follow(&'static str),
-    /// A key of what may be set, and a value for it; the key alone, or nothing.
+    /// A key of `set`, and a value for it; both optional.
     Setting,
-    /// One of these words, each with what it means, or nothing; options of `ipoib-fwd ctl`.
+    /// One of these words, each with its meaning, or none; options of `ipoib-fwd ctl`.
     Flag(&'static [(&'static str, &'static str)]),
-    /// One of the words, which say what stands first.
+    /// One of these words, with their placeholder.
     OneOf(&'static str, &'static [&'static str]),
 }
 
@@ -51,7 +51,7 @@ macro_rules! commands {
             /// Every command.
             pub const ALL: [Self; { [$(Self::$name),*].len() }] = [$(Self::$name),*];
 
-            /// What it is called; on the socket behind a slash.
+            /// The name; on the socket, it follows a slash.
             #[must_use]
             pub const fn word(self) -> &'static str {
                 match self {
@@ -59,7 +59,7 @@ macro_rules! commands {
                 }
             }
 
-            /// What it may be told.
+            /// The arguments.
             #[must_use]
             pub const fn argument(self) -> Argument {
                 match self {
@@ -67,7 +67,7 @@ macro_rules! commands {
                 }
             }
 
-            /// What it does.
+            /// The description.
             #[must_use]
             pub const fn help(self) -> &'static str {
                 match self {
@@ -80,39 +80,39 @@ macro_rules! commands {
 
 commands! {
     List = "", Argument::None, "All commands.";
-    Help = "help", Argument::Command, "What a command does, or all of them.";
+    Help = "help", Argument::Command, "Describes one command, or all of them.";
     Stats = "stats", Argument::Segment, "Packets and bytes by path, drops by reason, times; of a segment, its packets and drops on each worker.";
-    Metrics = "metrics", Argument::None, "The figures as monitoring systems take them (OpenMetrics); `ipoib-fwd metrics` serves them over HTTP.";
+    Metrics = "metrics", Argument::None, "All metrics in the format of monitoring systems (OpenMetrics); `ipoib-fwd metrics` serves them over HTTP.";
     Links = "links", Argument::Segment, "The ports, and each segment's link and role.";
     Neighbours = "neighbours", Argument::Page, "Hosts on both sides.";
     Connections = "connections", Argument::Page, "RC connections, both directions.";
     Groups = "groups", Argument::Page, "Multicast groups.";
     Gids = "gids", Argument::None, "The devices' GID tables; `ipoib-fwd gids` lists them as show_gids does.";
-    Events = "events", Argument::SomeOf("KIND", Kind::WORDS), "What happens, a line each as it does, until the gateway ends (exit code 3; 4 if it has died). What is not read in time is lost, and counted.";
-    Capture = "capture", Argument::Words("start,NAME[,KEY=VALUE...]|stop"), "Captures Ethernet frames into NAME.N.pcap in the directory gateway.captures (on a local disk), until it is stopped or as long as is ordered; alone: how it stands. host=ADDRESS, mac=ADDRESS, proto=arp, icmp, tcp, udp or a number, port=N (of TCP or UDP), vlan=ID (0: no tag) and direction=in|out choose frames; files=N (4, 64 at most) of size=BYTES (16 MiB, 64 at most) are kept, the newest; packets=N and seconds=N (600) end it. Without an answer within 5 s to `start` or `stop` `ipoib-fwd ctl` ends with exit code 6: it may have been carried out.";
-    Trace = "trace", Argument::Follow("KEY=VALUE[,KEY=VALUE...]"), "Follows packets through the gateway: a row each time that a worker or the control lcore has one in hand, with what was looked up for it, verdict and reason. host=ADDRESS, mac=ADDRESS, proto=arp, icmp, tcp, udp or a number, port=N (of TCP or UDP), vlan=ID (0: no tag), direction=in|out, segment=NAME and at=PORT choose packets; count=N (100, 10000 at most) rows or seconds=N (60, 3600 at most) end it. While anybody follows, all packets go a slower way.";
-    Set = "set", Argument::Setting, "Sets what may change while the gateway runs, until it is set again, a reload finds another value in the file than before, or the gateway ends. Without a value: what there is to set. Without an answer within 5 s to a value `ipoib-fwd ctl` ends with exit code 6: it may have been set.";
-    Clear = "clear", Argument::SomeOf("WHAT", &["counters", "latency"]), "Has `since` count from now on. Nothing else begins anew: `stats` and `metrics` go on. Without an answer within 5 s `ipoib-fwd ctl` ends with exit code 6: it may have been carried out.";
-    Since = "since", Argument::Segment, "What was counted since the last `clear`, or since the start; of a segment, its packets and drops on each worker.";
-    Mode = "mode", Argument::OneOf("MODE", &["datagram", "connected"]), "Switches all segments between connected and datagram mode while traffic runs. Without an answer within 5 s `ipoib-fwd ctl` ends with exit code 6: it may have been carried out.";
-    Health = "health", Argument::None, "Whether each segment could forward now, or why not: for scripts; `ipoib-fwd ctl` ends with exit code 5 if one cannot.";
-    Drain = "drain", Argument::Flag(&[("alone", "Although nobody takes over: what hosts send is dropped then"), ("undo", "Back into service")]), "Has the other gateway forward, without a loss, and this one nothing any more, until that is undone or it is started anew. `ipoib-fwd ctl` waits until it is done. Without an answer within 5 s, then or while it waits, it ends with exit code 6: it may have been carried out.";
-    Reload = "reload", Argument::None, "Reads the configuration again, as SIGHUP does: all of it or, with an error that says why (exit code 1), nothing. Without an answer within a minute `ipoib-fwd ctl` ends with exit code 6: it may have been carried out.";
+    Events = "events", Argument::SomeOf("KIND", Kind::WORDS), "Prints events as they occur, one a line, until the gateway exits (exit code 3; 4 if it has crashed or was killed). Events that are not read in time are lost, and counted.";
+    Capture = "capture", Argument::Words("start,NAME[,KEY=VALUE...]|stop"), "Captures Ethernet frames into NAME.N.pcap in the directory gateway.captures (on a local disk), until it is stopped or a limit is reached; without an argument, shows its state. A filter selects frames: host=ADDRESS, mac=ADDRESS, proto=arp, icmp, tcp, udp or a number, port=N (of TCP or UDP), vlan=ID (0: no tag), direction=in|out. The newest files=N (4, at most 64) of size=BYTES (16 MiB, at most 64) are kept. packets=N and seconds=N (600) end it. If `start` or `stop` is not answered within 5 s, `ipoib-fwd ctl` ends with exit code 6: it may have been carried out.";
+    Trace = "trace", Argument::Follow("KEY=VALUE[,KEY=VALUE...]"), "Traces packets through the gateway: a row each time that a worker or the control lcore processes one, with the lookup result, verdict and reason. A filter selects packets: host=ADDRESS, mac=ADDRESS, proto=arp, icmp, tcp, udp or a number, port=N (of TCP or UDP), vlan=ID (0: no tag), direction=in|out, segment=NAME, at=PORT. count=N (100, at most 10000) rows or seconds=N (60, at most 3600) end it. While packets are traced, all of them take the slow path.";
+    Set = "set", Argument::Setting, "Sets a value at run time. It is in force until it is set again, a reload finds a new value in the file, or the gateway exits. Without a value, lists the keys. If a value is not answered within 5 s, `ipoib-fwd ctl` ends with exit code 6: it may have been set.";
+    Clear = "clear", Argument::SomeOf("WHAT", &["counters", "latency"]), "Restarts the counters of `since`. Those of `stats` and `metrics` continue. Without an answer within 5 s, `ipoib-fwd ctl` ends with exit code 6: it may have been carried out.";
+    Since = "since", Argument::Segment, "Counters since the last `clear`, or since the start; for a segment, its packets and drops on each worker.";
+    Mode = "mode", Argument::OneOf("MODE", &["datagram", "connected"]), "Switches all segments between connected and datagram mode while traffic runs. Without an answer within 5 s, `ipoib-fwd ctl` ends with exit code 6: it may have been carried out.";
+    Health = "health", Argument::None, "Shows whether each segment could forward now, or why not, for scripts; `ipoib-fwd ctl` ends with exit code 5 if one cannot.";
+    Drain = "drain", Argument::Flag(&[("alone", "Even if no gateway takes over: packets from hosts are then dropped"), ("undo", "Back into service")]), "Hands all segments over to the other gateway without a loss, and stops forwarding until `ipoib-fwd ctl drain --undo` or a restart. `ipoib-fwd ctl` waits until it is done. Without an answer within 5 s, then or while it waits, it ends with exit code 6: it may have been carried out.";
+    Reload = "reload", Argument::None, "Reloads the configuration, as SIGHUP does. It is applied as a whole or, with an error that says why (exit code 1), not at all. Without an answer within a minute, `ipoib-fwd ctl` ends with exit code 6: it may have been carried out.";
 }
 
 impl Command {
-    /// The command of that name.
+    /// The command with this name.
     #[must_use]
     pub fn named(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|command| command.word() == word)
     }
 
-    /// As it is written on the socket.
+    /// The request on the socket.
     fn path(self) -> String {
         format!("/{}", self.word())
     }
 
-    /// As it is written with what it may be told.
+    /// The usage on the socket, with arguments.
     fn usage(self) -> String {
         let path = self.path();
         match self.argument() {
@@ -131,29 +131,30 @@ impl Command {
         }
     }
 
-    /// Those that `ipoib-fwd ctl` has; it lists and explains them by itself.
+    /// The commands of `ipoib-fwd ctl`, which lists and explains them with its own help.
     fn of_ctl() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|command| !matches!(command, Self::List | Self::Help))
     }
 }
 
-/// What a filter of packets begins with ([`dataplane::filter::Filter`]).
+/// Keys of a packet filter ([`dataplane::filter::Filter`]).
 const FILTER: [&str; 6] = ["host=", "mac=", "proto=", "port=", "vlan=", "direction="];
 
-/// Options of what is followed; on the socket they are words like others.
-const BOUNDS: [(&str, &str); 2] = [("count", "Ends after so many rows"), ("seconds", "Ends after so long")];
+/// Limits of a stream, options of `ipoib-fwd ctl`; on the socket they are arguments like others.
+const BOUNDS: [(&str, &str); 2] =
+    [("count", "Ends after this number of rows"), ("seconds", "Ends after this time")];
 
-/// What is asked of a gateway.
+/// A request to a gateway.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Asked {
     /// The command.
     pub command: Command,
-    /// What it is told, of the kind that it takes; a segment's name is not looked up.
+    /// Its argument, in the format of the command; a segment's name is not looked up.
     pub argument: Option<String>,
 }
 
 impl Asked {
-    /// From a request on the socket; an error says what it should have been.
+    /// Parses a request on the socket; the error describes the valid ones.
     pub fn parse(request: &telemetry::Command) -> Result<Self, String> {
         let word = request.name.strip_prefix('/').unwrap_or(&request.name);
         let Some(command) = Command::named(word) else {
@@ -194,19 +195,19 @@ impl Asked {
                 Argument::SomeOf(name, words) => format!(": {name} is {}", words.join(", ")),
                 _ => String::new(),
             };
-            return Err(format!("{} cannot be told that; write {}{more}", command.path(), command.usage()));
+            return Err(format!("invalid argument for {}; usage: {}{more}", command.path(), command.usage()));
         }
         Ok(Self { command, argument })
     }
 
-    /// True if it changes something in the gateway.
+    /// True if it changes the state of the gateway.
     #[must_use]
     pub fn is_order(&self) -> bool {
         match self.command {
             Command::Clear | Command::Mode | Command::Drain | Command::Reload => true,
-            // Alone: what the captures are.
+            // Without an argument, it shows the captures.
             Command::Capture => self.argument.is_some(),
-            // A key alone: its values.
+            // A key without a value shows the value.
             Command::Set => self.argument.as_ref().is_some_and(|words| words.contains(',')),
             Command::List
             | Command::Help
@@ -224,7 +225,7 @@ impl Asked {
         }
     }
 
-    /// As the socket takes it.
+    /// The request in the format of the socket.
     #[must_use]
     pub fn request(&self) -> String {
         let path = self.command.path();
@@ -291,11 +292,14 @@ mod tests {
             "no command /stast; did you mean /stats? / lists them"
         );
         assert_eq!(parse("/xylophone", None).unwrap_err(), "no command /xylophone; / lists them");
-        let wrong = "/mode cannot be told that; write /mode,datagram|connected";
+        let wrong = "invalid argument for /mode; usage: /mode,datagram|connected";
         assert_eq!(parse("/mode", Some("fast")).unwrap_err(), wrong);
         assert_eq!(parse("/mode", None).unwrap_err(), wrong);
-        assert_eq!(parse("/reload", Some("now")).unwrap_err(), "/reload cannot be told that; write /reload");
-        let some = "/events cannot be told that; write /events[,KIND[,KIND...]]: KIND is link, ";
+        assert_eq!(
+            parse("/reload", Some("now")).unwrap_err(),
+            "invalid argument for /reload; usage: /reload"
+        );
+        let some = "invalid argument for /events; usage: /events[,KIND[,KIND...]]: KIND is link, ";
         for wrong in ["storm", "link,", "link,link link"] {
             assert!(parse("/events", Some(wrong)).unwrap_err().starts_with(some), "{wrong}");
         }
@@ -306,7 +310,7 @@ mod tests {
         assert!(parse("/clear", Some("everything")).is_err() && parse("/clear", None).is_ok());
         assert_eq!(
             parse("/drain", Some("now")).unwrap_err(),
-            "/drain cannot be told that; write /drain[,alone|undo]"
+            "invalid argument for /drain; usage: /drain[,alone|undo]"
         );
         assert!(parse("/drain", None).is_ok() && parse("/drain", Some("undo")).is_ok());
         assert!(parse("/neighbours", Some("lab,limit=100")).is_ok() && parse("/groups", None).is_ok());
@@ -328,7 +332,7 @@ mod tests {
         assert!(completion().contains("drain) words='--alone --undo'"));
     }
 
-    /// What bash offers for a line whose last word is begun.
+    /// Words that bash offers for a line whose last word is incomplete.
     fn offered(line: &[&str]) -> Vec<String> {
         let script = format!(
             "{}\nCOMP_WORDS=({}); COMP_CWORD={}; _ipoib_fwd; printf '%s\\n' \"${{COMPREPLY[@]}}\"",

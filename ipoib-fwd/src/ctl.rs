@@ -1,4 +1,4 @@
-//! `ipoib-fwd ctl`: asks a running gateway over its control socket.
+//! `ipoib-fwd ctl`: sends commands to a running gateway over its control socket.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -13,17 +13,17 @@ use crate::event;
 use crate::page;
 use crate::trace;
 
-/// Where a gateway listens if it is not told otherwise.
+/// The default path of a gateway's control socket.
 pub const DEFAULT_SOCKET: &str = "/run/ipoib-fwd.sock";
 
 /// Suffix of the names of values that are objects keyed by segment name.
 pub const BY_SEGMENT: &str = "_by_segment";
 
-/// How long an answer may take.
+/// Time limit of an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a reload may take: it makes the queues of all new segments.
+/// Time limit of a reload: it creates the queues of all new segments.
 const RELOAD_PATIENCE: Duration = Duration::from_secs(60);
-/// How long a gateway may hand over.
+/// Time limit of a handover.
 const HANDOVER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Options of `ipoib-fwd ctl`.
@@ -35,48 +35,48 @@ pub struct CtlOptions {
     /// Print the answer as JSON.
     #[arg(long, global = true)]
     pub json: bool,
-    /// What to ask.
+    /// The command.
     #[command(subcommand)]
     pub what: Ask,
 }
 
-/// What `ipoib-fwd ctl` does.
+/// Commands of `ipoib-fwd ctl`.
 #[derive(Subcommand, Debug)]
 pub enum Ask {
-    /// Asks the gateway.
+    /// A command for the gateway.
     #[command(flatten)]
     Gateway(Asked),
-    /// Prints what bash is to be told to complete these commands: source <(ipoib-fwd ctl completion).
+    /// Prints a bash script that completes these commands: source <(ipoib-fwd ctl completion).
     Completion,
 }
 
-/// Why `ipoib-fwd ctl` ends with an error.
+/// Errors of `ipoib-fwd ctl`.
 #[derive(Debug, thiserror::Error)]
 pub enum CtlError {
-    /// The gateway does not answer, or not as was hoped.
+    /// The gateway does not answer, or its answer is an error.
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
-    /// A command was sent, and no answer came.
+    /// A command was sent, and no answer arrived.
     #[error(
         "{0}; `{1}` may have been carried out, or may still be: see `ipoib-fwd ctl events` or the log, and `ipoib-fwd ctl stats`"
     )]
     Unanswered(TelemetryError, &'static str),
-    /// What is followed has ended with the gateway.
-    #[error("the gateway has ended")]
+    /// A stream has ended because the gateway exited.
+    #[error("the gateway has exited")]
     Ended,
     /// A segment could not forward.
     #[error("not every segment could forward")]
     Unhealthy,
-    /// The gateway forwards although it was to be drained.
+    /// The gateway forwards although it should be drained.
     #[error("the gateway is not drained: no other one has taken over ({0})")]
     NotDrained(String),
-    /// What is followed has ended without a word.
-    #[error("the gateway is gone without a word: it has been killed, or has crashed")]
+    /// A stream has ended without a notification.
+    #[error("the gateway is gone without notice: it was killed, or has crashed")]
     Gone,
 }
 
 impl CtlError {
-    /// What the program exits with.
+    /// The exit code of the program.
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
@@ -89,7 +89,8 @@ impl CtlError {
     }
 }
 
-/// Asks, and prints the answer for a person or a program. A reader that has gone away is no failure.
+/// Sends the command, and prints the answer as text or JSON. A reader of the output that is gone is not an
+/// error.
 pub fn run(options: &CtlOptions, out: &mut impl Write) -> Result<(), CtlError> {
     match &options.what {
         Ask::Gateway(asked) if matches!(asked.command, Command::Events | Command::Trace) => {
@@ -113,7 +114,7 @@ pub fn run(options: &CtlOptions, out: &mut impl Write) -> Result<(), CtlError> {
     }
 }
 
-/// Prints what happens, as it does.
+/// Prints a stream of events or traced packets.
 fn follow(options: &CtlOptions, asked: &Asked, out: &mut impl Write) -> Result<(), CtlError> {
     let request = asked.request();
     let mut client = Client::open(&options.socket, PATIENCE)?;
@@ -121,18 +122,18 @@ fn follow(options: &CtlOptions, asked: &Asked, out: &mut impl Write) -> Result<(
     client.wait_without_end();
     let mut has_end = false;
     loop {
-        let told = match client.follow(&request)? {
+        let row = match client.follow(&request)? {
             None => return Err(CtlError::Gone),
-            // It has had what was ordered.
+            // The stream has reached its limits.
             Some(Value::Null) if has_end => return Ok(()),
             Some(Value::Null) => return Err(CtlError::Ended),
-            Some(told) => told,
+            Some(row) => row,
         };
-        has_end = asked.command == Command::Trace && told.get("end").is_some();
+        has_end = asked.command == Command::Trace && row.get("end").is_some();
         let line = match asked.command {
-            _ if options.json => format!("{told}\n"),
-            Command::Trace => trace::line(&told),
-            _ => event::line(&told),
+            _ if options.json => format!("{row}\n"),
+            Command::Trace => trace::line(&row),
+            _ => event::line(&row),
         };
         if put(out, &line).is_err() {
             return Ok(());
@@ -140,7 +141,7 @@ fn follow(options: &CtlOptions, asked: &Asked, out: &mut impl Write) -> Result<(
     }
 }
 
-/// Drains, and waits until what hosts still sent here has been forwarded.
+/// Drains the gateway, and waits until it has forwarded packets that hosts still sent to it.
 fn drain(options: &CtlOptions, asked: &Asked, out: &mut impl Write) -> Result<(), CtlError> {
     let mut answer = put_to(options, asked)?;
     let health = Asked { command: Command::Health, argument: None }.request();
@@ -149,7 +150,7 @@ fn drain(options: &CtlOptions, asked: &Asked, out: &mut impl Write) -> Result<()
         && begin.elapsed() < HANDOVER_PATIENCE
     {
         std::thread::sleep(Duration::from_millis(100));
-        // The gateway has taken the order.
+        // The gateway has accepted the command.
         answer = ask(&options.socket, &health, PATIENCE)
             .map_err(|error| CtlError::Unanswered(error, asked.command.word()))?;
     }
@@ -194,11 +195,11 @@ fn put_to(options: &CtlOptions, asked: &Asked) -> Result<Value, CtlError> {
 
 fn shown(options: &CtlOptions, answer: Value) -> String {
     match answer {
-        // A text of several lines is what it is.
+        // A text of several lines is printed unchanged.
         Value::String(text) if text.ends_with('\n') => text,
         answer if options.json => format!("{answer:#}\n"),
         mut answer => {
-            // The text has each value once.
+            // The text shows each value once.
             if let Some(answer) = answer.as_object_mut() {
                 answer.retain(|name, _| !name.ends_with(BY_SEGMENT));
             }
@@ -242,7 +243,7 @@ fn render_into(out: &mut String, value: &Value, indent: usize) {
     }
 }
 
-/// True for a row that no line of a table holds.
+/// True for a row that does not fit into a line of a table.
 fn is_nested(row: &Value) -> bool {
     row.as_object().is_some_and(|row| row.values().any(|field| field.is_object() || field.is_array()))
 }
@@ -308,7 +309,7 @@ mod tests {
         ], "drops": {"no_neighbour": 3}}));
         assert!(text.contains("address     state\n  10.0.0.1    reachable\n"), "{text}");
         assert!(text.contains("no neighbour 3"), "{text}");
-        // What no table holds is shown row by row.
+        // Rows that do not fit into a table are shown one by one.
         let text = render(&json!({"workers": [{"punt": {"packets": 1}}, {"punt": {"packets": 2}}]}));
         assert_eq!(text, "workers\n  0\n    punt  packets 1\n  1\n    punt  packets 2\n");
     }
@@ -337,7 +338,7 @@ mod tests {
         })
     }
 
-    /// What a command ends with if these are the answers.
+    /// The error of a command with these answers.
     fn end_of(command: Command, argument: Option<&str>, answers: Vec<Option<&'static str>>) -> CtlError {
         let name = format!("ctl-{}-{:?}", std::process::id(), std::thread::current().id());
         let path = std::env::temp_dir().join(name);
@@ -370,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_whose_end_is_not_known_may_have_been_carried_out() {
+    fn a_drain_whose_outcome_is_unknown_may_have_been_carried_out() {
         let taken = r#"{"/drain":{"segments":[{"segment":"lab","role":"forwarding","hands_over":true}]}}"#;
         for health in [None, Some(r#"{"error":"the gateway is busy"}"#)] {
             let error = end_of(Command::Drain, None, vec![Some(taken), health]);

@@ -8,13 +8,13 @@ use preflight::{InitError, Machine, Proposal, shell_path};
 /// Options of `ipoib-fwd init`.
 #[derive(Args, Debug)]
 pub struct InitOptions {
-    /// Write the configuration to FILE, and EAL's arguments to a file of that name that ends in .env. Without it both go to
-    /// standard output.
+    /// Write the configuration to FILE, and EAL's arguments to a file of that name that ends in .env. Without
+    /// this option, both go to standard output.
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
 
-/// Writes the files, and answers with what is to be printed.
+/// Writes the files, and returns the message to print.
 pub fn run(options: &InitOptions) -> Result<String, InitError> {
     let mut machine = Machine::read(Path::new("/"));
     machine.find_pairs();
@@ -24,7 +24,8 @@ pub fn run(options: &InitOptions) -> Result<String, InitError> {
     Ok(message(file, &beside))
 }
 
-/// What to do with the two files. The command is one for `sh`, whatever characters the paths have.
+/// Describes the next steps with the two files. The command is valid in `sh`, whatever characters the paths
+/// have.
 fn message(file: &Path, environment: &Path) -> String {
     let (file, environment) = (shell_path(file), shell_path(environment));
     format!(
@@ -45,7 +46,7 @@ mod tests {
         let environment = Proposal::environment_file(&file);
         std::fs::write(&environment, "EAL=\"-l 0-1 --no-pci\"\n").unwrap();
         let text = message(&file, &environment);
-        // A function stands for the program, whose name some shells do not take for one.
+        // A function replaces the program, whose name is not a valid function name in some shells.
         let (_, command) = text.split_once("\n\n").unwrap();
         let script = format!("show() {{ printf '<%s>' \"$@\"; }}\n{}", command.replace("ipoib-fwd", "show"));
         let done = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();

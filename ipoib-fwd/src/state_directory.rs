@@ -1,4 +1,4 @@
-//! The state directory: where it is, and that it is this gateway's alone.
+//! The state directory: its path, and the lock that reserves it for this gateway.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,11 +12,12 @@ use rustix::io::Errno;
 /// The kernel's table of file locks.
 const LOCKS: &str = "/proc/locks";
 
-/// A state directory that no other gateway uses as long as this exists. The kernel releases the lock with the process.
+/// A state directory that no other gateway uses while this value exists. The kernel releases the lock when
+/// the process exits.
 #[derive(Debug)]
 pub(crate) struct StateDirectory {
     path: PathBuf,
-    /// The locked directory. `None` if its file system has no locks.
+    /// The locked directory. `None` if its file system does not support locks.
     _lock: Option<File>,
 }
 
@@ -45,7 +46,7 @@ pub(crate) fn of(gateway: &config::Gateway) -> Option<PathBuf> {
 }
 
 impl StateDirectory {
-    /// Locks a directory. One that does not exist is not locked: nothing can be kept in it.
+    /// Locks a directory. A directory that does not exist is not locked: nothing can be saved in it.
     pub(crate) fn lock(path: PathBuf) -> Result<Self, StateDirectoryInUse> {
         let Ok(directory) = File::open(&path) else { return Ok(Self { path, _lock: None }) };
         match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
@@ -78,18 +79,19 @@ fn holder_of(directory: &File) -> String {
     process(inode(directory).ok().and_then(|inode| holder(&locks, inode)))
 }
 
-/// The process that locked an inode by flock(2), from the kernel's table: `1: FLOCK  ADVISORY  WRITE 612 00:1a:2054 0 EOF`.
+/// The process that locked an inode by flock(2), from the kernel's table:
+/// `1: FLOCK  ADVISORY  WRITE 612 00:1a:2054 0 EOF`.
 fn holder(locks: &str, inode: u64) -> Option<u32> {
     locks.lines().find_map(|line| {
         let mut fields = line.split_whitespace().skip(1);
-        // A line of a process that waits has an arrow there.
+        // The line of a waiting process has an arrow here.
         let (kind, pid, file) = (fields.next()?, fields.nth(2)?, fields.next()?);
         let of_file = file.rsplit(':').next()?.parse() == Ok(inode);
         if kind == "FLOCK" && of_file { pid.parse().ok() } else { None }
     })
 }
 
-/// A process in words, with its name if it has one.
+/// Describes a process, with its name if it has one.
 fn process(pid: Option<u32>) -> String {
     let Some(pid) = pid else { return "another process".to_owned() };
     match fs::read_to_string(format!("/proc/{pid}/comm")) {
@@ -98,7 +100,7 @@ fn process(pid: Option<u32>) -> String {
     }
 }
 
-/// The directory that the service manager has made for state (systemd: `StateDirectory=`), the first of several.
+/// The state directory that the service manager provides (systemd: `StateDirectory=`); the first of several.
 fn of_service() -> Option<PathBuf> {
     let all = std::env::var_os("STATE_DIRECTORY")?;
     let first = all.as_encoded_bytes().split(|byte| *byte == b':').next()?;

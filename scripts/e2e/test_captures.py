@@ -225,9 +225,9 @@ def test_capture_to_a_disk_that_hangs(start, figures):
                   if line.startswith('ipoib_fwd_capture_packets_total{outcome="missing"}')]
         figures(missing=missing, metric=metric)
         assert len(metric) == 1 and metric[0] >= missing
-        assert topology.gateway.text().count("takes nothing") == 1
+        assert topology.gateway.text().count("does not accept data") == 1
         topology.stop_gateway()
-        assert "its disk has not taken what was left" in topology.gateway.text()
+        assert "its disk has not taken the last packets" in topology.gateway.text()
 
 
 @pytest.mark.timing

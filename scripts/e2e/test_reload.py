@@ -175,7 +175,7 @@ def test_segment_that_waits_for_its_place(topology):
     assert reload["/reload"]["waiting"] == [STORAGE]
     [row] = links["/links"]["segments"]
     assert (row["segment"], row["link"], row["role"]) == (STORAGE, "down", None)
-    assert "the segment that had its place or partition" in row["waits_for"] == links["/links"]["waits_for"]
+    assert "the segment that had its index or partition" in row["waits_for"] == links["/links"]["waits_for"]
     [row] = removed["/links"]["segments"]
     assert row["segment"] == BACKUP and "it is removed" in row["waits_for"]
     assert f"segment `{STORAGE}` is not at work" in stats["error"] and "waits for" in stats["error"]

@@ -71,8 +71,8 @@ def test_watchdog_of_stalled_worker(services):
         before = manager.taken
         # The worker may have answered one query before it stalled.
         assert manager.count("WATCHDOG=1", 3 * services.watchdog) <= 1
-        if not any(m.startswith("STATUS=worker 0 does not turn") for m in manager.messages[before:]):
-            manager.wait("STATUS=worker 0 does not turn")
+        if not any(m.startswith("STATUS=worker 0 is stalled") for m in manager.messages[before:]):
+            manager.wait("STATUS=worker 0 is stalled")
     manager.wait("WATCHDOG=1")
     manager.wait("STATUS=1 segment: 1 forwarding")
     gateway.popen.send_signal(signal.SIGTERM)

@@ -50,7 +50,7 @@ def test_packets_over_connections(gateway):
         ping_one_by_one(gateway, 5)
         seen, rows, code = trace.rows(how=None)
     assert code == 0
-    assert (rows[-1].get("end"), rows[-1]["missed"]) == ("as many as were ordered", 0)
+    assert (rows[-1].get("end"), rows[-1]["missed"]) == ("the requested number of rows", 0)
     assert collections.Counter((row["step"], row["from"], row["verdict"], (row["lookup"] or {}).get("mode")) for row in seen) == {
         ("worker", "Ethernet", "forwarded", "connected"): 2, ("worker", "InfiniBand", "forwarded", None): 2}
     segment, neighbour = gateway.ctl("links")["segments"][0], infiniband_host(gateway)
@@ -105,7 +105,7 @@ def test_unresolved_address(gateway):
         trace.wait("neighbour-unresolved")
         seen, _, _ = trace.rows()
     assert [(row["step"], row["verdict"], row["reason"]) for row in seen] == [
-        ("worker", "to the control lcore", f"no way to {NOBODY_IP} yet"),
+        ("worker", "to the control lcore", f"no path to {NOBODY_IP} yet"),
         ("control lcore", "waits", f"for the address of {NOBODY_IP}, or its path"),
         ("control lcore", "dropped", "neighbour-unresolved")]
     assert len({row["packet"] for row in seen}) == 1

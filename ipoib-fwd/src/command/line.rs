@@ -1,4 +1,4 @@
-//! The command line of `ipoib-fwd ctl`, and what a shell completes of it.
+//! The command line of `ipoib-fwd ctl`, and its completion in a shell.
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::error::{ContextKind, ContextValue};
@@ -9,7 +9,8 @@ use super::{Argument, Asked, BOUNDS, Command, FILTER};
 use crate::glossary;
 use crate::setting::Key;
 
-/// An error of `ipoib-fwd ctl`'s command line, with the nearest command if the one that was given is not known.
+/// An error of `ipoib-fwd ctl`'s command line. For an unknown command, it suggests the one with the nearest
+/// name.
 #[must_use]
 pub fn with_nearest(mut error: Error) -> Error {
     let words: Vec<&str> = Command::of_ctl().map(Command::word).chain(["completion", "help"]).collect();
@@ -23,7 +24,7 @@ pub fn with_nearest(mut error: Error) -> Error {
     error
 }
 
-/// What bash is told to complete the program's commands.
+/// The bash script that completes the program's commands.
 #[must_use]
 pub fn completion() -> String {
     let words: Vec<&str> = Command::of_ctl().map(Command::word).collect();
@@ -88,7 +89,7 @@ complete -o default -F _ipoib_fwd ipoib-fwd
 impl Subcommand for Asked {
     fn augment_subcommands(ctl: clap::Command) -> clap::Command {
         Command::of_ctl().fold(ctl, |ctl, command| {
-            let value = Arg::new("value").value_name("VALUE").help("What it is to be").requires("argument");
+            let value = Arg::new("value").value_name("VALUE").help("The new value").requires("argument");
             let value = (command.argument() == Argument::Setting).then_some(value);
             let flags = if let Argument::Flag(words) = command.argument() { words } else { &[] };
             let flags = flags.iter().map(|(word, what)| {
@@ -100,7 +101,7 @@ impl Subcommand for Asked {
                 Argument::None | Argument::Flag(_) => None,
                 Argument::Command => Some(Arg::new("argument").value_name("COMMAND")),
                 Argument::Segment | Argument::Page => {
-                    Some(Arg::new("argument").value_name("SEGMENT").help("Of this one only"))
+                    Some(Arg::new("argument").value_name("SEGMENT").help("Limits the answer to this segment"))
                 }
                 Argument::Words(usage) => {
                     let help = usage.replace(['[', ']'], "").replace(',', " ").replace('|', " or ");
@@ -121,7 +122,7 @@ impl Subcommand for Asked {
                         ))
                     });
                     let words = PossibleValuesParser::new(words);
-                    Some(Arg::new("argument").value_name("KEY").help("What is set").value_parser(words))
+                    Some(Arg::new("argument").value_name("KEY").help("The key to set").value_parser(words))
                 }
                 Argument::SomeOf(name, words) => {
                     let words = PossibleValuesParser::new(words);

@@ -1,4 +1,4 @@
-//! The tables of the gateway's workers, as the control lcore keeps and publishes them: one for all workers.
+//! The tables of the gateway's workers: the control lcore keeps and publishes one copy for all workers.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -14,38 +14,39 @@ use endpoint::{Board, LinkUpdate};
 use ipoib::link::{LinkIndex, NeighbourChange, WorkerIndex};
 use ipoib::net::ethernet::MacAddress;
 
-/// One segment's table, before and after publication.
+/// One segment's table, with changes that are not published yet.
 #[derive(Debug)]
 pub(super) struct SegmentBoard<D> {
     draft: Draft<D>,
-    /// Neighbours that found a table full, since the start.
+    /// Neighbors that found a table full, since the start.
     left_out: u64,
     /// True if something changed that is not published.
     dirty: bool,
-    /// InfiniBand hosts that have been published with a way since somebody asked.
+    /// InfiniBand hosts that have been published with a TX path since the last
+    /// [`SegmentBoard::take_reachable`].
     reachable: Vec<IpAddr>,
 }
 
-/// The tables of all segments, before and after publication.
+/// The tables of all segments, with changes that are not published yet.
 #[derive(Debug)]
 pub(super) struct GatewayBoard<D> {
     workers: u8,
-    /// By [`SegmentIndex`].
+    /// Indexed by [`SegmentIndex`].
     segments: Vec<Option<SegmentBoard<D>>>,
     tables: Tables<D>,
     publisher: Publisher<Tables<D>>,
 }
 
 impl<D: Clone> GatewayBoard<D> {
-    /// Tables for `workers` workers, without segments.
+    /// Creates tables for `workers` workers, without segments.
     #[must_use]
     pub(super) fn new(workers: u8) -> Self {
         let tables = Tables::default();
         Self { workers, segments: Vec::new(), publisher: Publisher::new(tables.clone()), tables }
     }
 
-    /// Adds a segment at a place that is free, at most [`crate::forward::MAX_SEGMENTS`]; workers see it with the next publication. `seed`
-    /// is drawn: the network must not know which addresses collide.
+    /// Adds a segment at a free index below [`crate::forward::MAX_SEGMENTS`]. Workers see it after the next
+    /// publication. `seed` is random: the network must not know which addresses collide.
     pub(super) fn add(&mut self, index: SegmentIndex, settings: Settings<D>, seed: u64) {
         self.tables.join_vlan(settings.ethernet, settings.vlan.unwrap_or_default(), Some(index));
         self.tables.join_link(settings.endpoint, settings.link, Some(index));
@@ -59,22 +60,22 @@ impl<D: Clone> GatewayBoard<D> {
         }
     }
 
-    /// Takes a segment out of the directory: from the next publication on, what comes in is not its any more. Its table stays for what
-    /// is said to its hosts at the end, and follows its link until that is gone.
+    /// Takes a segment out of the directory: after the next publication, it receives no packets. Its
+    /// table stays for the last messages to its hosts, and follows its link until the link is gone.
     pub(super) fn unjoin(&mut self, index: SegmentIndex) {
         let Some(segment) = self.at(index) else { return };
         segment.dirty = true;
         let settings = segment.settings();
         let (ethernet, vlan) = (settings.ethernet, settings.vlan.unwrap_or_default());
         let (endpoint, link) = (settings.endpoint, settings.link);
-        // Another one may have the VLAN by now.
+        // Another segment may have the VLAN by now.
         if self.tables.vlan(ethernet, vlan) == Some(index) {
             self.tables.join_vlan(ethernet, vlan, None);
         }
         self.tables.join_link(endpoint, link, None);
     }
 
-    /// Forgets a segment whose link is gone; its number may be used again when that has passed.
+    /// Removes a segment whose link is gone. Its index may be reused after the grace period.
     pub(super) fn remove(&mut self, index: SegmentIndex) -> Grace {
         if let Some(place) = self.segments.get_mut(usize::from(index.0)) {
             *place = None;
@@ -83,17 +84,17 @@ impl<D: Clone> GatewayBoard<D> {
         self.publisher.publish(self.tables.clone())
     }
 
-    /// True if no worker looks at tables older than a publication's.
+    /// True once the grace period has passed: no worker reads older tables.
     pub(super) fn passed(&self, grace: Grace) -> bool {
         self.publisher.passed(grace)
     }
 
-    /// Who publishes to the workers.
+    /// The publisher to the workers.
     pub(super) const fn publisher(&mut self) -> &mut Publisher<Tables<D>> {
         &mut self.publisher
     }
 
-    /// The tables as an endpoint sees them.
+    /// The tables as seen by an endpoint.
     pub(super) const fn of_endpoint(&mut self, endpoint: EndpointIndex) -> EndpointBoard<'_, D> {
         EndpointBoard { board: self, endpoint }
     }
@@ -109,7 +110,7 @@ impl<D: Clone> GatewayBoard<D> {
         self.segments.get_mut(usize::from(segment.0))?.as_mut()
     }
 
-    /// Publishes what changed since the last time, and frees what no worker holds any more.
+    /// Publishes the changes since the last call, and frees tables that no worker uses any more.
     pub(super) fn flush(&mut self) {
         let mut changed = false;
         for (segment, index) in self.segments.iter_mut().zip((0..).map(SegmentIndex)) {
@@ -134,7 +135,7 @@ impl<D: Clone> SegmentBoard<D> {
         self.draft.table()
     }
 
-    /// What is true of the segment beside its neighbours.
+    /// Properties of the segment other than its neighbors.
     #[must_use]
     pub(super) fn settings(&self) -> &Settings<D> {
         &self.table().settings
@@ -152,18 +153,18 @@ impl<D: Clone> SegmentBoard<D> {
         self.draft.eth_at(index)
     }
 
-    /// Neighbours that found a table full, since the start.
+    /// Neighbors that found a table full, since the start.
     #[must_use]
     pub(super) const fn left_out(&self) -> u64 {
         self.left_out
     }
 
-    /// InfiniBand hosts that have been published with a way to them since the last call.
+    /// InfiniBand hosts that have been published with a TX path since the last call.
     pub(super) fn take_reachable(&mut self) -> Vec<IpAddr> {
         std::mem::take(&mut self.reachable)
     }
 
-    /// True if a worker's newest tables have a way to a host for packets from `side`.
+    /// True if the newest published tables have a path to a host for packets from `side`.
     #[must_use]
     pub(super) fn has_way(&self, side: Side, worker: WorkerIndex, ip: Ipv4Addr) -> bool {
         match side {
@@ -185,12 +186,12 @@ impl<D: Clone> SegmentBoard<D> {
         self.left_out += u64::from(full);
     }
 
-    /// Forgets an Ethernet host.
+    /// Removes an Ethernet host.
     pub(super) fn remove_ethernet(&mut self, ip: Ipv4Addr) {
         self.change().remove_eth(ip);
     }
 
-    /// Our place in the fabric: to know our own multicasts when they come back.
+    /// Sets our LID and QPNs in the fabric, by which our own multicasts are recognized when they come back.
     pub(super) fn set_own(&mut self, lid: Lid, qpns: &[Qpn]) {
         let known = self.settings();
         let most = known.own_qpns.capacity().min(qpns.len());
@@ -202,20 +203,20 @@ impl<D: Clone> SegmentBoard<D> {
         settings.own_qpns = qpns.iter().copied().take(most).collect();
     }
 
-    /// Another address, other subnets and routes, another largest packet of the Ethernet side.
+    /// Sets the address, the subnets and routes, and the MTU of the Ethernet side.
     pub(super) fn set_networks(&mut self, address: Option<GatewayAddress>, routes: Routes, eth_mtu: u16) {
         let settings = self.change().settings();
         (settings.address, settings.routes, settings.eth_mtu) = (address, routes, eth_mtu);
     }
 
-    /// What the gateway does with packets.
+    /// Sets the role: whether the gateway forwards packets.
     pub(super) fn set_role(&mut self, role: Role) {
         if self.settings().role != role {
             self.change().settings().role = role;
         }
     }
 
-    /// The other gateways of the segment. True if that is news.
+    /// Sets the other gateways of the segment. Returns true if they changed.
     pub(super) fn set_gateways(&mut self, gateways: &[PeerGateway]) -> bool {
         let news = self.settings().gateways != gateways;
         if news {
@@ -224,19 +225,20 @@ impl<D: Clone> SegmentBoard<D> {
         news
     }
 
-    /// Tells whether the Ethernet port has a link.
+    /// Sets whether the Ethernet port has a link.
     pub(super) fn set_ethernet_up(&mut self, up: bool) {
         if self.settings().eth_up != up {
             self.change().settings().eth_up = up;
         }
     }
 
-    /// Takes a worker's marks: the InfiniBand and the Ethernet hosts that it has sent to since the last time.
+    /// Takes a worker's accessed bits: the InfiniBand and the Ethernet hosts to which it has sent since the
+    /// last call.
     pub(super) fn take_used(&self, worker: WorkerIndex) -> (Vec<Ipv4Addr>, Vec<Ipv4Addr>) {
         self.draft.take_used(worker)
     }
 
-    /// Takes over what a link tells.
+    /// Applies an update from a link.
     fn take(&mut self, update: LinkUpdate<D>) {
         self.reachable.extend(update.changes.iter().filter_map(|change| match change {
             NeighbourChange::Set(n) if n.ud.is_some() || n.rc.iter().any(Option::is_some) => Some(n.ip),
@@ -244,14 +246,14 @@ impl<D: Clone> SegmentBoard<D> {
         }));
         self.left_out += self.change().apply(&update.changes) as u64;
         let settings = self.change().settings();
-        // A link that is down has no way to anybody.
+        // A link that is down has no path to any host.
         settings.broadcast = update.broadcast.filter(|_| update.state.up);
         settings.groups = update.groups;
         settings.ud_mtu = u16::try_from(update.state.ud_mtu).unwrap_or(u16::MAX);
     }
 }
 
-/// The tables as one endpoint sees them: it numbers its own links only.
+/// The tables as seen by one endpoint, which numbers only its own links.
 #[derive(Debug)]
 pub(super) struct EndpointBoard<'a, D> {
     board: &'a mut GatewayBoard<D>,
@@ -269,7 +271,7 @@ impl<D: Clone> Board<D> for EndpointBoard<'_, D> {
         if let Some(segment) = board.segments.iter_mut().flatten().find(of_link) {
             segment.take(update);
         }
-        // The promise to the endpoint: a worker that refreshes now sees it.
+        // The endpoint relies on this: a worker that refreshes now sees the update.
         board.flush();
         board.publisher.newest()
     }
@@ -284,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_whose_lid_is_0_has_a_place_too() {
+    fn a_port_whose_lid_is_0_has_a_slot_too() {
         let mut board = GatewayBoard::<()>::new(1);
         let at = SegmentIndex(0);
         board.add(at, Settings::new(MacAddress([2; 6])), 1);

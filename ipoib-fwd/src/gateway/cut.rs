@@ -1,4 +1,6 @@
-//! Fragments as buffers: each piece is a copy of its part, behind its own headers, in as many buffers as it needs.
+//! IPv4 fragments as buffers: each fragment is a copy of its part of the packet behind its own headers, in a
+//! chain of buffers if needed.
+//! few buffers as it fits.
 
 use pmd::hca::Checksum;
 use pmd::mem::{Mbuf, Pool};
@@ -7,20 +9,20 @@ use ipoib::drop_reason::DropReason;
 use ipoib::net::fragment::{Fragment, Fragments, fragments};
 use ipoib::net::ipv4::{IPV4_HEADER_MAX, Ipv4View};
 
-/// The pieces of a packet, first to last; a piece is `None` if there were no buffers for it.
+/// The fragments of a packet, first to last; a fragment is `None` if there were no buffers for it.
 #[derive(Debug)]
 pub(super) struct Pieces<'a> {
     pool: &'a Pool,
     whole: &'a Mbuf,
     /// Bytes in front of the IPv4 packet.
     skip: usize,
-    /// What goes in front of each piece's IPv4 header.
+    /// Link header in front of each fragment's IPv4 header.
     link_header: &'a [u8],
     fragments: Fragments,
 }
 
-/// Cuts the IPv4 packet of `ip_len` bytes that begins `skip` bytes into `whole` into pieces of at most `mtu` bytes, each
-/// behind `link_header`. The packet's header has been looked at, or its device has.
+/// Fragments an IPv4 packet of `ip_len` bytes, which starts `skip` bytes into `whole`, to at most `mtu`
+/// bytes. Each fragment follows `link_header`. The packet's header has been validated, here or by its device.
 pub(super) fn pieces<'a>(
     pool: &'a Pool,
     whole: &'a Mbuf,
@@ -51,8 +53,8 @@ impl Pieces<'_> {
         Some(piece)
     }
 
-    /// Copies bytes of a fragment's body from `done` on behind the data of a buffer, as many as it has room for. Returns how
-    /// many; `None` if that would be none.
+    /// Copies bytes of a fragment's body from offset `done` into a buffer, up to its tailroom. Returns the
+    /// number of bytes; `None` if it is zero.
     fn fill(&self, buf: &mut Mbuf, fragment: &Fragment, done: usize) -> Option<usize> {
         let length = buf.tailroom().min(fragment.len.checked_sub(done)?);
         let read = self.whole.read(self.skip + fragment.offset + done, buf.append(length)?);
@@ -74,7 +76,7 @@ mod tests {
     use super::*;
     use pmd::mem::PoolConfig;
 
-    /// An IPv4 packet of this length without a right checksum.
+    /// An IPv4 packet of this length without a valid checksum.
     fn packet(length: u16) -> Vec<u8> {
         let mut bytes: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
         bytes[..20].copy_from_slice(&[0x45, 0, 0, 100, 0, 1, 0, 0, 64, 17, 1, 2, 10, 0, 0, 1, 10, 0, 0, 2]);
@@ -82,7 +84,7 @@ mod tests {
         bytes
     }
 
-    /// Cuts a packet into pieces that are longer than a buffer.
+    /// Fragments a packet into fragments longer than a buffer.
     fn cut_into_long_pieces(pool: &Pool) {
         const LENGTH: u16 = 19_000;
         let bytes = packet(LENGTH);
@@ -103,7 +105,7 @@ mod tests {
             body.extend_from_slice(&flat[24..]);
         }
         assert!(body == bytes[20..], "the bodies are the packet's, in order");
-        // Where buffers run out in the middle of a piece, there is none, and no buffer is lost.
+        // If buffers run out within a fragment, the fragment is `None`, and no buffer is lost.
         drop(cut);
         let in_use = pool.in_use();
         let mut taken: Vec<Mbuf> = std::iter::from_fn(|| pool.alloc()).collect();

@@ -1,4 +1,4 @@
-//! What drives the InfiniBand ports: opened from the configuration, all by one driver.
+//! The devices of the InfiniBand ports, opened from the configuration, all by one driver.
 
 use connectx::cable::{CableEnd, CableUrl};
 use dataplane::capture::Capture;
@@ -13,31 +13,31 @@ use super::error::{GatewayError, Places};
 use super::port_names::{InfiniBandName, PortNames};
 use super::random::random;
 
-/// The devices, one entry for each InfiniBand port, as far as they are there before EAL starts. A device of the machine is opened once
-/// for each port.
+/// The devices, one entry for each InfiniBand port, as far as they can be opened before EAL starts. A device
+/// of the host is opened once for each of its ports.
 #[derive(Debug)]
 pub(super) enum Devices {
     /// Software ConnectX.
     Soft(Vec<SoftParts>),
-    /// Devices of the machine, open, by the library's calls.
+    /// Open devices of the host, driven by libibverbs.
     Verbs(Vec<VerbsHca>),
-    /// ConnectX of the machine, open, by their rings.
+    /// Open ConnectX of the host, driven by their rings.
     Mlx5(Vec<Mlx5Hca>),
 }
 
-/// Whose places are told when a software device cannot be opened.
+/// The key whose location is reported when a software device cannot be opened.
 const SOFT_PORTS: &str = "infiniband.soft.ports";
 
-/// What a software ConnectX is made from, and which ports of it are used.
+/// The parts of a software ConnectX, and its ports that are used.
 #[derive(Debug)]
 pub(super) struct SoftParts {
     config: SoftConfig,
     links: Vec<CableUrl>,
     /// Ports that need a GRH in every packet.
     virtual_ports: Vec<PortNumber>,
-    /// Its number in the configuration.
+    /// Its index in the configuration.
     number: usize,
-    /// Where its ports are among the gateway's.
+    /// Indexes of its ports among the gateway's ports.
     places: Vec<usize>,
 }
 
@@ -55,7 +55,7 @@ impl Devices {
         let driver = match config.infiniband.driver {
             Driver::Auto if config.infiniband.is_soft() => Driver::Soft,
             Driver::Auto if pmd::verbs::devices()?.is_empty() => return Err(no_device()),
-            // One driver for all: the rings if every device has them.
+            // One driver for all devices: their rings, if every device supports them.
             Driver::Auto => {
                 let mut all = Driver::Mlx5;
                 for name in ports {
@@ -88,7 +88,7 @@ fn open<B>(
 }
 
 impl InfiniBandName {
-    /// An error of opening it.
+    /// Adds the location of its key to an error of opening it.
     pub(super) fn wrong(&self, places: &Places, error: impl Into<GatewayError>) -> GatewayError {
         let key = if self.device.is_some() { "segment.device" } else { "segment.port" };
         places.at(key, Some(self.segment), error)
@@ -122,7 +122,7 @@ fn soft_parts(
 impl SoftParts {
     fn new(soft: &Soft, number: usize) -> Result<Self, GatewayError> {
         let seed = soft.seed.unwrap_or_else(random);
-        // Locally administered, so that it meets no real one.
+        // Locally administered, so that it does not collide with the GUID of a real device.
         let node = soft.node_guid.map_or(0x0200_0000_0000_0000 | (seed & 0x00ff_ffff_ffff_ff00), |g| g.0);
         let guid_of = |(i, p): (usize, &config::SoftPort)| Guid(p.guid.map_or(node + 1 + i as u64, |g| g.0));
         let mtu = soft.ports.iter().map(|p| p.mtu).max().unwrap_or(4096);

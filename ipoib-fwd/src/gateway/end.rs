@@ -1,4 +1,4 @@
-//! The end of a gateway: everything is given back, and what was counted is reported.
+//! The end of a gateway: releases all resources and reports the counters.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::control::GatewayControl;
 use super::error::GatewayError;
 use crate::counter::Totals;
 
-/// What was counted, at the end.
+/// The final counters of a gateway.
 #[derive(Debug)]
 pub struct Report {
     totals: Totals,
@@ -21,13 +21,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// For a person.
+    /// Formats the report for a person.
     #[must_use]
     pub fn text(&self) -> String {
         super::super::ctl::render(&self.json())
     }
 
-    /// What ended the gateway, if it was not asked to end.
+    /// The error that stopped the gateway; `None` after a requested stop.
     #[must_use]
     pub const fn failure(&self) -> Option<&GatewayError> {
         self.failure.as_ref()
@@ -44,7 +44,7 @@ impl Report {
         })
     }
 
-    /// For a program.
+    /// Writes the report as JSON.
     pub fn write(&self, file: &Path) -> Result<(), GatewayError> {
         std::fs::write(file, format!("{:#}\n", self.json()))
             .map_err(|source| GatewayError::Report { path: file.to_owned(), source })
@@ -52,7 +52,7 @@ impl Report {
 }
 
 impl<B: Backend> GatewayControl<B> {
-    /// Gives everything back and sums up. The workers' queues are by [`EndpointIndex`].
+    /// Releases all resources and sums the counters. The workers' queues are indexed by [`EndpointIndex`].
     pub(super) fn finish(mut self, queues: Vec<Vec<B::Queues>>) -> Result<Report, GatewayError> {
         let captured = std::mem::take(&mut self.recordings).finish();
         let report = Report {
@@ -67,7 +67,7 @@ impl<B: Backend> GatewayControl<B> {
         drop(self.ethernets);
         let mut closed = Ok(report);
         for (endpoint, queues) in self.endpoints.into_list().into_iter().zip(queues) {
-            // One that cannot be closed keeps no other open.
+            // An endpoint that cannot be closed does not keep another one open.
             if let Err(error) = endpoint.close(queues) {
                 closed = closed.and(Err(error.into()));
             }
@@ -77,7 +77,7 @@ impl<B: Backend> GatewayControl<B> {
     }
 }
 
-/// What the process occupies, in KiB.
+/// Memory use of the process, in KiB.
 fn memory() -> Value {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib = |name: &str| {

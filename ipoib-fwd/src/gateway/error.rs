@@ -1,4 +1,4 @@
-//! What can go wrong with a gateway.
+//! Errors of the gateway.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub enum GatewayError {
     /// EAL.
     #[error(transparent)]
     Eal(#[from] EalError),
-    /// Packet buffers.
+    /// The packet buffers.
     #[error(transparent)]
     Pool(#[from] PoolError),
     /// An Ethernet port.
@@ -51,50 +51,50 @@ pub enum GatewayError {
     #[error(transparent)]
     Capture(#[from] CaptureError),
     /// The thread that writes captures.
-    #[error("cannot make the thread that writes captures")]
+    #[error("cannot start the thread that writes captures")]
     CaptureThread(#[source] std::io::Error),
     /// The thread that keeps known hosts.
-    #[error("cannot start the thread that keeps known hosts")]
+    #[error("cannot start the thread that saves known hosts")]
     HostsThread(#[source] std::io::Error),
-    /// The state directory is another gateway's.
+    /// Another gateway uses the state directory.
     #[error(transparent)]
     State(#[from] crate::state_directory::StateDirectoryInUse),
-    /// The user or group that the gateway is to become.
+    /// The user or group under which the gateway runs.
     #[error(transparent)]
     User(#[from] privileges::UserError),
-    /// Privileges could not be given up.
-    #[error("{0}; to go on without that, write privileges = \"keep\" in [gateway]")]
+    /// Privileges could not be dropped.
+    #[error("{0}; to run without that, write privileges = \"keep\" in [gateway]")]
     Privileges(#[from] privileges::PrivilegeError),
     /// System calls could not be filtered.
-    #[error("{0}; to go on without that, write seccomp = \"off\" in [gateway]")]
+    #[error("{0}; to run without that, write seccomp = \"off\" in [gateway]")]
     Filter(#[from] privileges::FilterError),
     /// No lcore is left to forward packets.
     #[error(
         "lcore {0} controls and none is left to forward packets: name at least two lcores, for instance -l 0-1"
     )]
     NoWorker(LcoreId),
-    /// Something that the configuration file asks for.
+    /// A value of the configuration file that cannot be used.
     #[error(transparent)]
     At(#[from] Placed),
-    /// The validation before the start.
+    /// The validation before the start found an error.
     #[error("{0}")]
     Refused(String),
-    /// Something that this version cannot do.
+    /// Something that this version does not support.
     #[error("{0}")]
     Unsupported(String),
     /// The report could not be written.
     #[error("cannot write the report {path}")]
     Report {
-        /// The file.
+        /// Its path.
         path: PathBuf,
-        /// The system's answer.
+        /// The error of the system call.
         #[source]
         source: std::io::Error,
     },
 }
 
 impl GatewayError {
-    /// A finding of the validation, with its place, and how many others there are.
+    /// Describes a finding of the validation with its location, and the number of further errors.
     pub(super) fn refused(finding: &preflight::Finding, others: usize) -> Self {
         let place =
             finding.at.as_ref().map(|at| format!("{}:{}:{}: ", at.file.display(), at.line, at.column));
@@ -107,7 +107,7 @@ impl GatewayError {
     }
 }
 
-/// What is wrong with what the configuration file asks for, and where it does.
+/// An error in the configuration file, with its location.
 #[derive(Debug)]
 pub struct Placed {
     place: Place,
@@ -126,15 +126,15 @@ impl std::error::Error for Placed {
     }
 }
 
-/// Finds what errors are about in the configuration file, if there is one.
+/// Finds the location of errors in the configuration file, if there is one.
 #[derive(Debug)]
 pub(super) struct Places(pub(super) Option<ConfigFile>);
 
 impl Places {
-    /// An error of a key, which [`ConfigFile::place`] explains.
+    /// Adds the location of `key` to an error; see [`ConfigFile::place`].
     pub(super) fn at(&self, key: &str, entry: Option<usize>, error: impl Into<GatewayError>) -> GatewayError {
         match (&self.0, error.into()) {
-            // It has its place, or there is no file.
+            // The error has its location, or there is no file.
             (None, error) | (_, error @ (GatewayError::Config(_) | GatewayError::At(_))) => error,
             (Some(file), error) => Placed { place: file.place(key, entry), error: Box::new(error) }.into(),
         }
@@ -147,7 +147,7 @@ mod tests {
     use std::io;
 
     #[test]
-    fn no_error_of_the_gateway_tells_a_cause_twice() {
+    fn no_error_of_the_gateway_names_a_cause_twice() {
         let io = || io::Error::other("CAUSE");
         let call = || HcaError::Io { what: "CALL".to_owned(), source: io() };
         let cable = || CableError::Socket { what: "bind", name: "NAME".to_owned(), source: io() };

@@ -1,4 +1,4 @@
-//! Small things done to frames in buffers.
+//! Helpers for frames in buffers.
 
 use ipoib::net::ethernet::ETHERTYPE_IPV4;
 use ipoib::net::ipv4;
@@ -8,10 +8,10 @@ use tap::{FrameKind, Tap, TapDirection};
 use super::tag;
 use crate::forward::FrameHead;
 
-/// Header bytes that a verdict looks at.
+/// Header bytes that a verdict reads.
 const HEAD: usize = 128;
 
-/// The first bytes of a packet: all that its headers can be.
+/// The first bytes of a packet: enough for all its headers.
 #[inline]
 pub(super) fn head(packet: &Mbuf) -> &[u8] {
     let data = packet.data();

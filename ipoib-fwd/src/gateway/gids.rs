@@ -1,4 +1,5 @@
-//! The gateway's copy of its device's GID table: for the control socket, and shared with other processes if so configured.
+//! The gateway's copy of its device's GID table: for the control socket, and shared with other processes if
+//! so configured.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
@@ -13,9 +14,10 @@ use serde_json::{Value, json};
 
 use crate::gids::Row;
 
-/// The table is read again this often without an event: a net for what no event tells, as that a VLAN interface has another tag.
+/// Period of reading the table again without an event. Some changes have no event, for example a new tag of a
+/// VLAN interface.
 const LOOK: Duration = Duration::from_secs(30);
-/// Between two signs of life.
+/// Period of the heartbeat.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// Where the copy is.
@@ -31,13 +33,13 @@ pub(super) struct GatewayGids {
     copy: Copy,
     look: Instant,
     heartbeat: Instant,
-    /// The last look succeeded.
+    /// The last read succeeded.
     good: bool,
     changes: u64,
 }
 
 impl GatewayGids {
-    /// A copy of the device's table, in `file` if others shall read it.
+    /// A copy of the device's table, in `file` if other processes should read it.
     pub(super) fn new(
         device: &impl Control,
         file: Option<&Path>,
@@ -53,15 +55,15 @@ impl GatewayGids {
         Ok(this)
     }
 
-    /// Copies what may have changed; `told` if the device said so.
+    /// Copies entries that may have changed. `changed`: the device reported a change.
     pub(super) fn refresh(
         &mut self,
         device: &impl Control,
         now: Instant,
-        told: bool,
+        changed: bool,
     ) -> Result<Vec<Difference>, MirrorError> {
         let mut changes = Vec::new();
-        if told || now >= self.look {
+        if changed || now >= self.look {
             self.look = now + LOOK;
             self.good = false;
             changes = match &mut self.copy {
@@ -71,7 +73,7 @@ impl GatewayGids {
             self.good = true;
             self.changes += changes.len() as u64;
         }
-        // Of a device that did not answer nothing is said.
+        // No heartbeat for a device that did not answer.
         if self.good && now >= self.heartbeat {
             self.heartbeat = now + HEARTBEAT;
             if let Copy::Shared(mirror, _) = &self.copy {
@@ -93,7 +95,7 @@ impl GatewayGids {
         self.entries().iter().map(|entry| Row::new(device, entry, interface_name)).collect()
     }
 
-    /// What the copy is, for the control socket.
+    /// State of the copy, for the control socket.
     pub(super) fn json(&self, device: &str) -> Value {
         let shared = match &self.copy {
             Copy::Own(_) => None,
@@ -103,9 +105,9 @@ impl GatewayGids {
     }
 }
 
-/// The file of a further device's table, beside the first one's. `None` if the device's name would lead elsewhere, or to what lies beside
-/// such a file for other reasons ([`pmd::shm`]).
-pub(super) fn beside(file: &Path, device: &str) -> Option<PathBuf> {
+/// The file of a further device's table, next to the file of the first one. `None` if the device's name
+/// contains a path, or collides with another file of [`pmd::shm`] there.
+pub(super) fn device_file(file: &Path, device: &str) -> Option<PathBuf> {
     if !is_table_name(device) {
         return None;
     }
@@ -130,10 +132,10 @@ mod tests {
     #[test]
     fn no_devices_name_leads_a_file_elsewhere() {
         let file = Path::new("/run/gateway-gids");
-        assert_eq!(beside(file, "mlx5_1").unwrap(), Path::new("/run/gateway-gids.mlx5_1"));
+        assert_eq!(device_file(file, "mlx5_1").unwrap(), Path::new("/run/gateway-gids.mlx5_1"));
         for name in ["", "lock", "new", "a.lock", "a.new", "..", "a/b", "/etc/passwd", "../x", "a\0b"] {
-            assert_eq!(beside(file, name), None, "{name:?}");
+            assert_eq!(device_file(file, name), None, "{name:?}");
         }
-        assert_eq!(beside(Path::new("/"), "a"), None);
+        assert_eq!(device_file(Path::new("/"), "a"), None);
     }
 }

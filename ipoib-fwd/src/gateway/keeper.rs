@@ -1,4 +1,5 @@
-//! The thread that writes the file of known hosts ([`kept`](crate::kept)): a slow disk delays nothing else.
+//! The thread that writes the file of known hosts ([`kept`](crate::kept)), so that a slow disk delays nothing
+//! else.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -14,14 +15,14 @@ use crate::kept::{KeptError, KeptFile, MOST_BYTES};
 
 /// The file in the state directory.
 const FILE: &str = "hosts";
-/// The file that is written before it takes the place of [`FILE`].
+/// The file that is written before it replaces [`FILE`].
 const NEW_FILE: &str = "hosts.new";
 /// The thread's name.
 const NAME: &str = "hosts";
 /// How long the exit of the gateway waits for the last file.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 120 } else { 2 });
 
-/// What the thread does next.
+/// The next task of the thread.
 #[derive(Debug)]
 enum Task {
     /// Everything is open: apply this filter, and write from now on.
@@ -30,7 +31,7 @@ enum Task {
     Write(KeptFile),
 }
 
-/// The thread, for its owner.
+/// The owner's handle of the thread.
 #[derive(Debug)]
 pub(super) struct Keeper {
     tasks: SyncSender<Task>,
@@ -39,14 +40,14 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Starts the thread on these processors. It writes nothing before it is [settled](Self::settle).
+    /// Starts the thread on these processors. It writes nothing before [`Self::settle`].
     pub(super) fn start(directory: PathBuf, cpus: Option<CpuSet>) -> io::Result<Self> {
         // One file that is being written, and the next one.
         let (tasks, ordered) = mpsc::sync_channel(1);
         let (report, settled) = mpsc::channel();
         std::thread::Builder::new().name(NAME.to_owned()).spawn(move || {
             if let Some(cpus) = cpus {
-                // Any other processor is slower for the control lcore, and no error.
+                // On any other processor it slows down the control lcore, which is not an error.
                 let _ = sched_setaffinity(None, &cpus);
             }
             let mut failed = false;
@@ -71,17 +72,17 @@ impl Keeper {
         self.settled.recv().unwrap_or(Ok(()))
     }
 
-    /// Writes this file in place of the one before. Returns false while the disk takes nothing.
+    /// Writes this file in place of the previous one. Returns false while an earlier write has not finished.
     pub(super) fn write(&self, hosts: KeptFile) -> bool {
         self.tasks.try_send(Task::Write(hosts)).is_ok()
     }
 
-    /// Waits until what was ordered is written, for a bounded time.
+    /// Waits for pending writes, for a bounded time.
     pub(super) fn finish(self) {
         drop(self.tasks);
         if matches!(self.settled.recv_timeout(PATIENCE), Err(RecvTimeoutError::Timeout)) {
             tracing::warn!(
-                "the list of known hosts was not written within {} s: the disk of the state directory does not answer; check it: the next start reads the list before",
+                "the list of known hosts was not written within {} s: the disk of the state directory does not answer; check it: the next start reads the previous list",
                 PATIENCE.as_secs()
             );
         }
@@ -117,7 +118,7 @@ pub(super) fn write(directory: &Path, hosts: &KeptFile) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Why there is nothing to read.
+/// Why a file of known hosts cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum ReadError {
     #[error("cannot read it: {0}")]
@@ -256,7 +257,7 @@ mod tests {
         while !keeper.write(hosts(1)) {
             std::thread::yield_now();
         }
-        // It goes on: the next one is taken, too.
+        // The thread continues: it accepts the next one.
         while !keeper.write(hosts(2)) {
             std::thread::yield_now();
         }

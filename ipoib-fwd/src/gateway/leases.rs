@@ -1,8 +1,9 @@
-//! Until when workers forward without word from the control lcore.
+//! Leases: how long workers may forward without a sign of life from the control lcore.
 //!
-//! The control lcore has worker 0, which sends its hellos, renew a segment's lease after each of them
-//! ([`Pair::lease_end`](crate::segment::pair::Pair::lease_end)). All workers read it. So a control lcore, or a worker 0, that hangs renews
-//! nothing, and the others stop before another gateway takes over.
+//! Worker 0 sends the control lcore's hellos, and renews a segment's lease after each of them
+//! ([`Pair::lease_end`](crate::segment::pair::Pair::lease_end)). All workers read the lease. If the control
+//! lcore or worker 0 hangs, no lease is renewed, and the other workers stop before another gateway takes
+//! over.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,20 +11,20 @@ use std::time::Instant;
 
 use crate::forward::{MAX_SEGMENTS, SegmentIndex};
 
-/// The end of a lease that does not end: there is no other gateway.
+/// The end of a lease without an end: there is no other gateway.
 const NEVER: u64 = u64::MAX;
 
 /// The leases of all segments, in nanoseconds since [`Leases::new`].
 #[derive(Debug)]
 pub struct Leases {
     origin: Instant,
-    /// The first of the ends: all that workers look at while none is over.
+    /// The earliest of the ends. Workers look at nothing else while no lease is over.
     first: AtomicU64,
     ends: [AtomicU64; MAX_SEGMENTS],
 }
 
 impl Leases {
-    /// Leases without an end.
+    /// Creates leases without an end.
     #[must_use]
     pub fn new(origin: Instant) -> Self {
         let never = || AtomicU64::new(NEVER);
@@ -34,8 +35,8 @@ impl Leases {
         at.saturating_duration_since(self.origin).as_nanos() as u64
     }
 
-    /// Sets the end of a segment's lease; `None`: it has none. One worker alone does so.
-    // Release: who reads the new end reads tables that are as new as the command for it.
+    /// Sets the end of a segment's lease; `None`: it has no end. Called by one worker only.
+    // Release: a worker that reads the new end reads tables that are at least as new as the command for it.
     pub(super) fn renew(&self, segment: SegmentIndex, end: Option<Instant>) {
         let Some(place) = self.ends.get(usize::from(segment.0)) else { return };
         place.store(end.map_or(NEVER, |end| self.nanoseconds(end)), Ordering::Release);
@@ -57,7 +58,7 @@ impl LeaseReader {
         Self { leases, now: 0, is_any_over: false }
     }
 
-    /// A turn begins.
+    /// Starts an iteration.
     #[inline]
     pub(super) fn begin_turn(&mut self, now: Instant) {
         self.now = self.leases.nanoseconds(now);
@@ -93,7 +94,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn each_segment_has_its_own_end_and_one_look_tells_that_none_is_over() {
+    fn each_segment_has_its_own_end_and_one_test_shows_that_none_is_over() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let leases = Arc::new(Leases::new(start));
@@ -103,7 +104,7 @@ mod tests {
             let of = [0, 1, 63].map(|segment| reader.is_over(SegmentIndex(segment)));
             (reader.is_any_over(), of)
         };
-        assert_eq!(over(at(1_000_000)), (false, [false; 3]), "nobody else is there");
+        assert_eq!(over(at(1_000_000)), (false, [false; 3]), "no other gateway");
         leases.renew(SegmentIndex(1), Some(at(10)));
         leases.renew(SegmentIndex(63), Some(at(20)));
         assert_eq!(over(at(10) - Duration::from_nanos(1)), (false, [false; 3]));

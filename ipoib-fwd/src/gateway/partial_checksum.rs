@@ -3,8 +3,9 @@
 //! Linux writes the sum over the pseudo-header into the checksum field of such a packet (CHECKSUM_PARTIAL),
 //! and the interface completes it. One end of a veth does not, and AF_PACKET, pcap and TAP ports receive the
 //! packet as it is: ping works, TCP does not. Once a second the control lcore has each worker look at a few
-//! frames to the gateway or to a group; others, which a switch floods, are not forwarded. A worker compares headers only; the control lcore computes the whole checksum of a packet that is
-//! suspect, because a correct one looks the same once in 65,536 times.
+//! frames to the gateway or to a group; others, which a switch floods, are not forwarded. A worker compares
+//! headers only; the control lcore computes the whole checksum of a suspect packet, because a correct one
+//! looks the same once in 65,536 times.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use ipoib::net::checksum;
 use ipoib::net::ethernet::{EthernetHeader, MacAddress};
 use ipoib::net::ipv4::Ipv4View;
 
-/// Frames of a port that a worker looks at each second.
+/// Frames of a port that a worker samples each second.
 pub(super) const SAMPLES: u8 = 64;
 /// Shortest time between log entries and events of a port.
 const REPORT_PERIOD: Duration = Duration::from_secs(60);
@@ -61,7 +62,7 @@ pub(super) fn is_for(frame: &[u8], gateway: MacAddress) -> bool {
         .is_ok_and(|header| header.destination == gateway || header.destination.is_multicast())
 }
 
-/// True if the checksum of an IPv4 packet of `len` bytes is the sum over its pseudo-header: nobody has
+/// True if the checksum of an IPv4 packet of `len` bytes is the sum over its pseudo-header: nothing has
 /// completed it, or it is one of 65,536 correct ones.
 pub(super) fn is_suspect(head: &[u8], len: usize) -> bool {
     Transport::parse(head, len).is_some_and(|transport| transport.found == transport.pseudo)
@@ -77,7 +78,7 @@ pub(super) fn sender(packet: &[u8]) -> Option<Ipv4Addr> {
     (found == pseudo && !is_correct).then(|| view.source())
 }
 
-/// What sampling has found at an Ethernet port.
+/// Samples with partial checksums at an Ethernet port.
 #[derive(Debug, Default)]
 pub(super) struct PartialChecksums {
     count: u64,

@@ -1,4 +1,4 @@
-//! Which ports the gateway opens, and which of them are a segment's.
+//! The ports that the gateway opens, and the ports of each segment.
 
 use config::{Config, Segment};
 
@@ -7,33 +7,33 @@ use crate::forward::{EndpointIndex, EthernetIndex};
 /// An Ethernet port by its name.
 #[derive(Clone, Debug)]
 pub(super) struct EthernetName {
-    /// `None` for the only port that there is.
+    /// `None` for the only port.
     pub(super) name: Option<String>,
-    /// The first segment that names it, by its number in the configuration.
+    /// The first segment that names it, by its index in the configuration.
     pub(super) segment: usize,
 }
 
 /// An InfiniBand port by its device and its number there.
 #[derive(Clone, Debug)]
 pub(super) struct InfiniBandName {
-    /// `None` for the first device that there is.
+    /// `None` for the first device.
     pub(super) device: Option<String>,
     pub(super) port: u8,
-    /// The first segment that names it, by its number in the configuration.
+    /// The first segment that names it, by its index in the configuration.
     pub(super) segment: usize,
 }
 
-/// The names of all ports that the configuration speaks of at the start, by their numbers.
+/// The names of all ports in the configuration at the start, by their indexes.
 #[derive(Clone, Debug)]
 pub(super) struct PortNames {
-    /// By [`EthernetIndex`].
+    /// Indexed by [`EthernetIndex`].
     pub(super) ethernets: Vec<EthernetName>,
-    /// By [`EndpointIndex`].
+    /// Indexed by [`EndpointIndex`].
     pub(super) infinibands: Vec<InfiniBandName>,
 }
 
 impl PortNames {
-    /// In the order in which segments name them.
+    /// Ports in the order in which segments name them.
     pub(super) fn of(config: &Config) -> Self {
         let first = |is: &dyn Fn(&Segment) -> bool| config.segments.iter().position(is).unwrap_or(0);
         let ethernet = |name: Option<&str>| EthernetName {
@@ -51,7 +51,7 @@ impl PortNames {
         }
     }
 
-    /// The URL of the link of each InfiniBand port, if that is one of the software ConnectX.
+    /// The URL of the link of each InfiniBand port of the software ConnectX; `None` for other ports.
     pub(super) fn urls(&self, config: &Config) -> Vec<Option<String>> {
         let url = |name: &InfiniBandName| {
             let soft = config.infiniband.soft_device(name.device.as_deref())?;
@@ -104,10 +104,10 @@ mod tests {
             config.segments.iter().map(numbers).collect()
         };
         assert_eq!(of(&config), [Some((0, 0)), Some((1, 1)), Some((0, 2)), Some((1, 0))]);
-        let asked: Vec<usize> = names.ethernets.iter().map(|name| name.segment).collect();
-        assert_eq!(asked, [0, 1]);
-        let asked: Vec<usize> = names.infinibands.iter().map(|name| name.segment).collect();
-        assert_eq!(asked, [0, 1, 2]);
+        let segments: Vec<usize> = names.ethernets.iter().map(|name| name.segment).collect();
+        assert_eq!(segments, [0, 1]);
+        let segments: Vec<usize> = names.infinibands.iter().map(|name| name.segment).collect();
+        assert_eq!(segments, [0, 1, 2]);
         let later = parse(&[("e1", "a", 1, 2), ("e2", "a", 1, 3), ("e0", "b", 1, 5)]);
         assert_eq!(of(&later), [Some((1, 1)), None, Some((0, 2))]);
     }

@@ -1,4 +1,5 @@
-//! Why packets go to the control lcore, and what of them may wait for it, so that nothing keeps the rest from it, or buffers from the receive queues.
+//! Punts: reasons, and bounds of what may wait for the control lcore. The bounds keep the ring of notes
+//! usable for other packets, and buffers in the receive queues.
 
 use std::net::Ipv4Addr;
 
@@ -10,48 +11,48 @@ use pmd::mem::Pool;
 
 use crate::forward::{EthernetIndex, MAX_SEGMENTS, Punt, SegmentIndex, Side};
 
-/// Why a packet goes to the control lcore.
+/// Why a packet is punted to the control lcore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
-    /// The forwarding step says so.
+    /// Verdict of the forwarding step.
     Punt(Punt),
-    /// It does not fit and may not be cut: its source is to be told.
+    /// The packet exceeds the MTU and may not be fragmented: its source is sent an ICMP error.
     TooBig {
         /// Largest packet that would fit.
         mtu: u16,
-        /// The neighbour to which a connection is wanted that may take it.
+        /// The neighbor to which a connection that could take the packet should be set up.
         dial: Option<Ipv4Addr>,
     },
-    /// A frame of the control lcore's own that could not be sent. If it was a
-    /// query, silence is no answer to it.
+    /// A frame of the control lcore's own that could not be sent. If it was a query, a missing reply does not
+    /// mean that the host is down.
     Unsent,
-    /// A copy of a frame of this port, which looks as if nobody had completed its TCP or UDP checksum.
+    /// A copy of a frame of this port whose TCP or UDP checksum looks incomplete.
     PartialChecksum(EthernetIndex),
 }
 
-/// What must stay free in the ring of notes for a packet of this kind to be put there, and the drop reason
-/// otherwise. So packets to unknown destinations, and packets that are too big, keep no ARP and no hello from
-/// the control lcore, and none of them keeps the worker from taking commands.
+/// Room that must stay free in the ring of notes for a packet of this kind to be put there, and the drop
+/// reason otherwise. So packets to unknown destinations, and packets that are too big, cannot block ARP and
+/// hellos. None of them can block the worker's commands.
 const fn share(cause: &Cause) -> (usize, DropReason) {
     match cause {
         Cause::Punt(Punt::Neighbour(_)) => (RING / 2, DropReason::PuntUnresolved),
         Cause::Punt(Punt::Local) | Cause::TooBig { .. } => (RING / 4, DropReason::PuntLocal),
         Cause::Unsent => (RESERVE, DropReason::PuntQueueFull),
-        // A copy: if it does not fit, nothing is dropped.
+        // A copy: if there is no room, no packet is dropped.
         Cause::PartialChecksum(_) => (RING / 2, DropReason::PuntLocal),
-        // A flood of ARP in one segment keeps no other gateway's hellos out, of any.
+        // A flood of ARP in one segment cannot block the hellos of other gateways in any segment.
         Cause::Punt(Punt::Arp) => (RESERVE + RING / 8, DropReason::PuntQueueFull),
-        // Nor do hellos, which a guard bounds, keep commands out.
+        // Hellos, which a guard bounds, cannot block commands.
         Cause::Punt(Punt::Hello) => (RESERVE + RING / 32, DropReason::PuntQueueFull),
     }
 }
 
-/// Why a packet of this kind is dropped where there is no room for it.
+/// The drop reason of a packet of this kind for which there is no room.
 pub(super) const fn full(cause: &Cause) -> DropReason {
     share(cause).1
 }
 
-/// Puts a note about a packet of this kind into the ring, or says why the packet is to be dropped.
+/// Puts a note about a packet of this kind into the ring, or returns the reason for dropping the packet.
 pub(super) fn hand_over<Q: Queues, N>(
     notes: &mut Sender<Note<Q, N>>,
     cause: &Cause,
@@ -64,13 +65,13 @@ pub(super) fn hand_over<Q: Queues, N>(
     note(notes, what).map_err(|_| full)
 }
 
-/// Most hellos and probes that a worker hands over in a period of [`crate::segment::pair::storm`],
-/// by segment and side: twice what a gateway sends while it reports all its hosts. Any host can
-/// send packets that look like them.
+/// Most hellos and probes that a worker hands over in a period of [`crate::segment::pair::storm`], by segment
+/// and side: twice what a gateway sends while it reports all its hosts. Any host can send packets that look
+/// like them.
 const HELLOS: u8 = 64;
 
-/// Counts hellos, so that a flood on one side of a segment keeps out no ARP, and no hello of the other side
-/// or of other segments. Periods are the control lcore's: while it is busy, it gets no more.
+/// Counts hellos, so that a flood on one side of a segment cannot block ARP, or hellos of the other side or
+/// of other segments. Periods are the control lcore's: while it is busy, it gets no more.
 #[derive(Debug)]
 pub(super) struct HelloGuard {
     period: u32,
@@ -82,7 +83,7 @@ impl HelloGuard {
         Self { period: 0, counts: Box::new([[0; 2]; MAX_SEGMENTS]) }
     }
 
-    /// True if one more may be handed over in this period.
+    /// True if one more hello may be handed over in this period.
     pub(super) fn admits(&mut self, period: u32, segment: SegmentIndex, side: Side) -> bool {
         if self.period != period {
             self.period = period;
@@ -96,11 +97,11 @@ impl HelloGuard {
     }
 }
 
-/// The part of all buffers that no punt may take: peers lose their connections when receive queues run dry.
+/// The share of all buffers that punts may not use: peers lose their connections when receive queues run dry.
 const LEFT: u32 = 16;
 
-/// True if a packet of this kind, in that number of buffers, may be held: always for ARP and hellos in one
-/// buffer, else while there are buffers to fill the receive queues from.
+/// True if a packet of this kind, in that number of buffers, may be held. ARP and hellos in one buffer always
+/// may; others only while there are buffers to refill the receive queues.
 pub(super) fn may_hold(cause: &Cause, buffers: usize, pool: &Pool) -> bool {
     match cause {
         Cause::Punt(Punt::Arp | Punt::Hello) | Cause::Unsent if buffers == 1 => true,
@@ -121,7 +122,7 @@ mod tests {
 
     type Notes = Sender<Note<<SoftHca as Backend>::Queues, ()>>;
 
-    /// How many punts of a kind the ring takes until one is refused.
+    /// The number of punts of a kind that the ring takes before one is refused.
     fn fill(notes: &mut Notes, cause: &Cause) -> usize {
         std::iter::repeat_with(|| hand_over(notes, cause, ())).take_while(Result::is_ok).count()
     }
@@ -132,7 +133,7 @@ mod tests {
         let unresolved = Cause::Punt(Punt::Neighbour(Ipv4Addr::LOCALHOST));
         assert_eq!(fill(&mut notes, &unresolved), RING / 2);
         assert_eq!(fill(&mut notes, &Cause::TooBig { mtu: 1500, dial: None }), RING / 4);
-        assert_eq!(fill(&mut notes, &Cause::Punt(Punt::Local)), 0, "one part for both");
+        assert_eq!(fill(&mut notes, &Cause::Punt(Punt::Local)), 0, "one share for both");
         assert_eq!(fill(&mut notes, &unresolved), 0);
         assert!(fill(&mut notes, &Cause::Punt(Punt::Arp)) >= RING / 16);
     }
@@ -169,11 +170,11 @@ mod tests {
         let mut held: Vec<_> = std::iter::repeat_with(|| pool.alloc()).take(59).collect();
         assert!(may_hold(&big, 1, &pool));
         held.push(pool.alloc());
-        assert!(!may_hold(&big, 1, &pool), "four are left");
+        assert!(!may_hold(&big, 1, &pool), "four buffers are left");
         assert!(!may_hold(&Cause::Punt(Punt::Neighbour(Ipv4Addr::LOCALHOST)), 1, &pool));
         for small in [Cause::Punt(Punt::Arp), Cause::Punt(Punt::Hello)] {
             assert!(may_hold(&small, 1, &pool));
-            assert!(!may_hold(&small, 2, &pool), "a chain is none of a gateway's or host's");
+            assert!(!may_hold(&small, 2, &pool), "gateways and hosts send no chains");
         }
         held.pop();
         assert!(may_hold(&big, 1, &pool));

@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 
-/// A number that nobody can know.
+/// A number that no other host can guess.
 pub(crate) fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }

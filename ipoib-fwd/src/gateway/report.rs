@@ -1,4 +1,5 @@
-//! What the gateway shows of itself: answers for the control socket, lines for `--stats`, the report at its end.
+//! State of the gateway as text and JSON: answers for the control socket, lines for `--stats`, the final
+//! report.
 
 use std::time::{Instant, SystemTime};
 
@@ -9,14 +10,14 @@ use serde_json::{Value, json};
 use crate::counter::{Totals, Traffic};
 use ipoib::drop_reason::DropReason;
 
-/// Times that the gateway keeps.
+/// Histograms of times.
 #[derive(Debug)]
 pub(super) struct Times {
-    /// Duration of a worker's busy turn: a burst of up to 64 packets from Ethernet, two from InfiniBand.
+    /// Duration of a worker's busy iteration: a burst of up to 64 packets from Ethernet, two from InfiniBand.
     pub(super) service: Histogram<u64>,
     /// Those of the last whole second, and of the present one.
     recent: [Histogram<u64>; 2],
-    /// From the first step of a connection to its last.
+    /// From the first step of a connection setup to the last.
     pub(super) setup: Histogram<u64>,
 }
 
@@ -36,7 +37,7 @@ impl Times {
         }
     }
 
-    /// Another second begins: workers have been asked for what the last one was.
+    /// Starts another second; workers have been queried for the last one.
     pub(super) fn pass_second(&mut self) {
         self.recent.swap(0, 1);
         self.recent[1].reset();
@@ -51,7 +52,7 @@ impl Times {
     }
 }
 
-/// What process it is, and since when: its number alone may be that of one before it, as each in a container is 1.
+/// The process and its start. The PID alone is ambiguous: in a container, each process has PID 1.
 pub(super) fn process((started, by_clock): (Instant, SystemTime), now: Instant) -> Value {
     let since_epoch = by_clock.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     json!({
@@ -62,7 +63,7 @@ pub(super) fn process((started, by_clock): (Instant, SystemTime), now: Instant) 
     })
 }
 
-/// One line for `--stats`: rates since the line before.
+/// One line for `--stats`: rates since the previous line.
 pub(super) fn line(before: &Totals, now: &Totals, seconds: f64) -> String {
     let rate = |paths: &[Traffic]| {
         let packets: u64 = paths.iter().map(|&p| now.packets(p) - before.packets(p)).sum();
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_told_from_one_of_the_same_number() {
+    fn processes_of_the_same_number_are_distinguished() {
         let (now, by_clock) = (Instant::now(), SystemTime::now());
         let of = |later| {
             let started = (now, by_clock + Duration::from_millis(later));

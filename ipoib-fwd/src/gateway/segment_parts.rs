@@ -1,5 +1,5 @@
-//! What a segment of the configuration is made of: its link, its table, its duty on the control lcore. One place for segments
-//! of the start and for those that a reload adds or changes.
+//! Builds the parts of a segment of the configuration: its link, its table, its duty on the control lcore.
+//! Segments of the start and segments that a reload adds or changes are built here.
 
 use std::time::{Duration, Instant};
 
@@ -24,11 +24,11 @@ use crate::forward::{
 use crate::segment::pair::{self, Drain, Identity, Pair, SegmentId, Station};
 use crate::segment::{Ageing, Own, SegmentSettings};
 
-/// Where a segment is: its numbers, and who the gateway is on the ports that it joins.
+/// Indexes of a segment, and the gateway's addresses on the ports that it joins.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ground {
     pub(super) index: SegmentIndex,
-    /// The InfiniBand port, and the link there.
+    /// The InfiniBand port and the link on it.
     pub(super) endpoint: EndpointIndex,
     pub(super) link: LinkIndex,
     pub(super) ethernet: EthernetIndex,
@@ -38,28 +38,29 @@ pub(super) struct Ground {
     pub(super) guid: Guid,
 }
 
-/// Makes the parts of segments as the configuration says.
+/// Builds the parts of segments from the configuration.
 #[derive(Clone, Debug)]
 pub(super) struct SegmentMaker {
     pub(super) config: Config,
-    /// The ports that are open.
+    /// The open ports.
     pub(super) names: PortNames,
     pub(super) workers: u8,
-    /// Drawn at start: tells this gateway from what it was before.
+    /// Random number of this start: distinguishes this gateway from its earlier runs.
     pub(super) instance: u64,
     /// When the gateway was started.
     pub(super) started: Instant,
-    /// What was set in place of the configured one.
+    /// The receive MTU that was set at run time instead of the configured one.
     pub(super) receive_mtu: Option<u16>,
-    /// The same, for all segments.
+    /// The mode that was set at run time, for all segments.
     pub(super) mode: Option<Mode>,
     pub(super) priority: Option<u8>,
-    /// The gateway is drained: segments that come forward nothing either.
+    /// The gateway is drained: new segments do not forward, either.
     pub(super) drained: bool,
 }
 
 impl SegmentMaker {
-    /// The same with another configuration. The mode or priority that was set is given up if the file says another one of a segment than before.
+    /// The same builder with another configuration. A mode or priority that was set at run time is discarded
+    /// if the file changes the value for any segment.
     pub(super) fn with(&self, config: Config) -> Self {
         let differs = |is_other: &dyn Fn(&Segment, &Segment) -> bool| {
             let old = &self.config.segments;
@@ -70,19 +71,20 @@ impl SegmentMaker {
         Self { config, mode, priority, ..self.clone() }
     }
 
-    /// What a segment's priority is to be, if there is such a segment.
+    /// The priority of a segment; `None` if there is no such segment.
     pub(super) fn priority_of(&self, name: &str) -> Option<u8> {
         let segment = self.config.segments.iter().find(|segment| segment.name.as_str() == name)?;
         Some(self.priority.unwrap_or(segment.priority))
     }
 
-    /// What a segment's mode is to be, if there is such a segment.
+    /// The mode of a segment; `None` if there is no such segment.
     pub(super) fn mode_of(&self, name: &str) -> Option<Mode> {
         let segment = self.config.segments.iter().find(|segment| segment.name.as_str() == name)?;
         Some(self.mode.unwrap_or(mode(segment.mode)))
     }
 
-    /// Where a segment is that gets this number; its link is the first of its port. `None` if one of its ports is not open.
+    /// The location of a segment with this index; its link is the first on its port. `None` if one of its
+    /// ports is not open.
     pub(super) fn ground<B: Backend>(
         &self,
         segment: &Segment,
@@ -98,7 +100,7 @@ impl SegmentMaker {
         Some(Ground { index, endpoint, link: LinkIndex(0), ethernet, mac, guid })
     }
 
-    /// Gives a link that there is a segment: its table and its duty.
+    /// Adds a segment with an existing link: its table and its duty.
     pub(super) fn install<B: Backend>(
         &self,
         now: Instant,
@@ -111,7 +113,7 @@ impl SegmentMaker {
         let table = self.table(segment, ground)?;
         let duty = self.duty(now, segment, ground, &table);
         if let Some(link) = endpoints.link(ground.endpoint, ground.link) {
-            // Nothing is said for others before it is known whether another gateway does.
+            // The gateway answers for no other host until it knows whether another gateway does.
             link.speak(false);
         }
         board.add(ground.index, table, random());
@@ -119,7 +121,7 @@ impl SegmentMaker {
         Ok(())
     }
 
-    /// What the tables know of a segment that does not forward yet.
+    /// The table settings of a segment that does not forward yet.
     fn table<D>(&self, segment: &Segment, ground: Ground) -> Result<Settings<D>, GatewayError> {
         let mut settings = Settings::new(ground.mac);
         settings.vlan = segment.vlan.map(config::VlanId::value);
@@ -127,19 +129,19 @@ impl SegmentMaker {
         settings.link = u8::try_from(ground.link.0).unwrap_or(u8::MAX);
         settings.eth_mtu = segment.mtu;
         (settings.address, settings.routes) = networks(segment)?;
-        // Nothing is forwarded before it is known whether another gateway does.
+        // The segment forwards nothing until it knows whether another gateway does.
         settings.role = Role::Standby;
         Ok(settings)
     }
 
-    /// What there is to do for a segment.
+    /// The control lcore's duty for a segment.
     fn duty<D>(&self, now: Instant, segment: &Segment, ground: Ground, table: &Settings<D>) -> SegmentDuty {
         let mut named = Settings::new(ground.mac);
         (named.address, named.routes, named.role) = (table.address, table.routes.clone(), table.role);
         let settings = SegmentSettings {
             own: Own { settings: named, workers: self.workers },
             ageing: self.ageing(),
-            // Until it has its place among the others.
+            // Until it has its share among the other segments.
             most_parked: 0,
             seed: random(),
         };
@@ -167,7 +169,7 @@ impl SegmentMaker {
         }
     }
 
-    /// This gateway among those of a segment.
+    /// The state machine of this gateway in a segment's pair.
     fn pair(&self, now: Instant, segment: &Segment, ground: Ground) -> Pair {
         let gateway = &self.config.gateway;
         let settings = pair::Settings {
@@ -184,7 +186,7 @@ impl SegmentMaker {
         pair
     }
 
-    /// What a segment's link is made from.
+    /// The settings of a segment's link.
     pub(super) fn link_settings(&self, segment: &Segment) -> LinkSettings {
         let ib = &self.config.infiniband;
         let workers = usize::from(self.workers);
@@ -196,26 +198,28 @@ impl SegmentMaker {
         link.retry_count = ib.retry_count;
         link.rnr_retry = ib.rnr_retry;
         link.passive_idle = Duration::from_secs(ib.connection_idle_seconds.into());
-        // Workers' slots are dealt to the segments as they need them.
+        // Workers' slots are assigned to the segments on demand.
         link.max_passive = share.passive as usize;
-        // A quarter for one host's port at most: it cannot push the others' connections out.
+        // At most a quarter for the port of one host, so that it cannot displace the connections of other
+        // hosts.
         link.max_passive_from_lid = (link.max_passive * workers / 4).max(1);
         link.groups = LINK_LOCAL_GROUPS.to_vec();
-        // As many as its table holds.
+        // The capacity of its table.
         link.max_neighbours = MAX_NEIGHBOURS;
         link.neighbour_idle = Duration::from_secs(ib.neighbour_idle_seconds.into());
         link
     }
 }
 
-/// How other gateways know a segment: by its partition, and by the subnet of its address, or else its first one, if it has any.
+/// The identifier of a segment between gateways: its partition, and the subnet of its address, or else its
+/// first subnet, if it has any.
 pub(super) fn segment_id(segment: &Segment) -> SegmentId {
     let of_address = segment.address.map(|own| (own.address, own.prefix_len));
     let first = || segment.subnets.first().map(|subnet| (subnet.address(), subnet.prefix_len()));
     SegmentId::of(segment.pkey.value(), of_address.or_else(first))
 }
 
-/// How a segment's unicast packets travel.
+/// The mode of a segment's unicast packets.
 pub(super) const fn mode(mode: config::Mode) -> Mode {
     match mode {
         config::Mode::Datagram => Mode::Datagram,
@@ -223,7 +227,7 @@ pub(super) const fn mode(mode: config::Mode) -> Mode {
     }
 }
 
-/// The gateway's address in a segment, and what its packets to other networks go by.
+/// The gateway's address in a segment, and the routes of its packets to other networks.
 pub(super) fn networks(segment: &Segment) -> Result<(Option<GatewayAddress>, Routes), GatewayError> {
     let prefix = |p: config::Prefix| Prefix::of(p.address(), p.prefix_len());
     let subnets: Vec<Prefix> = segment.subnets.iter().filter_map(|p| prefix(*p)).collect();

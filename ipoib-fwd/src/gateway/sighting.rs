@@ -1,4 +1,4 @@
-//! What a worker tells of a packet that somebody follows (`ctl trace`): how it came, what was looked up for it, what became of it.
+//! The record of a traced packet (`ctl trace`) from a worker: its origin, the lookup result, its outcome.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use ipoib::drop_reason::DropReason;
 use ipoib::net::be16;
 use ipoib::net::ethernet::MacAddress;
 
-/// Most clients that follow packets at a time.
+/// Most clients that trace packets at a time.
 pub(in crate::gateway) const MAX_WATCHERS: usize = 4;
-/// Bytes of a packet that are kept: the headers of its link, IPv4 with options, ports.
+/// Bytes of a packet that are kept: link header, IPv4 header with options, ports.
 const HEAD: usize = 96;
 
-/// The way of a packet into the fabric.
+/// The TX path of a packet into the fabric.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::gateway) enum Way {
     Connection(RcSlot),
@@ -28,24 +28,24 @@ pub(in crate::gateway) enum Way {
     Group,
 }
 
-/// What the forwarding step said.
+/// Verdict of the forwarding step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::gateway) enum Lookup {
-    /// To a host or group of the fabric, in pieces of so many bytes if it is cut.
+    /// To a host or group of the fabric; if it is fragmented, in fragments of at most this many bytes.
     ToInfiniBand {
         way: Way,
         neighbour: Option<NeighbourIndex>,
         pieces: Option<u16>,
     },
-    /// To hosts of Ethernet.
+    /// To hosts on Ethernet.
     ToEthernet {
         to: MacAddress,
         neighbour: Option<NeighbourIndex>,
         pieces: Option<u16>,
     },
-    /// It does not fit so many bytes, and may not be cut.
+    /// It exceeds this MTU, and may not be fragmented.
     TooBig(u16),
-    /// The control lcore is to look at it.
+    /// It goes to the control lcore.
     Punt(Punt),
     Drop(DropReason),
 }
@@ -87,16 +87,16 @@ impl From<&IbVerdict> for Lookup {
     }
 }
 
-/// What became of a packet.
+/// Outcome of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::gateway) enum Outcome {
-    /// A queue has it.
+    /// Posted to a queue.
     Sent,
-    /// It waits for a queue that is full, or a port that takes nothing.
+    /// Waits for a full queue, or for a port that accepts nothing.
     Waits,
-    /// The control lcore has it.
+    /// Handed over to the control lcore.
     HandedOver,
-    /// Pieces of it were sent; why others were not.
+    /// Fragments: the number sent, and the reason why others were not.
     Pieces {
         sent: u16,
         dropped: Option<DropReason>,
@@ -105,10 +105,10 @@ pub(in crate::gateway) enum Outcome {
 }
 
 impl Outcome {
-    /// Of a packet in pieces, before the first.
+    /// A fragmented packet before its first fragment.
     pub(in crate::gateway) const NO_PIECES: Self = Self::Pieces { sent: 0, dropped: None };
 
-    /// With one more piece.
+    /// Adds the outcome of one more fragment.
     pub(in crate::gateway) const fn and(self, piece: Self) -> Self {
         let Self::Pieces { sent, dropped } = self else { return self };
         match piece {
@@ -117,7 +117,7 @@ impl Outcome {
         }
     }
 
-    /// With so many frames less than a queue has had: the port dropped them.
+    /// Subtracts frames that the port dropped after a queue had accepted them.
     pub(in crate::gateway) fn less(self, dropped: u64, reason: DropReason) -> Self {
         match self {
             Self::Sent if dropped > 0 => Self::Dropped(reason),
@@ -133,31 +133,31 @@ impl Outcome {
 /// When a worker had the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::gateway) enum Step {
-    /// It came in.
+    /// On arrival.
     Arrived,
-    /// It had waited for its way.
+    /// After it waited for its path.
     Again,
 }
 
-/// The headers of a packet, and how it came.
+/// The headers of a packet, and its origin.
 #[derive(Clone, Debug)]
 pub(in crate::gateway) struct Front {
     pub(in crate::gateway) side: Side,
-    /// The port of its side that it came by; `None` if it has waited.
+    /// The ingress port on its side; `None` if it has waited.
     pub(in crate::gateway) port: Option<u8>,
     pub(in crate::gateway) segment: Option<SegmentIndex>,
     pub(in crate::gateway) vlan: u16,
-    /// How a message came.
+    /// The source of a message.
     pub(in crate::gateway) source: Option<Source>,
     pub(in crate::gateway) length: u32,
-    /// Its first bytes, from the header of its link on.
+    /// Its first bytes, starting with the link header.
     pub(in crate::gateway) head: ArrayVec<u8, HEAD>,
-    /// How many of them are in front of the packet.
+    /// Length of the link header among them.
     pub(in crate::gateway) skip: u8,
 }
 
 impl Front {
-    /// Of a packet with these first bytes.
+    /// The headers of a packet with these first bytes.
     pub(in crate::gateway) fn new(side: Side, head: &[u8], length: usize) -> Self {
         let kept = head.get(..HEAD).unwrap_or(head);
         Self {
@@ -172,14 +172,14 @@ impl Front {
         }
     }
 
-    /// The packet behind the headers of its link, and what it is.
+    /// The EtherType, and the packet behind the link header.
     pub(in crate::gateway) fn packet(&self) -> (u16, &[u8]) {
         let skip = usize::from(self.skip);
         let at = if self.side == Side::Ethernet { skip.saturating_sub(2) } else { 0 };
         (be16(&self.head, at).unwrap_or_default(), self.head.get(skip..).unwrap_or_default())
     }
 
-    /// It, as a filter sees it.
+    /// View of the packet for a filter.
     pub(in crate::gateway) fn look(&self) -> Look<'_> {
         let (ethertype, packet) = self.packet();
         Look {
@@ -194,38 +194,38 @@ impl Front {
         }
     }
 
-    /// Source and destination of a frame.
+    /// Source and destination MAC addresses of a frame.
     pub(in crate::gateway) fn macs(&self) -> [Option<MacAddress>; 2] {
         let mac = |at: usize| Some(MacAddress(self.head.get(at..at + 6)?.try_into().ok()?));
         if self.side == Side::Ethernet { [mac(6), mac(0)] } else { [None; 2] }
     }
 }
 
-/// A packet that a worker has seen.
+/// The record of a traced packet.
 #[derive(Clone, Debug)]
 pub(in crate::gateway) struct Sighting {
     /// Nanoseconds since 1970.
     pub(in crate::gateway) time: u64,
-    /// Who wants to know, by bit.
+    /// The clients that trace it, as a bit mask.
     pub(in crate::gateway) watchers: u8,
     pub(in crate::gateway) step: Step,
     pub(in crate::gateway) front: Front,
     pub(in crate::gateway) lookup: Lookup,
     pub(in crate::gateway) outcome: Outcome,
-    /// Those before it that found the ring full.
+    /// Records before it that did not fit into the ring.
     pub(in crate::gateway) missed: u64,
 }
 
-/// What somebody wants to follow.
+/// The trace of one client.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::gateway) struct Wanted {
-    /// Its number among those who follow.
+    /// Its bit number among the traces.
     pub(in crate::gateway) number: u8,
     pub(in crate::gateway) filter: Filter,
     pub(in crate::gateway) segment: Option<SegmentIndex>,
-    /// The port that it comes by or goes by.
+    /// The ingress or egress port.
     pub(in crate::gateway) port: Option<AnyPort>,
-    /// More than so many are not told.
+    /// Most records to report.
     pub(in crate::gateway) left: u32,
 }
 
@@ -237,7 +237,7 @@ pub(in crate::gateway) enum AnyPort {
 }
 
 impl Wanted {
-    /// True for a packet with these headers between these ports, that is looked up so.
+    /// True for a packet with these headers and this lookup result between these ports.
     pub(in crate::gateway) fn wants(
         &self,
         front: &Front,
@@ -254,16 +254,16 @@ impl Wanted {
     }
 }
 
-/// What is wanted, by all who follow packets.
+/// The traces of all clients.
 pub(in crate::gateway) type AllWanted = ArrayVec<Wanted, MAX_WATCHERS>;
 
-/// What a worker has while somebody follows packets. The control lcore keeps a hand on all of its memory until the other end of the ring is
-/// seen to be gone, so that a worker frees nothing.
+/// A worker's state while packets are traced. The control lcore holds a reference to all of its memory until
+/// the other end of the ring is gone, so that the worker frees nothing.
 #[derive(Debug)]
 pub struct Tracer {
-    // Before the ring, which tells that the worker has let go.
+    // Dropped before the ring, whose end shows that the worker has released it.
     wanted: Arc<AllWanted>,
-    /// By their places in `wanted`: how many more are told.
+    /// Records that may still be reported, by index in `wanted`.
     left: [u32; MAX_WATCHERS],
     sightings: Sender<Sighting>,
 }
@@ -275,7 +275,7 @@ impl Tracer {
         Self { wanted, left, sightings }
     }
 
-    /// Those who want to know of a packet, by bit.
+    /// The clients that trace a packet, as a bit mask.
     pub(in crate::gateway) fn watchers(
         &self,
         front: &Front,
@@ -291,8 +291,9 @@ impl Tracer {
         bits
     }
 
-    /// Tells of a packet. Those that find the ring full are counted, and the next one says how many they were.
-    pub(in crate::gateway) fn tell(&mut self, mut sighting: Sighting) {
+    /// Reports a packet. Records that do not fit into the ring are counted, and the next record has their
+    /// number.
+    pub(in crate::gateway) fn report(&mut self, mut sighting: Sighting) {
         sighting.missed = self.sightings.refused();
         let watchers = sighting.watchers;
         if self.sightings.send(sighting).is_ok() {

@@ -1,4 +1,4 @@
-//! From a command line to a running gateway, and back.
+//! Start of the gateway from a command line, and its shutdown.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -53,33 +53,33 @@ use endpoint::{Endpoint, EndpointConfig, EndpointPlace, LinkWorker, WorkerSizes}
 /// One signalled send in this many: completions are reaped in batches.
 const SIGNAL_EVERY: u32 = 16;
 
-/// How long after its start a bond has looked at its members (every 10 ms by default). It sets the addresses of those that
-/// are up, on EAL's interrupt thread, which has no capabilities later.
+/// Time after its start until a bond has polled its members (every 10 ms by default). It sets the addresses
+/// of those that are up, on EAL's interrupt thread, which has no capabilities later.
 const BOND_LOOK: Duration = Duration::from_millis(100);
 
-/// What the gateway is started with.
+/// Parameters of a start.
 #[derive(Debug)]
 pub struct Start {
-    /// The command line, split.
+    /// The command line, split into arguments.
     pub line: CommandLine,
     /// The configuration file.
     pub file: Option<PathBuf>,
-    /// What the command line says instead of the file.
+    /// Options of the command line that override the file.
     pub overrides: Overrides,
     /// Capture file.
     pub capture: Option<PathBuf>,
-    /// What it may take on disk.
+    /// Limits of its disk use.
     pub capture_bounds: Bounds,
-    /// The log, whose level the configuration has.
+    /// The log; the configuration sets its level.
     pub log: Log,
 }
 
 impl Start {
-    /// Runs the gateway until it is asked to stop, or its device is gone.
+    /// Runs the gateway until it is requested to stop, or its device is gone.
     pub fn run(self) -> Result<Report, GatewayError> {
-        // Devices take their time: who asks for the configuration meanwhile is answered later.
+        // Opening devices takes time: requests for the configuration during it are answered later.
         let control = ControlLoop::new()?;
-        // Everything that can be wrong without a device is found before EAL starts, by the rules of --check.
+        // All errors that can be found without a device are found before EAL starts, by the rules of --check.
         let places = Places(self.file.as_deref().map(ConfigFile::read).transpose()?);
         let (config, report) = check::before_start(&self.line.eal, places.0.as_ref(), &self.overrides);
         if let Some(first) = report.refusals().next() {
@@ -167,7 +167,8 @@ impl Start {
     }
 }
 
-/// Logs what is unwise in the configuration. What the machine lacks is said by what needs it.
+/// Logs warnings about the configuration. Deficiencies of the host are reported by the code that needs the
+/// resource.
 fn warn(report: &preflight::Report) {
     let is_configured = |code| matches!(code, Code::KeyUnused | Code::ConnectionsOvercommitted);
     for finding in report.findings().iter().filter(|finding| is_configured(finding.code)) {
@@ -177,7 +178,7 @@ fn warn(report: &preflight::Report) {
     }
 }
 
-/// Everything that a gateway runs on, whatever its devices.
+/// The resources of a running gateway, for any device.
 struct Running<'a> {
     start: &'a Start,
     control: ControlLoop,
@@ -188,12 +189,12 @@ struct Running<'a> {
     eal: &'a Eal,
     lcores: Vec<LcoreId>,
     pool: Pool,
-    /// Each Ethernet port, with its queues by worker.
+    /// Each Ethernet port, with its queues indexed by worker.
     ethernets: Vec<(EthPort, Vec<EthQueue>)>,
     capture: Option<Capture>,
-    /// Where known hosts are kept, if there is such a directory.
+    /// The directory of known hosts, if there is one.
     state: Option<StateDirectory>,
-    /// The processors that the process had before EAL gave each lcore its own.
+    /// The CPUs of the process before EAL pinned its lcores.
     cpus: CpuSet,
 }
 
@@ -202,7 +203,7 @@ type MadeEndpoints<B> =
     (Vec<GatewayEndpoint<B>>, Vec<Vec<LinkWorker<<B as Backend>::Queues, GatewayCommand, GatewayNote>>>);
 
 impl Running<'_> {
-    /// Makes the endpoints, each with the link of the first segment on its port.
+    /// Creates the endpoints, each with the link of the first segment on its port.
     fn endpoints<B: Backend>(
         &self,
         now: Instant,
@@ -232,8 +233,8 @@ impl Running<'_> {
         Ok((endpoints, links))
     }
 
-    /// The copies of devices' GID tables, one for each device. The first one is shared as configured, a further one in a file beside it
-    /// with the device's name.
+    /// The copies of devices' GID tables, one for each device. The first one is shared as configured; a
+    /// further one is in a file next to it that has the device's name.
     fn gids<B: Backend>(
         &self,
         now: Instant,
@@ -247,8 +248,11 @@ impl Running<'_> {
                 continue;
             }
             let file = match &self.config.gateway.gids {
-                Some(file) if !seen.is_empty() => Some(gids::beside(file, &name).ok_or_else(|| {
-                    let what = format!("no file beside {} can be called by device `{name}`", file.display());
+                Some(file) if !seen.is_empty() => Some(gids::device_file(file, &name).ok_or_else(|| {
+                    let what = format!(
+                        "the name of device `{name}` cannot be part of a file name next to {}",
+                        file.display()
+                    );
                     let error = GatewayError::Unsupported(format!("{what}: write gids = \"\""));
                     self.places.at("gateway.gids", None, error)
                 })?),
@@ -261,16 +265,17 @@ impl Running<'_> {
         Ok(all)
     }
 
-    /// The processors of a thread that is no lcore's.
+    /// The CPUs for a thread that is not an lcore.
     fn other_cpus(&self) -> Result<Option<CpuSet>, GatewayError> {
         let mut workers = Vec::new();
         for &lcore in &self.lcores {
             workers.push(self.eal.launch(lcore, writer::own_cpus)?.join()?);
         }
-        Ok(writer::beside(&self.cpus, &writer::own_cpus(), &workers))
+        Ok(writer::spare_cpus(&self.cpus, &writer::own_cpus(), &workers))
     }
 
-    /// Known hosts of an earlier run, and the thread that keeps those of this one, if there is a directory for them.
+    /// Known hosts of an earlier run, and the thread that saves those of this one, if there is a directory
+    /// for them.
     fn kept(&self, now: Instant) -> Result<Kept, GatewayError> {
         let Some(directory) = self.state.as_ref().map(StateDirectory::path) else {
             return Ok(Kept::new(now));
@@ -280,7 +285,8 @@ impl Running<'_> {
         Ok(Kept::in_directory(now, directory, keeper))
     }
 
-    /// The thread that writes captures, if there may be some. It is one of those that give up their privileges, and is where no worker is.
+    /// The thread that writes captures, if captures are possible. It drops its privileges as other threads
+    /// do, and runs on no worker's CPU.
     fn recordings(&mut self) -> Result<Recordings, GatewayError> {
         let capture = self.capture.take();
         if capture.is_none() && self.config.gateway.captures.is_none() {
@@ -320,7 +326,7 @@ impl Running<'_> {
         let (mut board, mut duties) = (GatewayBoard::new(maker.workers), Duties::default());
         for (segment, index) in self.config.segments.iter().zip((0..).map(SegmentIndex)) {
             let Some(mut ground) = maker.ground(segment, index, &ethernets, &mut endpoints) else { continue };
-            // The first link of a port came with the endpoint.
+            // The first link of a port was created with the endpoint.
             if duties.iter().any(|duty| duty.endpoint == ground.endpoint)
                 && let Some(endpoint) = endpoints.at(ground.endpoint)
             {
@@ -356,7 +362,8 @@ impl Running<'_> {
         if let Some(path) = &self.config.gateway.control_socket {
             self.control.listen(path, self.privileges.access())?;
         }
-        // Only now: a start that fails leaves what an earlier capture has, that of a gateway that runs among them.
+        // Only now: if the start fails, files of an earlier capture stay, and those of a gateway that is
+        // running.
         if let Some(capture) = &mut self.capture {
             capture.begin()?;
         }
@@ -406,7 +413,7 @@ impl Running<'_> {
             stopping: None,
             failure: None,
         };
-        // All is open: ports, devices, sockets, files.
+        // Everything is open: ports, devices, sockets, files.
         if self.config.gateway.cores != config::Cores::Full
             && let Err(error) = self.eal.leave_out_of_cores()
         {
@@ -415,7 +422,7 @@ impl Running<'_> {
         let drivers = controller.ethernets.iter().flat_map(|end| end.port.drivers());
         if drivers.clone().any(|driver| driver == "net_bonding") && !self.eal.wait_for_alarms(BOND_LOOK) {
             tracing::warn!(
-                "EAL's interrupt thread does not run: a bond may not notice the links of its members"
+                "EAL's interrupt thread does not run: a bond may not detect the links of its members"
             );
         }
         self.privileges.give_up(self.config, drivers.clone())?;
@@ -440,7 +447,7 @@ impl Running<'_> {
             jobs.len()
         );
         let served = self.control.run(&mut controller);
-        // Whatever ended the control loop, the workers end and every buffer goes home.
+        // After the control loop has stopped for any reason, the workers exit, and all buffers are returned.
         for handle in &handles {
             handle.stop();
         }

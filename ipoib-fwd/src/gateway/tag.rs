@@ -3,7 +3,7 @@
 use ipoib::net::ethernet::{ETHERTYPE_VLAN, VLAN_TAG_LEN};
 use pmd::mem::Mbuf;
 
-/// Bytes of the two addresses, behind which a tag lies.
+/// Bytes of the two addresses, which precede the tag.
 pub(super) const ADDRESSES: usize = 12;
 
 /// A tag on the wire.
@@ -13,7 +13,8 @@ pub(super) const fn bytes(control: u16) -> [u8; VLAN_TAG_LEN] {
     [k0, k1, v0, v1]
 }
 
-/// Puts a tag with this VLAN identifier, of priority 0, into a frame that has none. False if there is no room in front.
+/// Inserts a tag with this VLAN identifier and priority 0 into an untagged frame. False if there is no
+/// headroom.
 #[inline]
 pub(super) fn insert(frame: &mut Mbuf, vid: u16) -> bool {
     if frame.prepend(VLAN_TAG_LEN).is_none() {
@@ -28,7 +29,7 @@ pub(super) fn insert(frame: &mut Mbuf, vid: u16) -> bool {
     true
 }
 
-/// Takes the tag out of a frame that has one. False if the frame is too short for that.
+/// Removes the tag of a tagged frame. False if the frame is too short.
 #[must_use]
 pub(super) fn remove(frame: &mut Mbuf) -> bool {
     let Some(front) = frame.data_mut().get_mut(..ADDRESSES + VLAN_TAG_LEN) else { return false };

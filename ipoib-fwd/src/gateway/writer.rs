@@ -1,7 +1,8 @@
-//! The thread that writes captures: a disk that is slow, or does not answer at all, holds up nobody else.
+//! The thread that writes captures, so that a slow or hung disk delays nothing else.
 //!
-//! Packets come to it by the rings of workers' taps, which lose what does not fit and count it. It takes orders and tells what became of them;
-//! how much is written can be seen at any time ([`Progress`]), and when it has last come round.
+//! It receives packets through the rings of workers' taps, which drop and count what does not fit. It accepts
+//! orders and reports their outcome. [`Progress`] shows the amount written and the time of its last iteration
+//! at any moment.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,38 +15,38 @@ use privileges::{Filter, FilterError};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tap::Tap;
 
-/// Its name, for whoever lists threads.
+/// The thread's name.
 const NAME: &str = "captures";
-/// Between two looks at taps that had nothing.
+/// Sleep between two polls of taps that were empty.
 const NAP: Duration = Duration::from_millis(1);
-/// How long it goes on at the end of a capture, if workers do not let go of it. Tests give it time on a busy machine.
+/// How long it continues at the end of a capture if workers do not release it. Tests allow for a busy host.
 const LAST_SPELL: Duration = Duration::from_secs(if cfg!(test) { 120 } else { 1 });
-/// Orders that wait: of one capture, and the last one.
+/// Capacity of the queue of orders: those of one capture, and the last one.
 const ORDERS: usize = 4;
 
-/// What it is to do.
+/// An order to the thread.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// All is open: write from here on, under this filter.
+    /// Everything is open: apply this filter, and write from now on.
     Settle(Option<Filter>),
-    /// Begin a recording of so many workers in this directory.
+    /// Start a recording of this number of workers in this directory.
     Begin(PathBuf, Order, u8),
-    /// End it.
+    /// Stop the recording.
     Stop,
-    /// End whatever there is, and itself.
+    /// Stop any recording, and exit.
     Finish,
 }
 
-/// What became of it.
+/// A report of the thread.
 #[derive(Debug)]
 pub(super) enum News {
-    /// It is under its filter, or not.
+    /// Whether the filter was applied.
     Settled(Result<(), FilterError>),
-    /// A recording has begun: these taps are for workers, in their order.
+    /// A recording has started: these taps are for the workers, in their order.
     Begun(Vec<Tap>, Progress),
-    /// It could not begin.
+    /// The recording could not start.
     Refused(CaptureError),
-    /// A capture has ended: it has what was ordered, was stopped, or failed.
+    /// A capture has ended: it is complete, was stopped, or failed.
     Ended(End),
 }
 
@@ -57,11 +58,11 @@ pub(super) enum End {
     Failed(CaptureError),
 }
 
-/// When the thread has last come round.
+/// Time of the thread's last iteration.
 #[derive(Clone, Debug)]
 struct Sign {
     since: Instant,
-    /// Milliseconds from then on.
+    /// Milliseconds since `start`.
     last: Arc<AtomicU64>,
 }
 
@@ -80,7 +81,7 @@ impl Sign {
     }
 }
 
-/// The thread, for those who have it write.
+/// The owner's handle of the thread.
 #[derive(Debug)]
 pub(super) struct Writer {
     tasks: SyncSender<Task>,
@@ -89,12 +90,13 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Makes it, on these processors, with a capture of all that it is to write. It does nothing before it is [settled](Self::settle).
+    /// Starts the thread on these CPUs, with a capture of everything if requested. It does nothing before
+    /// [`Self::settle`].
     pub(super) fn start(capture: Option<Capture>, cpus: Option<CpuSet>) -> std::io::Result<Self> {
         let (this, thread) = Self::ends();
         std::thread::Builder::new().name(NAME.to_owned()).spawn(move || {
             if let Some(cpus) = cpus {
-                // Where it runs otherwise is slower for the control lcore, and no error.
+                // On other CPUs it slows down the control lcore, which is not an error.
                 let _ = sched_setaffinity(None, &cpus);
             }
             thread.serve(capture);
@@ -104,38 +106,38 @@ impl Writer {
 
     fn ends() -> (Self, Thread) {
         let (tasks, ordered) = mpsc::sync_channel(ORDERS);
-        let (tell, news) = mpsc::channel();
+        let (sender, news) = mpsc::channel();
         let sign = Sign::new();
-        (Self { tasks, news, sign: sign.clone() }, Thread { tasks: ordered, news: tell, sign })
+        (Self { tasks, news, sign: sign.clone() }, Thread { tasks: ordered, news: sender, sign })
     }
 
-    /// One whose thread is a test's to play.
+    /// A handle whose thread is simulated by a test.
     #[cfg(test)]
     pub(super) fn played() -> (Self, Receiver<Task>, Sender<News>) {
         let (this, Thread { tasks, news, .. }) = Self::ends();
         (this, tasks, news)
     }
 
-    /// All is open: it narrows its system calls, and writes from here on.
+    /// Everything is open: the thread restricts its system calls, and writes from now on.
     pub(super) fn settle(&self, filter: Option<Filter>) -> Result<(), FilterError> {
         self.order(Instant::now(), Task::Settle(filter));
         match self.news.recv() {
             Ok(News::Settled(outcome)) => outcome,
-            // It tells nothing else first; if it has ended, whoever looks for news finds that.
+            // It reports nothing else first. If it has exited, the next caller of [`Self::news`] finds out.
             Ok(_) | Err(_) => Ok(()),
         }
     }
 
-    /// Has it do something, when it comes round. False if it does not take anything.
+    /// Sends an order to the thread. False if its queue is full or the thread has exited.
     pub(super) fn order(&self, now: Instant, task: Task) -> bool {
-        // Before these it had nothing to come round for.
+        // The thread had no reason to iterate before these orders.
         if matches!(task, Task::Settle(_) | Task::Begin(..)) {
             self.sign.give(now);
         }
         self.tasks.try_send(task).is_ok()
     }
 
-    /// What it tells, if it does. An error if it has ended.
+    /// The next report, if there is one. An error if the thread has exited.
     pub(super) fn news(&self) -> Result<Option<News>, Gone> {
         match self.news.try_recv() {
             Ok(news) => Ok(Some(news)),
@@ -144,7 +146,7 @@ impl Writer {
         }
     }
 
-    /// The same, which is waited for until then at most.
+    /// The next report; waits for it until `end`.
     pub(super) fn news_until(&self, end: Instant) -> Result<Option<News>, Gone> {
         match self.news.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(news) => Ok(Some(news)),
@@ -153,18 +155,18 @@ impl Writer {
         }
     }
 
-    /// How long it has not come round, while it has something to do.
+    /// Time since its last iteration while it has work to do.
     pub(super) fn silence(&self, now: Instant) -> Duration {
         self.sign.silence(now)
     }
 }
 
-/// The thread is no more.
+/// The thread has exited.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the thread that writes captures has ended; restart the gateway to capture again")]
 pub(super) struct Gone;
 
-/// The thread's own end.
+/// The thread's side of the channels.
 #[derive(Debug)]
 struct Thread {
     tasks: Receiver<Task>,
@@ -173,8 +175,8 @@ struct Thread {
 }
 
 impl Thread {
-    fn tell(&self, news: News) {
-        // Whoever wanted to know is gone when the gateway is.
+    fn report(&self, news: News) {
+        // The receiver is gone when the gateway is.
         let _ = self.news.send(news);
     }
 
@@ -186,30 +188,30 @@ impl Thread {
         let Ok(Task::Settle(filter)) = self.tasks.recv() else { return };
         let settled = filter.map_or(Ok(()), |filter| filter.apply());
         let is_settled = settled.is_ok();
-        self.tell(News::Settled(settled));
+        self.report(News::Settled(settled));
         if !is_settled {
             return;
         }
         if let Some(capture) = capture {
             let end = self.write_all(capture).map_or_else(End::Failed, |()| End::Stopped);
-            self.tell(News::Ended(end));
+            self.report(News::Ended(end));
         }
         while let Ok(task) = self.tasks.recv() {
             match task {
                 Task::Begin(directory, order, workers) => {
                     match Recording::begin(&directory, order, Instant::now()) {
                         Ok(recording) => self.write(recording, workers),
-                        Err(error) => self.tell(News::Refused(error)),
+                        Err(error) => self.report(News::Refused(error)),
                     }
                 }
-                // What it was to end has ended by itself.
+                // The capture has already ended.
                 Task::Stop | Task::Settle(_) => {}
                 Task::Finish => return,
             }
         }
     }
 
-    /// True if there is a task, which can only be to end this one, or nobody gives any more.
+    /// True if there is an order, which can only be to stop this capture, or if the owner is gone.
     fn is_to_end(&self, was_busy: bool) -> bool {
         self.come_round();
         let pause = if was_busy { Duration::ZERO } else { NAP };
@@ -218,7 +220,7 @@ impl Thread {
 
     fn write(&self, mut recording: Recording, workers: u8) {
         let taps = (0..workers).map(|_| recording.tap()).collect();
-        self.tell(News::Begun(taps, recording.progress()));
+        self.report(News::Begun(taps, recording.progress()));
         let end = loop {
             match recording.drain(Instant::now()) {
                 Err(error) => break End::Failed(error),
@@ -228,14 +230,14 @@ impl Thread {
             }
         };
         recording.leave_rest();
-        self.tell(News::Ended(end));
-        // A worker is to free nothing.
+        self.report(News::Ended(end));
+        // A worker must not free memory.
         while !recording.is_let_go() {
             std::thread::sleep(NAP);
         }
     }
 
-    /// Everything there is, until the gateway ends.
+    /// Writes all packets until the gateway exits.
     fn write_all(&self, mut capture: Capture) -> Result<(), CaptureError> {
         let outcome = self.write_until_end(&mut capture);
         capture.leave_rest();
@@ -250,9 +252,9 @@ impl Thread {
     }
 }
 
-/// The processors that a thread may have which is to keep out of the lcores' way: those of the process before EAL had any, without these.
-/// If all are lcores', those that are no worker's.
-pub(super) fn beside(before: &CpuSet, main: &CpuSet, workers: &[CpuSet]) -> Option<CpuSet> {
+/// The CPUs for a thread that should not disturb the lcores: the CPUs of the process before EAL started,
+/// without the lcores' CPUs. If all belong to lcores, those of no worker.
+pub(super) fn spare_cpus(before: &CpuSet, main: &CpuSet, workers: &[CpuSet]) -> Option<CpuSet> {
     let without = |taken: &dyn Fn(usize) -> bool| {
         let mut left = CpuSet::new();
         (0..CpuSet::MAX_CPU).filter(|&cpu| before.is_set(cpu) && !taken(cpu)).for_each(|cpu| left.set(cpu));
@@ -262,7 +264,7 @@ pub(super) fn beside(before: &CpuSet, main: &CpuSet, workers: &[CpuSet]) -> Opti
     without(&|cpu| of_worker(cpu) || main.is_set(cpu)).or_else(|| without(&of_worker))
 }
 
-/// The processors of the calling thread.
+/// The CPUs of the calling thread.
 pub(super) fn own_cpus() -> CpuSet {
     sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new())
 }

@@ -21,7 +21,7 @@ use crate::counter::Totals;
 use crate::forward::SegmentIndex;
 use crate::page::PageRequest;
 
-/// What a segment waits for: its device, its link or its Ethernet port.
+/// The reason why a segment waits: its device, its link or its Ethernet port.
 pub(super) fn waits_of<B: Backend>(
     endpoints: &mut Endpoints<B>,
     ethernets: &[EthernetPort],
@@ -36,7 +36,7 @@ pub(super) fn waits_of<B: Backend>(
     device.or_else(link).or_else(|| ethernets.get(duty.ethernet.at())?.waits_for())
 }
 
-/// What a segment waits for that its link does not know of.
+/// The reason why a segment waits if its link does not know of it.
 fn device_trouble<B: Backend>(endpoints: &mut Endpoints<B>, duty: &SegmentDuty) -> Option<String> {
     if endpoints.is_gone(duty.endpoint) {
         return Some("its device, which is gone: restart the gateway once it is back".to_owned());
@@ -45,7 +45,7 @@ fn device_trouble<B: Backend>(endpoints: &mut Endpoints<B>, duty: &SegmentDuty) 
     Some(format!("the device, which has refused to open its datagram queue pair {times} times: {why}"))
 }
 
-/// A segment's row of `links`. Every row has all keys, also that of a segment which is not at work.
+/// A segment's row of `links`. Every row has all keys, also the row of a segment that is not running.
 #[derive(serde::Serialize, Debug)]
 pub(super) struct SegmentRow<'a> {
     segment: &'a str,
@@ -63,12 +63,12 @@ pub(super) struct SegmentRow<'a> {
 }
 
 impl<'a> SegmentRow<'a> {
-    /// The row of a segment that is not at work, with the reason.
+    /// The row of a segment that is not running, with the reason.
     pub(super) fn waiting(segment: &'a str, pkey: PKey, why: String) -> Self {
         Self { waits_for: Some(why), ..Self::down(segment, pkey) }
     }
 
-    /// The row of a segment without a link, of which no more is known.
+    /// The row of a segment without a link, of which nothing else is known.
     fn down(segment: &'a str, PKey(pkey): PKey) -> Self {
         Self {
             segment,
@@ -102,8 +102,9 @@ fn row_of(segment: &str, row: impl serde::Serialize) -> Value {
     row
 }
 
-/// Adds a value of each segment to an answer: an object by the segments' names, `NAME_by_segment`. `NAME`
-/// alone has another shape with one segment, that segment's value; it stays for readers of the older form.
+/// Adds a value of each segment to an answer: an object with the segments' names as keys, `NAME_by_segment`.
+/// With one segment, `NAME` has that segment's value, a different shape; it stays for readers of the older
+/// format.
 fn add_by_segment(answer: &mut Value, name: &str, all: impl Iterator<Item = (String, Value)>) {
     let all: serde_json::Map<String, Value> = all.collect();
     let only = all.values().next().filter(|_| all.len() == 1).cloned();
@@ -114,7 +115,7 @@ fn add_by_segment(answer: &mut Value, name: &str, all: impl Iterator<Item = (Str
 }
 
 impl<B: Backend> GatewayControl<B> {
-    /// The number of the segment with a name; an error says which there are, or what the segment waits for.
+    /// The index of the segment with a name. The error lists the segments, or says why the segment waits.
     pub(super) fn known_segment(&self, name: &str) -> Result<SegmentIndex, String> {
         if let Some(duty) = self.segments.iter().find(|duty| duty.name == name) {
             return Ok(duty.index);
@@ -130,7 +131,7 @@ impl<B: Backend> GatewayControl<B> {
         })
     }
 
-    /// The row of a segment that a reload adds or removes, and that is not at work yet or any more.
+    /// The row of a segment that a reload adds or removes, and that is not running yet or any more.
     fn row_not_at_work(&self, name: &str) -> Option<Value> {
         self.reloader.rows(|name| self.segments.has(name)).find(|row| row["segment"] == name)
     }
@@ -144,7 +145,7 @@ impl<B: Backend> GatewayControl<B> {
         Some(answer)
     }
 
-    /// What was counted for a segment, by worker and last by the control lcore.
+    /// The counters of a segment, by worker; the control lcore's are last.
     pub(super) fn counted(&self, duty: &SegmentDuty) -> Vec<SegmentTotals> {
         let all = self.segment_readers.iter().enumerate().map(|(n, reader)| {
             let now = SegmentTotals::of([reader], duty.index);
@@ -153,14 +154,14 @@ impl<B: Backend> GatewayControl<B> {
         all.collect()
     }
 
-    /// All of what was counted for a segment.
+    /// All counters of a segment.
     fn segment_stats(&self, now: Instant, duty: &SegmentDuty) -> Value {
         let mut answer = self.segment_traffic(duty, &self.counted(duty));
         answer.insert("gateway".to_owned(), duty.duty.json(now));
         answer.into()
     }
 
-    /// What was counted for a segment: in all, and by worker.
+    /// The counters of a segment: the total, and by worker.
     pub(super) fn segment_traffic(
         &self,
         duty: &SegmentDuty,
@@ -183,7 +184,7 @@ impl<B: Backend> GatewayControl<B> {
         fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
     }
 
-    /// How many hosts and connections each segment has.
+    /// The numbers of hosts and connections of each segment.
     fn tables(&mut self) -> Vec<Value> {
         let Self { segments, endpoints, .. } = self;
         let row = |duty: &SegmentDuty| {
@@ -239,7 +240,7 @@ impl<B: Backend> GatewayControl<B> {
         answer
     }
 
-    /// What became of messages in more buffers than a send names, and what the keys for them have done.
+    /// Counters of messages in more buffers than a send has SGEs, and of their keys.
     fn long_messages(&self) -> Value {
         let all = self.endpoints.iter().map(endpoint::Endpoint::long_statistics);
         let rows = all.fold([0; 10], |mut sum, s| {
@@ -288,7 +289,7 @@ impl<B: Backend> GatewayControl<B> {
         add_by_segment(answer, "gateway", roles);
     }
 
-    /// Adds what each segment's link has counted, and what it waits for.
+    /// Adds the counters of each segment's link, and the reason why it waits.
     fn add_link_words(&mut self, answer: &mut Value, only: Option<SegmentIndex>) {
         let Self { segments, endpoints, ethernets, .. } = self;
         let (mut counters, mut waits) = (Vec::new(), Vec::new());
@@ -329,12 +330,12 @@ impl<B: Backend> GatewayControl<B> {
         rows.chain(reloader.rows(|name| segments.has(name)).filter(|_| only.is_none())).collect()
     }
 
-    /// The segment that a list is of, if it is of one only.
+    /// The segment to which a list is limited, if any.
     fn listed(&self, request: &PageRequest<'_>) -> Result<Option<SegmentIndex>, String> {
         request.segment.map(|name| self.known_segment(name)).transpose()
     }
 
-    /// A page of the hosts on both sides. The counters stand on the first page.
+    /// A page of the hosts on both sides. The first page has the counters.
     pub(super) fn neighbours(&mut self, now: Instant, words: Option<&str>) -> telemetry::Answer {
         let request = PageRequest::parse(words)?;
         let only = self.listed(&request)?;
@@ -430,7 +431,7 @@ impl<B: Backend> GatewayControl<B> {
         });
         let (mut devices, rows): (Vec<Value>, Vec<_>) = tables.unzip();
         let rows: Vec<_> = rows.into_iter().flatten().collect();
-        // What one device's copy is stands beside the rows.
+        // State of a device's copy, next to the rows.
         match (devices.pop(), devices.is_empty()) {
             (Some(Value::Object(mut answer)), true) => {
                 answer.insert("gids".to_owned(), json!(rows));
@@ -470,7 +471,7 @@ mod tests {
             let by_segment = answer["gateway_by_segment"].as_object().unwrap();
             assert_eq!(by_segment.len(), names.len());
             assert!(names.iter().all(|name| by_segment[*name]["role"] == **name));
-            // As it was before.
+            // The older format.
             let old = if names.len() == 1 { &by_segment["storage"] } else { &answer["gateway_by_segment"] };
             assert_eq!(&answer["gateway"], old);
         }

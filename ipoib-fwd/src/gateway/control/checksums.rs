@@ -40,6 +40,6 @@ impl<B: Backend> GatewayControl<B> {
         let (name, text) = (end.port.name(), text(source, hardware));
         tracing::warn!(event = What::ChecksumOffload.journal(), "{name}: {text}");
         let facts = json!({"port": name, "address": source, "hardware_address": hardware.to_string()});
-        self.events.tell(now, What::ChecksumOffload, None, || (format!("{name}: {text}"), facts));
+        self.events.report(now, What::ChecksumOffload, None, || (format!("{name}: {text}"), facts));
     }
 }

@@ -1,4 +1,4 @@
-//! `ctl drain`, `ctl health`: out of service and back, and whether the gateway could serve.
+//! `ctl drain`, `ctl health`: taking the gateway out of service and back, and whether it could forward.
 
 use std::time::Instant;
 
@@ -14,10 +14,10 @@ use crate::segment::pair::{Drain, Role};
 /// Why a drained segment does not forward.
 const DRAINED: &str = "it is drained: ipoib-fwd ctl drain --undo";
 
-/// Why a segment could not forward now; nothing if it could, or does.
+/// The reason why a segment could not forward now; `None` if it could, or does.
 fn trouble(readiness: &Readiness, is_drained: bool) -> Option<String> {
     let role = match readiness {
-        // Both reasons are reported: neither ends with the other.
+        // Both reasons are reported: either may remain when the other ends.
         Readiness::Waits(why) if is_drained => return Some(format!("{DRAINED}; it waits, too: {why}")),
         Readiness::Waits(why) => return Some(format!("it waits: {why}")),
         Readiness::Settled(role) | Readiness::Coming(role) => role,
@@ -35,7 +35,8 @@ fn trouble(readiness: &Readiness, is_drained: bool) -> Option<String> {
     Some(why.to_owned())
 }
 
-/// The row of a segment that a reload has brought and that is not at work: the device refuses it, or its place is taken.
+/// The row of a segment that a reload has added and that is not running: the device refuses it, or it waits
+/// for a free index or partition.
 fn not_at_work(name: &str, why: &str) -> Value {
     json!({"segment": name, "healthy": false, "role": null, "hands_over": false, "why": format!("it waits: {why}")})
 }
@@ -60,7 +61,7 @@ impl<B: Backend> GatewayControl<B> {
                 let more =
                     if lonely.len() > 1 { format!(", and {} more", lonely.len() - 1) } else { String::new() };
                 return Err(format!(
-                    "{first}{more}. Nothing is drained; --alone (/drain,alone) drains all the same, and nobody forwards then"
+                    "{first}{more}. Nothing is drained; --alone (/drain,alone) drains nevertheless, and then no gateway forwards"
                 ));
             }
         }
@@ -79,11 +80,11 @@ impl<B: Backend> GatewayControl<B> {
         }
         let (what, text) = match how {
             None => (What::Undrained, "the gateway is in service again"),
-            Some(_) if hands_over => (What::Drained, "the gateway is drained: another one is to forward"),
-            Some(_) => (What::Drained, "the gateway is drained, though nobody may be there to forward"),
+            Some(_) if hands_over => (What::Drained, "the gateway is drained: another one should forward"),
+            Some(_) => (What::Drained, "the gateway is drained, although no other one may forward"),
         };
         tracing::info!(event = what.journal(), "{text}");
-        self.events.tell(now, what, None, || (text.to_owned(), Value::Null));
+        self.events.report(now, what, None, || (text.to_owned(), Value::Null));
         Ok(json!({ "drained": drained, "segments": self.health_rows() }))
     }
 
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_forwards_or_could_is_healthy_and_others_say_why_not() {
+    fn a_segment_that_could_forward_is_healthy_and_others_say_why_not() {
         assert_eq!(trouble(&Readiness::Settled(Role::Forwarding), false), None);
         assert_eq!(trouble(&Readiness::Settled(Role::Standby), false), None);
         for (readiness, why) in [

@@ -1,4 +1,4 @@
-//! The segments that the control lcore looks after, by number.
+//! The segments of the control lcore, by index.
 
 use ib_wire::PKey;
 use ipoib::link::LinkIndex;
@@ -10,12 +10,12 @@ use crate::counter::SegmentTotals;
 use crate::forward::{EndpointIndex, EthernetIndex, MAX_SEGMENTS, SegmentIndex};
 use crate::segment::Segment;
 
-/// A segment and what goes with it.
+/// A segment and its state on the control lcore.
 #[derive(Debug)]
 pub(in crate::gateway) struct SegmentDuty {
     pub(in crate::gateway) name: String,
     pub(in crate::gateway) index: SegmentIndex,
-    /// Its InfiniBand port, and its link there.
+    /// Its InfiniBand port and the link on it.
     pub(in crate::gateway) endpoint: EndpointIndex,
     pub(in crate::gateway) link: LinkIndex,
     /// Its Ethernet port.
@@ -25,13 +25,14 @@ pub(in crate::gateway) struct SegmentDuty {
     pub(in crate::gateway) news: News,
     /// Other gateways of the segment.
     pub(in crate::gateway) duty: PairDuty,
-    /// What had been counted under its number before it had it, by worker and last by the control lcore; nothing at the start.
+    /// Counters of earlier segments with its index, by worker; the control lcore's are last. Empty for
+    /// segments of the start.
     pub(in crate::gateway) counted_before: Vec<SegmentTotals>,
-    /// What had been counted when `ctl clear` was said, in the same order.
+    /// Counters at the time of the last `ctl clear`, in the same order.
     pub(in crate::gateway) cleared: Option<Vec<SegmentTotals>>,
 }
 
-/// A segment's duty with its link and its table, each for itself; `None` if one of them is gone.
+/// A segment's duty with its link and its table, as separate borrows; `None` if one of them is gone.
 macro_rules! parts {
     ($control:expr, $at:expr) => {
         match $control.segments.at_mut($at) {
@@ -45,17 +46,17 @@ macro_rules! parts {
 }
 pub(super) use parts;
 
-/// All segments, each at the place of its number.
+/// All segments, by their indexes.
 #[derive(Debug, Default)]
 pub(in crate::gateway) struct Duties {
     places: Vec<Option<SegmentDuty>>,
 }
 
-/// Packets that any segment may park.
+/// Packets that any segment may hold in its pending queue.
 const LEAST_PARKED: usize = 8;
 
 impl Duties {
-    /// Puts a segment at its place.
+    /// Inserts a segment at its index.
     pub(in crate::gateway) fn insert(&mut self, duty: SegmentDuty) {
         let at = usize::from(duty.index.0);
         if at >= self.places.len() {
@@ -67,24 +68,24 @@ impl Duties {
         self.share_parked();
     }
 
-    /// Each segment parks its part of the packets that may wait, of as many segments as there are.
+    /// Shares the pending packets that the gateway may hold equally among its segments.
     fn share_parked(&mut self) {
         let all = config::PARKED_PACKETS as usize;
         let part = (all / self.iter().count().max(1)).max(LEAST_PARKED);
         self.iter_mut().for_each(|duty| duty.segment.park_at_most(part));
     }
 
-    /// A segment.
+    /// The segment with an index.
     pub(in crate::gateway) fn at(&self, index: SegmentIndex) -> Option<&SegmentDuty> {
         self.places.get(usize::from(index.0))?.as_ref()
     }
 
-    /// A segment, to do something for it.
+    /// The segment with an index, for changes.
     pub(in crate::gateway) fn at_mut(&mut self, index: SegmentIndex) -> Option<&mut SegmentDuty> {
         self.places.get_mut(usize::from(index.0))?.as_mut()
     }
 
-    /// Takes a segment away.
+    /// Removes a segment.
     pub(in crate::gateway) fn take(&mut self, index: SegmentIndex) -> Option<SegmentDuty> {
         let taken = self.places.get_mut(usize::from(index.0))?.take();
         self.share_parked();
@@ -96,12 +97,12 @@ impl Duties {
         self.iter().any(|duty| duty.name == name)
     }
 
-    /// All segments, in the order of their numbers.
+    /// All segments, in the order of their indexes.
     pub(in crate::gateway) fn iter(&self) -> impl Iterator<Item = &SegmentDuty> {
         self.places.iter().flatten()
     }
 
-    /// All segments, or only that one.
+    /// All segments, or only the given one.
     pub(in crate::gateway) fn chosen(
         &self,
         only: Option<SegmentIndex>,
@@ -109,12 +110,12 @@ impl Duties {
         self.iter().filter(move |duty| only.is_none_or(|only| duty.index == only))
     }
 
-    /// All segments, to do something for them.
+    /// All segments, for changes.
     pub(in crate::gateway) fn iter_mut(&mut self) -> impl Iterator<Item = &mut SegmentDuty> {
         self.places.iter_mut().flatten()
     }
 
-    /// The numbers of all segments.
+    /// The indexes of all segments.
     pub(in crate::gateway) fn indices(&self) -> impl Iterator<Item = SegmentIndex> + use<> {
         let indices: arrayvec::ArrayVec<SegmentIndex, MAX_SEGMENTS> =
             self.iter().map(|duty| duty.index).take(MAX_SEGMENTS).collect();

@@ -1,4 +1,5 @@
-//! What the control lcore tells those who follow it (`ctl events`), and what it looks at for that.
+//! Events that the control lcore sends to the clients that subscribed to them (`ctl events`), and the checks
+//! that produce them.
 
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
@@ -16,14 +17,14 @@ use crate::forward::SegmentIndex;
 use ipoib::bucket::Bucket;
 use ipoib::drop_reason::DropReason;
 
-/// Events of one kind of one segment, per second and at once: the network must not have a client read without end.
+/// Events of one kind of one segment: rate per second, and burst. The network must not flood a client.
 const LIMIT: (u32, u32) = (20, 200);
 
-/// The events, and who follows them.
+/// The event feed and its subscribers.
 #[derive(Debug)]
 pub(in crate::gateway) struct Events {
     feed: Feed,
-    /// By segment, or what is of none, and kind.
+    /// By segment (`None`: of no segment) and kind.
     limits: BTreeMap<(Option<u8>, Kind), Limit>,
     seen: Seen,
 }
@@ -34,10 +35,10 @@ struct Limit {
     left_out: u64,
 }
 
-/// What was found when it was looked at last.
+/// State of the ports and counters at the last check.
 #[derive(Debug, Default)]
 struct Seen {
-    /// By [`crate::forward::EthernetIndex`].
+    /// Indexed by [`crate::forward::EthernetIndex`].
     ethernets: Vec<EthLink>,
     srq_low: u64,
     /// Packets that the storm guards dropped, by segment.
@@ -45,7 +46,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// What a segment's storm guard has dropped since it was looked at last; nothing at the first look.
+    /// Packets that a segment's storm guard has dropped since the last check; zero at the first one.
     fn storm(&mut self, of: SegmentIndex, dropped: u64) -> u64 {
         dropped.saturating_sub(self.storms.insert(of.0, dropped).unwrap_or(dropped))
     }
@@ -61,7 +62,7 @@ impl Events {
         Self { feed: Feed::new(lost), limits: BTreeMap::new(), seen: Seen::default() }
     }
 
-    /// Answers a client that wants those of some kinds, or all.
+    /// Subscribes a client to events of some kinds, or of all.
     pub(super) fn follow(&mut self, words: Option<&str>) -> Reply {
         let set = Kind::set(words);
         let kinds: Vec<&str> =
@@ -69,8 +70,9 @@ impl Events {
         Reply::Follow(self.feed.follow(set | Kind::Gateway.bit(), json!({ "following": kinds })))
     }
 
-    /// Tells an event, of a segment or of none, with text and what is known beside it, unless there were too many of its kind.
-    pub(super) fn tell(
+    /// Sends an event, of a segment or of none, with its text and facts, unless the limit of its kind is
+    /// reached.
+    pub(super) fn report(
         &mut self,
         now: Instant,
         what: What,
@@ -81,7 +83,7 @@ impl Events {
         if !self.feed.is_followed(kind.bit()) {
             return;
         }
-        // What an operator has done is told in any case.
+        // Actions of an operator are always reported.
         let is_limited = !matches!(kind, Kind::Reload | Kind::Gateway);
         let (rate, burst) = LIMIT;
         let new = || Limit { bucket: Bucket::new(now, burst, rate), left_out: 0 };
@@ -95,7 +97,7 @@ impl Events {
         self.feed.tell(kind.bit(), object(SystemTime::now(), what, segment, text, facts));
     }
 
-    /// Tells of what was left out, and what clients have lost.
+    /// Reports the number of suppressed events, and of events that clients have lost.
     pub(super) fn settle(&mut self, now: Instant) {
         self.feed.settle();
         for ((_, kind), limit) in &mut self.limits {
@@ -109,19 +111,20 @@ impl Events {
         }
     }
 
-    /// A segment's number is another one's from now on: what was counted under it is not.
+    /// The index of a removed segment becomes free: its counters do not apply to the next segment with that
+    /// index.
     pub(super) fn forget_drops(&mut self, of: SegmentIndex) {
         self.seen.storms.remove(&of.0);
     }
 
-    /// There will be no more.
+    /// Ends the feed: no events follow.
     pub(super) fn end(&mut self) {
         self.feed.end();
     }
 }
 
 impl<B: Backend> GatewayControl<B> {
-    /// Looks at the Ethernet ports. What they are at first is not told.
+    /// Checks the Ethernet ports. Their initial state is not reported.
     pub(super) fn watch_ethernets(&mut self, now: Instant) {
         let Self { events, ethernets, .. } = self;
         let links = ethernets.iter().map(|end| end.port.link()).collect::<Vec<_>>();
@@ -132,19 +135,19 @@ impl<B: Backend> GatewayControl<B> {
                 let text = EthError::Gone(name.to_owned()).to_string();
                 let what = What::InterfaceGone;
                 tracing::error!(event = what.journal(), "{text}");
-                events.tell(now, what, None, || (text, json!({ "port": name })));
+                events.report(now, what, None, || (text, json!({ "port": name })));
             }
             if up != was.up {
                 let what = if up { What::Up } else { What::Down };
                 let word = what.word();
                 tracing::info!(event = what.journal(), "{name}: link {word}");
                 let said = || (format!("Ethernet port {name} is {word}"), json!({"port": name, "up": up}));
-                events.tell(now, what, None, said);
+                events.report(now, what, None, said);
             }
         }
     }
 
-    /// Looks for what counts as an alarm, once a second.
+    /// Checks for alarms, once a second.
     pub(super) fn watch_alarms(&mut self, now: Instant) {
         let srq_low = self.srq_low();
         let before = std::mem::replace(&mut self.events.seen.srq_low, srq_low);
@@ -152,7 +155,7 @@ impl<B: Backend> GatewayControl<B> {
             let n = srq_low - before;
             let text =
                 format!("shared receive queues ran low {n} times: peers send faster than workers receive");
-            self.events.tell(now, What::SrqLow, None, || (text, json!({ "times": n })));
+            self.events.report(now, What::SrqLow, None, || (text, json!({ "times": n })));
         }
         let Self { events, segments, segment_readers, .. } = self;
         for duty in segments.iter() {
@@ -160,7 +163,7 @@ impl<B: Backend> GatewayControl<B> {
             let n = events.seen.storm(duty.index, dropped);
             if n > 0 {
                 let text = format!("the storm guard has dropped {n} packets to groups or to all in a second");
-                events.tell(now, What::Storm, Some(duty), || (text, json!({ "packets": n })));
+                events.report(now, What::Storm, Some(duty), || (text, json!({ "packets": n })));
             }
         }
     }
@@ -171,8 +174,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// Values that a client finds in its queue, by what they are.
-    fn told(events: &mut Events, run: impl FnOnce(&mut Events)) -> u64 {
+    /// The values in a client's queue, by kind.
+    fn queued(events: &mut Events, run: impl FnOnce(&mut Events)) -> u64 {
         assert!(!events.feed.is_followed(!0));
         let Reply::Follow(client) = events.follow(Some("address")) else { panic!("no subscription") };
         run(events);
@@ -185,7 +188,7 @@ mod tests {
         let (one, other) = (SegmentIndex(1), SegmentIndex(2));
         assert_eq!([0, 10, 10].map(|all| events.seen.storm(one, all)), [0, 10, 0]);
         assert_eq!([5, 6].map(|all| events.seen.storm(other, all)), [0, 1]);
-        // It goes on dropping until it is gone; then its number is another one's.
+        // The guard counts until the segment is gone; then another segment has its index.
         events.forget_drops(one);
         assert_eq!([50, 53].map(|all| events.seen.storm(one, all)), [0, 3]);
         assert_eq!(events.seen.storm(other, 8), 2);
@@ -196,22 +199,22 @@ mod tests {
         let (mut events, now) = (Events::new(), Instant::now());
         let move_often = |events: &mut Events, at: Instant, n: u32| {
             for _ in 0..n {
-                events.tell(at, What::Moved, None, || (String::new(), Value::Null));
+                events.report(at, What::Moved, None, || (String::new(), Value::Null));
             }
         };
         move_often(&mut events, now, 1000);
         assert!(events.limits.is_empty(), "nobody follows");
-        let n = told(&mut events, |events| {
+        let n = queued(&mut events, |events| {
             move_often(events, now, 1000);
-            events.tell(now, What::Up, None, || panic!("is not followed"));
+            events.report(now, What::Up, None, || panic!("is not followed"));
             events.settle(now);
         });
         assert_eq!(n, u64::from(LIMIT.1));
         let left_out: u64 = events.limits.values().map(|limit| limit.left_out).sum();
         assert_eq!(left_out, 800);
         events.feed.settle();
-        // When there is room again it is told once how many that were.
-        let n = told(&mut events, |events| {
+        // When there is room again, it is reported once how many were left out.
+        let n = queued(&mut events, |events| {
             events.settle(now + Duration::from_secs(1));
             events.settle(now + Duration::from_secs(1));
         });

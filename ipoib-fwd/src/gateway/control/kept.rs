@@ -1,4 +1,4 @@
-//! Known hosts, kept over a restart: the control lcore collects them, and another thread writes them.
+//! Known hosts, saved for the next start: the control lcore collects them, and another thread writes them.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,10 +16,10 @@ use crate::kept::{KeptFile, KeptSegment};
 
 /// Time between two snapshots of all segments.
 const PERIOD: Duration = Duration::from_secs(5);
-/// The file is written this often although no host came or went: its ages are older then.
+/// The file is written this often although no host was added or removed: the ages in it would be outdated.
 const REFRESH: Duration = Duration::from_secs(300);
 
-/// What is kept.
+/// The known hosts and the state of saving them.
 #[derive(Debug)]
 pub(in crate::gateway) struct Kept {
     /// Without a state directory nothing is written.
@@ -34,13 +34,13 @@ pub(in crate::gateway) struct Kept {
 }
 
 impl Kept {
-    /// Without a file of an earlier run, and without a place for a new one.
+    /// Without a file of an earlier run, and without a directory for a new one.
     pub(in crate::gateway) fn new(now: Instant) -> Self {
         let (file, snapshot) = (KeptFile::default(), KeptFile::default());
         Self { keeper: None, file, written: now, snapshot, next: 0, due: now + PERIOD }
     }
 
-    /// With the file of an earlier run in this directory, which the thread writes again.
+    /// With the file of an earlier run in this directory; the thread replaces it.
     pub(in crate::gateway) fn in_directory(now: Instant, directory: &Path, keeper: Keeper) -> Self {
         Self { keeper: Some(keeper), file: keeper::read(directory), ..Self::new(now) }
     }
@@ -50,12 +50,12 @@ impl Kept {
         self.keeper.as_ref().map_or(Ok(()), |keeper| keeper.settle(filter))
     }
 
-    /// Gives each segment the hosts that it knew before a restart.
+    /// Restores the hosts that each segment knew before a restart.
     pub(in crate::gateway) fn restore(&self, now: Instant, duties: &mut Duties) {
         duties.iter_mut().for_each(|duty| self.restore_segment(now, duty));
     }
 
-    /// Gives a segment the hosts that one of this name knew before.
+    /// Restores the hosts that a segment of this name knew before.
     pub(super) fn restore_segment(&self, now: Instant, duty: &mut SegmentDuty) {
         let of_name = |segment: &&KeptSegment| segment.name.as_str() == duty.name;
         if let Some(segment) = self.file.segments.iter().find(of_name) {
@@ -63,7 +63,7 @@ impl Kept {
         }
     }
 
-    /// A snapshot is complete: it is written if it says something new.
+    /// Completes a snapshot. It is written if it differs from the last one.
     fn put(&mut self, now: Instant, snapshot: KeptFile) {
         let is_due = now.saturating_duration_since(self.written) >= REFRESH || differ(&self.file, &snapshot);
         if let Some(keeper) = self.keeper.as_ref().filter(|_| is_due)
@@ -73,7 +73,7 @@ impl Kept {
         }
     }
 
-    /// Waits for the last file.
+    /// Waits for the last write.
     pub(in crate::gateway) fn finish(self) {
         if let Some(keeper) = self.keeper {
             keeper.finish();
@@ -103,7 +103,7 @@ impl<B: Backend> GatewayControl<B> {
         self.kept.put(now, snapshot);
     }
 
-    /// The gateway stops: all that is known now is kept.
+    /// The gateway stops: saves all hosts that are known now.
     pub(super) fn keep_all_hosts(&mut self, now: Instant) {
         self.kept.snapshot = KeptFile::default();
         let indices: Vec<_> = self.indices().collect();
@@ -152,7 +152,7 @@ mod tests {
         let mut kept = Kept::in_directory(start, &directory, keeper);
         kept.settle(None).unwrap();
         let mut put = |now: Instant, snapshot: KeptFile| {
-            // The thread may still be at the one before.
+            // The thread may still be writing the previous one.
             let before = kept.written;
             let wanted = differ(&kept.file, &snapshot) || now - before >= REFRESH;
             kept.put(now, snapshot.clone());

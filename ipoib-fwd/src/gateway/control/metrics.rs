@@ -1,4 +1,4 @@
-//! What `ctl metrics` says: the gateway's figures as monitoring systems take them.
+//! `ctl metrics`: the gateway's metrics in the format of monitoring systems.
 
 use std::time::{Instant, SystemTime};
 
@@ -12,7 +12,7 @@ use crate::counter::{SegmentTotals, Totals};
 use crate::metrics::{EthernetFigures, Figures, InfinibandFigures, LinkFigures, SegmentFigures};
 
 impl<B: Backend> GatewayControl<B> {
-    /// All figures, as one text; nothing if they cannot be written.
+    /// All metrics as one text; empty if they cannot be written.
     pub(super) fn metrics(&mut self) -> String {
         self.figures(Instant::now()).sheet().into_text().unwrap_or_default()
     }

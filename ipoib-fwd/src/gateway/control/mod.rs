@@ -1,4 +1,4 @@
-//! The gateway's control lcore: everything that is not plain forwarding.
+//! The gateway's control lcore: everything except plain forwarding.
 
 mod answers;
 mod checksums;
@@ -55,33 +55,33 @@ use traces::Traces;
 
 type Destination<B> = <<B as Backend>::Queues as Queues>::Destination;
 
-/// How often the Ethernet port's link is looked at.
+/// Period of checking the Ethernet ports' links.
 const ETHERNET_PERIOD: Duration = Duration::from_millis(500);
-/// How often workers' histograms and marks of use are collected.
+/// Period of collecting the workers' histograms and accessed bits.
 const LATENCY_PERIOD: Duration = Duration::from_secs(1);
-/// Longest wait for a clean end: DREQs answered, groups left.
+/// Longest wait for a clean exit: DREQs answered, groups left.
 const STOP_PATIENCE: Duration = Duration::from_secs(6);
 
-/// The control lcore's duty.
+/// The control lcore's state.
 #[derive(Debug)]
 pub(super) struct GatewayControl<B: Backend> {
     pub(super) endpoints: Endpoints<B>,
     pub(super) board: GatewayBoard<Destination<B>>,
-    /// By device.
+    /// One for each device.
     pub(super) gids: Vec<DeviceGids>,
-    /// By [`crate::forward::EthernetIndex`].
+    /// Indexed by [`crate::forward::EthernetIndex`].
     pub(super) ethernets: Vec<EthernetPort>,
     pub(super) pool: Pool,
     pub(super) readers: Vec<WorkerCounterReader>,
-    /// The period that workers' storm guards count for.
+    /// The counting period of the workers' storm guards.
     pub(super) storm: Arc<SharedStorm>,
     /// The control lcore's own drops.
     pub(super) own: WorkerCounters,
     pub(super) own_reader: WorkerCounterReader,
-    /// By worker, and last the control lcore's own.
+    /// One for each worker; the control lcore's is last.
     pub(super) segment_readers: Vec<SegmentCounterReader>,
     pub(super) segments: Duties,
-    /// What segments are made by: the configuration that the gateway runs with.
+    /// The builder of segments, with the configuration that is in force.
     pub(super) maker: SegmentMaker,
     pub(super) reloader: Reloader,
     pub(super) service: Service,
@@ -97,14 +97,14 @@ pub(super) struct GatewayControl<B: Backend> {
     pub(super) schedule: Schedule,
     pub(super) stalls: Stalls,
     pub(super) stopping: Option<Instant>,
-    /// What ended the gateway, if it was not asked to end.
+    /// The error that stopped the gateway; `None` unless there was one.
     pub(super) failure: Option<GatewayError>,
 }
 
-/// When things that come again are due.
+/// When periodic tasks are due.
 #[derive(Debug)]
 pub(super) struct Schedule {
-    /// When it began.
+    /// When the gateway was started.
     pub(super) started: Instant,
     pub(super) started_by_clock: SystemTime,
     pub(super) ethernet: Instant,
@@ -135,11 +135,11 @@ impl<B: Backend> GatewayControl<B> {
         Totals::of(self.readers.iter().chain(std::iter::once(&self.own_reader)))
     }
 
-    /// True if there was more to do than to look.
+    /// True if there was work to do.
     fn periodic(&mut self, now: Instant) -> bool {
         if now >= self.schedule.ethernet {
             self.schedule.ethernet = now + ETHERNET_PERIOD;
-            self.tell_places();
+            self.publish_addresses();
             self.watch_ethernets(now);
             self.endpoints.log_troubles();
         }
@@ -159,7 +159,7 @@ impl<B: Backend> GatewayControl<B> {
         {
             let totals = self.totals();
             if let Some(before) = self.schedule.stats_before.replace(totals.clone()) {
-                // A reader that is gone or does not read is no failure.
+                // A reader that is gone or does not read is not an error.
                 let line = report::line(&before, &totals, period.as_secs_f64());
                 self.stats_stream.put(&format!("{line}\n"));
             }
@@ -180,7 +180,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
             self.failure = Some(gone);
             return Flow::Done;
         }
-        self.tell_published(now);
+        self.release_published(now);
         busy |= self.take_packets(now);
         busy |= self.take_link_events(now);
         busy |= self.advance_reload(now);
@@ -189,7 +189,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
         self.pass_time(now);
         busy |= self.periodic(now);
         self.board.flush();
-        self.tell_service(now);
+        self.notify_service(now);
         self.events.settle(now);
         if let Some(since) = self.stopping {
             let late = now.duration_since(since) > STOP_PATIENCE;
@@ -242,7 +242,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
     }
 
     fn reload(&mut self, _: Instant) {
-        self.reloader.ask();
+        self.reloader.request();
     }
 
     fn stop(&mut self, now: Instant) {
@@ -250,7 +250,7 @@ impl<B: Backend> Controller for GatewayControl<B> {
         self.stopping = Some(now);
         self.service.stopping();
         let said = || ("the gateway stops".to_owned(), serde_json::Value::Null);
-        self.events.tell(now, What::Stopping, None, said);
+        self.events.report(now, What::Stopping, None, said);
         self.keep_all_hosts(now);
         self.shut_down(now);
     }

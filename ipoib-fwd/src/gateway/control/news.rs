@@ -1,4 +1,4 @@
-//! What segments tell, in the log.
+//! Events of segments, for the log.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -10,10 +10,10 @@ use crate::segment::Happening;
 use crate::segment::pair::Place;
 use ipoib::bucket::Bucket;
 
-/// Lines of the log about addresses in dispute, per second and at once: the network must not fill the disk.
+/// Log lines about addresses in dispute: rate per second, and burst. The network must not fill the disk.
 const NEWS: (u32, u32) = (1, 20);
 
-/// What segments tell, for the log.
+/// Logs events of segments, with a limit.
 #[derive(Debug)]
 pub(in crate::gateway) struct News {
     limit: Bucket,
@@ -24,7 +24,7 @@ impl News {
         Self { limit: Bucket::new(now, NEWS.1, NEWS.0) }
     }
 
-    pub(super) fn tell(&mut self, now: Instant, segment: &str, happening: Happening) {
+    pub(super) fn log(&mut self, now: Instant, segment: &str, happening: Happening) {
         // Known hosts are reported once when the gateway starts to forward, whatever hosts do.
         if !matches!(happening, Happening::KnownHosts { .. }) && !self.limit.take(now) {
             return;
@@ -43,7 +43,7 @@ impl News {
     }
 }
 
-/// What an event is called, what it says, and what is known of it.
+/// The code, the text and the facts of an event.
 pub(super) fn said(happening: Happening) -> (What, String, Value) {
     let at = |place: Place| format!("{place} on {}", place.side().name());
     let facts = |ip: IpAddr, place: Place| json!({"address": ip, "side": place.side().name(), "hardware_address": place.to_string()});
@@ -90,7 +90,7 @@ mod tests {
     use ipoib::net::ethernet::MacAddress;
 
     #[test]
-    fn an_address_in_dispute_is_told_with_both_who_have_it() {
+    fn an_address_in_dispute_is_reported_with_both_owners() {
         let ip = IpAddr::from([10, 0, 0, 7]);
         let gid = Gid::new(Gid::DEFAULT_PREFIX, Guid(0x0002_c903_0000_0001));
         let hardware = HardwareAddress { flags: AddressFlags::RC, qpn: Qpn::new(0x48), gid };

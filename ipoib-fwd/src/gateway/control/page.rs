@@ -1,5 +1,5 @@
-//! A page of a list that goes through the segments: its rows, bounded before they are built,
-//! and where the next page begins.
+//! A page of a list over all segments: its rows, whose number is limited before they are built, and the
+//! cursor of the next page.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -9,8 +9,8 @@ use serde_json::Value;
 use crate::forward::SegmentIndex;
 use crate::page::{Cursor, PageRequest};
 
-/// Rows of one page, over the segments in the order of their numbers and each
-/// segment's lists in a fixed order.
+/// Rows of one page, over the segments in the order of their indexes and each segment's lists in a fixed
+/// order.
 #[derive(Debug)]
 pub(super) struct Page<'a> {
     after: Option<Cursor<'a>>,
@@ -21,7 +21,7 @@ pub(super) struct Page<'a> {
 }
 
 impl<'a> Page<'a> {
-    /// A page without rows yet; `lists` are those of each segment.
+    /// A page without rows yet; `lists` are the lists of each segment.
     pub(super) fn new(request: &PageRequest<'a>, lists: &'static [&'static str]) -> Result<Self, String> {
         let after = request.after;
         if let Some(after) = after.filter(|after| !lists.contains(&after.list)) {
@@ -33,8 +33,8 @@ impl<'a> Page<'a> {
     }
 
     /// Adds the next rows of one list of a segment, in the order of their keys, and builds only those. `rows`
-    /// is given the key of the last row before the page, and how many rows of the following are looked at; it may
-    /// return others, too. It is not called at all if the list stands before the page or behind it.
+    /// gets the key of the last row before the page, and the number of following rows that are read. It may
+    /// return other rows, too. It is not called if the list is before the page or after it.
     pub(super) fn extend<K, R, I>(
         &mut self,
         out: &mut Vec<Value>,
@@ -53,7 +53,7 @@ impl<'a> Page<'a> {
         }
         // A key that cannot be parsed belongs to no row: the list starts again.
         let last = begin.filter(|(at, _)| here == *at).and_then(|(_, key)| key.parse::<K>().ok());
-        // One more than there is room for says that there is another page.
+        // One more than fits: it shows that there is another page.
         let most = self.room + 1;
         let rows = rows(last.as_ref(), most).into_iter();
         let mut rows = smallest(rows.filter(|(key, _)| last.as_ref().is_none_or(|last| key > last)), most);
@@ -63,7 +63,7 @@ impl<'a> Page<'a> {
         let last = rows.last().map(|(key, _)| key.to_string());
         out.extend(rows.into_iter().map(|(_, row)| build(row)));
         if goes_on {
-            // The page may end with the list before: then the next one begins with this list.
+            // The page may end with the previous list: then the next one starts with this list.
             let key = last.unwrap_or_default();
             self.next = Some(Cursor { segment: segment.0, list, key: &key }.to_string());
         }
@@ -74,7 +74,7 @@ impl<'a> Page<'a> {
         self.next.into()
     }
 
-    /// True for the page with which a list begins.
+    /// True for the page with which a list starts.
     pub(super) const fn is_first(&self) -> bool {
         self.after.is_none()
     }
@@ -127,7 +127,7 @@ mod tests {
         json!({"infiniband": infiniband, "ethernet": ethernet, "next": page.next()})
     }
 
-    /// Addresses in an order that is not theirs.
+    /// Addresses that are not sorted.
     fn crowd(n: u32) -> Vec<IpAddr> {
         (0..n).map(|i| Ipv4Addr::from_bits(0x0a00_0000 + (i.wrapping_mul(40_503) & 0xffff)).into()).collect()
     }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_asked_only_for_what_a_page_shows() {
+    fn a_list_builds_only_the_rows_of_a_page() {
         let seen = std::cell::RefCell::new(Vec::new());
         let answer = all("/connections,limit=3", |request| {
             let words = request.split_once(',').map(|(_, words)| words);
@@ -186,7 +186,7 @@ mod tests {
         let tables = [[crowd(10), Vec::new()]];
         let first = serve(&tables, "/neighbours,limit=4", &Cell::new(0));
         let next = first["next"].as_str().unwrap().to_owned();
-        // The row that the cursor names is gone, and another one has come before it.
+        // The row that the cursor names is gone, and a new one precedes it.
         let mut later = crowd(10);
         later.sort_unstable();
         let rest: Vec<IpAddr> = later.split_off(4);
@@ -206,7 +206,7 @@ mod tests {
         let mut out = Vec::new();
         for (segment, list) in [(0, "infiniband"), (0, "ethernet"), (1, "infiniband")] {
             let untouched = |_: Option<&IpAddr>, _| -> Vec<(IpAddr, ())> {
-                panic!("{segment}/{list} stands before the page")
+                panic!("{segment}/{list} is before the page")
             };
             page.extend(&mut out, (SegmentIndex(segment), list), untouched, |()| Value::Null);
         }

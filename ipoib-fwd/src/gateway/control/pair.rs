@@ -1,5 +1,5 @@
-//! The gateway among those of its segment, at work: what the machine says goes out on both sides, what it decides comes to tables
-//! and hosts.
+//! High availability of a segment: sends the state machine's messages on both sides, and applies its
+//! decisions to tables and hosts.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -25,13 +25,13 @@ use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, EthernetHeader, 
 use ipoib::net::probe::probe_nonce;
 use ipoib::net::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER, be16};
 
-/// What a pair without a key cannot promise.
+/// Warning of a pair without a key.
 const KEYLESS: &str = ". There is no `gateway.pair-key`: any host on one of the networks can forge messages between gateways, so that \
                        none forwards or two do. Give all gateways the same key (`ipoib-fwd init` writes one)";
-/// What makes two gateways a pair.
+/// Remedy: how two gateways become a pair.
 const SAME_SETTINGS: &str =
     "Give both the same `gateway.pair-key` and P_Key, and run the same version: then they are a pair";
-/// How often the Ethernet port's link is looked at: a gateway that has lost it is to resign soon.
+/// Period of checking the Ethernet port's link: a gateway that has lost it should resign soon.
 const LINK_PERIOD: Duration = Duration::from_millis(100);
 /// Shortest Ethernet frame without its check sequence (IEEE 802.3 3.2.8).
 const SHORTEST_FRAME: usize = 60;
@@ -43,7 +43,7 @@ const fn side_of(side: forward::Side) -> Side {
     }
 }
 
-/// What a gateway's role means to packets.
+/// The forwarding role of a gateway's role in the pair.
 const fn role_of(pair: &Pair) -> forward::Role {
     match pair.role() {
         Role::Forwarding => forward::Role::Forwarding,
@@ -54,7 +54,7 @@ const fn role_of(pair: &Pair) -> forward::Role {
 }
 
 impl<B: Backend> GatewayControl<B> {
-    /// A message of another gateway, an own one that came back, or a probe.
+    /// Handles a message of another gateway, an own message that came back, or a probe.
     pub(super) fn take_hello(&mut self, now: Instant, at: SegmentIndex, side: forward::Side, packet: &Mbuf) {
         let mut bytes = [0; LONGEST + ETHERNET_HEADER_LEN];
         let read = packet.read(0, &mut bytes);
@@ -75,19 +75,19 @@ impl<B: Backend> GatewayControl<B> {
                     let event = What::BadHello.journal();
                     tracing::warn!(segment = name.as_str(), event, "{name}: {text}");
                     let said = || (text, json!({"side": side.name(), "why": error.to_string()}));
-                    self.events.tell(now, What::BadHello, Some(duty), said);
+                    self.events.report(now, What::BadHello, Some(duty), said);
                 }
             }
         } else if let Some(nonce) = probe_nonce(payload) {
             pair.pair.handle_probe(now, side, nonce);
         }
-        // Its addresses may be others than before.
-        self.tell_gateways(now, at);
+        // Its addresses may have changed.
+        self.publish_gateways(now, at);
         self.carry_out_pair(now, at);
     }
 
-    /// Tells the tables and the segment where the other gateways are.
-    fn tell_gateways(&mut self, now: Instant, at: SegmentIndex) {
+    /// Passes the addresses of the other gateways to the tables and the segment.
+    fn publish_gateways(&mut self, now: Instant, at: SegmentIndex) {
         let Some((duty, _, board)) = parts!(self, at) else { return };
         let stations = duty.duty.pair.stations(now);
         let gateways = stations.map(|s| PeerGateway { mac: s.mac, lid: s.lid, gid: s.gid, qpns: s.qpns });
@@ -97,7 +97,7 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// Lets time pass for the machines, and carries out what they want.
+    /// Advances the time of the state machines, and carries out their actions.
     pub(super) fn drive_pairs(&mut self, now: Instant) {
         if now >= self.schedule.storm {
             self.schedule.storm = now + storm::PERIOD;
@@ -111,16 +111,16 @@ impl<B: Backend> GatewayControl<B> {
     fn drive_pair(&mut self, now: Instant, at: SegmentIndex) {
         let link_due = self.segments.at(at).is_some_and(|duty| now >= duty.duty.link_due);
         if link_due {
-            // One may be gone for good.
-            self.tell_gateways(now, at);
+            // Another gateway may be gone for good.
+            self.publish_gateways(now, at);
         }
         let Some(duty) = self.segments.at(at) else { return };
         let Some(port) = self.ethernet(duty.ethernet) else { return };
         let (mac, ethernet) = (port.mac, link_due.then(|| port.is_up()));
         let Some(endpoint) = self.endpoints.at(duty.endpoint) else { return };
         let number = endpoint.port();
-        let ask = link_due && !endpoint.is_gone();
-        let gid = if ask { endpoint.hca().gid(number, 0).unwrap_or_default() } else { Gid::ZERO };
+        let is_due = link_due && !endpoint.is_gone();
+        let gid = if is_due { endpoint.hca().gid(number, 0).unwrap_or_default() } else { Gid::ZERO };
         let stopping = self.stopping.is_some();
         let Some((duty, link, board)) = parts!(self, at) else { return };
         let pair = &mut duty.duty.pair;
@@ -144,7 +144,8 @@ impl<B: Backend> GatewayControl<B> {
         self.renew_lease(at);
     }
 
-    /// Has worker 0, which sends the hellos, renew the lease of all workers behind them.
+    /// Commands worker 0 to renew the lease of all workers. Worker 0 sends the hellos, so that the renewal
+    /// follows them.
     fn renew_lease(&mut self, at: SegmentIndex) {
         let Some(duty) = self.segments.at_mut(at) else { return };
         let (end, endpoint) = (duty.duty.pair.lease_end(), duty.endpoint);
@@ -152,7 +153,7 @@ impl<B: Backend> GatewayControl<B> {
             return;
         }
         match end {
-            // One that is lost is made up for by the next hello.
+            // A lost command is made up for by the next hello.
             Some(_) => {
                 self.command(at, WorkerIndex(0), GatewayCommand::Renew(at, end));
             }
@@ -223,23 +224,24 @@ impl<B: Backend> GatewayControl<B> {
         match event {
             Event::Neighbours(list) => {
                 for host in &list {
-                    self.learn_told(now, at, host);
+                    self.learn_reported(now, at, host);
                 }
             }
             Event::AnnounceHosts => self.announce_hosts(now, at),
             Event::Role { .. } | Event::HandedOver => {
                 let undrained = matches!(event, Event::Role { why: Why::NoSuccessor, .. });
-                self.tell_pair_event(now, at, event);
+                self.report_pair_event(now, at, event);
                 self.follow_role(now, at);
                 if undrained {
                     self.undrain_all(now);
                 }
             }
-            event => self.tell_pair_event(now, at, event),
+            event => self.report_pair_event(now, at, event),
         }
     }
 
-    /// A gateway is drained with all of its segments or not at all: one had nobody in its place.
+    /// Undrains all segments. A gateway is drained with all of its segments or with none, and one of them has
+    /// no substitute any more.
     fn undrain_all(&mut self, now: Instant) {
         self.maker.drained = false;
         let indices: Vec<_> = self.indices().collect();
@@ -252,12 +254,12 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// Tables, segment and link do as the machine says.
+    /// Applies the role of the state machine to tables, segment and link.
     fn follow_role(&mut self, now: Instant, at: SegmentIndex) {
         let Some((duty, _, board)) = parts!(self, at) else { return };
         let role = role_of(&duty.duty.pair);
         board.set_role(role);
-        // What waits was to be forwarded by the role of before.
+        // Pending packets were accepted under the previous role.
         self.board.flush();
         self.play(now, at, role);
         self.carry_out(now, at);
@@ -275,10 +277,10 @@ impl<B: Backend> GatewayControl<B> {
         link.speak(role == forward::Role::Forwarding);
     }
 
-    /// In the log, and to those who follow.
-    fn tell_pair_event(&mut self, now: Instant, at: SegmentIndex, event: Event) {
+    /// Reports an event in the log and to subscribers.
+    fn report_pair_event(&mut self, now: Instant, at: SegmentIndex, event: Event) {
         let Some(duty) = self.segments.at_mut(at) else { return };
-        // What comes back with each packet is told now and then.
+        // Events that recur with each packet are reported at intervals.
         let again = match event {
             Event::Sibling { .. } => Some(What::Sibling),
             Event::Multiplied { .. } => Some(What::Multiplied),
@@ -311,8 +313,8 @@ impl<B: Backend> GatewayControl<B> {
             }
             Event::Loop { sign: Sign::Sibling, hold, .. } => {
                 let text = format!(
-                    "it meets another segment of this gateway on both sides, which is a loop: blocked for {} s at least, the other \
-                     one forwards. Keep their Ethernet networks or their InfiniBand ports apart, it goes on by itself",
+                    "it meets another segment of this gateway on both sides, which is a loop: blocked for at least {} s, the other \
+                     one forwards. Separate their Ethernet networks or their InfiniBand ports; it then forwards again",
                     hold.as_secs()
                 );
                 tracing::error!(segment = name.as_str(), event = What::Loop.journal(), "{name}: {text}");
@@ -320,7 +322,7 @@ impl<B: Backend> GatewayControl<B> {
             }
             Event::Sibling { guid, side } => {
                 let text = format!(
-                    "the segment at port {:016x} of this gateway is on the same network on {}: keep them apart, or make them one segment",
+                    "the segment at port {:016x} of this gateway is on the same network on {}: separate them, or make them one segment",
                     guid.0,
                     side.name()
                 );
@@ -330,7 +332,7 @@ impl<B: Backend> GatewayControl<B> {
             Event::Loop { sign, arrived, hold } => {
                 let text = format!(
                     "our own packets come back on {} ({sign:?}): something else joins the Ethernet network and the partition. The \
-                     segment is blocked for {} s at least; take the other bridge away, it goes on by itself",
+                     segment is blocked for at least {} s. Remove the other bridge; the segment then forwards again",
                     arrived.name(),
                     hold.as_secs()
                 );
@@ -348,8 +350,8 @@ impl<B: Backend> GatewayControl<B> {
             }
             Event::Rival { who } => {
                 let text = format!(
-                    "gateway {:016x} forwards between the same two networks and is not believed; this one ranks better and goes on, the other \
-                     one is to block. {SAME_SETTINGS}",
+                    "gateway {:016x} forwards between the same two networks and is not believed; this one ranks better and continues, the other \
+                     one should block. {SAME_SETTINGS}",
                     who.guid.0
                 );
                 tracing::error!(segment = name.as_str(), event = What::Stranger.journal(), "{name}: {text}");
@@ -357,8 +359,8 @@ impl<B: Backend> GatewayControl<B> {
             }
             Event::Stranger { why: Some(why) } => {
                 let text = format!(
-                    "another gateway on these networks is not believed: {why}. If it joins both, only one of them forwards, and it \
-                     takes seconds until the other one does in its place"
+                    "another gateway on these networks is not believed: {why}. If it joins both, only one of them forwards, and \
+                     a takeover by the other one takes seconds"
                 );
                 tracing::error!(segment = name.as_str(), event = What::Stranger.journal(), "{name}: {text}");
                 (What::Stranger, text, json!({"why": why.to_string()}))
@@ -374,7 +376,7 @@ impl<B: Backend> GatewayControl<B> {
             }
             Event::Multiplied { side } => {
                 let text = format!(
-                    "what we send on {} comes back several times: that network has a loop of its own; switch spanning tree on",
+                    "our packets on {} come back several times: that network has a loop of its own; enable spanning tree",
                     side.name()
                 );
                 tracing::warn!(segment = name.as_str(), event = What::Multiplied.journal(), "{name}: {text}");
@@ -387,11 +389,11 @@ impl<B: Backend> GatewayControl<B> {
             }
             Event::Neighbours(_) | Event::AnnounceHosts => return,
         };
-        self.events.tell(now, what, self.segments.at(at), || (text, facts));
+        self.events.report(now, what, self.segments.at(at), || (text, facts));
     }
 
-    /// The forwarder told us of a host.
-    fn learn_told(&mut self, now: Instant, at: SegmentIndex, host: &Neighbour) {
+    /// Learns a host from a report of the forwarding gateway.
+    fn learn_reported(&mut self, now: Instant, at: SegmentIndex, host: &Neighbour) {
         let Some((duty, link, _)) = parts!(self, at) else { return };
         let authentic = duty.duty.pair.is_keyed();
         let on_infiniband = duty.segment.learn_told(now, link, host, authentic);
@@ -401,7 +403,7 @@ impl<B: Backend> GatewayControl<B> {
         self.carry_out(now, at);
     }
 
-    /// The gateway ends: another one may forward at once.
+    /// The gateway exits: another one may forward at once.
     pub(super) fn leave_pair(&mut self, now: Instant, at: SegmentIndex) {
         if let Some(duty) = self.segments.at_mut(at) {
             duty.duty.pair.leave(now);
@@ -410,7 +412,8 @@ impl<B: Backend> GatewayControl<B> {
     }
 }
 
-/// What to say of a gateway that drops what hosts still send to it: which other one forwards, if one does.
+/// Report about a gateway that no longer forwards packets that hosts still send to it: the gateway that
+/// forwards instead, if any.
 fn forwards_no_more(peers: impl Iterator<Item = PeerInfo>) -> (String, Value) {
     let mut peers = peers;
     match peers.find(|peer| peer.alive && peer.role == Role::Forwarding) {
@@ -432,7 +435,7 @@ pub(super) fn infiniband_hosts(now: Instant, link: &Link) -> impl Iterator<Item 
     link.neighbours(now).into_iter().filter(|host| host.hardware.is_some()).map(|host| host.ip)
 }
 
-/// All hosts of both sides of a segment that we know.
+/// All known hosts on both sides of a segment.
 fn known_hosts(now: Instant, segment: &Segment<Mbuf>, link: &Link) -> Vec<Neighbour> {
     let ethernet =
         segment.hosts().filter_map(|host| Some(Neighbour { ip: host.ip, place: Place::Ethernet(host.mac?) }));
@@ -467,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn who_forwards_after_a_drain_is_named_or_that_nobody_does() {
+    fn the_gateway_that_forwards_after_a_drain_is_named_if_any() {
         let standby = peer(1, Role::Standby, true);
         let (text, facts) = forwards_no_more([standby, peer(0xab, Role::Forwarding, true)].into_iter());
         assert!(text.starts_with("handed over to gateway 00000000000000ab"), "{text}");

@@ -1,4 +1,4 @@
-//! A segment's part in a pair: the machine, and what is told of it.
+//! A segment's state in a pair: the state machine, and the limits of its log.
 
 use std::time::{Duration, Instant};
 
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use crate::event::What;
 use crate::segment::pair::{Pair, Side, SideSet};
 
-/// Shortest time between two complaints of a kind.
+/// Shortest time between two warnings of a kind.
 const COMPLAINTS: Duration = Duration::from_secs(30);
 
-/// What a network may have us complain of with each packet, and when we may again. Each has its time for itself: anybody can send bad hellos,
-/// which must not keep the others from being told.
+/// Warnings that packets from the network can trigger, and when they may be repeated. Each kind has its own
+/// limit: anybody can send bad hellos, which must not suppress the other warnings.
 #[derive(Debug, Default)]
 pub(super) struct Complaints {
     bad_hello: Option<Instant>,
@@ -20,7 +20,7 @@ pub(super) struct Complaints {
 }
 
 impl Complaints {
-    /// True if this may be told now, and is told then.
+    /// True if a warning of this kind may be reported now; notes that it is.
     pub(super) fn take(&mut self, now: Instant, what: What) -> bool {
         let after = match what {
             What::BadHello => &mut self.bad_hello,
@@ -36,12 +36,12 @@ impl Complaints {
     }
 }
 
-/// The machine and what goes with it.
+/// The state machine and the state that goes with it.
 #[derive(Debug)]
 pub(in crate::gateway) struct PairDuty {
     pub(in crate::gateway) pair: Pair,
     pub(super) link_due: Instant,
-    /// The end of the lease that workers have; `None`: that of the segment that had its number before.
+    /// The end of the lease that workers have; `None`: that of the previous segment with its index.
     pub(super) lease: Option<Option<Instant>>,
     pub(super) complaints: Complaints,
 }
@@ -108,9 +108,9 @@ mod tests {
             }
         }
         assert_eq!((bad, others), (2, vec![true; 3]));
-        // Those are told now and then, too; a loop, which blocks, each time.
+        // Other kinds have limits, too; a loop, which blocks the segment, is always reported.
         let mut again = |at: u64, what| complaints.take(start + Duration::from_secs(at), what);
-        let asked = [(58, What::Sibling), (58, What::Loop), (58, What::Multiplied), (59, What::Sibling)];
-        assert_eq!(asked.map(|(at, what)| again(at, what)), [false, true, false, true]);
+        let repeated = [(58, What::Sibling), (58, What::Loop), (58, What::Multiplied), (59, What::Sibling)];
+        assert_eq!(repeated.map(|(at, what)| again(at, what)), [false, true, false, true]);
     }
 }

@@ -1,4 +1,4 @@
-//! What `ctl links` tells of ports and devices: a row for each port with what is its own, and what each device dropped, once.
+//! `ctl links`, ports and devices: a row of each port with its own state, and the drops of each device, once.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -14,12 +14,12 @@ use crate::forward::{EndpointIndex, EthernetIndex};
 
 type Rejects = cm::connection::Counters;
 
-/// Codes of IBA 12.6.7.2; what lies beyond shares the last counter.
+/// Codes of IBA 12.6.7.2; codes beyond them share the last counter.
 fn reasons() -> impl Iterator<Item = RejectReason> {
     (0..=34).map(RejectReason::from_code)
 }
 
-/// REJ messages of all ports by reason, those that there were.
+/// Nonzero REJ messages of all ports, by reason.
 fn rejects(all: &[&Rejects]) -> Value {
     let list = |count: fn(&Rejects, RejectReason) -> u64| -> Map<String, Value> {
         reasons()
@@ -40,33 +40,33 @@ fn ethernet_link(EthLink { up: is_up, gone, .. }: EthLink) -> &'static str {
 }
 
 fn ethernet_row(end: &EthernetPort, now: Instant) -> Value {
-    // What it does beside moving frames.
+    // Offloads of the port.
     let EthOffloads { strip_tags, insert_tags, check_ipv4 } = end.port.offloads();
     let offloads = json!({"strip_tags": strip_tags, "insert_tags": insert_tags, "check_ipv4": check_ipv4});
     json!({
         "port": end.port.name(), "mac": end.mac.to_string(), "link": ethernet_link(end.link()), "offloads": offloads,
-        // What ends the rest of a worker with `idle = "sleep"` when a frame comes.
+        // The event that ends the sleep of a worker with `idle = "sleep"` when a frame arrives.
         "woken_by": end.port.woken_by().name(),
         "losses": end.counted().losses.into_iter().collect::<BTreeMap<_, _>>(),
         "partial_checksums": end.partial.count(), "warning": end.partial.warning(now),
     })
 }
 
-/// An InfiniBand port and its links together. What there is of each link only is told where there is one; else it is in the segments'
-/// rows.
+/// An InfiniBand port and its links together. Values of a single link are shown if there is one link;
+/// otherwise they are in the segments' rows.
 fn infiniband_row<B: Backend>(endpoint: &mut GatewayEndpoint<B>) -> Value {
     let number = endpoint.port();
     let is_gone = endpoint.is_gone();
     let device = endpoint.hca().device().name;
-    let asked = endpoint.hca().port(number);
+    let attributes_now = endpoint.hca().port(number);
     let gid = endpoint.hca().gid(number, 0).ok().filter(|_| !is_gone).map(|gid| gid.to_string());
-    let port_state = match &asked {
+    let port_state = match &attributes_now {
         _ if is_gone => "gone".to_owned(),
         Ok(attributes) => state_name(attributes.state),
         Err(error) => error.to_string(),
     };
-    // Of what is gone nothing is believed any more.
-    let attributes = asked.ok().filter(|_| !is_gone);
+    // The attributes of a device that is gone are invalid.
+    let attributes = attributes_now.ok().filter(|_| !is_gone);
     let attributes = attributes.as_ref();
     let states: Vec<_> = endpoint.links().links().map(|(_, link)| link.state()).collect();
     let (links, links_up) = (states.len(), states.iter().filter(|state| state.up).count());
@@ -94,13 +94,13 @@ fn state_name(state: PortState) -> String {
     format!("{state:?}").to_lowercase()
 }
 
-/// What devices dropped, by reason.
+/// Drops of a device, by reason.
 type Drops = BTreeMap<&'static str, u64>;
 
-/// Each device once, in the order of its first port: all ports of a device tell the same.
-fn once_each(told: Vec<(String, Vec<(&'static str, u64)>)>) -> Vec<(String, Drops)> {
+/// Each device once, in the order of its first port: all ports of a device have the same counters.
+fn once_each(all: Vec<(String, Vec<(&'static str, u64)>)>) -> Vec<(String, Drops)> {
     let mut devices: Vec<(String, Drops)> = Vec::new();
-    for (device, drops) in told {
+    for (device, drops) in all {
         if devices.iter().all(|(known, _)| *known != device) {
             devices.push((device, drops.into_iter().collect()));
         }
@@ -116,7 +116,7 @@ fn all_drops(devices: &[(String, Drops)]) -> Drops {
     all
 }
 
-/// The rows of all ports, or of these two; and what all of them have counted together.
+/// The rows of all ports, or of the two given ones; and the totals of all ports.
 pub(super) fn answer<B: Backend>(
     endpoints: &mut Endpoints<B>,
     ethernets: &[EthernetPort],
@@ -136,19 +136,19 @@ pub(super) fn answer<B: Backend>(
     let counters = endpoints.iter().zip(0u8..).filter(|(_, n)| chosen(*n));
     let counters: Vec<&Rejects> = counters.map(|(endpoint, _)| endpoint.cm_counters()).collect();
     let mut answer = Map::new();
-    let mut tell = |name: &str, value: Value| _ = answer.insert(name.to_owned(), value);
-    tell("rejects", rejects(&counters));
-    tell("device_drops", json!(all_drops(&devices)));
+    let mut put = |name: &str, value: Value| _ = answer.insert(name.to_owned(), value);
+    put("rejects", rejects(&counters));
+    put("device_drops", json!(all_drops(&devices)));
     if devices.len() > 1 {
         let row = |(device, drops): &(String, Drops)| json!({"device": device, "drops": drops});
-        tell("devices", devices.iter().map(row).collect());
+        put("devices", devices.iter().map(row).collect());
     }
     if let ([ethernet], [infiniband]) = (&ethernets[..], &infinibands[..]) {
-        tell("ethernet", ethernet.clone());
-        tell("infiniband", infiniband.clone());
+        put("ethernet", ethernet.clone());
+        put("infiniband", infiniband.clone());
     } else {
-        tell("ethernet_ports", ethernets.into());
-        tell("infiniband_ports", infinibands.into());
+        put("ethernet_ports", ethernets.into());
+        put("infiniband_ports", infinibands.into());
     }
     answer
 }
@@ -159,11 +159,11 @@ mod tests {
 
     #[test]
     fn what_a_device_dropped_is_counted_once_whatever_its_ports() {
-        let told = |device: &str, drops: &[(&'static str, u64)]| (device.to_owned(), drops.to_vec());
+        let row = |device: &str, drops: &[(&'static str, u64)]| (device.to_owned(), drops.to_vec());
         let all = [
-            told("a", &[("icrc", 3), ("pkey", 1)]),
-            told("b", &[("icrc", 4)]),
-            told("a", &[("icrc", 3), ("pkey", 1)]),
+            row("a", &[("icrc", 3), ("pkey", 1)]),
+            row("b", &[("icrc", 4)]),
+            row("a", &[("icrc", 3), ("pkey", 1)]),
         ];
         let devices = once_each(all.to_vec());
         let names: Vec<&str> = devices.iter().map(|(name, _)| name.as_str()).collect();

@@ -1,4 +1,4 @@
-//! The ports that the gateway has open, by number: what the control lcore asks of all of them.
+//! The open ports of the gateway, by index, and the requests of the control lcore that go to all of them.
 
 use std::time::Instant;
 
@@ -25,16 +25,16 @@ pub(in crate::gateway) type GatewayEndpoint<B> = Endpoint<B, GatewayCommand, Gat
 pub(in crate::gateway) struct EthernetPort {
     pub(in crate::gateway) port: EthPort,
     pub(in crate::gateway) mac: MacAddress,
-    /// Packets without complete checksums that hosts sent.
+    /// Packets with incomplete checksums from hosts.
     pub(in crate::gateway) partial: PartialChecksums,
 }
 
-/// What an Ethernet port and its driver have counted.
+/// Counters of an Ethernet port and its driver.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::gateway) struct Counted {
     /// Frames, by direction.
     pub(in crate::gateway) packets: [(&'static str, u64); 2],
-    /// Bytes of them.
+    /// Bytes of these frames.
     pub(in crate::gateway) bytes: [(&'static str, u64); 2],
     /// Frames that were lost, by reason.
     pub(in crate::gateway) losses: [(&'static str, u64); 4],
@@ -45,7 +45,7 @@ impl EthernetPort {
         Self { mac: MacAddress(port.mac()), port, partial: PartialChecksums::default() }
     }
 
-    /// What it has counted. Makes system calls.
+    /// Reads the counters. Makes system calls.
     pub(in crate::gateway) fn counted(&self) -> Counted {
         let stats = self.port.stats();
         Counted {
@@ -60,10 +60,10 @@ impl EthernetPort {
         }
     }
 
-    /// Its link. Of a bond, a member whose link is up carries the traffic from now on.
+    /// Its link. For a bond, a member whose link is up carries the traffic from now on.
     pub(in crate::gateway) fn link(&self) -> EthLink {
         if let Some(member) = self.port.mind_members() {
-            tracing::warn!("{}: its active link is gone: traffic goes by {member} now", self.port.name());
+            tracing::warn!("{}: its active link is gone: its traffic now goes by {member}", self.port.name());
         }
         self.port.link()
     }
@@ -73,7 +73,7 @@ impl EthernetPort {
         self.link().up
     }
 
-    /// What its segments wait for; `None` if its link is up.
+    /// The reason why its segments wait; `None` if its link is up.
     pub(super) fn waits_for(&self) -> Option<String> {
         let EthLink { up, gone, .. } = self.port.link();
         let name = self.port.name();
@@ -90,7 +90,7 @@ impl EthernetPort {
 /// All InfiniBand ports.
 #[derive(Debug)]
 pub(in crate::gateway) struct Endpoints<B: Backend> {
-    /// By [`EndpointIndex`].
+    /// Indexed by [`EndpointIndex`].
     list: Vec<GatewayEndpoint<B>>,
     /// The URLs of the links of software ports, in the same order.
     urls: Vec<Option<String>>,
@@ -98,7 +98,7 @@ pub(in crate::gateway) struct Endpoints<B: Backend> {
     troubles: Vec<PortTrouble>,
 }
 
-/// Why a port was down at the last look, and what was logged of it.
+/// The reason why a port was down at the last check, and the reason that was logged.
 #[derive(Clone, Default, Debug)]
 struct PortTrouble {
     last: Option<String>,
@@ -106,8 +106,8 @@ struct PortTrouble {
 }
 
 impl PortTrouble {
-    /// Takes the current reason. Returns it if it should be logged, which is once it has lasted for two looks: a link that is
-    /// being connected has passing ones.
+    /// Takes the current reason. Returns it if it should be logged: once it has lasted for two checks, since
+    /// a link that is being connected has transient reasons.
     fn take(&mut self, why: Option<String>) -> Option<&str> {
         let lasts = self.last == why;
         self.last = why;
@@ -120,12 +120,12 @@ impl PortTrouble {
 }
 
 impl<B: Backend> Endpoints<B> {
-    /// By [`EndpointIndex`].
+    /// `list` is indexed by [`EndpointIndex`].
     pub(in crate::gateway) const fn new(list: Vec<GatewayEndpoint<B>>, urls: Vec<Option<String>>) -> Self {
         Self { list, urls, troubles: Vec::new() }
     }
 
-    /// Why a port is down, with the URL of its link, if the device knows more than that it is.
+    /// The reason why a port is down, with the URL of its link, if the device knows one.
     pub(super) fn port_trouble(&mut self, index: EndpointIndex) -> Option<String> {
         let endpoint = self.list.get_mut(index.at())?;
         let port = endpoint.port();
@@ -141,17 +141,17 @@ impl<B: Backend> Endpoints<B> {
         self.list.get_mut(index.at())
     }
 
-    /// All ports, in the order of their numbers.
+    /// All ports, in the order of their indexes.
     pub(in crate::gateway) fn iter(&self) -> impl Iterator<Item = &GatewayEndpoint<B>> {
         self.list.iter()
     }
 
-    /// All ports, to do something with them.
+    /// All ports, for changes.
     pub(in crate::gateway) fn iter_mut(&mut self) -> impl Iterator<Item = &mut GatewayEndpoint<B>> {
         self.list.iter_mut()
     }
 
-    /// The numbers of all ports.
+    /// The indexes of all ports.
     pub(in crate::gateway) fn indices(&self) -> impl Iterator<Item = EndpointIndex> + use<B> {
         (0..self.list.len() as u8).map(EndpointIndex)
     }
@@ -178,14 +178,14 @@ impl<B: Backend> Endpoints<B> {
         }
     }
 
-    /// All ports, to be closed.
+    /// All ports, to close them.
     pub(in crate::gateway) fn into_list(self) -> Vec<GatewayEndpoint<B>> {
         self.list
     }
 }
 
 impl<B: Backend> GatewayControl<B> {
-    /// Gives every port its turn. True if there was anything.
+    /// Polls every port. True if there was anything to do.
     pub(super) fn tick_endpoints(&mut self, now: Instant) -> bool {
         let Self { endpoints, board, times, own, events, .. } = self;
         let mut busy = false;
@@ -201,21 +201,21 @@ impl<B: Backend> GatewayControl<B> {
                     format!("{} queue pair events were lost: the control lcore is too slow", losses.events);
                 tracing::warn!(event = What::ControlSlow.journal(), "{text}");
                 let said = || (text, serde_json::json!({ "events": losses.events }));
-                events.tell(now, What::ControlSlow, None, said);
+                events.report(now, What::ControlSlow, None, said);
             }
         }
         busy
     }
 
-    /// What became of devices and interfaces. Those that are gone take their segments down, and no others; an error if it was the last
-    /// one of its kind.
+    /// Checks for devices and interfaces that are gone. They take their segments down, and no others; an
+    /// error if it was the last one of its kind.
     pub(super) fn look_for_devices(&mut self, now: Instant) -> Result<(), GatewayError> {
         let Self { endpoints, segments, events, .. } = self;
         for index in endpoints.indices() {
             let Some(gone) = endpoints.at(index).and_then(Endpoint::take_gone) else { continue };
             tracing::error!(event = What::DeviceGone.journal(), "{gone}");
             let said = || (gone.to_string(), serde_json::Value::Null);
-            events.tell(now, What::DeviceGone, None, said);
+            events.report(now, What::DeviceGone, None, said);
             if endpoints.iter().all(Endpoint::is_gone) {
                 return Err(gone.into());
             }
@@ -236,14 +236,15 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// Keeps the copies of devices' GID tables. What a change means to the links, the endpoints tell them.
+    /// Updates the copies of devices' GID tables. The endpoints report to the links what a change means to
+    /// them.
     pub(super) fn follow_gids(&mut self, now: Instant) {
         let Self { endpoints, gids, .. } = self;
         for (index, gids) in gids.iter_mut() {
-            // Whoever reads the copy of a device that is gone sees that nobody keeps it any more.
+            // Readers of the copy of a device that is gone see that it has no writer any more.
             let Some(endpoint) = endpoints.at(*index).filter(|e| !e.is_gone()) else { continue };
-            let told = endpoint.take_gid_news();
-            match gids.refresh(endpoint.hca(), now, told) {
+            let changed = endpoint.take_gid_news();
+            match gids.refresh(endpoint.hca(), now, changed) {
                 Ok(changes) => {
                     for change in changes {
                         let what = if change.is_addition() { "new" } else { "gone" };
@@ -277,10 +278,10 @@ impl<B: Backend> GatewayControl<B> {
     }
 }
 
-/// The copy of a device's GID table, and the first of its ports, by which the device is asked.
+/// The copy of a device's GID table, and the first of its ports, through which the device is queried.
 pub(in crate::gateway) type DeviceGids = (EndpointIndex, GatewayGids);
 
-/// A port by the names that people know: `mlx5_0/1`.
+/// The name of a port for users: `mlx5_0/1`.
 pub(in crate::gateway) fn port_name<B: Backend>(endpoint: &mut GatewayEndpoint<B>) -> String {
     let port = endpoint.port().0;
     format!("{}/{port}", endpoint.hca().device().name)
@@ -296,7 +297,7 @@ mod tests {
         let mut take = |why: Option<&str>| trouble.take(why.map(str::to_owned)).map(str::to_owned);
         assert_eq!([take(None), take(None), take(Some("a")), take(Some("b"))], [None, None, None, None]);
         assert_eq!([take(Some("b")), take(Some("b"))], [Some("b".to_owned()), None]);
-        // It ends, and comes again.
+        // The reason ends and recurs.
         assert_eq!([take(None), take(Some("b")), take(Some("b"))], [None, None, None]);
         assert_eq!([take(None), take(None), take(Some("b"))], [None, None, None]);
         assert_eq!(take(Some("b")).as_deref(), Some("b"));

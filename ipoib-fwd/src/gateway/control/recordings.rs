@@ -1,5 +1,5 @@
-//! Captures, as the control lcore has them: it tells the thread that writes ([`Writer`]) what to do, workers whom to show frames, and clients
-//! what became of it. Workers have no tap while nothing is recorded.
+//! Captures on the control lcore: it sends orders to the thread that writes ([`Writer`]), taps to workers,
+//! and the outcome to clients. Workers have no tap while nothing is recorded.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -19,42 +19,42 @@ use crate::forward::EndpointIndex;
 use crate::gateway::worker::GatewayCommand;
 use crate::gateway::writer::{End, Gone, News, Task, Writer};
 
-/// How long a client waits for the disk.
+/// Longest time that a client waits for the disk.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Whoever writes and has not come round for so long waits for the disk.
+/// A thread that writes and has not iterated for this long is blocked by the disk.
 const SILENCE: Duration = Duration::from_secs(1);
-/// How long the end of the gateway waits for what is still to be written.
+/// Longest time that the exit of the gateway waits for unwritten packets.
 const LAST_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What is recorded, and what was.
+/// The current capture and the last one.
 #[derive(Debug, Default)]
 pub(in crate::gateway) struct Recordings {
-    /// Who writes; nobody if nothing can be captured.
+    /// The thread that writes; `None` if captures are not possible.
     writer: Option<Writer>,
     phase: Phase,
-    /// How the last one ended.
+    /// The outcome of the last capture.
     last: Option<Value>,
-    /// Packets written and missing, of those that have ended.
+    /// Packets written and missing in captures that have ended.
     before: [u64; 2],
-    /// It is told that the disk takes nothing.
+    /// It has been reported that the disk does not accept data.
     is_stalled: bool,
 }
 
-/// How far the present one is.
+/// Phase of the current capture.
 #[derive(Debug, Default)]
 enum Phase {
-    /// There is none.
+    /// No capture.
     #[default]
     Nothing,
-    /// Its first file is made. Without a client it was given up meanwhile.
+    /// Its first file is being created. Without a client, the client has given up.
     Begins(Option<Client>),
-    /// It runs; all that there is since the start, if so.
+    /// It runs; `is_all`: it records everything from the start of the gateway.
     Runs { progress: Progress, is_all: bool },
-    /// What was taken is written.
+    /// Its last packets are being written.
     Stops { progress: Progress, client: Option<Client> },
 }
 
-/// Who waits for an answer, and until when.
+/// A client that waits for an answer, and until when.
 #[derive(Debug)]
 struct Client {
     answer: oneshot::Sender<Answer>,
@@ -63,41 +63,41 @@ struct Client {
 
 impl Client {
     fn new(now: Instant) -> (Self, Reply) {
-        let (answer, told) = oneshot::channel();
-        (Self { answer, until: now + PATIENCE }, Reply::Later(told))
+        let (answer, reply) = oneshot::channel();
+        (Self { answer, until: now + PATIENCE }, Reply::Later(reply))
     }
 
-    fn tell(self, answer: Answer) {
-        // It may have gone.
+    fn reply(self, answer: Answer) {
+        // The client may be gone.
         let _ = self.answer.send(answer);
     }
 }
 
-/// What workers are to do.
+/// An order to workers.
 #[derive(Debug)]
 enum Watch {
-    /// Show frames to these taps, a worker each.
+    /// Show frames to these taps, one for each worker.
     Begin(Vec<Tap>),
-    /// Show them to nobody.
+    /// Remove the taps.
     End,
 }
 
-/// What came of looking after a capture.
+/// Result of checking a capture.
 #[derive(Debug, Default)]
 struct Step {
     watch: Option<Watch>,
-    /// Something that an operator should know.
+    /// An alarm for the operator.
     alarm: Option<(What, String)>,
 }
 
-/// What went wrong, and what to do about it.
+/// Describes an error and its remedy.
 fn why(error: &CaptureError) -> String {
     let hint = match error.source.kind() {
         io::ErrorKind::AlreadyExists => "; choose another name",
         io::ErrorKind::NotFound => "; make the directory gateway.captures",
         io::ErrorKind::PermissionDenied => {
-            "; the directory gateway.captures must be that user's as whom the gateway runs ([gateway] user; root without capabilities writes \
-             where root may)"
+            "; the user that the gateway runs as must own the directory gateway.captures ([gateway] user; root without capabilities needs \
+             root's permissions there)"
         }
         io::ErrorKind::ReadOnlyFilesystem => {
             "; the service may not write there: choose a directory that its unit lets it write (ReadWritePaths=, StateDirectory=)"
@@ -110,7 +110,7 @@ fn why(error: &CaptureError) -> String {
     format!("{error}: {}{hint}", error.source)
 }
 
-/// How one stands, or has ended and, if it failed, why.
+/// State and counters of a capture and, if it failed, the reason.
 fn facts(progress: &Progress, state: &str, why: Option<&str>) -> Value {
     let [packets, seen, missing] = progress.counts();
     let files: Vec<_> = progress.files().iter().map(|file| file.display().to_string()).collect();
@@ -123,18 +123,18 @@ fn facts(progress: &Progress, state: &str, why: Option<&str>) -> Value {
 }
 
 impl Recordings {
-    /// With a thread that writes, and a capture of all from the start on if it has one.
+    /// With a thread that writes, and its capture of everything, if it has one.
     pub(in crate::gateway) fn new(writer: Writer, all: Option<Progress>) -> Self {
         let phase = all.map_or(Phase::Nothing, |progress| Phase::Runs { progress, is_all: true });
         Self { writer: Some(writer), phase, ..Self::default() }
     }
 
-    /// All is open: the thread narrows its system calls, and writes from here on.
+    /// Everything is open: the thread restricts its system calls, and writes from now on.
     pub(in crate::gateway) fn settle(&self, filter: Option<Filter>) -> Result<(), FilterError> {
         self.writer.as_ref().map_or(Ok(()), |writer| writer.settle(filter))
     }
 
-    /// How it stands.
+    /// State of the current capture, or of the last one.
     pub(super) fn facts(&self, now: Instant) -> Value {
         let mut all = match (&self.phase, &self.last) {
             (Phase::Begins(_), _) => json!({"state": "begins"}),
@@ -159,13 +159,13 @@ impl Recordings {
         [written, missing]
     }
 
-    /// How long the disk has taken nothing, if that is long.
+    /// Time since the disk last accepted data, if it is long.
     fn silence(&self, now: Instant) -> Option<Duration> {
         let silence = self.writer.as_ref()?.silence(now);
         (silence >= SILENCE && !matches!(self.phase, Phase::Nothing)).then_some(silence)
     }
 
-    /// Begins one in a directory.
+    /// Starts a capture in a directory.
     fn begin(
         &mut self,
         now: Instant,
@@ -177,13 +177,14 @@ impl Recordings {
             Phase::Nothing => {}
             Phase::Runs { is_all: true, .. } => {
                 return Err(
-                    "the gateway was started with --capture, which captures all; start it without".to_owned()
+                    "the gateway was started with --capture, which captures everything; start it without"
+                        .to_owned(),
                 );
             }
-            Phase::Runs { .. } => return Err("one capture is under way; stop it first".to_owned()),
-            Phase::Begins(_) => return Err("one capture is begun now; try again in a moment".to_owned()),
+            Phase::Runs { .. } => return Err("a capture is running; stop it first".to_owned()),
+            Phase::Begins(_) => return Err("a capture is starting; try again in a moment".to_owned()),
             Phase::Stops { .. } => {
-                return Err("what the last capture has taken is still written; `ipoib-fwd ctl capture` says when it is".to_owned());
+                return Err("the last capture is still being written; `ipoib-fwd ctl capture` shows when it is complete".to_owned());
             }
         }
         let order = Order::parse(order)?;
@@ -196,7 +197,7 @@ impl Recordings {
         tracing::info!("capture: {} begins in {}", order.name, directory.display());
         if !writer.order(now, Task::Begin(directory.to_owned(), order, workers)) {
             return Err(
-                "the disk takes nothing of the last capture; see to that of gateway.captures".to_owned()
+                "the disk does not accept the last capture; check the disk of gateway.captures".to_owned()
             );
         }
         let (client, reply) = Client::new(now);
@@ -204,7 +205,7 @@ impl Recordings {
         Ok(reply)
     }
 
-    /// Ends it: what was taken until now is written yet.
+    /// Stops the capture; packets recorded until now are still written.
     fn stop(&mut self, now: Instant, step: &mut Step) -> Result<Reply, String> {
         match std::mem::take(&mut self.phase) {
             Phase::Runs { progress, is_all: false } => {
@@ -214,15 +215,15 @@ impl Recordings {
             }
             before @ Phase::Runs { .. } => {
                 self.phase = before;
-                Err("the gateway was started with --capture, which goes on until it ends".to_owned())
+                Err("the gateway was started with --capture, which runs until its exit".to_owned())
             }
             before @ Phase::Begins(_) => {
                 self.phase = before;
-                Err("the capture is begun now; try again in a moment".to_owned())
+                Err("the capture is starting; try again in a moment".to_owned())
             }
             before @ Phase::Stops { .. } => {
                 self.phase = before;
-                Err("the capture is stopped already, and what it has taken is still written".to_owned())
+                Err("the capture is already stopped, and is still being written".to_owned())
             }
             Phase::Nothing => Err("nothing is captured".to_owned()),
         }
@@ -236,7 +237,7 @@ impl Recordings {
         self.phase = Phase::Stops { progress, client };
     }
 
-    /// Looks what the thread tells, and who has waited for long enough.
+    /// Reads the thread's reports, and checks the time limits of clients.
     fn look(&mut self, now: Instant) -> Step {
         let mut step = Step::default();
         match self.writer.as_ref().map(Writer::news) {
@@ -253,7 +254,7 @@ impl Recordings {
             Some(_) if self.is_stalled => {}
             Some(_) => {
                 self.is_stalled = true;
-                let text = "the disk that captures are written to takes nothing; packets are missing in them until it does";
+                let text = "the disk of the captures does not accept data; packets are missing in them until it does";
                 tracing::warn!(event = What::CaptureStalls.journal(), "capture: {text}");
                 step.alarm = Some((What::CaptureStalls, format!("capture: {text}")));
             }
@@ -266,12 +267,12 @@ impl Recordings {
             (News::Begun(_, progress), Phase::Begins(None)) => self.let_go(now, progress, None, step),
             (News::Begun(taps, progress), Phase::Begins(Some(client))) => {
                 step.watch = Some(Watch::Begin(taps));
-                client.tell(Ok(facts(&progress, "captures", None)));
+                client.reply(Ok(facts(&progress, "captures", None)));
                 self.phase = Phase::Runs { progress, is_all: false };
             }
             (News::Refused(error), Phase::Begins(client)) => {
                 if let Some(client) = client {
-                    client.tell(Err(why(&error)));
+                    client.reply(Err(why(&error)));
                 }
             }
             (News::Ended(end), before) => {
@@ -284,12 +285,12 @@ impl Recordings {
                 self.phase = before;
                 self.over(state, failed, step);
             }
-            // What is told is what was asked for.
+            // A report that does not change the phase.
             (News::Settled(_) | News::Begun(..) | News::Refused(_), before) => self.phase = before,
         }
     }
 
-    /// It has ended. A failure is for the log, those who follow and those who ask later.
+    /// Ends the capture. A failure is reported to the log, to subscribers and in later answers.
     fn over(&mut self, state: &'static str, failed: Option<String>, step: &mut Step) {
         if let Some(why) = &failed {
             tracing::error!(event = What::CaptureFailed.journal(), "{why}; the capture ends here");
@@ -299,7 +300,7 @@ impl Recordings {
             Phase::Nothing => return,
             Phase::Begins(client) => {
                 if let Some(client) = client {
-                    client.tell(Err(failed.unwrap_or_else(late_beginning)));
+                    client.reply(Err(failed.unwrap_or_else(late_beginning)));
                 }
                 return;
             }
@@ -316,44 +317,44 @@ impl Recordings {
         let last = facts(&progress, state, failed.as_deref());
         self.last = Some(last.clone());
         if let Some(client) = client {
-            client.tell(Ok(last));
+            client.reply(Ok(last));
         }
     }
 
-    /// Clients are not kept waiting for a disk that does not answer.
+    /// Answers clients whose time limit is over: the disk does not respond.
     fn lose_patience(&mut self, now: Instant) {
         match std::mem::take(&mut self.phase) {
             Phase::Stops { progress, client: Some(client) } if now >= client.until => {
-                client.tell(Err(format!(
-                    "the disk has not taken in {} seconds what was captured; `ipoib-fwd ctl capture` says when it has",
+                client.reply(Err(format!(
+                    "the disk has not taken the capture in {} seconds; `ipoib-fwd ctl capture` shows when it is complete",
                     PATIENCE.as_secs()
                 )));
                 self.phase = Phase::Stops { progress, client: None };
             }
             Phase::Begins(Some(client)) if now >= client.until => {
-                client.tell(Err(late_beginning()));
+                client.reply(Err(late_beginning()));
                 self.phase = Phase::Begins(None);
             }
             before => self.phase = before,
         }
     }
 
-    /// Nobody is answered any more after this: whoever still waits is told so.
+    /// Last answers: reports to waiting clients that the gateway exits.
     fn dismiss(&mut self) {
         let (client, why) = match &mut self.phase {
-            Phase::Begins(client) => (client, "the gateway ends before the capture has begun"),
-            Phase::Stops { client, .. } => (
-                client,
-                "the gateway ends before the disk has taken all that was captured; its log says what became of it",
-            ),
+            Phase::Begins(client) => (client, "the gateway exits before the capture has begun"),
+            Phase::Stops { client, .. } => {
+                (client, "the gateway exits before the capture is on the disk; its log reports the outcome")
+            }
             Phase::Nothing | Phase::Runs { .. } => return,
         };
         if let Some(client) = client.take() {
-            client.tell(Err(why.to_owned()));
+            client.reply(Err(why.to_owned()));
         }
     }
 
-    /// The gateway ends, and its workers have: what they have left is written, if the disk takes it soon. The error of a capture from the start on.
+    /// Finishes the capture at the exit of the gateway, after its workers: their last packets are written if
+    /// the disk accepts them soon. Returns the error of a capture of everything.
     pub(in crate::gateway) fn finish(mut self) -> Result<(), CaptureError> {
         let Some(writer) = self.writer.take() else { return Ok(()) };
         let until = Instant::now() + LAST_PATIENCE;
@@ -366,13 +367,13 @@ impl Recordings {
                 {
                     return Err(error);
                 }
-                // What begins only now ends at once.
+                // A capture that starts only now is stopped at once.
                 Ok(Some(News::Begun(_, progress))) => self.phase = Phase::Stops { progress, client: None },
                 Ok(Some(news)) => self.take(Instant::now(), news, &mut step),
                 Err(gone) => self.over("failed", Some(gone.to_string()), &mut step),
                 Ok(None) => {
                     tracing::error!(
-                        "capture: its disk has not taken what was left in {} seconds; the gateway ends without",
+                        "capture: its disk has not taken the last packets in {} seconds; the gateway exits without them",
                         LAST_PATIENCE.as_secs()
                     );
                     return Ok(());
@@ -385,13 +386,13 @@ impl Recordings {
 
 fn late_beginning() -> String {
     format!(
-        "the disk of gateway.captures has not answered in {} seconds, so that nothing is captured; see to it and try again",
+        "the disk of gateway.captures has not answered in {} seconds, so that nothing is captured; check it and try again",
         PATIENCE.as_secs()
     )
 }
 
 impl<B: Backend> GatewayControl<B> {
-    /// Begins one, ends it, or tells how it stands.
+    /// Starts a capture, stops it, or reports its state.
     pub(super) fn capture_now(&mut self, now: Instant, words: Option<&str>) -> Result<Reply, String> {
         let mut step = Step::default();
         let reply = match words.map(|words| words.split_once(',').unwrap_or((words, ""))) {
@@ -418,17 +419,18 @@ impl<B: Backend> GatewayControl<B> {
             }
         }
         if let Some((alarm, text)) = step.alarm {
-            self.events.tell(now, alarm, None, || (text, Value::Null));
+            self.events.report(now, alarm, None, || (text, Value::Null));
         }
     }
 
-    /// The last look before the control socket closes; what is still to be written then is [`Recordings::finish`]'s.
+    /// The last check before the control socket closes; [`Recordings::finish`] handles packets that are
+    /// unwritten then.
     pub(super) fn end_of_captures(&mut self, now: Instant) {
         self.drive_recording(now);
         self.recordings.dismiss();
     }
 
-    /// Looks after a capture.
+    /// Checks the current capture.
     pub(super) fn drive_recording(&mut self, now: Instant) {
         let step = self.recordings.look(now);
         self.watch_captures(now, step);

@@ -1,5 +1,5 @@
-//! The configuration read again while the gateway runs, by SIGHUP or `ctl reload`: all of it or nothing, and nobody else's traffic
-//! touched.
+//! Reload of the configuration while the gateway runs, by SIGHUP or `ctl reload`: it is applied as a whole or
+//! not at all, and does not affect the traffic of unchanged segments.
 //!
 //! ```text
 //!  read, compare ──> make links of new segments ──> take segments away ──> join new ones ──> change others, keys
@@ -9,9 +9,10 @@
 //!  nothing changed    nothing changed                   wait: its partition or number is given back first
 //! ```
 //!
-//! A segment that is taken away is out of the workers' directory at once; its link drains (connections closed, groups left) and keeps its
-//! number and its partition until that is done. A new segment with that partition waits for it. What a reload decides it decides at once, so
-//! that the next one may come at any time: it is compared with what the last one made, whether all of it is at work yet or not.
+//! A removed segment leaves the workers' directory at once. Its link drains (connections closed, groups
+//! left), and keeps its index and its partition until then. A new segment with that partition waits for it. A
+//! reload makes all its decisions at once, so that the next one may come at any time: it is compared with the
+//! result of the last one, whether all of that is running yet or not.
 
 mod keys;
 mod links;
@@ -47,10 +48,10 @@ pub(in crate::gateway) use keys::policy;
 
 const STOPPING: &str = "the gateway is stopping";
 
-/// How often a new segment checks whether another one has left its place.
+/// Period of checking whether a draining segment has released the index or partition of a new one.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The sources of a reload, and what is not finished yet.
+/// The sources of a reload, and its unfinished work.
 #[derive(Debug)]
 pub(in crate::gateway) struct Reloader {
     file: Option<PathBuf>,
@@ -60,48 +61,48 @@ pub(in crate::gateway) struct Reloader {
     draining: Vec<Draining>,
     waiting: Vec<Waiting>,
     /// A reload was requested.
-    asked: bool,
+    requested: bool,
     /// Clients that wait for the answer.
-    askers: Vec<Asker>,
+    clients: Vec<Client>,
     under_way: Option<UnderWay>,
-    /// Links that may come up, as their segments are there.
+    /// Links that may come up once their segments are joined.
     held: VecDeque<(EndpointIndex, LinkIndex)>,
-    /// Reloads that were carried out, and those that were refused.
+    /// Reloads that were carried out, and reloads that were refused.
     counts: [u64; 2],
 }
 
-type Asker = oneshot::Sender<Answer>;
+type Client = oneshot::Sender<Answer>;
 
-/// A reload in progress: the links of its new segments are being made. All
-/// other changes follow the last link.
+/// A reload in progress: the links of its new segments are being created. All other changes follow the last
+/// link.
 #[derive(Debug)]
 struct UnderWay {
     config: Config,
     change: Change,
     ready: Vec<(Segment, Ground)>,
-    /// New segments that wait for a place.
+    /// New segments that wait for an index or partition.
     waiting: Vec<Segment>,
     links: NewLinks,
     /// The value in force when the reload began.
     receive_mtu: Option<u16>,
-    askers: Vec<Asker>,
+    clients: Vec<Client>,
 }
 
-/// A link that is not gone yet.
+/// A link that is being removed.
 #[derive(Debug)]
 struct Draining {
-    /// The removed segment that it belonged to. `None` for a link that a refused reload had made: a
-    /// segment of its name may be at work.
+    /// The removed segment of the link. `None` for a link of a refused reload: a segment of its name may be
+    /// running.
     name: Option<String>,
     index: SegmentIndex,
     endpoint: EndpointIndex,
     link: LinkIndex,
     pkey: PKey,
-    /// Its link is gone; when this has passed no worker looks at its table, either.
+    /// Its link is gone; after this grace period, no worker reads its table.
     forgotten: Option<Grace>,
 }
 
-/// A segment that waits until one that is draining makes room for it.
+/// A segment that waits until a draining segment makes room for it.
 #[derive(Debug)]
 struct Waiting {
     segment: Segment,
@@ -126,8 +127,8 @@ impl Reloader {
             workers,
             draining: Vec::new(),
             waiting: Vec::new(),
-            asked: false,
-            askers: Vec::new(),
+            requested: false,
+            clients: Vec::new(),
             under_way: None,
             held: VecDeque::new(),
             counts: [0; 2],
@@ -140,16 +141,16 @@ impl Reloader {
     }
 
     /// Requests a reload; the result is in the log.
-    pub(super) const fn ask(&mut self) {
-        self.asked = true;
+    pub(super) const fn request(&mut self) {
+        self.requested = true;
     }
 
-    /// How many were done, and how many refused.
+    /// Numbers of reloads that were carried out, and that were refused.
     pub(super) const fn counts(&self) -> [u64; 2] {
         self.counts
     }
 
-    /// Has workers idle so.
+    /// Sets the idle policy of the workers.
     pub(super) fn set_idle(&self, policy: IdlePolicy) {
         for worker in &self.workers {
             worker.set_idle(policy);
@@ -167,9 +168,8 @@ impl Reloader {
         json!({"done": done, "refused": refused})
     }
 
-    /// Forgets links that no worker looks at any more. Returns the names of the
-    /// segments that are thereby removed: not one that has only moved, nor one with
-    /// another link that is not gone yet.
+    /// Forgets links that no worker uses any more. Returns the names of the segments that are thereby
+    /// removed: not a segment that has only moved, nor one with another link that is not gone yet.
     fn take_removed(
         &mut self,
         passed: impl Fn(Grace) -> bool,
@@ -187,24 +187,24 @@ impl Reloader {
         names
     }
 
-    /// True if a segment of this name waits for its place.
+    /// True if a segment of this name waits for an index or partition.
     fn is_waiting(&self, name: &str) -> bool {
         self.waiting.iter().any(|w| w.segment.name.as_str() == name)
     }
 
-    /// Segments that are not at work yet, and why not.
+    /// Segments that are not running yet, and the reasons.
     pub(super) fn coming(&self) -> impl Iterator<Item = (&str, PKey, String)> {
         self.waiting.iter().map(|w| {
             let why = w.failed.as_ref().map_or_else(
-                || "the segment that had its place or partition to be gone".to_owned(),
+                || "the segment that had its index or partition to be gone".to_owned(),
                 |why| format!("the device, which has refused it {} times: {why}", w.tries.failures()),
             );
             (w.segment.name.as_str(), PKey(w.segment.pkey.value()), why)
         })
     }
 
-    /// Rows for `ctl links`: segments that are not at work any more, or not yet. A
-    /// segment that a reload has moved has no row for the link that it leaves.
+    /// Rows for `ctl links`: segments that are not running any more, or not yet. A segment that a reload has
+    /// moved has no row for its old link.
     pub(super) fn rows(&self, is_at_work: impl Fn(&str) -> bool) -> impl Iterator<Item = Value> {
         let row = |name: &str, pkey: PKey, why: String| {
             serde_json::to_value(SegmentRow::waiting(name, pkey, why)).unwrap_or_default()
@@ -221,9 +221,9 @@ impl Reloader {
 impl<B: Backend> GatewayControl<B> {
     /// Requests a reload. The answer comes when it has been carried out or refused.
     pub(super) fn ask_for_reload(&mut self) -> Reply {
-        let (asker, answer) = oneshot::channel();
-        self.reloader.asked = true;
-        self.reloader.askers.push(asker);
+        let (client, answer) = oneshot::channel();
+        self.reloader.requested = true;
+        self.reloader.clients.push(client);
         Reply::Later(answer)
     }
 
@@ -231,13 +231,13 @@ impl<B: Backend> GatewayControl<B> {
     fn drive_reload(&mut self, now: Instant) -> bool {
         let work = match self.reloader.under_way.take() {
             Some(work) => work,
-            None if std::mem::take(&mut self.reloader.asked) => {
-                let askers = std::mem::take(&mut self.reloader.askers);
+            None if std::mem::take(&mut self.reloader.requested) => {
+                let clients = std::mem::take(&mut self.reloader.clients);
                 self.service.reloading();
-                match self.begin_reload(askers) {
+                match self.begin_reload(clients) {
                     Ok(work) => work,
-                    Err((why, askers)) => {
-                        self.end_reload(now, Err(why), askers);
+                    Err((why, clients)) => {
+                        self.end_reload(now, Err(why), clients);
                         return true;
                     }
                 }
@@ -249,7 +249,7 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     /// Compares the file with the running configuration. Changes nothing yet.
-    fn begin_reload(&mut self, askers: Vec<Asker>) -> Result<UnderWay, (String, Vec<Asker>)> {
+    fn begin_reload(&mut self, clients: Vec<Client>) -> Result<UnderWay, (String, Vec<Client>)> {
         match self.plan_reload() {
             Ok((config, change, ready, waiting)) => {
                 let maker = self.maker.with(config.clone());
@@ -257,15 +257,14 @@ impl<B: Backend> GatewayControl<B> {
                     ready.iter().map(|(segment, ground)| (ground.endpoint, maker.link_settings(segment)));
                 let links = NewLinks::new(settings);
                 let receive_mtu = self.maker.receive_mtu;
-                Ok(UnderWay { config, change, ready, waiting, links, receive_mtu, askers })
+                Ok(UnderWay { config, change, ready, waiting, links, receive_mtu, clients })
             }
-            Err(why) => Err((why, askers)),
+            Err(why) => Err((why, clients)),
         }
     }
 
-    /// The new configuration, its changes, the new segments that can be made, and
-    /// those that must wait for a place.
-    #[expect(clippy::type_complexity, reason = "the parts of one plan, used at one place")]
+    /// The new configuration, its changes, the new segments that can be created, and those that must wait.
+    #[expect(clippy::type_complexity, reason = "the parts of one plan, used once")]
     fn plan_reload(&mut self) -> Result<(Config, Change, Vec<(Segment, Ground)>, Vec<Segment>), String> {
         if self.stopping.is_some() {
             return Err(STOPPING.to_owned());
@@ -312,12 +311,12 @@ impl<B: Backend> GatewayControl<B> {
         match progress {
             Progress::More => self.reloader.under_way = Some(work),
             Progress::Made(links) => {
-                let askers = std::mem::take(&mut work.askers);
+                let clients = std::mem::take(&mut work.clients);
                 let answer = self.carry_out_reload(now, work, links);
-                self.end_reload(now, Ok(answer), askers);
+                self.end_reload(now, Ok(answer), clients);
             }
             Progress::Refused { at, why } => {
-                let UnderWay { ready, links, askers, .. } = work;
+                let UnderWay { ready, links, clients, .. } = work;
                 let undone = links.undo(&mut (now, &mut self.endpoints));
                 for ((segment, ground), link) in ready.iter().zip(undone) {
                     let Ground { index, endpoint, .. } = *ground;
@@ -333,12 +332,12 @@ impl<B: Backend> GatewayControl<B> {
                         "segment `{name}`: {why}; take other segments away first, or restart the gateway with fewer workers or connections"
                     )
                 };
-                self.end_reload(now, Err(why), askers);
+                self.end_reload(now, Err(why), clients);
             }
         }
     }
 
-    /// Applies the new configuration. Nothing can be refused any more.
+    /// Applies the new configuration. Nothing can be refused at this point.
     fn carry_out_reload(&mut self, now: Instant, work: UnderWay, links: Vec<LinkIndex>) -> Value {
         let UnderWay { config, change, ready, waiting, receive_mtu, .. } = work;
         let maker = self.maker.with(config);
@@ -374,7 +373,7 @@ impl<B: Backend> GatewayControl<B> {
         self.follow_modes(now);
         self.follow_priorities(now);
         if self.maker.receive_mtu != receive_mtu {
-            // It was set while the links were made.
+            // It was set while the links were created.
             self.follow_links(now);
         }
         self.follow_keys(now, &change);
@@ -386,33 +385,33 @@ impl<B: Backend> GatewayControl<B> {
     }
 
     /// Reports the result of a reload.
-    fn end_reload(&mut self, now: Instant, outcome: Answer, askers: Vec<Asker>) {
+    fn end_reload(&mut self, now: Instant, outcome: Answer, clients: Vec<Client>) {
         self.service.reloaded(now);
         self.reloader.counts[usize::from(outcome.is_err())] += 1;
         match &outcome {
             Ok(answer) => {
                 let text = change_text(answer);
                 tracing::info!(event = What::Reloaded.journal(), "reload: {text}");
-                self.events.tell(now, What::Reloaded, None, || (text, answer.clone()));
+                self.events.report(now, What::Reloaded, None, || (text, answer.clone()));
             }
             Err(why) => {
                 let text = format!("{why}; the configuration stays as it was");
                 tracing::error!(event = What::ReloadRefused.journal(), "reload: {text}");
-                self.events.tell(now, What::ReloadRefused, None, || (text, Value::Null));
+                self.events.report(now, What::ReloadRefused, None, || (text, Value::Null));
             }
         }
-        for asker in askers {
-            // The client may have gone; then nobody wants the answer.
-            let _ = asker.send(outcome.clone());
+        for client in clients {
+            // The client may be gone.
+            let _ = client.send(outcome.clone());
         }
     }
 
-    /// Where a segment would be, but for its numbers. `None` if one of its ports is not open.
+    /// The location of a segment except for its indexes. `None` if one of its ports is not open.
     fn ground(&mut self, maker: &SegmentMaker, segment: &Segment) -> Option<Ground> {
         maker.ground(segment, SegmentIndex(0), &self.ethernets, &mut self.endpoints)
     }
 
-    /// True if a segment's partition on its port is still that of another one, which goes.
+    /// True if a segment that is being removed still has this partition on this port.
     fn is_held(&self, segment: &Segment, endpoint: EndpointIndex) -> bool {
         let pkey = PKey(segment.pkey.value()).base();
         let at_work = self.segments.iter().map(|duty| (duty.endpoint, duty.pkey));
@@ -420,7 +419,7 @@ impl<B: Backend> GatewayControl<B> {
         at_work.chain(draining).any(|(port, held)| (port, held.base()) == (endpoint, pkey))
     }
 
-    /// Numbers that no segment has, nor one that is draining.
+    /// Indexes of no segment, not even of a draining one.
     fn vacancies(&self) -> Vec<SegmentIndex> {
         let is_free = |at: &SegmentIndex| {
             self.segments.at(*at).is_none() && self.reloader.draining.iter().all(|d| d.index != *at)
@@ -428,7 +427,8 @@ impl<B: Backend> GatewayControl<B> {
         (0..MAX_SEGMENTS).map(|n| SegmentIndex(n as u8)).filter(is_free).collect()
     }
 
-    /// Goes on with what the last reloads began. What workers handed over of segments that are gone has been taken before.
+    /// Continues the work of earlier reloads. Packets that workers handed over from removed segments have
+    /// been processed before.
     pub(super) fn advance_reload(&mut self, now: Instant) -> bool {
         for port in self.endpoints.indices() {
             while let Some(link) = self.endpoints.at(port).and_then(Endpoint::poll_removed) {
@@ -443,14 +443,14 @@ impl<B: Backend> GatewayControl<B> {
             let event = What::Removed.journal();
             tracing::info!(segment = name.as_str(), event, "{name}: removed");
             let said = || (format!("{name} is removed"), json!({ "segment": name }));
-            self.events.tell(now, What::Removed, None, said);
+            self.events.report(now, What::Removed, None, said);
         }
         if self.stopping.is_some() {
             self.reloader.held.clear();
             self.reloader.waiting.clear();
         }
         let mut busy = self.release_held(now);
-        // A reload in progress has counted on the free places.
+        // A reload in progress relies on the free indexes.
         busy = busy || self.drive_reload(now);
         let due = self.reloader.waiting.extract_if(.., |w| now >= w.retry).collect::<Vec<_>>();
         for waiting in due {
@@ -464,7 +464,7 @@ impl<B: Backend> GatewayControl<B> {
     }
 }
 
-/// A warning if full queues would hold more packet buffers than were made at the start.
+/// Warns if full queues would hold more packet buffers than were created at the start.
 fn overcommitted(config: &Config, workers: u8, buffers: u32) -> Option<String> {
     let budget = config.budget(workers.into());
     let held = budget.total() - budget.reserve;
@@ -477,7 +477,7 @@ fn overcommitted(config: &Config, workers: u8, buffers: u32) -> Option<String> {
     })
 }
 
-/// A line of what a reload did.
+/// Summarizes a reload in one line.
 fn change_text(answer: &Value) -> String {
     let list = |what: &str| {
         let names = answer.get(what).and_then(Value::as_array)?;

@@ -1,4 +1,4 @@
-//! What comes to a segment, and what it wants done. It decides; this carries.
+//! Inputs of segments, and the execution of their outputs: a segment decides, this code carries out.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
@@ -36,7 +36,7 @@ impl Packet for Mbuf {
 }
 
 impl<B: Backend> GatewayControl<B> {
-    /// The segments' numbers.
+    /// The indexes of the segments.
     pub(super) fn indices(&self) -> impl Iterator<Item = SegmentIndex> + use<B> {
         self.segments.indices()
     }
@@ -102,8 +102,8 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// Has each segment release what waited for neighbours that were published in this turn.
-    pub(super) fn tell_published(&mut self, now: Instant) {
+    /// Releases, in each segment, packets that waited for neighbors published in this iteration.
+    pub(super) fn release_published(&mut self, now: Instant) {
         for at in self.indices() {
             let reachable = self.board.at(at).map(SegmentBoard::take_reachable).unwrap_or_default();
             if !reachable.is_empty() {
@@ -129,7 +129,7 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// Drops what waits for destinations: the gateway is stopping.
+    /// Drops pending packets: the gateway is stopping.
     pub(super) fn drop_waiting(&mut self, now: Instant) {
         for at in self.indices() {
             if let Some(duty) = self.segments.at_mut(at) {
@@ -139,22 +139,22 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// Tells the tables where the gateway is on both sides.
-    pub(super) fn tell_places(&mut self) {
+    /// Passes the gateway's addresses on both sides to the tables.
+    pub(super) fn publish_addresses(&mut self) {
         let up: Vec<bool> = self.ethernets.iter().map(EthernetPort::is_up).collect();
         for at in self.indices() {
-            self.tell_place(at, &up);
+            self.publish_address_of(at, &up);
         }
     }
 
-    fn tell_place(&mut self, at: SegmentIndex, up: &[bool]) {
+    fn publish_address_of(&mut self, at: SegmentIndex, up: &[bool]) {
         let Some((duty, link, board)) = parts!(self, at) else { return };
         board.set_ethernet_up(up.get(duty.ethernet.at()).is_some_and(|up| *up));
         let qpns: Vec<Qpn> = link.settings().workers.iter().map(|w| w.ud_qpn).collect();
         board.set_own(link.state().lid, &qpns);
     }
 
-    /// Tells both neighbour tables which of their hosts workers have sent to.
+    /// Passes the hosts to which workers have sent to both neighbor tables.
     pub(super) fn collect_usage(&mut self, now: Instant) {
         for worker in (0..self.maker.workers).map(WorkerIndex) {
             for at in self.indices() {
@@ -175,7 +175,7 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// Does what a segment wants done.
+    /// Carries out a segment's outputs.
     pub(super) fn carry_out(&mut self, now: Instant, at: SegmentIndex) {
         while let Some(output) = self.segments.at_mut(at).and_then(|duty| duty.segment.poll_output()) {
             self.carry_out_one(now, at, output);
@@ -205,12 +205,12 @@ impl<B: Backend> GatewayControl<B> {
                 }
             }
             Output::SetHost { ip: IpAddr::V4(ip), mac } => {
-                self.tell_host(now, at, ip, mac);
+                self.report_host(now, at, ip, mac);
                 if let Some(board) = self.board.at(at) {
                     board.set_ethernet(ip, mac);
                 }
                 let place = Place::Ethernet(mac);
-                self.tell_others(now, at, Neighbour { ip: ip.into(), place });
+                self.report_to_standbys(now, at, Neighbour { ip: ip.into(), place });
             }
             Output::RemoveHost { ip: IpAddr::V4(ip) } => {
                 if let Some(board) = self.board.at(at) {
@@ -218,11 +218,11 @@ impl<B: Backend> GatewayControl<B> {
                 }
                 let said =
                     || (format!("{ip} is gone from Ethernet"), json!({"address": ip, "side": "Ethernet"}));
-                self.events.tell(now, What::Gone, self.segments.at(at), said);
+                self.events.report(now, What::Gone, self.segments.at(at), said);
             }
             Output::SetHost { .. } | Output::RemoveHost { .. } => {}
             Output::Release { side, worker, packet } => {
-                // What waited is sent by the new tables.
+                // Pending packets are sent by the new tables.
                 self.board.flush();
                 self.command(at, worker, GatewayCommand::Forward(at, side, packet));
             }
@@ -233,22 +233,22 @@ impl<B: Backend> GatewayControl<B> {
             }
             Output::Happening(happening) => {
                 if let Some(duty) = self.segments.at_mut(at) {
-                    duty.news.tell(now, &duty.name, happening);
+                    duty.news.log(now, &duty.name, happening);
                 }
                 let (what, text, facts) = news::said(happening);
-                self.events.tell(now, what, self.segments.at(at), || (text, facts));
+                self.events.report(now, what, self.segments.at(at), || (text, facts));
             }
         }
     }
 
-    /// A frame of the gateway's own was not sent.
+    /// Handles a frame of the gateway's own that was not sent.
     fn take_unsent(&mut self, at: SegmentIndex, frame: &[u8]) {
         if let Some(duty) = self.segments.at_mut(at) {
             duty.segment.handle_unsent(frame);
         }
     }
 
-    /// Sends a packet of the control lcore's by a worker. False if the worker does not get it.
+    /// Sends a packet of the control lcore through a worker. False if the worker does not get it.
     pub(super) fn send(
         &mut self,
         at: SegmentIndex,
@@ -265,8 +265,8 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// Has a worker do something for a segment. It goes the way of all that concerns the segment's InfiniBand port, so that it meets the
-    /// tables that were published before.
+    /// Sends a segment's command to a worker. It uses the ring of the segment's InfiniBand port, so that the
+    /// worker has the tables that were published before.
     pub(super) fn command(&mut self, at: SegmentIndex, worker: WorkerIndex, command: GatewayCommand) -> bool {
         let endpoint = self.segments.at(at).map(|duty| duty.endpoint);
         match endpoint.and_then(|endpoint| self.endpoints.at(endpoint)) {
@@ -291,43 +291,44 @@ impl<B: Backend> GatewayControl<B> {
         while let Some((link, event)) = self.endpoints.at(port).and_then(Endpoint::poll_link_event) {
             any = true;
             let Some(at) = self.segment_of(port, link) else { continue };
-            self.tell_link_event(now, at, &event);
+            self.take_link_event(now, at, &event);
             self.carry_out(now, at);
             let up = event == Event::Up;
             self.report_link_event(now, at, event);
             if up {
-                // Before it forwards it must know its own multicasts when they come back.
-                self.tell_places();
+                // Before it forwards, it must recognize its own multicasts when they come back.
+                self.publish_addresses();
                 self.warn_of_mtu(at);
             }
         }
         any
     }
 
-    fn tell_link_event(&mut self, now: Instant, at: SegmentIndex, event: &Event) {
+    fn take_link_event(&mut self, now: Instant, at: SegmentIndex, event: &Event) {
         if let Event::NeighbourResolved { ip, hardware } | Event::NeighbourChanged { ip, new: hardware, .. } =
             *event
         {
-            self.tell_others(now, at, Neighbour { ip, place: Place::InfiniBand(hardware) });
+            self.report_to_standbys(now, at, Neighbour { ip, place: Place::InfiniBand(hardware) });
         }
         let Some((duty, link, _)) = parts!(self, at) else { return };
         duty.segment.handle_link_event(now, link, event);
     }
 
-    /// Reports to the standby gateways where a host is. An unproven one is left to the next full report: then it is proven, or gone.
-    fn tell_others(&mut self, now: Instant, at: SegmentIndex, host: Neighbour) {
+    /// Reports a host to the standby gateways. An unproven host is left to the next full report: by then it
+    /// is proven, or gone.
+    fn report_to_standbys(&mut self, now: Instant, at: SegmentIndex, host: Neighbour) {
         if let Some(duty) = self.segments.at_mut(at).filter(|duty| !duty.segment.is_unproven(host.ip)) {
             duty.duty.pair.tell_neighbour(now, host);
         }
     }
 
-    /// In the log, and to those who follow.
+    /// Reports a link's event in the log and to subscribers.
     fn report_link_event(&mut self, now: Instant, at: SegmentIndex, event: Event) {
         let Self { segments, events, times, .. } = self;
         let Some(duty) = segments.at(at) else { return };
         let name = &duty.name;
-        let mut tell =
-            |what, text: String, facts: Value| events.tell(now, what, Some(duty), || (text, facts));
+        let mut report =
+            |what, text: String, facts: Value| events.report(now, what, Some(duty), || (text, facts));
         let infiniband = |ip: IpAddr| json!({"address": ip, "side": "InfiniBand"});
         match event {
             Event::Up => {
@@ -336,15 +337,15 @@ impl<B: Backend> GatewayControl<B> {
                     event = What::Up.journal(),
                     "{name}: InfiniBand link up"
                 );
-                tell(What::Up, "InfiniBand link up".to_owned(), Value::Null);
+                report(What::Up, "InfiniBand link up".to_owned(), Value::Null);
             }
             Event::Readdressed { gid } => {
                 tracing::info!(
                     segment = name.as_str(),
                     event = What::Readdressed.journal(),
-                    "{name}: our GID is {gid} now: telling all"
+                    "{name}: our GID is {gid} now: announcing it"
                 );
-                tell(What::Readdressed, format!("our GID is {gid} now"), json!({"gid": gid.to_string()}));
+                report(What::Readdressed, format!("our GID is {gid} now"), json!({"gid": gid.to_string()}));
             }
             Event::Waiting(why @ Waiting::GroupMtu { group, port }) => {
                 tracing::warn!(
@@ -353,7 +354,7 @@ impl<B: Backend> GatewayControl<B> {
                     "{name}: no InfiniBand link: {why}"
                 );
                 let facts = json!({"group_mtu": group, "port_mtu": port});
-                tell(What::GroupMtu, format!("no InfiniBand link: {why}"), facts);
+                report(What::GroupMtu, format!("no InfiniBand link: {why}"), facts);
             }
             Event::Waiting(why) => {
                 tracing::warn!(
@@ -361,11 +362,11 @@ impl<B: Backend> GatewayControl<B> {
                     event = What::Waiting.journal(),
                     "{name}: no InfiniBand link: {why}"
                 );
-                tell(What::Waiting, format!("no InfiniBand link: {why}"), Value::Null);
+                report(What::Waiting, format!("no InfiniBand link: {why}"), Value::Null);
             }
             // Every link goes down when the gateway is stopped.
             Event::Down if self.stopping.is_some() => {
-                tell(What::Down, "InfiniBand link down".to_owned(), Value::Null);
+                report(What::Down, "InfiniBand link down".to_owned(), Value::Null);
             }
             Event::Down => {
                 tracing::warn!(
@@ -373,17 +374,17 @@ impl<B: Backend> GatewayControl<B> {
                     event = What::Down.journal(),
                     "{name}: InfiniBand link down"
                 );
-                tell(What::Down, "InfiniBand link down".to_owned(), Value::Null);
+                report(What::Down, "InfiniBand link down".to_owned(), Value::Null);
             }
-            // Handled where the packet came in, with the sender's drop reasons.
+            // Handled where the packet was received, with the sender's drop reasons.
             Event::Arp(_) | Event::QueryUnsent { .. } | Event::Stopped => {}
             Event::NeighbourResolved { ip, hardware } => {
                 let facts =
                     json!({"address": ip, "side": "InfiniBand", "hardware_address": hardware.to_string()});
-                tell(What::Learnt, format!("{ip} is at {hardware}"), facts);
+                report(What::Learnt, format!("{ip} is at {hardware}"), facts);
             }
             Event::NeighbourUnreachable { ip } => {
-                tell(What::Gone, format!("{ip} is gone from InfiniBand"), infiniband(ip));
+                report(What::Gone, format!("{ip} is gone from InfiniBand"), infiniband(ip));
             }
             Event::NeighbourChanged { ip, old, new } => {
                 tracing::debug!(
@@ -392,7 +393,7 @@ impl<B: Backend> GatewayControl<B> {
                     "{name}: {ip} moved from {old} to {new}"
                 );
                 let facts = json!({"address": ip, "side": "InfiniBand", "hardware_address": new.to_string()});
-                tell(What::Moved, format!("{ip} has moved from {old} to {new}"), facts);
+                report(What::Moved, format!("{ip} has moved from {old} to {new}"), facts);
             }
             Event::ConnectionUp { passive, peer, setup, .. } => {
                 times.setup.saturating_record(setup.as_nanos() as u64);
@@ -403,7 +404,7 @@ impl<B: Backend> GatewayControl<B> {
                     event = What::ConnectionUp.journal(),
                     "{name}: {text}"
                 );
-                tell(What::ConnectionUp, text, json!({"peer": peer.to_string(), "passive": passive}));
+                report(What::ConnectionUp, text, json!({"peer": peer.to_string(), "passive": passive}));
             }
             Event::ConnectionDown { passive, peer, reason, .. } => {
                 let which = if passive { "passive connection from" } else { "active connection to" };
@@ -415,13 +416,13 @@ impl<B: Backend> GatewayControl<B> {
                 );
                 let reason = format!("{reason:?}");
                 let facts = json!({"peer": peer.to_string(), "passive": passive, "reason": reason});
-                tell(What::ConnectionDown, text, facts);
+                report(What::ConnectionDown, text, facts);
             }
         }
     }
 
-    /// Tells that an Ethernet host is there, if that is news.
-    fn tell_host(&mut self, now: Instant, at: SegmentIndex, ip: Ipv4Addr, mac: MacAddress) {
+    /// Reports an Ethernet host if it is new or has moved.
+    fn report_host(&mut self, now: Instant, at: SegmentIndex, ip: Ipv4Addr, mac: MacAddress) {
         let before = self.board.at(at).and_then(|board| board.table().eth(ip).map(|(_, host)| host.mac));
         let (what, text) = match before {
             Some(before) if before == mac => return,
@@ -429,7 +430,7 @@ impl<B: Backend> GatewayControl<B> {
             None => (What::Learnt, format!("{ip} is at {mac}")),
         };
         let facts = json!({"address": ip, "side": "Ethernet", "hardware_address": mac.to_string()});
-        self.events.tell(now, what, self.segments.at(at), || (text, facts));
+        self.events.report(now, what, self.segments.at(at), || (text, facts));
     }
 
     /// Closes every link in an orderly way; other gateways may forward at once.
@@ -444,7 +445,7 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// True if nothing of any link is left.
+    /// True if no link is left.
     pub(super) fn is_stopped(&mut self) -> bool {
         let Self { segments, endpoints, reloader, .. } = self;
         let mut links = segments.iter().map(|duty| (duty.endpoint, duty.link));

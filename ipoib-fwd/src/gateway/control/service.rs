@@ -1,4 +1,4 @@
-//! What the service manager is told of the gateway: when it is ready, how it is, and that its workers turn.
+//! Notifications to the service manager: readiness, status, and the watchdog while all workers iterate.
 
 use std::time::{Duration, Instant};
 
@@ -10,40 +10,41 @@ use super::answers::waits_of;
 use crate::event::What;
 use crate::segment::pair::Role;
 
-/// How often the status is made anew.
+/// Period of updating the status.
 const STATUS_PERIOD: Duration = Duration::from_millis(500);
-/// How long a segment may be on its way up: what it waits for then is said, and the gateway is ready without it.
+/// Longest time for a segment to come up. After it, the reason why it waits is reported, and the gateway is
+/// ready without it.
 const SETTLING: Duration = Duration::from_secs(2);
-/// The same for one that is neither up nor knows what it waits for.
+/// The same for a segment that is neither up nor knows why it waits.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The service manager's side of the gateway; nothing is done if there is none.
+/// The connection to the service manager; no-op if there is none.
 #[derive(Debug)]
 pub(in crate::gateway) struct Service {
     manager: Option<ServiceManager>,
     watchdog: Option<Watchdog>,
     started: Instant,
-    /// The manager knows that the gateway is ready.
+    /// The manager has been notified that the gateway is ready.
     ready: bool,
     status_due: Instant,
-    /// That workers stand still has been said.
+    /// A stall of workers has been logged.
     stuck: bool,
 }
 
-/// How a segment is, as far as readiness goes.
+/// State of a segment for readiness.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Readiness {
     /// Its links are up, and it has its role.
     Settled(Role),
-    /// It waits for something outside.
+    /// It waits for an external condition.
     Waits(String),
-    /// On its way.
+    /// It is coming up.
     Coming(Role),
 }
 
 impl Readiness {
-    /// True if nothing is gained by waiting for it any more.
-    fn is_told(&self, waited: Duration) -> bool {
+    /// True if readiness need not wait for it any longer.
+    fn needs_no_wait(&self, waited: Duration) -> bool {
         match self {
             Self::Settled(_) => true,
             Self::Waits(_) => waited >= SETTLING,
@@ -52,7 +53,7 @@ impl Readiness {
     }
 }
 
-/// How the gateway is, on a line: how many segments do what, and what the first of those that wait waits for.
+/// The status line: the number of segments in each state, and the reason of the first one that waits.
 fn status(segments: &[(String, Readiness)]) -> String {
     let mut parts = Vec::new();
     for role in [Role::Forwarding, Role::Standby, Role::Drained, Role::Blocked, Role::Listening] {
@@ -75,10 +76,10 @@ fn status(segments: &[(String, Readiness)]) -> String {
 }
 
 impl Service {
-    /// Of the manager that the environment names.
+    /// Connects to the manager in the environment.
     pub(in crate::gateway) fn new(now: Instant) -> Self {
         let manager = ServiceManager::of_environment().unwrap_or_else(|error| {
-            tracing::warn!("the service manager cannot be told anything: {error}");
+            tracing::warn!("cannot notify the service manager: {error}");
             None
         });
         Self {
@@ -91,20 +92,20 @@ impl Service {
         }
     }
 
-    /// The configuration is being read again.
+    /// The configuration is being reloaded.
     pub(super) fn reloading(&self) {
         if let Some(manager) = self.manager.as_ref().filter(|_| self.ready) {
             manager.reloading();
         }
     }
 
-    /// It has been, or stays as it was.
+    /// The reload has ended.
     pub(super) const fn reloaded(&mut self, now: Instant) {
-        // Said with the next status, and what it has added is waited for.
+        // Reported with the next status; new segments are waited for.
         (self.ready, self.status_due, self.started) = (false, now, now);
     }
 
-    /// The gateway winds up.
+    /// The gateway is shutting down.
     pub(super) fn stopping(&mut self) {
         if let Some(manager) = &mut self.manager {
             manager.status("stopping");
@@ -114,8 +115,8 @@ impl Service {
 }
 
 impl<B: Backend> GatewayControl<B> {
-    /// Tells the service manager what is due.
-    pub(super) fn tell_service(&mut self, now: Instant) {
+    /// Sends due notifications to the service manager.
+    pub(super) fn notify_service(&mut self, now: Instant) {
         self.watch_workers(now);
         if self.service.manager.is_none() || self.stopping.is_some() || now < self.service.status_due {
             return;
@@ -128,12 +129,12 @@ impl<B: Backend> GatewayControl<B> {
             manager.status(&status(&segments));
         }
         let waited = now.duration_since(service.started);
-        if !service.ready && segments.iter().all(|(_, readiness)| readiness.is_told(waited)) {
+        if !service.ready && segments.iter().all(|(_, readiness)| readiness.needs_no_wait(waited)) {
             service.ready = manager.ready();
         }
     }
 
-    /// Gives a sign of life if all workers have turned since the last one.
+    /// Feeds the watchdog if all workers have iterated since the last time.
     fn watch_workers(&mut self, now: Instant) {
         let Self { service, board, events, .. } = self;
         let (Some(manager), Some(watchdog)) = (&mut service.manager, &mut service.watchdog) else { return };
@@ -141,18 +142,18 @@ impl<B: Backend> GatewayControl<B> {
             service.stuck = false;
             return;
         };
-        // A worker that comes late is not told of.
+        // A short delay of a worker is not reported.
         if !service.stuck && now.duration_since(since) > manager.watchdog().unwrap_or_default() / 2 {
             service.stuck = true;
             let who: Vec<String> = board.publisher().behind(grace).map(|n| n.to_string()).collect();
-            let what = format!("worker {} does not turn: no sign of life until it does", who.join(", "));
+            let what = format!("worker {} is stalled: no sign of life until it runs", who.join(", "));
             tracing::error!(event = What::WorkerStuck.journal(), "{what}");
             manager.status(&what);
-            events.tell(now, What::WorkerStuck, None, || (what, serde_json::Value::Null));
+            events.report(now, What::WorkerStuck, None, || (what, serde_json::Value::Null));
         }
     }
 
-    /// How all segments are; last those that a reload has brought and that are not at work yet.
+    /// State of all segments; last the segments that a reload has added and that are not running yet.
     pub(super) fn readiness(&mut self) -> Vec<(String, Readiness)> {
         let Self { segments, endpoints, ethernets, reloader, .. } = self;
         let one = |duty: &super::duties::SegmentDuty| {
@@ -195,7 +196,7 @@ mod tests {
 
     #[test]
     fn readiness_waits_for_what_comes_and_not_for_what_is_missing() {
-        let ready = |r: &Readiness| [0, 2, 10].map(|s| r.is_told(Duration::from_secs(s)));
+        let ready = |r: &Readiness| [0, 2, 10].map(|s| r.needs_no_wait(Duration::from_secs(s)));
         assert_eq!(ready(&Readiness::Settled(Role::Standby)), [true; 3]);
         assert_eq!(ready(&waits("no cable")), [false, true, true]);
         assert_eq!(ready(&Readiness::Coming(Role::Listening)), [false, false, true]);

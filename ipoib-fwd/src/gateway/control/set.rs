@@ -1,6 +1,6 @@
-//! `ctl set`: what is set while the gateway runs, on top of its configuration.
+//! `ctl set`: values set at run time, on top of the configuration.
 //!
-//! What was set stays until it is set again, or a reload finds that the file says something else about it than before.
+//! A value stays until it is set again, or until a reload finds that the file has a new value for it.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use crate::event::What;
 use crate::gateway::segment_parts::mode;
 use crate::setting::{Key, Set};
 
-/// What was set, where it is not as the configuration says.
+/// The values that were set at run time.
 #[derive(Debug, Default)]
 pub(in crate::gateway) struct Chosen {
     idle: Option<Idle>,
@@ -26,7 +26,7 @@ pub(in crate::gateway) struct Chosen {
 }
 
 impl Chosen {
-    /// The file says something else about a key than before.
+    /// Discards a value because the file has a new one.
     pub(super) fn give_up(&mut self, key: &str) {
         match key {
             "gateway.idle" => self.idle = None,
@@ -37,7 +37,7 @@ impl Chosen {
 }
 
 impl<B: Backend> GatewayControl<B> {
-    /// Without words a list, with one a row of it, with two it sets that key to that value.
+    /// Without arguments, lists all keys; with one, shows its row; with two, sets a key to a value.
     pub(super) fn set(&mut self, now: Instant, words: Option<&str>) -> Answer {
         let Some(words) = words else {
             let rows = Key::ALL.iter().map(|key| self.setting(*key)).collect::<Vec<_>>();
@@ -63,7 +63,7 @@ impl<B: Backend> GatewayControl<B> {
         let text = format!("{} is {}", key.word(), if value.is_empty() { "as configured" } else { value });
         tracing::info!(event = What::Set.journal(), "set: {text}");
         let facts = json!({"key": key.word(), "value": value});
-        self.events.tell(now, What::Set, None, || (text, facts));
+        self.events.report(now, What::Set, None, || (text, facts));
         Ok(())
     }
 
@@ -108,7 +108,7 @@ impl<B: Backend> GatewayControl<B> {
         self.follow_modes(now);
     }
 
-    /// Each segment's mode is what was set, or what the configuration says.
+    /// Applies to each segment the mode that was set, or the configured one.
     pub(super) fn follow_modes(&mut self, now: Instant) {
         for at in self.indices() {
             let Some(duty) = self.segments.at_mut(at) else { continue };
@@ -118,15 +118,15 @@ impl<B: Backend> GatewayControl<B> {
                 && wanted != link.settings().mode
             {
                 link.set_mode(now, wanted);
-                // Hosts that know the gateway's addresses know by their flags
-                // whether to ask for a connection.
+                // Hosts that know the gateway's addresses learn from the flags in them whether to request a
+                // connection.
                 duty.segment.announce_all(now);
                 self.carry_out(now, at);
             }
         }
     }
 
-    /// Each segment's priority is what was set, or what the configuration says.
+    /// Applies to each segment the priority that was set, or the configured one.
     pub(super) fn follow_priorities(&mut self, now: Instant) {
         for at in self.indices() {
             let Some(duty) = self.segments.at_mut(at) else { continue };

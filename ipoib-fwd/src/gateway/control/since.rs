@@ -1,4 +1,5 @@
-//! `ctl clear` and `ctl since`: a base of what is shown. What is counted goes on, so that monitoring never sees a counter go back.
+//! `ctl clear` and `ctl since`: a baseline for counters. Clearing does not reset them, so that monitoring
+//! never sees a counter decrease.
 
 use std::time::Instant;
 
@@ -12,34 +13,34 @@ use super::duties::SegmentDuty;
 use crate::counter::{SegmentTotals, Totals};
 use crate::forward::SegmentIndex;
 
-/// What had been counted when it was cleared.
+/// The counters at the time of the last clear.
 #[derive(Debug)]
 pub(in crate::gateway) struct Base {
     counters: Instant,
     latency: Instant,
     totals: Option<Totals>,
     srq_low: u64,
-    /// Of turns, and of connections' setup.
+    /// Histograms of iterations, and of connection setups.
     times: Option<[Histogram<u64>; 2]>,
 }
 
 impl Base {
-    /// The start: nothing.
+    /// The baseline at the start: zero.
     pub(in crate::gateway) const fn new(now: Instant) -> Self {
         Self { counters: now, latency: now, totals: None, srq_low: 0, times: None }
     }
 }
 
-/// What a histogram has got since `before`.
+/// Samples of a histogram since `before`.
 fn since(now: &Histogram<u64>, before: &Histogram<u64>) -> Histogram<u64> {
     let mut rest = now.clone();
-    // Both have the same bounds, and nothing is ever taken out of one.
+    // Both have the same bounds, and samples are never removed.
     let _ = rest.subtract(before);
     rest
 }
 
 impl<B: Backend> GatewayControl<B> {
-    /// Makes now the base of some of it, or of all.
+    /// Makes the current counters the baseline, for some of them or for all.
     pub(super) fn clear(&mut self, now: Instant, what: Option<&str>) -> Value {
         let is_wanted = |word| what.is_none_or(|what| what.split(',').any(|one| one == word));
         if is_wanted("counters") {
@@ -58,7 +59,7 @@ impl<B: Backend> GatewayControl<B> {
         json!({"counters": is_wanted("counters"), "latency": is_wanted("latency")})
     }
 
-    /// What was counted for a segment since the base, by worker and last by the control lcore.
+    /// Counters of a segment since the baseline, by worker; the control lcore's are last.
     fn counted_since(&self, duty: &SegmentDuty) -> Vec<SegmentTotals> {
         let mut counted = self.counted(duty);
         if let Some(before) = &duty.cleared {
@@ -67,7 +68,7 @@ impl<B: Backend> GatewayControl<B> {
         counted
     }
 
-    /// What was counted since the base, of all or of a segment.
+    /// Counters since the baseline, of the gateway or of a segment.
     pub(super) fn since(&self, now: Instant, only: Option<SegmentIndex>) -> Value {
         let Base { counters, latency, totals, srq_low, times } = &self.base;
         if let Some(duty) = only.and_then(|at| self.segments.at(at)) {

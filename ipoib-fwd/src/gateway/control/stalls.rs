@@ -1,4 +1,4 @@
-//! Stalls of the control lcore: for how long it did not run.
+//! Stalls of the control lcore: intervals in which it did not run.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use super::GatewayControl;
 use crate::event::What;
 use crate::segment::pair::{lease, shortest_stall};
 
-/// Ticks that came so late after the one before that a lease may have ended.
+/// Ticks that were so late that a lease may have ended.
 #[derive(Debug, Default)]
 pub(in crate::gateway) struct Stalls {
     last: Option<Instant>,
@@ -17,12 +17,12 @@ pub(in crate::gateway) struct Stalls {
 }
 
 impl Stalls {
-    /// How many there have been.
+    /// The number of stalls.
     pub(super) const fn count(&self) -> u64 {
         self.count
     }
 
-    /// A tick; returns how long the last one has been ago, if that is a stall.
+    /// Notes a tick. Returns the time since the previous one if it is a stall.
     fn tick(&mut self, now: Instant, shortest: Duration) -> Option<Duration> {
         let since = now.saturating_duration_since(self.last.replace(now)?);
         let is_stall = since >= shortest;
@@ -42,7 +42,7 @@ impl<B: Backend> GatewayControl<B> {
             lease(hello).as_millis()
         );
         tracing::error!(event = What::ControlStalled.journal(), "{text}");
-        self.events.tell(now, What::ControlStalled, None, || (text, json!({ "milliseconds": ms })));
+        self.events.report(now, What::ControlStalled, None, || (text, json!({ "milliseconds": ms })));
     }
 }
 

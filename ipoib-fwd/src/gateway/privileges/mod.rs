@@ -1,4 +1,5 @@
-//! What the gateway may once its ports and devices are open: the control lcore what these take, all other threads nothing.
+//! Privileges of the gateway after its ports and devices are open: the control lcore keeps those that these
+//! need, all other threads none.
 
 mod calls;
 mod panics;
@@ -11,28 +12,28 @@ use privileges::{Call, CapabilitySet, Cores, Filter, GroupId, Keep, User, Violat
 use super::devices::Devices;
 use super::error::{GatewayError, Places};
 
-/// Why the control lcore keeps a capability.
+/// A capability that the control lcore keeps, and the reason.
 type Reason = (CapabilitySet, &'static str);
 
-/// Drivers of Ethernet ports with which gateways run under these lists whenever the end-to-end checks do.
+/// Drivers of Ethernet ports with which the end-to-end checks run gateways under these lists.
 const TRIED: &[&str] = &["net_af_packet", "net_af_xdp", "net_bonding", "net_null", "net_pcap", "net_tap"];
 
-/// What the thread that writes captures calls.
+/// System calls of the thread that writes captures.
 const CAPTURES: &[&[Call]] = &[calls::ANY, calls::CAPTURES];
 
-/// What the thread that keeps known hosts calls.
+/// System calls of the thread that saves known hosts.
 const HOSTS: &[&[Call]] = &[calls::ANY, calls::HOSTS];
 
 /// Filters that threads apply to themselves.
 #[derive(Debug)]
 pub(super) struct OwnFilters {
-    /// Of the thread that writes captures.
+    /// For the thread that writes captures.
     pub(super) captures: Filter,
-    /// Of the thread that keeps known hosts.
+    /// For the thread that saves known hosts.
     pub(super) hosts: Filter,
 }
 
-/// What drives the InfiniBand ports, as far as that matters here.
+/// The driver of the InfiniBand ports, as far as it matters here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Driver {
     Soft,
@@ -40,7 +41,7 @@ enum Driver {
     Verbs,
 }
 
-/// Who the gateway is to be, looked up before anything is opened.
+/// User and group of the gateway, looked up before anything is opened.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Privileges {
     user: Option<User>,
@@ -49,7 +50,8 @@ pub(super) struct Privileges {
 }
 
 impl Privileges {
-    /// As configured. The files that this process makes from here on are its user's alone.
+    /// User and group as configured. From now on, files that this process creates are accessible to their
+    /// user only.
     pub(super) fn configured(
         gateway: &Gateway,
         devices: &Devices,
@@ -79,13 +81,13 @@ impl Privileges {
         Ok(Self { user, group, driver })
     }
 
-    /// Who may use the control socket.
+    /// The users that may access the control socket.
     pub(super) fn access(&self) -> Access {
         Access { user: self.user.map(|user| user.id.0), group: self.group.map(|group| group.0) }
     }
 
-    /// Gives up what is not needed any more, in all threads there are. `ports` are the drivers of the Ethernet ports. Of this call and what
-    /// comes after it nothing may open a port or a device.
+    /// Drops all privileges that are no longer needed, in all threads. `ports` are the drivers of the
+    /// Ethernet ports. After this call, no port or device may be opened.
     pub(super) fn give_up<'a>(
         &self,
         config: &Config,
@@ -110,8 +112,9 @@ impl Privileges {
         Ok(privileges::set_cores(cores)?)
     }
 
-    /// Has each thread make the system calls of its role and no others: all threads there are those of the control lcore, and workers,
-    /// which have no job yet, only their own among them. What is returned are the filters of threads that apply them.
+    /// Restricts each thread to the system calls of its role. All existing threads get the list of the control
+    /// lcore; workers, which have no job yet, narrow it to their own. Returns the filters that other threads
+    /// apply themselves.
     pub(super) fn filter_calls<'a>(
         &self,
         seccomp: Seccomp,
@@ -125,8 +128,8 @@ impl Privileges {
         let (worker, control) = (Filter::new(&worker, violation)?, Filter::new(&control, violation)?);
         let filters =
             OwnFilters { captures: Filter::new(CAPTURES, violation)?, hosts: Filter::new(HOSTS, violation)? };
-        panics::tell_plainly();
-        // A thread's first allocation makes calls that differ by the allocator's version, and none of its later ones.
+        panics::install_plain_hook();
+        // A thread's first allocation makes calls that depend on the allocator's version; later ones do not.
         for &lcore in workers {
             eal.launch(lcore, move || drop(std::hint::black_box(Box::new(lcore))))?.join()?;
         }
@@ -143,8 +146,8 @@ impl Privileges {
                      seccomp = \"log\" lets it pass"
                 }
                 Violation::Log => {
-                    "the kernel's log names calls that are not on a thread's list; where there are none, [gateway] \
-                     seccomp = \"kill\" may be written"
+                    "the kernel's log names calls that are not on a thread's list; if there are none, set [gateway] \
+                     seccomp = \"kill\""
                 }
             }
         );
@@ -163,7 +166,8 @@ impl Privileges {
     }
 }
 
-/// What becomes of calls that are not on a list, and why where the configuration leaves that to us; `None` without lists.
+/// The reaction to calls that are not on a list, and its reason if the configuration leaves the choice open;
+/// `None` without lists.
 fn violation<'a>(
     seccomp: Seccomp,
     driver: Driver,
@@ -195,7 +199,7 @@ fn violation<'a>(
     }
 }
 
-/// What workers call, by what they poll.
+/// System calls of workers, by driver.
 fn worker_calls<'a>(driver: Driver, ports: impl Iterator<Item = &'a str>) -> Vec<&'static [Call]> {
     let mut lists = vec![calls::ANY];
     lists.push(match driver {
@@ -208,7 +212,7 @@ fn worker_calls<'a>(driver: Driver, ports: impl Iterator<Item = &'a str>) -> Vec
                 lists.push(calls::KERNEL_PORT);
             }
             "net_null" | "net_ring" => {}
-            // Of either kind of member.
+            // Members of either kind.
             "net_bonding" => lists.extend([calls::KERNEL_PORT, calls::ADAPTER_PORT]),
             _ => lists.push(calls::ADAPTER_PORT),
         }
@@ -216,7 +220,7 @@ fn worker_calls<'a>(driver: Driver, ports: impl Iterator<Item = &'a str>) -> Vec
     lists
 }
 
-/// What the control lcore calls beside what workers do.
+/// System calls of the control lcore in addition to those of workers.
 fn control_calls<'a>(mut ports: impl Iterator<Item = &'a str>) -> Vec<&'static [Call]> {
     let xdp = ports.any(|port| matches!(port, "net_af_xdp" | "net_bonding"));
     let mut lists = vec![calls::CONTROL];
@@ -230,7 +234,7 @@ fn names(set: CapabilitySet) -> String {
     names.join(" and ")
 }
 
-/// What the control lcore keeps, and why.
+/// The capabilities that the control lcore keeps, and the reasons.
 fn reasons<'a>(driver: Driver, ports: impl Iterator<Item = &'a str>, promiscuous: bool) -> Vec<Reason> {
     let mut all = Vec::new();
     for port in ports {
@@ -244,7 +248,8 @@ fn reasons<'a>(driver: Driver, ports: impl Iterator<Item = &'a str>, promiscuous
         all.push((CapabilitySet::NET_ADMIN, why));
     }
     if driver == Driver::Mlx5 {
-        // A Q_Key with its highest bit, which partitions' groups may have, is for CAP_NET_RAW since Linux 6.4.
+        // Since Linux 6.4, a Q_Key whose highest bit is set, which partitions' groups may have, requires
+        // CAP_NET_RAW.
         all.push((CapabilitySet::NET_RAW, "controlled Q_Keys"));
         all.push((CapabilitySet::IPC_LOCK, "memory of queue pairs that are made later is locked"));
     }
@@ -265,7 +270,7 @@ mod tests {
     use super::*;
     use crate::kept::KeptFile;
 
-    /// What a process of its own is to do.
+    /// The task of a child process.
     const TASK: &str = "GATEWAY_TEST_TASK";
     const SIGSYS: i32 = libc::SIGSYS;
 
@@ -276,13 +281,13 @@ mod tests {
     fn program(test: &str, task: &str) -> Command {
         let test = format!("gateway::privileges::tests::{test}");
         let mut program = Command::new(std::env::current_exe().unwrap());
-        // Who looks for names behind a panic opens files.
+        // Symbolizing a backtrace of a panic opens files.
         program.args(["--exact", &test, "--nocapture", "--test-threads=1"]);
         program.env(TASK, task).env_remove("RUST_BACKTRACE");
         program
     }
 
-    /// Does something on a thread that is under a filter.
+    /// Runs a closure on a thread under a filter.
     fn under(filter: Filter, what: impl FnOnce() + Send + 'static) {
         let thread = std::thread::spawn(move || {
             filter.apply().unwrap();
@@ -304,7 +309,7 @@ mod tests {
             return;
         };
         let violation = if task == "logged" { Violation::Log } else { Violation::Kill };
-        // On the rings of an adapter it has no use for sockets.
+        // With the rings of an adapter, it needs no sockets.
         let filter = Filter::new(&worker_calls(Driver::Mlx5, ["net_mlx5"].into_iter()), violation).unwrap();
         under(filter, move || match task.as_str() {
             "rest" => {
@@ -315,15 +320,15 @@ mod tests {
             "open" | "logged" => drop(std::fs::File::open("/etc/passwd")),
             "execute" => drop(Command::new("/bin/true").status()),
             "socket" => drop(std::net::UdpSocket::bind("127.0.0.1:0")),
-            // Memory that may be executed, for which nothing of ours asks: a library that is loaded.
+            // Executable memory, which our code never maps: a library that is loaded.
             _ => drop(std::hint::black_box(std::net::ToSocketAddrs::to_socket_addrs("localhost:1"))),
         });
     }
 
     #[test]
-    fn who_writes_captures_does_nothing_but_write() {
-        let me = "who_writes_captures_does_nothing_but_write";
-        // Who is killed removes nothing.
+    fn the_capture_thread_can_only_write() {
+        let me = "the_capture_thread_can_only_write";
+        // A killed process removes nothing.
         let folder = |id: u32| std::env::temp_dir().join(format!("filtered-captures-{id}"));
         let Ok(task) = std::env::var(TASK) else {
             for task in ["write", "all"] {
@@ -333,7 +338,7 @@ mod tests {
                 assert_eq!(child(me, task).signal(), Some(SIGSYS), "{task}");
             }
             std::fs::remove_dir_all(folder(std::process::id())).unwrap();
-            // All of it may be done under the control lcore's filter, which it has, too.
+            // The control lcore's filter, which this thread also has, allows all of it.
             let control: Vec<_> = worker_calls(Driver::Soft, ["net_null"].into_iter())
                 .into_iter()
                 .chain(control_calls(["net_null"].into_iter()))
@@ -348,7 +353,7 @@ mod tests {
         let folder = folder(std::os::unix::process::parent_id());
         std::fs::create_dir_all(&folder).unwrap();
         let of = folder.clone();
-        // One from the start on is there before the filter is.
+        // A capture from the start exists before the filter.
         let mut all = Capture::create(&folder.join("all"), Bounds { files: 2, size: 65_536 }).unwrap();
         under(Filter::new(CAPTURES, Violation::Kill).unwrap(), move || match task.as_str() {
             "write" => {
@@ -408,8 +413,8 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_on_a_worker_is_told_by_it() {
-        let me = "a_panic_on_a_worker_is_told_by_it";
+    fn a_panic_on_a_worker_prints_its_message() {
+        let me = "a_panic_on_a_worker_prints_its_message";
         let Ok(task) = std::env::var(TASK) else {
             assert!(child(me, "panic").success());
             for trace in ["0", "1", "full"] {
@@ -423,7 +428,7 @@ mod tests {
         let filter =
             Filter::new(&worker_calls(Driver::Mlx5, ["net_null"].into_iter()), Violation::Kill).unwrap();
         if task == "plain" {
-            panics::tell_plainly();
+            panics::install_plain_hook();
         }
         under(filter, || {
             assert!(std::panic::catch_unwind(|| panic!("as it may happen")).is_err());
@@ -456,7 +461,7 @@ mod tests {
             (Driver::Soft, &["net_bonding", "mlx5_pci", "mlx5_pci"], "not tried with mlx5_pci)"),
             (Driver::Mlx5, &["net_af_packet"], "not tried with driver mlx5)"),
             (Driver::Verbs, &["net_null"], "not tried with driver verbs)"),
-            // Members that DPDK does not tell of.
+            // Members that DPDK does not report.
             (Driver::Soft, &["net_bonding", ""], "not tried with a port without a name"),
         ] {
             let (what, why) = auto(driver, ports);

@@ -1,11 +1,12 @@
-//! What a panic says where system calls are filtered.
+//! Panic messages of threads whose system calls are filtered.
 
 use std::io::Write as _;
 use std::panic;
 
-/// From now on a panic of any other thread than this one says what and where, and no more: whoever looks for functions' names, as
-/// RUST_BACKTRACE has it, opens files, and on a worker that would be the end before a word is said.
-pub(super) fn tell_plainly() {
+/// From now on, a panic on any thread but this one prints only its message and location. Symbolizing a
+/// backtrace (RUST_BACKTRACE) opens files; on a worker, the filter would kill the process before the message
+/// is printed.
+pub(super) fn install_plain_hook() {
     let own = rustix::thread::gettid();
     let before = panic::take_hook();
     panic::set_hook(Box::new(move |about| {

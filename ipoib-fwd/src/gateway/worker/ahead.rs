@@ -1,9 +1,10 @@
-//! What a burst will look up, asked for before it is looked up.
+//! Prefetch of the memory that a burst will look up.
 //!
-//! With thousands of hosts each packet finds its own in no near cache, and waits for one line after the other. A short loop over the burst asks
-//! for all of them together. With many connections each packet has a queue pair of its own, too: two loops more ask for what a message
-//! touches of it, then for the ring's entry that it is written into, which has not been touched since the ring went round. They decide nothing. Where
-//! tables are small they would only cost instructions, and are left out.
+//! With thousands of hosts, the entry of each packet's host is in no near cache, and the packets would wait
+//! for one cache line after the other. A short loop over the burst prefetches all of them together. With many
+//! connections, each packet also has its own queue pair. Two more loops prefetch the parts of it that a
+//! message touches, then the ring's entry into which it is written, which was last touched one lap of the
+//! ring ago. Prefetching decides nothing. With small tables it only costs instructions, and is skipped.
 
 use arrayvec::ArrayVec;
 use pmd::eth::Burst;
@@ -14,7 +15,7 @@ use crate::forward::{EndpointIndex, EthernetIndex, SegmentTable, ShortWay};
 use crate::gateway::frames::head;
 use ipoib::link::WorkerIndex;
 
-/// Asks for what the frames of a port look up.
+/// Prefetches what the frames of a port look up.
 #[inline(never)]
 pub(super) fn of_frames<Q: MemoryWork>(
     short: &mut ShortWay<'_, Q::Destination>,
@@ -23,7 +24,7 @@ pub(super) fn of_frames<Q: MemoryWork>(
     infinibands: &mut [InfiniBandFace<Q>],
 ) {
     let many = have_many(infinibands);
-    // Lists have room: a burst has no more.
+    // Capacity of a whole burst.
     let mut hosts: ArrayVec<(&SegmentTable<Q::Destination>, u32), BURST> = ArrayVec::new();
     let mut far = false;
     for frame in frames {
@@ -44,13 +45,13 @@ pub(super) fn of_frames<Q: MemoryWork>(
     }
 }
 
-/// True if queue pairs are to be asked for.
+/// True if queue pairs should be prefetched.
 #[inline]
 pub(super) fn have_many<Q: MemoryWork>(infinibands: &mut [InfiniBandFace<Q>]) -> bool {
     infinibands.iter_mut().any(|face| face.link.queues().are_many())
 }
 
-/// Asks for what messages to these hosts touch of their connections.
+/// Prefetches what messages to these hosts touch of their connections.
 fn of_connections<Q: MemoryWork>(
     hosts: &[(&SegmentTable<Q::Destination>, u32)],
     worker: WorkerIndex,
@@ -74,7 +75,7 @@ fn of_connections<Q: MemoryWork>(
     }
 }
 
-/// The same for the messages of a port.
+/// Prefetches what the messages of a port look up.
 #[inline(never)]
 pub(super) fn of_messages<D: Clone>(short: &mut ShortWay<'_, D>, port: EndpointIndex, messages: &RxBurst) {
     let mut hosts: ArrayVec<(&SegmentTable<D>, u32), BURST> = ArrayVec::new();

@@ -1,4 +1,4 @@
-//! What the control lcore has a worker send.
+//! Commands of the control lcore to a worker.
 
 use std::net::Ipv4Addr;
 use std::time::Instant;
@@ -20,25 +20,28 @@ use crate::gateway::tag;
 use ipoib::drop_reason::DropReason;
 use ipoib::net::ethernet::ETHERNET_HEADER_LEN;
 
-/// Commands that a link takes in one turn, at most.
+/// Most commands that a link takes in one iteration.
 const COMMANDS_PER_TURN: usize = 32;
 
-/// What the control lcore asks of a gateway's worker beside the link's commands.
+/// A command of the control lcore to a gateway's worker, in addition to the link's commands.
 #[derive(Debug)]
 pub enum GatewayCommand {
-    /// Send a frame of a segment, which has no tag, by the Ethernet port.
+    /// Send an untagged frame of a segment by the Ethernet port.
     SendEthernet(SegmentIndex, Mbuf),
-    /// Forward a packet of a segment that waited for its destination, as if it had come in now. A frame has no tag.
+    /// Forward a packet of a segment that waited for its destination, as if it had just arrived. Frames are
+    /// untagged.
     Forward(SegmentIndex, Side, Mbuf),
-    /// Show frames to this tap, or to none any more. What the worker lets go of for it frees nothing.
+    /// Show frames to this tap; `None`: to none. The worker frees nothing of the previous tap.
     Watch(Option<Tap>),
-    /// Look at the checksums of the next few frames of each port. Frees nothing.
+    /// Sample the checksums of the next few frames of each port. Frees nothing.
     SampleChecksums,
-    /// Tell of packets that somebody follows, or that nobody does any more. Frees nothing either.
+    /// Report traced packets; `None`: stop tracing. Frees nothing, either.
     Trace(Option<Tracer>),
-    /// Renew the lease of a segment, whose hello has been sent, until then; `None`: it does not end. Of worker 0 only. Frees nothing.
+    /// Renew the lease of a segment, whose hello has been sent, until then; `None`: it does not end. For
+    /// worker 0 only. Frees nothing.
     Renew(SegmentIndex, Option<Instant>),
-    /// Send an IPv4 packet of the gateway's own, behind room for an Ethernet header, to an InfiniBand host of a segment.
+    /// Send an IPv4 packet of the gateway itself, with headroom for an Ethernet header, to an InfiniBand host
+    /// of a segment.
     SendInfiniBand(SegmentIndex, Ipv4Addr, Mbuf),
 }
 
@@ -113,7 +116,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
         done
     }
 
-    /// Hands queries that waited for a port, and were dropped, back to the control lcore.
+    /// Returns queries that waited for a port, and were dropped, to the control lcore.
     #[cold]
     pub(super) fn report_unsent(&mut self) {
         let (tables, mut hands) = self.hands();
@@ -130,8 +133,8 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
 }
 
 impl<Q: MemoryWork> Hands<'_, Q> {
-    /// Queues a frame of the control lcore's own for its segment's Ethernet port, with the tag of its VLAN.
-    /// One that would be dropped goes back.
+    /// Queues a frame of the control lcore for its segment's Ethernet port, with the tag of its VLAN. A frame
+    /// that would be dropped is returned to the control lcore.
     fn push_own_frame(
         &mut self,
         segment: SegmentIndex,
@@ -160,7 +163,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
             Ok(()) => self.common.counters.forwarded(segment, SegmentTraffic::ToEthernet, None, bytes),
             Err(mut frame) => {
                 self.drop(segment, DropReason::EthQueueFull);
-                // A driver may have put the tag in, although it did not take the frame.
+                // A driver may have inserted the tag although it did not accept the frame.
                 let is_tagged = inserted.is_some() || (has_wish && frame.wished_tag().is_none());
                 if !is_tagged || tag::remove(&mut frame) {
                     self.give_back(segment, frame, table);
@@ -169,11 +172,11 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         }
     }
 
-    /// Hands a frame of the control lcore's own, without its tag, back to it.
+    /// Returns a frame of the control lcore, without its tag.
     fn give_back(&mut self, segment: SegmentIndex, frame: Mbuf, table: &SegmentTable<Q::Destination>) {
         let (cause, side) = (Cause::Unsent, Side::Ethernet);
         let note = GatewayNote { cause, segment, side, origin: None, packet: frame };
-        // Its drop has been counted already.
+        // Its drop has already been counted.
         let _ = self.hand_over(note, table);
     }
 }

@@ -1,4 +1,4 @@
-//! A worker's queues on its ports, with what waits for them.
+//! A worker's queues on its ports, with their backlogs.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -21,16 +21,17 @@ use ipoib::net::arp::EthernetArp;
 use ipoib::net::be16;
 use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_ARP, ETHERTYPE_VLAN};
 
-/// How long a port may take nothing before what waits for it is dropped.
+/// Frames are dropped if a port has accepted nothing for this long.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// Frames that wait for a port which takes none.
+/// Capacity of the backlog of a port that accepts no frames.
 const WAITING: usize = config::WAITING_FRAMES as usize - BURST;
-/// Of these, places for frames of the control lcore's own: a dropped query would count as the host's silence.
+/// The part of it that is reserved for frames of the control lcore: a dropped query would look like a host
+/// that does not reply.
 const OWN: usize = 32;
-/// Queries among them that are reported when they are dropped; of more the last ones count as sent.
+/// Most dropped queries that are reported; further ones count as sent.
 const MOST_UNSENT: usize = 2 * OWN;
-/// The most frames that a packet is cut into: 65,515 bytes behind a header of 20, in pieces of 552, which is what the smallest MTU of
-/// 576 leaves. With options in the header there are a few more.
+/// Most fragments of a packet: 65,515 bytes behind a header of 20 bytes, in fragments of 552 bytes, which is
+/// the payload at the smallest MTU of 576. With options in the header there are a few more.
 const PIECES: usize = WAITING / 2;
 
 /// A worker's queues on an InfiniBand port.
@@ -45,8 +46,8 @@ impl<Q: MemoryWork> InfiniBandFace<Q> {
     }
 }
 
-/// In which order the InfiniBand ports are received from: first the one behind the last that had anything. Where receiving waits before
-/// all had their turn, they have it one after another.
+/// Round robin over the InfiniBand ports: receiving starts behind the last port that had anything. If
+/// receiving pauses before all ports were polled, it continues with the next one.
 #[derive(Debug)]
 pub(super) struct Rota {
     first: u8,
@@ -58,32 +59,32 @@ impl Rota {
         Self { first: 0, count }
     }
 
-    /// The ports of a turn.
+    /// The ports of an iteration, in order.
     #[inline]
     pub(super) fn turn(&self) -> impl Iterator<Item = EndpointIndex> + use<> {
         (self.first..self.count).chain(0..self.first).map(EndpointIndex)
     }
 
-    /// Something was received from a port.
+    /// Notes that something was received from a port.
     #[inline]
     pub(super) const fn served(&mut self, port: EndpointIndex) {
         self.first = if port.0 + 1 < self.count { port.0 + 1 } else { 0 };
     }
 }
 
-/// Whether frames may wait for a port.
+/// TX state of a port: whether frames may wait for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Patience {
-    /// It takes frames, as far as one knows.
+    /// It accepts frames, as far as is known.
     Open,
-    /// It has refused frames, and has taken none since then.
+    /// It has refused frames, and has accepted none since then.
     Blocked(Instant),
-    /// It took nothing for as long as patience lasts: nothing waits for it.
+    /// It has accepted nothing for the whole timeout: no frames wait for it.
     Stuck,
 }
 
 impl Patience {
-    /// The port was offered frames, took `taken` of them, and `left` wait on.
+    /// The next state after the port was offered frames, accepted `taken` of them, and `left` still wait.
     const fn offered(self, taken: usize, left: usize, now: Instant) -> Self {
         match self {
             Self::Stuck | Self::Blocked(_) if taken == 0 => self,
@@ -92,7 +93,7 @@ impl Patience {
         }
     }
 
-    /// What waits is offered once a turn. True if it has waited long enough.
+    /// The backlog is offered once an iteration. True if its timeout is over.
     fn ends(&mut self, now: Instant) -> bool {
         if let Self::Blocked(since) = *self
             && now.saturating_duration_since(since) >= PATIENCE
@@ -103,17 +104,17 @@ impl Patience {
     }
 }
 
-/// Where a frame of the control lcore's own waits.
+/// Where a frame of the control lcore waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum OwnRoom {
     Burst,
     Behind,
-    /// Nowhere, or not for long.
+    /// Not at all, or not for long.
     None,
 }
 
-/// Where a frame of the control lcore's own waits for a port; `is_full`: the next burst is full, `behind`:
-/// the number of frames after it.
+/// Where a frame of the control lcore waits for a port. `is_full`: the next burst is full; `behind`: the
+/// number of frames after it.
 const fn own_room(patience: Patience, is_full: bool, behind: usize) -> OwnRoom {
     match patience {
         Patience::Stuck => OwnRoom::None,
@@ -128,21 +129,21 @@ const fn own_room(patience: Patience, is_full: bool, behind: usize) -> OwnRoom {
 pub(super) struct EthernetFace {
     pub(super) queue: EthQueue,
     pub(super) grouping: Grouping,
-    /// What is offered next.
+    /// The next burst.
     burst: Burst,
-    /// What comes after. Nothing, unless the burst is full.
+    /// Frames after the burst. Empty unless the burst is full.
     behind: VecDeque<Mbuf>,
     patience: Patience,
-    /// It has refused frames in this turn, and is not asked again.
+    /// It has refused frames in this iteration, and is not tried again.
     is_blocked: bool,
-    /// Frames that it cannot send and has dropped.
+    /// Frames that it cannot send, and has dropped.
     unfit: u64,
-    /// Queries of the control lcore's that waited and were dropped, to be reported.
+    /// Queries of the control lcore that waited and were dropped, to be reported.
     unsent: Vec<(SegmentIndex, Mbuf)>,
-    /// Received frames are looked at before they are forwarded: a tap sees them, or checksums are sampled.
+    /// Received frames are inspected before they are forwarded: by a tap, or by the sampling of checksums.
     is_watched: bool,
     has_tap: bool,
-    /// Frames that are still to be sampled.
+    /// Frames still to be sampled.
     samples: u8,
 }
 
@@ -177,7 +178,7 @@ impl EthernetFace {
         self.is_watched = true;
     }
 
-    /// True if received frames are looked at before they are forwarded.
+    /// True if received frames are inspected before they are forwarded.
     #[inline]
     pub(super) const fn is_watched(&self) -> bool {
         self.is_watched
@@ -197,7 +198,7 @@ impl EthernetFace {
         self.watch(self.has_tap);
     }
 
-    /// Has a frame wait for [`EthernetFace::flush`]. False, and the frame is lost, if there is no room.
+    /// Queues a frame for [`EthernetFace::flush`]. False if there is no room; the frame is then lost.
     #[inline]
     pub(super) fn push(&mut self, frame: Mbuf, counters: &mut WorkerCounters) -> bool {
         match self.burst.try_push(frame) {
@@ -221,8 +222,8 @@ impl EthernetFace {
         has_room
     }
 
-    /// The same for a frame of the control lcore's own, which has places of its own. It
-    /// comes back if it would be dropped.
+    /// Queues a frame of the control lcore, which has its own share of the backlog. The frame is returned if
+    /// it would be dropped.
     pub(super) fn push_own(&mut self, frame: Mbuf, counters: &mut WorkerCounters) -> Result<(), Mbuf> {
         if self.patience == Patience::Stuck && self.burst.is_empty() {
             return self.offer_one(frame, counters);
@@ -238,8 +239,8 @@ impl EthernetFace {
         Ok(())
     }
 
-    /// Offers a frame to a port that was stuck: perhaps it takes frames again, and a gateway that forwards
-    /// nothing has no other way to find out. The frame comes back if it is not taken.
+    /// Offers a frame to a stalled port: it may accept frames again, and a gateway that forwards nothing has
+    /// no other way to detect it. The frame is returned if it is not accepted.
     #[cold]
     fn offer_one(&mut self, frame: Mbuf, counters: &mut WorkerCounters) -> Result<(), Mbuf> {
         self.burst.push(frame);
@@ -253,29 +254,30 @@ impl EthernetFace {
         }
     }
 
-    /// True if there may be no room for all pieces of a packet: of a packet without all its pieces nothing is of use.
+    /// True if there may be no room for all fragments of a packet: without all its fragments, a packet is
+    /// useless.
     #[inline]
     pub(super) fn is_crowded(&self) -> bool {
         self.behind.len() > WAITING - OWN - PIECES
     }
 
-    /// True if it is worth waiting for: it has refused frames in this turn, and not for long.
+    /// True while the port applies backpressure: it has refused frames in this iteration, and not for long.
     #[inline]
     pub(super) fn is_blocked(&self) -> bool {
         self.is_blocked && self.patience != Patience::Stuck
     }
 
-    /// True if the last frame that was pushed waits still.
+    /// True if the last frame that was pushed still waits.
     pub(super) const fn holds(&self) -> bool {
         !self.burst.is_empty()
     }
 
-    /// How many frames it could not send, and dropped with [`DropReason::TooManySegments`].
+    /// The number of frames that it could not send, and dropped with [`DropReason::TooManySegments`].
     pub(super) const fn unfit(&self) -> u64 {
         self.unfit
     }
 
-    /// Sends what waits; what the port does not take waits on.
+    /// Sends the backlog; frames that the port does not accept wait.
     #[inline]
     pub(super) fn flush(&mut self, counters: &mut WorkerCounters) {
         if !self.burst.is_empty() && !self.is_blocked {
@@ -283,8 +285,8 @@ impl EthernetFace {
         }
     }
 
-    /// A turn begins: what waited is offered again, and dropped if the port has taken nothing for too long. True if anything
-    /// waits still.
+    /// Starts an iteration: offers the backlog again, and drops it if the port has accepted nothing for too
+    /// long. True if frames still wait.
     #[inline]
     pub(super) fn begin_turn<D: Clone>(
         &mut self,
@@ -305,7 +307,8 @@ impl EthernetFace {
     ) -> bool {
         self.offer(counters);
         if self.is_blocked && self.patience.ends(Instant::now()) {
-            // By the older tables: a number may be another segment's in the newer.
+            // Flushed before the tables are refreshed: an index may belong to another segment in the new
+            // tables.
             counters.settle();
             self.clear(port, DropReason::EthQueueFull, counters, tables.refresh());
         }
@@ -315,7 +318,7 @@ impl EthernetFace {
     fn offer(&mut self, counters: &mut WorkerCounters) {
         let mut taken = 0;
         loop {
-            // Before they are sent: a driver may put a tag even into a frame that it does not take.
+            // Before they are sent: a driver may insert a tag even into a frame that it does not accept.
             let (offered, mut lengths) = (self.burst.len(), [0; BURST]);
             for (length, frame) in lengths.iter_mut().zip(&self.burst) {
                 *length = frame.len();
@@ -344,8 +347,8 @@ impl EthernetFace {
         }
     }
 
-    /// Drops what waits. Each frame is counted for its segment, in which it has been counted as sent. Queries are kept for
-    /// [`EthernetFace::take_unsent`].
+    /// Drops the backlog. Each frame is counted for its segment, in which it has been counted as sent.
+    /// Queries are kept for [`EthernetFace::take_unsent`].
     pub(super) fn clear<D: Clone>(
         &mut self,
         port: EthernetIndex,
@@ -362,7 +365,7 @@ impl EthernetFace {
                 continue;
             };
             counters.drops_of(segment, reason, 1);
-            // No host's ARP is forwarded: all of it is the control lcore's.
+            // No host's ARP is forwarded: all ARP is the control lcore's.
             let is_own = front.is_some_and(|front| front.ethertype == ETHERTYPE_ARP);
             let is_kept =
                 is_own && unsent.len() < MOST_UNSENT && (!is_tagged(&frame) || tag::remove(&mut frame));
@@ -385,15 +388,15 @@ impl EthernetFace {
     }
 }
 
-/// What is in front of the packet of a frame that is to leave by a port: with the tag in it, or the one that the port is to put in.
+/// The header in front of the packet of an egress frame: with its tag in the frame, or as a TX offload.
 fn front_of(frame: &Mbuf) -> Option<FrameHead> {
     let read = |tag| FrameHead::parse(head(frame), FrameFacts { tag, ..FrameFacts::default() });
-    // A driver may have put it in already.
+    // A driver may already have inserted it.
     let wished = frame.wished_tag().and_then(|control| read(FrameTag::Taken(control)).ok());
     wished.or_else(|| read(FrameTag::InFrame).ok())
 }
 
-/// True if the frame has its tag in it.
+/// True if the tag is in the frame.
 fn is_tagged(frame: &Mbuf) -> bool {
     be16(head(frame), ETHERNET_HEADER_LEN - 2) == Some(ETHERTYPE_VLAN)
 }

@@ -1,9 +1,10 @@
-//! The frames of a burst, those of a VLAN behind each other.
+//! Groups the frames of a burst by VLAN.
 //!
-//! What is looked up of a segment lies on some twelve cache lines, and other segments' packets have put some of them out by the time its
-//! next one comes. Grouped, a burst looks at each segment's lines once, and asks for its segment as often. Frames of one VLAN stay in their
-//! order, which hosts expect; those of several have none among each other. Where most frames are alone nothing is won: they stay as they came,
-//! and the next bursts are not looked at.
+//! The state of a segment that a lookup touches is on about twelve cache lines. Packets of other segments
+//! have evicted some of them by the time its next packet arrives. Grouped, a burst touches each segment's
+//! lines once, and looks up each segment once. Frames of one VLAN keep their order, which hosts expect; there
+//! is no order between frames of different VLANs. If most frames are the only one of their VLAN, grouping
+//! gains nothing: they keep their order, and the next bursts are not examined.
 
 use pmd::eth::{Burst, order};
 use pmd::hca::BURST;
@@ -12,7 +13,7 @@ use pmd::mem::{FrameTag, Mbuf};
 use crate::gateway::tag;
 use ipoib::net::ethernet::{ETHERTYPE_VLAN, VLAN_TAG_LEN};
 
-/// What tells a frame's VLAN from others, mostly: the last byte of its number, and 0 without a tag.
+/// Distinguishes most VLANs: the last byte of the VLAN ID, and 0 for untagged frames.
 #[inline(always)]
 fn kind(frame: &Mbuf) -> u8 {
     match frame.frame_facts().tag {
@@ -25,18 +26,18 @@ fn kind(frame: &Mbuf) -> u8 {
     }
 }
 
-/// So many bursts are not looked at behind one in which nothing was won.
+/// Number of bursts that are not examined after a burst in which grouping gained nothing.
 const PAUSE: u8 = 15;
 
-/// Of a port's bursts.
+/// Grouping of a port's bursts.
 #[derive(Debug, Default)]
 pub(super) struct Grouping {
-    /// Bursts that are still not to be looked at.
+    /// Bursts still to be skipped.
     pause: u8,
 }
 
 impl Grouping {
-    /// Puts frames of the same VLAN behind each other.
+    /// Groups frames by VLAN.
     #[inline(always)]
     pub(super) fn by_vlan(&mut self, burst: &mut Burst) {
         self.pause = match self.pause.checked_sub(1) {
@@ -47,7 +48,7 @@ impl Grouping {
     }
 }
 
-// A function of its own has the registers for itself.
+// A function of its own, so that all registers are available.
 #[inline(never)]
 fn is_grouped(burst: &mut Burst) -> bool {
     let mut kinds = [0; BURST];

@@ -1,4 +1,4 @@
-//! What a worker does with a packet once its segment is known: the verdict, and carrying it out.
+//! Handling of a packet whose segment is known: computing the verdict, and carrying it out.
 
 use std::net::Ipv4Addr;
 
@@ -26,28 +26,29 @@ use ipoib::link::LinkIndex;
 use ipoib::net::ethernet::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, EthernetHeader, MacAddress};
 use ipoib::net::{IPOIB_HEADER_LEN, IPOIB_IPV4_HEADER};
 
-/// Everything that verdicts are carried out with: a packet may go by another port than it came.
+/// The context in which verdicts are carried out: the egress port of a packet may be any port.
 pub(super) struct Hands<'a, Q: MemoryWork> {
     pub(super) infinibands: &'a mut [InfiniBandFace<Q>],
     pub(super) ethernets: &'a mut [EthernetFace],
     pub(super) common: &'a mut Common,
-    /// Where pieces of packets come from.
+    /// Buffers for fragments.
     pub(super) pool: &'a Pool,
 }
 
-/// The header of a frame that carries a segment's IPv4 packet.
+/// The Ethernet header of a frame with a segment's IPv4 packet.
 #[inline]
 pub(super) const fn frame_header<D>(destination: MacAddress, table: &SegmentTable<D>) -> EthernetHeader {
     EthernetHeader { destination, source: table.settings.mac, ethertype: ETHERTYPE_IPV4 }
 }
 
-/// The station that sent a frame, as [`StormGuard::admits`](crate::segment::pair::storm::StormGuard::admits) knows it.
+/// The sender of a frame, as an identifier for
+/// [`StormGuard::admits`](crate::segment::pair::storm::StormGuard::admits).
 fn frame_origin(frame: &Mbuf) -> u64 {
     let [_, _, _, _, _, _, a, b, c, d, e, f] = *head(frame).first_chunk().unwrap_or(&[0; 12]);
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
-/// The same of a message; the top bit is for its side.
+/// The same for a message; the top bit marks its side.
 fn message_origin(source: &Source) -> u64 {
     match source {
         Source::Ud(ud) => 1 << 63 | u64::from(ud.slid.0) << 32 | u64::from(ud.qpn.get()),
@@ -55,8 +56,8 @@ fn message_origin(source: &Source) -> u64 {
     }
 }
 
-/// Writes it in front of the packet. Addresses go from the tables to the frame at once: a header that is put together first goes through
-/// the stack, 12 instructions more.
+/// Writes the header in front of the packet. Addresses are copied directly from the tables into the frame: a
+/// header that is assembled first would go through the stack.
 #[inline(always)]
 fn write_frame_header<D>(
     room: &mut [u8; ETHERNET_HEADER_LEN],
@@ -71,7 +72,7 @@ fn write_frame_header<D>(
     [*t, *y] = ETHERTYPE_IPV4.to_be_bytes();
 }
 
-/// Marks the neighbour as used; true for the first time since the marks were taken.
+/// Marks the neighbor as used; true for the first time since the accessed bits were taken.
 #[inline(always)]
 pub(super) fn mark(marks: Option<&Marks>, neighbour: Option<NeighbourIndex>) -> bool {
     match (marks, neighbour) {
@@ -80,7 +81,7 @@ pub(super) fn mark(marks: Option<&Marks>, neighbour: Option<NeighbourIndex>) -> 
     }
 }
 
-/// Fills in the checksum of a frame that the port says has none.
+/// Computes the checksum of a frame for which the port reports that it has none.
 #[cold]
 fn completed(frame: Single) -> Result<Single, Mbuf> {
     let mut frame = Mbuf::from(frame);
@@ -88,7 +89,7 @@ fn completed(frame: Single) -> Result<Single, Mbuf> {
     frame.single()
 }
 
-/// The same of any frame, for the long way, which does not ask.
+/// The same for any frame on the slow path, which does not check for that report.
 #[cold]
 fn completed_any(mut frame: Mbuf) -> Mbuf {
     if frame.frame_facts().checksum == Checksum::Missing {
@@ -97,7 +98,7 @@ fn completed_any(mut frame: Mbuf) -> Mbuf {
     frame
 }
 
-/// What a message is counted as.
+/// The counter of a message.
 #[inline(always)]
 const fn path<D>(via: Via<'_, D>) -> Traffic {
     match via {
@@ -107,22 +108,22 @@ const fn path<D>(via: Via<'_, D>) -> Traffic {
     }
 }
 
-/// The frame that ends a run of those that leave by one port of the fabric.
+/// The frame that ends a run of frames for one port of the fabric.
 pub(super) enum RunEnd<'t, D> {
-    /// It goes the short way, too, by another port.
+    /// It is on the fast path, too, but leaves by another port.
     Elsewhere(Plain<'t, D, ToInfiniBand<'t, D>>, Single),
-    /// It goes the long way.
+    /// It takes the slow path.
     Long(Mbuf),
 }
 
 impl Common {
-    /// Counts a message of so many bytes that a queue has.
+    /// Counts a message of this many bytes that a queue has accepted.
     #[inline(always)]
     fn sent(&mut self, segment: SegmentIndex, path: Traffic, bytes: usize) {
         self.counters.forwarded(segment, SegmentTraffic::ToInfiniBand, Some(path), bytes);
     }
 
-    /// Counts what became of a message of so many bytes.
+    /// Counts the outcome of a message of this many bytes.
     #[inline(always)]
     fn taken(
         &mut self,
@@ -136,7 +137,7 @@ impl Common {
                 self.sent(segment, path, bytes);
                 Outcome::Sent
             }
-            // Counted when the queue takes it.
+            // Counted when the queue accepts it.
             Ok(Taken::Later) => Outcome::Waits,
             Err(refused) => {
                 let reason = held::reason(refused.error);
@@ -164,8 +165,8 @@ fn reframed(
 }
 
 impl<Q: MemoryWork> InfiniBandFace<Q> {
-    /// Carries out what the short way says of a frame that leaves by this port: 14 or 18 bytes of Ethernet header are off, 4 of encapsulation on,
-    /// padding is cut, in place.
+    /// Carries out the fast path's verdict for a frame that leaves by this port, in place: removes 14 or 18
+    /// bytes of Ethernet header, adds 4 bytes of encapsulation, cuts padding.
     #[inline(always)]
     fn forward_plain(
         &mut self,
@@ -175,10 +176,12 @@ impl<Q: MemoryWork> InfiniBandFace<Q> {
     ) {
         let Plain { segment, uplink, marks, front, how, .. } = plain;
         let ToInfiniBand { via, ip_len, neighbour, dial } = how;
-        // Each way is compiled by itself, from here on: what is asked of it later is known then.
+        // Each TX path is compiled separately from here on, so that its properties are compile-time
+        // constants.
         match via {
             Via::Rc(slot) => {
-                // Nobody is dialled who has a connection. What is looked at for the mark is done with before the message is sent.
+                // Connected peers need no connection request. The fields for the accessed bit are read before
+                // the message is sent.
                 mark(marks, neighbour);
                 let Some(message) = reframed(common, segment, front, ip_len, frame) else { return };
                 let bytes = message.data().len();
@@ -211,11 +214,11 @@ impl<Q: MemoryWork> InfiniBandFace<Q> {
         }
     }
 
-    /// Tells that somebody sends to a host without a connection.
+    /// Reports that packets are sent to a host without a connection.
     #[cold]
     fn want(&mut self, ip: Ipv4Addr, link: u8) {
         let (_, notes) = self.link.parts();
-        // A hint: a ring that fills loses it, and the next packet gives it again.
+        // A hint: if the ring is full it is lost, and the next packet repeats it.
         if notes.room() > RING / 8 {
             drop(notes.send(Note::Wanted(LinkIndex(link.into()), ip.into())));
         }
@@ -223,7 +226,7 @@ impl<Q: MemoryWork> InfiniBandFace<Q> {
 }
 
 impl<Q: MemoryWork> Hands<'_, Q> {
-    /// Puts a port's frames of the same VLAN behind each other.
+    /// Groups a port's frames by VLAN.
     #[inline(always)]
     pub(super) fn group(&mut self, port: EthernetIndex, burst: &mut Burst) {
         if let Some(face) = self.ethernets.get_mut(port.at()) {
@@ -231,14 +234,14 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         }
     }
 
-    /// Counts a packet of a segment's that is dropped.
+    /// Counts a dropped packet of a segment.
     #[inline]
     pub(super) fn drop(&mut self, segment: SegmentIndex, reason: DropReason) -> Outcome {
         self.common.counters.drops_of(segment, reason, 1);
         Outcome::Dropped(reason)
     }
 
-    /// The long way of a frame.
+    /// The slow path of a frame.
     #[inline(never)]
     pub(super) fn take_any_frame(
         &mut self,
@@ -261,7 +264,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         }
     }
 
-    /// The long way of a message.
+    /// The slow path of a message.
     #[inline(never)]
     pub(super) fn take_any_message(
         &mut self,
@@ -282,8 +285,9 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         }
     }
 
-    /// Forwards frames of a port, one after the other, as long as they go the short way and leave by this port of the fabric, which is looked up
-    /// once for all of them. Returns the first that does not; `None`: there was none.
+    /// Forwards frames of a port one after the other, as long as they are on the fast path and leave by this
+    /// port of the fabric, which is looked up once for all of them. Returns the first frame that does not;
+    /// `None` if there was none.
     #[inline(always)]
     pub(super) fn forward_run<'t>(
         &mut self,
@@ -316,7 +320,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         None
     }
 
-    /// Carries out what the short way says of a frame that leaves by any port.
+    /// Carries out the fast path's verdict for a frame that leaves by any port.
     #[inline(never)]
     pub(super) fn forward_single(
         &mut self,
@@ -331,7 +335,8 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         }
     }
 
-    /// Carries out what the long way says of any frame: 14 or 18 bytes of Ethernet header are off, 4 of encapsulation on, padding is cut, in place.
+    /// Carries out the slow path's verdict for any frame, in place: removes 14 or 18 bytes of Ethernet
+    /// header, adds 4 bytes of encapsulation, cuts padding.
     #[inline(always)]
     pub(super) fn forward_frame(
         &mut self,
@@ -349,7 +354,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         outcome
     }
 
-    /// Carries out what both ways may say of a message.
+    /// Carries out a verdict of either path for a message.
     #[inline(always)]
     pub(super) fn forward_message(
         &mut self,
@@ -359,7 +364,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         let Plain { segment, table, marks, front, how, .. } = plain;
         let ToEthernet { to, ip_len, neighbour } = how;
         mark(marks, neighbour);
-        // 4 bytes of encapsulation off, 14 of Ethernet header on: in place.
+        // In place: removes 4 bytes of encapsulation, adds 14 bytes of Ethernet header.
         match message.reframe(front, ip_len.into()) {
             Some(room) => write_frame_header(room, to, table),
             None => return self.drop(segment, DropReason::BadLength),
@@ -441,7 +446,8 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         }
     }
 
-    /// True if a packet to a group or to all does not come too often, or again from another station.
+    /// True if a packet to a group or to all hosts is within the storm guard's limits, and does not recur
+    /// from another station.
     fn is_calm(&mut self, segment: SegmentIndex, head: &[u8], header_len: usize, origin: u64) -> bool {
         let packet = head.get(header_len..).unwrap_or_default();
         let broadcast = packet.get(16).is_some_and(|first| !(224..240).contains(first));
@@ -471,7 +477,8 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         self.common.taken(segment, path, bytes, taken)
     }
 
-    /// Marks the neighbour as used; the first packet after the marks were taken may ask for a connection.
+    /// Marks the neighbor as used; the first packet after the accessed bits were taken may request a
+    /// connection.
     #[inline(always)]
     pub(super) fn note_use(
         &mut self,

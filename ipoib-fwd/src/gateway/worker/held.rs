@@ -1,4 +1,4 @@
-//! Messages that wait for a full queue of an InfiniBand port, and are counted when they go.
+//! Messages that wait for a full queue of an InfiniBand port, and are counted when they are posted.
 
 use pmd::hca::{MemoryWork, PostError};
 
@@ -8,16 +8,16 @@ use crate::forward::SegmentIndex;
 use endpoint::{HELD, Tag, Waited};
 use ipoib::drop_reason::DropReason;
 
-// The configuration has buffers for them.
+// The configuration reserves buffers for them.
 const _: () = assert!(HELD == config::HELD_MESSAGES as usize);
 
-/// What a message that waits is counted as.
+/// The counter of a message that waits.
 #[inline]
 pub(super) const fn tag(segment: SegmentIndex, path: Traffic) -> Tag {
     Tag(u16::from_le_bytes([segment.0, path as u8]))
 }
 
-/// Why a message that a queue does not take is dropped.
+/// The drop reason of a message that a queue does not accept.
 pub(super) const fn reason(error: PostError) -> DropReason {
     match error {
         PostError::Full => DropReason::IbQueueFull,
@@ -28,7 +28,7 @@ pub(super) const fn reason(error: PostError) -> DropReason {
 }
 
 impl<Q: MemoryWork> InfiniBandFace<Q> {
-    /// Offers what waits to the queues again. True if anything waits still.
+    /// Offers waiting messages to the queues again. True if any still wait.
     #[inline]
     pub(super) fn retry(&mut self, counters: &mut WorkerCounters) -> bool {
         self.link.retry(|Tag(tag), waited| {

@@ -1,4 +1,4 @@
-//! A worker lcore of the gateway: one turn over its queues on every Ethernet and InfiniBand port.
+//! A worker lcore of the gateway: iterates over its queues on every Ethernet and InfiniBand port.
 
 mod ahead;
 mod commands;
@@ -38,66 +38,67 @@ use ipoib::link::WorkerIndex;
 
 pub use commands::GatewayCommand;
 
-/// What a worker hands to the control lcore beside the link's notes.
+/// A packet that a worker hands over to the control lcore, in addition to the link's notes.
 #[derive(Debug)]
 pub struct GatewayNote {
-    /// Why.
+    /// The reason.
     pub cause: Cause,
-    /// The segment that it is of.
+    /// Its segment.
     pub segment: SegmentIndex,
-    /// Where it came from.
+    /// Its ingress side.
     pub side: Side,
-    /// For a message, how it came; `None` if it has waited.
+    /// The origin of a message; `None` if it has waited.
     pub origin: Option<Origin>,
-    /// The whole message, or the frame without its tag.
+    /// The whole message, or the untagged frame.
     pub packet: Mbuf,
 }
 
-/// Bursts of received messages taken from a port in one turn.
+/// Bursts of received messages taken from a port in one iteration.
 const RECEIVE_ROUNDS: usize = 2;
 
-/// What a worker is made from.
+/// The parts of a worker.
 #[derive(Debug)]
 pub struct WorkerParts<Q: MemoryWork> {
-    /// Its queues on each InfiniBand port, by [`EndpointIndex`].
+    /// Its queues on each InfiniBand port, indexed by [`EndpointIndex`].
     pub links: Vec<LinkWorker<Q, GatewayCommand, GatewayNote>>,
-    /// Its queue on each Ethernet port, by [`EthernetIndex`].
+    /// Its queue on each Ethernet port, indexed by [`EthernetIndex`].
     pub ethernets: Vec<EthQueue>,
-    /// What it looks up.
+    /// Its reader of the tables.
     pub tables: Reader<Tables<Q::Destination>>,
-    /// Where pieces of packets come from.
+    /// Buffers for fragments.
     pub pool: Pool,
-    /// Shared receives of a port below which frames are dropped rather than kept waiting for the Ethernet port.
+    /// Shared receives of a port below which frames are dropped rather than kept waiting for the Ethernet
+    /// port.
     pub srq_low: u32,
-    /// Drawn at start: the network must not know which packets collide.
+    /// Random number of this start: the network must not know which packets collide.
     pub seed: u64,
-    /// What the storm guards of all workers share.
+    /// State that the storm guards of all workers share.
     pub storm: Arc<SharedStorm>,
-    /// Until when it forwards without word from the control lcore.
+    /// Leases: how long it forwards without a sign of life from the control lcore.
     pub leases: Arc<Leases>,
-    /// Who sees its frames.
+    /// The tap that sees its frames.
     pub tap: Option<Tap>,
 }
 
-/// One worker.
+/// A worker.
 #[derive(Debug)]
 pub struct GatewayWorker<Q: MemoryWork> {
-    /// By [`EndpointIndex`].
+    /// Indexed by [`EndpointIndex`].
     infinibands: Vec<InfiniBandFace<Q>>,
     rota: Rota,
-    /// By [`EthernetIndex`].
+    /// Indexed by [`EthernetIndex`].
     ethernets: Vec<EthernetFace>,
     tables: Reader<Tables<Q::Destination>>,
     pool: Pool,
     service: Recorder,
     /// See [`WorkerParts::srq_low`].
     srq_low: u32,
-    /// All InfiniBand ports were asked to wake, and said that they would.
+    /// All InfiniBand ports were armed for a wakeup, and confirmed it.
     all_wake: bool,
     common: Common,
 }
 
-/// What there is once, whatever the number of ports.
+/// State that does not depend on the number of ports.
 #[derive(Debug)]
 struct Common {
     worker: WorkerIndex,
@@ -107,12 +108,12 @@ struct Common {
     hellos: HelloGuard,
     leases: LeaseReader,
     tap: Option<Tap>,
-    /// Who follows packets. With somebody there none goes the short way.
+    /// The active traces. While there are any, all packets take the slow path.
     tracer: Option<Tracer>,
 }
 
 impl Common {
-    /// True if somebody may follow packets, or a lease is over: the short way looks at neither.
+    /// True if packets may be traced, or a lease is over: the fast path checks for neither.
     #[inline]
     const fn needs_long_way(&self) -> bool {
         self.tracer.is_some() || self.leases.is_any_over()
@@ -120,7 +121,7 @@ impl Common {
 }
 
 impl<Q: MemoryWork> GatewayWorker<Q> {
-    /// A worker from its parts.
+    /// Assembles a worker from its parts.
     #[must_use]
     pub fn new(parts: WorkerParts<Q>) -> Self {
         let WorkerParts { links, ethernets, tables, pool, srq_low, seed, storm, leases, tap } = parts;
@@ -149,19 +150,19 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
         }
     }
 
-    /// The counters, for a reader.
+    /// A reader of the counters.
     #[must_use]
     pub const fn counters(&self) -> &WorkerCounters {
         &self.common.counters
     }
 
-    /// Takes the worker apart when it has ended: its queues on the InfiniBand ports, in their order, those on the Ethernet ports, the
-    /// times of its turns.
+    /// Takes a worker apart after its exit. Returns its queues on the InfiniBand ports, in their order, those
+    /// on the Ethernet ports, and the times of its iterations.
     pub fn into_parts(mut self) -> (Vec<Q>, Vec<EthQueue>, Recorder) {
         self.common.counters.settle();
         let tables = self.tables.refresh();
         for (face, port) in self.ethernets.iter_mut().zip(0..) {
-            // Frames that the port did not take in the end.
+            // Frames that the port never accepted.
             face.clear(EthernetIndex(port), DropReason::Shutdown, &mut self.common.counters, tables);
         }
         for face in &self.infinibands {
@@ -172,10 +173,10 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
         (queues, self.ethernets.into_iter().map(|face| face.queue).collect(), self.service)
     }
 
-    /// The newest tables, and everything that verdicts are carried out with.
+    /// The newest tables, and the context in which verdicts are carried out.
     #[inline]
     fn hands(&mut self) -> (&Tables<Q::Destination>, Hands<'_, Q>) {
-        // By the older tables: a number may be another segment's in the newer.
+        // Flushed before the tables are refreshed: an index may belong to another segment in the new tables.
         self.common.counters.settle();
         let hands = Hands {
             infinibands: &mut self.infinibands,
@@ -187,7 +188,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
     }
 
     /// Receives from an Ethernet port.
-    // A function of its own has the registers for itself.
+    // A function of its own, so that all registers are available.
     #[inline(never)]
     fn poll_ethernet(&mut self, port: EthernetIndex) -> bool {
         let mut burst = Burst::new();
@@ -224,7 +225,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
     }
 
     /// Receives from an InfiniBand port.
-    // A function of its own has the registers for itself.
+    // A function of its own, so that all registers are available.
     #[inline(never)]
     fn poll_infiniband(&mut self, port: EndpointIndex) -> bool {
         let mut burst = RxBurst::new();
@@ -240,7 +241,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
         }
         let (messages, mut bytes, mut datagrams) = (burst.len(), 0, [(0, 0); 2]);
         let mut burst = burst.into_iter();
-        // Each stays where it is until it is known which way it goes: the short one wants its buffer alone.
+        // Each message stays in the burst until its path is known: the fast path takes the buffer alone.
         while let Some(received) = burst.as_slice().first() {
             let Received { buf, source, checksum, .. } = received;
             bytes += buf.len();
@@ -265,9 +266,10 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
         true
     }
 
-    /// True if receiving from a port of the fabric waits for the Ethernet port: hosts are held back rather than their packets dropped.
-    /// Not when its shared receives run low: a peer whose message finds none loses its connection. And not where there are several
-    /// Ethernet ports: what is received may be for one that is open.
+    /// True if receiving from a port of the fabric waits for the Ethernet port: hosts are slowed down by
+    /// backpressure, and their packets are not dropped. Not if its shared receives run low: a peer whose
+    /// message finds none loses its connection. Not with several Ethernet ports, either: a received message
+    /// may be for one that is open.
     #[inline]
     fn waits(&mut self, port: EndpointIndex) -> bool {
         let [ethernet] = self.ethernets.as_slice() else { return false };
@@ -301,7 +303,7 @@ impl<Q: MemoryWork> GatewayWorker<Q> {
         }
     }
 
-    /// The numbers of its InfiniBand ports.
+    /// The indexes of its InfiniBand ports.
     fn endpoints(&self) -> impl Iterator<Item = EndpointIndex> + use<Q> {
         (0..self.infinibands.len() as u8).map(EndpointIndex)
     }
@@ -352,7 +354,7 @@ impl<Q: MemoryWork> Worker for GatewayWorker<Q> {
         self.common.counters.rest(ns);
     }
 
-    // Where a side does not wake, a rest is as short as a packet from there may wait.
+    // If one side cannot wake the worker, it sleeps only for as long as a packet from that side may wait.
     fn arm(&mut self) -> Wakes {
         let mut fresh = false;
         let most = eth::MOST_WAITED;

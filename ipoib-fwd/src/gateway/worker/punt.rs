@@ -1,4 +1,4 @@
-//! Packets that a worker hands over to the control lcore.
+//! Handover of packets from a worker to the control lcore.
 
 use pmd::hca::MemoryWork;
 use pmd::mem::Mbuf;
@@ -41,7 +41,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         self.punt(GatewayNote { cause, segment, side: Side::InfiniBand, origin, packet }, table)
     }
 
-    /// By the ring of the segment's InfiniBand port.
+    /// Hands over a packet through the ring of the segment's InfiniBand port.
     pub(super) fn punt(&mut self, what: GatewayNote, table: &SegmentTable<Q::Destination>) -> Outcome {
         let segment = what.segment;
         match self.hand_over(what, table) {
@@ -50,7 +50,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         }
     }
 
-    /// The same, without counting a packet that is not handed over as dropped.
+    /// The same, but does not count a packet that is not handed over as dropped.
     pub(super) fn hand_over(
         &mut self,
         what: GatewayNote,

@@ -1,5 +1,5 @@
-//! Packets that somebody follows (`ctl trace`). All of this is off the way of packets while nobody does: a burst finds that out once, when
-//! its lanes are made ready, since with somebody there everything goes the long way.
+//! Traced packets (`ctl trace`). None of this is on the fast path while no packets are traced: a burst checks
+//! for that once, when its fast path is prepared. While packets are traced, all of them take the slow path.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -17,7 +17,7 @@ use crate::segment::Origin;
 use ipoib::drop_reason::DropReason;
 
 impl<Q: MemoryWork> Hands<'_, Q> {
-    /// The long way of a frame, looked at.
+    /// The slow path of a frame, traced.
     #[cold]
     #[inline(never)]
     pub(super) fn trace_arrived_frame(
@@ -47,7 +47,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         });
     }
 
-    /// A frame of a segment, that came in by a port or has waited.
+    /// A frame of a segment that has arrived by a port, or has waited.
     #[cold]
     #[inline(never)]
     pub(super) fn trace_frame(
@@ -66,7 +66,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         self.note(front, ports_of(table), lookup, |hands| hands.take_frame(frame, parsed, segment, table));
     }
 
-    /// The long way of a message, looked at.
+    /// The slow path of a message, traced.
     #[cold]
     #[inline(never)]
     pub(super) fn trace_arrived_message(
@@ -89,7 +89,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         });
     }
 
-    /// A message of a segment, that came in by a port or has waited.
+    /// A message of a segment that has arrived by a port, or has waited.
     #[cold]
     #[inline(never)]
     pub(super) fn trace_message(
@@ -111,7 +111,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         });
     }
 
-    /// Does it, and tells those who want to know.
+    /// Runs the slow path, and reports the packet to the clients that trace it.
     fn note(
         &mut self,
         front: Front,
@@ -131,11 +131,12 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         let outcome = self.taken(outcome, ports, &lookup, unfit);
         if let Some(tracer) = &mut self.common.tracer {
             let step = if front.port.is_some() { Step::Arrived } else { Step::Again };
-            tracer.tell(Sighting { time, watchers, step, front, lookup, outcome, missed: 0 });
+            tracer.report(Sighting { time, watchers, step, front, lookup, outcome, missed: 0 });
         }
     }
 
-    /// How many frames the Ethernet port has dropped so far, those of others among them, which it is offered first.
+    /// The number of frames that the Ethernet port has dropped so far. It includes other frames, which are
+    /// offered to it first.
     fn unfit(&mut self, ports: [Option<AnyPort>; 2]) -> u64 {
         let [Some(AnyPort::Ethernet(port)), _] = ports else { return 0 };
         let Some(face) = self.ethernets.get_mut(port.at()) else { return 0 };
@@ -143,8 +144,8 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         face.unfit()
     }
 
-    /// What became of a frame once its port has been offered it: one that does not take it has it wait. Of those that it cannot send there
-    /// were so many before.
+    /// The outcome of a frame after its port was offered it: a frame that is not accepted waits. `unfit` is
+    /// the number of frames that the port could not send before.
     fn taken(
         &mut self,
         outcome: Outcome,

@@ -1,4 +1,4 @@
-//! What a worker does with a packet once its verdict is known.
+//! Execution of a packet's verdict.
 
 use std::net::Ipv4Addr;
 

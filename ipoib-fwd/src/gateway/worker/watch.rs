@@ -1,5 +1,5 @@
-//! Received frames that are inspected before they are forwarded: by a tap, or by the sampling of checksums.
-//! For a port without either, a burst costs one test.
+//! Inspection of received frames before they are forwarded: by a tap, or by the sampling of checksums. For a
+//! port without either, it costs one test a burst.
 
 use pmd::eth::Burst;
 use pmd::hca::{Checksum, MemoryWork};
@@ -24,7 +24,7 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         }
         let Some(face) = self.ethernets.get_mut(port.at()) else { return };
         let samples = face.take_samples(burst.len());
-        // One is enough for a second.
+        // One suspect frame a second is enough.
         if burst.iter().take(samples).any(|frame| self.sample(port, frame, tables))
             && let Some(face) = self.ethernets.get_mut(port.at())
         {
@@ -32,13 +32,13 @@ impl<Q: MemoryWork> Hands<'_, Q> {
         }
     }
 
-    /// Hands a copy of a frame that is to be forwarded to the control lcore if its checksum looks incomplete; true if so. Without
-    /// room for the copy nothing is dropped: the frame itself is forwarded.
+    /// Hands a copy of a frame that will be forwarded to the control lcore if its checksum looks incomplete;
+    /// true if so. Without room for the copy, nothing is dropped: the frame itself is forwarded.
     fn sample(&mut self, port: EthernetIndex, frame: &Mbuf, tables: &Tables<Q::Destination>) -> bool {
         let facts = frame.frame_facts();
         let Ok(front) = FrameHead::parse(head(frame), facts) else { return false };
         let packet = head(frame).get(front.len..).unwrap_or_default();
-        // A checksum that the port says is missing is completed by the gateway.
+        // The gateway completes checksums that the port reports as missing.
         if front.ethertype != ETHERTYPE_IPV4
             || facts.checksum == Checksum::Missing
             || frame.data().len() != frame.len()

@@ -11,10 +11,10 @@ use super::*;
 /// Packets of 1,000 bytes that a pipe holds.
 const PIPE: u64 = 65;
 
-/// For what the thread has to do, on a machine that may be busy.
+/// Time limit of the thread's work, on a host that may be busy.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A folder of our own, gone with the test.
+/// A folder of this test, removed at its end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -60,7 +60,7 @@ fn what_was_taken_when_it_is_stopped_is_written() {
         assert_eq!(taps.len(), 2);
         taps.iter_mut().for_each(|tap| offer(tap, 1000));
         assert!(writer.order(Instant::now(), Task::Stop));
-        // The last ones come while it ends.
+        // The last packets arrive while the capture ends.
         taps.iter_mut().for_each(|tap| offer(tap, 100));
         drop(taps);
         assert!(matches!(next(&writer), News::Ended(End::Stopped)));
@@ -86,7 +86,7 @@ fn it_ends_with_what_was_ordered_and_when_its_directory_goes() {
     offer(&mut taps[1], 9);
     assert!(matches!(next(&writer), News::Ended(End::Ordered)));
     assert_eq!(progress.counts()[0], 5);
-    // An order that has come too late is none of the next one's.
+    // A late order does not affect the next capture.
     assert!(writer.order(Instant::now(), Task::Stop));
     drop(taps);
     let News::Begun(mut taps, progress) = begin(&writer, &folder.0, "lost,size=65536") else {
@@ -96,7 +96,8 @@ fn it_ends_with_what_was_ordered_and_when_its_directory_goes() {
     offer(&mut taps[0], 500);
     let News::Ended(End::Failed(error)) = next(&writer) else { panic!("it goes on") };
     assert!(error.to_string().contains("lost.1.pcap"), "{error}");
-    // As many as fit the first file; the one that needed the second is seen, and what came behind it may be yet to come.
+    // The packets that fit into the first file; the packet that needed the second one is seen, and later ones
+    // may not have arrived.
     let [written, seen, missing] = progress.counts();
     assert!(written == 64 && seen > written && written + missing <= 500, "{written} {seen} {missing}");
 }
@@ -106,7 +107,7 @@ fn a_disk_that_takes_nothing_costs_packets_and_holds_nobody_up() {
     let folder = Folder::new("hangs");
     let pipe = folder.0.join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    // Somebody has it open, and does not read: who writes waits without end.
+    // A reader has it open and does not read: the writer blocks forever.
     let mut reader = fs::File::options().read(true).write(true).open(&pipe).unwrap();
     let mut capture = Capture::create(&pipe, Bounds::default()).unwrap();
     let mut tap = capture.tap();
@@ -119,12 +120,13 @@ fn a_disk_that_takes_nothing_costs_packets_and_holds_nobody_up() {
         offered += 1;
         assert!(Instant::now() < until, "it does not wait: {:?}", progress.counts());
     }
-    // Whoever has to do with it goes on.
+    // The owner of the thread is not blocked.
     let begin = Instant::now();
     assert!(writer.order(begin, Task::Finish));
     assert!(writer.news().unwrap().is_none());
     assert!(writer.news_until(begin + Duration::from_millis(100)).unwrap().is_none());
-    // When the disk takes something again, it gets what waited, for as long as there is time; the rest is counted.
+    // When the disk accepts data again, waiting packets are written until the time limit; the rest is
+    // counted.
     drop(tap);
     std::thread::spawn(move || {
         let mut bytes = vec![0; 1 << 16];
@@ -143,9 +145,9 @@ fn it_keeps_off_workers_processors() {
         set
     };
     let workers = [set(&[2]), set(&[3])];
-    assert_eq!(beside(&set(&[0, 1, 2, 3]), &set(&[1]), &workers), Some(set(&[0])));
-    assert_eq!(beside(&set(&[1, 2, 3]), &set(&[1]), &workers), Some(set(&[1])));
-    // There is none else: where the control lcore is, where it was made.
-    assert_eq!(beside(&set(&[2, 3]), &set(&[2]), &workers), None);
+    assert_eq!(spare_cpus(&set(&[0, 1, 2, 3]), &set(&[1]), &workers), Some(set(&[0])));
+    assert_eq!(spare_cpus(&set(&[1, 2, 3]), &set(&[1]), &workers), Some(set(&[1])));
+    // There is no other CPU: the CPUs of the control lcore, which started the thread.
+    assert_eq!(spare_cpus(&set(&[2, 3]), &set(&[2]), &workers), None);
     assert!(own_cpus().count() > 0);
 }

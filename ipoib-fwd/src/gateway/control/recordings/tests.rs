@@ -6,7 +6,7 @@ use tokio::sync::oneshot::error::TryRecvError;
 
 use super::*;
 
-/// A folder of our own, gone with the test.
+/// A folder of this test, removed at its end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -16,7 +16,7 @@ impl Folder {
         Self(path)
     }
 
-    /// What the thread would tell of one that begins.
+    /// The report of the thread about a capture that starts.
     fn begun(&self, name: &str) -> (Recording, News) {
         let mut recording = Recording::begin(&self.0, Order::parse(name).unwrap(), Instant::now()).unwrap();
         let taps = vec![recording.tap(), recording.tap()];
@@ -41,7 +41,7 @@ fn start(recordings: &mut Recordings, now: Instant, name: &str) -> Result<onesho
 }
 
 fn later(reply: Reply) -> oneshot::Receiver<Answer> {
-    let Reply::Later(answer) = reply else { panic!("told at once") };
+    let Reply::Later(answer) = reply else { panic!("answered at once") };
     answer
 }
 
@@ -66,11 +66,11 @@ fn a_capture_that_failed_says_why_and_what_to_do() {
         let (mut recordings, _tasks, news) = played();
         let mut answer = start(&mut recordings, now, "one").unwrap();
         news.send(News::Refused(failed(errno))).unwrap();
-        assert!(recordings.look(now).alarm.is_none(), "the client is told");
+        assert!(recordings.look(now).alarm.is_none(), "the client gets the error");
         let said = answer.try_recv().unwrap().unwrap_err();
         assert!(said.contains("one.1.pcap") && said.contains(hint), "{said}");
         assert_eq!(recordings.facts(now)["state"], "nothing was captured");
-        // While it runs.
+        // While a capture runs.
         let mut answer = start(&mut recordings, now, "one").unwrap();
         let (_recording, begun) = folder.begun(&format!("one-{n}"));
         news.send(begun).unwrap();
@@ -87,7 +87,7 @@ fn a_capture_that_failed_says_why_and_what_to_do() {
 }
 
 #[test]
-fn who_stops_is_told_when_all_is_written() {
+fn a_stop_is_answered_when_all_is_written() {
     let (now, folder) = (Instant::now(), Folder::new("stops"));
     let (mut recordings, tasks, news) = played();
     assert!(later_or(recordings.stop(now, &mut Step::default())).contains("nothing is captured"));
@@ -111,12 +111,12 @@ fn who_stops_is_told_when_all_is_written() {
     recording.drain_all(Duration::from_secs(120)).unwrap();
     news.send(News::Ended(End::Stopped)).unwrap();
     assert!(recordings.look(now).alarm.is_none());
-    let told = answer.try_recv().unwrap().unwrap();
+    let outcome = answer.try_recv().unwrap().unwrap();
     assert_eq!(
-        (&told["state"], &told["packets"], &told["missing"]),
+        (&outcome["state"], &outcome["packets"], &outcome["missing"]),
         (&json!("stopped"), &json!(1), &json!(0))
     );
-    assert_eq!(recordings.facts(now), told);
+    assert_eq!(recordings.facts(now), outcome);
     assert_eq!(recordings.totals(), [1, 0]);
     assert!(start(&mut recordings, now, "two").is_ok());
 }
@@ -137,7 +137,7 @@ fn nobody_waits_for_a_disk_that_does_not_answer() {
     assert!(answer.try_recv().unwrap().unwrap_err().contains("nothing is captured"));
     assert!(start(&mut recordings, late, "two").is_err());
     assert!(recordings.facts(late)["disk_silent_ms"].as_u64().unwrap() >= 2000);
-    // It does in the end: nobody wants it any more.
+    // The disk accepts it in the end; the client is gone.
     let (_recording, begun) = folder.begun("one");
     news.send(begun).unwrap();
     let step = recordings.look(late);
@@ -146,7 +146,7 @@ fn nobody_waits_for_a_disk_that_does_not_answer() {
     news.send(News::Ended(End::Stopped)).unwrap();
     recordings.look(late);
     assert_eq!(recordings.facts(late)["state"], "stopped");
-    // Nor does who stops one.
+    // The same for a client that stops a capture.
     let mut answer = start(&mut recordings, late, "two").unwrap();
     let (_recording, begun) = folder.begun("two");
     news.send(begun).unwrap();
@@ -155,19 +155,19 @@ fn nobody_waits_for_a_disk_that_does_not_answer() {
     let mut answer = later(recordings.stop(late, &mut Step::default()).unwrap());
     recordings.look(late + PATIENCE);
     assert!(answer.try_recv().unwrap().unwrap_err().contains("has not taken"));
-    // Told once until it takes something again.
+    // Reported once until the disk accepts data again.
     let stalled = |recordings: &mut Recordings, now| recordings.look(now).alarm.map(|(alarm, _)| alarm);
     recordings.is_stalled = false;
     assert_eq!(stalled(&mut recordings, late + SILENCE), Some(What::CaptureStalls));
     assert_eq!(stalled(&mut recordings, late + 2 * SILENCE), None);
-    // The gateway ends all the same.
+    // The gateway exits all the same.
     let end = Instant::now();
     recordings.finish().unwrap();
     assert!(end.elapsed() >= LAST_PATIENCE);
 }
 
 #[test]
-fn a_thread_that_has_ended_is_told_of() {
+fn an_exit_of_the_thread_is_reported() {
     let (now, folder) = (Instant::now(), Folder::new("gone"));
     let (mut recordings, tasks, news) = played();
     let mut answer = start(&mut recordings, now, "one").unwrap();
@@ -184,21 +184,21 @@ fn a_thread_that_has_ended_is_told_of() {
 }
 
 #[test]
-fn who_waits_when_the_gateway_ends_is_told() {
+fn a_client_that_waits_when_the_gateway_exits_is_answered() {
     let (now, folder) = (Instant::now(), Folder::new("waits"));
     let (mut recordings, tasks, news) = played();
     let mut begins = start(&mut recordings, now, "one").unwrap();
     recordings.dismiss();
     assert!(begins.try_recv().unwrap().unwrap_err().contains("before the capture has begun"));
     recordings.dismiss();
-    // It begins only now, and nobody wants it.
+    // It starts only now, and no client waits for it.
     let (_one, begun) = folder.begun("one");
     news.send(begun).unwrap();
     assert!(matches!(recordings.look(now).watch, Some(Watch::End)));
     news.send(News::Ended(End::Stopped)).unwrap();
     recordings.look(now);
     while tasks.try_recv().is_ok() {}
-    // One that is not written when the gateway ends, and one that is.
+    // A capture that is unwritten when the gateway exits, and a written one.
     for is_written in [false, true] {
         let name = if is_written { "three" } else { "two" };
         let mut begins = start(&mut recordings, now, name).unwrap();
@@ -212,14 +212,14 @@ fn who_waits_when_the_gateway_ends_is_told() {
         }
         recordings.look(now);
         recordings.dismiss();
-        let told = stops.try_recv().unwrap();
-        assert_eq!(told.is_ok(), is_written, "{told:?}");
+        let outcome = stops.try_recv().unwrap();
+        assert_eq!(outcome.is_ok(), is_written, "{outcome:?}");
         if !is_written {
-            assert!(told.unwrap_err().contains("before the disk has taken"));
+            assert!(outcome.unwrap_err().contains("before the capture is on the disk"));
             news.send(News::Ended(End::Stopped)).unwrap();
             recordings.look(now);
         }
-        // Taken by the thread that is played.
+        // Received by the simulated thread.
         while tasks.try_recv().is_ok() {}
     }
     drop(tasks);
@@ -232,13 +232,13 @@ fn the_end_of_the_gateway_ends_a_capture() {
     let (mut recordings, tasks, news) = played();
     let mut answer = start(&mut recordings, now, "one").unwrap();
     let (_recording, begun) = folder.begun("one");
-    // It begins only now.
+    // It starts only now.
     news.send(begun).unwrap();
     news.send(News::Ended(End::Stopped)).unwrap();
     recordings.finish().unwrap();
     assert!(matches!(tasks.recv(), Ok(Task::Begin(..))) && matches!(tasks.recv(), Ok(Task::Finish)));
     assert_eq!(answer.try_recv().unwrap_err(), TryRecvError::Closed);
-    // One of all there is, which fails at the end.
+    // A capture of everything, which fails at the end.
     let (writer, _tasks, news) = Writer::played();
     let (_recording, News::Begun(_, progress)) = folder.begun("all") else { panic!("not begun") };
     let mut recordings = Recordings::new(writer, Some(progress));

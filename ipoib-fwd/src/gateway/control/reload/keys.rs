@@ -9,18 +9,18 @@ use pmd::hca::Backend;
 
 use crate::gateway::control::GatewayControl;
 
-/// What a key outside of segments changes.
+/// The effect of a key outside of segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Live {
     Idle,
     Log,
     Stats,
-    /// Every link, and every segment's ageing.
+    /// Every link, and the neighbor timers of every segment.
     Links,
 }
 
 impl Live {
-    /// `None` for a key that nothing is done about: then the reload is refused.
+    /// `None` for a key that cannot change at run time: then the reload is refused.
     pub(super) fn of(key: &str) -> Option<Self> {
         Some(match key {
             "gateway.idle" => Self::Idle,
@@ -36,7 +36,7 @@ impl Live {
     }
 }
 
-/// What an idle worker does.
+/// The idle policy of a worker.
 pub(in crate::gateway) const fn policy(idle: config::Idle) -> IdlePolicy {
     match idle {
         config::Idle::Poll => IdlePolicy::Poll,
@@ -46,7 +46,7 @@ pub(in crate::gateway) const fn policy(idle: config::Idle) -> IdlePolicy {
 }
 
 impl<B: Backend> GatewayControl<B> {
-    /// Applies the keys outside of segments, of the configuration that is in force by now.
+    /// Applies the keys outside of segments from the new configuration.
     pub(super) fn follow_keys(&mut self, now: Instant, change: &Change) {
         for key in &change.keys {
             self.chosen.give_up(key);
@@ -72,7 +72,7 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// Applies what holds for every link, and every segment's ageing.
+    /// Applies the settings of links, and the neighbor timers of segments.
     pub(in crate::gateway::control) fn follow_links(&mut self, now: Instant) {
         for duty in self.segments.iter_mut() {
             let segment = self.maker.config.segments.iter().find(|s| s.name.as_str() == duty.name);

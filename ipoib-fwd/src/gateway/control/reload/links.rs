@@ -43,14 +43,14 @@ pub(super) struct NewLinks {
     made: Vec<(EndpointIndex, LinkIndex)>,
 }
 
-/// How far they are.
+/// Progress of creating links.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Progress {
-    /// Some are still to be made.
+    /// Some are still to be created.
     More,
-    /// All are made.
+    /// All are created.
     Made(Vec<LinkIndex>),
-    /// The device refuses the one with this number, and those before it have to be removed.
+    /// The device refuses the link with this index, and the earlier ones must be removed.
     Refused { at: usize, why: String },
 }
 
@@ -60,7 +60,7 @@ impl NewLinks {
         Self { wanted: wanted.collect(), made: Vec::new() }
     }
 
-    /// Makes the next few.
+    /// Creates the next few links.
     pub(super) fn step(&mut self, links: &mut impl Links) -> Progress {
         for _ in 0..AT_ONCE {
             let Some((port, settings)) = self.wanted.pop_front() else { break };
@@ -76,7 +76,7 @@ impl NewLinks {
         }
     }
 
-    /// Removes those that are made; returns them in their order.
+    /// Removes the links that were created; returns them in their order.
     pub(super) fn undo(self, links: &mut impl Links) -> Vec<LinkIndex> {
         for (port, link) in &self.made {
             links.remove(*port, *link);
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
     use ib_wire::{PKey, Qpn};
 
-    /// A device that has room for `room` links.
+    /// A device with room for `room` links.
     struct Device {
         room: usize,
         links: Vec<LinkIndex>,

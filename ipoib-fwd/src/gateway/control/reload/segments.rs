@@ -18,7 +18,7 @@ impl<B: Backend> GatewayControl<B> {
     pub(super) fn join(&mut self, now: Instant, maker: &SegmentMaker, segment: &Segment, ground: Ground) {
         let Self { endpoints, board, segments, .. } = self;
         if let Err(e) = maker.install(now, segment, ground, endpoints, board, segments) {
-            // Cannot be: its routes have been looked at.
+            // Cannot happen: its routes have been validated.
             tracing::error!(segment = segment.name.as_str(), "{}: {e}", segment.name);
         }
         self.events.forget_drops(ground.index);
@@ -29,10 +29,10 @@ impl<B: Backend> GatewayControl<B> {
             duty.counted_before = counted;
             self.kept.restore_segment(now, duty);
         }
-        self.tell_places();
+        self.publish_addresses();
     }
 
-    /// Out of the directory at once, the rest in its time.
+    /// Removes a segment from the directory at once; its link drains.
     pub(super) fn take_segment_away(&mut self, now: Instant, name: &str) {
         self.reloader.waiting.retain(|w| w.segment.name.as_str() != name);
         let Some(at) = self.segments.iter().find(|duty| duty.name == name).map(|duty| duty.index) else {
@@ -56,7 +56,7 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// Gives a segment that stays what it joins the rest of what it is now to be.
+    /// Applies new networks and a new MTU to a segment that keeps its ports, partition and VLAN.
     pub(super) fn change_segment(&mut self, now: Instant, new: &Segment) {
         let Some(old) = self.maker.config.segments.iter().find(|s| s.name == new.name).cloned() else {
             return;
@@ -92,7 +92,7 @@ impl<B: Backend> GatewayControl<B> {
         true
     }
 
-    /// True if the device was given work.
+    /// Tries to join a waiting segment. True if the device was given work.
     pub(super) fn join_waiting(&mut self, now: Instant, mut waiting: Waiting) -> bool {
         let Self { maker, ethernets, endpoints, .. } = self;
         let ground = maker.ground(&waiting.segment, SegmentIndex(0), ethernets, endpoints);
@@ -104,14 +104,14 @@ impl<B: Backend> GatewayControl<B> {
                     let ground = Ground { index, link, ..ground };
                     let maker = self.maker.clone();
                     self.join(now, &maker, &waiting.segment, ground);
-                    tracing::info!("{}: its place is free, it is added", waiting.segment.name);
+                    tracing::info!("{}: its index and partition are free, it is added", waiting.segment.name);
                     return true;
                 }
                 Err(e) => {
                     waiting.retry = now + waiting.tries.failed();
                     if waiting.failed.is_none() {
                         tracing::error!(
-                            "{}: {e}; it is tried again, once a minute in the end. `ipoib-fwd ctl links` tells how it stands",
+                            "{}: {e}; it is retried, at last once a minute. `ipoib-fwd ctl links` shows its state",
                             waiting.segment.name
                         );
                     }
@@ -126,16 +126,16 @@ impl<B: Backend> GatewayControl<B> {
         false
     }
 
-    /// Warns if a segment's hosts on Ethernet may send what its InfiniBand side cannot take whole.
+    /// Warns if a segment's Ethernet hosts may send packets that exceed the MTU of its InfiniBand side.
     pub(in crate::gateway::control) fn warn_of_mtu(&mut self, at: SegmentIndex) {
         let (Some(duty), Some(board)) = (self.segments.at(at), self.board.at(at)) else { return };
         let (name, settings) = (&duty.name, board.settings());
         let (ethernet, datagram) = (settings.eth_mtu, settings.ud_ip_mtu());
         if settings.broadcast.is_some() && ethernet > datagram {
             tracing::warn!(
-                "{name}: mtu = {ethernet} is more than the {datagram} bytes that a datagram of the partition's broadcast group takes: what is \
-                 larger and goes to a group, or to a host without a connection, is fragmented or answered by ICMP; make the mtu of the \
-                 segment smaller or that of the group larger"
+                "{name}: mtu = {ethernet} is more than the {datagram} bytes of a datagram of the partition's broadcast group. Larger packets \
+                 to a group, or to a host without a connection, are fragmented or answered by ICMP. Decrease the mtu of the \
+                 segment, or increase that of the group"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! Keys that change live, what was set, what a reload reports.
+//! Keys that change at run time, values set at run time, reports of a reload.
 
 use super::*;
 use crate::gateway::port_names::PortNames;
@@ -47,16 +47,16 @@ fn a_mode_that_was_set_holds_for_new_links_until_the_file_says_another() {
     maker.mode = Some(Mode::Datagram);
     let with_one_more = maker.with(Config::clone(&maker.config));
     assert_eq!(modes(&with_one_more), [Mode::Datagram; 2], "the file says the same");
-    // One segment's is enough, and one that is new says nothing of the others.
+    // A change in one segment is enough, and a new segment does not count for the others.
     let given_up = maker.with(with_modes("datagram", "connected"));
     assert_eq!(modes(&given_up), [Mode::Datagram, Mode::Connected]);
-    // Segments that are at work follow the same.
+    // Running segments behave the same.
     assert_eq!(
         [given_up.mode_of("one"), given_up.mode_of("two")],
         [Some(Mode::Datagram), Some(Mode::Connected)]
     );
     assert_eq!((with_one_more.mode_of("two"), given_up.mode_of("three")), (Some(Mode::Datagram), None));
-    // A priority likewise, whatever modes are.
+    // A priority likewise, for any mode.
     maker.priority = Some(200);
     let mut changed = with_modes("datagram", "connected");
     assert_eq!(maker.with(changed.clone()).priority_of("two"), Some(200));
@@ -109,7 +109,7 @@ fn a_segment_that_has_moved_is_not_reported_as_removed() {
     };
     let mut reloader = Reloader::new(None, Overrides::default(), Log::silent(), Vec::new());
     reloader.draining.extend(["one", "two", "gone"].iter().zip(0..).map(|(name, n)| draining(name, n)));
-    // `one` is at work elsewhere; `two` waits for its new place.
+    // `one` runs elsewhere; `two` waits for its new index or partition.
     let two = with_modes("connected", "connected").segments.into_iter().nth(1).unwrap();
     let tries = Backoff::new();
     reloader.waiting.push(Waiting { segment: two, retry: Instant::now(), failed: None, tries });
@@ -117,7 +117,7 @@ fn a_segment_that_has_moved_is_not_reported_as_removed() {
     assert_eq!(rows, [json!("gone"), json!("two")]);
     assert_eq!(reloader.take_removed(|_| true, |name| name == "one"), ["gone"]);
     assert!(reloader.is_settled());
-    // It has moved, and is removed before the link that it left is gone: that is one removal.
+    // It has moved, and is removed before its old link is gone: that is one removal.
     reloader.waiting.clear();
     reloader.draining.extend([draining("two", 0), Draining { forgotten: None, ..draining("two", 1) }]);
     assert!(reloader.take_removed(|_| true, |_| false).is_empty());
@@ -143,9 +143,9 @@ fn segments_for_which_no_buffers_were_counted_are_warned_of() {
     assert_eq!(overcommitted(&segments(120), 3, segments(120).buffers_needed(3)), None);
 }
 
-/// `ctl health` goes by this.
+/// `ctl health` relies on this.
 #[test]
-fn a_segment_that_is_not_at_work_is_told_with_the_reason() {
+fn a_segment_that_is_not_running_is_reported_with_the_reason() {
     let mut reloader = Reloader::new(None, Overrides::default(), Log::silent(), Vec::new());
     assert_eq!(reloader.coming().count(), 0);
     let now = Instant::now();

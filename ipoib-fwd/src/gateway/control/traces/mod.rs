@@ -1,5 +1,5 @@
-//! `ctl trace`: packets on their way through the gateway, told to those who follow them. Workers tell what they saw by a ring; the control
-//! lcore adds what became of packets that it had itself, and the names of things.
+//! `ctl trace`: reports the path of packets through the gateway to clients. Workers report through a ring;
+//! the control lcore adds the outcome of packets that it processed, and names.
 
 mod order;
 mod row;
@@ -26,34 +26,34 @@ use ipoib::drop_reason::DropReason;
 use order::Order;
 use row::Where;
 
-/// Sightings that a worker's ring holds.
+/// Capacity of a worker's ring.
 const RING: usize = 512;
-/// Sightings that are told in one turn.
+/// Most records reported in one iteration.
 const PER_TURN: usize = 64;
-/// The control lcore's own rows that wait.
+/// Most waiting rows of the control lcore.
 const OWN_ROWS: usize = 1024;
-/// Rings of one worker: those of orders that it has not carried out yet, and the last one.
+/// Most rings of one worker: those of orders that it has not carried out yet, and the last one.
 const RINGS: usize = 2 * MAX_WATCHERS;
 
-/// Who follows packets, and what workers have told.
+/// The clients that trace packets, and the records of workers.
 #[derive(Debug)]
 pub(in crate::gateway) struct Traces {
     feed: Feed,
     watchers: ArrayVec<Watcher, MAX_WATCHERS>,
-    /// The oldest first.
+    /// Oldest first.
     rings: Vec<Ring>,
-    /// The control lcore's own rows, the oldest first.
+    /// The control lcore's own rows, oldest first.
     own: VecDeque<OwnRow>,
-    /// What becomes of the packet that the control lcore has in hand, if somebody follows it.
+    /// Fate of the packet that the control lcore is processing, if it is traced.
     fate: Option<Fate>,
 }
 
-/// Somebody who follows.
+/// A client that traces packets.
 #[derive(Debug)]
 struct Watcher {
     wanted: Wanted,
     until: Instant,
-    told: u32,
+    reported: u32,
     missed: u64,
 }
 
@@ -63,18 +63,19 @@ impl Watcher {
     }
 }
 
-/// What a worker tells by one order.
+/// Records of a worker for one order.
 #[derive(Debug)]
 struct Ring {
     worker: WorkerIndex,
     sightings: Receiver<Sighting>,
     next: Option<Sighting>,
     missed: u64,
-    /// So that the worker is not the one that frees it.
+    /// A reference, so that the worker does not free it.
     _wanted: Arc<AllWanted>,
 }
 
-/// A row of the control lcore's. It waits for a turn, so that what a worker tells of the packet's time before comes first.
+/// A row of the control lcore. It waits for one iteration, so that earlier records of a worker about the
+/// packet come first.
 #[derive(Debug)]
 struct OwnRow {
     time: u64,
@@ -83,14 +84,14 @@ struct OwnRow {
     is_ripe: bool,
 }
 
-/// What the control lcore has done with a packet.
+/// Fate of a packet on the control lcore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     /// Nothing yet.
     Open,
-    /// A worker is to forward it: there is a way by now.
+    /// A worker forwards it: its path is now known.
     Released,
-    /// Something was sent on account of it.
+    /// Something was sent in response to it.
     Answered,
     Dropped(DropReason),
 }
@@ -103,7 +104,7 @@ fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_nanos() as u64)
 }
 
-/// A packet that the control lcore has: without its tag, which is its segment's.
+/// The headers of a packet on the control lcore. It is untagged; its segment determines the VLAN.
 fn front_of(side: Side, (segment, vlan): (SegmentIndex, u16), head: &[u8], length: usize) -> Front {
     let mut front = Front::new(side, head, length);
     (front.segment, front.vlan) = (Some(segment), vlan);
@@ -121,18 +122,18 @@ impl Traces {
         }
     }
 
-    /// Those who want to know of a packet of the control lcore's, by bit.
+    /// The clients that trace a packet of the control lcore, as a bit mask.
     fn watchers_of(&self, front: &Front, ports: [Option<AnyPort>; 2]) -> u8 {
         let wants = |watcher: &&Watcher| watcher.wanted.wants(front, ports, None);
         self.watchers.iter().filter(wants).fold(0, |bits, watcher| bits | watcher.bit())
     }
 
-    /// Tells a row to some, each of whom has an end of his own.
-    fn tell(&mut self, bits: u8, row: Value) {
+    /// Reports a row to some clients, each of which has its own limit.
+    fn report(&mut self, bits: u8, row: Value) {
         let mut left = 0;
         for watcher in &mut self.watchers {
-            if bits & watcher.bit() != 0 && watcher.told < watcher.wanted.left {
-                watcher.told += 1;
+            if bits & watcher.bit() != 0 && watcher.reported < watcher.wanted.left {
+                watcher.reported += 1;
                 left |= watcher.bit();
             }
         }
@@ -141,7 +142,7 @@ impl Traces {
         }
     }
 
-    /// Has a row of the control lcore's wait.
+    /// Queues a row of the control lcore.
     fn hold(&mut self, time: u64, watchers: u8, row: Value) {
         if self.own.len() < OWN_ROWS {
             self.own.push_back(OwnRow { time, watchers, row, is_ripe: false });
@@ -152,18 +153,18 @@ impl Traces {
         }
     }
 
-    /// Tells the control lcore's rows that are older than what comes next, if anything does.
-    fn tell_own(&mut self, before: Option<u64>) {
+    /// Reports the control lcore's rows that are older than `before`, or all rows that have waited.
+    fn report_own(&mut self, before: Option<u64>) {
         while let Some(own) = self.own.front()
             && own.is_ripe
             && before.is_none_or(|time| own.time < time)
             && let Some(OwnRow { watchers, row, .. }) = self.own.pop_front()
         {
-            self.tell(watchers, row);
+            self.report(watchers, row);
         }
     }
 
-    /// The sighting that is the oldest of those that wait.
+    /// The oldest waiting record.
     fn next(&mut self) -> Option<(WorkerIndex, Sighting)> {
         for ring in &mut self.rings {
             if ring.next.is_none() {
@@ -181,7 +182,7 @@ impl Traces {
         Some((ring.worker, sighting))
     }
 
-    /// Lets those go who have what they wanted, or are gone; true if anybody has gone.
+    /// Removes clients that are gone or whose trace is complete; true if there were any.
     fn settle(&mut self, now: Instant) -> bool {
         self.feed.settle();
         let Self { feed, watchers, .. } = self;
@@ -190,24 +191,24 @@ impl Traces {
             let bit = u64::from(watcher.bit());
             let why = match () {
                 () if !feed.is_followed(bit) => return false,
-                () if watcher.told >= watcher.wanted.left => "as many as were ordered",
+                () if watcher.reported >= watcher.wanted.left => "the requested number of rows",
                 () if now >= watcher.until => "its time is over",
                 () => return true,
             };
-            feed.finish(bit, json!({"end": why, "told": watcher.told, "missed": watcher.missed}));
+            feed.finish(bit, json!({"end": why, "told": watcher.reported, "missed": watcher.missed}));
             false
         });
         watchers.len() < before
     }
 
-    /// A segment goes, and its number is free for another one: who follows its packets has all of them.
+    /// A segment is removed, and its index becomes free: clients that traced its packets have all of them.
     pub(super) fn forget_segment(&mut self, now: Instant, at: SegmentIndex) {
         for watcher in self.watchers.iter_mut().filter(|watcher| watcher.wanted.segment == Some(at)) {
             watcher.until = now;
         }
     }
 
-    /// Something that a segment wants done on account of a packet.
+    /// Notes an output of a segment that a packet caused.
     pub(super) fn note_output(&mut self, output: &Output<Mbuf>) {
         let Some(fate) = &mut self.fate else { return };
         *fate = match (*fate, output) {
@@ -220,29 +221,29 @@ impl Traces {
         };
     }
 
-    /// There will be no more.
+    /// Ends all traces.
     pub(super) fn end(&mut self) {
         self.feed.end();
     }
 }
 
-/// What is done with a packet that was handed over, in words: verdict and reason.
+/// Verdict and reason of a packet that was handed over.
 fn words(cause: &Cause, fate: Fate) -> (&'static str, String) {
     match (cause, fate) {
         (_, Fate::Dropped(reason)) => ("dropped", reason.name().to_owned()),
         (Cause::Punt(Punt::Neighbour(_)) | Cause::TooBig { .. }, Fate::Released) => {
-            ("forwarded again", "there is a way by now".to_owned())
+            ("forwarded again", "its path is now known".to_owned())
         }
         (Cause::Punt(Punt::Neighbour(ip)), _) => ("waits", format!("for the address of {ip}, or its path")),
         (Cause::TooBig { dial: Some(ip), .. }, _) => ("waits", format!("for a connection to {ip}")),
         (_, Fate::Answered) => ("answered", row::why(cause)),
-        // What an ARP answer lets go are packets of others.
+        // An ARP reply releases packets of other hosts.
         (_, Fate::Open | Fate::Released) => ("handled", row::why(cause)),
     }
 }
 
 impl<B: Backend> GatewayControl<B> {
-    /// Has somebody follow packets.
+    /// Starts a trace for a client.
     pub(super) fn trace(&mut self, now: Instant, words: Option<&str>) -> Result<Reply, String> {
         let order = Order::parse(words)?;
         let segment = order.segment.as_deref().map(|name| self.known_segment(name)).transpose()?;
@@ -252,13 +253,13 @@ impl<B: Backend> GatewayControl<B> {
         }
         let is_free = |number: &u8| !self.traces.watchers.iter().any(|w| w.wanted.number == *number);
         let Some(number) = (0..MAX_WATCHERS as u8).find(is_free) else {
-            return Err(format!("{MAX_WATCHERS} clients follow packets already, which is the most"));
+            return Err(format!("{MAX_WATCHERS} clients trace packets already, which is the limit"));
         };
         if self.traces.rings.len() >= RINGS * usize::from(self.maker.workers) {
-            return Err("workers have not let go of the last traces yet; try again in a moment".to_owned());
+            return Err("workers have not released the last traces yet; try again in a moment".to_owned());
         }
         let wanted = Wanted { number, filter: order.filter, segment, port, left: order.count };
-        let watcher = Watcher { wanted, until: now + order.time, told: 0, missed: 0 };
+        let watcher = Watcher { wanted, until: now + order.time, reported: 0, missed: 0 };
         let first = json!({"following": {"count": order.count, "seconds": order.time.as_secs()}});
         let subscription = self.traces.feed.follow(watcher.bit().into(), first);
         self.traces.watchers.push(watcher);
@@ -274,10 +275,10 @@ impl<B: Backend> GatewayControl<B> {
         })
     }
 
-    /// Tells workers whom there is to tell; nobody, if it is so.
+    /// Sends the list of traces to workers; an empty one stops tracing.
     fn order_traces(&mut self) {
         let wanted =
-            |watcher: &Watcher| Wanted { left: watcher.wanted.left - watcher.told, ..watcher.wanted };
+            |watcher: &Watcher| Wanted { left: watcher.wanted.left - watcher.reported, ..watcher.wanted };
         let wanted: Arc<AllWanted> = Arc::new(self.traces.watchers.iter().map(wanted).collect());
         for worker in (0..self.maker.workers).map(WorkerIndex) {
             let Some(endpoint) = self.endpoints.at(EndpointIndex(0)) else { continue };
@@ -291,38 +292,39 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// Tells what workers have seen, for a moment at most. True if there was anything.
+    /// Reports the records of workers, for a bounded time. True if there were any.
     pub(super) fn drive_traces(&mut self, now: Instant) -> bool {
         if self.traces.rings.is_empty() && self.traces.watchers.is_empty() {
             return false;
         }
-        let mut told = 0;
-        while told < PER_TURN
+        let mut reported = 0;
+        while reported < PER_TURN
             && let Some((worker, sighting)) = self.traces.next()
         {
-            told += 1;
-            self.traces.tell_own(Some(sighting.time));
-            // Of one who is gone nobody wants to know any more.
+            reported += 1;
+            self.traces.report_own(Some(sighting.time));
+            // Records for a client that is gone are discarded.
             if self.traces.watchers.iter().any(|watcher| sighting.watchers & watcher.bit() != 0) {
                 let row = self.sighting_row(worker, &sighting);
-                self.traces.tell(sighting.watchers, row);
+                self.traces.report(sighting.watchers, row);
             }
         }
-        if told < PER_TURN {
-            self.traces.tell_own(None);
+        if reported < PER_TURN {
+            self.traces.report_own(None);
         }
         self.traces.own.iter_mut().for_each(|own| own.is_ripe = true);
-        // A worker is to free nothing: a ring goes when the worker has let go of it.
+        // A worker must not free memory: a ring is freed after the worker has released it.
         self.traces.rings.retain(|ring| {
             ring.next.is_some() || !ring.sightings.is_abandoned() || !ring.sightings.is_empty()
         });
         if self.traces.settle(now) {
             self.order_traces();
         }
-        told > 0
+        reported > 0
     }
 
-    /// A packet was handed over: those who follow it, and what it is. Nothing while nobody follows any.
+    /// Starts to trace a packet that was handed over: the clients and its headers. `None` while no client
+    /// traces it.
     pub(super) fn begin_trace(&mut self, note: &GatewayNote) -> Option<(u8, Front, Cause)> {
         if self.traces.watchers.is_empty() {
             return None;
@@ -333,7 +335,7 @@ impl<B: Backend> GatewayControl<B> {
         (watchers != 0).then_some((watchers, front, note.cause))
     }
 
-    /// It is done with for now.
+    /// Reports what was done with the packet.
     pub(super) fn end_trace(&mut self, begun: Option<(u8, Front, Cause)>) {
         let (Some((watchers, front, cause)), Some(fate)) = (begun, self.traces.fate.take()) else { return };
         let (verdict, reason) = words(&cause, fate);
@@ -343,7 +345,7 @@ impl<B: Backend> GatewayControl<B> {
         self.traces.hold(time, watchers, row);
     }
 
-    /// A packet has waited for its way in vain.
+    /// Reports a packet that waited for its path in vain.
     pub(super) fn trace_discarded(
         &mut self,
         at: SegmentIndex,
@@ -386,7 +388,7 @@ mod tests {
         let mut clients = Vec::new();
         for (number, left) in (0..).zip(counts) {
             let wanted = Wanted { number, filter: Filter::default(), segment: None, port: None, left: *left };
-            let watcher = Watcher { wanted, until: now + Duration::from_secs(10), told: 0, missed: 0 };
+            let watcher = Watcher { wanted, until: now + Duration::from_secs(10), reported: 0, missed: 0 };
             clients.push(traces.feed.follow(watcher.bit().into(), Value::Null));
             traces.watchers.push(watcher);
         }
@@ -411,19 +413,19 @@ mod tests {
         let now = Instant::now();
         let (mut traces, clients) = traces(&[2, 5], now);
         for n in 0..4 {
-            traces.tell(0b11, json!(n));
-            traces.tell(0b01, json!("only the first"));
+            traces.report(0b11, json!(n));
+            traces.report(0b01, json!("only the first"));
         }
         assert_eq!(clients.iter().map(|c| c.waiting()).collect::<Vec<_>>(), [2, 4]);
         assert!(traces.settle(now) && !traces.settle(now));
-        // He is told how it ended.
+        // The client is notified of the end.
         assert_eq!((clients[0].waiting(), traces.watchers.len()), (3, 1));
         assert!(traces.settle(now + Duration::from_secs(10)));
         assert_eq!((clients[1].waiting(), traces.watchers.len()), (5, 0));
     }
 
     #[test]
-    fn who_is_gone_is_followed_by_nobody() {
+    fn a_client_that_is_gone_is_removed() {
         let now = Instant::now();
         let (mut traces, mut clients) = traces(&[2, 5, 7], now);
         drop(clients.remove(1));
@@ -443,38 +445,38 @@ mod tests {
             traces.rings.push(Ring { worker, sightings, next: None, missed: 0, _wanted: wanted });
         }
         for time in [10, 30, 50, 60, 61, 62] {
-            senders[0].tell(sighting(time, 0));
+            senders[0].report(sighting(time, 0));
         }
-        senders[1].tell(sighting(20, 0));
-        senders[1].tell(sighting(40, 0));
+        senders[1].report(sighting(20, 0));
+        senders[1].report(sighting(40, 0));
         let mut order = Vec::new();
         while let Some((worker, sighting)) = traces.next() {
             order.push((worker.0, sighting.time));
         }
         assert_eq!(order, [(0, 10), (1, 20), (0, 30), (1, 40), (0, 50), (0, 60)]);
         assert_eq!(traces.watchers[0].missed, 0, "nobody has said so yet");
-        senders[0].tell(sighting(70, 0));
+        senders[0].report(sighting(70, 0));
         traces.next().unwrap();
         assert_eq!(traces.watchers[0].missed, 2);
     }
 
     #[test]
-    fn the_control_lcores_rows_come_behind_what_workers_told_before() {
+    fn rows_of_the_control_lcore_follow_earlier_ones_of_workers() {
         let now = Instant::now();
         let (mut traces, clients) = traces(&[9], now);
         traces.hold(15, 1, json!("control"));
-        traces.tell_own(None);
-        assert_eq!(clients[0].waiting(), 0, "the worker may not have told yet");
+        traces.report_own(None);
+        assert_eq!(clients[0].waiting(), 0, "the worker may not have reported yet");
         traces.own.iter_mut().for_each(|own| own.is_ripe = true);
-        traces.tell_own(Some(14));
+        traces.report_own(Some(14));
         assert_eq!(clients[0].waiting(), 0);
-        traces.tell_own(Some(16));
+        traces.report_own(Some(16));
         assert_eq!((clients[0].waiting(), traces.own.len()), (1, 0));
         (0..OWN_ROWS + 3).for_each(|n| traces.hold(n as u64, 1, Value::Null));
         assert_eq!((traces.own.len(), traces.watchers[0].missed), (OWN_ROWS, 3));
     }
 
-    /// Tags are taken off on the way to the control lcore.
+    /// Tags are removed before packets reach the control lcore.
     #[test]
     fn a_packet_of_the_control_lcores_is_found_by_its_vlan() {
         let front = |side, vlan| front_of(side, (SegmentIndex(3), vlan), &[0; 60], 60);
@@ -488,7 +490,7 @@ mod tests {
         }
     }
 
-    /// The worker frees nothing: the last hand on all that it had is the control lcore's.
+    /// The worker frees nothing: the control lcore has the last reference to its memory.
     #[test]
     fn a_tracer_that_a_worker_lets_go_of_leaves_its_memory() {
         let now = Instant::now();
@@ -498,7 +500,7 @@ mod tests {
         let mut tracer = Tracer::new(Arc::clone(&wanted), sender);
         let kept = Arc::downgrade(&wanted);
         traces.rings.push(Ring { worker: WorkerIndex(0), sightings, next: None, missed: 0, _wanted: wanted });
-        tracer.tell(sighting(1, 0));
+        tracer.report(sighting(1, 0));
         drop(tracer);
         assert_eq!(kept.strong_count(), 1, "the ring's");
         assert_eq!(traces.next().map(|(_, sighting)| sighting.time), Some(1));

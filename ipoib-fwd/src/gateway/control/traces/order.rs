@@ -1,25 +1,25 @@
-//! What a client wants to follow: words of the control socket.
+//! Parameters of a trace, from the arguments on the control socket.
 
 use std::time::Duration;
 
 use dataplane::filter::Filter;
 
-/// What is to be followed, and for how long.
+/// A trace's filter and limits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Order {
     pub(super) filter: Filter,
     pub(super) segment: Option<String>,
     pub(super) port: Option<String>,
-    /// Rows that are told.
+    /// Most rows to report.
     pub(super) count: u32,
     pub(super) time: Duration,
 }
 
-/// Words beside a filter's.
+/// Arguments in addition to those of a filter.
 const WORDS: &str = "segment=NAME, at=PORT (as `ctl links` names it), count=1..10000, seconds=1..3600";
 
 impl Order {
-    /// From `key=value,…`; an error says what it may be.
+    /// Parses `key=value,…`; the error lists the possible arguments.
     pub(super) fn parse(words: Option<&str>) -> Result<Self, String> {
         let mut order = Self {
             filter: Filter::default(),

@@ -1,4 +1,4 @@
-//! A packet's row, as those who follow it are told: its headers, what was looked up for it, verdict and reason.
+//! A packet's row for clients: its headers, the lookup result, verdict and reason.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -15,7 +15,7 @@ use crate::gateway::sighting::{AnyPort, Front, Lookup, Outcome, Sighting, Step, 
 use ipoib::drop_reason::DropReason;
 use ipoib::net::ethernet::{ETHERTYPE_ARP, ETHERTYPE_IPV4};
 
-/// Who had the packet.
+/// The thread that had the packet.
 pub(super) enum Where {
     Worker(WorkerIndex, Step),
     Control,
@@ -36,15 +36,16 @@ fn why_punted(punt: Punt) -> String {
         Punt::Arp => "ARP".to_owned(),
         Punt::Hello => "of another gateway, or a probe".to_owned(),
         Punt::Local => "for the gateway itself".to_owned(),
-        Punt::Neighbour(ip) => format!("no way to {ip} yet"),
+        Punt::Neighbour(ip) => format!("no path to {ip} yet"),
     }
 }
 
 fn too_big(mtu: u16) -> String {
-    format!("larger than {mtu} bytes, and not to be cut")
+    format!("larger than {mtu} bytes, and must not be fragmented")
 }
 
-/// A number by which rows of one packet are found: its bytes are the same on both sides. Packets that are alike share it.
+/// A number that identifies the rows of one packet: a hash of its bytes, which are the same on both sides.
+/// Identical packets share it.
 fn number_of(packet: &[u8]) -> String {
     // FNV-1a, 32 bits.
     let hash = packet
@@ -54,7 +55,7 @@ fn number_of(packet: &[u8]) -> String {
     format!("{hash:08x}")
 }
 
-/// What the headers say.
+/// The fields of the headers.
 fn headers(front: &Front) -> Map<String, Value> {
     let (ethertype, packet) = front.packet();
     let mut row = Map::new();
@@ -117,7 +118,7 @@ fn verdict(sighting: &Sighting) -> (&'static str, String, Option<DropReason>) {
     match sighting.outcome {
         Outcome::Sent => ("forwarded", String::new(), None),
         Outcome::Waits if matches!(sighting.lookup, Lookup::ToEthernet { .. }) => {
-            ("waits", "for its port, which takes no more at present".to_owned(), None)
+            ("waits", "for its port, which accepts no more at present".to_owned(), None)
         }
         Outcome::Waits => ("waits", "for its send queue, which is full".to_owned(), None),
         Outcome::HandedOver => ("to the control lcore", handed(), None),
@@ -157,7 +158,7 @@ impl<B: Backend> GatewayControl<B> {
         self.row(sighting.time, &place, &sighting.front, lookup, verdict, &reason, explained)
     }
 
-    /// What was found for a packet, by the names that things have now.
+    /// The lookup result, with the current names.
     fn lookup(&mut self, worker: WorkerIndex, segment: Option<SegmentIndex>, lookup: &Lookup) -> Value {
         let Some(at) = segment else { return Value::Null };
         match *lookup {
@@ -200,7 +201,7 @@ impl<B: Backend> GatewayControl<B> {
         }
     }
 
-    /// The row itself.
+    /// Builds the row.
     #[expect(clippy::too_many_arguments, reason = "each is a column")]
     pub(super) fn row(
         &mut self,
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_told_with_what_became_of_them() {
+    fn fragments_are_reported_with_their_outcome() {
         let lookup = Lookup::Punt(Punt::Local);
         let mut sighting = Sighting {
             time: 0,

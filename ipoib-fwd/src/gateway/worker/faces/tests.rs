@@ -1,4 +1,4 @@
-//! Ports that are stuck, frames that wait for them, and the turns of ports.
+//! Stalled ports, their backlogs, and the order of ports.
 
 use super::*;
 use crate::counter::Totals;
@@ -34,7 +34,7 @@ fn frames_that_a_port_does_not_take_are_of_the_segment_of_their_tag() {
     assert_eq!([true, false].map(|is_wish| frame(Some(8), is_wish)), [None; 2]);
 }
 
-/// A port whose frames come back to it, as many as its ring has room for, and a pool of this name.
+/// A port that returns its own frames, up to the size of its ring, and a pool of this name.
 fn port_on_a_ring(name: &str) -> (Eal, Pool, EthPort, EthernetFace) {
     let words = "test --no-huge --no-shconf --no-pci -m 128 --no-telemetry --log-level=error --lcores 0@0 --vdev net_ring0";
     let eal = Eal::init(words.split_whitespace().map(str::to_owned)).expect("EAL");
@@ -58,7 +58,7 @@ fn a_port_that_was_stuck_is_offered_frames_of_the_gateways_own_alone() {
     let (_eal, pool, _port, mut face) = port_on_a_ring("stuck");
     let mut counters = WorkerCounters::default();
     let frame = || pool.copy_from_slice(&[2; 60]).unwrap();
-    // Nobody receives from the port, until it takes nothing any more.
+    // Nothing receives from the port until it accepts no more.
     while !face.is_blocked() {
         assert!(face.push(frame(), &mut counters));
         face.flush(&mut counters);
@@ -98,7 +98,7 @@ fn queries_that_waited_for_a_stuck_port_are_handed_back_without_their_tag() {
         face.flush(&mut counters);
     }
     let waiting = face.burst.len();
-    // A host has the gateway answer many times, behind which its queries are.
+    // A host triggers many replies of the gateway, which are queued before its queries.
     let behind = MOST_UNSENT.min(WAITING - waiting - 3);
     for other in others.iter().cycle().take(behind) {
         face.push_own(frame(other), &mut counters).unwrap();
@@ -129,7 +129,7 @@ fn a_port_is_waited_for_while_it_takes_something() {
     let mut port = Patience::Open.offered(32, 0, began);
     assert_eq!(port, Patience::Open);
     for part in 0..40 {
-        // A frame now and then: slow, but not stuck.
+        // Some frames from time to time: slow, but not stalled.
         port = port.offered(usize::from(part % 3 == 0), 31, at(part));
         assert!(!port.ends(at(part)), "{part}");
     }
@@ -150,14 +150,14 @@ fn frames_of_the_gateways_own_have_places_that_traffic_leaves_and_wait_for_no_po
     let blocked = Patience::Blocked(Instant::now());
     for port in [Patience::Open, blocked] {
         assert_eq!(own_room(port, false, 0), OwnRoom::Burst);
-        // All that traffic may take.
+        // The whole share of traffic.
         assert_eq!(own_room(port, true, WAITING - OWN), OwnRoom::Behind);
         assert_eq!(own_room(port, true, WAITING), OwnRoom::None);
     }
     assert_eq!(own_room(Patience::Stuck, false, 0), OwnRoom::None);
 }
 
-/// A port that always has something has kept all others from being received from at all.
+/// A port that always has frames must not keep the others from being polled.
 #[test]
 fn ports_have_their_turn_when_there_is_time_for_one_only() {
     let mut rota = Rota::new(3);
