@@ -133,12 +133,14 @@ impl Pair {
         match self.peers.hello(now, who, side, sequence, hello) {
             Reception::New => {
                 self.statistics.received += 1;
+                self.note_lease_of(now, who);
                 self.sync.restart(now);
                 // It shall hear of us.
                 self.hurry(now);
             }
             Reception::Known { blocked } => {
                 self.statistics.received += 1;
+                self.note_lease_of(now, who);
                 if blocked && matches!(self.role, Role::Standby) {
                     self.listened = false;
                     self.evaluate_for(now, Some(Why::PeerBlocked));
