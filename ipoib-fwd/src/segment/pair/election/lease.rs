@@ -77,7 +77,9 @@ impl Pair {
     /// proof that this one forwards is too old, however long the time between two hellos is: the last probe counts as the last hello does.
     pub(super) fn renew_lease(&mut self, now: Instant) {
         let lease = self.settings.lease();
-        self.lease_end = if self.peers.alive(now).any(|peer| may_take_over(now, peer)) {
+        // Other gateways judge by when they hear a hello, so the last hello decides and not the present time.
+        let last_hello = self.last_hello.unwrap_or(now);
+        self.lease_end = if self.peers.alive(now).any(|peer| may_take_over(last_hello, peer)) {
             self.last_hello.map(|last| last + lease)
         } else if self.strangers.are_on_both_sides(now) || self.rivals.is_near(now) {
             self.last_hello.max(self.loops.last_probe()).map(|last| last + lease.min(PROOF))

@@ -251,6 +251,26 @@ fn a_gateway_that_bounces_before_a_hello_arrives_waits_as_long_as_its_sender_may
 }
 
 #[test]
+fn a_hello_that_was_sent_before_three_seconds_of_absence_does_not_lengthen_the_lease() {
+    for (leave, come_back) in ABSENCES {
+        // Between two hellos of the forwarder, whatever its phase is.
+        for phase in [0, 75, 150, 225].map(ms) {
+            for after in (2500..3700).step_by(50).map(ms) {
+                let mut w = World::new(&[100, 100], true);
+                w.run(SECOND * 3 + phase);
+                leave(&mut w);
+                w.run(after);
+                w.hang(0, true);
+                run(&mut w, ms(500));
+                come_back(&mut w);
+                run(&mut w, LONG + SECOND * 2);
+                assert_eq!(w.at_work(), [1], "hung {after:?} after the other one had left, {phase:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_gateway_that_comes_back_and_is_heard_takes_over_after_a_short_lease() {
     for (leave, come_back) in ABSENCES {
         let mut w = World::new(&[100, 100], true);
@@ -299,7 +319,7 @@ fn a_gateway_that_hangs_after_a_handover_stops_before_the_drained_one_forwards_a
         w.hang(1, true);
         run(&mut w, SECOND * 5);
         // In between the drained one has already seen that it forwards.
-        let (is_early, is_late) = (after < ms(1900), after >= SECOND * 3);
+        let (is_early, is_late) = (after < ms(1900), after >= SECOND * 3 + HELLO);
         let at_work: &[usize] = if is_late { &[1] } else { &[0] };
         assert!(!is_early && !is_late || w.at_work() == at_work, "hung {after:?} after the handover");
     }
