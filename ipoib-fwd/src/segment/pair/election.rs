@@ -341,6 +341,10 @@ impl Pair {
         let doubled = self.peers.note_forwarders(now);
         while let Some((who, alive)) = self.peers.change(now) {
             self.events.push_back(Event::Peer { who, alive });
+            // A replayed hello must not restart it, so a hello alone does not.
+            if alive {
+                self.sync.restart(now);
+            }
         }
         self.forget_believed_rivals(now);
         let (to, why) = self.next_role(now);

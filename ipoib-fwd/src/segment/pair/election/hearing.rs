@@ -134,7 +134,6 @@ impl Pair {
             Reception::New => {
                 self.statistics.received += 1;
                 self.note_lease_of(now, who);
-                self.sync.restart(now);
                 // It shall hear of us.
                 self.hurry(now);
             }

@@ -1,4 +1,4 @@
-use super::world::{HELLO, World, ms};
+use super::world::{HELLO, KEY, World, ms};
 use crate::segment::pair::message::{Body, Message, MessageError};
 use crate::segment::pair::{
     Disbelief, Event, Hello, Identity, Key, Neighbour, Place, Role, SegmentId, Side, SideSet, Why,
@@ -355,6 +355,34 @@ fn who_stands_by_hears_of_all_hosts_and_of_new_ones_at_once() {
     // Nobody else may tell the forwarder anything.
     let now = w.now;
     w.with(1, |pair| assert!(!pair.wants_neighbours(now)));
+}
+
+#[test]
+fn with_a_key_recordings_of_earlier_lives_do_not_restart_the_reports_of_hosts() {
+    let mut w = World::new(&[100, 100], true);
+    w.run(SECOND * 3);
+    let (hosts, mut heard) = (2000, std::collections::BTreeSet::new());
+    // More lives than a gateway keeps, in turn: each recording is as good as a new gateway.
+    for n in 0..400 {
+        let (from, side) = (Identity { guid: Guid(9), instance: n % 16 }, Side::Ethernet);
+        let body = Body::Hello(Hello { role: Role::Standby, claims: false, ..boasted() });
+        let message = Message { segment: SegmentId(1), from, sequence: 1, side, body };
+        let (now, bytes) = (w.now, message.to_bytes(Some(KEY)));
+        w.with(0, |pair| {
+            pair.handle_message(now, side, &bytes).unwrap();
+            if pair.wants_neighbours(now) {
+                pair.tell_neighbours(now, (0..hosts).map(host));
+            }
+        });
+        w.run(ms(50));
+        for event in std::mem::take(&mut w.boxes[1].events) {
+            if let Event::Neighbours(page) = event {
+                heard.extend(page.into_iter().map(|host| host.ip));
+            }
+        }
+    }
+    assert_eq!(w.forwarders(), [0]);
+    assert_eq!(heard.len(), hosts as usize);
 }
 
 #[test]
