@@ -267,8 +267,10 @@ impl Pair {
         // A gateway that is not believed forwards the same packets.
         let ends = self.hands_over() && !self.rivals.proven(now).is_empty();
         if self.hands_over.take_if(|until| ends || now >= *until).is_some() {
-            self.events.push_back(Event::HandedOver);
             self.look_for_successor(now);
+            if self.role != Role::Forwarding {
+                self.events.push_back(Event::HandedOver);
+            }
         }
         if self.strangers.handle_timeout(now) {
             self.events.push_back(Event::Stranger { why: None });
