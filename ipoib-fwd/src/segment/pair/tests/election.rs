@@ -210,6 +210,26 @@ fn without_a_key_one_hello_makes_a_host_a_gateway_for_a_moment_only() {
 }
 
 #[test]
+fn the_manual_says_how_long_one_hello_without_a_key_holds_back_a_gateway_that_returns() {
+    let mut w = World::new(&[100], false);
+    w.run(SECOND * 3);
+    w.set_side(0, Side::InfiniBand, false);
+    w.run(SECOND * 5);
+    let hello = Hello { lease: SECOND * 31, ..boasted() };
+    let (from, side) = (Identity { guid: Guid(9), instance: 7 }, Side::Ethernet);
+    let message = Message { segment: SegmentId(1), from, sequence: 1, side, body: Body::Hello(hello) };
+    let (now, bytes) = (w.now, message.to_bytes(None));
+    w.with(0, |pair| pair.handle_message(now, side, &bytes).unwrap());
+    w.run(ms(100));
+    w.set_side(0, Side::InfiniBand, true);
+    let held_back = ms(100) + w.until_forwards(0, SECOND * 60);
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/manual/pairs.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let statement = format!("forwards nothing for up to {} s after each one", held_back.as_secs());
+    assert!(page.contains(&statement), "{statement}");
+}
+
+#[test]
 fn a_forwarder_whose_rival_is_deaf_resigns_since_only_it_knows() {
     let mut w = World::new(&[100, 100], false);
     w.run(SECOND * 3);
