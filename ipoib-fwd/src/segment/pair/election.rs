@@ -270,8 +270,10 @@ impl Pair {
         // A gateway that is not believed forwards the same packets.
         let ends = self.hands_over() && !self.rivals.proven(now).is_empty();
         if self.hands_over.take_if(|until| ends || now >= *until).is_some() {
-            self.events.push_back(Event::HandedOver);
             self.look_for_successor(now);
+            if self.role != Role::Forwarding {
+                self.events.push_back(Event::HandedOver);
+            }
         }
         if self.strangers.handle_timeout(now) {
             self.events.push_back(Event::Stranger { why: None });
@@ -345,6 +347,10 @@ impl Pair {
         let doubled = self.peers.note_forwarders(now);
         while let Some((who, alive)) = self.peers.change(now) {
             self.events.push_back(Event::Peer { who, alive });
+            // A replayed hello must not restart it, so a hello alone does not.
+            if alive {
+                self.sync.restart(now);
+            }
         }
         self.forget_believed_rivals(now);
         let (to, why) = self.next_role(now);

@@ -70,6 +70,8 @@ pub(super) struct Peer {
     pub(super) since: Instant,
     /// Since when it is drained, about to exit, or without one of its sides, by its hellos.
     pub(super) unable_since: Option<Instant>,
+    /// True if its last hello may be of a gateway with the longer lease.
+    pub(super) may_have_long_lease: bool,
     /// Since when it forwards and does not hear us.
     pub(super) deaf_since: Option<Instant>,
     /// It forwarded at the last check.
@@ -190,6 +192,13 @@ impl Peers {
         })
     }
 
+    /// Sets whether the last hello of a gateway may be of one with the longer lease.
+    pub(super) fn set_long_lease(&mut self, who: Identity, is_possible: bool) {
+        if let Some(peer) = self.list.iter_mut().find(|p| p.who == who) {
+            peer.may_have_long_lease = is_possible;
+        }
+    }
+
     pub(super) fn alive(&self, now: Instant) -> impl Iterator<Item = &Peer> {
         self.list.iter().filter(move |p| p.is_alive(now))
     }
@@ -258,6 +267,7 @@ impl Peers {
             since: now,
             unable_since: None,
             deaf_since: None,
+            may_have_long_lease: false,
             forwarded: false,
             verified: verified || past.is_some(),
             announced: false,

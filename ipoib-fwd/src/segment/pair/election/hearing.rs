@@ -137,12 +137,13 @@ impl Pair {
         match self.peers.hello(now, who, side, sequence, hello) {
             Reception::New => {
                 self.statistics.received += 1;
-                self.sync.restart(now);
+                self.note_lease_of(now, who);
                 // It should hear us soon.
                 self.hurry(now);
             }
             Reception::Known { blocked } => {
                 self.statistics.received += 1;
+                self.note_lease_of(now, who);
                 if blocked && matches!(self.role, Role::Standby) {
                     self.listened = false;
                     self.evaluate_for(now, Some(Why::PeerBlocked));

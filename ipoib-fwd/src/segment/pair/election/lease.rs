@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::super::api::{DELAY, Why, lease};
 use super::super::loops;
-use super::super::message::Role;
+use super::super::message::{Identity, Role};
 use super::super::peers::Peer;
 use super::super::rivals::PROOF;
 use super::{HANDOVER, Pair};
@@ -51,6 +51,8 @@ impl OutOfService {
     fn note(&mut self, now: Instant, is_able: bool) {
         match (is_able, self.until) {
             (true, None) => self.until = Some(now),
+            // Hellos that were sent before others heard of the return are still in flight.
+            (false, Some(until)) if now < until + DELAY => self.until = None,
             (false, Some(_)) => *self = Self::new(now),
             _ => {}
         }
@@ -82,7 +84,9 @@ impl Pair {
     /// is: the last probe counts as the last hello does.
     pub(super) fn renew_lease(&mut self, now: Instant) {
         let lease = self.settings.lease();
-        self.lease_end = if self.peers.alive(now).any(|peer| may_take_over(now, peer)) {
+        // Other gateways judge by when they hear a hello, so the last hello decides and not the present time.
+        let last_hello = self.last_hello.unwrap_or(now);
+        self.lease_end = if self.peers.alive(now).any(|peer| may_take_over(last_hello, peer)) {
             self.last_hello.map(|last| last + lease)
         } else if self.strangers.are_on_both_sides(now) || self.rivals.is_near(now) {
             self.last_hello.max(self.loops.last_probe()).map(|last| last + lease.min(PROOF))
@@ -101,7 +105,7 @@ impl Pair {
     /// A gateway that was not heard for a lease and may still forward, since it has its longer lease.
     pub(super) fn bound_forwarder(&self, now: Instant) -> Option<&Peer> {
         let is_bound = |peer: &&Peer| {
-            let heard = peer.last_heard().filter(|heard| self.out_of_service.lengthens(*heard));
+            let heard = peer.last_heard().filter(|_| peer.may_have_long_lease);
             heard.is_some_and(|heard| now < heard + long_lease(peer.hello.lease))
         };
         self.peers.known().filter(|peer| peer.hello.role == Role::Forwarding).find(is_bound)
@@ -112,5 +116,11 @@ impl Pair {
     pub(super) fn resigned_by_silence(&self, now: Instant) -> Option<(Role, Why)> {
         let is_over = self.lease_end.is_some_and(|end| now >= end);
         (is_over && self.role == Role::Forwarding).then_some((Role::Standby, Why::Silent))
+    }
+
+    /// Records whether the sender of a hello that arrives now may have the longer lease. Later absences do not
+    /// change that.
+    pub(super) fn note_lease_of(&mut self, now: Instant, who: Identity) {
+        self.peers.set_long_lease(who, self.out_of_service.lengthens(now));
     }
 }

@@ -148,6 +148,7 @@ fn a_gateway_drained_at_the_moment_of_the_others_death_forwards_again() {
     let is_why = |e: &&Event| matches!(e, Event::Role { why: Why::NoSuccessor, .. });
     assert_eq!(w.boxes[0].events.iter().filter(is_why).count(), 1);
     assert!(!w.boxes[0].pair.as_ref().unwrap().is_drained());
+    assert!(!w.boxes[0].events.contains(&Event::HandedOver), "it forwards, so it drops nothing");
 }
 
 #[test]

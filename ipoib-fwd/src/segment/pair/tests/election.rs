@@ -1,4 +1,4 @@
-use super::world::{HELLO, World, ms};
+use super::world::{HELLO, KEY, World, ms};
 use crate::segment::pair::message::{Body, Message, MessageError};
 use crate::segment::pair::{
     Disbelief, Event, Hello, Identity, Key, Neighbour, Place, Role, SegmentId, Side, SideSet, Why,
@@ -210,6 +210,26 @@ fn without_a_key_one_hello_makes_a_host_a_gateway_for_a_moment_only() {
 }
 
 #[test]
+fn the_manual_says_how_long_one_hello_without_a_key_holds_back_a_gateway_that_returns() {
+    let mut w = World::new(&[100], false);
+    w.run(SECOND * 3);
+    w.set_side(0, Side::InfiniBand, false);
+    w.run(SECOND * 5);
+    let hello = Hello { lease: SECOND * 31, ..boasted() };
+    let (from, side) = (Identity { guid: Guid(9), instance: 7 }, Side::Ethernet);
+    let message = Message { segment: SegmentId(1), from, sequence: 1, side, body: Body::Hello(hello) };
+    let (now, bytes) = (w.now, message.to_bytes(None));
+    w.with(0, |pair| pair.handle_message(now, side, &bytes).unwrap());
+    w.run(ms(100));
+    w.set_side(0, Side::InfiniBand, true);
+    let held_back = ms(100) + w.until_forwards(0, SECOND * 60);
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/manual/pairs.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let statement = format!("forwards nothing for up to {} s after each one", held_back.as_secs());
+    assert!(page.contains(&statement), "{statement}");
+}
+
+#[test]
 fn a_forwarder_whose_rival_is_deaf_resigns_since_only_it_knows() {
     let mut w = World::new(&[100, 100], false);
     w.run(SECOND * 3);
@@ -355,6 +375,34 @@ fn a_standby_receives_all_hosts_and_new_ones_at_once() {
     // No other gateway may report hosts to the forwarder.
     let now = w.now;
     w.with(1, |pair| assert!(!pair.wants_neighbours(now)));
+}
+
+#[test]
+fn with_a_key_recordings_of_earlier_lives_do_not_restart_the_reports_of_hosts() {
+    let mut w = World::new(&[100, 100], true);
+    w.run(SECOND * 3);
+    let (hosts, mut heard) = (2000, std::collections::BTreeSet::new());
+    // More lives than a gateway keeps, in turn: each recording is as good as a new gateway.
+    for n in 0..400 {
+        let (from, side) = (Identity { guid: Guid(9), instance: n % 16 }, Side::Ethernet);
+        let body = Body::Hello(Hello { role: Role::Standby, claims: false, ..boasted() });
+        let message = Message { segment: SegmentId(1), from, sequence: 1, side, body };
+        let (now, bytes) = (w.now, message.to_bytes(Some(KEY)));
+        w.with(0, |pair| {
+            pair.handle_message(now, side, &bytes).unwrap();
+            if pair.wants_neighbours(now) {
+                pair.tell_neighbours(now, (0..hosts).map(host));
+            }
+        });
+        w.run(ms(50));
+        for event in std::mem::take(&mut w.boxes[1].events) {
+            if let Event::Neighbours(page) = event {
+                heard.extend(page.into_iter().map(|host| host.ip));
+            }
+        }
+    }
+    assert_eq!(w.forwarders(), [0]);
+    assert_eq!(heard.len(), hosts as usize);
 }
 
 #[test]

@@ -203,6 +203,74 @@ fn a_gateway_that_comes_back_while_the_other_one_hangs_waits_until_that_one_has_
 }
 
 #[test]
+fn a_gateway_that_bounces_while_the_other_one_hangs_waits_until_that_one_has_stopped() {
+    // A newly started gateway does not know the forwarder, so it cannot wait for it.
+    for (leave, come_back) in &ABSENCES[..2] {
+        // The second absence begins while the gateway listens, or while it already stands by.
+        for (up, down) in [(50, 50), (200, 200), (1500, 50), (1500, 1500)] {
+            for after in (0..4000).step_by(200).map(ms) {
+                let mut w = World::new(&[100, 100], true);
+                w.run(SECOND * 3);
+                leave(&mut w);
+                w.run(SECOND * 5);
+                assert_eq!(w.at_work(), [0]);
+                w.hang(0, true);
+                run(&mut w, after);
+                come_back(&mut w);
+                run(&mut w, ms(up));
+                leave(&mut w);
+                run(&mut w, ms(down));
+                come_back(&mut w);
+                run(&mut w, LONG + SECOND * 2);
+                assert_eq!(w.at_work(), [1], "{up} ms up {after:?} after the other one hung");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_gateway_that_bounces_before_a_hello_arrives_waits_as_long_as_its_sender_may_forward() {
+    for (leave, come_back) in &ABSENCES[..2] {
+        for phase in (0..300).step_by(5).map(ms) {
+            let mut w = World::new(&[100, 100], true);
+            w.delay = ms(50);
+            w.run(SECOND * 3);
+            leave(&mut w);
+            w.run(SECOND * 5 + phase);
+            come_back(&mut w);
+            // The forwarder hangs before it hears of that, and its last hello is on its way.
+            run(&mut w, ms(15));
+            w.hang(0, true);
+            leave(&mut w);
+            run(&mut w, SECOND);
+            come_back(&mut w);
+            run(&mut w, LONG + SECOND * 2);
+            assert_eq!(w.at_work(), [1], "{phase:?}");
+        }
+    }
+}
+
+#[test]
+fn a_hello_that_was_sent_before_three_seconds_of_absence_does_not_lengthen_the_lease() {
+    for (leave, come_back) in ABSENCES {
+        // Between two hellos of the forwarder, whatever its phase is.
+        for phase in [0, 75, 150, 225].map(ms) {
+            for after in (2500..3700).step_by(50).map(ms) {
+                let mut w = World::new(&[100, 100], true);
+                w.run(SECOND * 3 + phase);
+                leave(&mut w);
+                w.run(after);
+                w.hang(0, true);
+                run(&mut w, ms(500));
+                come_back(&mut w);
+                run(&mut w, LONG + SECOND * 2);
+                assert_eq!(w.at_work(), [1], "hung {after:?} after the other one had left, {phase:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_gateway_that_comes_back_and_is_heard_takes_over_after_a_short_lease() {
     for (leave, come_back) in ABSENCES {
         let mut w = World::new(&[100, 100], true);
@@ -251,7 +319,7 @@ fn a_gateway_that_hangs_after_a_handover_stops_before_the_drained_one_forwards_a
         w.hang(1, true);
         run(&mut w, SECOND * 5);
         // In between the drained one has already seen that it forwards.
-        let (is_early, is_late) = (after < ms(1900), after >= SECOND * 3);
+        let (is_early, is_late) = (after < ms(1900), after >= SECOND * 3 + HELLO);
         let at_work: &[usize] = if is_late { &[1] } else { &[0] };
         assert!(!is_early && !is_late || w.at_work() == at_work, "hung {after:?} after the handover");
     }

@@ -13,7 +13,7 @@ use crate::segment::pair::{
 use ipoib::net::probe::probe_nonce;
 
 pub(super) const HELLO: Duration = Duration::from_millis(300);
-const KEY: Key = Key::new([7; 16]);
+pub(super) const KEY: Key = Key::new([7; 16]);
 
 /// Milliseconds.
 pub(super) const fn ms(n: u64) -> Duration {
