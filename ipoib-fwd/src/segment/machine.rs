@@ -85,7 +85,7 @@ ipoib::counters! {
         /// Packets held for a connection.
         held_for_connection =
             "Ordinary for the first packets to a host.",
-        /// Packets held for a connection that it took.
+        /// Held packets that the connection took.
         sent_by_connection =
             "Ordinary. Far fewer than `held_for_connection`: connections are not established, see the counters of the link.",
     }
