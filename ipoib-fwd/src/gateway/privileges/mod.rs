@@ -112,9 +112,9 @@ impl Privileges {
         Ok(privileges::set_cores(cores)?)
     }
 
-    /// Restricts each thread to the system calls of its role. All existing threads get the list of the control
-    /// lcore; workers, which have no job yet, narrow it to their own. Returns the filters that other threads
-    /// apply themselves.
+    /// Restricts each thread to the system calls of its role. All existing threads get the list of the
+    /// control lcore; workers, which have no job yet, narrow it to their own. Returns the filters that other
+    /// threads apply themselves.
     pub(super) fn filter_calls<'a>(
         &self,
         seccomp: Seccomp,
