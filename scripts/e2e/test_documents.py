@@ -168,7 +168,7 @@ def test_steps():
 
 
 def test_crates_of_the_architecture_page():
-    """docs/dev/architecture.md has each crate of the workspace with its folder and the crates of the workspace that it imports."""
+    """docs/dev/architecture.md lists each crate of the workspace, its folder and its workspace imports."""
     folders = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["members"]
     manifests = {folder: tomllib.loads((ROOT / folder / "Cargo.toml").read_text()) for folder in folders}
     names = {manifest["package"]["name"] for manifest in manifests.values()}
