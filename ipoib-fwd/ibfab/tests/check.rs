@@ -56,7 +56,7 @@ fn warnings_are_printed_and_have_an_exit_code_of_their_own() {
     let done = ibfab(&[], &folder.file(host), &["--check"]);
     let out = text(&done.stdout);
     assert_eq!(done.status.code(), Some(3), "{out}");
-    assert!(out.starts_with("warning: nobody can send to host h:"), "{out}");
+    assert!(out.starts_with("warning: no port can send to host h:"), "{out}");
     assert!(out.ends_with("ibfab: 0 errors, 1 warning\n"), "{out}");
     let done = ibfab(&[], &folder.file("[fabric]\nhop_limit = 1\n"), &["--check", "--sm", "none"]);
     assert!(text(&done.stdout).contains("--sm none"), "{done:?}");
