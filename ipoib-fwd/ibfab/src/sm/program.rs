@@ -354,7 +354,7 @@ fn can_enforce(node: &Node, keys: &KeyTable) -> bool {
     able.is_some_and(|info| usize::from(info.partition_enforcement_cap) >= keys.len())
 }
 
-/// Partition enforcement of a switch port (IBA 14.2.5.6). Raw packets have no P_Key, so they are dropped with it.
+/// Sets partition enforcement of a switch port (IBA 14.2.5.6). It drops raw packets, which have no P_Key.
 const fn enforce(info: &mut PortInfo, able: &SwitchInfo, on: bool) {
     info.pkey_enforce_in = on;
     info.pkey_enforce_out = on;
