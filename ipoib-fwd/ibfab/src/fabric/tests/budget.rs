@@ -1,4 +1,4 @@
-//! How much work the requests of one turn may be.
+//! Limits of the work for the requests of one iteration.
 
 use ib_wire::sa::{PathMask, PathRecord};
 

@@ -164,7 +164,8 @@ fn a_host_does_not_cut_off_the_switch_of_others_that_it_hangs_on() {
 
 #[test]
 fn a_host_does_not_link_the_switch_that_it_hangs_on_with_another_one() {
-    // It names a port without a cable, and one with an adapter; the other switch has the lower GUID, and the higher one.
+    // It names a port without a cable, and one with an adapter; the GUID of the other switch is lower, and
+    // higher.
     for (guid, local_port) in [(0x180, 11), (0x180, 7), (0x280, 11), (0x280, 7)] {
         let (mut world, far, host) = with_switch_of_others();
         let other = world.add(NodeType::Switch, guid, 20);

@@ -177,7 +177,8 @@ fn a_node_that_claims_the_guids_of_another_one_does_not_get_its_key() {
 
 #[test]
 fn a_host_behind_a_switch_of_others_does_not_take_the_place_of_an_adapter() {
-    // As a switch with the node GUID of an adapter, with its port GUID, or with that of the fabric's own switch.
+    // As a switch with the node GUID of an adapter, with its port GUID, or with that of the fabric's own
+    // switch.
     for (node_guid, port_guid) in [(0x1000, 0x1001), (0x50, 0x1001), (0x50, SWITCH.0)] {
         let others = [(SWITCH, 9)].into();
         let own = OwnSwitches { guids: [SWITCH].into(), trunks: [].into(), others };

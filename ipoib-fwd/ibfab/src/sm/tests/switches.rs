@@ -267,8 +267,8 @@ fn lids_of_ports_that_are_not_behind_a_link_to_switches_of_others_are_known() {
     assert_eq!(world.sm.elsewhere(), BTreeMap::from([none(18), none(19)]));
 }
 
-/// Three switches of ours with hosts in the broadcast group: one ring, with port 2 between the first and the second switch,
-/// port 3 between the first and the last, port 4 between the second and the last.
+/// Builds three switches of ours with hosts in the broadcast group, in one ring: port 2 between the first and
+/// the second switch, port 3 between the first and the last, port 4 between the second and the last.
 pub(super) fn own_ring() -> (World, BTreeMap<usize, usize>, [usize; 3]) {
     let ring = [(0, 1), (0, 2), (1, 2)];
     // GUIDs as `build_with` assigns them.
