@@ -309,7 +309,7 @@ impl World {
                     (at, origin) = (next, Origin::Port(entry));
                 }
                 DirectedStep::Deliver if smp.is_returning() => {
-                    assert_eq!(at, 0, "only the manager asks");
+                    assert_eq!(at, 0, "only the manager sends requests");
                     let mad = smp.to_mad(Lid::PERMISSIVE);
                     if delay.is_zero() {
                         self.sm.handle_mad(self.now, &mad);
