@@ -12,7 +12,7 @@ const SPINS: u32 = 20;
 const FIRST: Duration = Duration::from_micros(200);
 /// Longest sleep: bounds the delay of events that do not wake the thread.
 const LONGEST: Duration = Duration::from_millis(4);
-/// Sleeps of one length before the length doubles: a request and its answer only see short ones.
+/// Sleeps of one length before the length doubles: so an exchange of packets meets only short ones.
 const REPEATS: u32 = 20;
 
 /// The idle state of the fabric's thread.

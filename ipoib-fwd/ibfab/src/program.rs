@@ -284,7 +284,7 @@ impl Program {
     /// Applies another configuration: the subnet's prefix, partitions, trunks plugged in and out.
     pub fn follow(&mut self, now: Instant, config: FabricConfig) {
         if let Some(what) = config.fixed_difference(&self.config) {
-            tracing::error!("the configuration stays as it was: restart ibfab to change {what}");
+            tracing::error!("the configuration stays as it was: {what} changed; restart ibfab to apply it");
             return;
         }
         let capture = &mut self.capture;
